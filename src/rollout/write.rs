@@ -11,14 +11,14 @@ use super::spec::Spec;
 use crate::engine::{Policy, Scoring};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Request, Sampling, StreamSeed};
-use crate::script::{Ask, Asks, Question, Score, Written};
+use crate::script::{GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, Written};
 
 /// Runs `future`, a part of a trajectory, and has `policy` write what its script asks for meanwhile.
 pub async fn with_policy<T>(
     stage: Stage<'_>,
     policy: &dyn Policy,
     spec: &Spec,
-    asks: &mut Asks,
+    asks: &mut PolicyRequests,
     future: impl Future<Output = T>,
 ) -> T {
     let mut future = pin!(future);
@@ -33,21 +33,21 @@ pub async fn with_policy<T>(
     }
 }
 
-async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, question: Question) {
+async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, question: PolicyRequest) {
     // The call that asked may have run out of time.
     match question {
-        Question::Write(ask) => {
+        PolicyRequest::Generate(ask) => {
             let written = write(stage, policy, spec, &ask).await;
             let _ = ask.reply.send(written);
         }
-        Question::Score(ask) => {
+        PolicyRequest::Logprobs(ask) => {
             let scored = score(stage, policy, spec, &ask).await;
             let _ = ask.reply.send(scored);
         }
     }
 }
 
-async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Score) -> Result<Vec<f32>> {
+async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &LogprobsRequest) -> Result<Vec<f32>> {
     let mut ids = stage.renderer.prompt(&ask.messages, &[])?;
     let from = ids.len();
     ids.extend(stage.renderer.tokenizer().encode(&ask.text)?);
@@ -60,7 +60,7 @@ async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Score) 
     scored.map_err(|_| Error::new(Kind::Interrupted, "the policy stopped before it replied"))?
 }
 
-async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Ask) -> Result<Written> {
+async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &GenerateRequest) -> Result<Written> {
     let renderer = stage.renderer;
     let prompt_ids = renderer.prompt_without_prefix(&ask.messages, &[])?;
     let options = &ask.options;

@@ -1,17 +1,22 @@
 //! Scripts: the only module that knows Lua (Luau through `mlua`).
 //!
-//! - `runtime`: one virtual machine: calls in and out under limits ([`State`] of a trajectory, [`Record`] of its
-//!   external calls), the sandbox, modules and files, values and errors in both directions
-//! - `dataset`: rows of files
-//! - `api`: the global `r1`, one file per part; what is better written in Lua lies in `lua/`
-//! - `recipe`: [`Script`] (a recipe that is loaded: settings, hash, sources; plain data), [`Worker`] (one virtual
-//!   machine on one thread: rows, reset, observe, step, reward), [`Watcher`] (new versions while it runs)
-//! - `program`: a script that is no recipe ([`Program`], `r1 lua`) and a file of tests in Lua ([`Suite`], `r1 test`)
-//! - `debug`: typed code beside a loaded script, breakpoints, completion ([`Console`], `r1 repl`)
-//! - [`docs`]: every host function declared: help, types for editors, the reference
+//! - `runtime`: one virtual machine: calls in both directions under limits ([`State`] of a
+//!   trajectory, [`Record`] of its external calls), the sandbox, modules and files, conversion of
+//!   values and errors
+//! - `dataset`: rows of dataset files
+//! - `api`: the global `r1`, one file per part; parts written in Lua are in `lua/`
+//! - `recipe`: [`Script`] (a loaded recipe as plain data: settings, hash, sources), [`Worker`] (one
+//!   virtual machine on one thread: rows, reset, observe, step, reward), [`Watcher`] (reload on
+//!   change)
+//! - `program`: scripts that are not recipes ([`Program`], `r1 lua`) and test files in Lua
+//!   ([`Suite`], `r1 test`)
+//! - `debug`: code typed at the REPL of a loaded script, breakpoints, completion ([`Console`], `r1
+//!   repl`)
+//! - [`docs`]: the declaration of every host function: help, editor types, the reference
 //!
-//! What lasts is the state, never a function: `reset(task) -> state`, `step(state, action) -> result`,
-//! `context(state, budget) -> observation`, `reward(state, outcome) -> number | parts`.
+//! The host keeps the state between calls, never a function: `reset(task) -> state`, `step(state,
+//! action) -> result`, `context(state, budget) -> observation`, `reward(state, outcome) -> number
+//! or parts`.
 
 mod api;
 mod dataset;
@@ -31,11 +36,13 @@ pub use recipe::load::Script;
 pub use recipe::reload::{Reload, Take, Watcher, Watching};
 pub use recipe::rows::{DataPart, OfTask, Split};
 pub use recipe::worker::Worker;
-pub use runtime::ask::{Ask, AskOptions, Asks, Question, Score, Written};
 pub use runtime::budget;
 pub use runtime::failure::Failure;
 pub use runtime::grants::needs_in_words;
 pub use runtime::log::{Echo, LogLine, LogSink, Stream};
+pub use runtime::policy_request::{
+    GenerateOptions, GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, Written,
+};
 pub use runtime::record::{Difference, Record, Strictness};
 pub use runtime::results::{Outcome, Reward, StepResult};
 pub use runtime::services::{Services, share_services};

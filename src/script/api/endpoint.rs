@@ -14,9 +14,9 @@ use super::argument::Whole;
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
-use crate::script::runtime::ask::AskOptions;
 use crate::script::runtime::convert::clip;
 use crate::script::runtime::host::Host;
+use crate::script::runtime::policy_request::GenerateOptions;
 use crate::tools::{HttpError, HttpRequest, HttpResponse, Reach, http, is_private_host, url_target};
 
 const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];
@@ -105,7 +105,7 @@ impl Endpoint {
         function: &str,
         host: &Host,
         messages: &[Message],
-        options: &AskOptions,
+        options: &GenerateOptions,
     ) -> Result<Json> {
         let mut body = json!({ "model": self.name, "messages": messages });
         body[MAX_TOKENS] = json!(options.max_new_tokens.unwrap_or(256));

@@ -14,10 +14,10 @@ use super::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
 use crate::script::Services;
-use crate::script::runtime::ask::{Ask, AskOptions, Question, Written};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::{Call, Host, place};
 use crate::script::runtime::messages::messages;
+use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, PolicyRequest, Written};
 
 const NAME: &str = "r1.generate";
 
@@ -83,7 +83,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
 
 struct Asked {
     messages: Vec<Message>,
-    options: AskOptions,
+    options: GenerateOptions,
     model: Writer,
 }
 
@@ -128,7 +128,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         }
         _ => return Err(fields.refuse("stop", "text, or a list of texts", &fields.get("stop")?)),
     };
-    let options = AskOptions {
+    let options = GenerateOptions {
         max_new_tokens: whole("max_new_tokens")?,
         temperature: number("temperature")?,
         top_k: whole("top_k")?,
@@ -150,7 +150,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
 }
 
 /// The question as the record keeps it.
-fn request(messages: &[Message], options: &AskOptions, model: &Writer, seed: u64) -> Json {
+fn request(messages: &[Message], options: &GenerateOptions, model: &Writer, seed: u64) -> Json {
     let mut request = json!({ "messages": messages, "train": options.train, "seed": seed });
     for (name, value) in [
         (
@@ -176,10 +176,10 @@ fn request(messages: &[Message], options: &AskOptions, model: &Writer, seed: u64
 }
 
 /// Has the policy write. Of what is trained on, the record keeps the tokens.
-async fn write(call: &Call, messages: Vec<Message>, options: AskOptions, seed: u64) -> Result<Json> {
+async fn write(call: &Call, messages: Vec<Message>, options: GenerateOptions, seed: u64) -> Result<Json> {
     let (reply, written) = oneshot::channel();
     let train = options.train;
-    if !call.record.send(Question::Write(Ask { messages, options, seed, reply })) {
+    if !call.record.send(PolicyRequest::Generate(GenerateRequest { messages, options, seed, reply })) {
         return Err(Error::new(Kind::Script, "r1.generate: there is no policy here to write")
             .hint("name a model: r1.generate(prompt, { model = \"r1-nano\" })"));
     }
@@ -210,7 +210,7 @@ async fn write_with(
     opened: &Opened,
     name: &str,
     messages: &[Message],
-    options: &AskOptions,
+    options: &GenerateOptions,
     seed: u64,
 ) -> Result<Json> {
     let (services, model) = opened.get(host, NAME, name).await?;

@@ -10,10 +10,10 @@ use super::args::{Fields, fail, raise};
 use super::generate::Opened;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
-use crate::script::runtime::ask::{Question, Score};
 use crate::script::runtime::convert::{from_answer, kind};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
+use crate::script::runtime::policy_request::{LogprobsRequest, PolicyRequest};
 
 const NAME: &str = "r1.logprobs";
 
@@ -88,7 +88,7 @@ fn read(lua: &Lua, options: &Value) -> mlua::Result<Asked> {
 /// Has the driver of the trajectory score the text.
 async fn score(call: &Call, messages: Vec<Message>, text: String, temperature: f64, reference: bool) -> Result<Json> {
     let (reply, scored) = oneshot::channel();
-    if !call.record.send(Question::Score(Score { messages, text, temperature, reference, reply })) {
+    if !call.record.send(PolicyRequest::Logprobs(LogprobsRequest { messages, text, temperature, reference, reply })) {
         return Err(Error::new(Kind::Script, format!("{NAME}: there is no policy here"))
             .hint("name a model: r1.logprobs { model = \"r1-nano\", prompt = …, text = … }"));
     }

@@ -1,4 +1,4 @@
-//! Contexts that are longer than they may be: errors that show how many tokens each part has.
+//! Context budgets: errors that show the number of tokens per message.
 
 use std::fmt::Write;
 
@@ -8,13 +8,13 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::Observation;
 use crate::text::Renderer;
 
-/// Messages that are named one by one; of more, the largest.
+/// Most messages listed in an error, largest first.
 const SHOWN: usize = 8;
 
-/// Refuses what a context function returned if it has more tokens than its budget.
+/// Checks that the output of a context function fits its budget.
 ///
 /// # Errors
-/// [`Kind::Env`], with the sizes.
+/// [`Kind::Env`] with the tokens per message, if it does not.
 pub fn check(renderer: &Renderer, tools: &[Json], observation: &Observation, budget: usize) -> Result<()> {
     let tokens = count(renderer, tools, observation)?;
     if tokens <= budget {
@@ -22,13 +22,13 @@ pub fn check(renderer: &Renderer, tools: &[Json], observation: &Observation, bud
     }
     let sizes = sizes(renderer, observation, tokens);
     Err(Error::new(Kind::Env, format!("context returned {tokens} tokens and its budget is {budget}: {sizes}"))
-        .hint("r1.context(state.messages):drop_oldest_until(budget.tokens) drops what is oldest"))
+        .hint("r1.context(state.messages):drop_oldest_until(budget.tokens) drops the oldest messages"))
 }
 
-/// The same for a context that dropped all it may.
+/// As [`check`], for a context whose droppable messages have all been dropped.
 ///
 /// # Errors
-/// [`Kind::Env`], with the sizes.
+/// [`Kind::Env`] with the tokens per message, if it does not fit.
 pub(crate) fn check_least(renderer: &Renderer, tools: &[Json], observation: &Observation, budget: usize) -> Result<()> {
     let tokens = count(renderer, tools, observation)?;
     if tokens <= budget {
@@ -37,12 +37,12 @@ pub(crate) fn check_least(renderer: &Renderer, tools: &[Json], observation: &Obs
     let sizes = sizes(renderer, observation, tokens);
     Err(Error::new(
         Kind::Env,
-        format!("what the context keeps has {tokens} tokens and its budget is {budget}: {sizes}"),
+        format!("the messages that the context keeps have {tokens} tokens and the budget is {budget}: {sizes}"),
     )
     .hint("keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context"))
 }
 
-/// The error for a prompt that leaves no room for a reply.
+/// The error for a prompt that leaves no room for a response.
 pub fn overflow(
     renderer: &Renderer,
     tools: &[Json],
@@ -50,7 +50,8 @@ pub fn overflow(
     tokens: usize,
     context: usize,
 ) -> Error {
-    // A prompt that continues sampled ids may have a few more than its messages rendered anew.
+    // A prompt that continues sampled ids may differ by a few tokens from its messages rendered
+    // again.
     let counted = count(renderer, tools, observation).unwrap_or(tokens);
     let sizes = sizes(renderer, observation, counted);
     Error::new(Kind::Env, format!("the prompt has {tokens} tokens and the context holds {context}: {sizes}"))

@@ -1,4 +1,4 @@
-//! Between Lua values and plain data: JSON, snapshots, words for messages.
+//! Conversion between Lua values and plain data: JSON, snapshots, short forms for messages.
 //!
 //! Lua has one table type and one number type. Going out, a table whose keys are exactly 1..n is a list, one whose
 //! keys are strings is an object, an empty one is an object (unless it came in as an empty list); whole numbers up
@@ -14,17 +14,17 @@ use serde_json::{Map, Number, Value as Json};
 use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
 use crate::script::runtime::show::{Layout, Shown};
 
-/// Deepest nesting of tables that is taken for data; a cycle runs into it.
+/// Maximum nesting of tables; also ends cycles.
 const DEPTH: usize = 100;
 
-/// Most values, and bytes of text in them, that are turned into plain data at once. A table that is in another one twice
-/// counts twice: a few tables that hold each other can spell out more than any memory has.
+/// Maximum number of values and bytes of text in one conversion. A table that occurs twice counts
+/// twice: a few tables that contain each other can expand to more than any memory.
 const MOST: Budget = Budget { values: 1 << 22, bytes: 256 << 20 };
 
-/// What [`show`] looks at.
+/// Limits of [`show`].
 const SHOWN: Budget = Budget { values: 1 << 10, bytes: 1 << 16 };
 
-/// How much is left to write or copy.
+/// Remaining budget of a conversion.
 #[derive(Clone, Copy)]
 struct Budget {
     values: usize,
@@ -32,7 +32,7 @@ struct Budget {
 }
 
 impl Budget {
-    /// Takes one value with so many bytes of text; false when there is not enough left.
+    /// Takes one value with `bytes` bytes of text; false if the budget is used up.
     fn take(&mut self, bytes: usize) -> bool {
         match (self.values.checked_sub(1), self.bytes.checked_sub(bytes)) {
             (Some(values), Some(bytes)) => {
@@ -44,19 +44,20 @@ impl Budget {
     }
 }
 
-/// The key under which a snapshot keeps what JSON has no form for.
+/// Key under which a snapshot stores values that JSON cannot represent.
 const TAG: &str = "$r1";
 
-/// What to do with data that JSON can't hold: tables with other keys, strings that are not UTF-8, NaN, infinity.
+/// Handling of values that JSON cannot represent: other keys, strings that are not UTF-8, NaN,
+/// infinity.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Odd {
-    /// Say so.
+    /// Return an error.
     Refuse,
-    /// Keep it under [`TAG`], for [`from_snapshot`] to read.
+    /// Store them under [`TAG`]; [`from_snapshot`] reads them.
     Tag,
 }
 
-/// Plain data as JSON; `at` names the value in messages (`state`, `policy`).
+/// A Lua value as JSON; `at` is its name in messages (`state`, `policy`).
 pub(crate) fn to_json(value: &Value, at: &str, odd: Odd) -> Result<Json, String> {
     write_json(value, &mut at.to_owned(), odd, 0, &mut MOST.clone())
 }
@@ -182,7 +183,7 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
     }
 }
 
-/// The first part of a path that repeats itself.
+/// The first part of a path, for messages.
 pub(crate) fn short(path: &str) -> &str {
     path.char_indices().nth(60).map_or(path, |(end, _)| &path[..end])
 }
@@ -236,7 +237,7 @@ fn read_json(lua: &Lua, json: &Json, noted: bool) -> mlua::Result<Value> {
     }
 }
 
-/// Marks a list that came in empty, so that it goes out as `[]`.
+/// Metatable that marks an empty list, so that it is written as `[]`.
 pub(crate) fn list_metatable(lua: &Lua) -> mlua::Result<Table> {
     const KEY: &str = "r1.empty_list";
     if let Ok(Some(meta)) = lua.named_registry_value::<Option<Table>>(KEY) {
@@ -299,7 +300,7 @@ pub(crate) fn from_snapshot(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     }
 }
 
-/// A copy that shares no table with the original.
+/// A deep copy; it shares no table with the original.
 pub(crate) fn deep_copy(lua: &Lua, value: &Value) -> mlua::Result<Value> {
     copy(lua, value, 0, &mut MOST.clone())
 }
@@ -318,7 +319,7 @@ fn copy(lua: &Lua, value: &Value, depth: usize, budget: &mut Budget) -> mlua::Re
     Ok(Value::Table(own))
 }
 
-/// A Lua number, whole or not.
+/// A Lua number as f64.
 pub(crate) fn float(value: &Value) -> Option<f64> {
     match value {
         Value::Integer(whole) => Some(*whole as f64),
@@ -327,7 +328,7 @@ pub(crate) fn float(value: &Value) -> Option<f64> {
     }
 }
 
-/// A value as a person reads it in a message: short, on one line.
+/// A value on one short line, for messages.
 pub(crate) fn show(value: &Value) -> String {
     match value {
         Value::Nil => "nil".to_owned(),
@@ -342,14 +343,14 @@ pub(crate) fn show(value: &Value) -> String {
     }
 }
 
-/// What [`printed`] writes at most.
+/// Limits of [`printed`].
 const PRINTED: Budget = Budget { values: 1 << 16, bytes: 1 << 20 };
 
-/// Columns of a line that [`printed`] breaks a longer table into.
+/// Line width above which [`printed`] breaks tables.
 const COLUMNS: usize = 100;
 
-/// A table as `print` shows it: JSON, over several lines where one would be long; what JSON has no form for as in a
-/// console.
+/// A table as `print` shows it: JSON, indented where one line would be too long; values that JSON
+/// cannot represent are shown as in the REPL.
 pub(crate) fn printed(value: &Value) -> String {
     match write_json(value, &mut String::new(), Odd::Refuse, 0, &mut PRINTED.clone()) {
         Ok(json) => {
@@ -371,13 +372,13 @@ pub(crate) fn logged(value: &Value) -> String {
     )
 }
 
-/// The first bytes of a text, for messages: what a script holds may be larger than a message should be.
+/// The first `bytes` bytes of a text, for messages.
 pub(crate) fn beginning(text: &mlua::LuaString, bytes: usize) -> String {
     let all = text.as_bytes();
     String::from_utf8_lossy(&all[..all.len().min(bytes)]).into_owned()
 }
 
-/// At most `most` characters; what is cut off is shown as `…`.
+/// At most `most` characters; `…` stands for the rest.
 pub(crate) fn clip(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -385,7 +386,7 @@ pub(crate) fn clip(text: &str, most: usize) -> String {
     }
 }
 
-/// A name for the type of a value, with its article: what was got where something else was wanted.
+/// The type of a value with its article, for messages about type errors.
 pub(crate) fn kind(value: &Value) -> String {
     match value {
         Value::Nil | Value::Boolean(_) => show(value),

@@ -1,4 +1,4 @@
-//! What a script defines while it is loaded: a recipe, environments, tool-call formats, tests.
+//! Definitions made while a script is loaded: a recipe, environments, tool-call formats, tests.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -9,29 +9,29 @@ use serde_json::Value as Json;
 use super::tool::Tool;
 use crate::text::OwnOptions;
 
-/// A recipe: settings as plain data, and the functions that stay in the VM.
+/// A recipe: settings as plain data, and its functions, which stay in the VM.
 #[derive(Clone)]
 pub(crate) struct Recipe {
     pub(crate) settings: Json,
-    /// By name; the name of `env`, which is the only one, is empty.
+    /// By name; the name of a single `env` is empty.
     pub(crate) envs: Vec<(String, Env)>,
     pub(crate) context: Option<Function>,
     pub(crate) reward: Option<Function>,
-    /// What a critic alone is shown of a state.
+    /// Observation for the critic only.
     pub(crate) privileged: Option<Function>,
-    /// The estimator `custom`.
+    /// The estimator `custom`, if defined.
     pub(crate) advantage: Option<Function>,
-    /// The loss `custom`.
+    /// The loss `custom`, if defined.
     pub(crate) loss: Option<Function>,
-    /// Supervised training that comes first.
+    /// Supervised training before the RL loop.
     pub(crate) cold_start: Option<Box<Recipe>>,
-    /// What evaluation has for itself.
+    /// Overrides for evaluation.
     pub(crate) eval: EvalEnv,
     /// Row functions of `data.train` and `data.eval`, by the dataset's name.
     pub(crate) rows: [BTreeMap<String, Function>; 2],
 }
 
-/// What evaluation has in place of the recipe's own.
+/// Environment and functions that replace the recipe's own in evaluation.
 #[derive(Clone, Default)]
 pub(crate) struct EvalEnv {
     pub(crate) env: Option<Env>,
@@ -47,16 +47,16 @@ pub(crate) struct Env {
     pub(crate) tools: Vec<Rc<Tool>>,
     pub(crate) reset: Option<Function>,
     pub(crate) step: Option<Function>,
-    /// In place of `reset` and `step`.
+    /// Replaces `reset` and `step`.
     pub(crate) flow: Option<Function>,
-    /// In place of the recipe's.
+    /// Replaces the recipe's context function.
     pub(crate) context: Option<Function>,
     pub(crate) reward: Option<Function>,
 }
 
 impl UserData for Env {}
 
-/// A format of the script.
+/// A tool-call format defined by the script.
 pub(crate) struct RecipeFormat {
     pub(crate) options: OwnOptions,
     pub(crate) parse: Function,
@@ -70,10 +70,10 @@ pub(crate) struct FormatHandle(pub(crate) Rc<RecipeFormat>);
 
 impl UserData for FormatHandle {}
 
-/// The tests that a file has named so far, and what the last failed assertion compared.
+/// The tests that a file has defined so far, and the values compared by the last failed assertion.
 #[derive(Default)]
 pub(crate) struct Cases {
     pub(crate) found: Vec<(String, Function)>,
-    /// Expected and actual, entry by line.
+    /// Expected and actual value, one entry per line.
     pub(crate) sides: Option<(String, String)>,
 }

@@ -1,5 +1,5 @@
-//! From an error inside the VM to one a person can act on: message, `file:line`, the line itself, and a traceback of the
-//! script's own frames, through the host functions that called back.
+//! Converts VM errors into errors for the user: message, `file:line`, the line itself, and a
+//! traceback of the script's frames, through host functions that call back.
 
 use mlua::Error as LuaError;
 
@@ -8,15 +8,15 @@ use super::host::MESSAGE;
 use crate::error::{Error, Kind};
 use crate::mdp::{ErrorRecord, Status};
 
-/// A call into the script that did not work out.
+/// A failed call into the script.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// What it is recorded as.
+    /// Status of the trajectory.
     pub status: Status,
     pub error: Error,
-    /// It is a fault of the recipe that every further attempt would come to.
+    /// A fault of the recipe that every attempt would repeat.
     pub lasting: bool,
-    /// The script's frames, innermost first: `scripts/retool.lua:12 in step`. Empty when there are none.
+    /// The script's frames, innermost first: `scripts/retool.lua:12 in step`. May be empty.
     pub traceback: Vec<String>,
 }
 
@@ -39,17 +39,18 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// What an error of the VM comes down to.
+/// A VM error with its traceback.
 pub(crate) struct Described {
     pub(crate) error: Error,
     pub(crate) traceback: Vec<String>,
 }
 
-/// Digs out the innermost cause. An [`Error`] that a host function raised keeps its kind, place and hint.
+/// Finds the innermost cause. An [`Error`] raised by a host function keeps its kind, place and
+/// hint.
 pub(crate) fn describe(error: &LuaError) -> Described {
     match error {
         LuaError::CallbackError { traceback, cause } => {
-            // What led to the call stands below what happened in it.
+            // The frames of the caller come after those of the callee.
             let mut inner = describe(cause).located();
             let outer = frames(traceback);
             if !inner.traceback.ends_with(&outer) {
@@ -99,7 +100,7 @@ pub(crate) fn describe(error: &LuaError) -> Described {
     }
 }
 
-/// Whether the VM ran out of memory somewhere below.
+/// Whether an error is caused by the VM running out of memory.
 pub(crate) fn is_memory(error: &LuaError) -> bool {
     match error {
         LuaError::MemoryError(_) => true,
@@ -110,7 +111,7 @@ pub(crate) fn is_memory(error: &LuaError) -> bool {
 }
 
 impl Described {
-    /// The innermost frame is the place, unless a closer one is known.
+    /// The place is that of the innermost frame, unless a closer one is known.
     fn located(mut self) -> Self {
         if let Some(frame) = self.traceback.iter().find(|frame| !frame.starts_with("r1.")) {
             let place = frame.split_once(" in ").map_or(frame.as_str(), |(place, _)| place).to_owned();
@@ -120,15 +121,15 @@ impl Described {
     }
 }
 
-/// A value without a text of its own that was thrown prints as an address, which says nothing and is never the same.
+/// A value without text prints as an address, which differs in every run.
 fn textless(message: &str) -> &str {
     let (kind, address) = message.split_once(": 0x").unwrap_or((message, ""));
     match kind {
         _ if address.is_empty() || !address.bytes().all(|byte| byte.is_ascii_hexdigit()) => message,
-        "table" => "an error that is a table without a text",
-        "function" => "an error that is a function",
-        "userdata" => "an error that is a userdata",
-        _ => "an error that is no text",
+        "table" => "an error value that is a table without text",
+        "function" => "an error value that is a function",
+        "userdata" => "an error value that is a userdata",
+        _ => "an error value that is not text",
     }
 }
 
@@ -142,7 +143,7 @@ fn split_place(text: &str) -> (Option<&str>, &str) {
             if is_script(place) {
                 return (Some(place), &rest[digits + 2..]);
             }
-            // A library function that the host has put in the place of Luau's.
+            // Library functions that the host replaces.
             if place.starts_with("[r1]:") || place.starts_with("r1]:") {
                 return (None, &rest[digits + 2..]);
             }
@@ -151,15 +152,16 @@ fn split_place(text: &str) -> (Option<&str>, &str) {
     (None, text)
 }
 
-/// Frames shown of a traceback.
+/// Maximum number of frames shown.
 const FRAMES: usize = 20;
 
-/// The script's frames of a traceback; frames of the host, of the embedded library and of C are left out.
+/// The script's frames of a traceback, without frames of the host, the embedded library and C.
 fn frames(traceback: &str) -> Vec<String> {
     traceback.lines().filter_map(frame).take(FRAMES).collect()
 }
 
-/// `scripts/x.lua:3: in function 'step'` and `scripts/x.lua:3 function step` -> `scripts/x.lua:3 in step`.
+/// `scripts/x.lua:3: in function 'step'` and `scripts/x.lua:3 function step` -> `scripts/x.lua:3 in
+/// step`.
 fn frame(line: &str) -> Option<String> {
     let line = line.trim();
     let (colon, digits) = line.match_indices(':').find_map(|(colon, _)| {

@@ -1,4 +1,5 @@
-//! The channel between a flow (a function that drives its own loop over `policy:generate`) and the host.
+//! The channel between a flow (a function that drives its own loop over `policy:generate`) and the
+//! host.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -12,44 +13,44 @@ use super::suspended::Suspended;
 use crate::error::Error;
 use crate::mdp::{Action, Observation};
 
-/// What `policy:generate` is given.
+/// Arguments of `policy:generate`.
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) observation: Observation,
-    /// Schemas of the tools that the policy is shown.
+    /// Schemas of the tools shown to the policy.
     pub(crate) tools: Arc<[Json]>,
-    /// Longest reply, where it is shorter than `sampling.max_new_tokens`.
+    /// Maximum response tokens, if smaller than `sampling.max_new_tokens`.
     pub(crate) max_new_tokens: Option<usize>,
-    /// Texts that end the reply beside those of `sampling.stop`.
+    /// Stop texts in addition to `sampling.stop`.
     pub(crate) stop: Vec<String>,
 }
 
-/// What `policy:generate` gets.
+/// Answer to `policy:generate`.
 pub(crate) enum Answer {
     Reply(Rc<Action>),
     /// A limit ended the trajectory.
     Over,
 }
 
-/// Rewards that the flow set since it was last resumed.
+/// Rewards that the flow has set since it was last resumed.
 #[derive(Default)]
 pub(crate) struct Earned {
-    /// Of the last step.
+    /// Reward of the last step.
     pub(crate) reward: f64,
-    /// Of steps before it, counted from 0.
+    /// Rewards of earlier steps: (step from 0, reward).
     pub(crate) earlier: Vec<(usize, f64)>,
 }
 
-/// Between the flow's `policy` and the host.
+/// Connects the flow's `policy` with the host.
 #[derive(Default)]
 pub(crate) struct Channel {
-    /// What was asked for last.
+    /// The last request.
     pub(crate) wanted: RefCell<Option<Rc<Wanted>>>,
-    /// Where the reply goes, while `policy:generate` waits.
+    /// Receives the response while `policy:generate` waits.
     pub(crate) reply: RefCell<Option<oneshot::Sender<Answer>>>,
-    /// Why nothing more is generated.
+    /// Why no further response is generated.
     pub(crate) over: RefCell<Option<Error>>,
-    /// Replies so far.
+    /// Number of responses so far.
     pub(crate) steps: Cell<usize>,
     pub(crate) earned: RefCell<Earned>,
 }
@@ -64,23 +65,23 @@ impl Channel {
             self.steps.set(self.steps.get() + 1);
         }
         if let Some(reply) = self.reply.take() {
-            // The call that waits is held by the flow.
+            // The flow holds the waiting call.
             let _ = reply.send(answer);
         }
     }
 }
 
-/// A flow under way.
+/// A running flow.
 pub(crate) struct Flow {
     pub(crate) task: Json,
-    /// Tokens that a prompt may have so that a reply fits behind it.
+    /// Maximum prompt tokens such that a response fits after it.
     pub(crate) budget: usize,
     pub(crate) channel: Rc<Channel>,
-    /// `None` when it has ended, or has to be run again from its beginning.
+    /// `None` if the flow has ended, or has to be run again from its beginning.
     pub(crate) running: RefCell<Option<Suspended<Value>>>,
     pub(crate) ended: Cell<bool>,
     pub(crate) replies: RefCell<Vec<Rc<Action>>>,
-    /// Bytes that it has added to what the machine holds.
+    /// Bytes that the flow has added to the memory of the VM.
     pub(crate) held: Cell<isize>,
 }
 
@@ -106,7 +107,7 @@ impl Flow {
         Rc::new(fork)
     }
 
-    /// What it asked for last.
+    /// The last request.
     pub(crate) fn wanted(&self) -> Option<Rc<Wanted>> {
         self.channel.wanted.borrow().clone()
     }

@@ -1,4 +1,4 @@
-//! What a script may reach outside of itself: a recipe what it declares in `needs`, a program everything.
+//! External access of a script: a recipe has what it declares in `needs`, a program has everything.
 
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
@@ -6,18 +6,18 @@ use std::path::{Component, Path, PathBuf};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::tools::Reach;
 
-/// One thing that a recipe declares.
+/// One declared need of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// `http`: public hosts; `http:HOST[:PORT]`: that one, wherever it lies.
+    /// `http`: public hosts; `http:HOST[:PORT]`: that host, which may be private.
     Http(Option<(String, Option<u16>)>),
-    /// `process`: any program in the sandbox; `process:NAME`: that one.
+    /// `process`: any program in the sandbox; `process:NAME`: that program.
     Process(Option<String>),
-    /// `env:NAME`: the value of an environment variable, to send on.
+    /// `env:NAME`: the value of an environment variable, to be sent in requests.
     Variable(String),
-    /// `fs:DIR`: its files, to read.
+    /// `fs:DIR`: read the files below a directory.
     Read(PathBuf),
-    /// `fs:write:DIR`: its files, to read and write.
+    /// `fs:write:DIR`: read and write the files below a directory.
     Write(PathBuf),
 }
 
@@ -25,17 +25,17 @@ pub(crate) enum Need {
 const FORMS: [&str; 7] = ["http", "http:HOST", "process", "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR"];
 
 impl Need {
-    /// Reads one entry of `needs`.
+    /// Parses one entry of `needs`.
     ///
     /// # Errors
-    /// [`Kind::Script`] for one that is none.
+    /// [`Kind::Script`] for an unknown form.
     pub(crate) fn parse(text: &str) -> Result<Self> {
         let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest.trim())));
         match (name, rest) {
             ("http", None) => return Ok(Self::Http(None)),
             ("http", Some(host)) if !host.is_empty() && !host.contains('/') => {
                 let bare = |host: &str| host.trim_start_matches('[').trim_end_matches(']').to_lowercase();
-                // An IPv6 address has colons of its own.
+                // An IPv6 address contains colons.
                 let port = host.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
                 let port = port.and_then(|(host, port)| Some((bare(host), port.parse().ok()?)));
                 let (host, port) = port.map_or_else(|| (bare(host), None), |(host, port)| (host, Some(port)));
@@ -59,12 +59,12 @@ impl Need {
 }
 
 impl fmt::Display for Need {
-    /// What it lets a recipe do, for the person who starts it.
+    /// A phrase for the user who starts the recipe.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Http(None) => f.write_str("ask public hosts over HTTP"),
-            Self::Http(Some((host, None))) => write!(f, "ask {host} over HTTP"),
-            Self::Http(Some((host, Some(port)))) => write!(f, "ask {host}:{port} over HTTP"),
+            Self::Http(None) => f.write_str("send HTTP requests to public hosts"),
+            Self::Http(Some((host, None))) => write!(f, "send HTTP requests to {host}"),
+            Self::Http(Some((host, Some(port)))) => write!(f, "send HTTP requests to {host}:{port}"),
             Self::Process(None) => f.write_str("run programs in a sandbox"),
             Self::Process(Some(program)) => write!(f, "run {program} in a sandbox"),
             Self::Variable(name) => write!(f, "use the environment variable {name}"),
@@ -74,19 +74,19 @@ impl fmt::Display for Need {
     }
 }
 
-/// What `needs` lets a recipe do, a phrase each.
+/// The permissions of `needs`, one phrase each.
 pub fn needs_in_words(needs: &[String]) -> Vec<String> {
     needs.iter().filter_map(|need| Need::parse(need).ok()).map(|need| need.to_string()).collect()
 }
 
-/// What a virtual machine may reach.
+/// External access of a virtual machine.
 #[derive(Debug)]
 pub(crate) enum Grants {
-    /// A recipe in `directory` is being loaded: what it declares is not known yet.
+    /// A recipe in `directory` is being loaded; its needs are not known yet.
     Loading { directory: PathBuf },
-    /// What a recipe declares; paths are beside its script.
+    /// The needs that a recipe declares; paths are relative to its script.
     Declared { needs: Vec<Need>, directory: PathBuf },
-    /// A program, which its user trusts; paths are in the current directory.
+    /// A program, which its user trusts; paths are relative to the current directory.
     Everything,
 }
 
@@ -97,7 +97,7 @@ impl Grants {
         Self::Declared { needs, directory }
     }
 
-    /// How far a host may be reached.
+    /// Which addresses of a host may be reached.
     pub(crate) fn reach(&self, host: &str, port: u16) -> Reach {
         let Self::Declared { needs, .. } = self else {
             return if matches!(self, Self::Everything) { Reach::Anywhere } else { Reach::Nowhere };
@@ -123,7 +123,7 @@ impl Grants {
         }
     }
 
-    /// Whether the value of an environment variable may be sent on.
+    /// Whether the value of an environment variable may be sent.
     pub(crate) fn reads_variable(&self, name: &str) -> bool {
         match self {
             Self::Loading { .. } => false,
@@ -132,7 +132,7 @@ impl Grants {
         }
     }
 
-    /// The environment variables that are declared.
+    /// The declared environment variables.
     pub(crate) fn variables(&self) -> Vec<String> {
         let Self::Declared { needs, .. } = self else { return Vec::new() };
         let names = needs.iter().filter_map(|need| match need {
@@ -142,7 +142,7 @@ impl Grants {
         names.collect()
     }
 
-    /// The directories that may be read, as they are on disk.
+    /// The readable directories, as absolute paths.
     pub(crate) fn readable(&self) -> Vec<PathBuf> {
         let Self::Declared { needs, directory } = self else { return Vec::new() };
         let roots = needs.iter().filter_map(|need| match need {
@@ -152,10 +152,10 @@ impl Grants {
         roots.collect()
     }
 
-    /// Where a path of the script leads, links followed, if it may be used so.
+    /// The real path of a path in the script, with links resolved, if access is allowed.
     ///
     /// # Errors
-    /// Why not, and whether declaring something would help.
+    /// Why access is refused, and whether a declaration would allow it.
     pub(crate) fn path(&self, given: &str, write: bool) -> Result<PathBuf, Refused> {
         let (needs, directory) = match self {
             Self::Loading { .. } => return Err(Refused::Undeclared),
@@ -164,7 +164,7 @@ impl Grants {
         };
         let path = directory.join(given);
         if Path::new(given).components().any(|part| part == Component::ParentDir) {
-            return Err(Refused::Expected(format!("{given}: a path goes down, not up")));
+            return Err(Refused::Expected(format!("{given}: paths must not contain `..`")));
         }
         let real = existing(&path).map_err(|error| Refused::Expected(format!("{given}: {error}")))?;
         let inside = |root: &Path| existing(&directory.join(root)).is_ok_and(|root| real.starts_with(root));
@@ -176,9 +176,10 @@ impl Grants {
         if allowed { Ok(real) } else { Err(Refused::Undeclared) }
     }
 
-    /// Whether a script may make a tokenizer or a template of `given`: of a model directory, of which only files with
-    /// well-known names are read, of its template file, and of what lies in the script's own directory or in one that
-    /// the recipe declares. Links count as what they lead to. Paths are relative to the current directory.
+    /// Whether a script may make a tokenizer or a template from `given`. Allowed are a model
+    /// directory (only files with well-known names are read), its template file, and files in the
+    /// script's directory or in a declared one. Links are resolved. Paths are relative to the
+    /// current directory.
     pub(crate) fn allows_text_of(&self, given: &Path) -> bool {
         let (needs, directory) = match self {
             Self::Everything => return true,
@@ -201,19 +202,19 @@ impl Grants {
     }
 }
 
-/// The files that a model directory is known by.
+/// The files that identify a model directory.
 const OF_MODELS: [&str; 3] = ["tokenizer.json", "config.json", "chat_template.jinja"];
 
-/// Why a path may not be used.
+/// Why a path is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// No need covers it.
     Undeclared,
-    /// It can't be meant.
+    /// The path is invalid.
     Expected(String),
 }
 
-/// The real path of what exists of a path, and the rest as it is.
+/// The real path of the part of a path that exists, followed by the rest.
 fn existing(path: &Path) -> std::io::Result<PathBuf> {
     let mut rest = Vec::new();
     let mut at = path;
@@ -221,7 +222,7 @@ fn existing(path: &Path) -> std::io::Result<PathBuf> {
         match at.canonicalize() {
             Ok(real) => return Ok(rest.iter().rev().fold(real, |real, part| real.join(part))),
             Err(error) => match (at.parent(), at.file_name()) {
-                // A link that leads nowhere must not be written through.
+                // Writing through a dangling link is not allowed.
                 _ if at.is_symlink() => return Err(error),
                 (Some(parent), Some(name)) => {
                     rest.push(name.to_owned());
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_are_named_or_public() {
+    fn http_needs_allow_named_or_public_hosts() {
         let own = grants(&["http:API.co", "http:localhost:8080", "http:[::1]:90"], Path::new("."));
         assert_eq!(own.reach("api.co", 443), Reach::Anywhere);
         assert_eq!(own.reach("localhost", 8080), Reach::Anywhere);
@@ -260,14 +261,14 @@ mod tests {
     }
 
     #[test]
-    fn programs_are_named_or_any() {
+    fn process_needs_allow_named_programs_or_any() {
         assert!(grants(&["process"], Path::new(".")).runs("git"));
         let own = grants(&["process:sort"], Path::new("."));
         assert!(own.runs("sort") && !own.runs("sh") && !loading().runs("sort"));
     }
 
     #[test]
-    fn paths_stay_below_what_is_declared() {
+    fn paths_must_be_below_the_directories_of_fs_needs() {
         let dir = tempfile::tempdir().unwrap();
         for folder in ["data/deep", "out", "other"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();
@@ -294,10 +295,10 @@ mod tests {
     }
 
     #[test]
-    fn needs_say_what_they_allow() {
+    fn needs_are_described_in_words() {
         let words =
             |needs: &[&str]| needs_in_words(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>()).join("; ");
-        insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"ask public hosts over HTTP; ask a.co:8 over HTTP; run programs in a sandbox; run gcc in a sandbox; use the environment variable KEY; read files below data; read and write files below out");
+        insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"send HTTP requests to public hosts; send HTTP requests to a.co:8; run programs in a sandbox; run gcc in a sandbox; use the environment variable KEY; read files below data; read and write files below out");
         insta::assert_snapshot!(Need::parse("htp").unwrap_err(), @r#"
         `needs` holds "htp"; it is one of http, http:HOST, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
           hint: did you mean `http`?

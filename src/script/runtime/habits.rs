@@ -1,19 +1,19 @@
-//! Habits from Python and JavaScript that Luau does not share: what to write instead.
+//! Hints for names and idioms of Python and JavaScript that do not exist in Luau.
 
-/// Global names of other languages, and what stands for them in Luau.
+/// Names of other languages, and their replacements in Luau.
 const NAMES: &[(&str, &str)] = &[
-    ("None", "Luau's word is `nil`"),
-    ("null", "Luau's word is `nil`; r1.json.null is JSON's null in a list"),
-    ("undefined", "Luau's word is `nil`"),
-    ("True", "Luau's word is `true`"),
-    ("False", "Luau's word is `false`"),
+    ("None", "in Luau it is `nil`"),
+    ("null", "in Luau it is `nil`; r1.json.null is JSON's null in a list"),
+    ("undefined", "in Luau it is `nil`"),
+    ("True", "in Luau it is `true`"),
+    ("False", "in Luau it is `false`"),
     ("len", "the length of a list or text is `#value`"),
-    ("str", "`tostring(value)` makes a text"),
-    ("int", "`tonumber(text)` makes a number, `math.floor` a whole one"),
-    ("float", "`tonumber(text)` makes a number"),
+    ("str", "`tostring(value)` converts a value to text"),
+    ("int", "`tonumber(text)` converts text to a number, `math.floor` rounds down"),
+    ("float", "`tonumber(text)` converts text to a number"),
     ("range", "a loop over numbers is `for i = 1, n do … end`"),
     ("enumerate", "a loop over a list is `for i, item in ipairs(list) do … end`"),
-    ("isinstance", "`type(value) == \"string\"` tells what a value is"),
+    ("isinstance", "`type(value) == \"string\"` tests the type of a value"),
     ("dict", "a table is `{ name = value }`"),
     ("list", "a list is `{ a, b, c }`"),
     ("append", "`r1.push(list, item)` appends"),
@@ -33,12 +33,12 @@ const NAMES: &[(&str, &str)] = &[
     ("dofile", "`require(\"./lib/name\")` loads another file"),
 ];
 
-/// What to write instead of a global name that does not exist.
+/// The hint for an unknown global name.
 pub(crate) fn of_name(name: &str) -> Option<&'static str> {
     NAMES.iter().find(|(known, _)| *known == name).map(|(_, hint)| *hint)
 }
 
-/// What to write instead of what stands in the line of an error about nil: counting from 0, or from the end.
+/// The hint for an error about nil, from the source line: indexes that start at 0 or are negative.
 pub(crate) fn of_line(message: &str, line: &str) -> Option<&'static str> {
     let code = line.split("--").next().unwrap_or_default();
     let indexed = |index: &str| code.replace(' ', "").contains(index);
@@ -50,17 +50,17 @@ pub(crate) fn of_line(message: &str, line: &str) -> Option<&'static str> {
     }
 }
 
-/// What to write instead of what an error of the virtual machine is about. Luau tells by its text alone.
+/// The hint for an error message of the VM. Luau has no error codes, so the text is compared.
 pub(crate) fn of_message(message: &str) -> Option<&'static str> {
     let method = |name: &str| message.contains(&format!("missing method '{name}'"));
     Some(match message {
         _ if message.starts_with("attempt to perform arithmetic (add) on") && message.contains("string") => {
-            "texts are joined with `..`"
+            "texts are concatenated with `..`"
         }
         _ if method("append") || method("push") || method("add") => "r1.push(list, item) appends to a list",
-        _ if method("pop") => "table.remove(list) takes the last item of a list",
+        _ if method("pop") => "table.remove(list) removes the last item of a list",
         _ if method("join") => "table.concat(list, \", \") joins texts",
-        _ if method("strip") || method("trim") => "text:match(\"^%s*(.-)%s*$\") is the text without spaces around it",
+        _ if method("strip") || method("trim") => "text:match(\"^%s*(.-)%s*$\") removes spaces around a text",
         _ if method("startswith") => "text:sub(1, #start) == start",
         _ if method("items") || method("keys") || method("values") => {
             "a loop over a table is `for key, value in pairs(t) do … end`"

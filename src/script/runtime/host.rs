@@ -1,8 +1,9 @@
-//! What the host functions of one virtual machine share: the call that is running, the log, the renderer.
+//! State shared by the host functions of one virtual machine: the running call, the log, the
+//! renderer.
 //!
-//! Many calls of different trajectories wait at the same time on one thread. Whichever is being polled is the
-//! *current* one: host functions read it when they start, so tool records and random numbers go to the right
-//! trajectory however calls interleave.
+//! Many calls of different trajectories wait at the same time on one thread. The call that is being
+//! polled is the *current* one. Host functions read it when they start, so tool records and random
+//! numbers belong to the right trajectory in any interleaving.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -15,7 +16,7 @@ use super::convert::clip;
 use super::grants::Grants;
 use super::limits::Slot;
 use super::log::{Echo, LogLine, LogSink, Stream};
-use super::record::{Lane, Record};
+use super::record::{Branch, Record};
 use super::services::Services;
 use super::shared_calls::Shared;
 use super::state::Session;
@@ -29,16 +30,16 @@ use crate::script::runtime::task_env::TaskEnv;
 use crate::script::runtime::tool::Tool;
 use crate::text::Renderer;
 
-/// Characters of an error's message; a script may throw, and misname, texts of any length.
+/// Maximum characters of an error message; errors of scripts may have any length.
 pub(crate) const MESSAGE: usize = 1000;
 
-/// The message of a call that used its CPU time.
+/// The message of a call that used up its CPU time.
 pub(crate) const OUT_OF_TIME: &str = "the CPU limit was reached";
 
 /// Lines kept between two calls of [`Host::take_log`]; older ones are dropped and counted.
 const LOG_LINES: usize = 1000;
 
-/// Which entry point of the script is running; also names its random stream.
+/// The entry point of the script that is running; also selects its random stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
     Load,
@@ -48,10 +49,10 @@ pub(crate) enum Entry {
     Step,
     Reward,
     Advantage,
-    /// Code typed at a prompt.
+    /// Code typed at the REPL.
     Console,
     Test,
-    /// The recipe's own policy loss, while it is traced.
+    /// The recipe's policy loss, while it is traced.
     Loss,
     /// A function of a tool-call format.
     Format,
@@ -59,7 +60,7 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// Whether the call belongs to one trajectory, and not to the script as a whole.
+    /// Whether the call belongs to a trajectory, not to the script as a whole.
     pub(crate) fn is_of_trajectory(self) -> bool {
         matches!(self, Self::Reset | Self::Observe | Self::Step | Self::Reward | Self::Privileged)
     }
@@ -85,42 +86,42 @@ impl Entry {
 /// One call into the script.
 pub(crate) struct Call {
     pub(crate) entry: Entry,
-    /// The trajectory's seed (or the dataset's), and the step (or row) within it.
+    /// The seed of the trajectory (or dataset), and the step (or row).
     pub(crate) seed: (u64, u64),
-    /// Where what it asks of the world is written down, or answered from.
+    /// Records the external calls, or replays them.
     pub(crate) record: Record,
-    /// Which of the things that run side by side is being polled.
-    pub(crate) lane: RefCell<Rc<Lane>>,
-    /// CPU nanoseconds left.
+    /// The branch that is being polled.
+    pub(crate) current_branch: RefCell<Rc<Branch>>,
+    /// Remaining CPU nanoseconds.
     pub(crate) cpu_left: Cell<u64>,
     pub(crate) cpu_hit: Cell<bool>,
-    /// Bytes that the virtual machine may have while the call runs; 0 before its first turn.
+    /// Memory limit of the VM while the call runs, in bytes; 0 before its first turn.
     pub(crate) room: Cell<usize>,
-    /// Bytes that the call has added to what the machine holds.
+    /// Bytes that the call has added to the memory of the VM.
     pub(crate) held: Cell<isize>,
-    /// Calls of `r1.call_tools` that are under way: tools may call tools.
+    /// Running calls of `r1.call_tools`, which can be nested.
     pub(crate) nested: Cell<usize>,
-    /// Bytes that one tool's result may have.
+    /// Maximum bytes of one tool result.
     pub(crate) result: usize,
-    /// Lines it may still log.
+    /// Remaining log lines.
     lines: Cell<usize>,
-    /// Whether it has been said that it logs too many.
+    /// Whether the message about dropped log lines was written.
     cut: Cell<bool>,
-    /// It runs what has run before: its lines were logged then.
+    /// The call repeats an earlier run, whose lines were already logged.
     pub(crate) quiet: Cell<bool>,
-    /// What tools were asked and answered, in order. Calls that a tool makes itself are not among them.
+    /// Tool calls and results, in order, without calls that a tool makes itself.
     pub(crate) tools: RefCell<Vec<ToolRecord>>,
-    /// Calls of the reply that were carried out so far, for `env.max_calls`.
+    /// Tool calls of the response that were run so far, for `env.max_calls`.
     pub(crate) carried_out: Cell<usize>,
-    /// The error of what it asked for last without declaring it.
+    /// The error of the last undeclared external call.
     pub(crate) undeclared: RefCell<Option<Error>>,
-    /// Stateful tools of the trajectory, if there is one.
+    /// Stateful tools of the trajectory, if the call belongs to one.
     pub(crate) session: Option<Rc<Session>>,
-    /// The environment of the trajectory, if there is one.
+    /// The environment of the trajectory, if the call belongs to one.
     pub(crate) env: Option<Rc<TaskEnv>>,
 }
 
-/// What a call has of the trajectory that it is for.
+/// The parts of a call that come from its trajectory.
 pub(crate) struct OfTrajectory {
     pub(crate) record: Record,
     pub(crate) session: Rc<Session>,
@@ -128,12 +129,12 @@ pub(crate) struct OfTrajectory {
 }
 
 impl Call {
-    /// A call that belongs to no trajectory: what it asks of the world is not recorded.
+    /// A call that belongs to no trajectory; its external calls are not recorded.
     pub(crate) fn new(entry: Entry, seed: (u64, u64), limits: &Limits) -> Rc<Self> {
         Rc::new(Self::build(entry, seed, limits, Record::off()))
     }
 
-    /// A call for a trajectory, which keeps its record.
+    /// A call of a trajectory; its external calls are recorded.
     pub(crate) fn of_trajectory(entry: Entry, seed: (u64, u64), limits: &Limits, of: OfTrajectory) -> Rc<Self> {
         let OfTrajectory { record, session, env } = of;
         Rc::new(Self { session: Some(session), env: Some(env), ..Self::build(entry, seed, limits, record) })
@@ -144,7 +145,7 @@ impl Call {
             entry,
             seed,
             record,
-            lane: RefCell::new(Lane::root(entry)),
+            current_branch: RefCell::new(Branch::root(entry)),
             cpu_left: Cell::new((limits.cpu.max(0.0) * 1e9) as u64),
             cpu_hit: Cell::new(false),
             room: Cell::new(0),
@@ -162,7 +163,7 @@ impl Call {
         }
     }
 
-    /// The function of the script that runs: a flow runs in the place of `reset` and `step`.
+    /// The name of the running function; `flow` replaces `reset` and `step`.
     pub(crate) fn function(&self) -> &'static str {
         let flow = || self.env.as_ref().is_some_and(|env| env.env.flow.is_some());
         match self.entry {
@@ -171,42 +172,42 @@ impl Call {
         }
     }
 
-    /// 64 random bits from this call's own stream. The stream is a pure function of (seed, step, entry point, branch),
-    /// so a step replays to the same numbers whatever ran before it or beside it.
+    /// 64 random bits from the call's own stream. The stream is a pure function of (seed, step,
+    /// entry point, branch), so a step replays with the same numbers, independent of other calls.
     pub(crate) fn random(&self) -> u64 {
-        self.lane.borrow().random(self.seed, self.entry)
+        self.current_branch.borrow().random(self.seed, self.entry)
     }
 
-    /// `math.randomseed`: another stream of the same call.
+    /// `math.randomseed`: selects another stream of the same call.
     pub(crate) fn reseed(&self, seed: u64) {
-        self.lane.borrow().reseed(seed);
+        self.current_branch.borrow().reseed(seed);
     }
 }
 
 pub(crate) struct Host {
     current: RefCell<Rc<Call>>,
-    /// Counts tokens for context policies; none while only settings are wanted.
+    /// Counts tokens for context policies; `None` if only settings are read.
     pub(crate) renderer: Option<Arc<Renderer>>,
     /// The tools of all environments, and their schemas for the chat template.
     pub(crate) tools: RefCell<Vec<Rc<Tool>>>,
     pub(crate) schemas: RefCell<Arc<[serde_json::Value]>>,
-    /// The formats that the script makes while it is loaded.
+    /// The formats that the script defines while it is loaded.
     pub(crate) formats: RefCell<Vec<Rc<RecipeFormat>>>,
-    /// What calls of its tools share with other virtual machines.
+    /// Tool-call state shared with other virtual machines.
     pub(crate) shared: RefCell<Arc<Shared>>,
-    /// What the script may reach outside.
+    /// External access of the script.
     pub(crate) grants: RefCell<Grants>,
     /// Models and tensors; programs have them.
     pub(crate) services: Option<Arc<dyn Services>>,
-    /// Hears lines as they come; without one they are kept for [`Host::take_log`].
+    /// Receives log lines immediately; without it they are kept for [`Host::take_log`].
     echo: Option<Echo>,
-    /// Receives the lines of a run, in place of [`Host::take_log`].
+    /// Receives the log lines of a run, instead of [`Host::take_log`].
     sink: RefCell<LogSink>,
     log: RefCell<VecDeque<LogLine>>,
     dropped: Cell<u64>,
-    /// The recipe of a program that is loaded as one, from where it would begin to train.
+    /// The recipe of a program that is loaded as a recipe, up to the start of training.
     pub(crate) recipe: RefCell<Option<Recipe>>,
-    /// The tests of the file, where it is one.
+    /// The tests of a test file.
     pub(crate) cases: Option<RefCell<Cases>>,
 }
 
@@ -215,12 +216,12 @@ impl Host {
         Rc::new(Self::build(renderer, None, None))
     }
 
-    /// For a program: its lines are heard at once, and it may have models.
+    /// For a program: output is printed immediately, and models are available.
     pub(crate) fn for_program(services: Option<Arc<dyn Services>>, echo: Echo) -> Rc<Self> {
         Rc::new(Self::build(None, services, Some(echo)))
     }
 
-    /// For a file of tests.
+    /// For a test file.
     pub(crate) fn for_suite(services: Arc<dyn Services>, echo: Echo) -> Rc<Self> {
         Rc::new(Self { cases: Some(RefCell::default()), ..Self::build(None, Some(services), Some(echo)) })
     }
@@ -237,7 +238,7 @@ impl Host {
             grants: RefCell::new(if echo.is_some() {
                 Grants::Everything
             } else {
-                // Nothing is loaded yet; `load::run` names the directory.
+                // Nothing is loaded yet; `load::run` sets the directory.
                 Grants::Loading { directory: std::path::PathBuf::new() }
             }),
             services,
@@ -254,30 +255,30 @@ impl Host {
         self.current.borrow().clone()
     }
 
-    /// The tools that the running call has: those of its task, or all of them.
+    /// The tools of the running call: those of its task, or all of them.
     pub(crate) fn tools(&self) -> Vec<Rc<Tool>> {
         self.current.borrow().env.as_ref().map_or_else(|| self.tools.borrow().clone(), |env| env.tools.clone())
     }
 
-    /// Their schemas.
+    /// The schemas of [`Host::tools`].
     pub(crate) fn schemas(&self) -> Arc<[serde_json::Value]> {
         let call = self.current.borrow();
         call.env.as_ref().map_or_else(|| self.schemas.borrow().clone(), |env| env.schemas.clone())
     }
 
-    /// What writes the prompts of the running call's environment.
+    /// The renderer of the running call's environment.
     pub(crate) fn renderer(&self) -> Option<Arc<Renderer>> {
         let call = self.current.borrow();
         let own = call.env.as_ref().and_then(|env| env.env.renderer.clone());
         own.or_else(|| self.renderer.clone())
     }
 
-    /// Makes `call` the current one; gives back the one before.
+    /// Makes `call` the current one; returns the previous one.
     pub(crate) fn swap(&self, call: Rc<Call>) -> Rc<Call> {
         self.current.replace(call)
     }
 
-    /// What a program prints.
+    /// Writes a line that a program prints.
     pub(crate) fn say(&self, line: &LogLine, stream: Stream) {
         if let Some(echo) = &self.echo {
             echo(line, stream);
@@ -319,7 +320,7 @@ impl Host {
         log.push_back(line(place, text));
     }
 
-    /// From now on lines go to `sink`; those so far are dropped.
+    /// Sends further lines to `sink`; earlier lines are dropped.
     pub(crate) fn listen(&self, sink: LogSink) {
         if sink.receiver().is_some() {
             self.log.borrow_mut().clear();
@@ -327,7 +328,7 @@ impl Host {
         }
     }
 
-    /// The lines logged since the last call; the first says how many were lost, if any were.
+    /// The lines logged since the last call; the first reports how many were dropped, if any.
     pub(crate) fn take_log(&self) -> Vec<LogLine> {
         let dropped = self.dropped.replace(0);
         let lost = (dropped > 0).then(|| LogLine {
@@ -338,9 +339,9 @@ impl Host {
     }
 }
 
-/// Where the script is: the nearest frame of a script file, as `path:line`.
+/// The nearest frame of a script file, as `path:line`.
 pub(crate) fn place(lua: &Lua) -> Option<String> {
-    // A level past the end gives None; host and library frames in between do not start with `@`.
+    // A level past the end gives None; sources of host and library frames do not start with `@`.
     (0..64)
         .map_while(|level| {
             lua.inspect_stack(level, |frame| {
@@ -352,7 +353,7 @@ pub(crate) fn place(lua: &Lua) -> Option<String> {
         .next()
 }
 
-/// The error of a script that uses the host wrongly, at the place where it does.
+/// The error for a misuse of a host function, at the calling line.
 pub(crate) fn misuse(lua: &Lua, message: impl Into<String>) -> Error {
     let error = Error::new(Kind::Script, clip(&message.into(), MESSAGE));
     match place(lua) {

@@ -1,5 +1,5 @@
-//! The interpreters behind `r1.tools.python` and `r1.tools.rhai`: one pool per set of options for the whole process,
-//! so that reloads and workers share it, started when it is first needed.
+//! The interpreter pools of `r1.tools.python` and `r1.tools.rhai`: one pool per set of options and
+//! process, shared by reloads and workers, started on first use.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ fn shared<O: Clone + PartialEq, T>(
     options: &O,
     new: fn(O) -> Result<T>,
 ) -> Result<Arc<T>> {
-    // Held while a pool starts: a second worker waits for it instead of starting its own.
+    // The lock is held while a pool starts, so that a second worker does not start another one.
     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, tool)) = all.iter().find(|(own, _)| own == options) {
         return Ok(tool.clone());

@@ -1,11 +1,13 @@
-//! Limits of one call into a script: CPU time, waits, memory; and the watchdog that watches CPU time.
+//! Limits of one call into a script (CPU time, waiting time, memory), and the watchdog for CPU
+//! time.
 //!
-//! Luau asks an interrupt "may I go on?" at every loop and call. Reading a clock there makes scripts five times
-//! slower, so the interrupt only compares two atomics: one watchdog thread reads the CPU clocks of the script
-//! threads and marks the turns that have run too long. A marked turn stays marked until the host takes it off the
-//! thread, so `pcall` cannot outlive its limit. CPU time is the thread's own, not the wall's: a script is not
-//! blamed for a busy machine. Reading it is a system call, and most turns are over in microseconds: those are charged
-//! by the wall's clock. A charge is never less than the CPU time of the turn, and never more than its wall time.
+//! Luau calls an interrupt at every loop iteration and call. Reading a clock there makes scripts
+//! five times slower, so the interrupt only compares two atomics. One watchdog thread reads the CPU
+//! clocks of the script threads and marks the turns that exceed their limit. A marked turn stays
+//! marked until the host takes it off the thread, so `pcall` cannot outlive the limit. CPU time is
+//! that of the thread, so other load on the machine does not count. Reading it is a system call,
+//! and most turns take microseconds: those are charged by the wall clock. A charge is never less
+//! than the CPU time of the turn, and never more than its wall time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
@@ -14,31 +16,31 @@ use std::time::{Duration, Instant};
 use crate::clock::Clock;
 use crate::error::{Error, Kind, Result};
 
-/// How often the watchdog looks: the precision of the CPU limit.
+/// Interval of the watchdog; the precision of the CPU limit.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Turns that are shorter than this are charged by the wall's clock.
+/// Turns shorter than this are charged by the wall clock.
 const SHORT: Duration = Duration::from_millis(1);
 
-/// The part of a virtual machine that its watchdog sees.
+/// The part of a virtual machine that the watchdog reads.
 pub(crate) struct Slot {
     clock: Clock,
-    /// Number of the turn that runs; 0 while none does.
+    /// Number of the running turn; 0 if none runs.
     turn: AtomicU64,
-    /// CPU nanoseconds that it may use.
+    /// CPU nanoseconds that the turn may use.
     budget: AtomicU64,
-    /// The turn that has used them up.
+    /// The turn that has used up its budget.
     expired: AtomicU64,
-    /// What the thread's CPU clock said when somebody last looked.
+    /// The last reading of the thread's CPU clock.
     looked: AtomicU64,
     turns: AtomicU64,
 }
 
-/// A call on the thread, until it is over or waits.
+/// A period in which a call runs on the thread, until it ends or waits.
 pub(crate) struct Turn {
     number: u64,
     started: Instant,
-    /// The thread's CPU time at the start, or what it was some time before.
+    /// The thread's CPU time at the start, or an earlier reading.
     looked: u64,
 }
 
@@ -58,35 +60,35 @@ impl Slot {
         Ok(slot)
     }
 
-    /// Whether the turn that is running now has used up its time.
+    /// Whether the running turn has used up its time.
     pub(crate) fn expired(&self) -> bool {
         let turn = self.turn.load(Ordering::Relaxed);
         turn != 0 && self.expired.load(Ordering::Relaxed) == turn
     }
 
-    /// CPU time that the turn which is running now may use, from its beginning.
+    /// CPU time of the running turn, from its beginning.
     pub(crate) fn budget(&self) -> Duration {
         Duration::from_nanos(self.budget.load(Ordering::Relaxed))
     }
 
-    /// Marks the turn that is running now: its time is over.
+    /// Marks the running turn as expired.
     pub(crate) fn expire(&self) {
         self.expired.store(self.turn.load(Ordering::Relaxed), Ordering::Relaxed);
     }
 
-    /// Begins a turn that may run for `budget` nanoseconds of CPU time. Turns of one thread do not nest.
+    /// Begins a turn with `budget` nanoseconds of CPU time. Turns of one thread do not nest.
     pub(crate) fn arm(&self, budget: u64) -> Turn {
         let number = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
         self.budget.store(budget, Ordering::Relaxed);
         if budget == 0 {
-            // The turns before have used it up. This one may be too short for the watchdog to see.
+            // Earlier turns have used up the budget. This turn may be too short for the watchdog.
             self.expired.store(number, Ordering::Relaxed);
         }
         self.turn.store(number, Ordering::Release);
         Turn { number, started: Instant::now(), looked: self.looked.load(Ordering::Relaxed) }
     }
 
-    /// Ends a turn: nanoseconds used, and whether the limit was hit.
+    /// Ends a turn: nanoseconds used, and whether the limit was reached.
     pub(crate) fn disarm(&self, turn: &Turn) -> (u64, bool) {
         let hit = self.expired.load(Ordering::Relaxed) == turn.number;
         self.turn.store(0, Ordering::Relaxed);
@@ -100,7 +102,8 @@ impl Slot {
         (used, hit)
     }
 
-    /// The watchdog's look. `seen` is the turn that it saw last, and the CPU time when it first saw it.
+    /// One check of the watchdog. `seen` is the turn it saw last, and the CPU time when it first
+    /// saw it.
     fn check(&self, seen: &mut (u64, u64)) {
         let now = self.clock.now();
         self.looked.fetch_max(now, Ordering::Relaxed);
@@ -116,7 +119,7 @@ impl Slot {
 
 static WATCHDOG: LazyLock<Watchdog> = LazyLock::new(Watchdog::default);
 
-/// One thread for the whole process; it sleeps while there is nothing to watch.
+/// One thread per process; it sleeps while no turn runs.
 #[derive(Default)]
 struct Watchdog {
     watched: Mutex<Watched>,
@@ -125,7 +128,7 @@ struct Watchdog {
 
 #[derive(Default)]
 struct Watched {
-    /// With what [`Slot::check`] has seen.
+    /// With the state of [`Slot::check`].
     slots: Vec<(Weak<Slot>, (u64, u64))>,
     started: bool,
 }
@@ -173,7 +176,7 @@ impl Watchdog {
 mod tests {
     use super::*;
 
-    /// Works until the thread has used so much more CPU time.
+    /// Works until the thread has used `time` more CPU time.
     fn work(slot: &Slot, time: Duration) {
         let end = slot.clock.now() + time.as_nanos() as u64;
         while slot.clock.now() < end {}
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_goes_on_is_marked_and_the_next_one_is_not() {
+    fn the_watchdog_marks_a_turn_over_its_cpu_limit_and_not_the_next_one() {
         let slot = Slot::register().unwrap();
         let turn = slot.arm(nanoseconds(TICK * 4));
         work(&slot, TICK * 2);
@@ -202,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_charge_lies_between_cpu_and_wall() {
+    fn charged_time_is_between_cpu_time_and_wall_time() {
         let slot = Slot::register().unwrap();
         for time in [Duration::from_micros(50), SHORT / 2, SHORT * 3, TICK * 4] {
             let wall = Instant::now();
@@ -215,7 +218,7 @@ mod tests {
             let wall = nanoseconds(wall.elapsed());
             assert!(!hit && (nanoseconds(time)..=wall).contains(&used), "{time:?}: {used} of {wall}");
         }
-        // A thread that does not run is not charged, but for what it did since somebody last looked.
+        // An idle thread is charged only for what it did since the last reading.
         std::thread::sleep(TICK * 4);
         let turn = slot.arm(u64::MAX);
         std::thread::sleep(TICK * 40);
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_runs_on_a_budget_that_is_used_up() {
+    fn a_turn_without_remaining_cpu_budget_expires_at_once() {
         let slot = Slot::register().unwrap();
         let turn = slot.arm(0);
         assert!(slot.expired());

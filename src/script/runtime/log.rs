@@ -1,27 +1,27 @@
-//! Lines that a script logs or prints, and who receives them.
+//! Lines that a script logs or prints, and their receivers.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
-/// One line a script logged.
+/// A logged line.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LogLine {
     /// `scripts/retool.lua:12`
     pub place: String,
     pub text: String,
-    /// The function that ran: `script` (the file, while it is loaded), `row`, `reset`, `context`, `step`, `flow`, `reward`,
-    /// `advantage` …
+    /// The function that ran: `script` (the file, while it is loaded), `row`, `reset`, `context`,
+    /// `step`, `flow`, `reward`, `advantage` …
     pub function: &'static str,
-    /// Id of the trajectory; empty for calls that belong to none, and where trajectories have no ids.
+    /// Trajectory id; empty for calls outside a trajectory, and where trajectories have no ids.
     pub trajectory: String,
-    /// Steps that the trajectory had taken.
+    /// Steps of the trajectory so far.
     pub steps: u64,
 }
 
 type Receive = dyn Fn(&LogLine) + Send + Sync;
 
-/// Receives the lines that a script logs, at once and from any thread.
+/// Receives the lines that a script logs, immediately and from any thread.
 #[derive(Clone, Default)]
 pub struct LogSink(Option<Arc<Receive>>);
 
@@ -38,16 +38,16 @@ impl std::fmt::Debug for LogSink {
 }
 
 impl LogSink {
-    /// The receiver; `None` for a sink that was never set.
+    /// The receiver; `None` for an unset sink.
     pub(crate) fn receiver(&self) -> Option<&Receive> {
         self.0.as_deref()
     }
 }
 
-/// Receives what a program prints and logs: the text, and the place of an `r1.log`.
+/// Receives the output of a program: the text, and the place of an `r1.log`.
 pub type Echo = Box<dyn Fn(&LogLine, Stream)>;
 
-/// Where a line of a program goes.
+/// Output stream of a program's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// `print`, `io.write`

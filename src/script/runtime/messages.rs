@@ -1,4 +1,5 @@
-//! Messages, calls and actions between Lua tables and [`crate::mdp`], without a detour over JSON.
+//! Conversion of messages, tool calls and actions between Lua tables and [`crate::mdp`], without
+//! JSON.
 
 use mlua::{Lua, Table, Value};
 use serde_json::Value as Json;
@@ -8,7 +9,7 @@ use crate::error::{nearest, suggest};
 use crate::mdp::conversation::{IGNORED_FIELDS, MESSAGE_FIELDS, parts};
 use crate::mdp::{Action, Content, Message, Role, ToolCall};
 
-/// A list of message tables; `at` names it in messages of errors.
+/// A list of message tables; `at` is its name in errors.
 pub(crate) fn messages(list: &Table, at: &str) -> Result<Vec<Message>, String> {
     let mut out = Vec::with_capacity(list.raw_len());
     for index in 1..=list.raw_len() {
@@ -45,7 +46,7 @@ fn message(value: &Value, at: &dyn Fn() -> String) -> Result<Message, String> {
                     b"name" => message.name = Some(text("name", &value)?),
                     b"tool_call_id" => message.tool_call_id = Some(text("tool_call_id", &value)?),
                     b"tool_calls" => message.tool_calls = tool_calls(&value, &|| format!("{}.tool_calls", at()))?,
-                    // Of supervised training.
+                    // Used by supervised training.
                     b"weight" => {}
                     name if IGNORED_FIELDS.iter().any(|ignored| ignored.as_bytes() == name) => {}
                     _ => {
@@ -96,7 +97,8 @@ fn content(value: &Value, at: &dyn Fn() -> String) -> Result<Content, String> {
     }
 }
 
-/// Calls as [`action`] makes them, or in the OpenAI shape (`function = { name, arguments = "json" }`).
+/// Calls in the form that [`action`] makes, or in the OpenAI shape (`function = { name, arguments =
+/// "json" }`).
 fn tool_calls(value: &Value, at: &dyn Fn() -> String) -> Result<Vec<ToolCall>, String> {
     let json = to_json(value, &at(), Odd::Refuse)?;
     let items = match json {
@@ -110,10 +112,12 @@ fn tool_calls(value: &Value, at: &dyn Fn() -> String) -> Result<Vec<ToolCall>, S
     items.iter().enumerate().map(call).collect()
 }
 
-/// An action as `lua/measure.lua` takes it: text, token ids, finish reason, calls; nil for an empty list.
+/// An action as `lua/measure.lua` takes it: text, token ids, finish reason, calls; nil for an empty
+/// list.
 pub(crate) type Parts<'a> = (&'a str, Option<Table>, &'static str, Option<Table>);
 
-/// The parts of an action as a script sees it. Calls that could not be parsed follow the good ones, as `{ error = … }`.
+/// The parts of an action for a script. Calls that could not be parsed follow the parsed ones, as
+/// `{ error = … }`.
 pub(crate) fn action<'a>(lua: &Lua, action: &'a Action) -> mlua::Result<Parts<'a>> {
     let ids = (!action.token_ids.is_empty()).then(|| lua.create_sequence_from(action.token_ids.iter().copied()));
     let (text, ids, reason) = (action.text.as_str(), ids.transpose()?, action.finish_reason.name());

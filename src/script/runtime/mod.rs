@@ -1,6 +1,5 @@
-//! One virtual machine: calls in and out under limits, what a script can see, values in both directions.
+//! One virtual machine: calls under limits, the sandbox, conversion of values in both directions.
 
-pub(crate) mod ask;
 pub mod budget;
 pub(crate) mod convert;
 pub(crate) mod definitions;
@@ -15,6 +14,7 @@ pub(crate) mod log;
 pub(crate) mod messages;
 pub(crate) mod origin;
 pub(crate) mod place;
+pub(crate) mod policy_request;
 pub(crate) mod rank;
 pub(crate) mod record;
 pub(crate) mod require;

@@ -1,11 +1,11 @@
-//! Texts by likeness to a query: BM25 (Robertson and Zaragoza 2009) over words.
+//! Ranks texts by a query: BM25 (Robertson and Zaragoza 2009) over words.
 //!
-//! [`Index`] holds the words of all texts and answers many queries; [`rank`] answers one, without an index.
+//! [`Index`] indexes all texts for many queries; [`rank`] answers one query without an index.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 
-/// How soon more occurrences of a word stop to count, and how much long texts are held back.
+/// BM25 parameters: `k1` limits the weight of repeated words, `b` the length normalisation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Weights {
     pub(crate) k1: f64,
@@ -39,26 +39,27 @@ impl Ord for Weights {
 }
 
 impl Weights {
-    /// What `count` occurrences of a word in a text of `length` words add, where `having` of `texts` texts have the word.
+    /// Score of `count` occurrences of a word in a text of `length` words, where `having` of
+    /// `texts` texts contain the word.
     fn score(self, count: f64, length: f64, mean: f64, having: f64, texts: f64) -> f64 {
         let rarity = (1.0 + (texts - having + 0.5) / (having + 0.5)).ln();
         rarity * count * (self.k1 + 1.0) / (count + self.k1 * (1.0 - self.b + self.b * length / mean))
     }
 }
 
-/// Words of many texts, and which of them have each.
+/// An inverted index of texts.
 #[derive(Debug)]
 pub(crate) struct Index {
     weights: Weights,
     words: HashMap<Box<str>, u32>,
-    /// Whether texts add words to those that are known.
+    /// Whether new texts add words to the index.
     grows: bool,
-    /// For each word the texts that have it, in order, and how often.
+    /// For each word: (text, occurrences), in order of texts.
     texts: Vec<Vec<(u32, u32)>>,
-    /// Words of each text.
+    /// Number of words of each text.
     lengths: Vec<u32>,
     mean: f64,
-    /// Bytes that all of it takes, about.
+    /// Approximate size in bytes.
     bytes: usize,
 }
 
@@ -108,15 +109,16 @@ impl Index {
         self.lengths.len()
     }
 
-    /// Bytes that it takes, about.
+    /// Approximate size in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The `most` texts that share words with the query, best first, equal ones in their order: index from 0, and score.
+    /// The `most` best texts that share words with the query: (index from 0, score), best first,
+    /// ties in order.
     ///
     /// # Errors
-    /// That of `go_on`, which is asked between the words.
+    /// The error of `go_on`, which is called between words.
     pub(crate) fn search<E>(
         &self,
         query: &str,
@@ -139,11 +141,11 @@ impl Index {
     }
 }
 
-/// The texts that share words with the query, best first, equal ones in their order: index from 0, and score. Of the texts'
-/// words only the query's are kept.
+/// The texts that share words with the query: (index from 0, score), best first, ties in order.
+/// Only the query's words are indexed.
 ///
 /// # Errors
-/// That of `go_on`, which is asked between the steps.
+/// The error of `go_on`, which is called between the steps.
 pub(crate) fn rank<E>(
     query: &str,
     texts: &[String],
@@ -161,7 +163,7 @@ pub(crate) fn rank<E>(
     index.search(query, usize::MAX, go_on)
 }
 
-/// The places with a score, best first.
+/// The positive scores, best first.
 fn best(scores: Vec<f64>, most: usize) -> Vec<(usize, f64)> {
     let mut found: Vec<(usize, f64)> = scores.into_iter().enumerate().filter(|(_, score)| *score > 0.0).collect();
     let order = |a: &(usize, f64), b: &(usize, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
@@ -176,7 +178,7 @@ fn best(scores: Vec<f64>, most: usize) -> Vec<(usize, f64)> {
     found
 }
 
-/// The words of a query, each once, in order.
+/// The distinct words of a query, sorted.
 fn distinct(query: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     words(query, |word| {
@@ -185,8 +187,8 @@ fn distinct(query: &str) -> BTreeSet<String> {
     found
 }
 
-/// Calls `each` with every word. A word is a run of letters and digits in lower case; scripts that leave no space between
-/// words are read letter by letter.
+/// Calls `each` with every word. A word is a run of letters and digits in lower case; in scripts
+/// without spaces between words every character is a word.
 fn words(text: &str, mut each: impl FnMut(&str)) {
     let mut word = String::new();
     for c in text.chars() {
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_index_finds_what_ranking_finds() {
+    fn a_bm25_index_and_direct_ranking_agree() {
         let texts: Vec<String> = (0..200_u32)
             .map(|n| {
                 let words = (0..=n % 13).map(|k| format!("w{}", (n * 31 + k * k * 17) % 23));
@@ -237,14 +239,14 @@ mod tests {
             plain.add(text);
         }
         plain.finish();
-        // Without weights for counts and lengths all texts that have the word are worth the same.
+        // With k1 = 0 and b = 0 all texts that contain the word have the same score.
         let scores: Vec<f64> = found(&plain, "rare", 200).into_iter().map(|(_, score)| score).collect();
         assert!(scores.len() == 29 && scores.iter().all(|score| score.to_bits() == scores[0].to_bits()));
         assert_eq!(found(&Index::new(Weights::default()), "x", 5), []);
     }
 
     #[test]
-    fn it_stops_when_it_is_told_to() {
+    fn ranking_stops_at_an_error_of_the_callback() {
         let texts = vec!["a".to_owned(); 10];
         let mut left = 3;
         let stopped = rank("a", &texts, || {
@@ -268,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn rare_words_and_short_texts_come_first() {
+    fn ranking_prefers_rare_words_and_short_texts() {
         let texts =
             ["the key is red", "the door is blue and the key is elsewhere, they say", "the sky", "Ein Schlüssel"];
         assert_eq!(order("red key", &texts), [0, 1]);
@@ -278,12 +280,12 @@ mod tests {
     }
 
     #[test]
-    fn scripts_without_spaces_are_read_by_letters() {
+    fn ranking_splits_scripts_without_spaces_into_characters() {
         assert_eq!(order("红色", &["钥匙是蓝色的", "门是红色的", "天空"]), [1, 0]);
     }
 
     #[test]
-    fn scores_are_those_of_the_formula() {
+    fn scores_follow_the_bm25_formula() {
         let texts = ["a b".to_owned(), "b".to_owned()];
         let (_, score) = ranked("a", &texts)[0];
         let rarity = (1.0_f64 + 1.5 / 1.5).ln();

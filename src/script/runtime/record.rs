@@ -1,15 +1,18 @@
-//! The record of a trajectory: the one way by which a script learns anything that is not a function of its state, the
-//! action and the seed.
+//! The record of a trajectory's external calls: every value that a script gets from outside and
+//! that is not a function of its state, the action and the seed.
 //!
-//! Every such host function asks through [`Call::ask`] (it waits) or [`Call::ask_now`]: a kind, a plain JSON request, and
-//! how to get the live answer, also plain JSON. The exchange is kept; on a replay the answer comes from the record and
-//! nothing live happens. A question that the record does not hold is the *first difference*.
+//! Host functions with such values go through [`Call::ask`] (which may wait) or [`Call::ask_now`]:
+//! a kind, a plain JSON request, and a function for the live answer, also plain JSON. The exchange
+//! is recorded. A replay answers from the record and makes no live call. A request that the record
+//! does not contain is the *first difference*.
 //!
-//! What runs at the same time (tool calls) asks in branches ([`Call::branch`]): each has a lane of its own in the record
-//! and its own random stream, so that a replay does not depend on which answer came first. An exchange without an
-//! answer was cut by a time limit: on a replay it never comes, and [`Call::within`] says at once that time is up.
+//! Concurrent code (tool calls) makes its requests in branches ([`Call::branch`]). Each branch has
+//! its own sequence in the record and its own random stream, so that a replay does not depend on
+//! the order of answers. An exchange without an answer was cut off by a time limit: on a replay it
+//! never completes, and [`Call::within`] times out at once.
 //!
-//! Code of the script is never recorded. A tool written in Lua runs again; only what it asks of the host is answered.
+//! The script's code is not recorded. A tool written in Lua runs again on a replay; only its
+//! requests to the host are answered from the record.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -24,56 +27,58 @@ use rand_core::{RngCore, SeedableRng};
 use serde_json::Value as Json;
 use tokio::sync::mpsc;
 
-use super::ask::{Asks, Question};
 use super::host::{Call, Entry};
+use super::policy_request::{PolicyRequest, PolicyRequests};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Answer, ErrorRecord, Exchange};
 
-/// The record of one trajectory: written while it runs, read from while it is replayed. `Clone` gives another handle.
+/// The record of one trajectory: written in a live run, read in a replay. `Clone` gives another
+/// handle.
 #[derive(Clone, Debug, Default)]
 pub struct Record(Rc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Id of the trajectory, for the lines that it logs.
+    /// Id of the trajectory, for its log lines.
     name: RefCell<String>,
     written: RefCell<Vec<Exchange>>,
     tape: Option<RefCell<Tape>>,
-    /// Nobody will ask for it: a program, a script that is loaded, a row.
+    /// Nothing is recorded: for programs, scripts that are being loaded, and rows.
     off: bool,
-    /// Where texts are asked for that a policy is to write; closed while nobody drives the trajectory.
-    asks: RefCell<Option<mpsc::UnboundedSender<Question>>>,
+    /// Channel for generation requests; closed while no driver runs the trajectory.
+    asks: RefCell<Option<mpsc::UnboundedSender<PolicyRequest>>>,
 }
 
-/// What is left of a record that is being replayed.
+/// The unread part of a record in a replay.
 #[derive(Clone, Debug)]
 struct Tape {
-    lanes: BTreeMap<(u64, String), VecDeque<Exchange>>,
+    branches: BTreeMap<(u64, String), VecDeque<Exchange>>,
     strictness: Strictness,
     difference: Option<Difference>,
 }
 
-/// What a replay does with a question that the record does not hold.
+/// How a replay handles a request that the record does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
-    /// It is the first difference, and the call fails. The same question asked elsewhere is no answer.
+    /// It is the first difference, and the call fails. An equal request elsewhere in the record is
+    /// not used.
     Exact,
-    /// An answer to the same question from anywhere in the record will do; without one it is a difference. For scripts
-    /// that have changed.
+    /// An answer to an equal request anywhere in the record is used; without one it is a
+    /// difference. For scripts that have changed.
     Found,
-    /// As [`Strictness::Found`], but what the record lacks is asked for real.
+    /// As [`Strictness::Found`], but missing answers come from a live call.
     Live,
 }
 
-/// Where a replay left its record.
+/// Where a replay differs from its record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub step: u64,
     /// As [`Exchange::at`].
     pub at: String,
-    /// What the record has there: kind and request.
+    /// What the record contains there: kind and request.
     pub recorded: Option<(String, Json)>,
-    /// What was asked instead; `None` if nothing was.
+    /// The request of the script; `None` if it made none.
     pub asked: Option<(String, Json)>,
 }
 
@@ -89,12 +94,12 @@ impl std::fmt::Display for Difference {
 }
 
 impl Record {
-    /// A record that is written.
+    /// A record for a live run.
     pub fn live() -> Self {
         Self::default()
     }
 
-    /// Gives the record the id of its trajectory.
+    /// Sets the id of the trajectory.
     pub fn set_name(&self, id: &str) {
         self.0.name.replace(id.to_owned());
     }
@@ -103,39 +108,39 @@ impl Record {
         self.0.name.borrow().clone()
     }
 
-    /// Keeps nothing.
+    /// A record that keeps nothing.
     pub(crate) fn off() -> Self {
         Self(Rc::new(Inner { off: true, ..Inner::default() }))
     }
 
-    /// Answers from `exchanges`; what is asked is also written down again.
+    /// Answers from `exchanges`, and records the requests again.
     pub fn replay(exchanges: Vec<Exchange>, strictness: Strictness) -> Self {
-        let mut lanes: BTreeMap<_, VecDeque<_>> = BTreeMap::new();
+        let mut branches: BTreeMap<_, VecDeque<_>> = BTreeMap::new();
         for exchange in exchanges {
-            lanes.entry((exchange.step, exchange.at.clone())).or_default().push_back(exchange);
+            branches.entry((exchange.step, exchange.at.clone())).or_default().push_back(exchange);
         }
-        let tape = Tape { lanes, strictness, difference: None };
+        let tape = Tape { branches, strictness, difference: None };
         Self(Rc::new(Inner { tape: Some(RefCell::new(tape)), ..Inner::default() }))
     }
 
-    /// Takes over what scripts ask a policy to write (`r1.generate`), until the receiver is dropped.
-    pub fn listen(&self) -> Asks {
+    /// The receiver of generation requests (`r1.generate`), until it is dropped.
+    pub fn listen(&self) -> PolicyRequests {
         let (sender, asks) = mpsc::unbounded_channel();
         self.0.asks.replace(Some(sender));
         asks
     }
 
-    /// Hands a question to the driver of the trajectory; false if there is none.
-    pub(crate) fn send(&self, question: Question) -> bool {
+    /// Sends a request to the driver of the trajectory; false if there is none.
+    pub(crate) fn send(&self, question: PolicyRequest) -> bool {
         self.0.asks.borrow().as_ref().is_some_and(|asks| asks.send(question).is_ok())
     }
 
-    /// What has been asked and answered so far, in the order of asking.
+    /// The exchanges so far, in the order of the requests.
     pub fn exchanges(&self) -> Vec<Exchange> {
         self.0.written.borrow().clone()
     }
 
-    /// Takes what has been written.
+    /// Takes the exchanges.
     pub fn take(&self) -> Vec<Exchange> {
         self.0.written.take()
     }
@@ -145,16 +150,16 @@ impl Record {
         self.0.tape.is_some()
     }
 
-    /// Where the replay first left the record, if it has. Scripts may catch the error that it raises; this stays.
+    /// The first difference of the replay, if any. It stays even if the script catches the error.
     pub fn difference(&self) -> Option<Difference> {
         self.0.tape.as_ref().and_then(|tape| tape.borrow().difference.clone())
     }
 
-    /// Ends an exact replay: what the record holds and nobody asked for is a difference too.
+    /// Ends an exact replay: exchanges that were not requested are a difference too.
     pub fn close(&self) -> Option<Difference> {
         let mut tape = self.0.tape.as_ref()?.borrow_mut();
         if tape.difference.is_none() && tape.strictness == Strictness::Exact {
-            let left = tape.lanes.values().flatten().next().map(|left| Difference {
+            let left = tape.branches.values().flatten().next().map(|left| Difference {
                 step: left.step,
                 at: left.at.clone(),
                 recorded: Some((left.kind.clone(), left.request.clone())),
@@ -165,62 +170,62 @@ impl Record {
         tape.difference.clone()
     }
 
-    /// A record that goes on from here on its own, with what is left to be replayed.
+    /// An independent copy of the record with the rest of the replay.
     pub(crate) fn fork(&self) -> Self {
         let tape = self.0.tape.clone();
         Self(Rc::new(Inner { written: RefCell::new(self.exchanges()), tape, ..Inner::default() }))
     }
 
-    /// Writes a question down; its place waits for the answer.
+    /// Records a request; its answer is filled in later.
     fn begin(&self, step: u64, at: &str, kind: &str, request: Json) -> Slot<'_> {
         let mut written = self.0.written.borrow_mut();
         written.push(Exchange { step, at: at.to_owned(), kind: kind.to_owned(), request, answer: None });
         Slot { record: self, index: written.len() - 1 }
     }
 
-    fn recall(&self, step: u64, at: &str, kind: &str, request: &Json) -> Result<Recalled> {
-        let Some(tape) = &self.0.tape else { return Ok(Recalled::Nothing) };
+    fn recall(&self, step: u64, at: &str, kind: &str, request: &Json) -> Result<Replay> {
+        let Some(tape) = &self.0.tape else { return Ok(Replay::Live) };
         let mut tape = tape.borrow_mut();
         let same = |exchange: &Exchange| exchange.kind == kind && exchange.request == *request;
-        let lane = tape.lanes.entry((step, at.to_owned())).or_default();
-        let recorded = lane.front().map(|next| (next.kind.clone(), next.request.clone()));
-        if lane.front().is_some_and(same) {
-            return Ok(lane.pop_front().map_or(Recalled::Nothing, Recalled::from));
+        let branch = tape.branches.entry((step, at.to_owned())).or_default();
+        let recorded = branch.front().map(|next| (next.kind.clone(), next.request.clone()));
+        if branch.front().is_some_and(same) {
+            return Ok(branch.pop_front().map_or(Replay::Live, Replay::from));
         }
         if tape.strictness != Strictness::Exact {
-            for lane in tape.lanes.values_mut() {
-                if let Some(exchange) = lane.iter().position(same).and_then(|index| lane.remove(index)) {
+            for branch in tape.branches.values_mut() {
+                if let Some(exchange) = branch.iter().position(same).and_then(|index| branch.remove(index)) {
                     return Ok(exchange.into());
                 }
             }
             if tape.strictness == Strictness::Live {
-                return Ok(Recalled::Nothing);
+                return Ok(Replay::Live);
             }
         }
         let asked = Some((kind.to_owned(), request.clone()));
         let difference = Difference { step, at: at.to_owned(), recorded, asked };
-        let told = difference.to_string();
+        let message = difference.to_string();
         tape.difference.get_or_insert(difference);
-        Err(Error::new(Kind::Env, format!("the replay left its record: {told}")))
+        Err(Error::new(Kind::Env, format!("the replay left its record: {message}")))
     }
 }
 
-/// What a record says to a question.
-enum Recalled {
-    /// Ask for real.
-    Nothing,
-    /// It was asked, and no answer came.
-    Silence,
+/// The result of looking up a request in the record.
+enum Replay {
+    /// Not recorded: make a live call.
+    Live,
+    /// The recorded request got no answer: it timed out.
+    TimedOut,
     Answer(Answer),
 }
 
-impl From<Exchange> for Recalled {
+impl From<Exchange> for Replay {
     fn from(exchange: Exchange) -> Self {
-        exchange.answer.map_or(Self::Silence, Self::Answer)
+        exchange.answer.map_or(Self::TimedOut, Self::Answer)
     }
 }
 
-/// A question that waits for its answer in the record.
+/// A recorded request whose answer is pending.
 struct Slot<'a> {
     record: &'a Record,
     index: usize,
@@ -242,44 +247,44 @@ impl Slot<'_> {
     }
 }
 
-fn told(answer: Answer) -> Result<Json> {
+fn decode(answer: Answer) -> Result<Json> {
     match answer {
         Answer::Ok(answer) => Ok(answer),
         Answer::Error(error) => Err(error.into()),
     }
 }
 
-/// A line of things that happen one after the other within a call.
-pub(crate) struct Lane {
+/// A sequence of requests, one after the other, within a call.
+pub(crate) struct Branch {
     /// `step`, `step/2`.
     path: String,
-    parent: Option<Rc<Lane>>,
-    /// The tool that it runs, or that started it.
+    parent: Option<Rc<Branch>>,
+    /// The tool that runs in it, or that started it.
     tool: Option<Rc<str>>,
     branches: Cell<usize>,
     rng: RefCell<Option<ChaCha8Rng>>,
-    /// On a replay: waits for an answer that never came.
-    stalled: Cell<bool>,
+    /// On a replay: waits for an answer that was never recorded.
+    timed_out: Cell<bool>,
 }
 
-impl Lane {
+impl Branch {
     pub(crate) fn root(entry: Entry) -> Rc<Self> {
         Self::new(entry.name().to_owned(), None, None)
     }
 
     fn new(path: String, parent: Option<Rc<Self>>, tool: Option<Rc<str>>) -> Rc<Self> {
-        let (branches, stalled) = (Cell::new(0), Cell::new(false));
-        Rc::new(Self { path, parent, tool, branches, rng: RefCell::default(), stalled })
+        let (branches, timed_out) = (Cell::new(0), Cell::new(false));
+        Rc::new(Self { path, parent, tool, branches, rng: RefCell::default(), timed_out })
     }
 
-    fn stall(&self) {
-        self.stalled.set(true);
+    fn mark_timed_out(&self) {
+        self.timed_out.set(true);
         if let Some(parent) = &self.parent {
-            parent.stall();
+            parent.mark_timed_out();
         }
     }
 
-    /// 64 bits of the lane's own stream: a pure function of (seed, step, entry point, branch).
+    /// 64 bits of the branch's own stream: a pure function of (seed, step, entry point, branch).
     pub(crate) fn random(&self, seed: (u64, u64), entry: Entry) -> u64 {
         self.rng
             .borrow_mut()
@@ -301,47 +306,48 @@ impl Lane {
     }
 }
 
-/// FNV-1a: tells branches apart.
+/// FNV-1a hash of a branch's path.
 fn fnv(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Puts a lane back when what ran in another is off the thread.
-struct Swapped<'a>(&'a Call, Rc<Lane>);
+/// Restores the current branch after another one was polled.
+struct RestoreBranch<'a>(&'a Call, Rc<Branch>);
 
-impl Drop for Swapped<'_> {
+impl Drop for RestoreBranch<'_> {
     fn drop(&mut self) {
-        self.0.lane.replace(self.1.clone());
+        self.0.current_branch.replace(self.1.clone());
     }
 }
 
 impl Call {
-    fn lane(&self) -> Rc<Lane> {
-        self.lane.borrow().clone()
+    fn current(&self) -> Rc<Branch> {
+        self.current_branch.borrow().clone()
     }
 
-    /// Asks the world something that has its answer at once (the clock). `request` and answer are plain JSON.
+    /// Makes an external call with an immediate answer (the clock). `request` and answer are plain
+    /// JSON.
     ///
     /// # Errors
-    /// What `live` said, now or when it was recorded; [`Kind::Env`] where a replay has no answer.
+    /// The error of `live`, now or as recorded; [`Kind::Env`] if a replay has no answer.
     pub(crate) fn ask_now(&self, kind: &str, request: Json, live: impl FnOnce() -> Result<Json>) -> Result<Json> {
         if self.record.0.off {
             return live();
         }
-        let (step, lane) = (self.seed.1, self.lane());
-        let recalled = self.record.recall(step, &lane.path, kind, &request)?;
-        let slot = self.record.begin(step, &lane.path, kind, request);
-        if let Recalled::Answer(answer) = recalled {
+        let (step, branch) = (self.seed.1, self.current());
+        let recalled = self.record.recall(step, &branch.path, kind, &request)?;
+        let slot = self.record.begin(step, &branch.path, kind, request);
+        if let Replay::Answer(answer) = recalled {
             slot.fill(answer.clone());
-            return told(answer);
+            return decode(answer);
         }
         let answer = live();
         slot.finish(&answer);
         answer
     }
 
-    /// Asks the world something that has to be waited for. Must be the first thing the host function awaits, so that it
-    /// is asked in the lane of its caller.
+    /// Makes an external call that may wait. Must be the first await of the host function, so that
+    /// it belongs to the branch of its caller.
     ///
     /// # Errors
     /// As [`Call::ask_now`].
@@ -354,19 +360,19 @@ impl Call {
         if self.record.0.off {
             return live.await;
         }
-        let (step, lane) = (self.seed.1, self.lane());
-        let recalled = self.record.recall(step, &lane.path, kind, &request)?;
-        let slot = self.record.begin(step, &lane.path, kind, request);
+        let (step, branch) = (self.seed.1, self.current());
+        let recalled = self.record.recall(step, &branch.path, kind, &request)?;
+        let slot = self.record.begin(step, &branch.path, kind, request);
         match recalled {
-            Recalled::Answer(answer) => {
+            Replay::Answer(answer) => {
                 slot.fill(answer.clone());
-                told(answer)
+                decode(answer)
             }
-            Recalled::Silence => {
-                lane.stall();
+            Replay::TimedOut => {
+                branch.mark_timed_out();
                 pending().await
             }
-            Recalled::Nothing => {
+            Replay::Live => {
                 let answer = live.await;
                 slot.finish(&answer);
                 answer
@@ -374,14 +380,14 @@ impl Call {
         }
     }
 
-    /// Runs `future` beside others, in a lane of its own. Branches are numbered in the order of these calls, which must
-    /// not depend on time.
+    /// Runs `future` concurrently, in a new branch. Branches are numbered in the order of these
+    /// calls, which must not depend on time.
     pub(crate) fn branch<F: Future>(self: &Rc<Self>, future: F) -> impl Future<Output = F::Output> + use<F> {
-        let tool = self.lane.borrow().tool.clone();
+        let tool = self.current_branch.borrow().tool.clone();
         self.branch_as(future, tool)
     }
 
-    /// [`Call::branch`] for a call of a tool.
+    /// [`Call::branch`] for a tool call.
     pub(crate) fn branch_for_tool<F: Future>(
         self: &Rc<Self>,
         future: F,
@@ -390,20 +396,20 @@ impl Call {
         self.branch_as(future, Some(tool))
     }
 
-    /// Whether a call of the tool is what started the call of a tool that is running.
+    /// Whether the running tool call was started by a call of the tool `name`.
     pub(crate) fn is_inside_tool(&self, name: &str) -> bool {
-        let first = self.lane.borrow().parent.clone();
-        std::iter::successors(first, |lane| lane.parent.clone()).any(|lane| lane.tool.as_deref() == Some(name))
+        let first = self.current_branch.borrow().parent.clone();
+        std::iter::successors(first, |branch| branch.parent.clone()).any(|branch| branch.tool.as_deref() == Some(name))
     }
 
-    /// Whether a tool is running, or something that a tool started.
+    /// Whether a tool is running, or code that a tool started.
     pub(crate) fn in_tool(&self) -> bool {
-        self.lane.borrow().tool.is_some()
+        self.current_branch.borrow().tool.is_some()
     }
 
-    /// Whether something runs that was started beside others: a tool, or a function of `r1.join`.
+    /// Whether concurrent code is running: a tool, or a function of `r1.join`.
     pub(crate) fn in_branch(&self) -> bool {
-        self.lane.borrow().parent.is_some()
+        self.current_branch.borrow().parent.is_some()
     }
 
     fn branch_as<F: Future>(
@@ -411,28 +417,29 @@ impl Call {
         future: F,
         tool: Option<Rc<str>>,
     ) -> impl Future<Output = F::Output> + use<F> {
-        let (call, parent) = (self.clone(), self.lane());
+        let (call, parent) = (self.clone(), self.current());
         parent.branches.set(parent.branches.get() + 1);
-        let lane = Lane::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), tool);
+        let branch = Branch::new(format!("{}/{}", parent.path, parent.branches.get()), Some(parent), tool);
         async move {
             let mut future = pin!(future);
             poll_fn(|cx| {
-                let _back = Swapped(&call, call.lane.replace(lane.clone()));
+                let _back = RestoreBranch(&call, call.current_branch.replace(branch.clone()));
                 future.as_mut().poll(cx)
             })
             .await
         }
     }
 
-    /// Waits at most `limit`; `None` when time is up. On a replay it is up where the record has no answer, and never else.
+    /// Waits at most `limit`; `None` on timeout. A replay times out exactly where the record has no
+    /// answer.
     pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        // Most calls never wait: they are over at the first poll, without a timer.
+        // Most calls never wait: they complete at the first poll, without a timer.
         let first = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
         if let Poll::Ready(done) = first {
             return Some(done);
         }
-        if self.record.is_replay() && self.lane().stalled.replace(false) {
+        if self.record.is_replay() && self.current().timed_out.replace(false) {
             return None;
         }
         tokio::time::timeout(limit, future).await.ok()

@@ -1,4 +1,5 @@
-//! `require("lib/x")`: modules from the script's own directory, and nowhere else; and the resources that are read beside them.
+//! `require("lib/x")`: loads modules from the script's own directory only; and the resources read
+//! at load time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -11,20 +12,20 @@ use super::resource::{Resource, Spec};
 use super::sources::{Module, Resources, Sources};
 use crate::error::{Error, Kind};
 
-/// Finds, reads and remembers modules. It is open only while the script loads, so that the hash of a script covers
-/// every line it can run.
+/// Finds, reads and caches modules. It is open only while the script loads, so that the hash of a
+/// script covers all code that it can run.
 pub(crate) struct Loader {
     sources: Sources,
     loaded: BTreeMap<String, Loaded>,
     pub(crate) resources: BTreeMap<Spec, Arc<Resource>>,
-    /// Files that were looked for, found or not.
+    /// Files that were searched for, found or not.
     pub(crate) sought: BTreeSet<PathBuf>,
     open: bool,
 }
 
 struct Loaded {
     module: Module,
-    /// None while the module is being run: a second `require` of it is a cycle.
+    /// `None` while the module runs: a second `require` of it is a cycle.
     value: Option<Value>,
 }
 
@@ -44,7 +45,8 @@ impl Loader {
     /// A resource, read once.
     ///
     /// # Errors
-    /// As [`Resource::open`]; [`Kind::Script`] after loading, and for one that was not there when the script was loaded first.
+    /// As [`Resource::open`]; [`Kind::Script`] after loading, and for a resource that was missing
+    /// when the script was first loaded.
     pub(crate) fn resource(&mut self, spec: &Spec) -> crate::error::Result<Arc<Resource>> {
         if let Some(read) = self.resources.get(spec) {
             return Ok(Arc::clone(read));

@@ -1,7 +1,8 @@
-//! Resources: files of data that a script reads whole, such as a corpus to search. A file is read once per process, when
-//! the script is loaded; all virtual machines share the rows and the indexes made of them.
+//! Resources: data files that a script reads whole, such as a corpus to search. A file is read once
+//! per process, when the script is loaded; all virtual machines share the rows and their indexes.
 //!
-//! Rows are kept as JSON text, which takes about as much memory as the file. A row becomes a Lua table when it is asked for.
+//! Rows are kept as JSON text, which takes about as much memory as the file. A row is converted to
+//! a Lua table on access.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -19,13 +20,13 @@ use crate::config::{Columns, Compression, DataFormat};
 use crate::error::{Error, Kind, Result, readable};
 use crate::script::dataset::{Dataset, check_place};
 
-/// MiB that a file may have unless the script says otherwise.
+/// Default maximum size of a file in MiB.
 pub(crate) const MOST: u64 = 256;
 
-/// What a script asks for.
+/// Arguments of `r1.resource`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Spec {
-    /// As written; relative to the script's directory.
+    /// As written in the script; relative to its directory.
     pub(crate) path: PathBuf,
     pub(crate) format: Option<Form>,
     pub(crate) columns: Columns,
@@ -34,22 +35,22 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// Where the file lies.
+    /// The full path of the file.
     pub(crate) fn beside(&self, directory: &Path) -> PathBuf {
         if directory == Path::new(".") { self.path.clone() } else { directory.join(&self.path) }
     }
 }
 
-/// How a file holds its rows.
+/// File format of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Form {
     Rows(DataFormat),
-    /// A row `{ text = … }` for each line that is not blank.
+    /// One row `{ text = … }` for each line that is not blank.
     Text,
 }
 
 impl Form {
-    /// The format of this name.
+    /// The format with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         if name == "text" {
             return Some(Self::Text);
@@ -57,7 +58,7 @@ impl Form {
         serde_json::from_value(name.into()).ok().map(Self::Rows)
     }
 
-    /// What a file's name says, behind which `.gz` or `.zst` may stand.
+    /// The format of a file extension; `.gz` or `.zst` may follow it.
     fn of(path: &Path) -> Option<Self> {
         let plain = if Compression::of(path).is_some() { path.file_stem().map(Path::new)? } else { path };
         let is_text = plain.extension().is_some_and(|end| ["txt", "text", "md"].iter().any(|known| end == *known));
@@ -71,25 +72,26 @@ pub(crate) const FORMATS: [&str; 7] = ["jsonl", "json", "csv", "tsv", "parquet",
 /// A file that was read.
 #[derive(Debug)]
 pub(crate) struct Resource {
-    /// Where it was read.
+    /// Path of the file.
     pub(crate) path: PathBuf,
     /// SHA-256 of the file.
     pub(crate) digest: Vec<u8>,
     pub(crate) bytes: u64,
     /// Each row as a JSON object.
     rows: Vec<Box<str>>,
-    /// Indexes made of it, by column and weights.
+    /// Cached indexes, by column and weights.
     indexes: Mutex<BTreeMap<(String, Weights), Arc<Index>>>,
 }
 
 impl Resource {
-    /// Reads the file that `spec` names, or takes what this process has read of it.
+    /// Reads the file of `spec`, or returns the cached one.
     ///
     /// # Errors
-    /// [`Kind::Data`] for a file that is missing, too large, not where data is read from, or not what its format says.
+    /// [`Kind::Data`] for a file that is missing, too large, outside the readable directories, or
+    /// malformed.
     pub(crate) fn open(spec: &Spec, directory: &Path) -> Result<Arc<Self>> {
         let path = spec.beside(directory);
-        // What a script loads is not its own CPU time: the limit is for its code.
+        // On another thread, since reading does not count as CPU time of the script.
         let own = |path: &Path| std::thread::scope(|scope| scope.spawn(|| Self::shared(spec, path, directory)).join());
         own(&path).unwrap_or_else(|_| Err(Error::new(Kind::Internal, "reading the resource stopped").at_path(&path)))
     }
@@ -111,7 +113,7 @@ impl Resource {
                 .hint("r1.resource { path = …, max_size = \"1GiB\" } reads more; the rows stay in memory"));
         }
         let key = Key { path: real, seen, format: spec.format, columns: spec.columns.clone() };
-        // Held while the file is read, so that two threads do not read it twice.
+        // The lock is held while the file is read, so that two threads do not read it twice.
         let mut known = READ.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, read)| read.strong_count() > 0);
         if let Some(read) = known.iter().find(|(own, _)| *own == key).and_then(|(_, read)| read.upgrade()) {
@@ -160,17 +162,17 @@ impl Resource {
         self.rows.get(index).map(|row| serde_json::from_str(row).unwrap_or_default())
     }
 
-    /// The index of a column; made once.
+    /// The index of a column, cached.
     ///
     /// # Errors
-    /// [`Kind::Script`] for a row whose column is no text.
+    /// [`Kind::Script`] for a row whose column is not text.
     pub(crate) fn index(&self, column: &str, weights: Weights) -> Result<Arc<Index>> {
         let key = (column.to_owned(), weights);
         let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(index) = indexes.get(&key) {
             return Ok(Arc::clone(index));
         }
-        // On a thread of its own, as reading is: the script's CPU limit is for its code.
+        // On another thread, as in `open`: building does not count as CPU time of the script.
         let build = || std::thread::scope(|scope| scope.spawn(|| self.build(column, weights)).join());
         let built = build().unwrap_or_else(|_| Err(Error::new(Kind::Internal, "building the index stopped")))?;
         let built = Arc::new(built);
@@ -191,7 +193,7 @@ impl Resource {
                 }
                 Some(_) => {
                     let path = self.path.display();
-                    let message = format!("row {} of {path}: the column `{column}` is no text", place + 1);
+                    let message = format!("row {} of {path}: the column `{column}` is not text", place + 1);
                     return Err(Error::new(Kind::Script, message));
                 }
             }
@@ -209,7 +211,7 @@ impl Resource {
     }
 }
 
-/// What this process has read and still holds.
+/// The resources that this process has read and still holds.
 static READ: Mutex<Vec<(Key, Weak<Resource>)>> = Mutex::new(Vec::new());
 
 #[derive(Debug, PartialEq, Eq)]
@@ -220,7 +222,7 @@ struct Key {
     columns: Columns,
 }
 
-/// What the file system says of a file: another content has another time, length or identity.
+/// File metadata that changes with the content: time, length or identity.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     modified: Option<SystemTime>,
@@ -237,12 +239,12 @@ impl Seen {
     }
 }
 
-/// Whether a file holds one JSON object, and not one a line.
+/// Whether a file contains a single JSON object, not one per line.
 fn one_object(bytes: &[u8]) -> bool {
     serde_json::from_slice::<Json>(bytes).is_ok_and(|json| json.is_object())
 }
 
-/// The lines of a text as rows; blank ones are left out.
+/// The lines of a text as rows, without blank ones.
 fn lines(path: &Path) -> Result<Vec<Box<str>>> {
     let mut text = Vec::new();
     crate::script::dataset::open_text(path)?

@@ -1,4 +1,4 @@
-//! What an env's `step` and a recipe's `reward` return, read strictly.
+//! Strict parsing of the results of an environment's `step` and a recipe's `reward`.
 
 use std::collections::BTreeMap;
 
@@ -8,49 +8,49 @@ use super::convert::{self, kind, show};
 use crate::error::suggest;
 use crate::mdp::{Limit, ToolRecord};
 
-/// Most parts of a reward, and bytes of the name of one: each is a metric of the run.
+/// Maximum number of reward parts, and bytes of a part's name: each part is a metric of the run.
 const FIELDS: usize = 64;
 const NAME: usize = 64;
 
-/// What an env made of an action.
+/// Result of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StepResult {
-    /// The env's step reward plus the process rewards of the tool calls.
+    /// The environment's step reward plus the process rewards of the tool calls.
     pub reward: f64,
-    /// The env ended the task; final, whatever cut the reply.
+    /// The environment ended the task.
     pub done: bool,
-    /// The env says that a limit ended the task. `done` takes precedence.
+    /// A limit of the environment ended the task. `done` takes precedence.
     pub truncated: bool,
-    /// Named parts for the logs.
+    /// Named parts, which are logged.
     pub parts: BTreeMap<String, f64>,
-    /// Rewards that a flow set for steps before this one, counted from 0.
+    /// Rewards that a flow set for earlier steps: (step from 0, reward).
     pub earlier: Vec<(usize, f64)>,
     pub tools: Vec<ToolRecord>,
 }
 
-/// How a trajectory ended, for the reward function.
+/// How a trajectory ended; argument of the reward function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// The last reply.
+    /// The last response.
     pub text: String,
     pub steps: usize,
-    /// Calls of tools, with those that were not carried out.
+    /// Number of tool calls, including those that were not run.
     pub calls: usize,
     pub terminated: bool,
     pub truncated: bool,
     pub truncated_by: Option<Limit>,
 }
 
-/// What a reward function gave.
+/// Result of a reward function.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reward {
     pub total: f64,
-    /// Named parts as they are, before weights.
+    /// Named parts before weighting.
     pub parts: BTreeMap<String, f64>,
 }
 
-/// What a flow returned: nothing, a reward, or a table as `step` returns it. It has ended the task unless it says
-/// `truncated`.
+/// The result of a flow: nothing, a reward, or a table as `step` returns it. The task is done
+/// unless `truncated` is set.
 pub(crate) fn flow_result(value: &Value) -> Result<StepResult, String> {
     let mut result = match value {
         Value::Nil => StepResult::default(),
@@ -102,8 +102,8 @@ pub(crate) fn step_result(value: &Value) -> Result<StepResult, String> {
     Ok(result)
 }
 
-/// A number; or parts by name, of which `total` is the reward if there is one. Without it plain numbers are summed,
-/// and `{ value =, weight = }` counts value times weight (weight 0: only logged).
+/// A number, or a table of named parts, of which `total` is the reward if present. Otherwise the
+/// parts are summed; `{ value =, weight = }` counts as value times weight (weight 0: only logged).
 pub(crate) fn reward(value: &Value) -> Result<Reward, String> {
     let table = match value {
         Value::Integer(_) | Value::Number(_) => {
@@ -168,7 +168,7 @@ fn number(at: &str, value: &Value) -> Result<f64, String> {
     }
 }
 
-/// Named fields in the order of their names, so that sums come out the same every time.
+/// Named fields sorted by name, so that sums are deterministic.
 fn each(table: &Table, mut f: impl FnMut(&str, &Value) -> Result<(), String>) -> Result<(), String> {
     let mut fields = BTreeMap::new();
     table

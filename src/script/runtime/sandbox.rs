@@ -1,7 +1,8 @@
-//! What a script can see: an allow-list of globals, all read-only, and nothing that reaches outside.
+//! The globals of a script: an allow-list, read-only, without access to the outside.
 //!
-//! Withheld on purpose: raw coroutines (they would see the host's own suspension marks), `loadstring`, `getfenv`,
-//! `setfenv`, `collectgarbage`, `debug`, `os`, `newproxy`, `_G`. `math.random` draws from the call's own stream.
+//! Excluded: raw coroutines (they would see the host's suspension marks), `loadstring`, `getfenv`,
+//! `setfenv`, `collectgarbage`, `debug`, `os`, `newproxy`, `_G`. `math.random` draws from the
+//! call's own stream.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,7 +13,7 @@ use super::host::{Host, misuse, place};
 use super::require::{self, Loader};
 use crate::error::suggest;
 
-/// Globals taken over from Luau as they are.
+/// Globals of Luau that are passed on unchanged.
 const ALLOWED: [&str; 25] = [
     "assert",
     "getmetatable",
@@ -41,7 +42,7 @@ const ALLOWED: [&str; 25] = [
     "vector",
 ];
 
-/// The table that script chunks run in.
+/// The environment table of script chunks.
 pub(crate) fn environment(lua: &Lua, host: &Rc<Host>, loader: &Rc<RefCell<Loader>>) -> mlua::Result<Table> {
     let globals = lua.globals();
     let environment = lua.create_table()?;
@@ -62,7 +63,7 @@ pub(crate) fn environment(lua: &Lua, host: &Rc<Host>, loader: &Rc<RefCell<Loader
     Ok(environment)
 }
 
-/// Makes everything read-only; reading or writing an unknown global is an error that names it.
+/// Makes all tables read-only; access to an unknown global is an error that names it.
 pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
     let mut names = Vec::new();
     environment.for_each(|name: String, _: Value| {
@@ -87,7 +88,9 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
         "__newindex",
         lua.create_function(|lua, (_, name, _): (Value, Value, Value)| -> mlua::Result<()> {
             let error = misuse(lua, format!("assignment to global `{}`", name.to_string()?));
-            Err(mlua::Error::external(error.hint("write `local` before it; what must last goes into the env's state")))
+            Err(mlua::Error::external(
+                error.hint("write `local` before it; keep data that must last in the environment's state"),
+            ))
         })?,
     )?;
     meta.raw_set("__metatable", false)?;
@@ -103,17 +106,17 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
         strings.set_readonly(true);
     }
     environment.set_readonly(true);
-    // Not `set_environment` per chunk: Luau binds names like `math.random` when it loads a chunk, and looks them up
-    // in the VM's globals to do so, whatever the chunk's own environment says.
+    // Not `set_environment` per chunk: Luau binds names like `math.random` when it loads a chunk,
+    // and reads them from the VM's globals, not from the chunk's environment.
     lua.set_globals(environment.clone())?;
     environment.set_safeenv(true);
     Ok(())
 }
 
-/// Bytes of a line in the log; the rest is cut.
+/// Maximum bytes of a log line; the rest is cut off.
 const LOGGED: usize = 4096;
 
-/// `print` and `r1.log`: a line for the host's log, never for stdout.
+/// `print` and `r1.log`: write a line to the host's log, not to stdout.
 pub(crate) fn write_log(lua: &Lua, host: &Host, values: &[Value]) -> mlua::Result<()> {
     let mut text = String::new();
     for (index, value) in values.iter().enumerate() {
@@ -135,7 +138,8 @@ pub(crate) fn write_log(lua: &Lua, host: &Host, values: &[Value]) -> mlua::Resul
     Ok(())
 }
 
-/// `error`, as in Lua, except that a plain table gets a text to be shown by: raw, it prints as an address.
+/// `error` as in Lua, except that a table without metatable gets a text form instead of its
+/// address.
 fn error_function(lua: &Lua) -> mlua::Result<Value> {
     let show = lua.create_function(|lua, table: Value| {
         let text = super::convert::show(&table);
@@ -189,13 +193,13 @@ fn random(lua: &Lua, host: &Host, bounds: &[Value]) -> mlua::Result<Value> {
         _ => return Err(fail("math.random takes at most two numbers".to_owned())),
     };
     if low > high {
-        return Err(fail(format!("math.random: nothing lies between {low} and {high}")));
+        return Err(fail(format!("math.random: the range {low} to {high} is empty")));
     }
     let span = high.abs_diff(low);
     if span == u64::MAX {
         return Ok(Value::Integer(call.random() as i64));
     }
-    // Rejection keeps every value equally likely.
+    // Rejection sampling, so that every value is equally likely.
     let span = span + 1;
     let zone = u64::MAX - u64::MAX % span;
     let draw = loop {

@@ -1,4 +1,5 @@
-//! What the host does for scripts with models and tensors, which this module never sees: plain data in and out.
+//! Functions over models and tensors that the host provides for scripts, with plain data in and
+//! out.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,25 +8,26 @@ use serde_json::Value as Json;
 
 use crate::error::Result;
 
-/// Functions over models and tensors, by name. Given to the virtual machines of `r1 lua`; answers come from the thread
-/// that owns the tensors.
+/// Functions over models and tensors, by name. They are given to the virtual machines of `r1 lua`;
+/// the thread that owns the tensors runs them.
 pub trait Services: Send + Sync {
-    /// Carries out `function` (`model.logprobs`) on one object of arguments.
+    /// Runs `function` (`model.logprobs`) with an object of arguments.
     ///
     /// # Errors
-    /// What the caller did wrong, or what the model can't do, in words for the script's author.
+    /// A message for the script's author about wrong arguments or a limit of the model.
     fn call(&self, function: &str, arguments: Json) -> BoxFuture<'static, Result<Json>>;
 }
 
 static SHARED: OnceLock<Arc<dyn Services>> = OnceLock::new();
 
-/// Lets recipes name models (`r1.generate(prompt, { model = … })`): the first call counts, for the whole process.
+/// Lets recipes use models (`r1.generate(prompt, { model = … })`). The first call sets the services
+/// of the process.
 pub fn share_services(services: Arc<dyn Services>) {
-    // A second one would be the same thread of tensors.
+    // A second one would refer to the same tensor thread.
     let _ = SHARED.set(services);
 }
 
-/// The services that recipes have.
+/// The services of recipes.
 pub(crate) fn shared() -> Option<Arc<dyn Services>> {
     SHARED.get().cloned()
 }

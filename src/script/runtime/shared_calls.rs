@@ -1,5 +1,5 @@
-//! What calls of a tool share across trajectories, threads and virtual machines: results by arguments, and how many may be
-//! under way. Both are of one version of the script: another one begins anew.
+//! State of tool calls shared across trajectories, threads and virtual machines: cached results by
+//! arguments, and limits of concurrency. Each version of the script has its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,17 +7,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use serde_json::Value as Json;
 use tokio::sync::Semaphore;
 
-/// Results by what they depend on, the oldest dropped where there is no room for more.
+/// A cache of results; the oldest are evicted when it is full.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
     results: HashMap<String, Json>,
-    /// In the order in which they came, with their sizes.
+    /// In insertion order, with their sizes.
     order: VecDeque<(String, usize)>,
     bytes: usize,
     most: usize,
 }
 
-/// Bytes of results and of what they are found by: of one trajectory, and of all calls of a script.
+/// Maximum bytes of keys and results: per trajectory, and for all calls of a script.
 const OF_TRAJECTORY: usize = 16 << 20;
 const OF_SCRIPT: usize = 256 << 20;
 
@@ -52,7 +52,7 @@ impl Cache {
     }
 }
 
-/// What the calls of a script's tools share.
+/// Shared state of the tools of a script.
 #[derive(Debug)]
 pub(crate) struct Shared {
     cache: Mutex<Cache>,
@@ -70,7 +70,7 @@ impl Shared {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The places for calls of a tool.
+    /// The semaphore that limits concurrent calls of a tool.
     pub(crate) fn permits(&self, tool: &str, most: usize) -> Arc<Semaphore> {
         let mut all = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
         let new = || Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_results_are_dropped_where_there_is_no_room() {
+    fn a_full_tool_cache_evicts_the_oldest_results() {
         let mut cache = Cache::of(60);
         for key in ["one", "two", "three"] {
             cache.put(key, json!("x".repeat(10)));
@@ -94,7 +94,7 @@ mod tests {
         cache.put("four", json!("x".repeat(10)));
         assert_eq!((cache.get("one"), cache.get("four").is_some()), (None, true));
         assert!(cache.bytes <= 60);
-        // What is larger than all of it is not kept, and drops nothing.
+        // A result larger than the cache is not stored and evicts nothing.
         cache.put("large", json!("x".repeat(100)));
         assert!(cache.get("large").is_none() && cache.get("four").is_some());
         // The first result stays.

@@ -1,4 +1,4 @@
-//! Values as a person reads them: written as Lua would, keys in order, never without bounds.
+//! Values shown to the user: in Lua syntax, with sorted keys, and limited in size.
 
 use std::fmt::Write;
 
@@ -7,14 +7,14 @@ use serde_json::Value as Json;
 
 use super::convert;
 
-/// What a part of a shown value is, for those who have colours.
+/// The kind of a part of a shown value, for colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     Plain,
     Key,
     Text,
     Number,
-    /// `nil`, `true`, functions, and what was left out.
+    /// `nil`, `true`, functions, and omitted parts.
     Word,
 }
 
@@ -25,17 +25,17 @@ pub struct Span {
     pub style: Style,
 }
 
-/// How much is shown, and how wide.
+/// Limits of the size and width of the output.
 #[derive(Clone, Debug)]
 pub struct Layout {
-    /// Tables that fit in so many columns stay on one line; 0: every table has lines of its own.
+    /// Tables that fit into so many columns stay on one line; 0: every table is broken into lines.
     pub width: usize,
     pub depth: usize,
-    /// Entries of one table.
+    /// Maximum entries of one table.
     pub entries: usize,
-    /// Characters of one text.
+    /// Maximum characters of one text.
     pub text: usize,
-    /// Parts of the whole value.
+    /// Maximum parts of the whole value.
     pub spans: usize,
 }
 
@@ -46,7 +46,7 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// One entry a line and hardly any bounds, to be compared line by line.
+    /// One entry per line and high limits, for comparison line by line.
     pub fn lines() -> Self {
         Self { width: 0, depth: 40, entries: 10_000, text: 20_000, spans: 200_000 }
     }
@@ -61,7 +61,7 @@ impl Layout {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
     pub spans: Vec<Span>,
-    /// The value of typed code where it is plain data.
+    /// The value of typed code, if it is plain data.
     pub data: Option<Json>,
 }
 
@@ -87,28 +87,28 @@ impl Shown {
     }
 }
 
-/// Whether `text` can be written as a name in Luau.
+/// Whether `text` is a valid name in Luau.
 pub(crate) fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Entries of all tables that are read for one value; tables may be larger than anyone wants to wait for.
+/// Maximum entries read for one value, over all its tables.
 const ENTRIES: usize = 1 << 18;
 
-/// A value read for showing.
+/// A value read for display.
 enum Tree {
     Leaf(Span),
-    /// Entries with their keys; list items have none.
+    /// Entries with their keys; list items have no key.
     Table(Vec<(Option<Vec<Span>>, Tree)>),
 }
 
 struct Writer<'a> {
     layout: &'a Layout,
     left: usize,
-    /// Entries of tables that may still be read.
+    /// Remaining entries of tables.
     entries: usize,
-    /// The tables that are being read, to know cycles.
+    /// The tables being read, to detect cycles.
     open: Vec<*const std::ffi::c_void>,
 }
 
@@ -163,7 +163,7 @@ impl Writer<'_> {
             entries.push((None, Tree::Leaf(span(Style::Word, format!("… {} more", length - self.layout.entries)))));
         }
         let mut named: Vec<(Value, Value)> = Vec::new();
-        // The only error is the closure's own, which ends the iteration.
+        // The only possible error is the closure's, which ends the iteration.
         let _ = table.for_each(|key: Value, item: Value| {
             self.entries = self.entries.checked_sub(1).ok_or_else(|| mlua::Error::runtime("enough"))?;
             if !matches!(&key, Value::Integer(index) if (1..=length as i64).contains(index)) {
@@ -190,12 +190,12 @@ impl Writer<'_> {
     }
 }
 
-/// Numbers before names, each in their order.
+/// Numbers before names, each sorted.
 fn order(key: &Value) -> (u8, u64, String) {
     match key {
         Value::Integer(_) | Value::Number(_) => {
             let bits = convert::float(key).unwrap_or(0.0).to_bits();
-            // Total order of numbers, as of their bits with the sign turned around.
+            // Maps the bits of a float to a total order.
             (0, if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }, String::new())
         }
         Value::String(name) => (1, 0, name.to_string_lossy()),
@@ -204,7 +204,7 @@ fn order(key: &Value) -> (u8, u64, String) {
 }
 
 impl Tree {
-    /// Columns on one line.
+    /// Width on one line, in columns.
     fn width(&self) -> usize {
         let columns = |text: &str| text.chars().count();
         match self {
@@ -217,7 +217,7 @@ impl Tree {
         }
     }
 
-    /// Writes at `indent`, with `used` columns of the line taken.
+    /// Writes at `indent`, after `used` columns of the line.
     fn write(self, out: &mut Vec<Span>, width: usize, indent: usize, used: usize) {
         let own = self.width();
         let entries = match self {
@@ -251,7 +251,7 @@ impl Tree {
     }
 }
 
-/// A text as Lua would write it; what is cut off is counted behind it.
+/// A text in Lua syntax; the number of omitted characters follows it.
 fn quoted(text: &str, most: usize) -> String {
     let mut out = String::from("\"");
     for c in text.chars().take(most) {

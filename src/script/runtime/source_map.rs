@@ -1,8 +1,9 @@
 //! The lines where a script sets its settings, read from its syntax tree.
 //!
-//! Settings arrive as values, and a refused value has no line. The syntax tree has: a dotted name such as
-//! `trainer.critic.lr` is followed through table constructors, constructor calls (`r1.grpo { … }`), variables that are
-//! assigned once, and modules that return tables. Where a value is computed, the deepest key that is known is the place.
+//! Settings are values, and a refused value has no line. The syntax tree has: a dotted name such as
+//! `trainer.critic.lr` is followed through table constructors, constructor calls (`r1.grpo { … }`),
+//! variables that are assigned once, and modules that return tables. For a computed value, the
+//! place is that of the deepest key that is known.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,36 +16,36 @@ use full_moon::node::Node;
 use full_moon::tokenizer::{TokenReference, TokenType};
 use full_moon::visitors::Visitor;
 
-/// How many variables and modules are followed for one name; a cycle ends here.
+/// Maximum number of variables and modules followed for one name; also ends cycles.
 const HOPS: usize = 32;
 
-/// The syntax trees of the files of a script, as far as settings need them.
+/// The syntax trees of a script's files, reduced to what settings need.
 #[derive(Default)]
 pub(crate) struct SourceMap {
     /// By path.
     files: BTreeMap<String, FileMap>,
-    /// Paths of modules, by the name that `require` takes.
+    /// Paths of modules by the name passed to `require`.
     modules: BTreeMap<String, String>,
 }
 
 /// One file: its variables, its calls, and what it returns.
 #[derive(Default)]
 struct FileMap {
-    /// Dotted names (`options`, `options.lr`) with every value they are assigned.
+    /// Dotted names (`options`, `options.lr`) with every value that they are assigned.
     assigned: HashMap<String, Vec<(usize, Shape)>>,
     calls: Vec<(Site, Shape)>,
     returned: Option<Shape>,
 }
 
-/// A call in the text.
+/// Position of a call.
 struct Site {
-    /// The function as it is written: `r1.grpo`.
+    /// The function as written: `r1.grpo`.
     function: String,
-    /// The line that the VM reports for the call: that of the end of the function's name.
+    /// The line that the VM reports for the call: the line where the function's name ends.
     line: usize,
 }
 
-/// What an expression is, as far as fields can be found in it.
+/// An expression, as far as fields can be found in it.
 #[derive(Clone)]
 enum Shape {
     Table(Vec<Entry>),
@@ -63,13 +64,14 @@ struct Entry {
 }
 
 impl SourceMap {
-    /// The map of files, given as (path, source); the first is the main one. A file that does not parse has no positions.
+    /// The map of files, given as (path, source), main file first. A file that does not parse has
+    /// no positions.
     pub(crate) fn new<'a>(
         files: impl IntoIterator<Item = (&'a str, &'a str)>,
         modules: BTreeMap<String, String>,
     ) -> Self {
         let files: Vec<(&str, &str)> = files.into_iter().collect();
-        // The parser descends by recursion, and a thread of the host may have little stack.
+        // The parser is recursive, and the calling thread may have a small stack.
         let parsed = std::thread::scope(|scope| {
             let parse = || files.iter().map(|(path, text)| ((*path).to_owned(), FileMap::parse(text))).collect();
             let thread = std::thread::Builder::new().stack_size(256 << 20).spawn_scoped(scope, parse);
@@ -78,7 +80,8 @@ impl SourceMap {
         Self { files: parsed, modules }
     }
 
-    /// `path:line` where the recipe that `main` returns sets `key` (`trainer.lr`), or the deepest part of it that is known.
+    /// `path:line` where the recipe returned by `main` sets `key` (`trainer.lr`), or its deepest
+    /// known part.
     pub(crate) fn setting(&self, main: &str, key: &str) -> Option<String> {
         let returned = self.files.get(main)?.returned.as_ref()?;
         let found = self.follow(main, returned, &segments(key), HOPS)?;
@@ -89,7 +92,7 @@ impl SourceMap {
     pub(crate) fn argument(&self, path: &str, line: usize, function: &str, key: &str) -> Option<String> {
         let calls = self.files.get(path)?.calls.iter().filter(|(site, _)| site.line == line);
         let (named, others): (Vec<_>, Vec<_>) = calls.partition(|(site, _)| site.function == function);
-        // A constructor under another name (`local grpo = r1.grpo`) is still a call at this line.
+        // A constructor under another name (`local grpo = r1.grpo`) is still a call on this line.
         let found =
             named.into_iter().chain(others).find_map(|(_, shape)| self.follow(path, shape, &segments(key), HOPS))?;
         Some(found.place())
@@ -115,7 +118,8 @@ impl SourceMap {
         }
     }
 
-    /// A field of a variable: set on its own (`options.lr = 1`), or in the table that the variable was given.
+    /// A field of a variable: set separately (`options.lr = 1`), or in the table assigned to the
+    /// variable.
     fn variable<'a>(&'a self, path: &'a str, name: &str, key: &[Segment<'_>], hops: usize) -> Option<Found<'a>> {
         let file = self.files.get(path)?;
         for named in (0..=key.len()).rev() {
@@ -127,7 +131,7 @@ impl SourceMap {
             let Some(names) = names.collect::<Option<Vec<&str>>>() else { continue };
             let full = std::iter::once(name).chain(names).collect::<Vec<&str>>().join(".");
             match file.assigned.get(&full).map(Vec::as_slice) {
-                // Which of several assignments was the last to run is not in the text.
+                // With several assignments it is not known which one ran last.
                 Some([(line, value)]) => {
                     let deeper = self.follow(path, value, rest, hops);
                     return deeper.or_else(|| (named > 0).then_some(Found { path, line: *line }));
@@ -162,7 +166,7 @@ enum Segment<'a> {
     Item(usize),
 }
 
-/// `groups[1].lr` as its names and items; items are written from 1.
+/// The names and items of `groups[1].lr`; items are written from 1.
 fn segments(key: &str) -> Vec<Segment<'_>> {
     let mut all = Vec::new();
     for part in key.split('.') {
@@ -234,7 +238,8 @@ fn shape(expression: &Expression) -> Shape {
     }
 }
 
-/// The shape of what a call was given, which a constructor (`r1.grpo { … }`) keeps; the module of a `require`.
+/// The shape of a call's argument, which a constructor (`r1.grpo { … }`) keeps; the module of a
+/// `require`.
 fn argument(call: &FunctionCall) -> Option<Shape> {
     let suffixes: Vec<&Suffix> = call.suffixes().collect();
     let (Suffix::Call(Call::AnonymousCall(arguments)), before) = suffixes.split_last()? else { return None };
@@ -273,7 +278,7 @@ fn fields(table: &TableConstructor) -> Shape {
     Shape::Table(entries.collect())
 }
 
-/// A variable written with names alone: `a`, `a.b`.
+/// A variable written with names only: `a`, `a.b`.
 fn dotted(variable: &Var) -> Option<String> {
     match variable {
         Var::Name(name) => Some(text(name)),
@@ -317,14 +322,14 @@ mod tests {
     }
 
     #[test]
-    fn nested_tables_do_not_hide_a_field_of_the_same_name() {
+    fn the_line_of_a_setting_is_not_that_of_the_same_name_in_a_nested_table() {
         let script = "return r1.recipe {\n  trainer = r1.grpo {\n    critic = { lr = 1e-5 },\n    lr = -1,\n  },\n}";
         holds(script, "trainer.lr", 4);
         holds(script, "trainer.critic.lr", 3);
     }
 
     #[test]
-    fn comments_texts_and_other_tables_are_not_settings() {
+    fn comments_strings_and_other_tables_are_not_lines_of_settings() {
         let script = "-- lr = 1\nlocal words = 'lr = 2'\nlocal other = { lr = 3 }\n--[[ lr = 4\n]]\nreturn r1.recipe { \
                       trainer = r1.grpo { group_size = 2,\n lr = 5 } }";
         holds(script, "trainer.lr", 7);
@@ -341,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_computed_has_the_place_of_the_deepest_known_key() {
+    fn a_computed_setting_has_the_line_of_its_deepest_known_key() {
         let script =
             "local a = { lr = 1 }\na = { lr = 2 }\nreturn r1.recipe {\n  trainer = make(1, 2),\n  sampling = a,\n}";
         holds(script, "trainer.lr", 4);

@@ -19,30 +19,30 @@ use crate::script::runtime::task_env::TaskEnv;
 use crate::text::Renderer;
 use crate::tools::{Output, Python};
 
-/// A trajectory's state, in the VM of the worker that made it.
+/// A trajectory's state, in the VM of its worker.
 ///
 /// `Clone` gives another handle to the same state; [`State::fork`] copies it.
 #[derive(Clone)]
 pub struct State {
     pub(crate) table: Table,
     pub(crate) seed: u64,
-    /// Steps done; part of the seed of each call.
+    /// Number of steps done; part of the seed of each call.
     pub(crate) steps: Rc<Cell<u64>>,
     pub(crate) session: Rc<Session>,
     pub(crate) record: Record,
     pub(crate) size: Rc<Size>,
-    /// Which environment it is of, with which tools.
+    /// The environment of the task, with its tools.
     pub(crate) env: Rc<TaskEnv>,
-    /// Where a flow runs, the function itself.
+    /// The running flow, if the environment is one.
     pub(crate) flow: Option<Rc<Flow>>,
     lua: Lua,
 }
 
-/// Bytes of all states of a virtual machine.
+/// Total bytes of all states of a virtual machine.
 #[derive(Clone, Default)]
 pub(crate) struct StateBytes(pub(crate) Rc<Cell<usize>>);
 
-/// Bytes of one state, as last measured; counted among all while the state lives.
+/// Bytes of one state as last measured; part of the total while the state exists.
 pub(crate) struct Size {
     own: Cell<usize>,
     all: StateBytes,
@@ -84,23 +84,23 @@ impl State {
         Self { table, seed, steps: Rc::default(), session, record, size, env, flow: None, lua }
     }
 
-    /// The seed that `reset` was given.
+    /// The seed passed to `reset`.
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// The schemas of the tools that the policy is shown, in the OpenAI shape, for the chat template.
+    /// The schemas of the tools shown to the policy, in the OpenAI shape, for the chat template.
     pub fn tools(&self) -> Arc<[Json]> {
         let wanted = self.flow.as_ref().and_then(|flow| flow.wanted());
         Arc::clone(wanted.as_ref().map_or(&self.env.schemas, |wanted| &wanted.tools))
     }
 
-    /// Whether a flow runs in it, which can't be taken from a snapshot.
+    /// Whether the state is that of a flow, which cannot be restored from a snapshot.
     pub fn is_flow(&self) -> bool {
         self.env.env.flow.is_some()
     }
 
-    /// What the flow asks of the next reply: its longest, in tokens, and texts that end it.
+    /// Limits that the flow set for the next response: maximum tokens, and stop texts.
     pub fn of_reply(&self) -> (Option<usize>, Vec<String>) {
         let wanted = self.flow.as_ref().and_then(|flow| flow.wanted());
         wanted.map(|wanted| (wanted.max_new_tokens, wanted.stop.clone())).unwrap_or_default()
@@ -116,22 +116,22 @@ impl State {
         &self.env.env.name
     }
 
-    /// Steps after which the trajectory is cut off.
+    /// Maximum steps of the trajectory.
     pub fn max_steps(&self) -> usize {
         self.env.max_steps
     }
 
-    /// What writes its prompts, where that is not what writes those of the recipe's other environments.
+    /// The environment's own renderer, if it differs from the recipe's.
     pub fn renderer(&self) -> Option<&Arc<Renderer>> {
         self.env.env.renderer.as_ref()
     }
 
-    /// What the trajectory has asked of the world so far.
+    /// The record of external calls so far.
     pub fn record(&self) -> &Record {
         &self.record
     }
 
-    /// Steps done.
+    /// Number of steps done.
     pub fn steps(&self) -> u64 {
         self.steps.get()
     }
@@ -139,7 +139,8 @@ impl State {
     /// The state as JSON, for a checkpoint, a replay or another worker.
     ///
     /// # Errors
-    /// [`Kind::Script`] if it holds anything but plain data: functions, metatables, cycles, too deep tables.
+    /// [`Kind::Script`] if it contains anything but plain data: functions, metatables, cycles, too
+    /// deep tables.
     pub fn snapshot(&self) -> Result<Json> {
         let value = Value::Table(self.table.clone());
         let state = convert::to_json(&value, "state", Odd::Tag).map_err(|why| {
@@ -183,7 +184,7 @@ impl State {
         })
     }
 
-    /// A copy that goes its own way from here, sessions of tools included.
+    /// An independent copy, including sessions of tools.
     pub fn fork(&self) -> Result<Self> {
         let copy = convert::deep_copy(&self.lua, &Value::Table(self.table.clone()));
         let failed = |why: String| Error::new(Kind::Script, why);
@@ -210,11 +211,11 @@ impl std::fmt::Debug for State {
 pub(crate) struct Session {
     id: u64,
     pythons: RefCell<Vec<Arc<Python>>>,
-    /// What has run in it, in order, so that a fork can come to the same.
+    /// Programs that have run in it, in order, so that a fork can repeat them.
     programs: RefCell<Vec<Program>>,
-    /// Results of tools that keep them by trajectory.
+    /// Cached results of tools whose cache is per trajectory.
     pub(crate) cache: RefCell<Cache>,
-    /// Of a fork: what has yet to run before anything else does.
+    /// In a fork: programs that must run before any other.
     behind: tokio::sync::Mutex<Vec<Program>>,
 }
 
@@ -243,19 +244,19 @@ impl Session {
         }
     }
 
-    /// A session of its own that stands where this one does. Its programs run once more when it is first used.
+    /// An independent session in the same state. Its programs run again when it is first used.
     pub(crate) fn fork(&self) -> Rc<Self> {
         Rc::new(Self::after(self.programs.borrow().clone(), self.cache.borrow().clone()))
     }
 
-    /// Runs a program after those before it.
+    /// Runs a program after the earlier ones.
     ///
     /// # Errors
     /// As [`Python::run_in_session`].
     pub(crate) async fn run(&self, python: &Arc<Python>, code: &str, prelude: &str) -> Result<Output> {
         self.join(python);
         {
-            // Whoever comes second waits until the first has caught up.
+            // A concurrent call waits until the earlier programs have run.
             let mut behind = self.behind.lock().await;
             for program in std::mem::take(&mut *behind) {
                 self.join(&program.python);
@@ -265,7 +266,7 @@ impl Session {
         let output = python.run_in_session(self.id, code, prelude).await?;
         let mut programs = self.programs.borrow_mut();
         if output.timed_out {
-            // It was stopped, and starts afresh.
+            // The interpreter was stopped and restarts.
             programs.retain(|program| !Arc::ptr_eq(&program.python, python));
         } else {
             programs.push(Program { python: python.clone(), code: code.to_owned(), prelude: prelude.to_owned() });
@@ -273,7 +274,7 @@ impl Session {
         Ok(output)
     }
 
-    /// The interpreter is told when the trajectory is over.
+    /// Registers an interpreter, whose session ends with the trajectory.
     fn join(&self, python: &Arc<Python>) {
         let mut pythons = self.pythons.borrow_mut();
         if !pythons.iter().any(|own| Arc::ptr_eq(own, python)) {

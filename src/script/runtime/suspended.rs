@@ -1,13 +1,15 @@
-//! Calls of Lua functions that may suspend, and what happens when they are dropped before their end.
+//! Calls of Lua functions that may suspend, and how they are dropped early.
 //!
-//! mlua resets the Luau thread of a call that is dropped while it is suspended, or after it has failed. Resetting
-//! reallocates the thread's stack outside of any protected call, so a failing allocation aborts the process. A script
-//! can bring that about: it fills its memory limit inside `pcall` and holds a suspended call. The memory limit is
-//! therefore lifted while calls are dropped ([`with_room`]); what is allocated then is a few hundred bytes per thread.
+//! mlua resets the Luau thread of a call that is dropped while it is suspended, or after it has
+//! failed. The reset reallocates the thread's stack outside of any protected call, so a failing
+//! allocation aborts the process. A script can cause this: it fills its memory limit inside `pcall`
+//! and holds a suspended call. The memory limit is therefore lifted while calls are dropped
+//! ([`with_room`]); only a few hundred bytes per thread are allocated then.
 //!
-//! A call inside a host function is dropped with it, and the collector may do that. mlua does not reset threads then,
-//! and the limit cannot be changed. So a call lifts the limit by itself only where it has ended, or where it is the
-//! outermost one, which no Lua object holds; code that drops a suspended call calls [`with_room`].
+//! A call inside a host function is dropped with it, possibly by the collector. mlua does not reset
+//! threads then, and the limit cannot be changed. So a call lifts the limit itself only if it has
+//! ended, or if it is the outermost one, which no Lua object holds. Code that drops a suspended
+//! call calls [`with_room`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,7 +21,7 @@ use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, WeakLua};
 pub(crate) struct Suspended<R> {
     lua: WeakLua,
     outermost: bool,
-    /// `None` once it has ended.
+    /// `None` once the call has ended.
     future: Option<Pin<Box<dyn Future<Output = mlua::Result<R>>>>>,
 }
 
@@ -29,7 +31,7 @@ impl<R: FromLuaMulti + 'static> Suspended<R> {
         Self { lua: lua.weak(), outermost: false, future: Some(Box::pin(function.call_async::<R>(args))) }
     }
 
-    /// Prepares a call that the host makes.
+    /// Prepares a call by the host.
     pub(crate) fn outermost(lua: &Lua, function: &Function, args: impl IntoLuaMulti) -> Self {
         let mut call = Self::inner(lua, function, args);
         call.outermost = true;
@@ -38,7 +40,7 @@ impl<R: FromLuaMulti + 'static> Suspended<R> {
 }
 
 impl<R> Suspended<R> {
-    /// Drops the call before its end.
+    /// Drops the call early.
     pub(crate) fn end(&mut self) {
         match self.lua.try_upgrade() {
             Some(lua) => with_room(&lua, || self.future = None),
@@ -68,9 +70,10 @@ impl<R> Drop for Suspended<R> {
     }
 }
 
-/// Runs `drop`, which drops suspended calls, without a memory limit. Not for destructors of Lua objects.
+/// Runs `drop`, which drops suspended calls, without a memory limit. Not for destructors of Lua
+/// objects.
 pub(crate) fn with_room(lua: &Lua, drop: impl FnOnce()) {
-    // 0: no limit. Fails only without an allocator of mlua's own, which every virtual machine here has.
+    // 0: no limit. Fails only without an allocator of mlua, which every virtual machine here has.
     let limit = lua.set_memory_limit(0);
     drop();
     if let Ok(limit) = limit {

@@ -10,30 +10,30 @@ use super::tool::Tool;
 use crate::config::EnvSettings;
 use crate::text::Renderer;
 
-/// A function of the script, and what is called: the same with its data measured.
+/// A function of the script, and its wrapper that measures the size of its data.
 pub(crate) struct Entered {
     pub(crate) own: Function,
     pub(crate) measured: Function,
 }
 
-/// An environment with what the recipe adds to it.
+/// An environment with the recipe's additions.
 pub(crate) struct LoadedEnv {
-    /// Its name in `envs`; empty for the only one.
+    /// Its name in `envs`; empty for a single `env`.
     pub(crate) name: String,
     pub(crate) settings: EnvSettings,
     pub(crate) reset: Entered,
     pub(crate) own_reset: bool,
     pub(crate) step: Entered,
-    /// In place of both.
+    /// Replaces `reset` and `step`.
     pub(crate) flow: Option<Function>,
     pub(crate) context: Option<Entered>,
     pub(crate) reward: Option<Function>,
     pub(crate) tools: Vec<Rc<Tool>>,
-    /// Where its prompts are written in another way than the recipe's others.
+    /// The environment's own renderer, if it differs from the recipe's.
     pub(crate) renderer: Option<Arc<Renderer>>,
 }
 
-/// What one task has of its environment.
+/// The environment of one task.
 pub(crate) struct TaskEnv {
     pub(crate) env: Rc<LoadedEnv>,
     pub(crate) tools: Vec<Rc<Tool>>,
@@ -41,12 +41,12 @@ pub(crate) struct TaskEnv {
     pub(crate) schemas: Arc<[Json]>,
     /// Arguments of `reset`.
     pub(crate) kwargs: Map<String, Json>,
-    /// Arguments of tools, by tool.
+    /// Arguments of tools, by tool name.
     pub(crate) tool_kwargs: Map<String, Json>,
-    /// Steps after which the task is cut off.
+    /// Maximum steps of the task.
     pub(crate) max_steps: usize,
-    /// The columns of the task that say so; null if there are none.
+    /// The dataset columns with the values above; null if there are none.
     pub(crate) columns: Json,
-    /// It is one of those that evaluation has for itself.
+    /// The environment belongs to evaluation.
     pub(crate) eval: bool,
 }

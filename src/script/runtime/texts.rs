@@ -1,4 +1,4 @@
-//! The texts of a script's files, for the lines in messages and for breakpoints.
+//! The source texts of a script, for messages and breakpoints.
 
 use std::collections::BTreeMap;
 
@@ -6,11 +6,11 @@ use mlua::Function;
 
 /// The files that were run, by the paths shown in messages.
 #[derive(Default)]
-#[allow(clippy::struct_field_names)] // it is what the struct holds
+#[allow(clippy::struct_field_names)] // the field name is the clearest one
 pub(crate) struct Texts {
     pub(crate) texts: BTreeMap<String, String>,
-    /// The paths of modules, by the names that `require` takes.
+    /// Paths of modules by the name passed to `require`.
     pub(crate) modules: BTreeMap<String, String>,
-    /// Their code; the main file first.
+    /// Compiled chunks; the main file first.
     pub(crate) chunks: Vec<(String, Function)>,
 }

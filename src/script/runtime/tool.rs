@@ -1,4 +1,4 @@
-//! A tool as data: what a declaration of `r1.tool` or `r1.tools.*` says.
+//! A tool as plain data: a declaration of `r1.tool` or `r1.tools.*`.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -12,39 +12,40 @@ use super::interpreters;
 use crate::error::{Error, Kind, Result};
 use crate::tools::{PythonOptions, RhaiOptions};
 
-/// A tool of an env.
+/// A tool of an environment.
 pub(crate) struct Tool {
     pub(crate) name: String,
     pub(crate) description: String,
     /// JSON Schema of the arguments.
     pub(crate) parameters: Json,
-    /// Longest result in tokens of the policy; the env's own limit unless said, 0 for none.
+    /// Maximum tokens of a result; `None` for the environment's limit, 0 for no limit.
     pub(crate) max_result_tokens: Option<usize>,
     pub(crate) rewards: ToolRewards,
     pub(crate) limits: CallLimits,
     pub(crate) run: Run,
 }
 
-/// Process rewards of a tool's calls, where they are not those of `env.call_rewards`.
+/// Process rewards of a tool's calls; `None` for those of `env.call_rewards`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct ToolRewards {
-    /// It succeeded.
+    /// The call succeeded.
     pub(crate) ok: Option<f64>,
-    /// It failed or timed out.
+    /// The call failed or timed out.
     pub(crate) failed: Option<f64>,
-    /// Its arguments did not fit, or there were too many calls.
+    /// The arguments were invalid, or there were too many calls.
     pub(crate) refused: Option<f64>,
 }
 
-/// How a call is carried out.
+/// How a call is run.
 pub(crate) enum Run {
-    /// `run(arguments, options) -> text [, reward]`, or `nil, message [, reward [, again]]`; waits at most `timeout`.
+    /// `run(arguments, options) -> text [, reward]`, or `nil, message [, reward [, retry]]`; waits
+    /// at most `timeout`.
     Lua {
         run: Function,
         timeout: Option<Duration>,
     },
-    /// `session` keeps names and files from call to call of one trajectory.
+    /// `session` keeps variables and files between calls of one trajectory.
     Python {
         options: PythonOptions,
         session: bool,
@@ -66,8 +67,9 @@ impl Tool {
         })
     }
 
-    /// Refuses an interpreter by path that the recipe does not declare: the program itself is run to ask for its
-    /// version and library, before it is confined. A bare name is looked for on the PATH, as `python3` is.
+    /// Refuses an interpreter given by path that the recipe does not declare: the interpreter runs
+    /// unconfined once to read its version and library path. A bare name is searched on the PATH,
+    /// as `python3` is.
     pub(crate) fn check(&self, grants: &Grants) -> Result<()> {
         let Run::Python { options, .. } = &self.run else { return Ok(()) };
         let path = options.interpreter.to_string_lossy();
@@ -78,7 +80,8 @@ impl Tool {
         Err(Error::new(Kind::Script, why).hint(format!("add needs = {{ \"process:{path}\" }} to r1.recipe")))
     }
 
-    /// Starts what the tool needs; done before the first trajectory, so that a missing sandbox is one clear error.
+    /// Starts the tool's resources; done before the first trajectory, so that a missing sandbox is
+    /// reported once.
     pub(crate) fn prepare(&self) -> Result<()> {
         match &self.run {
             Run::Lua { .. } => Ok(()),
@@ -87,29 +90,29 @@ impl Tool {
         }
     }
 
-    /// Whether a code block can be a call of it.
+    /// Whether a code block can be a call of the tool.
     pub(crate) fn takes_code(&self) -> bool {
         self.parameters.pointer("/properties/code").is_some()
     }
 }
 
-/// How calls of a tool are carried out.
+/// Limits and retries of a tool's calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CallLimits {
-    /// Tries behind a first one that timed out, or that the tool says may succeed.
+    /// Maximum retries after a timeout or an error that the tool marks as retryable.
     pub(crate) retries: u32,
-    /// The wait before the first of them; it doubles with each.
+    /// Wait before the first retry; doubles with each.
     pub(crate) backoff: Duration,
     pub(crate) cache: Option<CacheScope>,
-    /// Most calls under way at the same time, over the whole run; 0 is no limit.
+    /// Maximum concurrent calls over the whole run; 0 for no limit.
     pub(crate) concurrency: usize,
 }
 
-/// Whose calls share results.
+/// Which calls share cached results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CacheScope {
-    /// Those of one trajectory.
+    /// Calls of one trajectory.
     Trajectory,
-    /// Those of all trajectories of the process.
+    /// Calls of all trajectories of the process.
     Run,
 }

@@ -1,4 +1,4 @@
-//! One Luau virtual machine: sandbox, limits, and how calls go in and come out.
+//! One Luau virtual machine: sandbox, limits, calls and results.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
 
-/// CPU seconds a script may use to load; its own limits are not known yet.
+/// CPU seconds for loading a script; its own limits are not known yet.
 const LOAD_CPU: f64 = if cfg!(test) { 0.1 } else { 5.0 };
 
 /// What `lua/measure.lua` adds to an answer: the size in bytes, or what is wrong and where.
@@ -42,15 +42,15 @@ pub(crate) struct Vm {
     environment: Table,
     /// The functions of `lua/measure.lua`.
     entries: Table,
-    /// Where the functions within measured ones are defined.
+    /// Where the functions inside measured wrappers are defined.
     origins: RefCell<BTreeMap<usize, String>>,
-    /// What the machine held after the last full collection that looked for waste.
+    /// Bytes in use after the last full collection of [`Vm::is_worn`].
     collected: Cell<usize>,
     loader: Rc<RefCell<Loader>>,
 }
 
 impl Vm {
-    /// A machine without the global `r1` unless `install` adds it (`api::vm`, `api::program_vm`).
+    /// A virtual machine; `install` adds the global `r1` (`api::vm`, `api::program_vm`).
     pub(crate) fn new(
         limits: Limits,
         sources: Sources,
@@ -97,7 +97,7 @@ impl Vm {
         })
     }
 
-    /// Runs the main file; gives what it returns.
+    /// Runs the main file and returns its result.
     pub(crate) fn load(&self, path: &Path, source: &str) -> Result<Value> {
         let call = Call::new(Entry::Load, (0, 0), &Limits { cpu: LOAD_CPU, ..self.limits.clone() });
         let result = self.compile(path, source).and_then(|function| self.call_now(&call, &function, ()));
@@ -105,7 +105,7 @@ impl Vm {
         result.map_err(|failure| failure.error.at_path(path))
     }
 
-    /// The main file as a function.
+    /// Compiles the main file to a function.
     pub(crate) fn compile(&self, path: &Path, source: &str) -> Result<Function, Failure> {
         let chunk = self.lua.load(source).set_name(format!("@{}", path.display()));
         let function = chunk.set_mode(mlua::chunk::ChunkMode::Text).into_function();
@@ -114,7 +114,7 @@ impl Vm {
         function
     }
 
-    /// Keeps a text for the lines in messages, and its code for breakpoints.
+    /// Stores a text for messages, and its code for breakpoints.
     fn remember(&self, path: &str, source: &str, function: Option<&Function>) {
         if let Some(mut texts) = self.lua.app_data_mut::<Texts>() {
             texts.texts.insert(path.to_owned(), source.to_owned());
@@ -122,7 +122,7 @@ impl Vm {
         }
     }
 
-    /// The text of the line at `path:line`, if it is one of the script's.
+    /// The text of the line at `path:line`, if it belongs to the script.
     pub(crate) fn line(&self, place: &str) -> Option<String> {
         let texts = self.lua.app_data_ref::<Texts>()?;
         let (path, number) = place.rsplit_once(':')?;
@@ -130,7 +130,7 @@ impl Vm {
         Some(clip(line, 200)).filter(|line| !line.trim().is_empty())
     }
 
-    /// The files that were looked for, found or not.
+    /// The files that were searched for, found or not.
     pub(crate) fn sought(&self) -> Vec<PathBuf> {
         self.loader.borrow().sought.iter().cloned().collect()
     }
@@ -140,7 +140,7 @@ impl Vm {
         self.loader.borrow().resources.clone()
     }
 
-    /// The files that were required, by name.
+    /// The required files, by name.
     pub(crate) fn modules(&self) -> BTreeMap<String, Module> {
         self.loader.borrow().modules()
     }
@@ -159,7 +159,7 @@ impl Vm {
         self.finish(call, function, result)
     }
 
-    /// Calls a function of the script; it may wait for tools, and only this call waits with it.
+    /// Calls a function of the script; it may wait for tools without blocking other calls.
     pub(crate) async fn call<R: FromLuaMulti + 'static>(
         &self,
         call: &Rc<Call>,
@@ -172,8 +172,8 @@ impl Vm {
             .ok_or_else(|| Failure::new(Status::EnvError, Error::new(Kind::Internal, "a call was left before its end")))
     }
 
-    /// Runs a call of `function` that has begun until it has ended, or until it waits and `paused` holds (`None`). It is
-    /// dropped when it fails.
+    /// Runs a started call of `function` until it ends, or until it waits and `paused` holds
+    /// (`None`). It is dropped on failure.
     pub(crate) async fn run_until<R: FromLuaMulti + 'static>(
         &self,
         call: &Rc<Call>,
@@ -186,7 +186,7 @@ impl Vm {
                 let _running = self.enter(call);
                 Pin::new(&mut *future).poll(cx)
             };
-            // What it holds while it waits, all others have to do without.
+            // Memory that a waiting call holds is not available to the others.
             if polled.is_pending() && self.holds_too_much(call) {
                 return Poll::Ready(Err(mlua::Error::MemoryError("not enough memory".to_owned())));
             }
@@ -199,7 +199,7 @@ impl Vm {
         let wait = Duration::try_from_secs_f64(self.limits.wait).unwrap_or(Duration::MAX);
         let result = call.within(wait, limited).await;
         if !matches!(result, Some(Ok(_))) {
-            // With it goes what it holds, so that it can be collected.
+            // Dropping the call releases its memory for the collector.
             future.end();
         }
         let Some(result) = result else {
@@ -212,12 +212,13 @@ impl Vm {
         self.finish(call, function, result)
     }
 
-    /// The table that the script runs in.
+    /// The environment table of the script.
     pub(crate) fn environment(&self) -> &Table {
         &self.environment
     }
 
-    /// `name` of `lua/measure.lua` around a function of the script, which then also tells the size of its data.
+    /// `name` of `lua/measure.lua` around a function of the script; the wrapper also returns the
+    /// size of its data.
     pub(crate) fn measured(&self, name: &str, function: &Function) -> Result<Function> {
         let most = if name == "context" { self.limits.text } else { self.limits.trajectory } << 20;
         let make = || self.entries.raw_get::<Function>(name)?.call((function, most));
@@ -243,12 +244,12 @@ impl Vm {
         Ok((functions.raw_get("reset")?, functions.raw_get("step")?))
     }
 
-    /// The line where a function of the script is defined that is called, measured or not.
+    /// The line where a called function of the script is defined, measured or not.
     fn origin(&self, function: &Function) -> Option<String> {
         self.origins.borrow().get(&(function.to_pointer() as usize)).cloned().or_else(|| definition(function))
     }
 
-    /// The size of a table, which may have `most` bytes.
+    /// Measures a table, which may have at most `most` bytes.
     pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, most: usize) -> Result<Measured, Failure> {
         let size = self
             .entries
@@ -257,12 +258,12 @@ impl Vm {
         self.call_now(call, &size, (table, most))
     }
 
-    /// What the trajectories' states take, and how much of the machine's memory is something else that no collection
-    /// frees: tables that functions of the script keep for themselves. Above a quarter of the limit the machine is worn:
-    /// it should run what it has begun, and no more.
+    /// Whether more than a quarter of the memory limit is in use, besides the states of
+    /// trajectories, after a full collection: tables that functions of the script keep. Such a
+    /// machine should finish its trajectories and start no more.
     pub(crate) fn is_worn(&self) -> bool {
         let limit = self.memory_limit();
-        // Collecting takes time, so that it is done again only when there is more.
+        // Collecting takes time, so it is repeated only if memory use has grown.
         if self.lua.used_memory() < limit / 4 || self.lua.used_memory() < self.collected.get() + limit / 16 {
             return false;
         }
@@ -282,16 +283,16 @@ impl Vm {
         let used = self.lua.used_memory();
         let mut room = self.memory_limit();
         if call.entry.is_of_trajectory() {
-            // What is not collected yet counts as used and may be up to twice what is needed.
+            // Uncollected garbage counts as used and may be up to twice the live memory.
             room = room.min(used * 3 + (self.limits.trajectory.max(1) << 20));
         }
         call.room.set(room);
-        // Fails only without an allocator of mlua's own, which every machine here has.
+        // Fails only without an allocator of mlua, which every virtual machine here has.
         let _ = self.lua.set_memory_limit(room);
         Running { vm: self, call, before: Some(before), used, turn: self.slot.arm(call.cpu_left.get()) }
     }
 
-    /// Whether a call that waits holds more than its trajectory may.
+    /// Whether a waiting call holds more than its trajectory may.
     fn holds_too_much(&self, call: &Call) -> bool {
         let most = isize::try_from(self.limits.trajectory << 20).unwrap_or(isize::MAX);
         if !call.entry.is_of_trajectory() || call.held.get() <= most {
@@ -336,7 +337,8 @@ impl Vm {
                     described = described.hint(hint);
                 }
                 if is_memory(&error) {
-                    // What the failed call left behind goes now, so that other trajectories can go on.
+                    // Collects the failed call's memory now, so that other trajectories can
+                    // continue.
                     let _ = self.lua.gc_collect();
                     let own = call.entry.is_of_trajectory() && call.room.get() < self.memory_limit();
                     let mut error = if own { self.trajectory_error(entry) } else { self.memory_error(entry) };
@@ -349,7 +351,8 @@ impl Vm {
         }
     }
 
-    /// Collects what a call that was stopped has left, if the memory is nearly full: the next call would fail for it.
+    /// Collects the memory of a stopped call if the limit is near; otherwise the next call would
+    /// fail.
     fn collect_garbage(&self) {
         let limit = self.memory_limit();
         if self.lua.used_memory() > limit / 2 {
@@ -357,7 +360,8 @@ impl Vm {
         }
     }
 
-    /// A script may swallow the error of a refused allocation with `pcall`; what it holds is looked at again here.
+    /// A script may catch the error of a refused allocation with `pcall`; memory use is checked
+    /// again here.
     fn check_memory(&self, entry: &str) -> Result<(), Failure> {
         let limit = self.memory_limit();
         let nearly = limit - limit / 10;
@@ -371,7 +375,7 @@ impl Vm {
         Err(Failure::new(Status::ScriptLimit, self.memory_error(entry)))
     }
 
-    /// The error for a trajectory that needs too much.
+    /// The error for a trajectory that exceeds limits.trajectory.
     pub(crate) fn trajectory_error(&self, entry: &str) -> Error {
         let most = self.limits.trajectory;
         Error::new(Kind::Script, format!("{entry} needs more memory than limits.trajectory = {most} MiB"))
@@ -389,7 +393,7 @@ struct Running<'a> {
     vm: &'a Vm,
     call: &'a Call,
     before: Option<Rc<Call>>,
-    /// Bytes that the machine held.
+    /// Bytes in use before the call.
     used: usize,
     turn: Turn,
 }

@@ -59,14 +59,14 @@ fn logs_go_to_the_host() {
 #[test]
 fn habits_of_other_languages_get_a_hint() {
     for (habit, hint) in [
-        ("None", "Luau's word is `nil`"),
-        ("True", "Luau's word is `true`"),
+        ("None", "in Luau it is `nil`"),
+        ("True", "in Luau it is `true`"),
         ("len({})", "the length of a list or text is `#value`"),
         ("io.open('x')", "recipes reach files with r1.fs"),
-        ("'a' + 'b'", "texts are joined with `..`"),
-        ("1 + 'b'", "texts are joined with `..`"),
+        ("'a' + 'b'", "texts are concatenated with `..`"),
+        ("1 + 'b'", "texts are concatenated with `..`"),
         ("({}):append(1)", "r1.push(list, item) appends to a list"),
-        ("('a'):strip()", "is the text without spaces around it"),
+        ("('a'):strip()", "removes spaces around a text"),
         ("1 != 2", "~="),
         ("({ 1 })[0].content", "lists begin at 1"),
         ("({ 1 })[ 0 ] + 1", "lists begin at 1"),

@@ -282,18 +282,18 @@ fn more_than_the_budget_is_an_error_with_sizes() {
     env_error: context returned 167 tokens and its budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
       --> x.lua:13
         13 |           context = function(state) return state.messages end,
-      hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops what is oldest
+      hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops the oldest messages
     ");
     assert_snapshot!(told("function(state) return string.rep('word ', 400) end"), @"
     env_error: context returned 1601 tokens and its budget is 160: its text 1601
       --> x.lua:13
         13 |           context = function(state) return string.rep('word ', 400) end,
-      hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops what is oldest
+      hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops the oldest messages
     ");
     // What must be kept is too much: nobody's mistake.
     let long = ":keep_first(1):keep_last(9):drop_oldest_until(budget.tokens)";
     assert_snapshot!(told(&view(long)), @"
-    context_overflow: what the context keeps has 167 tokens and its budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
+    context_overflow: the messages that the context keeps have 167 tokens and the budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
       --> x.lua:13
         13 |           context = function(state, budget) return r1.context(state.messages):keep_first(1):keep_last(9):drop_oldest_until(budget.tokens) end,
       hint: keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context

@@ -238,12 +238,12 @@ fn globals_are_known_and_read_only() {
     assert_snapshot!(refused("count = 1"), @r#"
     assignment to global `count`
       --> x.lua:1
-      hint: write `local` before it; what must last goes into the env's state
+      hint: write `local` before it; keep data that must last in the environment's state
     "#);
     assert_snapshot!(refused("function reset() end"), @r#"
     assignment to global `reset`
       --> x.lua:1
-      hint: write `local` before it; what must last goes into the env's state
+      hint: write `local` before it; keep data that must last in the environment's state
     "#);
     assert_snapshot!(refused("print = 1"), @r#"
     attempt to modify a readonly table
@@ -322,7 +322,7 @@ fn errors_of_the_script_itself() {
       --> x.lua:1
     "#);
     assert_snapshot!(refused("math.random(3, 1)"), @r#"
-    math.random: nothing lies between 3 and 1
+    math.random: the range 3 to 1 is empty
       --> x.lua:1
     "#);
 }

@@ -136,7 +136,7 @@ fn what_is_wrong_with_an_index_is_said() {
       hint: did you mean `text`?
     ");
     insta::assert_snapshot!(refused("r1.text.index(corpus, { column = 'n' })"), @r"
-    r1.text.index: row 1 of c.jsonl: the column `n` is no text
+    r1.text.index: row 1 of c.jsonl: the column `n` is not text
       --> x.lua:2
     ");
     insta::assert_snapshot!(refused("r1.text.index({ 'a' }, { column = 'n' })"), @r"

@@ -1,6 +1,6 @@
 -- An error object whose __index does not end.
 -- expect: env_error
--- message: an error that is a table without a text
+-- message: an error value that is a table without text
 return {
   reset = function()
     local trap = function() while true do end end

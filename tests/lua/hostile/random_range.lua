@@ -1,6 +1,6 @@
 -- math.random with every odd range.
 -- expect: env_error
--- message: math.random: nothing lies between 5 and 1
+-- message: math.random: the range 5 to 1 is empty
 return {
   reset = function()
     math.random(-9007199254740992, 9007199254740992)
