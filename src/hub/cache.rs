@@ -13,6 +13,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use hf_hub::{Cache, Repo};
+
 use super::id::{ModelId, is_commit, is_path};
 use super::{DataFiles, Event, Watch, data, files};
 use crate::error::{Error, Kind, Result};
@@ -22,20 +24,20 @@ use crate::net;
 #[derive(Clone, Debug)]
 pub(super) struct Folder {
     root: PathBuf,
-    name: String,
+    repo: Repo,
 }
 
 impl Folder {
     pub(super) fn new(root: &Path, id: &ModelId) -> Self {
-        Self { root: root.to_owned(), name: format!("{}--{}", id.kind.plural(), id.name.replace('/', "--")) }
+        Self { root: root.to_owned(), repo: id.repo() }
     }
 
     fn path(&self) -> PathBuf {
-        self.root.join(&self.name)
+        self.root.join(self.repo.folder_name())
     }
 
     pub(super) fn snapshot(&self, commit: &str) -> PathBuf {
-        self.path().join("snapshots").join(commit)
+        Cache::new(self.root.clone()).repo(self.repo.clone()).pointer_path(commit)
     }
 
     pub(super) fn blob(&self, etag: &str) -> PathBuf {
@@ -107,7 +109,7 @@ impl Folder {
     /// Waits until no other process downloads this blob. The returned file holds the lock; `None`
     /// on a file system without locks.
     pub(super) fn lock(&self, etag: &str, watch: &Watch<'_>) -> Result<Option<File>> {
-        let path = self.root.join(".locks").join(&self.name).join(format!("{etag}.lock"));
+        let path = self.root.join(".locks").join(self.repo.folder_name()).join(format!("{etag}.lock"));
         let failed = |error: &io::Error| failed("lock", &path, error);
         fs::create_dir_all(path.parent().unwrap_or(&self.root)).map_err(|error| failed(&error))?;
         let file = File::options().create(true).append(true).open(&path).map_err(|error| failed(&error))?;

@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use hf_hub::{Repo, RepoType};
+
 use crate::error::{Error, Kind, Result};
 
 /// A model or dataset on the Hugging Face Hub: `ORG/NAME` or `NAME`, at a revision (branch, tag or
@@ -32,7 +34,7 @@ impl RepoKind {
         }
     }
 
-    /// The word in URLs and cache paths.
+    /// The word in URLs.
     pub(super) fn plural(self) -> &'static str {
         match self {
             Self::Model => "models",
@@ -103,6 +105,15 @@ impl ModelId {
     pub fn is_meant(text: &str) -> bool {
         let name = text.split('@').next().unwrap_or_default();
         name.split('/').count() == 2 && Self::parse(text).is_ok()
+    }
+
+    /// The repository as `hf-hub` names it, at this revision.
+    pub(super) fn repo(&self) -> Repo {
+        let kind = match self.kind {
+            RepoKind::Model => RepoType::Model,
+            RepoKind::Dataset => RepoType::Dataset,
+        };
+        Repo::with_revision(self.name.clone(), kind, self.revision.clone())
     }
 
     /// The path of its page.

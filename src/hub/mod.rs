@@ -109,7 +109,10 @@ impl Hub {
             Some(token) => Some(token),
             None if yes("HF_HUB_DISABLE_IMPLICIT_TOKEN") => None,
             // Most users have no such file.
-            None => std::fs::read_to_string(get("HF_TOKEN_PATH").map_or_else(|| home.join("token"), path)).ok(),
+            None => match get("HF_TOKEN_PATH").map(path) {
+                Some(file) => std::fs::read_to_string(file).ok(),
+                None => hf_hub::Cache::new(home.join("hub")).token(),
+            },
         };
         let token = token.map(|token| Token::new(&token)).transpose()?.flatten();
         let client = Client::new(READ_TIMEOUT)?;

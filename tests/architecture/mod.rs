@@ -87,6 +87,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("clap", &["cli"]),
     ("rustyline", &["cli"]),
     ("ureq", &["net"]),
+    ("hf_hub", &["hub"]),
     ("indicatif", &["telemetry"]),
     ("rhai", &["tools"]),
     ("minijinja", &["text"]),
