@@ -104,8 +104,9 @@ mod tests {
              └step 1           step 24"
         );
         let drawn = plot("x", &values, Plot { size: (24, 2), bounds: None, first: 7, unicode: false });
-        // NaN and constant values are accepted.
-        plot("x", &[f64::NAN, 1.0], Plot { size: (4, 2), bounds: None, first: 1, unicode: true });
+        // NaN leaves its column empty; a single value is drawn at half height.
+        let options = Plot { size: (4, 2), bounds: None, first: 1, unicode: true };
+        assert_eq!(plot("x", &[f64::NAN, 1.0], options), "");
         assert!(drawn.is_ascii() && drawn.ends_with("+step 7           step 30"), "{drawn}");
     }
 }

@@ -121,9 +121,13 @@ impl Bench {
 
 /// Anything, decided by the request's seed alone; the roots of groups go on for some steps.
 fn babble(request: &Request) -> (String, f32) {
-    let seed = request.seed;
-    let mixed = (seed.trajectory * 31 + u64::from(seed.step) * 17 + 5).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
-    let word = if seed.step > 2 && mixed.is_multiple_of(3) { "stop" } else { "say" };
+    reply(request.seed.trajectory, request.seed.step)
+}
+
+/// The reply of step `step` of the trajectory with this seed.
+fn reply(trajectory: u64, step: u32) -> (String, f32) {
+    let mixed = (trajectory * 31 + u64::from(step) * 17 + 5).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+    let word = if step > 2 && mixed.is_multiple_of(3) { "stop" } else { "say" };
     (format!("{word} {}", mixed % 10_000), -((mixed % 7) as f32))
 }
 
@@ -318,22 +322,18 @@ fn a_root_that_fails_for_good_has_no_branches() {
     assert_eq!(over.iter().filter(|conversation| **conversation == 0).count(), 1);
 }
 
-/// With as many roots as tries there is nothing new: the same trajectories as without trees.
 #[test]
-fn a_tree_without_branches_is_a_trajectory() {
+fn a_tree_without_branches_is_its_root() {
     let bench = Bench::new();
-    let specs = || (0..4).map(|group| bench.spec(group, 0));
-    let says = Says { renderer: Arc::clone(&bench.renderer), say: babble, log: Mutex::default() };
-    let policy: Arc<dyn Policy> = Arc::new(says);
-    let pool = Pool::new(&bench.script, &bench.renderer, &one()).unwrap();
-    let plain = pool.start(&policy, specs().collect(), &no_progress()).unwrap().finish().unwrap();
-    let (trees, ..) = bench.grow(specs().map(Tree::from).collect(), &one(), babble);
-    let told = |all: &[Trajectory]| -> Vec<_> { all.iter().map(|t| (t.id.clone(), t.steps.clone())).collect() };
-    let timeless = |mut all: Vec<Trajectory>| {
-        for step in all.iter_mut().flat_map(|t| &mut t.steps) {
-            step.prompt_ids.clear();
-        }
-        all
-    };
-    assert_eq!(told(&timeless(plain)), told(&timeless(trees)));
+    let trees = (0..4).map(|group| bench.tree(group, 0, BranchAt::Random, 1)).collect();
+    let (found, requests, _) = bench.grow(trees, &one(), babble);
+    assert_eq!(found.len(), 4);
+    for (group, trajectory) in found.iter().enumerate() {
+        let replies: Vec<String> = (0..6).map(|step| reply(group as u64 * 100, step).0).collect();
+        let end = replies.iter().position(|text| text.starts_with("stop")).map_or(6, |last| last + 1);
+        let texts: Vec<&str> = trajectory.steps.iter().map(|step| step.text.as_str()).collect();
+        assert_eq!(texts, replies[..end], "{}", trajectory.id);
+        assert_eq!((trajectory.id.as_str(), trajectory.fork.is_none()), (&*format!("1-{group}-0"), true));
+    }
+    assert_eq!(requests.len(), found.iter().map(|t| t.steps.len()).sum::<usize>(), "each step is sampled once");
 }
