@@ -101,6 +101,16 @@ pub enum Subject {
     File(#[serde(serialize_with = "lossy")] PathBuf),
     /// Trajectories of a rollout by their numbers, and the step in them; both from 0.
     Trajectories { numbers: Vec<u64>, step: Option<u64> },
+    /// A row of a file of data, from 0, and the column that is wrong.
+    Row {
+        #[serde(serialize_with = "lossy")]
+        file: PathBuf,
+        row: u64,
+        #[serde(default)]
+        field: Option<String>,
+    },
+    /// Tensors of a checkpoint by their names.
+    Tensors(Vec<String>),
     /// One of the examples that a program gives, from 1.
     Example(usize),
     /// A program that ended itself with this exit code.

@@ -278,8 +278,8 @@ pub(super) fn load(parameters: &mut Parameters, dir: &Path) -> Result<LoraConfig
         Ok(problems) if problems.is_empty() => {}
         other => {
             detach(parameters, false)?;
-            let problems = other?;
-            return Err(Error::new(ErrorKind::Model, format!("adapter and model disagree; {problems}"))
+            return Err(other?
+                .into_error("adapter and model disagree")
                 .at_path(&path)
                 .hint("load the model that the adapter was trained on"));
         }

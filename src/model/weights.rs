@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView, View};
 use tch::Tensor;
 
-use crate::error::{Error, Kind, Result, readable};
+use crate::error::{Error, Kind, Result, Subject, readable};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
@@ -25,7 +25,8 @@ pub(super) fn read(files: &[PathBuf], parameters: &[(String, Tensor)], ignored: 
     if problems.is_empty() {
         return Ok(());
     }
-    let error = Error::new(Kind::Model, format!("weights and config.json disagree; {problems}"))
+    let error = problems
+        .into_error("weights and config.json disagree")
         .hint("config.json and the weights must come from the same model");
     Err(match files.first() {
         Some(first) => error.at_path(first),
@@ -116,7 +117,7 @@ pub(super) fn read_files(
     files: &[PathBuf],
     parameters: &[(String, Tensor)],
     ignored: impl Fn(&str) -> bool,
-) -> Result<String> {
+) -> Result<Problems> {
     let _guard = tch::no_grad_guard();
     let mut wanted: HashMap<&str, &Tensor> = parameters.iter().map(|(name, tensor)| (name.as_str(), tensor)).collect();
     let (mut extra, mut misshapen) = (Vec::new(), Vec::new());
@@ -127,7 +128,8 @@ pub(super) fn read_files(
                     if shape(&view) == parameter.size() {
                         copy(name, &view, parameter).map_err(|error| error.at_path(path))?;
                     } else {
-                        misshapen.push(format!("{name} is {:?}, not {:?}", shape(&view), parameter.size()));
+                        let shapes = format!("{:?}, not {:?}", shape(&view), parameter.size());
+                        misshapen.push((name.to_owned(), shapes));
                     }
                 } else if !ignored(name) {
                     extra.push(name.to_owned());
@@ -138,12 +140,36 @@ pub(super) fn read_files(
     }
     let missing: Vec<String> =
         parameters.iter().map(|(name, _)| name).filter(|name| wanted.contains_key(name.as_str())).cloned().collect();
-    let problems: Vec<String> = [("missing", missing), ("not part of the model", extra), ("misshapen", misshapen)]
-        .into_iter()
-        .filter(|(_, names)| !names.is_empty())
-        .map(|(what, names)| format!("{what}: {}", shortened(names)))
-        .collect();
-    Ok(problems.join("; "))
+    Ok(Problems { missing, extra, misshapen })
+}
+
+/// How the tensors of files differ from the parameters of a model.
+#[derive(Debug)]
+pub(super) struct Problems {
+    missing: Vec<String>,
+    extra: Vec<String>,
+    /// Name and shapes.
+    misshapen: Vec<(String, String)>,
+}
+
+impl Problems {
+    pub(super) fn is_empty(&self) -> bool {
+        self.missing.is_empty() && self.extra.is_empty() && self.misshapen.is_empty()
+    }
+
+    /// An error about these tensors; `what` begins its message.
+    pub(super) fn into_error(self, what: &str) -> Error {
+        let Self { missing, extra, misshapen } = self;
+        let names = misshapen.iter().map(|(name, _)| name);
+        let all: Vec<String> = missing.iter().chain(&extra).chain(names).cloned().collect();
+        let misshapen = misshapen.into_iter().map(|(name, shapes)| format!("{name} is {shapes}")).collect();
+        let told: Vec<String> = [("missing", missing), ("not part of the model", extra), ("misshapen", misshapen)]
+            .into_iter()
+            .filter(|(_, names)| !names.is_empty())
+            .map(|(how, names)| format!("{how}: {}", shortened(names)))
+            .collect();
+        Error::new(Kind::Model, format!("{what}; {}", told.join("; "))).about(Subject::Tensors(all))
+    }
 }
 
 /// Writes the tensors to `dir`: one file, or shards of at most `most` bytes (at least one tensor

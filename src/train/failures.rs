@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::report::quoted;
 use super::setup::Training;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{ErrorRecord, Status, Trajectory};
 use crate::telemetry::{Mode, Reporter, counted};
 
@@ -121,6 +121,9 @@ impl Training {
         let step = self.state.step + 1;
         if failed > 0 && failed as f64 / trajectories.len() as f64 > self.session.settings.rollout.max_failure_rate {
             self.run.write_trajectories(step, self.state.policy_version, trajectories, &[])?;
+            if reporter.mode() == Mode::Json {
+                self.session.failures.tell(reporter, &format!("step {step}"), trajectories, &again);
+            }
             return Err(broken(trajectories, failed, again));
         }
         self.session.failures.tell(reporter, &format!("step {step}"), trajectories, again);
@@ -149,7 +152,10 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
     if causes.len() > 3 {
         text.extend([format!("\n  and {} other causes", causes.len() - 3)]);
     }
+    let numbers = (0_u64..).zip(trajectories).filter(|(_, own)| own.status.is_failure()).map(|(number, _)| number);
+    let subject = Subject::Trajectories { numbers: numbers.collect(), step: None };
     Error::new(Kind::Env, text)
+        .about(subject)
         .hint("mend the script and start again with --resume; rollout.max_failure_rate sets the limit")
 }
 

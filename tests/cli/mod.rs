@@ -18,6 +18,7 @@ mod infer;
 mod infer_stop;
 mod infer_trouble;
 mod install;
+mod json_errors;
 mod learning;
 mod logprobs;
 mod lua;

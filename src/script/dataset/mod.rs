@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value as Json};
 
 use crate::config::DataFormat;
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::store::{ArrowFile, Table};
 pub(crate) use find::find;
 use lines::Lines;
@@ -89,6 +89,12 @@ impl Dataset {
         }
     }
 
+    /// A row as the subject of an error.
+    pub(crate) fn subject(&self, index: u64) -> Option<Subject> {
+        let (file, row) = self.file(index)?;
+        Some(Subject::Row { file: file.path.clone(), row, field: None })
+    }
+
     fn file(&self, index: u64) -> Option<(&File, u64)> {
         let at = self.files.partition_point(|file| file.first <= index).checked_sub(1)?;
         let file = self.files.get(at).filter(|_| index < self.rows)?;
@@ -101,11 +107,13 @@ impl Dataset {
             let error = Error::new(Kind::Data, format!("there is no row {index}; the dataset has {}", self.rows));
             return Err(self.files.first().map_or(error.clone(), |file| error.at_path(&file.path)));
         };
-        let mut fields = file.row(within)?;
+        let about = |field| Subject::Row { file: file.path.clone(), row: within, field };
+        let mut fields = file.row(within).map_err(|error| error.about(about(None)))?;
         for (name, column) in &self.columns {
             let Some(value) = take(&mut fields, column) else {
                 let known: Vec<&str> = fields.keys().map(String::as_str).collect();
                 return Err(Error::new(Kind::Data, format!("the row has no column `{column}`"))
+                    .about(about(Some(column.clone())))
                     .at(self.place(index))
                     .hint(suggest(column, known)));
             };

@@ -133,7 +133,14 @@ impl Worker {
             }
         }
         let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_));
-        let placed = |error: Error| error.at(self.place_of_row(split, index));
+        let placed = |error: Error| {
+            let dataset = self.script.dataset(split, &named).ok().flatten();
+            let error = match dataset.and_then(|dataset| dataset.subject(within)) {
+                Some(subject) => error.about(subject),
+                None => error,
+            };
+            error.at(self.place_of_row(split, index))
+        };
         columns::decode(&mut row).map_err(|why| placed(Error::new(Kind::Data, why)))?;
         let own_reset = supervised || self.envs.of(split, &row).map_err(placed)?.env.own_reset;
         if supervised && !Demonstration::is_supported(&row) {
@@ -158,12 +165,8 @@ impl Worker {
             if !matches!(named.source, Source::Generated { .. } | Source::Rows(_)) {
                 hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
             }
-            return Err(Error::new(
-                Kind::Data,
-                format!("the row has no column {wanted}, which the default reset needs"),
-            )
-            .at(self.place_of_row(split, index))
-            .hint(hint));
+            let message = format!("the row has no column {wanted}, which the default reset needs");
+            return Err(placed(Error::new(Kind::Data, message)).hint(hint));
         }
         Ok(row)
     }

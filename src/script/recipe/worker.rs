@@ -25,12 +25,13 @@ use crate::script::runtime::messages;
 use crate::script::runtime::place::{at_definition, definition};
 use crate::script::runtime::record::Record;
 use crate::script::runtime::results::{Outcome, Reward, StepResult, reward, step_result};
+use crate::script::runtime::size::Size;
 use crate::script::runtime::state::State;
-use crate::script::runtime::vm::{Measured, Vm};
+use crate::script::runtime::vm::Vm;
 use crate::text::{FormatChoice, Renderer};
 
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
-type Stepped = (Value, Option<f64>, bool, Measured);
+type Stepped = (Value, Option<f64>, bool, Size);
 
 /// One virtual machine with a script in it. Stays on its thread; its calls may run interleaved.
 ///
@@ -122,7 +123,7 @@ impl Worker {
         let call = Call::of_trajectory(Entry::Reset, (seed, 0), &self.vm.limits, own);
         let convert = |json: &Json| convert::from_json(&self.vm.lua, json).map_err(|error| host_failure(&error));
         let input = (convert(task)?, convert(&Json::Object(env.kwargs.clone()))?);
-        let (value, size): (Value, Measured) =
+        let (value, size): (Value, Size) =
             self.vm.call(&call, &reset.measured, input).await.map_err(|failure| with_columns(failure, task))?;
         let Value::Table(table) = value else {
             let message = format!("reset returned {}; it must return the state, a table", kind(&value));
@@ -135,20 +136,16 @@ impl Worker {
     }
 
     /// The size of the state that a call left, which must be plain data and not too much of it.
-    pub(crate) fn sized(&self, size: Measured, call: &Call, function: &Function) -> Result<usize, Failure> {
-        if let (Some(bytes), ..) = size {
-            return Ok(bytes);
-        }
+    pub(crate) fn sized(&self, size: Size, call: &Call, function: &Function) -> Result<usize, Failure> {
         let place = at_definition(function, "");
         match size {
-            (_, Some(why), _) if why == "large" => {
-                let error = self.vm.trajectory_error(call.function());
-                let message = format!("the state after {}", error.message.replace("needs more memory", "is more"));
-                Err(Failure::new(Status::ScriptLimit, Error { message, place: place.place, ..error }))
+            Size::Bytes(bytes) => Ok(bytes),
+            Size::TooLarge => {
+                let error = self.vm.over_trajectory(&format!("the state after {} is more", call.function()));
+                Err(Failure::new(Status::ScriptLimit, Error { place: place.place, ..error }))
             }
-            (_, why, path) => {
-                let path = convert::short(&path.unwrap_or_default()).to_owned();
-                let message = format!("state{path} {}", why.unwrap_or_default());
+            Size::NotPlain { what, path } => {
+                let message = format!("state{} {what}", convert::short(&path));
                 let error = Error { message, ..place }.hint("a state is plain data: text, numbers, booleans, tables");
                 Err(Failure::new(Status::EnvError, error))
             }
@@ -182,7 +179,7 @@ impl Worker {
             };
         };
         let call = self.call_of(Entry::Observe, state);
-        let (value, size): (Value, Measured) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
+        let (value, size): (Value, Size) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
         self.shown(size, &context.own)?;
         let (observation, least) = self.observation(&value).map_err(|why| broken(&context.own, why))?;
         if least && let Some(renderer) = env.renderer.as_ref().or(self.vm.host.renderer.as_ref()) {
@@ -193,15 +190,14 @@ impl Worker {
     }
 
     /// Refuses an observation that is too large to be read.
-    fn shown(&self, size: Measured, function: &Function) -> Result<(), Failure> {
+    fn shown(&self, size: Size, function: &Function) -> Result<(), Failure> {
         let most = self.vm.limits.text;
         match size {
-            (Some(bytes), ..) if bytes <= most << 20 => Ok(()),
-            (None, Some(why), path) if why != "large" => {
-                let path = path.unwrap_or_default();
-                Err(broken(function, format!("the observation{} {why}", convert::short(&path))))
+            Size::Bytes(bytes) if bytes <= most << 20 => Ok(()),
+            Size::NotPlain { what, path } => {
+                Err(broken(function, format!("the observation{} {what}", convert::short(&path))))
             }
-            _ => {
+            Size::Bytes(_) | Size::TooLarge => {
                 let error =
                     at_definition(function, format!("the observation has more text than limits.text = {most} MiB"));
                 Err(Failure::new(
@@ -437,7 +433,7 @@ impl Worker {
 
 /// A failure of a function that reads a task: a column that is not there is the commonest cause.
 fn with_columns(mut failure: Failure, task: &Json) -> Failure {
-    if failure.status == Status::EnvError && failure.error.message.contains("nil") {
+    if failure.status == Status::EnvError && failure.of_nil {
         let known: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
         failure.error = failure.error.hint(format!("the task's columns: {}", rows::names(&known)));
     }

@@ -24,6 +24,7 @@ pub(crate) mod sandbox;
 pub(crate) mod services;
 pub(crate) mod shared_calls;
 pub(crate) mod show;
+pub(crate) mod size;
 pub(crate) mod source_map;
 pub(crate) mod sources;
 pub(crate) mod state;

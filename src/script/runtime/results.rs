@@ -62,10 +62,7 @@ pub(crate) fn flow_result(value: &Value) -> Result<StepResult, String> {
                         truncated = true"
                 .to_owned());
         }
-        Value::Table(_) => step_result(value).map_err(|why| match why.strip_prefix("step") {
-            Some(rest) => format!("flow{rest}"),
-            None => why,
-        })?,
+        Value::Table(_) => result_of("flow", value)?,
         other => return Err(format!("the flow returned {}; it must return a number, a table or nothing", kind(other))),
     };
     result.done = result.done || !result.truncated;
@@ -73,28 +70,33 @@ pub(crate) fn flow_result(value: &Value) -> Result<StepResult, String> {
 }
 
 pub(crate) fn step_result(value: &Value) -> Result<StepResult, String> {
+    result_of("step", value)
+}
+
+/// What a function of that name returned.
+fn result_of(function: &str, value: &Value) -> Result<StepResult, String> {
     let Value::Table(table) = value else {
-        return Err(format!("step returned {}; it must return {{ reward = …, done = … }}", kind(value)));
+        return Err(format!("{function} returned {}; it must return {{ reward = …, done = … }}", kind(value)));
     };
     let mut result = StepResult::default();
     each(table, |name, value| {
         match name {
-            "reward" => result.reward = number("step: reward", value)?,
+            "reward" => result.reward = number(&format!("{function}: reward"), value)?,
             "done" | "truncated" => match value {
                 Value::Boolean(done) if name == "done" => result.done = *done,
                 Value::Boolean(truncated) => result.truncated = *truncated,
-                other => return Err(format!("step: {name} is {}; it must be true or false", kind(other))),
+                other => return Err(format!("{function}: {name} is {}; it must be true or false", kind(other))),
             },
             "parts" => match value {
                 Value::Table(parts) => each(parts, |name, value| {
-                    result.parts.insert(name.to_owned(), number(&format!("step: part `{name}`"), value)?);
+                    result.parts.insert(name.to_owned(), number(&format!("{function}: part `{name}`"), value)?);
                     Ok(())
                 })?,
-                other => return Err(format!("step: parts is {}; it must be a table of numbers", kind(other))),
+                other => return Err(format!("{function}: parts is {}; it must be a table of numbers", kind(other))),
             },
             other => {
                 let help = suggest(other, ["reward", "done", "truncated", "parts"]);
-                return Err(format!("step returned the unknown field `{other}` ({help})"));
+                return Err(format!("{function} returned the unknown field `{other}` ({help})"));
             }
         }
         Ok(())

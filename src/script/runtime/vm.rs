@@ -20,6 +20,7 @@ use super::place::definition;
 use super::require::Loader;
 use super::resource::{Resource, Spec};
 use super::sandbox;
+use super::size::Size;
 use super::sources::{Module, Sources};
 use super::state::StateBytes;
 use super::suspended::Suspended;
@@ -30,9 +31,6 @@ use crate::mdp::Status;
 
 /// CPU seconds for loading a script; its own limits are not known yet.
 const LOAD_CPU: f64 = if cfg!(test) { 0.1 } else { 5.0 };
-
-/// What `lua/measure.lua` adds to an answer: the size in bytes, or what is wrong and where.
-pub(crate) type Measured = (Option<usize>, Option<String>, Option<String>);
 
 pub(crate) struct Vm {
     pub(crate) lua: Lua,
@@ -250,7 +248,7 @@ impl Vm {
     }
 
     /// Measures a table, which may have at most `most` bytes.
-    pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, most: usize) -> Result<Measured, Failure> {
+    pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, most: usize) -> Result<Size, Failure> {
         let size = self
             .entries
             .raw_get::<Function>("size")
@@ -375,10 +373,16 @@ impl Vm {
         Err(Failure::new(Status::ScriptLimit, self.memory_error(entry)))
     }
 
-    /// The error for a trajectory that exceeds limits.trajectory.
-    pub(crate) fn trajectory_error(&self, entry: &str) -> Error {
+    fn trajectory_error(&self, entry: &str) -> Error {
+        self.over_trajectory(&format!("{entry} needs more memory"))
+    }
+
+    /// The error for a trajectory that exceeds limits.trajectory; `what` is such as "step needs more
+    /// memory".
+    pub(crate) fn over_trajectory(&self, what: &str) -> Error {
         let most = self.limits.trajectory;
-        Error::new(Kind::Script, format!("{entry} needs more memory than limits.trajectory = {most} MiB"))
+        Error::new(Kind::Script, format!("{what} than limits.trajectory = {most} MiB"))
+            .about_setting("limits.trajectory")
             .hint("the limit is for one trajectory: its state, and what a call adds to the worker's memory")
     }
 

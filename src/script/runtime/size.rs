@@ -1,0 +1,28 @@
+//! The size of plain data, as `lua/measure.lua` measures it.
+
+use mlua::{FromLuaMulti, Lua, MultiValue};
+
+/// How large a value of the script is when it is written out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Size {
+    Bytes(usize),
+    /// More than the limit that it was measured against.
+    TooLarge,
+    /// Not plain data: what is there instead, and where in the value.
+    NotPlain {
+        what: String,
+        path: String,
+    },
+}
+
+impl FromLuaMulti for Size {
+    fn from_lua_multi(values: MultiValue, lua: &Lua) -> mlua::Result<Self> {
+        let (bytes, what, path): (Option<usize>, Option<String>, Option<String>) =
+            FromLuaMulti::from_lua_multi(values, lua)?;
+        Ok(match (bytes, what) {
+            (Some(bytes), _) => Self::Bytes(bytes),
+            (None, Some(what)) if what != "large" => Self::NotPlain { what, path: path.unwrap_or_default() },
+            (None, _) => Self::TooLarge,
+        })
+    }
+}

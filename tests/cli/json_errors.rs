@@ -1,0 +1,81 @@
+//! The fields of errors with `--json`: kind, message, subject, place, hint.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use super::run_files::json_lines;
+use super::{directory, r1, succeed};
+
+const RECIPE: &str = r#"
+return r1.recipe {
+  env = r1.env { format = "retool", max_steps = 1 },
+  reward = function(state, outcome) return #outcome.text % 2 end,
+  policy = { model = "model" },
+  data = { train = { rows = { { prompt = "a" }, { prompt = "b" } } } },
+  sampling = { max_new_tokens = 4 },
+  trainer = r1.grpo { steps = 1, groups_per_step = 2, group_size = 2, lr = 1e-3 },
+}
+"#;
+
+/// The objects that a failing command prints, the error last.
+fn failing(dir: &std::path::Path, args: &[&str]) -> Vec<Value> {
+    let output = r1(dir, &[args, &["--json"]].concat()).output().unwrap();
+    assert!(!output.status.success(), "{args:?}");
+    let events = json_lines(std::str::from_utf8(&output.stdout).unwrap());
+    let last = events.last().unwrap();
+    assert_eq!((&last["event"], last["exit_code"].as_i64()), (&json!("error"), output.status.code().map(i64::from)));
+    events
+}
+
+fn error(dir: &std::path::Path, args: &[&str]) -> Value {
+    failing(dir, args).pop().unwrap()
+}
+
+#[test]
+fn a_setting_and_a_row_are_the_subjects_of_their_errors() {
+    let dir = directory(&[("a.lua", RECIPE), ("bad.jsonl", "{\"prompt\": \"x\"}\n{\"prompt\": ")], true);
+    let unknown = error(dir.path(), &["run", "a.lua", "trainer.lrr=1"]);
+    assert_eq!((&unknown["kind"], &unknown["subject"]), (&json!("usage"), &json!({ "setting": "trainer.lrr" })));
+    let broken = error(dir.path(), &["run", "a.lua", "data.train=bad.jsonl"]);
+    assert_eq!((&broken["kind"], &broken["place"]), (&json!("data"), &json!("bad.jsonl:2")));
+    assert_eq!(broken["subject"], json!({ "row": { "file": "bad.jsonl", "row": 1, "field": null } }));
+    fs::write(dir.path().join("bad.jsonl"), "{\"promt\": \"x\"}\n").unwrap();
+    let lacking = error(dir.path(), &["run", "a.lua", "data.train=bad.jsonl"]);
+    assert_eq!(lacking["subject"]["row"]["row"], 0, "{lacking}");
+    assert!(lacking["hint"].as_str().unwrap().contains("promt"), "{lacking}");
+}
+
+#[test]
+fn missing_tensors_are_named_as_data() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let path = dir.path().join("model/model.safetensors");
+    let bytes = fs::read(&path).unwrap();
+    let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
+    let header = std::str::from_utf8(&bytes[8..8 + length]).unwrap();
+    // Names of the same length, so that nothing else moves.
+    let renamed = header.replace("model.norm.weight", "model.norn.weight");
+    assert_ne!(renamed, header);
+    fs::write(&path, [&bytes[..8], renamed.as_bytes(), &bytes[8 + length..]].concat()).unwrap();
+    let error = error(dir.path(), &["run", "a.lua", "seed=3"]);
+    assert_eq!((&error["kind"], &error["exit_code"]), (&json!("model"), &json!(5)));
+    assert_eq!(error["subject"], json!({ "tensors": ["model.norm.weight", "model.norn.weight"] }));
+    assert!(error["place"].as_str().unwrap().ends_with("model.safetensors"), "{error}");
+}
+
+#[test]
+fn an_error_of_the_script_that_ends_a_run_has_its_fields() {
+    let step = "max_steps = 1, step = function(state, action)\n    error(\"no step\")\n  end }";
+    let dir = directory(&[("a.lua", &RECIPE.replace("max_steps = 1 }", step))], true);
+    let events = failing(dir.path(), &["run", "a.lua", "seed=3", "eval.before=false"]);
+    let failure = events.iter().find(|event| event["event"] == "failure").unwrap();
+    let fields = &failure["error_fields"];
+    assert_eq!((&fields["message"], &fields["place"]), (&json!("no step"), &json!("a.lua:4")), "{failure}");
+    assert_eq!((&fields["kind"], &failure["count"]), (&json!("script"), &json!(4)));
+    let last = events.last().unwrap();
+    assert_eq!(last["subject"], json!({ "trajectories": { "numbers": [0, 1, 2, 3], "step": null } }), "{last}");
+    // The same from the file.
+    let program = "local one = r1.store.trajectories('a', 1)[1]
+        return { one.error_fields.message, one.error_fields.place, one.error ~= nil }";
+    assert_eq!(succeed(dir.path(), &["lua", "-e", program]).trim(), r#"["no step","a.lua:4",true]"#);
+}
