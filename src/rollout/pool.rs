@@ -4,7 +4,7 @@
 //! group is a single comparison, and all its members run on the generation that its first member found.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -57,6 +57,7 @@ pub(super) struct Batch {
     pub(super) policy: Arc<dyn Policy>,
     pub(super) progress: Progress,
     pub(super) retries: usize,
+    pub(super) stop: Arc<AtomicBool>,
 }
 
 impl Batch {
@@ -158,6 +159,7 @@ impl Pool {
     /// policy handle is dropped with the last trajectory.
     pub fn start(&self, policy: &Arc<dyn Policy>, trees: Vec<impl Into<Tree>>, progress: &Progress) -> Result<Pending> {
         let (reply, results) = mpsc::unbounded_channel();
+        let stop = Arc::new(AtomicBool::new(false));
         let mut expected = 0;
         let batch = Arc::new(Batch {
             current: Arc::clone(&self.current),
@@ -165,13 +167,14 @@ impl Pool {
             policy: Arc::clone(policy),
             progress: Arc::clone(progress),
             retries: self.retries,
+            stop: Arc::clone(&stop),
         });
         for (index, tree) in trees.into_iter().map(Into::into).enumerate() {
             expected += tree.size();
             let job = Job { tree, batch: Arc::clone(&batch), reply: reply.clone() };
             self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| gone())?;
         }
-        Ok(Pending { results, expected })
+        Ok(Pending { results, stop, expected })
     }
 }
 
@@ -206,10 +209,16 @@ impl Drop for Pool {
 /// Trajectories on their way.
 pub struct Pending {
     results: mpsc::UnboundedReceiver<Result<Trajectory>>,
+    stop: Arc<AtomicBool>,
     expected: usize,
 }
 
 impl Pending {
+    /// A flag that ends what has not started yet (Ctrl-C).
+    pub fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.stop)
+    }
+
     /// Waits for all of them; ordered by group and sample. The first fatal error wins.
     pub fn finish(mut self) -> Result<Vec<Trajectory>> {
         let mut trajectories = Vec::new();

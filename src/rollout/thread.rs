@@ -177,6 +177,9 @@ async fn retrying(
 ) -> Result<Trajectory> {
     let mut retries = 0;
     loop {
+        if batch.stop.load(Ordering::Relaxed) {
+            return Err(Error::new(Kind::Interrupted, "stopped"));
+        }
         let worker = machines.worker(generation)?;
         let made = make(Rc::clone(&worker), spec.retry(retries)).await?;
         machines.rest(generation, &worker);
