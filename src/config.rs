@@ -1,7 +1,7 @@
 //! Typed settings of a recipe with their defaults: the script's table, overridden by `key=value`
 //! arguments.
 //!
-//! All settings are plain data read with serde; unknown keys are refused. Functions of a recipe
+//! Each table is declared once with `section!` (crate::schema); unknown keys are refused. Functions of a recipe
 //! (reset, step, context, reward, row generators) stay in the script's VM.
 
 mod branch;
@@ -11,10 +11,12 @@ mod env;
 mod learner;
 mod loss_graph;
 mod reference;
+mod refusal;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
+use serde_json::Value as Json;
 
 pub use branch::{Branch, BranchAt};
 pub use data::{
@@ -27,59 +29,91 @@ pub use learner::{
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 
-pub use reference::{Range, Setting, check_ranges, settings};
+pub use reference::{Range, check_ranges, settings};
 
 use crate::mdp::Sampling;
-use crate::units;
+use crate::schema::{Field, KiB, MiB, Misfit, Reload, Section, Setting, Time, choices, fields_of, join, section};
 
-/// All settings of a recipe.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// Run name; the script's file stem when empty.
-    pub name: String,
-    /// Seed of every random stream.
-    pub seed: u64,
-    pub policy: PolicySettings,
-    pub data: DataSettings,
-    pub sampling: Sampling,
-    pub env: EnvSettings,
-    /// Named environments; each row selects one with its column `env`. The section `env` is then
-    /// unused.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub envs: BTreeMap<String, EnvSettings>,
-    pub rollout: RolloutSettings,
-    pub trainer: Trainer,
-    pub eval: EvalSettings,
-    pub checkpoint: CheckpointSettings,
-    pub limits: Limits,
-    /// Supervised fine-tuning that `r1 run` runs once before reinforcement learning. Its result is
-    /// both the initial policy and the reference policy.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cold_start: Option<Box<Settings>>,
-    /// External access of the script: `http`, `http:HOST`, `process`, `fs:DIR` …
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub needs: Vec<String>,
+section! {
+    /// All settings of a recipe.
+    pub struct Settings: "" {
+        /// Name of the run and of its directory; the file name of the script if empty.
+        name: String = String::new(), restart();
+        /// Seed of every random stream: the same seed gives the same run.
+        seed: u64 = 0, range("≥ 0"), restart();
+        /// Which model is trained.
+        policy: PolicySettings = PolicySettings::default(), restart();
+        /// Where tasks come from.
+        data: DataSettings = DataSettings::default(), restart();
+        /// How replies are sampled in training.
+        sampling: Sampling = Sampling::default();
+        /// The environment of a recipe with one.
+        env: EnvSettings = EnvSettings::default();
+        /// Named environments, each with the settings of env; rows select one with their column
+        /// env. env is then unused.
+        #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+        envs: BTreeMap<String, EnvSettings> = BTreeMap::new();
+        /// How trajectories are run.
+        rollout: RolloutSettings = RolloutSettings::default();
+        /// How to train.
+        trainer: Trainer = Trainer::Grpo(Learner::default());
+        /// Evaluation on data.eval.
+        eval: EvalSettings = EvalSettings::default();
+        /// Checkpoints and the exported model.
+        checkpoint: CheckpointSettings = CheckpointSettings::default();
+        /// Limits of the script.
+        limits: Limits = Limits::default();
+        /// A recipe with r1.sft that r1 run runs once before reinforcement learning; override its
+        /// settings with cold_start.KEY (docs/sft.md).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        cold_start: Option<Box<Settings>> = None, restart();
+        /// External access of the script: "http", "http:HOST", "process:NAME", "fs:DIR".
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        needs: Vec<String> = Vec::new(), restart();
+    }
 }
 
-impl Default for Settings {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            seed: 0,
-            policy: PolicySettings::default(),
-            data: DataSettings::default(),
-            sampling: Sampling::default(),
-            env: EnvSettings::default(),
-            envs: BTreeMap::new(),
-            rollout: RolloutSettings::default(),
-            trainer: Trainer::Grpo(Learner::default()),
-            eval: EvalSettings::default(),
-            checkpoint: CheckpointSettings::default(),
-            limits: Limits::default(),
-            cold_start: None,
-            needs: Vec::new(),
-        }
+/// `cold_start`: a recipe in a recipe.
+impl Field for Box<Settings> {
+    type Value = Self;
+
+    fn kind() -> String {
+        "table".to_owned()
+    }
+
+    fn lua() -> String {
+        "Recipe".to_owned()
+    }
+
+    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
+        Settings::read(key, json, None).map(Self::new)
+    }
+}
+
+/// `envs`: a section for each environment.
+impl Field for BTreeMap<String, EnvSettings> {
+    type Value = Self;
+
+    fn kind() -> String {
+        "table".to_owned()
+    }
+
+    fn lua() -> String {
+        "{[string]: Env}".to_owned()
+    }
+
+    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
+        let env = |(name, env): (&String, &Json)| Ok((name.clone(), EnvSettings::read(&join(key, name), env, None)?));
+        fields_of(key, json)?.iter().map(env).collect()
+    }
+
+    /// Environments that are new wait for a restart, as do those that are gone.
+    fn reloaded(_: Reload, old: &Self, new: &Self) -> Self {
+        let env = |(name, old): (&String, &EnvSettings)| {
+            let new = new.get(name).unwrap_or(old);
+            (name.clone(), <EnvSettings as Section>::reloaded(old, new))
+        };
+        old.iter().map(env).collect()
     }
 }
 
@@ -93,147 +127,114 @@ impl Settings {
     }
 }
 
-/// The model, its type and device.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PolicySettings {
-    /// A directory in Hugging Face layout, a Hub id (`Qwen/Qwen2.5-1.5B-Instruct`), or `r1-nano`,
-    /// the embedded model.
-    pub model: String,
-    /// Base model of an adapter. Empty: the base model in `adapter_config.json`.
-    pub base: String,
-    /// `auto` (f32 on CPU, bf16 on CUDA), `f32` or `bf16`.
-    pub dtype: Dtype,
-    /// `auto`, `cpu` or `cuda`.
-    pub device: DeviceChoice,
-    /// Maximum length of prompt plus response, tokens; 0 is the model's limit.
-    pub max_context: usize,
-    /// Records decode steps as CUDA graphs: one launch per step, at the cost of some memory.
-    pub cuda_graphs: bool,
-    /// Variables of the chat template (transformers' `chat_template_kwargs`), such as
-    /// `enable_thinking = false`.
-    pub template_kwargs: serde_json::Map<String, serde_json::Value>,
-    /// Initialises a new model instead of loading one (supervised training from scratch).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub init: Option<InitModel>,
-    /// Trains a low-rank adapter; the base weights are frozen.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub lora: Option<LoraSettings>,
-}
-
-impl Default for PolicySettings {
-    fn default() -> Self {
-        Self {
-            model: "r1-nano".to_owned(),
-            base: String::new(),
-            dtype: Dtype::Auto,
-            device: DeviceChoice::Auto,
-            max_context: 0,
-            cuda_graphs: true,
-            template_kwargs: serde_json::Map::new(),
-            init: None,
-            lora: None,
-        }
+section! {
+    /// The model, its type and device.
+    pub struct PolicySettings: "policy.", restart() {
+        /// The model: a directory in Hugging Face layout, a Hub id (ORG/NAME or ORG/NAME@REVISION), or
+        /// r1-nano.
+        model: String = "r1-nano".to_owned();
+        /// Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the one in
+        /// adapter_config.json.
+        base: String = String::new();
+        /// Type of the weights in memory; auto is f32 on the CPU and bf16 on CUDA.
+        dtype: Dtype = Dtype::Auto;
+        /// Device of the model; auto is CUDA if available.
+        device: DeviceChoice = DeviceChoice::Auto;
+        /// Longest prompt plus response; 0 is the model's limit.
+        max_context: usize = 0, unit("tokens"), range("≥ 0");
+        /// Records decode steps as CUDA graphs: one launch per step, at the cost of some memory. CUDA
+        /// only.
+        cuda_graphs: bool = true;
+        /// Variables of the chat template, such as enable_thinking (chat_template_kwargs in
+        /// transformers).
+        template_kwargs: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
+        /// Initialises a new Qwen2 model and trains a tokenizer on the recipe's text instead of loading
+        /// them (r1 sft).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        init: Option<InitModel> = None;
+        /// Trains a low-rank adapter (LoRA, arXiv:2106.09685); the base weights are frozen.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lora: Option<LoraSettings> = None;
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Dtype {
-    Auto,
-    F32,
-    Bf16,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum DeviceChoice {
-    Auto,
-    Cpu,
-    Cuda,
-}
-
-/// A Qwen2 model with fresh weights and a tokenizer trained on the recipe's own text.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct InitModel {
-    pub hidden_size: usize,
-    pub intermediate_size: usize,
-    pub num_hidden_layers: usize,
-    pub num_attention_heads: usize,
-    pub num_key_value_heads: usize,
-    pub max_position_embeddings: usize,
-    pub rope_theta: f64,
-    /// Byte-level BPE vocabulary, special tokens included.
-    pub vocab_size: usize,
-    /// Special tokens in addition to ChatML's, one id each.
-    pub special_tokens: Vec<String>,
-    /// Number of rows of `data.train` that the tokenizer is trained on.
-    pub tokenizer_rows: usize,
-}
-
-impl Default for InitModel {
-    fn default() -> Self {
-        Self {
-            hidden_size: 192,
-            intermediate_size: 512,
-            num_hidden_layers: 4,
-            num_attention_heads: 4,
-            num_key_value_heads: 2,
-            max_position_embeddings: 1024,
-            rope_theta: 10_000.0,
-            vocab_size: 512,
-            special_tokens: Vec::new(),
-            tokenizer_rows: 4000,
-        }
+choices! {
+    pub enum Dtype {
+        Auto = "auto",
+        F32 = "f32",
+        Bf16 = "bf16",
     }
 }
 
-/// A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an existing
-/// adapter (`policy.model` is its directory) does not need this.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LoraSettings {
-    /// Rank of the adapter.
-    pub rank: usize,
-    /// The adapter is scaled by `alpha / rank`, or by `alpha / sqrt(rank)` if `rank_stabilized`.
-    pub alpha: f64,
-    /// Scales by the square root of the rank (arXiv:2312.03732).
-    pub rank_stabilized: bool,
-    /// Projections with an adapter, by the end of their names.
-    pub targets: Vec<String>,
-}
-
-impl Default for LoraSettings {
-    fn default() -> Self {
-        let targets = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
-        Self { rank: 16, alpha: 32.0, rank_stabilized: false, targets: targets.map(str::to_owned).to_vec() }
+choices! {
+    pub enum DeviceChoice {
+        Auto = "auto",
+        Cpu = "cpu",
+        Cuda = "cuda",
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RolloutSettings {
-    /// Trajectories in flight at once.
-    pub concurrency: usize,
-    /// Script worker threads; 0 is one per four cores.
-    pub workers: usize,
-    /// Maximum number of retries of a failed trajectory, each in a fresh environment with another
-    /// random stream. Failures that would recur are not retried.
-    pub retries: usize,
-    /// Fraction of failed trajectories in a step above which the run stops.
-    pub max_failure_rate: f64,
+section! {
+    /// A Qwen2 model with fresh weights and a tokenizer trained on the recipe's own text.
+    pub struct InitModel: "policy.init.", restart() {
+        /// Width of the hidden states.
+        hidden_size: usize = 192, range("≥ 1");
+        /// Width of the MLP.
+        intermediate_size: usize = 512, range("≥ 1");
+        /// Number of layers.
+        num_hidden_layers: usize = 4, range("≥ 1");
+        /// Query heads per layer.
+        num_attention_heads: usize = 4, range("≥ 1");
+        /// Key-value heads per layer; divides the number of query heads.
+        num_key_value_heads: usize = 2, range("≥ 1");
+        /// Longest prompt plus response.
+        max_position_embeddings: usize = 1024, unit("tokens"), range("≥ 1");
+        /// Base of the rotary embedding.
+        rope_theta: f64 = 10_000.0, range("> 0");
+        /// Size of the byte-level BPE vocabulary, special tokens included.
+        vocab_size: usize = 512, unit("tokens"), range("≥ 256 + special tokens");
+        /// Special tokens in addition to ChatML's, one id each.
+        special_tokens: Vec<String> = Vec::new();
+        /// Rows of data.train that the tokenizer is trained on.
+        tokenizer_rows: usize = 4000, unit("rows"), range("≥ 1");
+    }
 }
 
-impl Default for RolloutSettings {
-    fn default() -> Self {
-        Self { concurrency: 128, workers: 0, retries: 1, max_failure_rate: 0.5 }
+/// All matrices of attention and MLP.
+const LORA_TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+
+section! {
+    /// A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an existing
+    /// adapter (`policy.model` is its directory) does not need this.
+    pub struct LoraSettings: "policy.lora.", restart() {
+        /// Rank of the adapter.
+        rank: usize = 16, range("≥ 1");
+        /// The adapter is scaled by alpha / rank, or by alpha / sqrt(rank) if rank_stabilized.
+        alpha: f64 = 32.0, range("> 0");
+        /// Scales by the square root of the rank (rsLoRA, arXiv:2312.03732).
+        rank_stabilized: bool = false;
+        /// Projections with an adapter, by the end of their names.
+        targets: Vec<String> = LORA_TARGETS.map(str::to_owned).to_vec();
+    }
+}
+
+section! {
+    /// How trajectories are run.
+    pub struct RolloutSettings: "rollout." {
+        /// Trajectories in flight at once.
+        concurrency: usize = 128, unit("trajectories"), range("≥ 1"), restart();
+        /// Threads that run the script; 0 is one per four cores.
+        workers: usize = 0, unit("threads"), range("≥ 0"), restart();
+        /// Maximum number of retries of a failed trajectory, each in a fresh environment.
+        retries: usize = 1, range("≥ 0");
+        /// Fraction of failed trajectories in a step above which the run ends.
+        max_failure_rate: f64 = 0.5, range("0 to 1");
     }
 }
 
 /// The training algorithm and its settings. In Lua: `r1.grpo { … }`, `r1.ppo { … }`, `r1.sft { …
 /// }`, or `r1.trainer { algorithm = … }`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "algorithm", rename_all = "lowercase")]
 pub enum Trainer {
     /// Reinforcement learning without a critic.
@@ -241,6 +242,52 @@ pub enum Trainer {
     /// Reinforcement learning with a critic.
     Ppo(Learner),
     Sft(Sft),
+}
+
+impl Field for Trainer {
+    type Value = Self;
+
+    fn kind() -> String {
+        "table".to_owned()
+    }
+
+    fn lua() -> String {
+        "Trainer".to_owned()
+    }
+
+    /// A table with `algorithm`, as `r1.grpo` and its like make it.
+    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
+        let mut fields = fields_of(key, json)?.clone();
+        let algorithm = fields.remove("algorithm").unwrap_or_else(|| "grpo".into());
+        let fields = Json::Object(fields);
+        let at = join(key, "algorithm");
+        let name = algorithm.as_str().ok_or_else(|| Misfit::wanted(&at, "text", &algorithm))?;
+        if name == "sft" {
+            return Ok(Self::Sft(Sft::read(key, &fields, None)?));
+        }
+        let Some(Algorithm { critic, settings }) = Algorithm::named(name) else {
+            let known: Vec<&str> = ALGORITHMS.into_iter().chain(["sft"]).collect();
+            return Err(Misfit::not_one_of(&at, name, &known));
+        };
+        let learner = Learner::read(key, &fields, Some(&settings))?;
+        Ok(if critic { Self::Ppo(learner) } else { Self::Grpo(learner) })
+    }
+
+    fn settings(_: Setting) -> Vec<Setting> {
+        const DOC: &str = "The algorithm: an estimator, a loss and their defaults by name. r1.grpo, r1.ppo and r1.sft set it.";
+        let algorithm = Setting::new("trainer.algorithm", "string", DOC).default("\"grpo\"");
+        let algorithm = algorithm.range("one of docs/training.md, or sft").restart();
+        let sft = Sft::listed().into_iter().map(|setting| Setting { only: "sft", ..setting });
+        std::iter::once(algorithm).chain(Learner::listed()).chain(sft).collect()
+    }
+
+    fn reloaded(_: Reload, old: &Self, new: &Self) -> Self {
+        match (old, new) {
+            (Self::Grpo(old), Self::Grpo(new)) => Self::Grpo(Learner::reload(old, new)),
+            (Self::Ppo(old), Self::Ppo(new)) => Self::Ppo(Learner::reload(old, new)),
+            _ => old.clone(),
+        }
+    }
 }
 
 impl Trainer {
@@ -258,117 +305,96 @@ impl Trainer {
     }
 }
 
-/// Aggregation of token losses to a scalar. `seq` is a trajectory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LossAgg {
-    TokenMean,
-    SeqMeanTokenSum,
-    SeqMeanTokenMean,
-    SeqMeanTokenSumNorm,
-}
-
-/// Supervised fine-tuning on the assistant tokens of messages.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sft {
-    /// Optimiser steps.
-    pub steps: usize,
-    /// Conversations per optimiser step.
-    pub batch_size: usize,
-    /// Learning rate after the warm-up.
-    pub lr: f64,
-    /// Steps over which the learning rate rises linearly to `lr`.
-    pub warmup: usize,
-    /// Final learning rate of the cosine decay after the warm-up, as a fraction of `lr`; 1 is a
-    /// constant rate.
-    pub final_lr: f64,
-    /// Decay rates of AdamW's first and second moments.
-    pub betas: (f64, f64),
-    /// Decoupled weight decay, applied to matrices only.
-    pub weight_decay: f64,
-    /// Maximum gradient norm; 0 is off.
-    pub max_grad_norm: f64,
-    /// Maximum number of tokens per forward pass. The conversations of a step are packed into as
-    /// many passes as necessary.
-    pub tokens_per_batch: usize,
-    /// Maximum length of a conversation, tokens; 0 is the model's context.
-    pub max_length: usize,
-    /// Handling of longer conversations.
-    pub overlong: Overlong,
-    /// Consecutive evaluations of `data.eval` without a lower loss after which the run stops; 0
-    /// disables early stopping.
-    pub patience: usize,
-    /// Keeps only the inputs of the layers and recomputes the other activations in the backward
-    /// pass.
-    pub gradient_checkpointing: bool,
-}
-
-impl Default for Sft {
-    fn default() -> Self {
-        Self {
-            steps: 1000,
-            batch_size: 64,
-            lr: 1e-5,
-            warmup: 20,
-            final_lr: 0.1,
-            betas: (0.9, 0.95),
-            weight_decay: 0.0,
-            max_grad_norm: 1.0,
-            tokens_per_batch: 8192,
-            max_length: 0,
-            overlong: Overlong::Error,
-            patience: 0,
-            gradient_checkpointing: false,
-        }
+choices! {
+    /// Aggregation of token losses to a scalar. `seq` is a trajectory.
+    pub enum LossAgg {
+        TokenMean = "token-mean",
+        SeqMeanTokenSum = "seq-mean-token-sum",
+        SeqMeanTokenMean = "seq-mean-token-mean",
+        SeqMeanTokenSumNorm = "seq-mean-token-sum-norm",
     }
 }
 
-/// Handling of conversations longer than `trainer.max_length` in supervised fine-tuning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Overlong {
-    /// The run ends with an error that names the row.
-    #[default]
-    Error,
-    /// The conversation is skipped, and the next one is used instead.
-    Skip,
-    /// The conversation is truncated at its end.
-    Truncate,
+section! {
+    /// Supervised fine-tuning on the assistant tokens of messages.
+    pub struct Sft: "trainer.", restart() {
+        /// Optimiser steps.
+        steps: usize = 1000, unit("steps"), range("≥ 0");
+        /// Conversations per optimiser step.
+        batch_size: usize = 64, unit("conversations"), range("≥ 1");
+        /// Learning rate of AdamW after the warm-up.
+        lr: f64 = 1e-5, range("≥ 0");
+        /// Steps over which the learning rate rises linearly from 0.
+        warmup: usize = 20, unit("steps"), range("≥ 0");
+        /// Learning rate at the end of the cosine decay, as a fraction of lr.
+        final_lr: f64 = 0.1, range("≥ 0");
+        /// Decay rates of AdamW's first and second moments.
+        betas: (f64, f64) = (0.9, 0.95), range("0 ≤ x < 1");
+        /// Decoupled weight decay of AdamW.
+        weight_decay: f64 = 0.0, range("≥ 0");
+        /// Global gradient norm above which gradients are scaled down; 0 is off.
+        max_grad_norm: f64 = 1.0, range("≥ 0");
+        /// Maximum number of tokens per forward pass.
+        tokens_per_batch: usize = 8192, unit("tokens"), range("≥ 1");
+        /// Maximum length of a conversation; 0 is the model's context.
+        max_length: usize = 0, unit("tokens"), range("≥ 0");
+        /// Handling of longer conversations: they end the run, are skipped, or are truncated.
+        overlong: Overlong = Overlong::Error;
+        /// Consecutive evaluations of data.eval without a lower loss after which the run stops; 0
+        /// disables early stopping.
+        patience: usize = 0, unit("evaluations"), range("≥ 0");
+        /// Keeps only the inputs of the layers and recomputes activations in the backward pass: less
+        /// memory, more time.
+        gradient_checkpointing: bool = false;
+    }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EvalSettings {
-    /// Steps between evaluations; 0 evaluates before and after only.
-    pub every: usize,
-    /// Rows evaluated of each dataset of `data.eval`; 0 is all.
-    pub limit: usize,
-    /// Evaluates the policy before the first step.
-    pub before: bool,
-    /// Evaluates the policy after the last step.
-    pub after: bool,
-    /// Sampling temperature; 0 is greedy.
-    pub temperature: f64,
-    /// Nucleus sampling threshold; `sampling.top_p` if `nil`.
-    pub top_p: Option<f64>,
-    /// Number of most likely tokens to sample from, 0 for all; `sampling.top_k` if `nil`.
-    pub top_k: Option<usize>,
-    /// Minimum probability relative to the most likely token; `sampling.min_p` if `nil`.
-    pub min_p: Option<f64>,
-    /// Maximum number of response tokens; `sampling.max_new_tokens` if `nil`.
-    pub max_new_tokens: Option<usize>,
-    /// Steps after which a trajectory is truncated; `env.max_steps` if `nil`.
-    pub max_steps: Option<usize>,
-    /// Environment of all evaluation tasks, by its name in `envs`; if empty, the `env` column of
-    /// each row. A recipe can also define it here: `eval = { env = r1.env { … } }`.
-    pub env: String,
-    /// Name of the reward part that is reported as accuracy; if empty, accuracy is total
-    /// reward > 0.
-    pub accuracy: String,
-    /// Trajectories that are stored of each evaluation, spread evenly over its tasks; 0 stores
-    /// none.
-    pub store: usize,
+choices! {
+    /// Handling of conversations longer than `trainer.max_length` in supervised fine-tuning.
+    #[derive(Default)]
+    pub enum Overlong {
+        /// The run ends with an error that names the row.
+        #[default]
+        Error = "error",
+        /// The conversation is skipped, and the next one is used instead.
+        Skip = "skip",
+        /// The conversation is truncated at its end.
+        Truncate = "truncate",
+    }
+}
+
+section! {
+    /// Evaluation on `data.eval`.
+    pub struct EvalSettings: "eval." {
+        /// Training steps between evaluations; 0 evaluates before and after only.
+        every: usize = 0, unit("steps"), range("≥ 0");
+        /// Rows evaluated of each dataset of data.eval; 0 is all.
+        limit: usize = 128, unit("rows"), range("≥ 0");
+        /// Evaluates before the first step.
+        before: bool = true;
+        /// Evaluates after the last step.
+        after: bool = true;
+        /// Sampling temperature of evaluations; 0 is greedy.
+        temperature: f64 = 0.0, range("≥ 0");
+        /// As sampling.top_p, which is the default.
+        top_p: Option<f64> = None, range("0 to 1");
+        /// As sampling.top_k, which is the default.
+        top_k: Option<usize> = None, unit("tokens"), range("≥ 0");
+        /// As sampling.min_p, which is the default.
+        min_p: Option<f64> = None, range("0 to 1");
+        /// Longest response; the default is sampling.max_new_tokens.
+        max_new_tokens: Option<usize> = None, unit("tokens"), range("≥ 1");
+        /// Longest trajectory; the default is env.max_steps.
+        max_steps: Option<usize> = None, unit("steps"), range("≥ 1");
+        /// Environment of all evaluation tasks: a name in envs, or in the recipe an environment; the
+        /// rows' own if empty.
+        env: String = String::new();
+        /// Reward part that is reported as accuracy; if empty, a task is solved when its reward is
+        /// above 0.
+        accuracy: String = String::new();
+        /// Trajectories stored of each evaluation; 0 stores none.
+        store: usize = 128, unit("trajectories"), range("≥ 0");
+    }
 }
 
 impl EvalSettings {
@@ -385,73 +411,37 @@ impl EvalSettings {
     }
 }
 
-impl Default for EvalSettings {
-    fn default() -> Self {
-        Self {
-            every: 0,
-            limit: 128,
-            before: true,
-            after: true,
-            temperature: 0.0,
-            top_p: None,
-            top_k: None,
-            min_p: None,
-            max_new_tokens: None,
-            max_steps: None,
-            env: String::new(),
-            accuracy: String::new(),
-            store: 128,
-        }
+section! {
+    /// Checkpoints and the exported model.
+    pub struct CheckpointSettings: "checkpoint." {
+        /// Training steps between checkpoints; 0 writes only the last.
+        every: usize = 20, unit("steps"), range("≥ 0");
+        /// Number of checkpoints kept, newest first; 0 keeps all.
+        keep: usize = 2, unit("checkpoints"), range("≥ 0");
+        /// Type of the weights written by --out; auto is the type of the initial model.
+        export: Dtype = Dtype::Auto, restart();
+        /// --out merges the adapter into the weights instead of writing the adapter alone.
+        merge: bool = false, restart();
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CheckpointSettings {
-    /// Steps between checkpoints; 0 writes only the last.
-    pub every: usize,
-    /// Number of checkpoints kept; 0 keeps all.
-    pub keep: usize,
-    /// Type of the weights written by `--out`; `auto` is the type of the initial model's files.
-    pub export: Dtype,
-    /// `--out` merges the adapter into the weights instead of writing the adapter alone.
-    pub merge: bool,
-}
-
-impl Default for CheckpointSettings {
-    fn default() -> Self {
-        Self { every: 20, keep: 2, export: Dtype::Auto, merge: false }
+section! {
+    /// Limits of one call into the script.
+    pub struct Limits: "limits.", reload(Reload::NextGroup) {
+        /// CPU time of one call into the script.
+        cpu: f64 as Time = 1.0, unit("seconds"), range("> 0");
+        /// Maximum time that one call waits for tools and other hosts.
+        wait: f64 as Time = 60.0, unit("seconds"), range("> 0");
+        /// Memory of one script worker.
+        memory: usize as MiB = 512, unit("MiB"), range("> 0");
+        /// Memory of one trajectory: its state, plus what one call adds to the worker's memory.
+        trajectory: usize as MiB = 64, unit("MiB"), range("> 0");
+        /// Size of one observation, and of one argument of a host function.
+        text: usize as MiB = 4, unit("MiB"), range("> 0");
+        /// Size of one tool result; a longer result is truncated with a notice.
+        result: usize as KiB = 256, unit("KiB"), range("≥ 0");
+        /// Most lines logged by one call; further lines are dropped.
+        log: usize = 100, unit("lines"), range("≥ 0");
     }
 }
 
-/// Limits of one call into the script.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// CPU time, seconds.
-    #[serde(deserialize_with = "units::time")]
-    pub cpu: f64,
-    /// Time in tools and other waits, seconds.
-    #[serde(deserialize_with = "units::time")]
-    pub wait: f64,
-    /// Memory of one script worker, MiB.
-    #[serde(deserialize_with = "units::mib")]
-    pub memory: usize,
-    /// Memory of one trajectory, MiB: its state, plus what one call adds to the worker's memory.
-    #[serde(deserialize_with = "units::mib")]
-    pub trajectory: usize,
-    /// Size of one observation, and of one argument of a host function, MiB.
-    #[serde(deserialize_with = "units::mib")]
-    pub text: usize,
-    /// Size of one tool result, KiB; a longer result is truncated with a notice.
-    #[serde(deserialize_with = "units::kib")]
-    pub result: usize,
-    /// Maximum number of lines logged by one call; further lines are dropped and counted.
-    pub log: usize,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { cpu: 1.0, wait: 60.0, memory: 512, trajectory: 64, text: 4, result: 256, log: 100 }
-    }
-}

@@ -1,6 +1,5 @@
 //! Times and sizes in settings: a number in the setting's unit, or text with a unit.
 
-use serde::{Deserialize, Deserializer, de};
 use serde_json::Value;
 
 /// Accepted forms of a time, for messages.
@@ -56,33 +55,31 @@ fn split(text: &str) -> Option<(f64, &str)> {
     number.is_finite().then_some((number, text[end..].trim()))
 }
 
-/// Deserialises a time to seconds.
-pub(crate) fn time<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
-    let read = match Value::deserialize(deserializer)? {
+/// Seconds, from a number or a text with a unit.
+pub fn time(json: &Value) -> Option<f64> {
+    match json {
         Value::Number(number) => number.as_f64(),
-        Value::String(text) => seconds(&text),
+        Value::String(text) => seconds(text),
         _ => None,
-    };
-    read.ok_or_else(|| de::Error::custom(format!("expected {TIME}")))
+    }
 }
 
-/// Deserialises a size to MiB, rounded up.
-pub(crate) fn mib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-    size(deserializer, MIB)
+/// Whole MiB, rounded up.
+pub fn mib(json: &Value) -> Option<usize> {
+    size(json, MIB)
 }
 
-/// Deserialises a size to KiB, rounded up.
-pub(crate) fn kib<'de, D: Deserializer<'de>>(deserializer: D) -> Result<usize, D::Error> {
-    size(deserializer, KIB)
+/// Whole KiB, rounded up.
+pub fn kib(json: &Value) -> Option<usize> {
+    size(json, KIB)
 }
 
-fn size<'de, D: Deserializer<'de>>(deserializer: D, unit: f64) -> Result<usize, D::Error> {
-    let read = match Value::deserialize(deserializer)? {
+fn size(json: &Value, unit: f64) -> Option<usize> {
+    match json {
         Value::Number(number) => number.as_u64().and_then(|whole| usize::try_from(whole).ok()),
-        Value::String(text) => bytes(&text, unit).map(|bytes| (bytes / unit).ceil() as usize),
+        Value::String(text) => bytes(text, unit).map(|bytes| (bytes / unit).ceil() as usize),
         _ => None,
-    };
-    read.ok_or_else(|| de::Error::custom(format!("expected {SIZE}")))
+    }
 }
 
 #[cfg(test)]

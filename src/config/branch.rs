@@ -1,27 +1,24 @@
 //! Settings of tree sampling: `branch = { roots = 2, at = "entropy" }`.
 
-use serde::{Deserialize, Deserializer, Serialize, de};
+use serde::Serialize;
 use serde_json::Value;
 
-/// Tree sampling: some trajectories of a group start at the task, the others continue from
-/// intermediate states of those.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Branch {
-    /// Trajectories of a group that start at the task; the others branch off from them. 0: no tree
-    /// sampling.
-    pub roots: usize,
-    /// States to branch from.
-    pub at: BranchAt,
-    /// Branches from one state.
-    pub width: usize,
-    /// Rounds of branching; branches of one round can be branched from in the next.
-    pub rounds: usize,
-}
+use crate::schema::{Field, Misfit, choices, section};
 
-impl Default for Branch {
-    fn default() -> Self {
-        Self { roots: 0, at: BranchAt::Random, width: 1, rounds: 1 }
+section! {
+    /// Tree sampling: some trajectories of a group start at the task, the others continue from
+    /// intermediate states of those.
+    pub struct Branch: "trainer.branch." {
+        /// Tree sampling: trajectories of a group that start at the task; the others continue from
+        /// their states. 0 is off.
+        roots: usize = 0, unit("trajectories"), range("0 to group_size");
+        /// States to branch from: any, those with the least certain responses, the one after the first
+        /// tool call, or those after these numbers of steps.
+        at: BranchAt = BranchAt::Random;
+        /// Branches per state.
+        width: usize = 1, unit("trajectories"), range("≥ 1");
+        /// Rounds of branching; branches of one round can be branched from in the next.
+        rounds: usize = 1, range("≥ 1");
     }
 }
 
@@ -42,27 +39,36 @@ pub enum BranchAt {
     Steps(Vec<u32>),
 }
 
-/// The names of [`BranchAt`]; serde lists them in the error for an unknown name.
-#[derive(Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum BranchName {
-    Random,
-    Entropy,
-    FirstTool,
+impl Field for BranchAt {
+    type Value = Self;
+
+    fn kind() -> String {
+        format!("{} | list", Named::kind())
+    }
+
+    fn lua() -> String {
+        format!("{} | {{number}}", Named::kind())
+    }
+
+    fn read(key: &str, json: &Value, _: Option<&Self>) -> Result<Self, Misfit> {
+        match json {
+            Value::String(_) => Ok(match Named::read(key, json, None)? {
+                Named::Random => Self::Random,
+                Named::Entropy => Self::Entropy,
+                Named::FirstTool => Self::FirstTool,
+            }),
+            steps @ Value::Array(_) => Vec::<u32>::read(key, steps, None).map(Self::Steps),
+            _ => Err(Misfit::wanted(key, "a name or a list of steps", json)),
+        }
+    }
 }
 
-impl<'de> Deserialize<'de> for BranchAt {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let invalid = || de::Error::custom("expected a name or a list of steps");
-        match Value::deserialize(deserializer)? {
-            name @ Value::String(_) => Ok(match BranchName::deserialize(name).map_err(de::Error::custom)? {
-                BranchName::Random => Self::Random,
-                BranchName::Entropy => Self::Entropy,
-                BranchName::FirstTool => Self::FirstTool,
-            }),
-            steps @ Value::Array(_) => Vec::<u32>::deserialize(steps).map(Self::Steps).map_err(|_| invalid()),
-            _ => Err(invalid()),
-        }
+choices! {
+    /// Those with a name.
+    enum Named {
+        Random = "random",
+        Entropy = "entropy",
+        FirstTool = "first_tool",
     }
 }
 
@@ -75,8 +81,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn branch_at_is_a_name_or_a_list_of_steps() {
-        let read = |value: Value| serde_json::from_value::<BranchAt>(value).map_err(|error| error.to_string());
+    fn places_are_names_or_steps() {
+        let read = |value: Value| BranchAt::read("at", &value, None).map_err(|error| error.to_string());
         for (value, at) in [
             (json!("random"), BranchAt::Random),
             (json!("entropy"), BranchAt::Entropy),
@@ -86,9 +92,12 @@ mod tests {
             assert_eq!(read(value.clone()), Ok(at.clone()));
             assert_eq!(serde_json::to_value(at).unwrap(), value);
         }
-        assert!(read(json!("entropi")).unwrap_err().starts_with("unknown variant `entropi`, expected one of `random`"));
-        for odd in [json!(3), json!([-1]), json!(["x"])] {
-            assert!(read(odd).unwrap_err().contains("expected a name or a list of steps"));
-        }
+        assert_eq!(
+            read(json!("entropi")).unwrap_err(),
+            "`at` is \"entropi\"; it is one of `random`, `entropy`, `first_tool`"
+        );
+        assert!(read(json!(3)).unwrap_err().contains("a name or a list of steps"));
+        assert!(read(json!([1, -1])).unwrap_err().contains("`at[2]` must be a whole number, 0 or more"));
+        assert!(read(json!(["x"])).is_err());
     }
 }

@@ -1,108 +1,85 @@
 //! Settings of an environment: limits, tool calls and process rewards.
 
-use serde::{Deserialize, Serialize};
+use crate::schema::{choices, section};
 
-/// Settings of `r1.env` that are data; its functions stay in the VM.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct EnvSettings {
-    /// Tool-call format: `auto` (the format of the model's chat template), `hermes`, `qwen3_coder`,
-    /// `llama3`, `pythonic`, `mistral`, `deepseek_v3`, `deepseek_v31`, `harmony`, `retool`, `tir`,
-    /// `answer`, or the name of a format defined with `r1.format`.
-    pub format: String,
-    /// Steps after which a trajectory is truncated.
-    pub max_steps: usize,
-    /// Maximum number of response tokens of a trajectory, which is truncated there; 0 is no limit.
-    /// The last response is limited to the remaining tokens.
-    pub max_tokens: usize,
-    /// Handling of a prompt that leaves no room for a response, after at least one response: `end`
-    /// truncates the trajectory, which is scored and trained on; `fail` makes it a failure.
-    pub on_overflow: OnOverflow,
-    /// Maximum number of tool calls executed per response; 0 is no limit.
-    pub max_calls: usize,
-    /// Handling of a response with more calls: `refuse` executes the first calls and returns an
-    /// error for the others; `refuse_all` executes none; `ignore` executes the first calls and
-    /// returns nothing for the others.
-    pub excess_calls: ExcessCalls,
-    /// Responses that must call a tool: none (`auto`), the first of a trajectory (`first`) or all
-    /// (`required`). A response without a required call counts as a malformed call, and the
-    /// trajectory continues.
-    pub tool_choice: ToolChoice,
-    /// Maximum length of a tool result in tokens of the policy; a longer result is truncated with a
-    /// notice. 0 is no limit. A tool's own `max_result_tokens` takes precedence.
-    pub max_result_tokens: usize,
-    /// Process rewards of tool calls by outcome.
-    pub call_rewards: CallRewards,
-    /// System prompt of the default `reset`; empty for none.
-    pub system: String,
-    /// Text that every response starts with, such as `<think>\n`. It is part of the prompt, so it
-    /// is neither sampled nor trained on; the environment sees it as the start of the response.
-    pub reply_prefix: String,
-}
-
-impl Default for EnvSettings {
-    fn default() -> Self {
-        Self {
-            format: "auto".to_owned(),
-            max_steps: 8,
-            max_tokens: 0,
-            on_overflow: OnOverflow::End,
-            max_calls: 0,
-            excess_calls: ExcessCalls::Refuse,
-            tool_choice: ToolChoice::Auto,
-            max_result_tokens: 0,
-            call_rewards: CallRewards::default(),
-            system: String::new(),
-            reply_prefix: String::new(),
-        }
+section! {
+    /// Settings of `r1.env` that are data; its functions stay in the VM.
+    pub struct EnvSettings: "env." {
+        /// Tool-call format; auto is the format of the model's chat template.
+        format: String = "auto".to_owned(), range("auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer, or one of r1.format"), restart();
+        /// Steps after which a trajectory is truncated.
+        max_steps: usize = 8, unit("steps"), range("≥ 1");
+        /// Response tokens after which a trajectory is truncated; 0 is no limit.
+        max_tokens: usize = 0, unit("tokens"), range("≥ 0");
+        /// Handling of a trajectory whose context is full: end truncates and scores it, fail makes it a
+        /// failure.
+        on_overflow: OnOverflow = OnOverflow::End, range("end, fail");
+        /// Most tool calls executed per response; 0 is no limit.
+        max_calls: usize = 0, unit("calls"), range("≥ 0");
+        /// Handling of a response with more calls: the others are refused, all are refused, or the
+        /// others are ignored.
+        excess_calls: ExcessCalls = ExcessCalls::Refuse, range("refuse, refuse_all, ignore");
+        /// Responses that must call a tool: none, the first of a trajectory, or all. A missing call
+        /// counts as malformed.
+        tool_choice: ToolChoice = ToolChoice::Auto, range("auto, first, required");
+        /// Maximum length of a tool result; a longer result is truncated. 0 is no limit.
+        max_result_tokens: usize = 0, unit("tokens"), range("≥ 0");
+        /// Process rewards of tool calls by outcome.
+        call_rewards: CallRewards = CallRewards::default();
+        /// System prompt of the default reset; empty for none.
+        system: String = String::new();
+        /// Text that every response starts with, such as `<think>`; it is part of the prompt, neither
+        /// sampled nor trained on.
+        reply_prefix: String = String::new(), restart();
     }
 }
 
-/// Handling of a response with more calls than `env.max_calls`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ExcessCalls {
-    /// The first calls are executed, the others are refused.
-    Refuse,
-    /// All calls are refused.
-    RefuseAll,
-    /// The first calls are executed, the others are ignored.
-    Ignore,
+choices! {
+    /// Handling of a response with more calls than `env.max_calls`.
+    pub enum ExcessCalls {
+        /// The first calls are executed, the others are refused.
+        Refuse = "refuse",
+        /// All calls are refused.
+        RefuseAll = "refuse_all",
+        /// The first calls are executed, the others are ignored.
+        Ignore = "ignore",
+    }
 }
 
-/// Responses that must call a tool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ToolChoice {
-    /// None.
-    Auto,
-    /// The first response of a trajectory.
-    First,
-    /// All responses.
-    Required,
+choices! {
+    /// Responses that must call a tool.
+    pub enum ToolChoice {
+        /// None.
+        Auto = "auto",
+        /// The first response of a trajectory.
+        First = "first",
+        /// All responses.
+        Required = "required",
+    }
 }
 
-/// Process rewards of tool calls; a reward that the tool returns takes precedence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CallRewards {
-    /// The tool succeeded.
-    pub ok: f64,
-    /// The tool failed or timed out.
-    pub failed: f64,
-    /// The call was not executed: unknown tool, invalid arguments, or more calls than
-    /// `env.max_calls`.
-    pub refused: f64,
-    /// The call could not be parsed, or is missing where `env.tool_choice` requires one.
-    pub malformed: f64,
+section! {
+    /// Process rewards of tool calls; a reward that the tool returns takes precedence.
+    pub struct CallRewards: "env.call_rewards." {
+        /// Process reward of a call that succeeded.
+        ok: f64 = 0.0;
+        /// Process reward of a call that failed or timed out.
+        failed: f64 = 0.0;
+        /// Process reward of a call of an unknown tool, with wrong arguments, or beyond max_calls.
+        refused: f64 = 0.0;
+        /// Process reward of a call that could not be parsed.
+        malformed: f64 = 0.0;
+    }
 }
 
-/// Handling of a trajectory whose context is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum OnOverflow {
-    /// The trajectory is truncated.
-    End,
-    /// The trajectory fails with `context_overflow`.
-    Fail,
+choices! {
+    /// Handling of a trajectory whose context is full.
+    pub enum OnOverflow {
+        /// The trajectory is truncated.
+        End = "end",
+        /// The trajectory fails with `context_overflow`.
+        Fail = "fail",
+    }
 }
+
+impl Copy for CallRewards {}

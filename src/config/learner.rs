@@ -1,183 +1,172 @@
 //! Settings of reinforcement learning: `r1.grpo { … }`, `r1.ppo { … }`, and the algorithms by name.
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value, json};
 
 use super::{Branch, LossAgg};
+use crate::schema::{Field, Misfit, NameList, Names, Reload, Section, Written, choices, section};
 
-/// Settings of policy optimisation. The defaults are those of GRPO; [`Algorithm::settings`] has
-/// those of other algorithms.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Learner {
-    pub steps: usize,
-    /// Trajectories per task.
-    pub group_size: usize,
-    /// Tasks per step.
-    pub groups_per_step: usize,
-    /// Tree sampling: some trajectories of a group continue from intermediate states of others.
-    pub branch: Branch,
-
-    /// Advantage estimator: one of `rl::advantages::Estimator::NAMES`, or `custom` for the recipe's
-    /// function `advantage`.
-    pub estimator: Choice,
-    /// Reward shaping before the estimator: `rl::rewards::Shaping`.
-    pub shaping: Map<String, Value>,
-    /// Policy loss: one of `rl::objective::Objective::NAMES`, or `custom` for the recipe's function
-    /// `loss`.
-    pub loss: Choice,
-    /// `{ clip_low, clip_high }`; the default of the loss if `nil`.
-    pub clip: Option<(f64, f64)>,
-    /// Aggregation of token losses; the default of the loss if `nil`.
-    pub loss_agg: Option<LossAgg>,
-    /// Coefficient of the entropy bonus.
-    pub entropy: f64,
-    pub kl: Kl,
-    /// Importance weights for the mismatch between sampler and learner:
-    /// `rl::correction::Importance`.
-    pub importance: Option<Map<String, Value>>,
-    /// Rejection of sequences that are too unlikely under the learner: `rl::correction::Rejection`.
-    pub rejection: Option<Map<String, Value>>,
-
-    pub lr: f64,
-    /// Steps over which the learning rate rises from 0.
-    pub warmup: usize,
-    /// Schedule of the learning rate after the warm-up.
-    pub decay: Decay,
-    /// Final learning rate of `linear` and `cosine`, as a fraction of `lr`.
-    pub final_lr: f64,
-    pub weight_decay: f64,
-    /// Global gradient norm above which gradients are scaled down; 0 is off.
-    pub max_grad_norm: f64,
-    /// Parameter groups with their own settings; the first match applies.
-    pub groups: Vec<WeightGroup>,
-    /// Frozen weights, by name; `*` matches anything.
-    pub freeze: Vec<String>,
-    /// Decay of the exponential moving average of the weights, saved as a model in `ema/`; 0 is
-    /// off.
-    pub ema: f64,
-
-    /// Passes over each rollout.
-    pub epochs: usize,
-    /// Optimiser steps per pass.
-    pub mini_batches: usize,
-    /// Content of a mini-batch: whole trajectories, or all steps with the same index, last index
-    /// first.
-    pub mini_batch_by: MiniBatchBy,
-    /// With `mini_batch_by = "step"`: clip range of the factor on the advantages of earlier steps,
-    /// the probability ratio of the later steps after their update in this pass.
-    pub step_ratio_clip: f64,
-    /// Maximum number of tokens per micro-batch. It affects memory and speed; results are equal up
-    /// to rounding.
-    pub tokens_per_batch: usize,
-    /// Keeps only the inputs of the layers and recomputes the other activations in the backward
-    /// pass: less memory, more time, the same gradients.
-    pub gradient_checkpointing: bool,
-
-    /// Routing of sampled tokens in the learner, for mixture-of-experts models.
-    pub routing_replay: RoutingReplay,
-
-    pub filter: Filter,
-    /// Used by algorithms with a critic.
-    pub critic: CriticSettings,
-
-    /// Handling of a NaN or infinite loss or gradient.
-    pub on_nan: OnNan,
-    /// Stops the run when log-probabilities of sampler and learner differ by more; 0 is off.
-    pub max_mismatch: f64,
-    /// Recomputes the behaviour log-probabilities with the learner when they differ by more; 0 is
-    /// off.
-    pub recompute_above: f64,
-}
-
-impl Default for Learner {
-    fn default() -> Self {
-        Self {
-            steps: 100,
-            group_size: 8,
-            groups_per_step: 16,
-            branch: Branch::default(),
-            estimator: Choice::new("grpo"),
-            shaping: Map::new(),
-            loss: Choice::new("ppo"),
-            clip: None,
-            loss_agg: None,
-            entropy: 0.0,
-            kl: Kl::default(),
-            importance: None,
-            rejection: None,
-            lr: 1e-6,
-            warmup: 0,
-            decay: Decay::Constant,
-            final_lr: 0.0,
-            weight_decay: 0.0,
-            max_grad_norm: 1.0,
-            groups: Vec::new(),
-            freeze: Vec::new(),
-            ema: 0.0,
-            epochs: 1,
-            mini_batches: 1,
-            mini_batch_by: MiniBatchBy::Trajectory,
-            step_ratio_clip: 0.2,
-            tokens_per_batch: 4096,
-            gradient_checkpointing: false,
-            routing_replay: RoutingReplay::Off,
-            filter: Filter::default(),
-            critic: CriticSettings::default(),
-            on_nan: OnNan::Stop,
-            max_mismatch: 0.0,
-            recompute_above: 0.0,
-        }
+section! {
+    /// Settings of policy optimisation. The defaults are those of GRPO; [`Algorithm::settings`] has
+    /// those of other algorithms.
+    pub struct Learner: "trainer." {
+        /// Training steps: rollouts, each followed by updates.
+        steps: usize = 100, unit("steps"), range("≥ 0");
+        /// Trajectories per task; 1 for ppo, remax and reinforce_pp.
+        group_size: usize = 8, unit("trajectories"), range("≥ 1"), restart();
+        /// Tasks per step; 128 for ppo, remax and reinforce_pp.
+        groups_per_step: usize = 16, unit("tasks"), range("≥ 1");
+        /// Tree sampling: some trajectories of a group continue from states of others.
+        branch: Branch = Branch::default();
+        /// Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's
+        /// function `advantage`.
+        estimator: Choice = Choice::new("grpo"), range("one of docs/training.md, or custom"), reload(Reload::Options);
+        /// Reward shaping before the estimator.
+        shaping: Map<String, Value> = Map::new();
+        /// Policy loss: a name, or a table of `name` and its options. custom is the recipe's function
+        /// `loss`.
+        loss: Choice = Choice::new("ppo"), range("one of docs/training.md, or custom"), reload(Reload::Options);
+        /// { low, high }: clip range of the ratio; the default of the loss if not set.
+        clip: Option<(f64, f64)> = None, range("0 < low ≤ 1, high > 0");
+        /// Aggregation of token losses; the default of the loss if not set.
+        loss_agg: Option<LossAgg> = None;
+        /// Coefficient of the entropy bonus.
+        entropy: f64 = 0.0;
+        /// KL penalty to the reference policy.
+        kl: Kl = Kl::default();
+        /// Importance weights for the mismatch between sampler and learner; requires recompute_above.
+        importance: Option<Map<String, Value>> = None;
+        /// Rejects sequences that are too unlikely under the learner; requires recompute_above.
+        rejection: Option<Map<String, Value>> = None;
+        /// Learning rate of AdamW.
+        lr: f64 = 1e-6, range("≥ 0");
+        /// Steps over which the learning rate rises linearly from 0.
+        warmup: usize = 0, unit("steps"), range("≥ 0");
+        /// The learning rate after the warm-up.
+        decay: Decay = Decay::Constant;
+        /// Learning rate at the end of a linear or cosine decay, as a fraction of lr.
+        final_lr: f64 = 0.0, range("≥ 0");
+        /// Decoupled weight decay of AdamW.
+        weight_decay: f64 = 0.0, range("≥ 0"), restart();
+        /// Global gradient norm above which gradients are scaled down; 0 is off.
+        max_grad_norm: f64 = 1.0, range("≥ 0");
+        /// Parameter groups { weights, lr, weight_decay } by name (* matches anything); lr is a factor,
+        /// the first match applies.
+        groups: Vec<WeightGroup> = Vec::new(), restart();
+        /// Frozen weights, by name (* matches anything).
+        freeze: Vec<String> = Vec::new(), restart();
+        /// Decay of the exponential moving average of the weights, saved as a model in ema/; 0 is off.
+        ema: f64 = 0.0, range("0 ≤ x < 1"), restart();
+        /// Passes over the trajectories of a step.
+        epochs: usize = 1, range("≥ 1");
+        /// Optimiser steps per pass; mini-batches hold whole trajectories.
+        mini_batches: usize = 1, range("≥ 1");
+        /// Content of a mini-batch: whole trajectories, or all steps with the same index, last index
+        /// first (SeeUPO, arXiv:2602.06554).
+        mini_batch_by: MiniBatchBy = MiniBatchBy::Trajectory;
+        /// With mini_batch_by = step: clip range of the ratio of later steps, a factor on the
+        /// advantages of earlier steps.
+        step_ratio_clip: f64 = 0.2, range("0 ≤ x < 1");
+        /// Maximum number of tokens per micro-batch: memory against speed; results are equal up to
+        /// rounding.
+        tokens_per_batch: usize = 4096, unit("tokens"), range("≥ 1");
+        /// Keeps only the inputs of the layers and recomputes activations in the backward pass: less
+        /// memory, more time.
+        gradient_checkpointing: bool = false, restart();
+        /// Mixture-of-experts models: experts that the learner uses for sampled tokens, those of its
+        /// router, or those recorded during sampling (R3, arXiv:2510.11370).
+        routing_replay: RoutingReplay = RoutingReplay::Off, restart();
+        /// Which groups are trained on.
+        filter: Filter = Filter::default();
+        /// The value model of algorithms with a critic.
+        critic: CriticSettings = CriticSettings::default(), restart();
+        /// Handling of a NaN or infinite advantage, loss or gradient: stop ends the run with exit code
+        /// 9, skip omits the optimiser step, reports and counts it. A NaN reward is a failure of its
+        /// trajectory.
+        on_nan: OnNan = OnNan::Stop;
+        /// Stops the run when log-probabilities of sampler and learner differ by more; 0 is off.
+        max_mismatch: f64 = 0.0, unit("nats"), range("≥ 0");
+        /// Recomputes the behaviour log-probabilities with the learner when they differ by more; 0 is
+        /// off.
+        recompute_above: f64 = 0.0, unit("nats"), range("≥ 0");
     }
 }
 
-/// A parameter group: the weights that match a pattern, and their settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WeightGroup {
-    /// Name pattern, `*` matches anything; all weights by default.
-    pub weights: String,
-    /// Replaces `trainer.weight_decay`, also for norm gains and biases.
-    pub weight_decay: Option<f64>,
-    /// Factor on the learning rate.
-    pub lr: f64,
-}
-
-impl Default for WeightGroup {
-    fn default() -> Self {
-        Self { weights: "*".to_owned(), weight_decay: None, lr: 1.0 }
+section! {
+    /// A parameter group: the weights that match a pattern, and their settings.
+    pub struct WeightGroup: "trainer.groups[].", restart() {
+        /// Name pattern, `*` matches anything; all weights by default.
+        weights: String = "*".to_owned();
+        /// Replaces `trainer.weight_decay`, also for norm gains and biases.
+        weight_decay: Option<f64> = None;
+        /// Factor on the learning rate.
+        lr: f64 = 1.0;
     }
 }
 
 /// The name of an estimator or a loss that a recipe writes in Lua.
 pub const CUSTOM: &str = "custom";
 
+impl Learner {
+    /// What a run goes on with when its settings `old` have become `new` in the script.
+    pub(super) fn reload(old: &Self, new: &Self) -> Self {
+        let mut merged = <Self as Section>::reloaded(old, new);
+        // Without a coefficient no reference policy was loaded, so the KL penalty waits as a whole.
+        if (old.kl.coef > 0.0) != (new.kl.coef > 0.0) {
+            merged.kl = old.kl.clone();
+        }
+        merged
+    }
+}
+
 /// A choice by name with options: `"grpo"`, or `{ name = "grpo", normalize = "none" }`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "ChoiceForm")]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
     pub name: String,
     #[serde(flatten)]
     pub options: Map<String, Value>,
 }
 
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum ChoiceForm {
-    Name(String),
-    Table {
-        name: String,
-        #[serde(flatten)]
-        options: Map<String, Value>,
-    },
+impl Field for Choice {
+    type Value = Self;
+    const WRITTEN: Written = Written::TextOrTable;
+    const OPEN: bool = true;
+
+    fn kind() -> String {
+        "string or table".to_owned()
+    }
+
+    fn lua() -> String {
+        "string | {[string]: any}".to_owned()
+    }
+
+    fn read(key: &str, json: &Value, usual: Option<&Self>) -> Result<Self, Misfit> {
+        let odd = || Misfit::wanted(key, "a name, or a table with `name`", json);
+        match json {
+            Value::String(name) => Ok(Self::new(name)),
+            Value::Object(fields) => {
+                let mut options = fields.clone();
+                let name = match options.remove("name") {
+                    Some(Value::String(name)) => name,
+                    None => usual.map(|usual| usual.name.clone()).ok_or_else(odd)?,
+                    Some(_) => return Err(odd()),
+                };
+                Ok(Self { name, options })
+            }
+            _ => Err(odd()),
+        }
+    }
+
+    /// Where only the options may change, another name waits with all its options.
+    fn reloaded(class: Reload, old: &Self, new: &Self) -> Self {
+        let waits = class == Reload::Restart || class == Reload::Options && old.name != new.name;
+        if waits { old.clone() } else { new.clone() }
+    }
 }
 
-impl From<ChoiceForm> for Choice {
-    fn from(form: ChoiceForm) -> Self {
-        match form {
-            ChoiceForm::Name(name) => Self { name, options: Map::new() },
-            ChoiceForm::Table { name, options } => Self { name, options },
-        }
+impl<'de> Deserialize<'de> for Choice {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::read("", &Value::deserialize(deserializer)?, None).map_err(de::Error::custom)
     }
 }
 
@@ -196,137 +185,113 @@ impl Choice {
     }
 }
 
-/// Schedule of the learning rate after the warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Decay {
-    Constant,
-    Linear,
-    Cosine,
-}
-
-/// Content of a mini-batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MiniBatchBy {
-    /// Whole trajectories, distributed over `trainer.mini_batches`.
-    Trajectory,
-    /// The steps with the same index of all trajectories, from the last index to the first (SeeUPO,
-    /// arXiv:2602.06554).
-    Step,
-}
-
-/// Experts that the learner uses for sampled tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RoutingReplay {
-    /// The choice of the learner's router.
-    Off,
-    /// The choice during sampling, recorded in the trajectories (R3, arXiv:2510.11370).
-    Rollout,
-}
-
-/// Handling of NaN and infinite values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OnNan {
-    /// The run ends with an error; the last checkpoint is kept.
-    Stop,
-    /// The optimiser step is skipped, reported and counted.
-    Skip,
-}
-
-/// KL penalty to the reference policy: the policy at the start of the run, or the base model of the
-/// adapter.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Kl {
-    /// Coefficient; 0 needs no reference policy, unless the loss reads its log-probabilities.
-    pub coef: f64,
-    /// `k1`, `abs`, `k2` or `k3`.
-    pub kind: String,
-    /// Uses the gradient of k2 for every kind.
-    pub straight_through: bool,
-    /// Term of the loss, or penalty in the reward of each token.
-    pub place: KlPlace,
-    /// Target KL per token of an adaptive coefficient; 0 is a fixed coefficient.
-    pub target: f64,
-    /// Trajectories over which the coefficient adapts.
-    pub horizon: f64,
-}
-
-impl Default for Kl {
-    fn default() -> Self {
-        Self {
-            coef: 0.0,
-            kind: "k3".to_owned(),
-            straight_through: false,
-            place: KlPlace::Loss,
-            target: 0.0,
-            horizon: 10_000.0,
-        }
+choices! {
+    /// Schedule of the learning rate after the warm-up.
+    pub enum Decay {
+        Constant = "constant",
+        Linear = "linear",
+        Cosine = "cosine",
     }
 }
 
-/// Where the KL penalty is applied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KlPlace {
-    Loss,
-    Reward,
-}
-
-/// Selection of the groups that are trained on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Filter {
-    /// Replaces groups with equal rewards by new groups in the same step (dynamic sampling, DAPO,
-    /// arXiv:2503.14476).
-    pub uniform: bool,
-    /// Maximum number of such replacement rounds per step.
-    pub refills: usize,
-    /// Fraction of groups kept: those with the largest standard deviation of rewards (StarPO-S,
-    /// arXiv:2504.20073).
-    pub keep: f64,
-}
-
-impl Default for Filter {
-    fn default() -> Self {
-        Self { uniform: false, refills: 4, keep: 1.0 }
+choices! {
+    /// Content of a mini-batch.
+    pub enum MiniBatchBy {
+        /// Whole trajectories, distributed over `trainer.mini_batches`.
+        Trajectory = "trajectory",
+        /// The steps with the same index of all trajectories, from the last index to the first (SeeUPO,
+        /// arXiv:2602.06554).
+        Step = "step",
     }
 }
 
-/// The value model of PPO.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CriticSettings {
-    /// The critic is a value head on the policy's hidden states instead of a separate model.
-    pub shared: bool,
-    pub lr: f64,
-    /// Initial steps that train only the critic.
-    pub warmup: usize,
-    /// Clip range of the value change per update; 0 is off.
-    pub clip: f64,
-    /// Weight of the value loss with a shared critic.
-    pub weight: f64,
-    /// Text prepended to the critic's rows only, with `{column}` for columns of the dataset row;
-    /// empty is off. Requires a separate critic model.
-    pub privileged: String,
-    /// Maximum number of tokens of that text.
-    pub privileged_tokens: usize,
+choices! {
+    /// Experts that the learner uses for sampled tokens.
+    pub enum RoutingReplay {
+        /// The choice of the learner's router.
+        Off = "off",
+        /// The choice during sampling, recorded in the trajectories (R3, arXiv:2510.11370).
+        Rollout = "rollout",
+    }
 }
 
-impl Default for CriticSettings {
-    fn default() -> Self {
-        Self {
-            shared: false,
-            lr: 1e-5,
-            warmup: 0,
-            clip: 0.5,
-            weight: 0.5,
-            privileged: String::new(),
-            privileged_tokens: 256,
-        }
+choices! {
+    /// Handling of NaN and infinite values.
+    pub enum OnNan {
+        /// The run ends with an error; the last checkpoint is kept.
+        Stop = "stop",
+        /// The optimiser step is skipped, reported and counted.
+        Skip = "skip",
+    }
+}
+
+section! {
+    /// KL penalty to the reference policy: the policy at the start of the run, or the base model of the
+    /// adapter.
+    pub struct Kl: "trainer.kl." {
+        /// Coefficient of the KL penalty to the reference policy (the policy at the start of the run);
+        /// 0 is off.
+        coef: f64 = 0.0, range("≥ 0"), reload(Reload::Switch);
+        /// Estimator of the KL divergence.
+        kind: String as Names<KlKinds> = "k3".to_owned();
+        /// Uses the gradient of k2 for every kind.
+        straight_through: bool = false;
+        /// The KL penalty is a term of the loss, or is subtracted from the reward of each token.
+        place: KlPlace = KlPlace::Loss;
+        /// Target KL of an adaptive coefficient; 0 is a fixed coefficient.
+        target: f64 = 0.0, unit("nats per token"), range("≥ 0");
+        /// Trajectories over which the coefficient adapts.
+        horizon: f64 = 10_000.0, unit("trajectories"), range("> 0");
+    }
+}
+
+/// Estimators of the KL divergence, by name.
+pub(super) struct KlKinds;
+
+impl NameList for KlKinds {
+    const NAMES: &'static [&'static str] = &["k1", "abs", "k2", "k3"];
+}
+
+choices! {
+    /// Where the KL penalty is applied.
+    pub enum KlPlace {
+        Loss = "loss",
+        Reward = "reward",
+    }
+}
+
+section! {
+    /// Selection of the groups that are trained on.
+    pub struct Filter: "trainer.filter." {
+        /// Replaces groups with equal rewards by new groups in the same step (dynamic sampling, DAPO,
+        /// arXiv:2503.14476).
+        uniform: bool = false;
+        /// Maximum number of such replacement rounds per step.
+        refills: usize = 4, range("≥ 0");
+        /// Fraction of groups kept: those with the largest standard deviation of rewards (StarPO-S,
+        /// arXiv:2504.20073).
+        keep: f64 = 1.0, range("0 < x ≤ 1");
+    }
+}
+
+section! {
+    /// The value model of PPO.
+    pub struct CriticSettings: "trainer.critic.", restart() {
+        /// The critic is a value head on the policy's hidden states instead of a separate model.
+        shared: bool = false;
+        /// Learning rate of the critic.
+        lr: f64 = 1e-5, range("≥ 0");
+        /// Initial steps that train only the critic.
+        warmup: usize = 0, unit("steps"), range("≥ 0");
+        /// Clip range of the value change per update; 0 is off.
+        clip: f64 = 0.5, range("≥ 0");
+        /// Weight of the value loss with a shared critic.
+        weight: f64 = 0.5, range("≥ 0");
+        /// Text prepended to the critic's rows only, with {column} for columns of the dataset row;
+        /// empty is off. The recipe's function privileged returns a text per step.
+        privileged: String = String::new();
+        /// Maximum number of tokens of that text; a longer text ends the run.
+        privileged_tokens: usize = 256, unit("tokens"), range("≥ 1");
     }
 }
 
@@ -476,9 +441,12 @@ mod tests {
 
     #[test]
     fn a_choice_is_a_name_or_a_table() {
-        let plain: Choice = serde_json::from_value(json!("rloo")).unwrap();
-        assert_eq!(plain, Choice::new("rloo"));
-        let table: Choice = serde_json::from_value(json!({ "name": "grpo", "normalize": "none" })).unwrap();
+        let usual = Choice::new("gae");
+        let read = |json: Value| Choice::read("trainer.estimator", &json, Some(&usual));
+        assert_eq!(read(json!("rloo")).unwrap(), Choice::new("rloo"));
+        assert_eq!(read(json!({ "lambda": 0.9 })).unwrap(), Choice::with("gae", "lambda", json!(0.9)));
+        assert!(read(json!({ "name": 3 })).unwrap_err().to_string().contains("a name, or a table with `name`"));
+        let table = read(json!({ "name": "grpo", "normalize": "none" })).unwrap();
         assert_eq!(table, Choice::with("grpo", "normalize", json!("none")));
         assert_eq!(serde_json::to_value(&table).unwrap(), json!({ "name": "grpo", "normalize": "none" }));
     }

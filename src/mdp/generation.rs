@@ -6,51 +6,33 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Routing;
+use crate::schema::{Time, section};
 
-/// Sampling settings. The defaults sample from the unmodified distribution: temperature 1, no
-/// truncation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Sampling {
-    /// 0 is greedy.
-    pub temperature: f64,
-    /// 0 is off.
-    pub top_k: usize,
-    /// 1 is off.
-    pub top_p: f64,
-    /// Drops tokens with less than this fraction of the largest probability; 0 is off
-    /// (arXiv:2407.01082).
-    pub min_p: f64,
-    /// Divides positive logits of tokens in the prompt or reply by this and multiplies negative
-    /// ones; 1 is off (CTRL, arXiv:1909.05858).
-    pub repetition_penalty: f64,
-    /// Added to the logits of token ids.
-    pub logit_bias: BTreeMap<u32, f64>,
-    /// Number of most likely tokens returned at each position, with their log-probabilities.
-    pub top_logprobs: usize,
-    /// Maximum number of tokens of a reply.
-    pub max_new_tokens: usize,
-    /// Maximum time of a reply in seconds, including the wait in the queue; 0 is no limit.
-    #[serde(deserialize_with = "crate::units::time")]
-    pub max_seconds: f64,
-    /// Strings that end a reply; they stay in the reply.
-    pub stop: Vec<String>,
-}
-
-impl Default for Sampling {
-    fn default() -> Self {
-        Self {
-            temperature: 1.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            logit_bias: BTreeMap::new(),
-            top_logprobs: 0,
-            max_new_tokens: 256,
-            max_seconds: 0.0,
-            stop: Vec::new(),
-        }
+section! {
+    /// How to sample. Defaults are the plain distribution: temperature 1, nothing cut.
+    pub struct Sampling: "sampling." {
+        /// Divides the logits; 0 is greedy (r1 infer and r1 lua).
+        temperature: f64 = 1.0, range("> 0 to train");
+        /// Samples among the k most likely tokens; 0 is off.
+        top_k: usize = 0, unit("tokens"), range("≥ 0");
+        /// Samples among the most likely tokens of this total probability; 1 is off.
+        top_p: f64 = 1.0, range("0 < p ≤ 1");
+        /// Drops tokens less likely than this share of the most likely one (arXiv:2407.01082); 0 is
+        /// off.
+        min_p: f64 = 0.0, range("0 to 1");
+        /// Divides positive and multiplies negative logits of tokens that occurred before
+        /// (arXiv:1909.05858); 1 is off. Refused in training.
+        repetition_penalty: f64 = 1.0, range("> 0");
+        /// Added to the logits, by token id. Refused in training.
+        logit_bias: BTreeMap<u32, f64> = BTreeMap::new();
+        /// Number of most likely tokens reported at each position.
+        top_logprobs: usize = 0, unit("tokens"), range("≥ 0");
+        /// Maximum number of response tokens per step.
+        max_new_tokens: usize = 256, unit("tokens"), range("≥ 1");
+        /// Maximum time of one response, including its time in the queue; 0 is no limit.
+        max_seconds: f64 as Time = 0.0, unit("seconds"), range("≥ 0");
+        /// Strings that end a response; the response includes them.
+        stop: Vec<String> = Vec::new();
     }
 }
 

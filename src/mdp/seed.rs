@@ -3,6 +3,8 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use serde_json::Value;
 
+use crate::schema::{Field, Misfit};
+
 /// Limit of environment seeds, so that Luau can represent each exactly.
 const LIMIT: u64 = 1 << 53;
 
@@ -27,16 +29,31 @@ impl Serialize for Seed {
     }
 }
 
-impl<'de> Deserialize<'de> for Seed {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let value = Value::deserialize(deserializer)?;
-        let seed = match &value {
+impl Field for Seed {
+    type Value = Self;
+
+    fn kind() -> String {
+        "integer".to_owned()
+    }
+
+    fn lua() -> String {
+        "number | string".to_owned()
+    }
+
+    fn read(key: &str, json: &Value, _: Option<&Self>) -> Result<Self, Misfit> {
+        let seed = match json {
             Value::Number(number) => number.as_u64(),
             Value::String(digits) => digits.parse().ok(),
             _ => None,
         };
-        seed.map(Self)
-            .ok_or_else(|| de::Error::custom("seed: expected a whole number from 0 to 2^53, or its digits as text"))
+        let wanted = "a whole number from 0 to 2^53, or its digits as text";
+        seed.map(Self).ok_or_else(|| Misfit::wanted(key, wanted, json))
+    }
+}
+
+impl<'de> Deserialize<'de> for Seed {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::read("seed", &Value::deserialize(deserializer)?, None).map_err(de::Error::custom)
     }
 }
 

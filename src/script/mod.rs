@@ -50,7 +50,7 @@ pub use runtime::show::{Layout, Shown, Span, Style};
 pub use runtime::state::State;
 pub use settings::reload::{Change, changes};
 pub use settings::setting_keys;
-pub(crate) use settings::{policy as policy_settings, section, section_over};
+pub(crate) use settings::{section, section_over};
 
 #[cfg(test)]
 mod tests;

@@ -6,19 +6,21 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 use tch::{Kind as Type, Tensor};
 
+use crate::config::PolicySettings;
 use crate::engine::{self, Engine, EngineOptions, Policy, Queue, TokenBytes, logprobs_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Message, Request, Sampling, Seed, StreamSeed};
 use crate::model::{Model, Packed};
-use crate::script::{policy_settings, section, section_over};
+use crate::schema::section;
+use crate::script::section_over;
 use crate::telemetry::Reporter;
 use crate::text::{AUTO, FormatChoice, Renderer, Style};
 use crate::train::Fetching;
-use crate::{store, train};
+use crate::{script, store, train};
 
 /// Number of positions whose logits are in memory at once.
 const CHUNK: usize = 256;
@@ -56,15 +58,19 @@ struct OpenOptions {
     policy: Map<String, Json>,
 }
 
-/// Options of `generate` in addition to the fields of [`Sampling`], which override the model's
-/// defaults.
-#[derive(Default, Serialize, Deserialize)]
-#[serde(default)]
-struct GenerateOptions {
-    stop_ids: Vec<u32>,
-    ignore_eos: bool,
-    seed: Seed,
-    tools: Vec<Json>,
+section! {
+    /// Options of `generate` in addition to the fields of [`Sampling`], which override the model's
+    /// defaults.
+    struct GenerateOptions: "" {
+        /// Token ids that end a response, in addition to the model's own.
+        stop_ids: Vec<u32> = Vec::new();
+        /// Does not end a response at the model's own ids.
+        ignore_eos: bool = false;
+        /// Seed of the response.
+        seed: Seed = Seed::default();
+        /// Schemas of tools, for the chat template.
+        tools: Vec<Json> = Vec::new();
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -133,7 +139,7 @@ impl Models {
         let path = Path::new(&name);
         let name = if path.exists() { store::find_model(path)?.display().to_string() } else { name };
         options.policy.insert("model".to_owned(), json!(name));
-        let policy = policy_settings(&Json::Object(options.policy))?;
+        let policy: PolicySettings = script::section("policy", &Json::Object(options.policy))?;
         let (model, dir) = train::load_model(&policy, Fetching { reporter: &self.reporter, interrupt: None })?;
         let format = FormatChoice::named(options.format.as_deref().unwrap_or(AUTO))?;
         let with_text = dir.join("tokenizer.json").exists();
@@ -292,7 +298,7 @@ impl Opened {
         let fields = options.as_object().cloned().unwrap_or_default();
         let own = |name: &String| ["stop_ids", "ignore_eos", "seed", "tools"].contains(&name.as_str());
         let (options, sampling): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| own(name));
-        let options: GenerateOptions = section("sampling", &Json::Object(options))?;
+        let options: GenerateOptions = script::section("sampling", &Json::Object(options))?;
         let sampling = section_over("sampling", &Json::Object(sampling), &self.sampling)?;
         let prompt_ids = self.prompt(prompt, &options.tools)?;
         self.check(&prompt_ids)?;

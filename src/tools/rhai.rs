@@ -7,47 +7,31 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rhai::{AST, Dynamic, Engine, EvalAltResult, Position, Scope};
-use serde::{Deserialize, Serialize};
-
 use super::Output;
 use super::capture::Capture;
 use crate::error::{Error, Kind, Result};
+use crate::schema::section;
 
-/// Settings of [`Rhai`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RhaiOptions {
-    /// Wall time of one call in seconds. For results that do not depend on the machine use
-    /// `operations`.
-    pub timeout: f64,
-    /// Operations of one call; a million take about 50 ms.
-    pub operations: u64,
-    /// Depth of nested calls.
-    pub call_depth: usize,
-    /// Depth of nested expressions.
-    pub expression_depth: usize,
-    /// Bytes of a string.
-    pub string_bytes: usize,
-    /// Elements of an array, including those of nested arrays.
-    pub array_length: usize,
-    /// Entries of an object map, including those of nested maps.
-    pub map_length: usize,
-    /// Printed bytes that are kept; the rest is dropped.
-    pub output_bytes: usize,
-}
-
-impl Default for RhaiOptions {
-    fn default() -> Self {
-        Self {
-            timeout: 1.0,
-            operations: 2_000_000,
-            call_depth: 64,
-            expression_depth: 64,
-            string_bytes: 1 << 18,
-            array_length: 10_000,
-            map_length: 10_000,
-            output_bytes: 8192,
-        }
+section! {
+    /// Settings of [`Rhai`].
+    pub struct RhaiOptions: "" {
+        /// Wall time of one call in seconds. For results that do not depend on the machine use
+        /// `operations`.
+        timeout: f64 = 1.0;
+        /// Operations of one call; a million take about 50 ms.
+        operations: u64 = 2_000_000;
+        /// Depth of nested calls.
+        call_depth: usize = 64;
+        /// Depth of nested expressions.
+        expression_depth: usize = 64;
+        /// Bytes of a string.
+        string_bytes: usize = 1 << 18;
+        /// Elements of an array, including those of nested arrays.
+        array_length: usize = 10_000;
+        /// Entries of an object map, including those of nested maps.
+        map_length: usize = 10_000;
+        /// Printed bytes that are kept; the rest is dropped.
+        output_bytes: usize = 8192;
     }
 }
 

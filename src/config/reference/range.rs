@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
-use super::{Setting, settings};
+use super::settings;
 use crate::config::{Settings, Trainer};
 use crate::error::{Error, Kind, Result};
+use crate::schema::Setting;
 
 /// An interval of numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -133,7 +134,7 @@ mod tests {
     #[test]
     fn every_default_is_in_its_range() {
         for setting in settings() {
-            let default: Value = serde_json::from_str(setting.default).unwrap();
+            let default: Value = serde_json::from_str(&setting.default).unwrap();
             let Some((range, number)) = setting.interval().zip(default.as_f64()) else { continue };
             assert!(range.contains(number), "{}: {} is not {}", setting.path, setting.default, setting.range);
         }

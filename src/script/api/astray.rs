@@ -3,7 +3,7 @@
 use super::fields;
 use crate::config::{Learner, counterparts};
 use crate::error::{Error, Kind};
-use crate::script::settings;
+use crate::schema::Section;
 
 const TRAINERS: [&str; 4] = ["r1.grpo", "r1.ppo", "r1.trainer", "r1.sft"];
 
@@ -51,7 +51,7 @@ pub(crate) fn function_at(function: &str, path: &str) -> Error {
 
 /// Where a field that `function` does not have belongs.
 pub(crate) fn home(function: &str, name: &str) -> Option<String> {
-    let of_trainer = || settings::names_of::<Learner>().iter().any(|field| field == name);
+    let of_trainer = || Learner::FIELDS.contains(&name);
     let trainer = TRAINERS.contains(&function);
     if trainer && name == "algorithm" {
         return Some("another algorithm is r1.trainer { algorithm = \"NAME\", … }".to_owned());

@@ -9,8 +9,9 @@ use super::args::{Fields, fail, fail_with};
 use super::data::Dataset;
 use super::fields;
 use super::trainer::Trainer;
-use crate::config::CUSTOM;
+use crate::config::{CUSTOM, DataSettings, Settings};
 use crate::error::{Error, Kind};
+use crate::schema::Section;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::{Env, EvalEnv, Recipe};
 use crate::script::settings;
@@ -82,8 +83,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     match fields.get("data")? {
         Value::Nil => {}
         Value::Table(data) => {
-            let known = ["train", "eval", "max_prompt_tokens", "overlong_prompts"];
-            let data = Fields::new(lua, "r1.recipe: data", &Value::Table(data), &known)?;
+            let data = Fields::new(lua, "r1.recipe: data", &Value::Table(data), DataSettings::FIELDS)?;
             let mut own = data.rest(&["train", "eval"])?;
             for (name, rows) in ["train", "eval"].into_iter().zip(&mut rows) {
                 let value = data.get(name)?;
@@ -109,7 +109,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         settings.insert("cold_start".to_owned(), own.settings.clone());
     }
     let settings = Json::Object(settings);
-    settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?;
+    let typed = Box::new(settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?);
     let trains = settings.get("trainer").and_then(|trainer| trainer.get("algorithm")).and_then(Json::as_str);
     let rewards = |env: &Env| env.step.is_some() || env.flow.is_some() || env.reward.is_some();
     let unrewarded = envs.iter().find(|(_, env)| !rewards(env)).map(|(name, _)| name.as_str());
@@ -124,7 +124,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     }
     own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;
     own_function(lua, &settings, "loss", "loss", "loss = function(b) … end", loss.is_some())?;
-    Ok(Recipe { settings, envs, context, reward, privileged, advantage, loss, cold_start, eval, rows })
+    Ok(Recipe { settings, typed, envs, context, reward, privileged, advantage, loss, cold_start, eval, rows })
 }
 
 /// `cold_start = r1.recipe { trainer = r1.sft { … }, … }`, or the table alone.

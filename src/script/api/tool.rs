@@ -4,14 +4,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mlua::{Lua, Table, Value};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with};
 use super::argument::{ANY, Mebibytes, Seconds, Whole};
 use super::tool_limits;
 use crate::error::{Error, Kind};
+use crate::schema::Section;
 use crate::script::runtime::tool::{CallLimits, Run, Tool, ToolHandle, ToolRewards};
 use crate::script::settings;
 use crate::text::schema;
@@ -180,14 +179,13 @@ fn rhai(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
 }
 
 /// The options of an interpreter, sizes and times with units.
-fn interpreter<'a, O: Serialize + DeserializeOwned + Default>(
+fn interpreter<'a, O: Section>(
     lua: &'a Lua,
     function: &'static str,
     value: &Value,
     own: &[&str],
 ) -> mlua::Result<(Fields<'a>, O)> {
-    let names = settings::names_of::<O>();
-    let known: Vec<&str> = own.iter().copied().chain(names.iter().map(String::as_str)).collect();
+    let known = [own, O::FIELDS].concat();
     let fields = Fields::optional(lua, function, value, &known)?;
     let mut options = fields.rest(own)?;
     for (name, stored) in [("memory", "memory_mb"), ("disk", "disk_mb")] {
@@ -197,7 +195,7 @@ fn interpreter<'a, O: Serialize + DeserializeOwned + Default>(
             options.insert(stored.to_owned(), Json::from(size.0));
         }
     }
-    if names.iter().any(|name| name == "timeout")
+    if O::FIELDS.contains(&"timeout")
         && let Some(time) = fields.read::<Seconds>("timeout")?
     {
         options.insert("timeout".to_owned(), Json::from(time.0));

@@ -5,14 +5,14 @@ use super::{Entry, f, p, program};
 pub(super) const ENTRIES: &[Entry] = &[
     f(
         "r1.grpo",
-        &[p("settings", "LearnerSettings", "docs/training.md")],
+        &[p("settings", "Learner", "docs/training.md")],
         &[("Trainer", "")],
         "Group-relative policy optimisation.",
         "r1.grpo { group_size = 8, groups_per_step = 16, lr = 1e-6, clip = { 0.2, 0.28 } }",
     ),
     f(
         "r1.ppo",
-        &[p("settings", "LearnerSettings", "")],
+        &[p("settings", "Learner", "")],
         &[("Trainer", "")],
         "Policy optimisation with a critic.",
         "r1.ppo { group_size = 1, lr = 1e-6 }",
@@ -26,7 +26,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     f(
         "r1.sft",
-        &[p("settings", "SftSettings", "")],
+        &[p("settings", "Sft", "")],
         &[("Trainer", "")],
         "Supervised fine-tuning on conversations: rows with `messages`, and other formats (docs/sft.md).",
         "r1.sft { steps = 100, lr = 1e-5 }",

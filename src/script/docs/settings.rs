@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::config::{Setting, settings};
+use crate::config::settings;
 use crate::error::nearest;
+use crate::schema::Setting;
 
 /// Sections in the order of the reference, with what each is about.
 const SECTIONS: [(&str, &str); 9] = [
@@ -50,7 +51,7 @@ pub fn settings_page(found: &[&Setting]) -> String {
             let _ = writeln!(page, "{}\n", name(setting));
             super::wrap(&mut page, setting.doc);
             let rows = [
-                ("type", setting.kind),
+                ("type", setting.kind.as_str()),
                 ("unit", setting.unit),
                 ("range", setting.range),
                 ("default", default_of(setting)),
@@ -75,8 +76,8 @@ pub fn settings_page(found: &[&Setting]) -> String {
 }
 
 /// The default in words.
-fn default_of(setting: &Setting) -> &'static str {
-    match setting.default {
+fn default_of(setting: &Setting) -> &str {
+    match setting.default.as_str() {
         "null" => "none",
         default => default,
     }
@@ -90,7 +91,7 @@ pub fn settings_markdown() -> String {
 Every setting of a recipe, with its type, unit, default and range. A recipe sets them as fields of `r1.recipe { … }`
 (`trainer` by `r1.grpo { … }`, `env` by `r1.env { … }`), the command line as `key=value` with the dotted name
 (`trainer.lr=2e-6`), which takes precedence. Unknown names are refused with the nearest ones. `r1 doc trainer.lr` shows one in the
-terminal, `r1 doc trainer` a section. This page is made from `src/config/reference`; a test keeps it equal to the defaults.
+terminal, `r1 doc trainer` a section. This page is made from their declarations in `src/config`.
 
 Times and sizes take a number in the unit given here, or a text with a unit of its own: `\"250ms\"`, `\"5s\"`, `\"2min\"`;
 `\"64KiB\"`, `\"512MiB\"`, `\"2GiB\"`.
@@ -108,11 +109,19 @@ Times and sizes take a number in the unit given here, or a text with a unit of i
     out
 }
 
+/// Text in a cell of a table; what is between backticks stays as it is.
+fn bar(text: &str) -> String {
+    let parts = text.split('`').enumerate().map(|(place, part)| match place % 2 {
+        0 => part.replace('|', "\\|").replace('*', "\\*").replace('<', "\\<"),
+        _ => part.to_owned(),
+    });
+    parts.collect::<Vec<_>>().join("`")
+}
+
 fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
     out.push_str("| setting | type | default | unit, range | meaning |\n|---|---|---|---|---|\n");
     for setting in settings {
-        let bar = |text: &str| text.replace('|', "\\|").replace('*', "\\*").replace('<', "\\<");
-        let default = match setting.default {
+        let default = match setting.default.as_str() {
             "null" => "–".to_owned(),
             default => format!("`{default}`"),
         };
@@ -122,7 +131,7 @@ fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
             out,
             "| `{}` | {} | {default} | {} | {} |",
             setting.path,
-            bar(setting.kind),
+            bar(&setting.kind),
             bounds.join(", "),
             bar(setting.doc)
         );

@@ -1,20 +1,21 @@
 //! Named types of the declarations: tables that scripts see, objects that only the host looks into, settings.
 
 use serde::Serialize;
-use serde_json::Value as Json;
 
 use crate::config::{
-    CheckpointSettings, EnvSettings, EvalSettings, Learner, Limits, PolicySettings, RolloutSettings, Sft,
+    Branch, CallRewards, CheckpointSettings, CriticSettings, EnvSettings, EvalSettings, Filter, InitModel, Kl, Learner,
+    Limits, LoraSettings, PolicySettings, RolloutSettings, Sft, WeightGroup,
 };
 use crate::mdp::Sampling;
+use crate::schema::{Section, Setting};
 
 /// A type with a name: a table with fields, or something that only the host looks into.
 #[derive(Debug, Serialize)]
 pub struct Named {
     pub name: &'static str,
-    pub doc: &'static str,
+    pub doc: String,
     /// Name (a `?` at the end: may be missing), type, what it is.
-    pub fields: Vec<(String, String, &'static str)>,
+    pub fields: Vec<(String, String, String)>,
 }
 
 type Fields = &'static [(&'static str, &'static str, &'static str)];
@@ -280,46 +281,43 @@ const OPAQUE: [(&str, &str); 17] = [
     ("Task", "A row of a dataset, with all its columns"),
 ];
 
-/// All named types; those of settings are made from their defaults, so that no field is forgotten.
+/// All named types; those of settings are their declarations.
 pub fn named_types() -> Vec<Named> {
-    let plain = |&(name, kind, doc): &(&str, &str, &'static str)| (name.to_owned(), kind.to_owned(), doc);
-    let tables =
-        TABLES.iter().map(|(name, doc, fields)| Named { name, doc, fields: fields.iter().map(plain).collect() });
-    let opaque = OPAQUE.iter().map(|(name, doc)| Named { name, doc, fields: Vec::new() });
-    let json = |value: Result<Json, serde_json::Error>| value.unwrap_or_default();
-    let mut policy = json(serde_json::to_value(PolicySettings::default()));
-    // Left out of its JSON while there is none.
-    for name in ["init", "lora"] {
-        policy[name] = Json::Object(serde_json::Map::new());
-    }
-    let settings = [
-        ("EnvSettings", "Settings of r1.env", json(serde_json::to_value(EnvSettings::default()))),
-        ("PolicySettings", "Which model", policy),
-        ("Sampling", "How to sample", json(serde_json::to_value(Sampling::default()))),
-        ("RolloutSettings", "How trajectories are run", json(serde_json::to_value(RolloutSettings::default()))),
-        ("LearnerSettings", "How to learn: docs/training.md", json(serde_json::to_value(Learner::default()))),
-        ("SftSettings", "Supervised fine-tuning", json(serde_json::to_value(Sft::default()))),
-        ("EvalSettings", "Evaluation", json(serde_json::to_value(EvalSettings::default()))),
-        ("CheckpointSettings", "Checkpoints", json(serde_json::to_value(CheckpointSettings::default()))),
-        ("Limits", "Of calls of the script", json(serde_json::to_value(Limits::default()))),
-    ];
-    let settings = settings.into_iter().map(|(name, doc, defaults)| {
-        let fields = defaults.as_object().into_iter().flatten();
-        Named { name, doc, fields: fields.map(|(name, value)| (format!("{name}?"), kind_of(value), "")).collect() }
+    let plain = |&(name, kind, doc): &(&str, &str, &str)| (name.to_owned(), kind.to_owned(), doc.to_owned());
+    let tables = TABLES.iter().map(|&(name, doc, fields)| Named {
+        name,
+        doc: doc.to_owned(),
+        fields: fields.iter().map(plain).collect(),
     });
+    let opaque = OPAQUE.iter().map(|&(name, doc)| Named { name, doc: doc.to_owned(), fields: Vec::new() });
+    let settings = [
+        of_section::<EnvSettings>(),
+        of_section::<CallRewards>(),
+        of_section::<PolicySettings>(),
+        of_section::<InitModel>(),
+        of_section::<LoraSettings>(),
+        of_section::<Sampling>(),
+        of_section::<RolloutSettings>(),
+        of_section::<Learner>(),
+        of_section::<Branch>(),
+        of_section::<Kl>(),
+        of_section::<Filter>(),
+        of_section::<CriticSettings>(),
+        of_section::<WeightGroup>(),
+        of_section::<Sft>(),
+        of_section::<EvalSettings>(),
+        of_section::<CheckpointSettings>(),
+        of_section::<Limits>(),
+    ];
     tables.chain(opaque).chain(settings).collect()
 }
 
-/// What a setting may be, from its default. A choice by name may be a table too.
-fn kind_of(default: &Json) -> String {
-    match default {
-        Json::Bool(_) => "boolean",
-        Json::Number(_) => "number",
-        Json::String(_) => "string",
-        Json::Array(_) => "{any}",
-        Json::Object(fields) if fields.contains_key("name") => "string | {[string]: any}",
-        Json::Object(_) => "{[string]: any}",
-        Json::Null => "any",
+/// The table of a section of settings; every field may be left out.
+fn of_section<S: Section>() -> Named {
+    let field = |setting: &Setting| (format!("{}?", setting.name()), setting.lua.clone(), setting.summary());
+    Named {
+        name: S::NAME,
+        doc: S::about().replace('`', "").trim_end_matches('.').to_owned(),
+        fields: S::declared().iter().map(field).collect(),
     }
-    .to_owned()
 }

@@ -115,9 +115,10 @@ impl Script {
 
     fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
         let recipe = run(vm, path, &source)?;
-        let mut data = recipe.settings.clone();
-        settings::override_with(&mut data, overrides)?;
-        let mut settings = settings::read(&data).map_err(|error| error.at_path(path))?;
+        let (data, mut settings) = match overrides {
+            [] => (recipe.settings.clone(), (*recipe.typed).clone()),
+            _ => settings::overridden(&recipe.settings, overrides)?,
+        };
         if settings.name.is_empty() {
             settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         }

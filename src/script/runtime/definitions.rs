@@ -7,12 +7,15 @@ use mlua::{Function, UserData};
 use serde_json::Value as Json;
 
 use super::tool::Tool;
+use crate::config::Settings;
 use crate::text::OwnOptions;
 
 /// A recipe: settings as plain data, and its functions, which stay in the VM.
 #[derive(Clone)]
 pub(crate) struct Recipe {
     pub(crate) settings: Json,
+    /// The same, read.
+    pub(crate) typed: Box<Settings>,
     /// By name; the name of a single `env` is empty.
     pub(crate) envs: Vec<(String, Env)>,
     pub(crate) context: Option<Function>,

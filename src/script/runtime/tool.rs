@@ -4,12 +4,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mlua::{Function, UserData};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::grants::Grants;
 use super::interpreters;
 use crate::error::{Error, Kind, Result};
+use crate::schema::section;
 use crate::tools::{PythonOptions, RhaiOptions};
 
 /// A tool of an environment.
@@ -25,17 +25,19 @@ pub(crate) struct Tool {
     pub(crate) run: Run,
 }
 
-/// Process rewards of a tool's calls; `None` for those of `env.call_rewards`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub(crate) struct ToolRewards {
-    /// The call succeeded.
-    pub(crate) ok: Option<f64>,
-    /// The call failed or timed out.
-    pub(crate) failed: Option<f64>,
-    /// The arguments were invalid, or there were too many calls.
-    pub(crate) refused: Option<f64>,
+section! {
+    /// Process rewards of a tool's calls; `None` for those of `env.call_rewards`.
+    pub(crate) struct ToolRewards: "" {
+        /// The call succeeded.
+        ok: Option<f64> = None;
+        /// The call failed or timed out.
+        failed: Option<f64> = None;
+        /// The arguments were invalid, or there were too many calls.
+        refused: Option<f64> = None;
+    }
 }
+
+impl Copy for ToolRewards {}
 
 /// How a call is run.
 pub(crate) enum Run {

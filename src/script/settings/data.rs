@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value as Json};
 
-use super::{fields_of, join, misfit, section, unknown};
+use super::section;
 use crate::config::{Columns, DataFile, DataFormat, DataSettings, EnvSettings, HubData, Part, Paths, Source};
 use crate::error::{Error, Kind, Result, nearest, suggest};
+use crate::schema::{Field, Misfit, Section, fields_of, join};
 
 /// What makes a table a dataset of a kind.
 const KINDS: [&str; 4] = ["path", "hf", "count", "rows"];
@@ -27,9 +28,8 @@ pub(crate) fn read(data: &Json, envs: &BTreeMap<String, EnvSettings>) -> Result<
         Some(json) => dataset(&format!("data.{name}"), &json).map(Some),
     };
     let (train, eval) = (source("train")?, source("eval")?);
-    let known = ["train", "eval", "max_prompt_tokens", "overlong_prompts", "check_rows"];
-    if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(unknown("data", name, known));
+    if let Some(name) = fields.keys().find(|name| !DataSettings::FIELDS.contains(&name.as_str())) {
+        return Err(Misfit::unknown("data", name, DataSettings::FIELDS).into());
     }
     for (split, source) in [("train", &train), ("eval", &eval)] {
         let Some(Source::Mixed(parts)) = source else { continue };
@@ -68,11 +68,11 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
         let name = match fields.get("name") {
             None | Some(Json::Null) => stem(fields),
             Some(Json::String(name)) if !name.is_empty() => name.clone(),
-            Some(other) => return Err(misfit(&join(at, "name"), other, "expected a string")),
+            Some(other) => return Err(Misfit::wanted(&join(at, "name"), "text", other).into()),
         };
         return Ok(Source::Mixed(BTreeMap::from([(name, part(at, json)?)])));
     }
-    let known: &[&str] = if fields.contains_key("count") {
+    let known: &[&'static str] = if fields.contains_key("count") {
         &GENERATED
     } else if fields.contains_key("hf") {
         &HUB
@@ -82,27 +82,21 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
         &FILE
     };
     if let Some(name) = fields.keys().find(|name| !known.contains(&name.as_str())) {
-        return Err(unknown(at, name, known.iter().copied()));
+        return Err(Misfit::unknown(at, name, known).into());
     }
     if let Some(count) = fields.get("count") {
-        let whole =
-            |name: &str, value: &Json| value.as_u64().ok_or_else(|| misfit(&join(at, name), value, "expected u64"));
-        let seed = fields.get("seed").map_or(Ok(0), |seed| whole("seed", seed))?;
-        return Ok(Source::Generated { count: whole("count", count)?, seed });
+        let seed = fields.get("seed").map_or(Ok(0), |seed| u64::read(&join(at, "seed"), seed, None))?;
+        return Ok(Source::Generated { count: u64::read(&join(at, "count"), count, None)?, seed });
     }
     let text = |name: &str| match fields.get(name) {
         None | Some(Json::Null) => Ok(String::new()),
-        Some(Json::String(text)) => Ok(text.clone()),
-        Some(other) => Err(misfit(&join(at, name), other, "expected a string")),
+        Some(text) => String::read(&join(at, name), text, None),
     };
     let mut columns = Columns::new();
     if let Some(renames) = fields.get("columns") {
         let at = join(at, "columns");
         for (name, column) in fields_of(&at, renames)? {
-            let Json::String(column) = column else {
-                return Err(misfit(&join(&at, name), column, "expected a string"));
-            };
-            columns.insert(name.clone(), column.clone());
+            columns.insert(name.clone(), String::read(&join(&at, name), column, None)?);
         }
     }
     if fields.contains_key("hf") {
@@ -117,14 +111,11 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
     }
     let format = match text("format")?.as_str() {
         "" => None,
-        name => {
-            let read = serde_json::from_value::<DataFormat>(Json::from(name));
-            Some(read.map_err(|error| misfit(&join(at, "format"), &Json::from(name), &error.to_string()))?)
-        }
+        name => Some(DataFormat::read(&join(at, "format"), &Json::from(name), None)?),
     };
     let path = match fields.get("path") {
         Some(list @ Json::Array(_)) => {
-            paths(list).ok_or_else(|| misfit(&join(at, "path"), list, "expected a string"))?
+            paths(list).ok_or_else(|| Misfit::wanted(&join(at, "path"), "text", list))?
         }
         _ => text("path")?.into(),
     };
@@ -172,13 +163,12 @@ fn part(at: &str, json: &Json) -> Result<Part> {
                 let error = Error::new(Kind::Script, format!("`{key}` is {value}")).about_setting(key);
                 return Err(error.hint("a weight is above 0; leave the dataset out instead"));
             }
-            None => return Err(misfit(&join(at, "weight"), &value, "expected f64")),
+            None => return Err(Misfit::wanted(&join(at, "weight"), "a number", &value).into()),
         },
     };
     let env = match take("env") {
         Json::Null => None,
-        Json::String(env) => Some(env),
-        other => return Err(misfit(&join(at, "env"), &other, "expected a string")),
+        env => Some(String::read(&join(at, "env"), &env, None)?),
     };
     match dataset(at, &own)? {
         Source::Mixed(_) => {
@@ -205,7 +195,7 @@ fn rows(at: &str, items: &[Json]) -> Result<Vec<Json>> {
     let row = |(place, item): (usize, &Json)| match item {
         Json::Object(_) => Ok(item.clone()),
         Json::Array(none) if none.is_empty() => Ok(Json::Object(Map::new())),
-        other => Err(misfit(&format!("{at}[{}]", place + 1), other, "expected a map")),
+        other => Err(Misfit::wanted(&format!("{at}[{}]", place + 1), "a table", other).into()),
     };
     items.iter().enumerate().map(row).collect()
 }

@@ -1,11 +1,9 @@
-//! Which settings of a recipe may change while a run goes on, and which wait for a restart.
-//!
-//! What was built at the start of a run stays as it is: the model, the data and its order, the size of a group, the optimiser
-//! and its critic, the names of estimator and loss, the threads, what the script may reach. Everything else may change.
+//! What a reload of the script changes: the settings that differ, those that change now and those that wait for a restart.
 
 use serde_json::Value as Json;
 
-use crate::config::{CheckpointSettings, EnvSettings, Learner, RolloutSettings, Settings, Trainer};
+use crate::config::Settings;
+use crate::schema::Section;
 
 /// A setting that differs from what it was.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,72 +31,11 @@ pub(crate) struct Merged {
     pub(crate) waiting: Vec<Change>,
 }
 
+/// The declaration of each setting says whether it may change ([`Reload`](crate::schema::Reload)).
 pub(crate) fn merge(old: &Settings, new: &Settings) -> Merged {
-    let settings = Settings {
-        name: old.name.clone(),
-        seed: old.seed,
-        policy: old.policy.clone(),
-        data: old.data.clone(),
-        needs: old.needs.clone(),
-        cold_start: old.cold_start.clone(),
-        env: env(&old.env, &new.env),
-        envs: old
-            .envs
-            .iter()
-            .map(|(name, old)| (name.clone(), new.envs.get(name).map_or_else(|| old.clone(), |new| env(old, new))))
-            .collect(),
-        rollout: RolloutSettings {
-            concurrency: old.rollout.concurrency,
-            workers: old.rollout.workers,
-            ..new.rollout.clone()
-        },
-        trainer: trainer(&old.trainer, &new.trainer),
-        checkpoint: CheckpointSettings {
-            export: old.checkpoint.export,
-            merge: old.checkpoint.merge,
-            ..new.checkpoint.clone()
-        },
-        ..new.clone()
-    };
+    let settings = <Settings as Section>::reloaded(old, new);
     let (changed, waiting) = (differences(old, &settings), differences(&settings, new));
     Merged { settings, changed, waiting }
-}
-
-fn env(old: &EnvSettings, new: &EnvSettings) -> EnvSettings {
-    EnvSettings { format: old.format.clone(), reply_prefix: old.reply_prefix.clone(), ..new.clone() }
-}
-
-fn trainer(old: &Trainer, new: &Trainer) -> Trainer {
-    match (old, new) {
-        (Trainer::Grpo(old), Trainer::Grpo(new)) => Trainer::Grpo(learner(old, new)),
-        (Trainer::Ppo(old), Trainer::Ppo(new)) => Trainer::Ppo(learner(old, new)),
-        _ => old.clone(),
-    }
-}
-
-fn learner(old: &Learner, new: &Learner) -> Learner {
-    let mut merged = Learner {
-        group_size: old.group_size,
-        weight_decay: old.weight_decay,
-        groups: old.groups.clone(),
-        gradient_checkpointing: old.gradient_checkpointing,
-        routing_replay: old.routing_replay,
-        freeze: old.freeze.clone(),
-        ema: old.ema,
-        critic: old.critic.clone(),
-        ..new.clone()
-    };
-    if old.estimator.name != new.estimator.name {
-        merged.estimator = old.estimator.clone();
-    }
-    if old.loss.name != new.loss.name {
-        merged.loss = old.loss.clone();
-    }
-    // Without a coefficient no reference policy was loaded.
-    if (old.kl.coef > 0.0) != (new.kl.coef > 0.0) {
-        merged.kl = old.kl.clone();
-    }
-    merged
 }
 
 /// Every field that differs, by its dotted name.
@@ -133,7 +70,7 @@ fn compare(key: &str, old: &Json, new: &Json, found: &mut Vec<Change>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Branch, Choice};
+    use crate::config::{Branch, Choice, Learner, Trainer};
 
     #[test]
     fn what_may_change_changes_and_the_rest_waits() {

@@ -25,73 +25,55 @@ mod server;
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
 use super::Output;
 use crate::error::{Error, Kind, Result};
+use crate::schema::{choices, section};
 
-/// Settings of [`Python`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct PythonOptions {
-    /// Wall time of one call in seconds; CPU time has the same limit, rounded up.
-    pub timeout: f64,
-    /// Address space of a program, MiB. The interpreter itself takes about 40.
-    pub memory_mb: u64,
-    /// Printed bytes that are kept; of longer output the start and the end.
-    pub output_bytes: usize,
-    /// Programs that run at once; 0 is the number of cores.
-    pub pool: usize,
-    /// Size of a program's scratch directory and of its largest file, MiB; 0 forbids writing.
-    pub disk_mb: u64,
-    /// Maximum number of open sessions.
-    pub max_sessions: usize,
-    /// Seconds after which an unused session is ended.
-    pub session_idle: f64,
-    /// The interpreter to run; `python3` on the PATH if empty.
-    pub interpreter: PathBuf,
-    /// Allows imports of the interpreter's installed packages (numpy, sympy), not only of the
-    /// standard library.
-    pub site_packages: bool,
-    /// Modules to import before the first call, in addition to the common ones of the standard
-    /// library.
-    pub preload: Vec<String>,
-    /// The format of errors.
-    pub traceback: Traceback,
-    /// Adds namespaces to the sandbox if the system allows them: forbidden files are then also
-    /// invisible, and the scratch directory is in memory. Without them landlock, seccomp and limits
-    /// confine programs.
-    pub namespaces: bool,
-}
-
-impl Default for PythonOptions {
-    fn default() -> Self {
-        Self {
-            timeout: 5.0,
-            memory_mb: 512,
-            output_bytes: 8192,
-            pool: 0,
-            disk_mb: 16,
-            max_sessions: 256,
-            session_idle: 600.0,
-            interpreter: PathBuf::new(),
-            site_packages: false,
-            preload: Vec::new(),
-            traceback: Traceback::Short,
-            namespaces: true,
-        }
+section! {
+    /// Settings of [`Python`].
+    pub struct PythonOptions: "" {
+        /// Wall time of one call in seconds; CPU time has the same limit, rounded up.
+        timeout: f64 = 5.0;
+        /// Address space of a program, MiB. The interpreter itself takes about 40.
+        memory_mb: u64 = 512;
+        /// Printed bytes that are kept; of longer output the start and the end.
+        output_bytes: usize = 8192;
+        /// Programs that run at once; 0 is the number of cores.
+        pool: usize = 0;
+        /// Size of a program's scratch directory and of its largest file, MiB; 0 forbids writing.
+        disk_mb: u64 = 16;
+        /// Maximum number of open sessions.
+        max_sessions: usize = 256;
+        /// Seconds after which an unused session is ended.
+        session_idle: f64 = 600.0;
+        /// The interpreter to run; `python3` on the PATH if empty.
+        interpreter: PathBuf = PathBuf::new();
+        /// Allows imports of the interpreter's installed packages (numpy, sympy), not only of the
+        /// standard library.
+        site_packages: bool = false;
+        /// Modules to import before the first call, in addition to the common ones of the standard
+        /// library.
+        preload: Vec<String> = Vec::new();
+        /// The format of errors.
+        traceback: Traceback = Traceback::Short;
+        /// Adds namespaces to the sandbox if the system allows them: forbidden files are then also
+        /// invisible, and the scratch directory is in memory. Without them landlock, seccomp and
+        /// limits confine programs.
+        namespaces: bool = true;
     }
 }
 
-/// The format of errors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Traceback {
-    /// The last line: `NameError: name 'x' is not defined`.
-    #[default]
-    Short,
-    /// As Python prints it, with the program's lines.
-    Full,
+choices! {
+    /// The format of errors.
+    #[derive(Default)]
+    pub enum Traceback {
+        /// The last line: `NameError: name 'x' is not defined`.
+        #[default]
+        /// The last line: `NameError: name 'x' is not defined`.
+        Short = "short",
+        /// As Python prints it, with the program's lines.
+        Full = "full",
+    }
 }
 
 impl PythonOptions {

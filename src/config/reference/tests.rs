@@ -1,0 +1,66 @@
+//! The reference has every setting, whole.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::settings;
+use crate::config::{DataFile, DataSettings, HubData, InitModel, LoraSettings, PolicySettings, Settings, Sft, Source, Trainer};
+
+/// Every setting of these settings, by its path.
+fn paths(at: &str, value: &Value, found: &mut Vec<String>) {
+    let open = settings().any(|setting| setting.path == at && setting.open);
+    match value {
+        Value::Object(fields) if !open && !fields.is_empty() => {
+            for (name, value) in fields {
+                paths(&crate::schema::join(at, name), value, found);
+            }
+        }
+        _ => found.push(at.to_owned()),
+    }
+}
+
+#[test]
+fn every_field_of_every_settings_struct_is_in_the_reference() {
+    let policy = PolicySettings {
+        init: Some(InitModel::default()),
+        lora: Some(LoraSettings::default()),
+        ..PolicySettings::default()
+    };
+    let sft = Settings { policy, trainer: Trainer::Sft(Sft::default()), ..Settings::default() };
+    let sources = [
+        Source::File(DataFile::default()),
+        Source::Hub(HubData::default()),
+        Source::Generated { count: 0, seed: 0 },
+    ];
+    let data = sources.map(|source| {
+        let data = DataSettings { train: Some(source.clone()), eval: Some(source), ..DataSettings::default() };
+        Settings { data, ..Settings::default() }
+    });
+    for all in data.into_iter().chain([Settings::default(), sft]) {
+        let mut found = Vec::new();
+        paths("", &serde_json::to_value(all).unwrap(), &mut found);
+        assert!(found.contains(&"trainer.lr".to_owned()));
+        for path in found {
+            assert!(settings().any(|setting| setting.path == path), "no setting `{path}`");
+        }
+    }
+}
+
+#[test]
+fn entries_are_whole() {
+    let mut names = BTreeSet::new();
+    for setting in settings() {
+        assert!(names.insert((setting.path, setting.only)), "{} twice", setting.path);
+        assert!(setting.doc.ends_with('.') && !setting.kind.is_empty(), "{}", setting.path);
+        serde_json::from_str::<Value>(&setting.default).unwrap();
+        if let Some(needs) = setting.needs {
+            assert!(settings().any(|other| other.path == needs.path), "{}: {}", setting.path, needs.path);
+        }
+    }
+    assert_eq!(settings().filter(|setting| setting.path == "trainer.lr").count(), 2);
+    assert!(settings().any(|setting| setting.is_below("trainer.kl") && setting.path == "trainer.kl.coef"));
+    assert!(!settings().any(|setting| setting.is_below("trainer.k")));
+}

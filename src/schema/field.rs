@@ -1,0 +1,235 @@
+//! Types that settings have: what they are called, how they are read, what a reload does to them.
+
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::path::PathBuf;
+
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
+
+use super::misfit::{Misfit, join};
+use super::section::fields_of;
+use super::{Reload, Setting, Written};
+use crate::units;
+
+/// A type of settings. The implementing type is that of the value, or a name for a way to read one ([`Time`]).
+pub trait Field {
+    type Value: Clone + PartialEq + Serialize;
+    const WRITTEN: Written = Written::Json;
+    /// Whether it is a table with names that the value, or the script, decides about.
+    const OPEN: bool = false;
+
+    /// The type in words, for the reference.
+    fn kind() -> String;
+
+    /// The type in Luau, for editors.
+    fn lua() -> String {
+        Self::kind()
+    }
+
+    /// Reads a value. `usual` is what holds where nothing is said.
+    ///
+    /// # Errors
+    /// A value of another type; `key` is the name of the setting.
+    fn read(key: &str, json: &Json, usual: Option<&Self::Value>) -> Result<Self::Value, Misfit>;
+
+    /// The settings of a declared field: itself, or those of its table.
+    fn settings(own: Setting) -> Vec<Setting> {
+        vec![own]
+    }
+
+    /// What a run goes on with when the value in the script has changed.
+    fn reloaded(class: Reload, old: &Self::Value, new: &Self::Value) -> Self::Value {
+        if class == Reload::Restart { old.clone() } else { new.clone() }
+    }
+}
+
+/// A value that one method of JSON reads.
+macro_rules! plain {
+    ($($Type:ty: $kind:literal, $lua:literal, $wanted:literal, $written:ident, $read:expr;)+) => {
+        $(impl Field for $Type {
+            type Value = Self;
+            const WRITTEN: Written = Written::$written;
+
+            fn kind() -> String {
+                $kind.to_owned()
+            }
+
+            fn lua() -> String {
+                $lua.to_owned()
+            }
+
+            fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
+                let read: fn(&Json) -> Option<Self> = $read;
+                read(json).ok_or_else(|| Misfit::wanted(key, $wanted, json))
+            }
+        })+
+    };
+}
+
+plain! {
+    f64: "number", "number", "a number", Json, Json::as_f64;
+    usize: "integer", "number", "a whole number, 0 or more", Json, |json| json.as_u64()?.try_into().ok();
+    u64: "integer", "number", "a whole number, 0 or more", Json, Json::as_u64;
+    u32: "integer", "number", "a whole number, 0 or more", Json, |json| json.as_u64()?.try_into().ok();
+    bool: "boolean", "boolean", "true or false", Json, Json::as_bool;
+    String: "string", "string", "text", Text, |json| json.as_str().map(str::to_owned);
+    PathBuf: "string", "string", "text", Text, |json| json.as_str().map(PathBuf::from);
+    Json: "any", "any", "a value", Json, |json| Some(json.clone());
+    (f64, f64): "list", "{number}", "a list of two numbers", Json, |json| match json.as_array()?.as_slice() {
+        [first, second] => Some((first.as_f64()?, second.as_f64()?)),
+        _ => None,
+    };
+}
+
+/// Seconds as a number, or as text with a unit.
+pub struct Time;
+
+/// MiB as a whole number, or as text with a unit.
+pub struct MiB;
+
+/// KiB as a whole number, or as text with a unit.
+pub struct KiB;
+
+macro_rules! with_unit {
+    ($($Name:ident: $Value:ty, $kind:literal, $wanted:expr, $read:expr;)+) => {
+        $(impl Field for $Name {
+            type Value = $Value;
+
+            fn kind() -> String {
+                $kind.to_owned()
+            }
+
+            fn lua() -> String {
+                "number | string".to_owned()
+            }
+
+            fn read(key: &str, json: &Json, _: Option<&$Value>) -> Result<$Value, Misfit> {
+                $read(json).ok_or_else(|| Misfit::wanted(key, $wanted, json))
+            }
+        })+
+    };
+}
+
+with_unit! {
+    Time: f64, "number or string", units::TIME, units::time;
+    MiB: usize, "integer or string", units::SIZE, units::mib;
+    KiB: usize, "integer or string", units::SIZE, units::kib;
+}
+
+/// Text that is one of a few names which another module gives a meaning.
+pub struct Names<N>(PhantomData<N>);
+
+/// The names of [`Names`].
+pub trait NameList {
+    const NAMES: &'static [&'static str];
+}
+
+impl<N: NameList> Field for Names<N> {
+    type Value = String;
+    const WRITTEN: Written = Written::Text;
+
+    fn kind() -> String {
+        N::NAMES.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" | ")
+    }
+
+    fn read(key: &str, json: &Json, usual: Option<&String>) -> Result<String, Misfit> {
+        let name = String::read(key, json, usual)?;
+        if N::NAMES.contains(&name.as_str()) { Ok(name) } else { Err(Misfit::not_one_of(key, &name, N::NAMES)) }
+    }
+}
+
+impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Option<T> {
+    type Value = Self;
+    const WRITTEN: Written = T::WRITTEN;
+    const OPEN: bool = T::OPEN;
+
+    fn kind() -> String {
+        T::kind()
+    }
+
+    fn lua() -> String {
+        T::lua()
+    }
+
+    fn read(key: &str, json: &Json, usual: Option<&Self>) -> Result<Self, Misfit> {
+        if json.is_null() {
+            return Ok(None);
+        }
+        T::read(key, json, usual.and_then(Option::as_ref)).map(Some)
+    }
+
+    /// A table that may be missing is a setting, and so are its fields.
+    fn settings(own: Setting) -> Vec<Setting> {
+        let inner = T::settings(own.clone());
+        if inner.iter().any(|setting| setting.path == own.path) {
+            return inner;
+        }
+        std::iter::once(own).chain(inner).collect()
+    }
+}
+
+impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Vec<T> {
+    type Value = Self;
+
+    fn kind() -> String {
+        "list".to_owned()
+    }
+
+    fn lua() -> String {
+        format!("{{{}}}", T::lua())
+    }
+
+    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
+        let items = match json {
+            Json::Array(items) => items.as_slice(),
+            // An empty Lua table says neither list nor table.
+            Json::Object(fields) if fields.is_empty() => &[],
+            other => return Err(Misfit::wanted(key, "a list", other)),
+        };
+        (1..).zip(items).map(|(place, item)| T::read(&format!("{key}[{place}]"), item, None)).collect()
+    }
+}
+
+impl Field for Map<String, Json> {
+    type Value = Self;
+    const OPEN: bool = true;
+
+    fn kind() -> String {
+        "table".to_owned()
+    }
+
+    fn lua() -> String {
+        "{[string]: any}".to_owned()
+    }
+
+    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
+        match json {
+            Json::Null => Err(Misfit::wanted(key, "a table", json)),
+            table => fields_of(key, table).cloned(),
+        }
+    }
+}
+
+/// By token id.
+impl Field for BTreeMap<u32, f64> {
+    type Value = Self;
+
+    fn kind() -> String {
+        "table".to_owned()
+    }
+
+    fn lua() -> String {
+        "{[number]: number}".to_owned()
+    }
+
+    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
+        let odd = || Misfit::wanted(key, "a table by token id", json);
+        let fields = fields_of(key, json).map_err(|_| odd())?;
+        let pair = |(id, value): (&String, &Json)| {
+            Ok((id.parse().map_err(|_| odd())?, f64::read(&join(key, id), value, None)?))
+        };
+        fields.iter().map(pair).collect()
+    }
+}
+

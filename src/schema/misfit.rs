@@ -1,0 +1,75 @@
+//! Why a value is refused, as data: the setting, and what it may be.
+
+use std::fmt;
+
+use serde_json::Value as Json;
+
+/// A value that a setting can't have, or a setting that does not exist.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Misfit {
+    /// Dotted name; empty for the whole table.
+    pub key: String,
+    pub why: Why,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub enum Why {
+    /// There is no such field. `name` is the last part of the key, `known` the fields beside it.
+    Unknown { name: String, known: Vec<&'static str> },
+    /// The type is another.
+    Wanted { wanted: String, got: Json },
+    /// It is none of these names.
+    NotOneOf { got: String, names: Vec<&'static str> },
+}
+
+impl Misfit {
+    pub fn unknown(at: &str, name: &str, known: &[&'static str]) -> Self {
+        Self { key: join(at, name), why: Why::Unknown { name: name.to_owned(), known: known.to_vec() } }
+    }
+
+    /// `wanted`: `a number`, `a list of two numbers`.
+    pub fn wanted(key: &str, wanted: &str, got: &Json) -> Self {
+        Self { key: key.to_owned(), why: Why::Wanted { wanted: wanted.to_owned(), got: got.clone() } }
+    }
+
+    pub fn not_one_of(key: &str, got: &str, names: &[&'static str]) -> Self {
+        Self { key: key.to_owned(), why: Why::NotOneOf { got: got.to_owned(), names: names.to_vec() } }
+    }
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = if self.key.is_empty() { "the recipe" } else { &self.key };
+        match &self.why {
+            Why::Unknown { .. } => write!(f, "unknown field `{key}`"),
+            Why::Wanted { wanted, got } => write!(f, "`{key}` must be {wanted}, got {}", described(got)),
+            Why::NotOneOf { got, names } => {
+                let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+                write!(f, "`{key}` is \"{got}\"; it is one of {}", names.join(", "))
+            }
+        }
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+/// What was given.
+fn described(got: &Json) -> String {
+    const MOST: usize = 60;
+    match got {
+        Json::Null => "nothing".to_owned(),
+        Json::String(text) => match text.char_indices().nth(MOST) {
+            Some((end, _)) => format!("the text \"{}…\"", &text[..end]),
+            None => format!("the text \"{text}\""),
+        },
+        Json::Number(number) => format!("the number {number}"),
+        Json::Bool(truth) => truth.to_string(),
+        Json::Array(items) => format!("a list of {}", items.len()),
+        Json::Object(_) => "a table".to_owned(),
+    }
+}
+
+/// The dotted name of a field.
+pub fn join(at: &str, name: &str) -> String {
+    if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") }
+}

@@ -1,0 +1,242 @@
+//! Declarations of settings: [`section!`] declares a table of settings once, and from that come the typed struct, its
+//! defaults, the reader with its refusals, the entry of the reference (docs/settings.md, `r1 doc`, editor types), and
+//! what a reload of the script may change.
+//!
+//! What the settings of r1 are stands in `config`; this module only knows how one is declared.
+
+mod field;
+mod misfit;
+mod section;
+
+use serde::Serialize;
+use serde_json::Value as Json;
+
+pub use field::{Field, KiB, MiB, NameList, Names, Time};
+pub use misfit::{Misfit, Why, join};
+pub use section::{Section, fields_of, read};
+pub(crate) use section::{choices, section};
+
+/// One setting.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Setting {
+    /// Dotted name, as on the command line: `trainer.lr`.
+    pub path: &'static str,
+    /// The trainer that has it, where two have a setting of this name: `sft`, or empty.
+    pub only: &'static str,
+    /// `number`, `integer`, `boolean`, `string`, `list`, `table`, or the values there are: `"auto" | "cpu"`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The type in Luau, for editors.
+    #[serde(skip)]
+    pub lua: String,
+    /// `seconds`, `MiB`, `tokens`, `steps` …; empty for plain numbers and text.
+    pub unit: &'static str,
+    /// As JSON; `null` where leaving it out means something of its own.
+    pub default: String,
+    /// The values that are allowed, where the type allows more; empty for all.
+    pub range: &'static str,
+    pub doc: &'static str,
+    /// When a changed script changes it in a run.
+    pub reload: Reload,
+    /// What it has no effect without.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub needs: Option<Needs>,
+    /// What `key=value` on the command line means.
+    #[serde(skip)]
+    pub written: Written,
+    /// Whether it is a table with names that its value, or the script, decides about.
+    #[serde(skip)]
+    pub open: bool,
+}
+
+/// When a setting changes in a run whose script was changed (docs/reload.md).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reload {
+    /// With the next step of training.
+    NextStep,
+    /// With the next group of trajectories.
+    NextGroup,
+    /// Its options with the next step; another name waits for a restart.
+    Options,
+    /// With the next step, except that it stays 0, or stays above 0, until a restart.
+    Switch,
+    /// What is built at the start of a run depends on it.
+    Restart,
+}
+
+/// The condition of another setting under which a setting has an effect.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Needs {
+    pub path: &'static str,
+    pub state: State,
+    /// Why it has no effect otherwise.
+    pub why: &'static str,
+}
+
+/// A state of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum State {
+    /// Set to something else than `false`, 0, `""` and nothing.
+    On,
+    Is(&'static str),
+    IsNot(&'static str),
+}
+
+/// What the text behind `key=` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// JSON if it parses, else text.
+    Json,
+    /// Text; a quoted JSON string is unquoted.
+    Text,
+    /// Text, unless it is a list, a table, a quoted string or `null` as JSON.
+    TextOrTable,
+}
+
+impl Setting {
+    /// A declared setting, by its type and its default.
+    pub fn of<F: Field>(path: &'static str, doc: &'static str, default: &F::Value) -> Self {
+        let default = serde_json::to_value(default).unwrap_or(Json::Null);
+        Self {
+            kind: F::kind(),
+            lua: F::lua(),
+            default: shown(&default).to_string(),
+            written: F::WRITTEN,
+            open: F::OPEN,
+            ..Self::new(path, "", doc)
+        }
+    }
+
+    /// A setting that no section declares.
+    pub fn new(path: &'static str, kind: &str, doc: &'static str) -> Self {
+        Self {
+            path,
+            only: "",
+            kind: kind.to_owned(),
+            lua: String::new(),
+            unit: "",
+            default: "null".to_owned(),
+            range: "",
+            doc: doc.trim_ascii(),
+            reload: Reload::NextStep,
+            needs: None,
+            written: if kind == "string" { Written::Text } else { Written::Json },
+            open: false,
+        }
+    }
+
+    #[must_use]
+    pub fn default(mut self, json: &str) -> Self {
+        json.clone_into(&mut self.default);
+        self
+    }
+
+    #[must_use]
+    pub fn unit(mut self, unit: &'static str) -> Self {
+        self.unit = unit;
+        self
+    }
+
+    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`, which is checked; or words, which the code checks that knows more.
+    #[must_use]
+    pub fn range(mut self, range: &'static str) -> Self {
+        self.range = range;
+        self
+    }
+
+    /// Waits for a restart when a script is reloaded.
+    #[must_use]
+    pub fn restart(self) -> Self {
+        self.reload(Reload::Restart)
+    }
+
+    #[must_use]
+    pub fn reload(mut self, reload: Reload) -> Self {
+        self.reload = reload;
+        self
+    }
+
+    /// Has no effect unless `path` is in this state; `why` says what is missing then.
+    #[must_use]
+    pub fn needs(mut self, path: &'static str, state: State, why: &'static str) -> Self {
+        self.needs = Some(Needs { path, state, why });
+        self
+    }
+
+    #[must_use]
+    pub fn written(mut self, written: Written) -> Self {
+        self.written = written;
+        self
+    }
+
+    /// A table with names of its own.
+    #[must_use]
+    pub fn open(mut self) -> Self {
+        self.open = true;
+        self
+    }
+
+    /// The last part of its path.
+    pub fn name(&self) -> &'static str {
+        self.path.rsplit('.').next().unwrap_or(self.path)
+    }
+
+    /// `trainer`; empty for `name`, `seed` and `needs`.
+    pub fn section(&self) -> &'static str {
+        self.path.split_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// Whether this is the setting `path`, or one of the section or table `path`.
+    pub fn is_below(&self, path: &str) -> bool {
+        self.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }
+
+    /// Documentation with default, unit and range in one sentence, for editors.
+    pub fn summary(&self) -> String {
+        let default = match self.default.as_str() {
+            "null" | "{}" | "[]" | "\"\"" => String::new(),
+            default => format!("default {default}"),
+        };
+        let notes: Vec<&str> = [&default, self.unit, self.range].into_iter().filter(|text| !text.is_empty()).collect();
+        if notes.is_empty() {
+            return self.doc.to_owned();
+        }
+        format!("{} ({}).", self.doc.trim_end_matches('.'), notes.join(", "))
+    }
+
+    /// The value that the text behind `key=` means.
+    pub fn value(&self, text: &str) -> Json {
+        self.written.value(text)
+    }
+}
+
+impl Written {
+    /// The value that the text behind `key=` means.
+    pub fn value(self, text: &str) -> Json {
+        let json = serde_json::from_str::<Json>(text).ok();
+        let json = json.filter(|json| match self {
+            Self::Json => true,
+            Self::Text => json.is_string(),
+            Self::TextOrTable => !json.is_number() && !json.is_boolean(),
+        });
+        json.unwrap_or_else(|| text.into())
+    }
+}
+
+/// A default as people write it: whole numbers without a point, a choice by its name.
+fn shown(json: &Json) -> Json {
+    match json {
+        Json::Number(number) => match number.as_f64() {
+            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 1e15 => (float as i64).into(),
+            _ => json.clone(),
+        },
+        Json::Array(items) => items.iter().map(shown).collect(),
+        Json::Object(fields) if fields.len() == 1 && fields.contains_key("name") => fields["name"].clone(),
+        other => other.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,250 @@
+//! The two macros that declare settings, and what they implement.
+
+use serde::Serialize;
+use serde_json::{Map, Value as Json};
+
+use super::misfit::{Misfit, join};
+use super::{Field, Setting};
+
+/// A table of settings, declared by [`section!`].
+pub trait Section: Clone + PartialEq + Default + Serialize + Field<Value = Self> {
+    /// Its name, in editor types too.
+    const NAME: &'static str;
+    /// The names of its fields.
+    const FIELDS: &'static [&'static str];
+    /// What the table is.
+    fn about() -> String;
+    /// Its fields as they are declared; tables are one setting each.
+    fn declared() -> Vec<Setting>;
+    /// Sets the field `name` from JSON; `false` if there is none. `key` is its dotted name.
+    ///
+    /// # Errors
+    /// A value that the field can't have.
+    fn set(&mut self, name: &str, key: &str, json: &Json) -> Result<bool, Misfit>;
+    /// What a run goes on with when its settings `old` have become `new` in the script.
+    #[must_use]
+    fn reloaded(old: &Self, new: &Self) -> Self;
+
+    /// All settings in it, those of its tables included.
+    fn listed() -> Vec<Setting>;
+}
+
+/// Reads a table over `usual`; every refusal names the field.
+///
+/// # Errors
+/// The first field that does not exist or does not fit.
+pub fn read<S: Section>(at: &str, json: &Json, usual: &S) -> Result<S, Misfit> {
+    let mut section = usual.clone();
+    for (name, value) in fields_of(at, json)? {
+        if !section.set(name, &join(at, name), value)? {
+            return Err(Misfit::unknown(at, name, S::FIELDS));
+        }
+    }
+    Ok(section)
+}
+
+/// The fields of a table; none for nothing, and for an empty Lua table, which says neither list nor table.
+///
+/// # Errors
+/// Anything else is refused as no table.
+pub fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>, Misfit> {
+    static NONE: std::sync::LazyLock<Map<String, Json>> = std::sync::LazyLock::new(Map::new);
+    match json {
+        Json::Object(fields) => Ok(fields),
+        Json::Null => Ok(&NONE),
+        Json::Array(items) if items.is_empty() => Ok(&NONE),
+        other => Err(Misfit::wanted(at, "a table", other)),
+    }
+}
+
+/// Declares a table of settings: a struct whose fields are settings.
+///
+/// ```text
+/// section! {
+///     /// How to learn from trajectories.
+///     pub struct Learner: "trainer.", restart() {
+///         /// Learning rate of AdamW.
+///         lr: f64 = 1e-6, range("≥ 0");
+///         /// CPU time of one call.
+///         cpu: f64 as Time = 1.0, unit("seconds"), range("> 0");
+///     }
+/// }
+/// ```
+///
+/// `"trainer."` is what the settings' paths begin with. Options behind it hold for all fields, options behind a default
+/// for that field: they are methods of [`Setting`]. The doc comment is the text of the reference. `as` gives another
+/// [`Field`] to read the value by.
+macro_rules! section {
+    (
+        $(#[doc = $about:literal])+
+        $vis:vis struct $Name:ident: $prefix:literal $(, $all:ident($($all_arguments:tt)*))* {
+            $(
+                $(#[doc = $doc:literal])+
+                $(#[serde($($serde:tt)*)])?
+                $field:ident: $Type:ty $(as $How:ty)? = $default:expr $(, $option:ident($($argument:tt)*))*;
+            )+
+        }
+    ) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, PartialEq, serde::Serialize)]
+        $vis struct $Name {
+            $(
+                $(#[doc = $doc])+
+                $(#[serde($($serde)*)])?
+                pub $field: $Type,
+            )+
+        }
+
+        impl Default for $Name {
+            fn default() -> Self {
+                Self { $($field: $default),+ }
+            }
+        }
+
+        impl $crate::schema::Section for $Name {
+            const NAME: &'static str = stringify!($Name);
+            const FIELDS: &'static [&'static str] = &[$(stringify!($field)),+];
+
+            fn about() -> String {
+                concat!($($about),+).trim().to_owned()
+            }
+
+            fn declared() -> Vec<$crate::schema::Setting> {
+                #[allow(unused_imports)] // one of the two is used by some sections only
+                use $crate::schema::{Reload, State};
+                let usual = Self::default();
+                let all = |setting: $crate::schema::Setting| setting $(.$all($($all_arguments)*))*;
+                vec![$(
+                    all($crate::schema::Setting::of::<$crate::schema::section!(@field $Type $(, $How)?)>(
+                        concat!($prefix, stringify!($field)),
+                        concat!($($doc),+),
+                        &usual.$field,
+                    ))
+                    $(.$option($($argument)*))*
+                ),+]
+            }
+
+            fn listed() -> Vec<$crate::schema::Setting> {
+                let mut declared = Self::declared().into_iter();
+                let mut all = Vec::new();
+                $(
+                    let own = declared.next().into_iter();
+                    all.extend(own.flat_map(
+                        <$crate::schema::section!(@field $Type $(, $How)?) as $crate::schema::Field>::settings
+                    ));
+                    let _ = stringify!($field);
+                )+
+                all
+            }
+
+            fn set(
+                &mut self,
+                name: &str,
+                key: &str,
+                json: &serde_json::Value,
+            ) -> Result<bool, $crate::schema::Misfit> {
+                match name {
+                    $(stringify!($field) => {
+                        self.$field = <$crate::schema::section!(@field $Type $(, $How)?) as $crate::schema::Field>::read(
+                            key, json, Some(&self.$field),
+                        )?;
+                    })+
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+
+            fn reloaded(old: &Self, new: &Self) -> Self {
+                let mut classes = Self::declared().into_iter().map(|setting| setting.reload);
+                Self { $(
+                    $field: <$crate::schema::section!(@field $Type $(, $How)?) as $crate::schema::Field>::reloaded(
+                        classes.next().unwrap_or($crate::schema::Reload::Restart), &old.$field, &new.$field,
+                    )
+                ),+ }
+            }
+        }
+
+        impl $crate::schema::Field for $Name {
+            type Value = Self;
+
+            fn kind() -> String {
+                "table".to_owned()
+            }
+
+            fn lua() -> String {
+                stringify!($Name).to_owned()
+            }
+
+            fn read(
+                key: &str,
+                json: &serde_json::Value,
+                usual: Option<&Self>,
+            ) -> Result<Self, $crate::schema::Misfit> {
+                $crate::schema::read(key, json, &usual.cloned().unwrap_or_default())
+            }
+
+            fn settings(_: $crate::schema::Setting) -> Vec<$crate::schema::Setting> {
+                <Self as $crate::schema::Section>::listed()
+            }
+
+            fn reloaded(class: $crate::schema::Reload, old: &Self, new: &Self) -> Self {
+                match class {
+                    $crate::schema::Reload::Restart => old.clone(),
+                    _ => <Self as $crate::schema::Section>::reloaded(old, new),
+                }
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $Name {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let json = <serde_json::Value as serde::Deserialize>::deserialize(deserializer)?;
+                $crate::schema::read("", &json, &Self::default()).map_err(serde::de::Error::custom)
+            }
+        }
+    };
+    (@field $Type:ty) => { $Type };
+    (@field $Type:ty, $How:ty) => { $How };
+}
+
+/// Declares a setting's values by name: `pub enum Decay { Constant = "constant", … }`.
+macro_rules! choices {
+    (
+        $(#[$meta:meta])*
+        $vis:vis enum $Name:ident {
+            $($(#[$variant_meta:meta])* $Variant:ident = $name:literal,)+
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+        $vis enum $Name {
+            $($(#[$variant_meta])* #[serde(rename = $name)] $Variant,)+
+        }
+
+        impl $crate::schema::Field for $Name {
+            type Value = Self;
+            const WRITTEN: $crate::schema::Written = $crate::schema::Written::Text;
+
+            fn kind() -> String {
+                [$(concat!("\"", $name, "\"")),+].join(" | ")
+            }
+
+            fn lua() -> String {
+                Self::kind()
+            }
+
+            fn read(
+                key: &str,
+                json: &serde_json::Value,
+                _: Option<&Self>,
+            ) -> Result<Self, $crate::schema::Misfit> {
+                match json.as_str() {
+                    $(Some($name) => Ok(Self::$Variant),)+
+                    Some(other) => Err($crate::schema::Misfit::not_one_of(key, other, &[$($name),+])),
+                    None => Err($crate::schema::Misfit::wanted(key, "text", json)),
+                }
+            }
+        }
+    };
+}
+
+pub(crate) use {choices, section};
