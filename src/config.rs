@@ -1,8 +1,8 @@
 //! Typed settings of a recipe with their defaults: the script's table, overridden by `key=value`
 //! arguments.
 //!
-//! Each table is declared once with `section!` (crate::schema); unknown keys are refused. Functions of a recipe
-//! (reset, step, context, reward, row generators) stay in the script's VM.
+//! Each table is declared once with `section!` (crate::schema); unknown keys are refused. Functions
+//! of a recipe (reset, step, context, reward, row generators) stay in the script's VM.
 
 mod branch;
 pub mod counterparts;
@@ -130,11 +130,11 @@ impl Settings {
 section! {
     /// The model, its type and device.
     pub struct PolicySettings: "policy.", restart() {
-        /// The model: a directory in Hugging Face layout, a Hub id (ORG/NAME or ORG/NAME@REVISION), or
-        /// r1-nano.
+        /// The model: a directory in Hugging Face layout, a Hub id (ORG/NAME or ORG/NAME@REVISION),
+        /// or r1-nano.
         model: String = "r1-nano".to_owned();
-        /// Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the one in
-        /// adapter_config.json.
+        /// Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the
+        /// one in adapter_config.json.
         base: String = String::new();
         /// Type of the weights in memory; auto is f32 on the CPU and bf16 on CUDA.
         dtype: Dtype = Dtype::Auto;
@@ -142,14 +142,14 @@ section! {
         device: DeviceChoice = DeviceChoice::Auto;
         /// Longest prompt plus response; 0 is the model's limit.
         max_context: usize = 0, unit("tokens"), range("≥ 0");
-        /// Records decode steps as CUDA graphs: one launch per step, at the cost of some memory. CUDA
-        /// only.
+        /// Records decode steps as CUDA graphs: one launch per step, at the cost of some memory.
+        /// CUDA only.
         cuda_graphs: bool = true;
         /// Variables of the chat template, such as enable_thinking (chat_template_kwargs in
         /// transformers).
         template_kwargs: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
-        /// Initialises a new Qwen2 model and trains a tokenizer on the recipe's text instead of loading
-        /// them (r1 sft).
+        /// Initialises a new Qwen2 model and trains a tokenizer on the recipe's text instead of
+        /// loading them (r1 sft).
         #[serde(skip_serializing_if = "Option::is_none")]
         init: Option<InitModel> = None;
         /// Trains a low-rank adapter (LoRA, arXiv:2106.09685); the base weights are frozen.
@@ -204,8 +204,8 @@ section! {
 const LORA_TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
 
 section! {
-    /// A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an existing
-    /// adapter (`policy.model` is its directory) does not need this.
+    /// A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an
+    /// existing adapter (`policy.model` is its directory) does not need this.
     pub struct LoraSettings: "policy.lora.", restart() {
         /// Rank of the adapter.
         rank: usize = 16, range("≥ 1");
@@ -274,7 +274,8 @@ impl Field for Trainer {
     }
 
     fn settings(_: Setting) -> Vec<Setting> {
-        const DOC: &str = "The algorithm: an estimator, a loss and their defaults by name. r1.grpo, r1.ppo and r1.sft set it.";
+        const DOC: &str =
+            "The algorithm: an estimator, a loss and their defaults by name. r1.grpo, r1.ppo and r1.sft set it.";
         let algorithm = Setting::new("trainer.algorithm", "string", DOC).default("\"grpo\"");
         let algorithm = algorithm.range("one of docs/training.md, or sft").restart();
         let sft = Sft::listed().into_iter().map(|setting| Setting { only: "sft", ..setting });
@@ -343,8 +344,8 @@ section! {
         /// Consecutive evaluations of data.eval without a lower loss after which the run stops; 0
         /// disables early stopping.
         patience: usize = 0, unit("evaluations"), range("≥ 0");
-        /// Keeps only the inputs of the layers and recomputes activations in the backward pass: less
-        /// memory, more time.
+        /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
+        /// less memory, more time.
         gradient_checkpointing: bool = false;
     }
 }
@@ -386,8 +387,8 @@ section! {
         max_new_tokens: Option<usize> = None, unit("tokens"), range("≥ 1");
         /// Longest trajectory; the default is env.max_steps.
         max_steps: Option<usize> = None, unit("steps"), range("≥ 1");
-        /// Environment of all evaluation tasks: a name in envs, or in the recipe an environment; the
-        /// rows' own if empty.
+        /// Environment of all evaluation tasks: a name in envs, or in the recipe an environment;
+        /// the rows' own if empty.
         env: String = String::new();
         /// Reward part that is reported as accuracy; if empty, a task is solved when its reward is
         /// above 0.
@@ -444,4 +445,3 @@ section! {
         log: usize = 100, unit("lines"), range("≥ 0");
     }
 }
-

@@ -128,16 +128,16 @@ macro_rules! fields_of_source {
                  current directory, then to the script.",
             )
             .written(Written::TextOrTable),
-            new(concat!($at, ".format"), &formats, "null", "Format of the file if its extension does not determine it.")
-                .written(Written::Text),
             new(
-                concat!($at, ".columns"),
-                "table",
-                "{}",
-                "Renames columns: name in the script -> name in the file.",
+                concat!($at, ".format"),
+                &formats,
+                "null",
+                "Format of the file if its extension does not determine it.",
             )
-            .written(Written::Text)
-            .open(),
+            .written(Written::Text),
+            new(concat!($at, ".columns"), "table", "{}", "Renames columns: name in the script -> name in the file.")
+                .written(Written::Text)
+                .open(),
             new(
                 concat!($at, ".hf"),
                 "string",
@@ -150,12 +150,7 @@ macro_rules! fields_of_source {
                 "\"\"",
                 "Split of the Hub dataset; train (or test for data.eval) if empty.",
             ),
-            new(
-                concat!($at, ".subset"),
-                "string",
-                "\"\"",
-                "Configuration of the Hub dataset: one of its folders.",
-            ),
+            new(concat!($at, ".subset"), "string", "\"\"", "Configuration of the Hub dataset: one of its folders."),
             new(
                 concat!($at, ".file"),
                 "string",

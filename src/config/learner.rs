@@ -18,13 +18,13 @@ section! {
         groups_per_step: usize = 16, unit("tasks"), range("≥ 1");
         /// Tree sampling: some trajectories of a group continue from states of others.
         branch: Branch = Branch::default();
-        /// Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's
-        /// function `advantage`.
+        /// Advantage estimator: a name, or a table of `name` and its options. custom is the
+        /// recipe's function `advantage`.
         estimator: Choice = Choice::new("grpo"), range("one of docs/training.md, or custom"), reload(Reload::Options);
         /// Reward shaping before the estimator.
         shaping: Map<String, Value> = Map::new();
-        /// Policy loss: a name, or a table of `name` and its options. custom is the recipe's function
-        /// `loss`.
+        /// Policy loss: a name, or a table of `name` and its options. custom is the recipe's
+        /// function `loss`.
         loss: Choice = Choice::new("ppo"), range("one of docs/training.md, or custom"), reload(Reload::Options);
         /// { low, high }: clip range of the ratio; the default of the loss if not set.
         clip: Option<(f64, f64)> = None, range("0 < low ≤ 1, high > 0");
@@ -34,7 +34,8 @@ section! {
         entropy: f64 = 0.0;
         /// KL penalty to the reference policy.
         kl: Kl = Kl::default();
-        /// Importance weights for the mismatch between sampler and learner; requires recompute_above.
+        /// Importance weights for the mismatch between sampler and learner; requires
+        /// recompute_above.
         importance: Option<Map<String, Value>> = None;
         /// Rejects sequences that are too unlikely under the learner; requires recompute_above.
         rejection: Option<Map<String, Value>> = None;
@@ -50,19 +51,20 @@ section! {
         weight_decay: f64 = 0.0, range("≥ 0"), restart();
         /// Global gradient norm above which gradients are scaled down; 0 is off.
         max_grad_norm: f64 = 1.0, range("≥ 0");
-        /// Parameter groups { weights, lr, weight_decay } by name (* matches anything); lr is a factor,
-        /// the first match applies.
+        /// Parameter groups { weights, lr, weight_decay } by name (* matches anything); lr is a
+        /// factor, the first match applies.
         groups: Vec<WeightGroup> = Vec::new(), restart();
         /// Frozen weights, by name (* matches anything).
         freeze: Vec<String> = Vec::new(), restart();
-        /// Decay of the exponential moving average of the weights, saved as a model in ema/; 0 is off.
+        /// Decay of the exponential moving average of the weights, saved as a model in ema/; 0 is
+        /// off.
         ema: f64 = 0.0, range("0 ≤ x < 1"), restart();
         /// Passes over the trajectories of a step.
         epochs: usize = 1, range("≥ 1");
         /// Optimiser steps per pass; mini-batches hold whole trajectories.
         mini_batches: usize = 1, range("≥ 1");
-        /// Content of a mini-batch: whole trajectories, or all steps with the same index, last index
-        /// first (SeeUPO, arXiv:2602.06554).
+        /// Content of a mini-batch: whole trajectories, or all steps with the same index, last
+        /// index first (SeeUPO, arXiv:2602.06554).
         mini_batch_by: MiniBatchBy = MiniBatchBy::Trajectory;
         /// With mini_batch_by = step: clip range of the ratio of later steps, a factor on the
         /// advantages of earlier steps.
@@ -70,24 +72,24 @@ section! {
         /// Maximum number of tokens per micro-batch: memory against speed; results are equal up to
         /// rounding.
         tokens_per_batch: usize = 4096, unit("tokens"), range("≥ 1");
-        /// Keeps only the inputs of the layers and recomputes activations in the backward pass: less
-        /// memory, more time.
+        /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
+        /// less memory, more time.
         gradient_checkpointing: bool = false, restart();
-        /// Mixture-of-experts models: experts that the learner uses for sampled tokens, those of its
-        /// router, or those recorded during sampling (R3, arXiv:2510.11370).
+        /// Mixture-of-experts models: experts that the learner uses for sampled tokens, those of
+        /// its router, or those recorded during sampling (R3, arXiv:2510.11370).
         routing_replay: RoutingReplay = RoutingReplay::Off, restart();
         /// Which groups are trained on.
         filter: Filter = Filter::default();
         /// The value model of algorithms with a critic.
         critic: CriticSettings = CriticSettings::default(), restart();
-        /// Handling of a NaN or infinite advantage, loss or gradient: stop ends the run with exit code
-        /// 9, skip omits the optimiser step, reports and counts it. A NaN reward is a failure of its
-        /// trajectory.
+        /// Handling of a NaN or infinite advantage, loss or gradient: stop ends the run with exit
+        /// code 9, skip omits the optimiser step, reports and counts it. A NaN reward is a failure
+        /// of its trajectory.
         on_nan: OnNan = OnNan::Stop;
         /// Stops the run when log-probabilities of sampler and learner differ by more; 0 is off.
         max_mismatch: f64 = 0.0, unit("nats"), range("≥ 0");
-        /// Recomputes the behaviour log-probabilities with the learner when they differ by more; 0 is
-        /// off.
+        /// Recomputes the behaviour log-probabilities with the learner when they differ by more; 0
+        /// is off.
         recompute_above: f64 = 0.0, unit("nats"), range("≥ 0");
     }
 }
@@ -199,8 +201,8 @@ choices! {
     pub enum MiniBatchBy {
         /// Whole trajectories, distributed over `trainer.mini_batches`.
         Trajectory = "trajectory",
-        /// The steps with the same index of all trajectories, from the last index to the first (SeeUPO,
-        /// arXiv:2602.06554).
+        /// The steps with the same index of all trajectories, from the last index to the first
+        /// (SeeUPO, arXiv:2602.06554).
         Step = "step",
     }
 }
@@ -226,11 +228,11 @@ choices! {
 }
 
 section! {
-    /// KL penalty to the reference policy: the policy at the start of the run, or the base model of the
-    /// adapter.
+    /// KL penalty to the reference policy: the policy at the start of the run, or the base model of
+    /// the adapter.
     pub struct Kl: "trainer.kl." {
-        /// Coefficient of the KL penalty to the reference policy (the policy at the start of the run);
-        /// 0 is off.
+        /// Coefficient of the KL penalty to the reference policy (the policy at the start of the
+        /// run); 0 is off.
         coef: f64 = 0.0, range("≥ 0"), reload(Reload::Switch);
         /// Estimator of the KL divergence.
         kind: String as Names<KlKinds> = "k3".to_owned();
@@ -263,8 +265,8 @@ choices! {
 section! {
     /// Selection of the groups that are trained on.
     pub struct Filter: "trainer.filter." {
-        /// Replaces groups with equal rewards by new groups in the same step (dynamic sampling, DAPO,
-        /// arXiv:2503.14476).
+        /// Replaces groups with equal rewards by new groups in the same step (dynamic sampling,
+        /// DAPO, arXiv:2503.14476).
         uniform: bool = false;
         /// Maximum number of such replacement rounds per step.
         refills: usize = 4, range("≥ 0");

@@ -1,4 +1,5 @@
-//! The error of a value that does not fit, with a hint: the nearest names, or the r1 name of a setting of verl or TRL.
+//! The error of a value that does not fit, with a hint: the nearest names, or the r1 name of a
+//! setting of verl or TRL.
 
 use super::counterparts;
 use crate::error::{Error, Kind, nearest, suggest};

@@ -12,7 +12,8 @@ use super::section::fields_of;
 use super::{Reload, Setting, Written};
 use crate::units;
 
-/// A type of settings. The implementing type is that of the value, or a name for a way to read one ([`Time`]).
+/// A type of settings. The implementing type is that of the value, or a name for a way to read one
+/// ([`Time`]).
 pub trait Field {
     type Value: Clone + PartialEq + Serialize;
     const WRITTEN: Written = Written::Json;
@@ -232,4 +233,3 @@ impl Field for BTreeMap<u32, f64> {
         fields.iter().map(pair).collect()
     }
 }
-

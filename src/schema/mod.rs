@@ -1,6 +1,6 @@
-//! Declarations of settings: [`section!`] declares a table of settings once, and from that come the typed struct, its
-//! defaults, the reader with its refusals, the entry of the reference (docs/settings.md, `r1 doc`, editor types), and
-//! what a reload of the script may change.
+//! Declarations of settings: [`section!`] declares a table of settings once, and from that come the
+//! typed struct, its defaults, the reader with its refusals, the entry of the reference
+//! (docs/settings.md, `r1 doc`, editor types), and what a reload of the script may change.
 //!
 //! What the settings of r1 are stands in `config`; this module only knows how one is declared.
 
@@ -23,7 +23,8 @@ pub struct Setting {
     pub path: &'static str,
     /// The trainer that has it, where two have a setting of this name: `sft`, or empty.
     pub only: &'static str,
-    /// `number`, `integer`, `boolean`, `string`, `list`, `table`, or the values there are: `"auto" | "cpu"`.
+    /// `number`, `integer`, `boolean`, `string`, `list`, `table`, or the values there are: `"auto"
+    /// | "cpu"`.
     #[serde(rename = "type")]
     pub kind: String,
     /// The type in Luau, for editors.
@@ -38,9 +39,6 @@ pub struct Setting {
     pub doc: &'static str,
     /// When a changed script changes it in a run.
     pub reload: Reload,
-    /// What it has no effect without.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub needs: Option<Needs>,
     /// What `key=value` on the command line means.
     #[serde(skip)]
     pub written: Written,
@@ -65,23 +63,17 @@ pub enum Reload {
     Restart,
 }
 
-/// The condition of another setting under which a setting has an effect.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Needs {
-    pub path: &'static str,
-    pub state: State,
-    /// Why it has no effect otherwise.
-    pub why: &'static str,
-}
-
-/// A state of a setting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum State {
-    /// Set to something else than `false`, 0, `""` and nothing.
-    On,
-    Is(&'static str),
-    IsNot(&'static str),
+impl Reload {
+    /// When the setting changes, in words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::NextStep => "next step",
+            Self::NextGroup => "next group",
+            Self::Options => "next step; another name after a restart",
+            Self::Switch => "next step; from 0 or to 0 after a restart",
+            Self::Restart => "after a restart",
+        }
+    }
 }
 
 /// What the text behind `key=` means.
@@ -121,7 +113,6 @@ impl Setting {
             range: "",
             doc: doc.trim_ascii(),
             reload: Reload::NextStep,
-            needs: None,
             written: if kind == "string" { Written::Text } else { Written::Json },
             open: false,
         }
@@ -139,7 +130,8 @@ impl Setting {
         self
     }
 
-    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`, which is checked; or words, which the code checks that knows more.
+    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`, which is checked; or words, which the code checks that
+    /// knows more.
     #[must_use]
     pub fn range(mut self, range: &'static str) -> Self {
         self.range = range;
@@ -155,13 +147,6 @@ impl Setting {
     #[must_use]
     pub fn reload(mut self, reload: Reload) -> Self {
         self.reload = reload;
-        self
-    }
-
-    /// Has no effect unless `path` is in this state; `why` says what is missing then.
-    #[must_use]
-    pub fn needs(mut self, path: &'static str, state: State, why: &'static str) -> Self {
-        self.needs = Some(Needs { path, state, why });
         self
     }
 

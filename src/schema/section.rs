@@ -43,7 +43,8 @@ pub fn read<S: Section>(at: &str, json: &Json, usual: &S) -> Result<S, Misfit> {
     Ok(section)
 }
 
-/// The fields of a table; none for nothing, and for an empty Lua table, which says neither list nor table.
+/// The fields of a table; none for nothing, and for an empty Lua table, which says neither list nor
+/// table.
 ///
 /// # Errors
 /// Anything else is refused as no table.
@@ -71,9 +72,9 @@ pub fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>, 
 /// }
 /// ```
 ///
-/// `"trainer."` is what the settings' paths begin with. Options behind it hold for all fields, options behind a default
-/// for that field: they are methods of [`Setting`]. The doc comment is the text of the reference. `as` gives another
-/// [`Field`] to read the value by.
+/// `"trainer."` is what the settings' paths begin with. Options behind it hold for all fields,
+/// options behind a default for that field: they are methods of [`Setting`]. The doc comment is the
+/// text of the reference. `as` gives another [`Field`] to read the value by.
 macro_rules! section {
     (
         $(#[doc = $about:literal])+
@@ -110,8 +111,8 @@ macro_rules! section {
             }
 
             fn declared() -> Vec<$crate::schema::Setting> {
-                #[allow(unused_imports)] // one of the two is used by some sections only
-                use $crate::schema::{Reload, State};
+                #[allow(unused_imports)] // some sections have nothing to say about it
+                use $crate::schema::Reload;
                 let usual = Self::default();
                 let all = |setting: $crate::schema::Setting| setting $(.$all($($all_arguments)*))*;
                 vec![$(

@@ -1,4 +1,5 @@
-//! One declaration makes the struct, the defaults, the reader, the reference, the reload and the editor's type.
+//! One declaration makes the struct, the defaults, the reader, the reference, the reload and the
+//! editor's type.
 
 #![allow(clippy::unwrap_used)]
 
@@ -69,7 +70,8 @@ fn a_declaration_is_all_there_is_to_a_setting() {
 #[test]
 fn values_are_read_over_defaults_and_refused_by_name() {
     let read = |json| read("outer", &json, &Outer::default()).map_err(|misfit| misfit.to_string());
-    let all = read(json!({ "rate": 1, "wait": "2min", "shape": "long_and_thin", "inner": { "depth": 9 }, "names": {} }));
+    let all =
+        read(json!({ "rate": 1, "wait": "2min", "shape": "long_and_thin", "inner": { "depth": 9 }, "names": {} }));
     let all = all.unwrap();
     assert_eq!((all.rate, all.wait, all.shape, all.inner.depth), (1.0, 120.0, Shape::LongAndThin, 9));
     assert_eq!(read(json!({ "spare": {} })).unwrap().spare, Some(Inner::default()));
@@ -80,7 +82,10 @@ fn values_are_read_over_defaults_and_refused_by_name() {
         (json!({ "ratte": 1 }), "unknown field `outer.ratte`"),
         (json!({ "inner": { "x": 1 } }), "unknown field `outer.inner.x`"),
         (json!({ "rate": "fast" }), "`outer.rate` must be a number, got the text \"fast\""),
-        (json!({ "spare": { "depth": -1 } }), "`outer.spare.depth` must be a whole number, 0 or more, got the number -1"),
+        (
+            json!({ "spare": { "depth": -1 } }),
+            "`outer.spare.depth` must be a whole number, 0 or more, got the number -1",
+        ),
         (json!({ "shape": "square" }), "`outer.shape` is \"square\"; it is one of `round`, `long_and_thin`"),
         (json!({ "names": ["a", 2] }), "`outer.names[2]` must be text, got the number 2"),
         (json!({ "wait": true }), "`outer.wait` must be a number of seconds, or text such as \"5s\", got true"),

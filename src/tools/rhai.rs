@@ -6,11 +6,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rhai::{AST, Dynamic, Engine, EvalAltResult, Position, Scope};
 use super::Output;
 use super::capture::Capture;
 use crate::error::{Error, Kind, Result};
 use crate::schema::section;
+use rhai::{AST, Dynamic, Engine, EvalAltResult, Position, Scope};
 
 section! {
     /// Settings of [`Rhai`].

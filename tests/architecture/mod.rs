@@ -52,7 +52,20 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     (
         "services",
-        &["config", "engine", "mdp", "model", "rl", "rollout", "schema", "script", "store", "telemetry", "text", "train"],
+        &[
+            "config",
+            "engine",
+            "mdp",
+            "model",
+            "rl",
+            "rollout",
+            "schema",
+            "script",
+            "store",
+            "telemetry",
+            "text",
+            "train",
+        ],
     ),
     (
         "cli",

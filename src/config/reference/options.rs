@@ -1,5 +1,5 @@
-//! Options of tables that `rl` reads: `trainer.shaping`, `trainer.importance`, `trainer.rejection`. A table without a
-//! fixed set of fields has its documentation here.
+//! Options of tables that `rl` reads: `trainer.shaping`, `trainer.importance`, `trainer.rejection`.
+//! A table without a fixed set of fields has its documentation here.
 
 use crate::schema::Setting;
 

@@ -7,7 +7,9 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::settings;
-use crate::config::{DataFile, DataSettings, HubData, InitModel, LoraSettings, PolicySettings, Settings, Sft, Source, Trainer};
+use crate::config::{
+    DataFile, DataSettings, HubData, InitModel, LoraSettings, PolicySettings, Settings, Sft, Source, Trainer,
+};
 
 /// Every setting of these settings, by its path.
 fn paths(at: &str, value: &Value, found: &mut Vec<String>) {
@@ -30,11 +32,8 @@ fn every_field_of_every_settings_struct_is_in_the_reference() {
         ..PolicySettings::default()
     };
     let sft = Settings { policy, trainer: Trainer::Sft(Sft::default()), ..Settings::default() };
-    let sources = [
-        Source::File(DataFile::default()),
-        Source::Hub(HubData::default()),
-        Source::Generated { count: 0, seed: 0 },
-    ];
+    let sources =
+        [Source::File(DataFile::default()), Source::Hub(HubData::default()), Source::Generated { count: 0, seed: 0 }];
     let data = sources.map(|source| {
         let data = DataSettings { train: Some(source.clone()), eval: Some(source), ..DataSettings::default() };
         Settings { data, ..Settings::default() }
@@ -56,11 +55,16 @@ fn entries_are_whole() {
         assert!(names.insert((setting.path, setting.only)), "{} twice", setting.path);
         assert!(setting.doc.ends_with('.') && !setting.kind.is_empty(), "{}", setting.path);
         serde_json::from_str::<Value>(&setting.default).unwrap();
-        if let Some(needs) = setting.needs {
-            assert!(settings().any(|other| other.path == needs.path), "{}: {}", setting.path, needs.path);
-        }
     }
     assert_eq!(settings().filter(|setting| setting.path == "trainer.lr").count(), 2);
     assert!(settings().any(|setting| setting.is_below("trainer.kl") && setting.path == "trainer.kl.coef"));
     assert!(!settings().any(|setting| setting.is_below("trainer.k")));
+}
+
+#[test]
+fn the_example_of_contributing_is_a_declaration() {
+    let page = include_str!("../../../CONTRIBUTING.md");
+    let example = page.split("```rust").nth(1).unwrap().split("```").next().unwrap();
+    let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(plain(include_str!("../learner.rs")).contains(&plain(example)), "{example}");
 }

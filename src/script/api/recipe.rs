@@ -9,7 +9,7 @@ use super::args::{Fields, fail, fail_with};
 use super::data::Dataset;
 use super::fields;
 use super::trainer::Trainer;
-use crate::config::{CUSTOM, DataSettings, Settings};
+use crate::config::{CUSTOM, DataSettings};
 use crate::error::{Error, Kind};
 use crate::schema::Section;
 use crate::script::runtime::convert::kind;

@@ -55,6 +55,7 @@ pub fn settings_page(found: &[&Setting]) -> String {
                 ("unit", setting.unit),
                 ("range", setting.range),
                 ("default", default_of(setting)),
+                ("changes", setting.reload.words()),
             ];
             page.push('\n');
             for (what, value) in rows.iter().filter(|(_, value)| !value.is_empty()) {
@@ -119,7 +120,9 @@ fn bar(text: &str) -> String {
 }
 
 fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
-    out.push_str("| setting | type | default | unit, range | meaning |\n|---|---|---|---|---|\n");
+    out.push_str(
+        "| setting | type | default | unit, range | changes in a run | meaning |\n|---|---|---|---|---|---|\n",
+    );
     for setting in settings {
         let default = match setting.default.as_str() {
             "null" => "–".to_owned(),
@@ -129,10 +132,11 @@ fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
             [setting.unit, setting.range].iter().filter(|text| !text.is_empty()).map(|text| bar(text)).collect();
         let _ = writeln!(
             out,
-            "| `{}` | {} | {default} | {} | {} |",
+            "| `{}` | {} | {default} | {} | {} | {} |",
             setting.path,
             bar(&setting.kind),
             bounds.join(", "),
+            setting.reload.words(),
             bar(setting.doc)
         );
     }

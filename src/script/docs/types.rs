@@ -1,4 +1,5 @@
-//! Named types of the declarations: tables that scripts see, objects that only the host looks into, settings.
+//! Named types of the declarations: tables that scripts see, objects that only the host looks into,
+//! settings.
 
 use serde::Serialize;
 

@@ -48,8 +48,9 @@ pub(crate) fn read(data: &Json, envs: &BTreeMap<String, EnvSettings>) -> Result<
     Ok(DataSettings { train, eval, ..section::<DataSettings>("data", &Json::Object(fields))? })
 }
 
-/// A dataset: a path, `{ path =, format =, columns = }`, `{ hf =, split =, … }` for one of the hub, `{ count =, seed = }`
-/// for rows that the script makes, the rows themselves, or several of them by name.
+/// A dataset: a path, `{ path =, format =, columns = }`, `{ hf =, split =, … }` for one of the hub,
+/// `{ count =, seed = }` for rows that the script makes, the rows themselves, or several of them by
+/// name.
 pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
     if let Json::String(path) = json {
         return Ok(Source::File(DataFile { path: path.into(), ..DataFile::default() }));
@@ -114,9 +115,7 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
         name => Some(DataFormat::read(&join(at, "format"), &Json::from(name), None)?),
     };
     let path = match fields.get("path") {
-        Some(list @ Json::Array(_)) => {
-            paths(list).ok_or_else(|| Misfit::wanted(&join(at, "path"), "text", list))?
-        }
+        Some(list @ Json::Array(_)) => paths(list).ok_or_else(|| Misfit::wanted(&join(at, "path"), "text", list))?,
         _ => text("path")?.into(),
     };
     Ok(Source::File(DataFile { path, format, columns }))

@@ -1,4 +1,5 @@
-//! From a recipe's plain data and `key=value` arguments to typed [`Settings`]; every refusal names the field.
+//! From a recipe's plain data and `key=value` arguments to typed [`Settings`]; every refusal names
+//! the field.
 
 pub(crate) mod cold_start;
 mod data;
@@ -135,7 +136,8 @@ fn blamed(recipe: &Json, overrides: &[Override<'_>]) -> Option<Error> {
 fn put(recipe: &mut Json, key: &str, value: Json) {
     let mut place = recipe;
     for name in key.split('.') {
-        // A dataset given as a path is the object `{ path = … }` in short, a choice given as a name `{ name = … }`.
+        // A dataset given as a path is the object `{ path = … }` in short, a choice given as a name
+        // `{ name = … }`.
         if let Json::String(short) = place {
             let long = if key.starts_with("data.") { "path" } else { "name" };
             *place = Json::Object(Map::from_iter([(long.to_owned(), Json::String(short.clone()))]));

@@ -1,4 +1,5 @@
-//! What a reload of the script changes: the settings that differ, those that change now and those that wait for a restart.
+//! What a reload of the script changes: the settings that differ, those that change now and those
+//! that wait for a restart.
 
 use serde_json::Value as Json;
 
@@ -69,8 +70,11 @@ fn compare(key: &str, old: &Json, new: &Json, found: &mut Vec<Change>) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
-    use crate::config::{Branch, Choice, Learner, Trainer};
+    use crate::config::{Branch, Choice, Learner, Trainer, settings};
+    use crate::schema::Reload;
 
     #[test]
     fn what_may_change_changes_and_the_rest_waits() {
@@ -125,5 +129,19 @@ mod tests {
         assert!(merged.changed.is_empty());
         assert!(merged.waiting.iter().any(|change| change.key == "trainer.algorithm"));
         assert_eq!(merged.settings, old);
+    }
+
+    #[test]
+    fn the_page_about_reload_names_what_waits_for_a_restart() {
+        let page = include_str!("../../../docs/reload.md");
+        let row = page.lines().find(|line| line.starts_with("| after a restart |")).unwrap();
+        let names: Vec<&str> = row.split('`').skip(1).step_by(2).filter(|name| *name != "r1.sft").collect();
+        for setting in settings().filter(|setting| setting.only.is_empty()) {
+            let named = names.iter().any(|name| setting.is_below(name));
+            assert_eq!(named, setting.reload == Reload::Restart, "{}", setting.path);
+        }
+        for name in names {
+            assert!(settings().any(|setting| setting.is_below(name)), "no setting `{name}`");
+        }
     }
 }
