@@ -89,7 +89,7 @@ fn an_unknown_override() {
     --- stderr
     error: unknown setting `trainer.goup_size`
       --> trainer.goup_size=4
-      hint: did you mean `trainer.group_size` or `trainer.loss.name` or `trainer.kl.horizon`?
+      hint: did you mean `trainer.group_size` or `trainer.kl.horizon` or `trainer.kl.coef`?
     ");
     cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "trainer.lr"], @"
     exit: 2
@@ -280,7 +280,7 @@ fn errors_as_json() {
     cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "--json", "trainer.goup_size=4"], @r#"
     exit: 2
     --- stdout
-    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","subject":{"setting":"trainer.goup_size"},"place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size` or `trainer.loss.name` or `trainer.kl.horizon`?"}
+    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","subject":{"setting":"trainer.goup_size"},"place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size` or `trainer.kl.horizon` or `trainer.kl.coef`?"}
     "#);
 }
 

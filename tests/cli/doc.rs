@@ -105,6 +105,7 @@ fn a_setting_and_a_section() {
       unit     MiB
       range    > 0
       default  512
+      changes  next group
     "#);
     cli_snapshot!(["doc", "trainer.kl"], @r#"
     exit: 0

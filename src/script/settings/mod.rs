@@ -163,8 +163,12 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
             || setting.is_below("data.eval")
     };
     let of_trainer = |setting: &Setting| setting.section() != "trainer" || setting.only == only;
+    // Any name goes in an open table, so that its options are no keys to compare with.
+    let is_option = |setting: &Setting| {
+        settings().any(|table| table.open && table.path != setting.path && setting.is_below(table.path))
+    };
     let mut keys = Vec::new();
-    for setting in settings().filter(|setting| !elsewhere(setting)) {
+    for setting in settings().filter(|setting| !elsewhere(setting) && !is_option(setting)) {
         match (setting.path.strip_prefix("env."), envs) {
             (Some(name), Some(envs)) => keys.extend(envs.keys().map(|env| format!("envs.{env}.{name}"))),
             _ if of_trainer(setting) || setting.path == "trainer.algorithm" => keys.push(setting.path.to_owned()),

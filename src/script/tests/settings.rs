@@ -70,7 +70,7 @@ fn unknown_and_unfit_overrides_are_refused() {
     assert_snapshot!(no("trainer.goup_size=4"), @"
     unknown setting `trainer.goup_size`
       --> trainer.goup_size=4
-      hint: did you mean `trainer.group_size` or `trainer.loss.name` or `trainer.kl.horizon`?
+      hint: did you mean `trainer.group_size` or `trainer.kl.horizon` or `trainer.kl.coef`?
     ");
     assert_snapshot!(no("temprature=1"), @r#"
     unknown setting `temprature`
