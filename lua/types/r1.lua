@@ -670,137 +670,202 @@ function Expectation:raises(text) end
 ---@class r1.Task
 ---@field [any] any
 
----Settings of r1.env.
+---Settings of r1.env that are data; its functions stay in the VM.
 ---@class r1.EnvSettings
----@field format? string
----@field max_steps? number
----@field max_tokens? number
----@field on_overflow? string
----@field max_calls? number
----@field excess_calls? string
----@field tool_choice? string
----@field max_result_tokens? number
----@field call_rewards? table<string, any>
----@field system? string
----@field reply_prefix? string
+---@field format? string Tool-call format; auto is the format of the model's chat template (default "auto", auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer, or one of r1.format).
+---@field max_steps? number Steps after which a trajectory is truncated (default 8, steps, ≥ 1).
+---@field max_tokens? number Response tokens after which a trajectory is truncated; 0 is no limit (default 0, tokens, ≥ 0).
+---@field on_overflow? "end"|"fail" Handling of a trajectory whose context is full: end truncates and scores it, fail makes it a failure (default "end", end, fail).
+---@field max_calls? number Most tool calls executed per response; 0 is no limit (default 0, calls, ≥ 0).
+---@field excess_calls? "refuse"|"refuse_all"|"ignore" Handling of a response with more calls: the others are refused, all are refused, or the others are ignored (default "refuse", refuse, refuse_all, ignore).
+---@field tool_choice? "auto"|"first"|"required" Responses that must call a tool: none, the first of a trajectory, or all. A missing call counts as malformed (default "auto", auto, first, required).
+---@field max_result_tokens? number Maximum length of a tool result; a longer result is truncated. 0 is no limit (default 0, tokens, ≥ 0).
+---@field call_rewards? r1.CallRewards Process rewards of tool calls by outcome (default {"ok":0.0,"failed":0.0,"refused":0.0,"malformed":0.0}).
+---@field system? string System prompt of the default reset; empty for none.
+---@field reply_prefix? string Text that every response starts with, such as `<think>`; it is part of the prompt, neither sampled nor trained on.
 
----Which model.
+---Process rewards of tool calls; a reward that the tool returns takes precedence.
+---@class r1.CallRewards
+---@field ok? number Process reward of a call that succeeded (default 0).
+---@field failed? number Process reward of a call that failed or timed out (default 0).
+---@field refused? number Process reward of a call of an unknown tool, with wrong arguments, or beyond max_calls (default 0).
+---@field malformed? number Process reward of a call that could not be parsed (default 0).
+
+---The model, its type and device.
 ---@class r1.PolicySettings
----@field model? string
----@field base? string
----@field dtype? string
----@field device? string
----@field max_context? number
----@field cuda_graphs? boolean
----@field template_kwargs? table<string, any>
----@field init? table<string, any>
----@field lora? table<string, any>
+---@field model? string The model: a directory in Hugging Face layout, a Hub id (ORG/NAME or ORG/NAME@REVISION), or r1-nano (default "r1-nano").
+---@field base? string Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the one in adapter_config.json.
+---@field dtype? "auto"|"f32"|"bf16" Type of the weights in memory; auto is f32 on the CPU and bf16 on CUDA (default "auto").
+---@field device? "auto"|"cpu"|"cuda" Device of the model; auto is CUDA if available (default "auto").
+---@field max_context? number Longest prompt plus response; 0 is the model's limit (default 0, tokens, ≥ 0).
+---@field cuda_graphs? boolean Records decode steps as CUDA graphs: one launch per step, at the cost of some memory. CUDA only (default true).
+---@field template_kwargs? table<string, any> Variables of the chat template, such as enable_thinking (chat_template_kwargs in transformers).
+---@field init? r1.InitModel Initialises a new Qwen2 model and trains a tokenizer on the recipe's text instead of loading them (r1 sft).
+---@field lora? r1.LoraSettings Trains a low-rank adapter (LoRA, arXiv:2106.09685); the base weights are frozen.
 
----How to sample.
+---A Qwen2 model with fresh weights and a tokenizer trained on the recipe's own text.
+---@class r1.InitModel
+---@field hidden_size? number Width of the hidden states (default 192, ≥ 1).
+---@field intermediate_size? number Width of the MLP (default 512, ≥ 1).
+---@field num_hidden_layers? number Number of layers (default 4, ≥ 1).
+---@field num_attention_heads? number Query heads per layer (default 4, ≥ 1).
+---@field num_key_value_heads? number Key-value heads per layer; divides the number of query heads (default 2, ≥ 1).
+---@field max_position_embeddings? number Longest prompt plus response (default 1024, tokens, ≥ 1).
+---@field rope_theta? number Base of the rotary embedding (default 10000, > 0).
+---@field vocab_size? number Size of the byte-level BPE vocabulary, special tokens included (default 512, tokens, ≥ 256 + special tokens).
+---@field special_tokens? string[] Special tokens in addition to ChatML's, one id each.
+---@field tokenizer_rows? number Rows of data.train that the tokenizer is trained on (default 4000, rows, ≥ 1).
+
+---A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an existing adapter (policy.model is its directory) does not need this.
+---@class r1.LoraSettings
+---@field rank? number Rank of the adapter (default 16, ≥ 1).
+---@field alpha? number The adapter is scaled by alpha / rank, or by alpha / sqrt(rank) if rank_stabilized (default 32, > 0).
+---@field rank_stabilized? boolean Scales by the square root of the rank (rsLoRA, arXiv:2312.03732) (default false).
+---@field targets? string[] Projections with an adapter, by the end of their names (default ["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]).
+
+---How to sample. Defaults are the plain distribution: temperature 1, nothing cut.
 ---@class r1.Sampling
----@field temperature? number
----@field top_k? number
----@field top_p? number
----@field min_p? number
----@field repetition_penalty? number
----@field logit_bias? table<string, any>
----@field top_logprobs? number
----@field max_new_tokens? number
----@field max_seconds? number
----@field stop? any[]
+---@field temperature? number Divides the logits; 0 is greedy (r1 infer and r1 lua) (default 1, > 0 to train).
+---@field top_k? number Samples among the k most likely tokens; 0 is off (default 0, tokens, ≥ 0).
+---@field top_p? number Samples among the most likely tokens of this total probability; 1 is off (default 1, 0 < p ≤ 1).
+---@field min_p? number Drops tokens less likely than this share of the most likely one (arXiv:2407.01082); 0 is off (default 0, 0 to 1).
+---@field repetition_penalty? number Divides positive and multiplies negative logits of tokens that occurred before (arXiv:1909.05858); 1 is off. Refused in training (default 1, > 0).
+---@field logit_bias? table<number, number> Added to the logits, by token id. Refused in training.
+---@field top_logprobs? number Number of most likely tokens reported at each position (default 0, tokens, ≥ 0).
+---@field max_new_tokens? number Maximum number of response tokens per step (default 256, tokens, ≥ 1).
+---@field max_seconds? number|string Maximum time of one response, including its time in the queue; 0 is no limit (default 0, seconds, ≥ 0).
+---@field stop? string[] Strings that end a response; the response includes them.
 
 ---How trajectories are run.
 ---@class r1.RolloutSettings
----@field concurrency? number
----@field workers? number
----@field retries? number
----@field max_failure_rate? number
+---@field concurrency? number Trajectories in flight at once (default 128, trajectories, ≥ 1).
+---@field workers? number Threads that run the script; 0 is one per four cores (default 0, threads, ≥ 0).
+---@field retries? number Maximum number of retries of a failed trajectory, each in a fresh environment (default 1, ≥ 0).
+---@field max_failure_rate? number Fraction of failed trajectories in a step above which the run ends (default 0.5, 0 to 1).
 
----How to learn: docs/training.md.
----@class r1.LearnerSettings
----@field steps? number
----@field group_size? number
----@field groups_per_step? number
----@field branch? table<string, any>
----@field estimator? string|table<string, any>
----@field shaping? table<string, any>
----@field loss? string|table<string, any>
----@field clip? any
----@field loss_agg? any
----@field entropy? number
----@field kl? table<string, any>
----@field importance? any
----@field rejection? any
----@field lr? number
----@field warmup? number
----@field decay? string
----@field final_lr? number
----@field weight_decay? number
----@field max_grad_norm? number
----@field groups? any[]
----@field freeze? any[]
----@field ema? number
----@field epochs? number
----@field mini_batches? number
----@field mini_batch_by? string
----@field step_ratio_clip? number
----@field tokens_per_batch? number
----@field gradient_checkpointing? boolean
----@field routing_replay? string
----@field filter? table<string, any>
----@field critic? table<string, any>
----@field on_nan? string
----@field max_mismatch? number
----@field recompute_above? number
+---Settings of policy optimisation. The defaults are those of GRPO; [Algorithm::settings] has those of other algorithms.
+---@class r1.Learner
+---@field steps? number Training steps: rollouts, each followed by updates (default 100, steps, ≥ 0).
+---@field group_size? number Trajectories per task; 1 for ppo, remax and reinforce_pp (default 8, trajectories, ≥ 1).
+---@field groups_per_step? number Tasks per step; 128 for ppo, remax and reinforce_pp (default 16, tasks, ≥ 1).
+---@field branch? r1.Branch Tree sampling: some trajectories of a group continue from states of others (default {"roots":0,"at":"random","width":1,"rounds":1}).
+---@field estimator? string|table<string, any> Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's function `advantage` (default "grpo", one of docs/training.md, or custom).
+---@field shaping? table<string, any> Reward shaping before the estimator.
+---@field loss? string|table<string, any> Policy loss: a name, or a table of `name` and its options. custom is the recipe's function `loss` (default "ppo", one of docs/training.md, or custom).
+---@field clip? number[] { low, high }: clip range of the ratio; the default of the loss if not set (0 < low ≤ 1, high > 0).
+---@field loss_agg? "token-mean"|"seq-mean-token-sum"|"seq-mean-token-mean"|"seq-mean-token-sum-norm" Aggregation of token losses; the default of the loss if not set.
+---@field entropy? number Coefficient of the entropy bonus (default 0).
+---@field kl? r1.Kl KL penalty to the reference policy (default {"coef":0.0,"kind":"k3","straight_through":false,"place":"loss","target":0.0,"horizon":10000.0}).
+---@field importance? table<string, any> Importance weights for the mismatch between sampler and learner; requires recompute_above.
+---@field rejection? table<string, any> Rejects sequences that are too unlikely under the learner; requires recompute_above.
+---@field lr? number Learning rate of AdamW (default 1e-6, ≥ 0).
+---@field warmup? number Steps over which the learning rate rises linearly from 0 (default 0, steps, ≥ 0).
+---@field decay? "constant"|"linear"|"cosine" The learning rate after the warm-up (default "constant").
+---@field final_lr? number Learning rate at the end of a linear or cosine decay, as a fraction of lr (default 0, ≥ 0).
+---@field weight_decay? number Decoupled weight decay of AdamW (default 0, ≥ 0).
+---@field max_grad_norm? number Global gradient norm above which gradients are scaled down; 0 is off (default 1, ≥ 0).
+---@field groups? r1.WeightGroup[] Parameter groups { weights, lr, weight_decay } by name (* matches anything); lr is a factor, the first match applies.
+---@field freeze? string[] Frozen weights, by name (* matches anything).
+---@field ema? number Decay of the exponential moving average of the weights, saved as a model in ema/; 0 is off (default 0, 0 ≤ x < 1).
+---@field epochs? number Passes over the trajectories of a step (default 1, ≥ 1).
+---@field mini_batches? number Optimiser steps per pass; mini-batches hold whole trajectories (default 1, ≥ 1).
+---@field mini_batch_by? "trajectory"|"step" Content of a mini-batch: whole trajectories, or all steps with the same index, last index first (SeeUPO, arXiv:2602.06554) (default "trajectory").
+---@field step_ratio_clip? number With mini_batch_by = step: clip range of the ratio of later steps, a factor on the advantages of earlier steps (default 0.2, 0 ≤ x < 1).
+---@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding (default 4096, tokens, ≥ 1).
+---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
+---@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, those of its router, or those recorded during sampling (R3, arXiv:2510.11370) (default "off").
+---@field filter? r1.Filter Which groups are trained on (default {"uniform":false,"refills":4,"keep":1.0}).
+---@field critic? r1.CriticSettings The value model of algorithms with a critic (default {"shared":false,"lr":0.00001,"warmup":0,"clip":0.5,"weight":0.5,"privileged":"","privileged_tokens":256}).
+---@field on_nan? "stop"|"skip" Handling of a NaN or infinite advantage, loss or gradient: stop ends the run with exit code 9, skip omits the optimiser step, reports and counts it. A NaN reward is a failure of its trajectory (default "stop").
+---@field max_mismatch? number Stops the run when log-probabilities of sampler and learner differ by more; 0 is off (default 0, nats, ≥ 0).
+---@field recompute_above? number Recomputes the behaviour log-probabilities with the learner when they differ by more; 0 is off (default 0, nats, ≥ 0).
 
----Supervised fine-tuning.
----@class r1.SftSettings
----@field steps? number
----@field batch_size? number
----@field lr? number
----@field warmup? number
----@field final_lr? number
----@field betas? any[]
----@field weight_decay? number
----@field max_grad_norm? number
----@field tokens_per_batch? number
----@field max_length? number
----@field overlong? string
----@field patience? number
----@field gradient_checkpointing? boolean
+---Tree sampling: some trajectories of a group start at the task, the others continue from intermediate states of those.
+---@class r1.Branch
+---@field roots? number Tree sampling: trajectories of a group that start at the task; the others continue from their states. 0 is off (default 0, trajectories, 0 to group_size).
+---@field at? "random"|"entropy"|"first_tool"|number[] States to branch from: any, those with the least certain responses, the one after the first tool call, or those after these numbers of steps (default "random").
+---@field width? number Branches per state (default 1, trajectories, ≥ 1).
+---@field rounds? number Rounds of branching; branches of one round can be branched from in the next (default 1, ≥ 1).
 
----Evaluation.
+---KL penalty to the reference policy: the policy at the start of the run, or the base model of the adapter.
+---@class r1.Kl
+---@field coef? number Coefficient of the KL penalty to the reference policy (the policy at the start of the run); 0 is off (default 0, ≥ 0).
+---@field kind? "k1"|"abs"|"k2"|"k3" Estimator of the KL divergence (default "k3").
+---@field straight_through? boolean Uses the gradient of k2 for every kind (default false).
+---@field place? "loss"|"reward" The KL penalty is a term of the loss, or is subtracted from the reward of each token (default "loss").
+---@field target? number Target KL of an adaptive coefficient; 0 is a fixed coefficient (default 0, nats per token, ≥ 0).
+---@field horizon? number Trajectories over which the coefficient adapts (default 10000, trajectories, > 0).
+
+---Selection of the groups that are trained on.
+---@class r1.Filter
+---@field uniform? boolean Replaces groups with equal rewards by new groups in the same step (dynamic sampling, DAPO, arXiv:2503.14476) (default false).
+---@field refills? number Maximum number of such replacement rounds per step (default 4, ≥ 0).
+---@field keep? number Fraction of groups kept: those with the largest standard deviation of rewards (StarPO-S, arXiv:2504.20073) (default 1, 0 < x ≤ 1).
+
+---The value model of PPO.
+---@class r1.CriticSettings
+---@field shared? boolean The critic is a value head on the policy's hidden states instead of a separate model (default false).
+---@field lr? number Learning rate of the critic (default 0.00001, ≥ 0).
+---@field warmup? number Initial steps that train only the critic (default 0, steps, ≥ 0).
+---@field clip? number Clip range of the value change per update; 0 is off (default 0.5, ≥ 0).
+---@field weight? number Weight of the value loss with a shared critic (default 0.5, ≥ 0).
+---@field privileged? string Text prepended to the critic's rows only, with {column} for columns of the dataset row; empty is off. The recipe's function privileged returns a text per step.
+---@field privileged_tokens? number Maximum number of tokens of that text; a longer text ends the run (default 256, tokens, ≥ 1).
+
+---A parameter group: the weights that match a pattern, and their settings.
+---@class r1.WeightGroup
+---@field weights? string Name pattern, `*` matches anything; all weights by default (default "*").
+---@field weight_decay? number Replaces `trainer.weight_decay`, also for norm gains and biases.
+---@field lr? number Factor on the learning rate (default 1).
+
+---Supervised fine-tuning on the assistant tokens of messages.
+---@class r1.Sft
+---@field steps? number Optimiser steps (default 1000, steps, ≥ 0).
+---@field batch_size? number Conversations per optimiser step (default 64, conversations, ≥ 1).
+---@field lr? number Learning rate of AdamW after the warm-up (default 0.00001, ≥ 0).
+---@field warmup? number Steps over which the learning rate rises linearly from 0 (default 20, steps, ≥ 0).
+---@field final_lr? number Learning rate at the end of the cosine decay, as a fraction of lr (default 0.1, ≥ 0).
+---@field betas? number[] Decay rates of AdamW's first and second moments (default [0.9,0.95], 0 ≤ x < 1).
+---@field weight_decay? number Decoupled weight decay of AdamW (default 0, ≥ 0).
+---@field max_grad_norm? number Global gradient norm above which gradients are scaled down; 0 is off (default 1, ≥ 0).
+---@field tokens_per_batch? number Maximum number of tokens per forward pass (default 8192, tokens, ≥ 1).
+---@field max_length? number Maximum length of a conversation; 0 is the model's context (default 0, tokens, ≥ 0).
+---@field overlong? "error"|"skip"|"truncate" Handling of longer conversations: they end the run, are skipped, or are truncated (default "error").
+---@field patience? number Consecutive evaluations of data.eval without a lower loss after which the run stops; 0 disables early stopping (default 0, evaluations, ≥ 0).
+---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
+
+---Evaluation on data.eval.
 ---@class r1.EvalSettings
----@field every? number
----@field limit? number
----@field before? boolean
----@field after? boolean
----@field temperature? number
----@field top_p? any
----@field top_k? any
----@field min_p? any
----@field max_new_tokens? any
----@field max_steps? any
----@field env? string
----@field accuracy? string
----@field store? number
+---@field every? number Training steps between evaluations; 0 evaluates before and after only (default 0, steps, ≥ 0).
+---@field limit? number Rows evaluated of each dataset of data.eval; 0 is all (default 128, rows, ≥ 0).
+---@field before? boolean Evaluates before the first step (default true).
+---@field after? boolean Evaluates after the last step (default true).
+---@field temperature? number Sampling temperature of evaluations; 0 is greedy (default 0, ≥ 0).
+---@field top_p? number As sampling.top_p, which is the default (0 to 1).
+---@field top_k? number As sampling.top_k, which is the default (tokens, ≥ 0).
+---@field min_p? number As sampling.min_p, which is the default (0 to 1).
+---@field max_new_tokens? number Longest response; the default is sampling.max_new_tokens (tokens, ≥ 1).
+---@field max_steps? number Longest trajectory; the default is env.max_steps (steps, ≥ 1).
+---@field env? string Environment of all evaluation tasks: a name in envs, or in the recipe an environment; the rows' own if empty.
+---@field accuracy? string Reward part that is reported as accuracy; if empty, a task is solved when its reward is above 0.
+---@field store? number Trajectories stored of each evaluation; 0 stores none (default 128, trajectories, ≥ 0).
 
----Checkpoints.
+---Checkpoints and the exported model.
 ---@class r1.CheckpointSettings
----@field every? number
----@field keep? number
----@field export? string
----@field merge? boolean
+---@field every? number Training steps between checkpoints; 0 writes only the last (default 20, steps, ≥ 0).
+---@field keep? number Number of checkpoints kept, newest first; 0 keeps all (default 2, checkpoints, ≥ 0).
+---@field export? "auto"|"f32"|"bf16" Type of the weights written by --out; auto is the type of the initial model (default "auto").
+---@field merge? boolean --out merges the adapter into the weights instead of writing the adapter alone (default false).
 
----Of calls of the script.
+---Limits of one call into the script.
 ---@class r1.Limits
----@field cpu? number
----@field wait? number
----@field memory? number
----@field trajectory? number
----@field text? number
----@field result? number
----@field log? number
+---@field cpu? number|string CPU time of one call into the script (default 1, seconds, > 0).
+---@field wait? number|string Maximum time that one call waits for tools and other hosts (default 60, seconds, > 0).
+---@field memory? number|string Memory of one script worker (default 512, MiB, > 0).
+---@field trajectory? number|string Memory of one trajectory: its state, plus what one call adds to the worker's memory (default 64, MiB, > 0).
+---@field text? number|string Size of one observation, and of one argument of a host function (default 4, MiB, > 0).
+---@field result? number|string Size of one tool result; a longer result is truncated with a notice (default 256, KiB, ≥ 0).
+---@field log? number Most lines logged by one call; further lines are dropped (default 100, lines, ≥ 0).
 
 ---What the host gives to scripts.
 r1 = {}
@@ -929,12 +994,12 @@ function r1.generate(prompt, options) end
 function r1.logprobs(options) end
 
 ---Group-relative policy optimisation.
----@param settings r1.LearnerSettings docs/training.md
+---@param settings r1.Learner docs/training.md
 ---@return r1.Trainer
 function r1.grpo(settings) end
 
 ---Policy optimisation with a critic.
----@param settings r1.LearnerSettings
+---@param settings r1.Learner
 ---@return r1.Trainer
 function r1.ppo(settings) end
 
@@ -944,7 +1009,7 @@ function r1.ppo(settings) end
 function r1.trainer(settings) end
 
 ---Supervised fine-tuning on conversations: rows with `messages`, and other formats (docs/sft.md).
----@param settings r1.SftSettings
+---@param settings r1.Sft
 ---@return r1.Trainer
 function r1.sft(settings) end
 
