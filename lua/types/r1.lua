@@ -680,7 +680,7 @@ function Expectation:raises(text) end
 ---@field excess_calls? "refuse"|"refuse_all"|"ignore" Handling of a response with more calls: the others are refused, all are refused, or the others are ignored (default "refuse", refuse, refuse_all, ignore).
 ---@field tool_choice? "auto"|"first"|"required" Responses that must call a tool: none, the first of a trajectory, or all. A missing call counts as malformed (default "auto", auto, first, required).
 ---@field max_result_tokens? number Maximum length of a tool result; a longer result is truncated. 0 is no limit (default 0, tokens, ≥ 0).
----@field call_rewards? r1.CallRewards Process rewards of tool calls by outcome (default {"ok":0.0,"failed":0.0,"refused":0.0,"malformed":0.0}).
+---@field call_rewards? r1.CallRewards Process rewards of tool calls by outcome.
 ---@field system? string System prompt of the default reset; empty for none.
 ---@field reply_prefix? string Text that every response starts with, such as `<think>`; it is part of the prompt, neither sampled nor trained on.
 
@@ -748,14 +748,14 @@ function Expectation:raises(text) end
 ---@field steps? number Training steps: rollouts, each followed by updates (default 100, steps, ≥ 0).
 ---@field group_size? number Trajectories per task; 1 for ppo, remax and reinforce_pp (default 8, trajectories, ≥ 1).
 ---@field groups_per_step? number Tasks per step; 128 for ppo, remax and reinforce_pp (default 16, tasks, ≥ 1).
----@field branch? r1.Branch Tree sampling: some trajectories of a group continue from states of others (default {"roots":0,"at":"random","width":1,"rounds":1}).
+---@field branch? r1.Branch Tree sampling: some trajectories of a group continue from states of others.
 ---@field estimator? string|table<string, any> Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's function `advantage` (default "grpo", one of docs/training.md, or custom).
 ---@field shaping? table<string, any> Reward shaping before the estimator.
 ---@field loss? string|table<string, any> Policy loss: a name, or a table of `name` and its options. custom is the recipe's function `loss` (default "ppo", one of docs/training.md, or custom).
 ---@field clip? number[] { low, high }: clip range of the ratio; the default of the loss if not set (0 < low ≤ 1, high > 0).
 ---@field loss_agg? "token-mean"|"seq-mean-token-sum"|"seq-mean-token-mean"|"seq-mean-token-sum-norm" Aggregation of token losses; the default of the loss if not set.
 ---@field entropy? number Coefficient of the entropy bonus (default 0).
----@field kl? r1.Kl KL penalty to the reference policy (default {"coef":0.0,"kind":"k3","straight_through":false,"place":"loss","target":0.0,"horizon":10000.0}).
+---@field kl? r1.Kl KL penalty to the reference policy.
 ---@field importance? table<string, any> Importance weights for the mismatch between sampler and learner; requires recompute_above.
 ---@field rejection? table<string, any> Rejects sequences that are too unlikely under the learner; requires recompute_above.
 ---@field lr? number Learning rate of AdamW (default 1e-6, ≥ 0).
@@ -774,8 +774,8 @@ function Expectation:raises(text) end
 ---@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding (default 4096, tokens, ≥ 1).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 ---@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, those of its router, or those recorded during sampling (R3, arXiv:2510.11370) (default "off").
----@field filter? r1.Filter Which groups are trained on (default {"uniform":false,"refills":4,"keep":1.0}).
----@field critic? r1.CriticSettings The value model of algorithms with a critic (default {"shared":false,"lr":0.00001,"warmup":0,"clip":0.5,"weight":0.5,"privileged":"","privileged_tokens":256}).
+---@field filter? r1.Filter Which groups are trained on.
+---@field critic? r1.CriticSettings The value model of algorithms with a critic.
 ---@field on_nan? "stop"|"skip" Handling of a NaN or infinite advantage, loss or gradient: stop ends the run with exit code 9, skip omits the optimiser step, reports and counts it. A NaN reward is a failure of its trajectory (default "stop").
 ---@field max_mismatch? number Stops the run when log-probabilities of sampler and learner differ by more; 0 is off (default 0, nats, ≥ 0).
 ---@field recompute_above? number Recomputes the behaviour log-probabilities with the learner when they differ by more; 0 is off (default 0, nats, ≥ 0).

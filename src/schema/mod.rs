@@ -181,7 +181,8 @@ impl Setting {
     /// Documentation with default, unit and range in one sentence, for editors.
     pub fn summary(&self) -> String {
         let default = match self.default.as_str() {
-            "null" | "{}" | "[]" | "\"\"" => String::new(),
+            "null" | "[]" | "\"\"" => String::new(),
+            table if table.starts_with('{') => String::new(),
             default => format!("default {default}"),
         };
         let notes: Vec<&str> = [&default, self.unit, self.range].into_iter().filter(|text| !text.is_empty()).collect();
