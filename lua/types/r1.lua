@@ -805,7 +805,7 @@ function Expectation:raises(text) end
 ---The value model of PPO.
 ---@class r1.CriticSettings
 ---@field shared? boolean The critic is a value head on the policy's hidden states instead of a separate model (default false).
----@field lr? number Learning rate of the critic (default 0.00001, ≥ 0).
+---@field lr? number Learning rate of the critic (default 1e-5, ≥ 0).
 ---@field warmup? number Initial steps that train only the critic (default 0, steps, ≥ 0).
 ---@field clip? number Clip range of the value change per update; 0 is off (default 0.5, ≥ 0).
 ---@field weight? number Weight of the value loss with a shared critic (default 0.5, ≥ 0).
@@ -822,7 +822,7 @@ function Expectation:raises(text) end
 ---@class r1.Sft
 ---@field steps? number Optimiser steps (default 1000, steps, ≥ 0).
 ---@field batch_size? number Conversations per optimiser step (default 64, conversations, ≥ 1).
----@field lr? number Learning rate of AdamW after the warm-up (default 0.00001, ≥ 0).
+---@field lr? number Learning rate of AdamW after the warm-up (default 1e-5, ≥ 0).
 ---@field warmup? number Steps over which the learning rate rises linearly from 0 (default 20, steps, ≥ 0).
 ---@field final_lr? number Learning rate at the end of the cosine decay, as a fraction of lr (default 0.1, ≥ 0).
 ---@field betas? number[] Decay rates of AdamW's first and second moments (default [0.9,0.95], 0 ≤ x < 1).

@@ -94,7 +94,7 @@ impl Setting {
         Self {
             kind: F::kind(),
             lua: F::lua(),
-            default: shown(&default).to_string(),
+            default: shown(&default),
             written: F::WRITTEN,
             open: F::OPEN,
             ..Self::new(path, "", doc)
@@ -211,16 +211,17 @@ impl Written {
     }
 }
 
-/// A default as people write it: whole numbers without a point, a choice by its name.
-fn shown(json: &Json) -> Json {
+/// A default as people write it: `8`, `1e-6`, a choice by its name.
+fn shown(json: &Json) -> String {
     match json {
-        Json::Number(number) => match number.as_f64() {
-            Some(float) if number.is_f64() && float.fract() == 0.0 && float.abs() < 1e15 => (float as i64).into(),
-            _ => json.clone(),
+        Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
+            Some(float) if float.fract() == 0.0 && float.abs() < 1e15 => format!("{float:.0}"),
+            Some(float) if float.abs() < 1e-3 => format!("{float:e}"),
+            _ => number.to_string(),
         },
-        Json::Array(items) => items.iter().map(shown).collect(),
-        Json::Object(fields) if fields.len() == 1 && fields.contains_key("name") => fields["name"].clone(),
-        other => other.clone(),
+        Json::Array(items) => format!("[{}]", items.iter().map(shown).collect::<Vec<_>>().join(",")),
+        Json::Object(fields) if fields.len() == 1 && fields.contains_key("name") => shown(&fields["name"]),
+        other => other.to_string(),
     }
 }
 
