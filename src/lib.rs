@@ -16,7 +16,8 @@
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse; the [`engine::Policy`]
 //!   trait
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
-//! - [`schema`]: how a setting is declared: once, for struct, defaults, reader, reference and reload
+//! - [`schema`]: how a setting is declared: once, for struct, defaults, reader, reference and
+//!   reload
 //! - [`script`]: the only module that uses Lua: VM, limits, sandbox, the `r1` API
 //! - [`tools`]: host tools: sandboxed interpreters
 //! - [`rollout`]: rollouts: trajectories of an environment and a policy

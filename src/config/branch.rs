@@ -12,7 +12,8 @@ section! {
         /// Tree sampling: trajectories of a group that start at the task; the others continue from
         /// their states. 0 is off.
         roots: usize = 0, unit("trajectories"), range("0 to group_size");
-        /// States to branch from: any, those with the least certain responses, the one after the first
+        /// States to branch from: any, those with the least certain responses, the one after the
+        /// first
         /// tool call, or those after these numbers of steps.
         at: BranchAt = BranchAt::Random;
         /// Branches per state.

@@ -11,7 +11,8 @@ section! {
         max_steps: usize = 8, unit("steps"), range("≥ 1");
         /// Response tokens after which a trajectory is truncated; 0 is no limit.
         max_tokens: usize = 0, unit("tokens"), range("≥ 0");
-        /// Handling of a trajectory whose context is full: end truncates and scores it, fail makes it a
+        /// Handling of a trajectory whose context is full: end truncates and scores it, fail makes
+        /// it a
         /// failure.
         on_overflow: OnOverflow = OnOverflow::End, range("end, fail");
         /// Most tool calls executed per response; 0 is no limit.
@@ -28,7 +29,8 @@ section! {
         call_rewards: CallRewards = CallRewards::default();
         /// System prompt of the default reset; empty for none.
         system: String = String::new();
-        /// Text that every response starts with, such as `<think>`; it is part of the prompt, neither
+        /// Text that every response starts with, such as `<think>`; it is part of the prompt,
+        /// neither
         /// sampled nor trained on.
         reply_prefix: String = String::new(), restart();
     }
