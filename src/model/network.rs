@@ -59,8 +59,7 @@ impl Model {
         Self::load_for(dir, device, kind, true)
     }
 
-    /// As [`load`](Self::load), without the memory check for the CPU kernels' copy, for models that
-    /// get an adapter or whose weights are only read.
+    /// As [`load`](Self::load), without the memory check for the CPU kernels' copy of the weights.
     pub fn load_base(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
         Self::load_for(dir, device, kind, false)
     }
@@ -100,8 +99,7 @@ impl Model {
         Self::new(config, parameters, device, kind)
     }
 
-    /// A model with initial weights: normal with `initializer_range`, norms 1, biases 0;
-    /// deterministic for a seed on every machine.
+    /// Initial weights: normal with `initializer_range`, norms 1, biases 0; deterministic for a seed.
     pub fn init(config: Config, device: Device, kind: Kind, seed: u64) -> Result<Self> {
         config.check()?;
         let parameters = Parameters::empty(&config, device, kind)?;
@@ -177,8 +175,7 @@ impl Model {
 
     /// Adds a new adapter, which has no effect before training; deterministic for a seed.
     ///
-    /// This method and the next three invalidate existing caches. Errors: the model already has an
-    /// adapter, or a target matches no projection.
+    /// Invalidates caches, as the next three do. Errors: there is an adapter, or a target is unknown.
     pub fn add_adapter(&mut self, config: LoraConfig, seed: u64) -> Result<()> {
         self.refuse_adapter()?;
         lora::attach(&mut self.parameters, &config, seed)?;
@@ -295,8 +292,7 @@ impl Model {
         }
     }
 
-    /// Enables activation checkpointing in [`learn`](Self::learn): a third more computation, with
-    /// the activations of one layer in memory.
+    /// Enables activation checkpointing in [`learn`](Self::learn): a third more computation.
     pub fn set_checkpointing(&mut self, on: bool) {
         self.checkpointing = on;
     }
@@ -360,8 +356,7 @@ impl Model {
         KvCache::new(&self.config, slots, capacity, self.layout(), self.device, self.cache_kind())
     }
 
-    /// Type of cached keys and values: the model's type, but f32 if the CPU kernels generate from
-    /// bf16 weights.
+    /// Type of cached keys and values: the model's, or f32 with the CPU kernels.
     pub fn cache_kind(&self) -> Kind {
         if self.native.is_some() { Kind::Float } else { self.kind }
     }
@@ -391,16 +386,14 @@ impl Model {
     /// Errors are `Kind::Internal`: an empty span, a slot out of range or given twice, an id out of
     /// the vocabulary.
     ///
-    /// With "dynamic" rotary embeddings, a span past `max_position_embeddings` is rotated by its
-    /// current length while cached keys were rotated by shorter lengths, so that results differ
-    /// from a full forward pass, as in transformers.
+    /// With "dynamic" rotary embeddings, results past `max_position_embeddings` differ from a full
+    /// forward pass, as in transformers: cached keys were rotated by shorter lengths.
     pub fn step(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
         let logits = self.step_until(cache, items, &|| false)?;
         logits.ok_or_else(|| Error::new(error::Kind::Internal, "a step ended early without a stop"))
     }
 
-    /// As [`step`](Self::step), but returns `None` if `stop`, polled between the layers, returns
-    /// true. The positions of the spans must then be recomputed.
+    /// As [`step`](Self::step), but `None` if `stop`, polled between the layers, returns true.
     pub fn step_until(
         &self,
         cache: &mut KvCache,
