@@ -1,6 +1,7 @@
-//! A trajectory under way: looked at, acted on, forked at any step, finished with its reward.
+//! A trajectory in progress: observe, act, fork at any step, finish with the reward.
 //!
-//! [`drive()`](super::drive()) goes through one from beginning to end; the REPL, replays and branches go step by step.
+//! [`drive()`](super::drive()) runs one from beginning to end; the REPL, replays and branches run
+//! it step by step.
 
 use serde_json::Value;
 
@@ -13,19 +14,19 @@ use crate::mdp::{Action, Completion, Fork, Limit, Request, Sampling, Status, Ste
 use crate::script::{Failure, Outcome, Record, Reward, State, StepResult, Worker, budget};
 use crate::text::Renderer;
 
-/// Where trajectories run: a script at work, and what makes tokens of its messages.
+/// A script worker and the renderer that makes tokens of its messages.
 #[derive(Clone, Copy)]
 pub struct Stage<'a> {
     pub worker: &'a Worker,
     pub renderer: &'a Renderer,
 }
 
-/// Why a trajectory stops short.
+/// Why a trajectory stops early.
 #[derive(Debug)]
 pub enum Stop {
-    /// It is the status of this one trajectory.
+    /// A failure of this trajectory only.
     Failed(Failure),
-    /// It makes the whole run pointless.
+    /// A failure of the whole run.
     Fatal(Error),
 }
 
@@ -41,16 +42,17 @@ impl From<Error> for Stop {
     }
 }
 
-/// A recipe's own format fails for the one trajectory; what else fails in making tokens makes the run pointless.
+/// A failure in the recipe's own format is one of the trajectory; other tokenization errors are
+/// errors of the run.
 pub(super) fn stop_of(error: Error) -> Stop {
     if error.kind == Kind::Script { Failure::new(Status::EnvError, error).into() } else { error.into() }
 }
 
-/// One try at one task, between two steps.
+/// One attempt at one task, between two steps.
 pub struct Attempt {
     spec: Spec,
     state: State,
-    /// Steps after which it is cut off.
+    /// Maximum number of steps.
     max_steps: usize,
     trajectory: Trajectory,
     /// The last step; of a flow also the last steps of its other conversations, the latest last.
@@ -76,17 +78,19 @@ impl Attempt {
         Ok(attempt)
     }
 
-    /// What writes the prompts of its environment.
+    /// The renderer of its environment.
     pub fn renderer<'a>(&'a self, stage: Stage<'a>) -> &'a Renderer {
         self.state.renderer().map_or(stage.renderer, |own| own)
     }
 
-    /// The prompt of the next step. `None` if the context is full: a trajectory that has sampled something is then over,
-    /// unless `env.on_overflow` is `"fail"`.
+    /// The prompt of the next step: calls the context policy and encodes its observation. `None` if
+    /// the context is full: a trajectory with at least one step is then over, unless
+    /// `env.on_overflow` is `"fail"`.
     ///
     /// # Errors
-    /// [`Stop::Failed`] if the environment fails, or if a prompt that nothing was sampled before leaves no room.
-    pub async fn look(&mut self, stage: Stage<'_>) -> Result<Option<&Prompt>, Stop> {
+    /// [`Stop::Failed`] if the environment fails, or if the first prompt leaves no room for a
+    /// response.
+    pub async fn observe(&mut self, stage: Stage<'_>) -> Result<Option<&Prompt>, Stop> {
         if self.shown.is_none() && self.trajectory.truncated_by != Some(Limit::ContextOverflow) {
             match self.prompt(stage).await {
                 Ok(prompt) => self.shown = Some(prompt),
@@ -122,7 +126,7 @@ impl Attempt {
         Ok(prompt)
     }
 
-    /// Lets a flow finish that a limit has ended; what it returns belongs to the last step.
+    /// Lets a flow finish that a limit has ended; rewards that it returns belong to the last step.
     async fn end_flow(&mut self, stage: Stage<'_>) -> Result<(), Failure> {
         let Some(limit) = self.trajectory.truncated_by.filter(|_| self.state.is_flow()) else { return Ok(()) };
         let result = stage.worker.end_flow(&self.state, limit).await?;
@@ -134,7 +138,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Counts the parts of a reward, and rewards for steps before the last.
+    /// Adds the parts of a reward, and rewards for steps before the last.
     fn credit(&mut self, result: &StepResult) {
         for (name, value) in &result.parts {
             *self.trajectory.reward_parts.entry(name.clone()).or_insert(0.0) += value;
@@ -146,7 +150,7 @@ impl Attempt {
         }
     }
 
-    /// Ends it by a limit, behind its last step.
+    /// Truncates the trajectory after its last step.
     fn truncate(&mut self, limit: Limit) {
         self.over = Some(Status::Truncated);
         self.trajectory.truncated_by = Some(limit);
@@ -155,8 +159,8 @@ impl Attempt {
         }
     }
 
-    /// Tokens that the reply to the prompt of [`Attempt::look`] may have: `sampling.max_new_tokens`, bounded by what is left
-    /// of the context and of `env.max_tokens`.
+    /// Maximum tokens of the response to the prompt of [`Attempt::observe`]:
+    /// `sampling.max_new_tokens`, bounded by the rest of the context and of `env.max_tokens`.
     pub fn room(&self) -> usize {
         let prompt = self.shown.as_ref().map_or(0, |prompt| prompt.ids.len());
         let left = self.tokens_left().unwrap_or(usize::MAX);
@@ -164,15 +168,16 @@ impl Attempt {
         self.spec.sampling.max_new_tokens.min(self.spec.max_context.saturating_sub(prompt)).min(left).min(own)
     }
 
-    /// What is left of `env.max_tokens`; `None` without that limit.
+    /// Rest of `env.max_tokens`; `None` without that limit.
     fn tokens_left(&self) -> Option<usize> {
         let most = self.state.settings().max_tokens;
         (most > 0).then(|| most.saturating_sub(self.trajectory.response_tokens()))
     }
 
-    /// The request for the next reply; `None` if the context is full, as in [`Attempt::look`].
+    /// The request for the next response; `None` if the context is full, as in
+    /// [`Attempt::observe`].
     pub async fn request(&mut self, stage: Stage<'_>) -> Result<Option<Request>, Stop> {
-        let Some(prompt) = self.look(stage).await? else { return Ok(None) };
+        let Some(prompt) = self.observe(stage).await? else { return Ok(None) };
         let prompt_ids = prompt.ids.clone();
         let room = self.room();
         let mut sampling = self.spec.sampling.clone();
@@ -180,8 +185,8 @@ impl Attempt {
             sampling = Sampling { max_new_tokens: room, ..(*sampling).clone() }.into();
         }
         let renderer = self.renderer(stage);
-        let unheard = renderer.stop_strings().iter().any(|stop| !sampling.stop.contains(stop));
-        if self.state.renderer().is_some() && unheard {
+        let stop_strings_missing = renderer.stop_strings().iter().any(|stop| !sampling.stop.contains(stop));
+        if self.state.renderer().is_some() && stop_strings_missing {
             let mut own = (*sampling).clone();
             own.stop.extend(renderer.stop_strings().iter().cloned());
             sampling = own.into();
@@ -201,7 +206,7 @@ impl Attempt {
         }))
     }
 
-    /// A reply to what the policy is shown now, as the environment sees it: behind the reply prefix where there is one.
+    /// The action of a response to the current prompt, with the reply prefix if there is one.
     ///
     /// # Errors
     /// `Kind::Script` if `parse` of the recipe's own format fails.
@@ -209,16 +214,17 @@ impl Attempt {
         reply::read(self.renderer(stage), &self.state.tools(), self.prefix(stage), completion)
     }
 
-    /// What stands before the reply to the prompt that is shown now.
+    /// The prefix of the response to the current prompt.
     fn prefix<'a>(&'a self, stage: Stage<'a>) -> &'a str {
         let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
         if prefixed { self.renderer(stage).reply_prefix() } else { "" }
     }
 
-    /// Hands a reply to the environment. A reply on which the environment, or `parse` of the recipe's own format, fails is
-    /// kept as the last step. Nothing happens if the context is full, as in [`Attempt::look`].
+    /// Passes a response to the environment. If the environment or `parse` of the recipe's own
+    /// format fails, the response is kept as the last step. Does nothing if the context is full, as
+    /// in [`Attempt::observe`].
     pub async fn act(&mut self, stage: Stage<'_>, completion: Completion) -> Result<(), Stop> {
-        self.look(stage).await?;
+        self.observe(stage).await?;
         let error = match self.read(stage, &completion) {
             Ok(action) => return self.take(stage, completion, action).await,
             Err(error) => error,
@@ -230,9 +236,9 @@ impl Attempt {
         Err(stop_of(error))
     }
 
-    /// As [`Attempt::act`], with the action that the reply is taken for.
+    /// As [`Attempt::act`], with a given action for the response.
     pub async fn take(&mut self, stage: Stage<'_>, completion: Completion, action: Action) -> Result<(), Stop> {
-        self.look(stage).await?;
+        self.observe(stage).await?;
         let Some(prompt) = self.shown.take() else { return Ok(()) };
         let tools = self.state.tools();
         let privileged = self.privileged(stage).await;
@@ -271,7 +277,7 @@ impl Attempt {
         Ok(self.end_flow(stage).await?)
     }
 
-    /// Adds a step: a prompt, the reply to it, and what came of that.
+    /// Adds a step: prompt, response and result.
     fn keep(
         &mut self,
         prompt: &Prompt,
@@ -302,7 +308,8 @@ impl Attempt {
         });
     }
 
-    /// What a critic is shown of the state as it is, where one learns from the trajectory and the recipe has a function for it.
+    /// The critic's privileged observation of the current state, if a critic is trained and the
+    /// recipe defines one.
     async fn privileged(&self, stage: Stage<'_>) -> Result<Option<String>, Failure> {
         if !self.spec.next_prompt {
             return Ok(None);
@@ -310,12 +317,12 @@ impl Attempt {
         stage.worker.privileged(&self.state, &self.trajectory.task).await
     }
 
-    /// How it failed, once somebody has said so ([`Attempt::fail`]).
+    /// The status of the failure, after [`Attempt::fail`].
     pub fn failed(&self) -> Option<Status> {
         self.failed
     }
 
-    /// Terminated or truncated, once it is.
+    /// Terminated or truncated, once the trajectory is over.
     pub fn over(&self) -> Option<Status> {
         self.over
     }
@@ -328,7 +335,7 @@ impl Attempt {
         &self.state
     }
 
-    /// The state was changed by hand: what was shown may not hold any more.
+    /// Marks the state as changed by hand: the current prompt is discarded.
     pub fn changed(&mut self) {
         self.shown = None;
     }
@@ -338,7 +345,7 @@ impl Attempt {
         &self.trajectory
     }
 
-    /// The outcome reward if it ended here.
+    /// The outcome reward if the trajectory ended now.
     pub async fn reward(&self, stage: Stage<'_>) -> Result<Reward, Failure> {
         let outcome = Outcome {
             text: self.trajectory.steps.last().map(|step| step.text.clone()).unwrap_or_default(),
@@ -351,7 +358,7 @@ impl Attempt {
         stage.worker.reward(&self.state, &outcome).await
     }
 
-    /// Ends it: what would have come next where that was asked for, the conversation, the outcome reward.
+    /// Ends the trajectory: the next prompt if it is needed, the conversation, the outcome reward.
     pub async fn finish(&mut self, stage: Stage<'_>) -> Result<(), Stop> {
         // After a full context there is no next state.
         let cut = self.over == Some(Status::Truncated) && self.trajectory.truncated_by != Some(Limit::ContextOverflow);
@@ -380,8 +387,9 @@ impl Attempt {
         Ok(())
     }
 
-    /// What the policy would have seen after the step that a limit made the last: the environment's next observation; its
-    /// own reply where that was cut, or where the observation would not fit into the context.
+    /// The prompt after the last step of a truncated trajectory: the environment's next
+    /// observation, or prompt and response if the response was truncated or the observation does
+    /// not fit into the context.
     async fn next_after_cut(&self, stage: Stage<'_>) -> Result<Vec<u32>, Stop> {
         let Some(step) = self.trajectory.steps.last() else { return Ok(Vec::new()) };
         let reply = [step.prompt_ids.as_slice(), &step.response_ids].concat();
@@ -390,7 +398,7 @@ impl Attempt {
         }
         let observation = match stage.worker.observe(&self.state, self.spec.budget()).await {
             Err(failure) if failure.status == Status::ContextOverflow => return Ok(reply),
-            // A flow that returned `truncated` has nothing more to show.
+            // A flow that returned `truncated` has no further observation.
             Err(_) if self.state.is_flow() => return Ok(reply),
             observed => observed?,
         };
@@ -399,9 +407,9 @@ impl Attempt {
         Ok(if next.len() <= self.spec.max_context { next } else { reply })
     }
 
-    /// A copy that goes its own way from here: state, steps, record and sessions of tools so far, at the price of copying
-    /// them (a session is brought to where it was when it is next used, by its programs once more). It may get a name and a
-    /// random stream of its own in `spec`; under another name it knows what it was forked from.
+    /// An independent copy: state, steps, record and tool sessions so far. A session is restored on
+    /// its next use by running its programs again. `spec` may set another name and random stream;
+    /// under another name the fork is recorded.
     ///
     /// # Errors
     /// If the state is not plain data.
@@ -427,13 +435,13 @@ impl Attempt {
         })
     }
 
-    /// What it came to, with its record.
+    /// The trajectory with its record.
     pub fn into_trajectory(mut self) -> Trajectory {
         self.trajectory.record = self.state.record().take();
         self.trajectory
     }
 
-    /// Ends it as another trajectory was ended from outside.
+    /// Ends it with the status of another trajectory.
     pub(super) fn stop_as(&mut self, other: &Trajectory) {
         self.trajectory.status = other.status;
         self.trajectory.error.clone_from(&other.error);
@@ -446,7 +454,7 @@ impl Attempt {
     }
 }
 
-/// Numbers that are finite one by one may still add up to something that is none.
+/// Sums of finite numbers may still be infinite or NaN.
 fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
     let parts = trajectory.reward_parts.iter().map(|(name, sum)| (format!("the parts `{name}`"), *sum));
     for (what, sum) in parts.chain([("the rewards of the steps".to_owned(), trajectory.total_reward())]) {
@@ -459,7 +467,7 @@ fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A trajectory that has not begun.
+/// A trajectory without steps.
 pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
     Trajectory {
         id: spec.id.clone(),

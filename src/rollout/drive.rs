@@ -1,4 +1,5 @@
-//! One trajectory: reset, then observe, sample, step until the environment or a limit ends it, then the reward.
+//! One trajectory: reset, then observe, sample and step until the environment or a limit ends it,
+//! then the reward.
 
 use futures_util::future::try_join_all;
 use serde_json::Value;
@@ -13,15 +14,15 @@ use crate::mdp::{Completion, Request, Sampling, Status, Trajectory};
 use crate::script::{Failure, Record, Worker};
 use crate::text::Renderer;
 
-/// Runs one trajectory to its end. Failures of script, tools or limits end up as its status; only what makes the
-/// whole run pointless (an unreadable dataset row, a policy that is gone) is an error.
+/// Runs one trajectory to its end. Failures of script, tools or limits become its status; only
+/// failures of the whole run (an unreadable dataset row, a closed policy) are errors.
 pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, spec: &Spec) -> Result<Trajectory> {
     let made = drive_root(Stage { worker, renderer }, policy, spec, None).await;
     policy.release(spec.seed.trajectory);
     Ok(made?.trajectory)
 }
 
-/// A trajectory, and whether another attempt could end otherwise.
+/// A trajectory, and whether a retry could have another result.
 pub(super) struct Made {
     pub(super) trajectory: Trajectory,
     pub(super) worth_retrying: bool,
@@ -34,8 +35,9 @@ impl Made {
     }
 }
 
-/// Whether a failed trajectory could end otherwise when its replies are drawn anew. It could not if it is a function of
-/// task, seed and script alone: nothing was drawn, and nothing was asked of the world.
+/// Whether a failed trajectory could have another result with newly sampled responses. It could not
+/// if it is a function of task, seed and script only: nothing was sampled, and there were no
+/// external calls.
 fn may_differ(trajectory: &Trajectory, failure: &Failure, sampling: &Sampling) -> bool {
     match failure.status {
         Status::Aborted => false,
@@ -49,7 +51,7 @@ fn may_differ(trajectory: &Trajectory, failure: &Failure, sampling: &Sampling) -
     }
 }
 
-/// As [`drive`], keeping the states that are branched from. The conversation is not released.
+/// As [`drive`], keeping the states to branch from. The conversation is not released.
 pub(super) async fn drive_root(
     stage: Stage<'_>,
     policy: &dyn Policy,
@@ -80,14 +82,14 @@ pub fn never_begun(stage: Stage<'_>, spec: &Spec, task: Value, failure: &Failure
     trajectory
 }
 
-/// Runs a trajectory from where it is to its end, as [`drive`] does.
+/// Runs a trajectory from its current step to its end, as [`drive`] does.
 pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) -> Result<Trajectory> {
     let ended = writing(stage, policy, &mut attempt, usize::MAX, None).await;
     policy.release(attempt.spec().seed.trajectory);
     Ok(concluded(stage, attempt, ended)?.trajectory)
 }
 
-/// What it came to; a failure is its status.
+/// The finished trajectory; a failure becomes its status.
 fn concluded(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) -> Result<Made> {
     match ended {
         Ok(()) => Ok(Made { trajectory: attempt.into_trajectory(), worth_retrying: false }),
@@ -100,10 +102,10 @@ fn concluded(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) ->
     }
 }
 
-/// How far [`go_to`] came.
+/// Result of [`go_to`].
 pub enum Reached {
     There(Box<Attempt>),
-    /// It was over before.
+    /// It was already over.
     Ended(Box<Trajectory>),
 }
 
@@ -117,8 +119,8 @@ pub async fn go_to(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt, 
     Ok(Reached::Ended(Box::new(concluded(stage, attempt, ended)?.trajectory)))
 }
 
-/// Continues a trajectory several times from where it is, all at the same time: one continuation for each of `specs`,
-/// which name them and their random streams. What was done before is in each of them.
+/// Continues a trajectory several times from its current step, concurrently: one continuation for
+/// each of `specs`, with their names and random streams. Each includes the earlier steps.
 pub async fn branch(
     stage: Stage<'_>,
     policy: &dyn Policy,
@@ -129,8 +131,8 @@ pub async fn branch(
     try_join_all(forks.into_iter().map(|fork| go_on(stage, policy, fork))).await
 }
 
-/// Goes on from a state that was kept for it, under a name and seeds of its own, and keeps states in turn. `replied` is
-/// called after the first reply. The conversation is not released.
+/// Continues from a stored state, with its own name and seeds, and stores states itself. `replied`
+/// is called after the first response. The conversation is not released.
 pub(super) async fn branch_off(
     stage: Stage<'_>,
     policy: &dyn Policy,
@@ -157,7 +159,7 @@ pub(super) async fn branch_off(
     concluded(stage, fork, ended)
 }
 
-/// As [`run_steps`], with the policy also writing what the script asks for.
+/// As [`run_steps`], and serves generation requests of the script.
 async fn writing(
     stage: Stage<'_>,
     policy: &dyn Policy,
@@ -170,7 +172,7 @@ async fn writing(
     with_policy(stage, policy, &spec, &mut asks, run_steps(stage, policy, attempt, most, points)).await
 }
 
-/// Goes on until the end or, unfinished, until there are `most` steps.
+/// Runs until the end, or until there are `most` steps.
 async fn run_steps(
     stage: Stage<'_>,
     policy: &dyn Policy,

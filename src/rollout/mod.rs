@@ -1,12 +1,15 @@
-//! Drives trajectories: environment on one side, policy on the other.
+//! Runs trajectories with an environment and a policy.
 //!
-//! [`drive()`] is one trajectory, straight down; [`Attempt`] is the same step by step, and can be forked at any of them.
-//! [`Pool`] runs many of them on script worker threads, each with a VM of its own and a single-threaded runtime on which
-//! trajectories wait for tools and for the policy. A [`Tree`] is a trajectory and others that branch off it.
+//! [`drive()`] runs one trajectory; [`Attempt`] runs it step by step, and can be forked at any
+//! step. [`Pool`] runs many trajectories on script worker threads. Each thread has its own VM and a
+//! single-threaded runtime, on which trajectories wait for tools and for the policy. A [`Tree`] is
+//! a trajectory with others that branch off it.
 //!
-//! [`check`] tries a script's contract out with scripted replies. [`replay()`] runs a stored trajectory again, with the replies and answers of its record.
+//! [`check`] tests a script's contract with scripted responses. [`replay()`] runs a stored
+//! trajectory again, with the responses and external calls of its record.
 //!
-//! This is also how another program uses r1: load a recipe, bring any [`Policy`](crate::engine::Policy), run trajectories.
+//! Other programs can use r1 in the same way: load a recipe, pass any
+//! [`Policy`](crate::engine::Policy), run trajectories.
 //!
 //! ```
 //! use std::path::Path;
@@ -21,7 +24,7 @@
 //! let script = Script::load(Path::new("scripts/retool.lua"), &["seed=3".to_owned()])?;
 //! let renderer = Arc::new(Renderer::load(Path::new("models/r1-nano"), "retool")?);
 //!
-//! // A policy that always gives the same answer; a real one samples from a model, here or behind a server.
+//! A policy that always gives the same response; a real one samples from a model or calls a server.
 //! let reply = renderer.tokenizer().encode("<answer>\\boxed{42}</answer><|im_end|>")?;
 //! let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_request| reply.clone()));
 //!
@@ -30,7 +33,9 @@
 //! let trajectories = pool.start(&policy, specs, &r1::rollout::no_progress())?.finish()?;
 //!
 //! assert_eq!(trajectories.len(), 4);
-//! assert!(trajectories.iter().all(|trajectory| trajectory.steps.len() == 1 && trajectory.total_reward() == -1.0));
+//! let one_step = |trajectory: &r1::mdp::Trajectory| trajectory.steps.len() == 1;
+//! assert!(trajectories.iter().all(one_step));
+//! assert!(trajectories.iter().all(|trajectory| trajectory.total_reward() == -1.0));
 //! # Ok(())
 //! # }
 //! ```

@@ -1,7 +1,8 @@
-//! Script worker threads, and the trajectories on their way. What a thread does is in `thread`.
+//! Script worker threads, and the trajectories in flight. The body of a thread is in `thread`.
 //!
-//! A pool has a *generation* of its script. A [`Replacer`] gives it the next one, which starts with the next group: a
-//! group is a single comparison, and all its members run on the generation that its first member found.
+//! A pool has a *generation* of its script. A [`Replacer`] sets the next one, which starts with the
+//! next group: the members of a group are compared with each other, so all run on the generation of
+//! the first one.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,14 +19,14 @@ use crate::mdp::Trajectory;
 use crate::script::{Script, Split};
 use crate::text::Renderer;
 
-/// How many threads, how much at once.
+/// Number of threads and of concurrent trajectories.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Threads; 0 picks one for every four cores.
+    /// Threads; 0: one per four cores.
     pub workers: usize,
     /// Trajectories in flight, over all threads.
     pub concurrency: usize,
-    /// Attempts after a failed one, where another could end otherwise.
+    /// Maximum retries of a failed trajectory, if a retry could have another result.
     pub retries: usize,
 }
 
@@ -38,21 +39,21 @@ impl Default for PoolOptions {
 /// Called for every finished trajectory, from a worker thread.
 pub type Progress = Arc<dyn Fn(&Trajectory) + Send + Sync>;
 
-/// A [`Progress`] that tells nobody.
+/// A [`Progress`] that does nothing.
 pub fn no_progress() -> Progress {
     Arc::new(|_| {})
 }
 
-/// A script as it was when it was loaded, and how many came before it.
+/// A version of the script, and its number.
 pub(super) struct Generation {
     pub(super) number: u64,
     pub(super) script: Script,
 }
 
-/// Trajectories that were handed out together.
+/// Trajectories of one call of [`Pool::start`].
 pub(super) struct Batch {
     current: Arc<Mutex<Arc<Generation>>>,
-    /// What a group's first member found.
+    /// The generation of each group that has started.
     groups: Mutex<HashMap<u64, Arc<Generation>>>,
     pub(super) policy: Arc<dyn Policy>,
     pub(super) progress: Progress,
@@ -120,7 +121,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Rows of a split; `None` when the recipe has no such split.
+    /// Rows of a split; `None` if the recipe has no such split.
     pub fn rows(&self, split: Split) -> Option<u64> {
         match split {
             Split::Train => self.train_rows,
@@ -128,35 +129,36 @@ impl Pool {
         }
     }
 
-    /// Lets go of the threads without waiting for the calls that they are in the middle of; for a process that is about to
-    /// end.
+    /// Detaches the threads without waiting for their running calls; for a process that is about to
+    /// exit.
     pub fn abandon(&mut self) {
         self.threads.iter_mut().for_each(|thread| thread.handle = None);
     }
 
-    /// What gives the pool the next generation, from any thread.
+    /// Sets the next generation of the pool, from any thread.
     pub fn replacer(&self) -> Replacer {
         Replacer(Arc::clone(&self.current))
     }
 
-    /// The number of the generation that a group would begin with now.
+    /// The number of the generation for groups that start now.
     pub fn generation(&self) -> u64 {
         lock(&self.current).number
     }
 
-    /// Attempts after a failed one, from the next [`Pool::start`] on.
+    /// Sets the maximum retries, from the next [`Pool::start`] on.
     pub fn set_retries(&mut self, retries: usize) {
         self.retries = retries;
     }
 
-    /// MiB that the scripts' virtual machines hold, as of the last trajectory of each thread.
+    /// MiB used by the scripts' virtual machines, as of the last trajectory of each thread.
     pub fn memory(&self) -> f64 {
         let bytes: u64 = self.threads.iter().map(|thread| thread.memory.load(Ordering::Relaxed)).sum();
         bytes as f64 / f64::from(1 << 20)
     }
 
-    /// Hands out the trajectories (a [`Spec`](super::Spec) is a tree of one) and returns at once; they run while the caller serves the policy's queue. The
-    /// policy handle is dropped with the last trajectory.
+    /// Starts trajectories (a [`Spec`](super::Spec) is a tree of one) and returns immediately; they
+    /// run while the caller serves the policy's queue. The policy handle is dropped with the last
+    /// trajectory.
     pub fn start(&self, policy: &Arc<dyn Policy>, trees: Vec<impl Into<Tree>>, progress: &Progress) -> Result<Pending> {
         let (reply, results) = mpsc::unbounded_channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -178,13 +180,13 @@ impl Pool {
     }
 }
 
-/// Gives a pool new versions of its script.
+/// Sets new versions of a pool's script.
 #[derive(Clone)]
 pub struct Replacer(Arc<Mutex<Arc<Generation>>>);
 
 impl Replacer {
-    /// Lets groups that have not begun run on `script`; those in flight finish on the one they began with. Gives the number
-    /// of the generation. The script's data must be what it was.
+    /// Groups that have not started run on `script`; those in flight finish on their generation.
+    /// Returns the number of the generation. The script's data must be unchanged.
     pub fn replace(&self, script: Script) -> u64 {
         let mut current = lock(&self.0);
         let number = current.number + 1;
@@ -193,20 +195,20 @@ impl Replacer {
     }
 }
 
-/// Bytes of a thread's stack: tools that call tools have their waits nested on it.
+/// Stack size of a thread in bytes: waits of nested tool calls are on it.
 const STACK: usize = 16 << 20;
 
 impl Drop for Pool {
     fn drop(&mut self) {
         let handles: Vec<_> = self.threads.drain(..).filter_map(|thread| thread.handle).collect();
         for handle in handles {
-            // A worker that panicked has been reported by the missing reply already.
+            // The missing reply of a panicked worker was already reported.
             let _ = handle.join();
         }
     }
 }
 
-/// Trajectories on their way.
+/// Trajectories in flight.
 pub struct Pending {
     results: mpsc::UnboundedReceiver<Result<Trajectory>>,
     stop: Arc<AtomicBool>,
@@ -219,7 +221,7 @@ impl Pending {
         Arc::clone(&self.stop)
     }
 
-    /// Waits for all of them; ordered by group and sample. The first fatal error wins.
+    /// Waits for all trajectories; ordered by group and sample. Returns the first fatal error.
     pub fn finish(mut self) -> Result<Vec<Trajectory>> {
         let mut trajectories = Vec::new();
         while let Some(result) = self.results.blocking_recv() {
@@ -251,7 +253,7 @@ mod tests {
     use crate::engine::Scripted;
     use crate::rollout::Spec;
 
-    /// A replacement that comes while a group is under way starts with the next group, on every thread.
+    /// A replacement while a group is in flight starts with the next group, on every thread.
     #[test]
     fn no_group_mixes_generations() {
         let dir = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! Prompts: the ids of an observation, continuing the last step's ids wherever that is exact.
+//! Prompts: the token ids of an observation, continuing the ids of an earlier step if that is
+//! exact.
 //!
-//! Token in, token out: the prompt of a step that continues the last one is the last prompt's ids, the sampled ids,
-//! and the ids of what the environment added; nothing sampled is ever tokenised again.
+//! Token-in, token-out: the prompt of a step that continues an earlier one consists of the earlier
+//! prompt's ids, the sampled ids, and the ids of the text added by the environment. Sampled tokens
+//! are never encoded again.
 
 use std::sync::Arc;
 
@@ -46,16 +48,16 @@ pub fn prompt_ids(
     Ok((renderer.prompt(messages, tools)?, None))
 }
 
-/// What the policy is shown at a step.
+/// The prompt of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prompt {
     pub observation: Observation,
     pub ids: Vec<u32>,
-    /// It does not extend the last prompt and reply: it starts a new training row.
+    /// The prompt does not extend the previous prompt and response: it starts a new training row.
     pub new_row: bool,
-    /// Which of the conversations it continues, where it does.
+    /// Index of the conversation that it continues.
     pub(super) continues: Option<usize>,
-    /// It ends with the reply prefix.
+    /// The prompt ends with the reply prefix.
     pub prefixed: bool,
 }
 
@@ -82,7 +84,7 @@ impl Prompt {
         if let Some(hash) = messages.iter().find_map(|message| message.content.first_image()) {
             let error = Error::new(
                 Kind::Env,
-                format!("the observation holds the image {hash} and this policy can't see images"),
+                format!("the observation contains the image {hash} and this policy can't see images"),
             )
             .hint("use a vision model, or describe the image in text");
             return Err(Stop::Failed(Failure::new(Status::EnvError, error)));
@@ -92,7 +94,7 @@ impl Prompt {
         Ok(Self::new(observation, ids, continues, count, prefixed))
     }
 
-    /// A row goes on only with the step right before it.
+    /// A row only continues with the step right before it.
     fn new(observation: Observation, ids: Vec<u32>, continues: Option<usize>, count: usize, prefixed: bool) -> Self {
         let new_row = continues.is_none_or(|place| place + 1 != count);
         Self { observation, ids, new_row, continues, prefixed }
@@ -108,18 +110,18 @@ impl Prompt {
         Self::new(observation, ids, continues, last.len(), false)
     }
 
-    /// Refuses ids that no policy can read.
+    /// Refuses empty prompts and ids outside of the vocabulary.
     pub(super) fn check_ids(&self, renderer: &Renderer) -> Result<(), Failure> {
         let vocabulary = renderer.tokenizer().vocab_size();
         let message = match self.ids.iter().find(|id| **id as usize >= vocabulary) {
-            _ if self.ids.is_empty() => "the observation is empty: there is nothing to answer".to_owned(),
+            _ if self.ids.is_empty() => "the observation is empty".to_owned(),
             Some(id) => format!("the observation has the token id {id}; the vocabulary ends at {}", vocabulary - 1),
             None => return Ok(()),
         };
         Err(Failure::new(Status::EnvError, Error::new(Kind::Env, message)))
     }
 
-    /// The messages that were shown, if it was messages.
+    /// The messages of the prompt; `None` for text and ids.
     pub(super) fn messages(&self) -> Option<Vec<Message>> {
         match &self.observation {
             Observation::Messages(messages) => Some(messages.clone()),

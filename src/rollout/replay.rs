@@ -1,5 +1,6 @@
-//! A stored trajectory once more: the environment runs again, the policy's replies and the world's answers come from
-//! the record. The same script must come to the same; another one shows where it goes its own way.
+//! Replays a stored trajectory: the environment runs again with the responses and external calls of
+//! the record. The same script must give the same trajectory; for another script the first
+//! difference is shown.
 
 use std::fmt;
 
@@ -13,21 +14,21 @@ use crate::mdp::{Completion, Limit, Status, Step, ToolRecord, Trajectory};
 use crate::script::{Difference, Record, Strictness};
 use crate::text::Renderer;
 
-/// What a replay came to.
+/// Result of a replay.
 #[derive(Debug)]
 pub struct Replayed {
     pub trajectory: Trajectory,
-    /// The environment would have gone on where the recorded replies end.
+    /// The environment would continue after the last recorded response.
     pub unfinished: bool,
-    /// Where it first asked the world for something that the record does not hold.
+    /// The first external call that the record does not contain.
     pub left: Option<Difference>,
 }
 
-/// Runs a trajectory again, with the recorded replies.
+/// Runs a trajectory again, with the recorded responses.
 ///
 /// # Errors
-/// Only what makes replaying pointless as a whole, such as a tokenizer that can't encode; failures of the script are the
-/// status of the new trajectory.
+/// Only failures that prevent any replay, such as a tokenizer that cannot encode; failures of the
+/// script are the status of the new trajectory.
 pub async fn replay(stage: Stage<'_>, recorded: &Trajectory, spec: Spec, strictness: Strictness) -> Result<Replayed> {
     let record = Record::replay(recorded.record.clone(), strictness);
     let mut unfinished = false;
@@ -45,7 +46,7 @@ pub async fn replay(stage: Stage<'_>, recorded: &Trajectory, spec: Spec, strictn
     Ok(Replayed { trajectory, unfinished, left: record.close() })
 }
 
-/// Steps through the recorded replies; whether that is all there is.
+/// Runs the recorded responses; returns whether the trajectory would continue.
 async fn go_through(stage: Stage<'_>, recorded: &Trajectory, attempt: &mut Attempt) -> Result<bool, Stop> {
     for step in &recorded.steps {
         if attempt.over().is_some() {
@@ -55,8 +56,8 @@ async fn go_through(stage: Stage<'_>, recorded: &Trajectory, attempt: &mut Attem
     }
     let failed = recorded.status.is_failure();
     if attempt.over().is_none() && (failed || recorded.truncated_by == Some(Limit::ContextOverflow)) {
-        // It ended before the next reply: with the prompt, or because no reply came.
-        let over = attempt.look(stage).await?.is_none();
+        // It ended before the next response: while making the prompt, or while sampling.
+        let over = attempt.observe(stage).await?.is_none();
         if failed && !over {
             if recorded.status == Status::Aborted {
                 attempt.stop_as(recorded);
@@ -70,7 +71,7 @@ async fn go_through(stage: Stage<'_>, recorded: &Trajectory, attempt: &mut Attem
     Ok(done)
 }
 
-/// The reply of a stored step, as the policy gave it.
+/// The response of a stored step, as the policy returned it.
 pub fn completion(step: &Step) -> Completion {
     Completion {
         token_ids: step.response_ids.clone(),
@@ -83,10 +84,10 @@ pub fn completion(step: &Step) -> Completion {
     }
 }
 
-/// The first thing in which a replay is not what was recorded.
+/// The first difference between a replay and the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Counted from 1; `None` for what belongs to the trajectory as a whole.
+    /// From 1; `None` for fields of the whole trajectory.
     pub step: Option<usize>,
     pub field: &'static str,
     pub recorded: String,
@@ -102,7 +103,8 @@ impl fmt::Display for Mismatch {
     }
 }
 
-/// The first difference between a trajectory and its replay; times and caches aside, all must be the same to the bit.
+/// The first difference between a trajectory and its replay. Except for times and caches, all
+/// fields must be bit-identical.
 pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &Replayed) -> Option<Mismatch> {
     let now = &replayed.trajectory;
     let left = replayed.left.as_ref();
@@ -113,7 +115,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
         };
         Some(Mismatch {
             step: (!difference.at.starts_with("re")).then_some(difference.step as usize + 1),
-            field: "what the script asks of the world",
+            field: "the external calls of the script",
             recorded: show(&difference.recorded),
             now: show(&difference.asked),
         })
@@ -169,7 +171,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
     let pretty = |value: serde_json::Value| format!("{value:#}");
     differs("status", end(recorded), end(now))
         .or_else(|| differs("steps", steps(recorded, false), steps(now, replayed.unfinished)))
-        // Files written before limits were stored do not say which one it was.
+        // Older files do not contain the limit.
         .or_else(|| recorded.truncated_by.and_then(|_| differs("truncated by", limit(recorded), limit(now))))
         .or_else(|| differs("outcome reward", number(recorded.outcome_reward), number(now.outcome_reward)))
         .or_else(|| differs("reward parts", parts(recorded), parts(now)))
@@ -177,7 +179,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
         .or_else(|| differs("next prompt", next(recorded), next(now)))
 }
 
-/// A number in full: two that are printed alike are the same bits.
+/// A number in full precision: equal text means equal bits.
 fn number(number: f64) -> String {
     if number.is_nan() { "NaN".to_owned() } else { format!("{number:?}") }
 }

@@ -1,4 +1,4 @@
-//! A reply of the policy as the environment sees it: text behind the reply prefix, and the calls in it.
+//! Parses a response of the policy: its text after the reply prefix, and its tool calls.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::mdp::{Action, Completion};
 use crate::text::Renderer;
 
-/// The text of a reply: the prefix, then what was sampled, without the end of the turn.
+/// The text of a response: the prefix and the sampled tokens, without the end of the turn.
 pub(super) fn text(renderer: &Renderer, prefix: &str, completion: &Completion) -> String {
     let ids = match completion.token_ids.split_last() {
         Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
@@ -15,7 +15,7 @@ pub(super) fn text(renderer: &Renderer, prefix: &str, completion: &Completion) -
     format!("{prefix}{}", renderer.tokenizer().decode(ids, false))
 }
 
-/// The action that a reply is: its text, and the calls that the tool-call format finds in it.
+/// The action of a response: its text, and the tool calls that the format finds in it.
 ///
 /// # Errors
 /// `Kind::Script` if `parse` of the recipe's own format fails.

@@ -1,4 +1,4 @@
-//! What to try, and under which seeds.
+//! Specification of a trajectory: task, seeds, sampling.
 
 use std::sync::Arc;
 
@@ -6,10 +6,10 @@ use crate::config::{Settings, Trainer};
 use crate::mdp::{Sampling, StreamSeed, Trajectory, environment_seed};
 use crate::script::Split;
 
-/// Longest prompt plus reply where neither the recipe nor a model says.
+/// Maximum prompt plus response tokens if neither the recipe nor a model sets it.
 const DEFAULT_CONTEXT: usize = 4096;
 
-/// One try at one task.
+/// One attempt at one task.
 #[derive(Clone, Debug)]
 pub struct Spec {
     pub id: String,
@@ -18,21 +18,22 @@ pub struct Spec {
     pub task_index: u64,
     pub group: u64,
     pub sample: u32,
-    /// Seed of the environment; the same for a whole group, so that its members try the same task.
+    /// Seed of the environment; equal for all members of a group, so that they have the same task.
     pub env_seed: u64,
-    /// Random stream of the replies; `trajectory` also names the conversation to the policy's cache.
+    /// Random stream of the responses; `trajectory` also identifies the conversation in the
+    /// policy's cache.
     pub seed: StreamSeed,
     pub sampling: Arc<Sampling>,
-    /// Steps after which it is cut off; the environment's own setting if `None`.
+    /// Maximum steps; the environment's own setting if `None`.
     pub max_steps: Option<usize>,
-    /// Longest prompt plus reply, tokens.
+    /// Maximum prompt plus response tokens.
     pub max_context: usize,
-    /// Whether a trajectory that a limit cuts keeps what the policy would have seen next.
+    /// Whether a truncated trajectory includes the next prompt (for the bootstrap value).
     pub next_prompt: bool,
 }
 
 impl Spec {
-    /// One try at a task under a recipe's own settings, with seeds from its number.
+    /// One attempt at a task under a recipe's settings, with seeds derived from its number.
     pub fn new(split: Split, task_index: u64, settings: &Settings) -> Self {
         Self {
             id: format!("0-{task_index}-0"),
@@ -49,7 +50,7 @@ impl Spec {
         }
     }
 
-    /// As an evaluation makes it, with the sampling and the step limit of `eval`, if its task is one of `data.eval`.
+    /// With the sampling and the step limit of `eval`, if its task is one of `data.eval`.
     #[must_use]
     pub fn as_evaluated(self, settings: &Settings) -> Self {
         match self.split {
@@ -62,7 +63,8 @@ impl Spec {
         }
     }
 
-    /// The try that a stored trajectory was, under the settings of its run. `max_context` is the run's, in tokens.
+    /// The specification of a stored trajectory, under the settings of its run. `max_context` is
+    /// the run's, in tokens.
     pub fn of_recorded(trajectory: &Trajectory, settings: &Settings, max_context: usize) -> Self {
         let usual = Self::new(trajectory.split, trajectory.task_index, settings).as_evaluated(settings);
         Self {
@@ -76,14 +78,14 @@ impl Spec {
         }
     }
 
-    /// The same with the random stream of a retry: replies are drawn anew, the environment's seed stays. 0 is the first
-    /// attempt.
+    /// The specification of a retry: another random stream of responses, the same environment seed.
+    /// 0 is the first attempt.
     pub(super) fn retry(&self, retries: u32) -> Self {
         let seed = self.seed.seed ^ u64::from(retries).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         Self { seed: StreamSeed { seed, ..self.seed }, ..self.clone() }
     }
 
-    /// Tokens that a prompt may have, so that a reply fits behind it.
+    /// Maximum prompt tokens such that a response fits after it.
     pub fn budget(&self) -> usize {
         self.max_context.saturating_sub(self.sampling.max_new_tokens.min(self.max_context / 2))
     }

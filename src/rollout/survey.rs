@@ -1,5 +1,5 @@
-//! A look through all rows before a run: each can be read, names an environment that there is, and its first prompt has room
-//! in the context.
+//! Validates all rows before a run: each can be read, names an existing environment, and has a
+//! first prompt that fits into the context.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,47 +11,48 @@ use crate::mdp::{Observation, Status};
 use crate::script::{Failure, Record, Script, Split, Strictness, Worker};
 use crate::text::Renderer;
 
-/// What to look for.
+/// What to validate.
 #[derive(Clone)]
 pub struct Search<'a> {
     pub script: &'a Script,
     pub renderer: &'a Arc<Renderer>,
     pub split: Split,
-    /// Rows that are looked at.
+    /// Rows to validate.
     pub rows: &'a [u64],
-    /// Whether first prompts are made; else rows are read only.
+    /// Whether first prompts are made; otherwise rows are only read.
     pub prompts: bool,
-    /// Longest prompt plus reply, tokens.
+    /// Maximum prompt plus response tokens.
     pub max_context: usize,
-    /// Longest first prompt, tokens.
+    /// Maximum tokens of the first prompt.
     pub longest: usize,
 }
 
-/// What was found.
+/// Result of the validation.
 #[derive(Clone, Debug, Default)]
 pub struct Survey {
     /// Rows whose first prompt is too long, in order.
     pub overlong: Vec<u64>,
-    /// The longest of them, with its tokens and its place. Tokens are not known where a context function gave up.
+    /// The longest of them, with its tokens and place. The number of tokens is unknown if a context
+    /// function failed.
     pub example: Option<(u64, Option<usize>, String)>,
-    /// Rows whose `reset` waits for something outside of the script, which is not asked for: they are kept.
+    /// Rows whose `reset` makes external calls. The calls are not made and the rows are kept.
     pub unseen: usize,
-    /// Rows whose first prompt can't be made, and the first reason.
+    /// Rows whose first prompt cannot be made, and the first reason.
     pub failed: Option<(usize, u64, Error)>,
-    /// What rows say that nothing understands.
+    /// Warnings about columns that are not used.
     pub notices: BTreeSet<String>,
 }
 
-/// Rows that a thread takes at once.
+/// Rows per chunk of work.
 const CHUNK: usize = 64;
 
-/// Fewest rows for which another thread, with its virtual machine, is worth starting.
+/// Minimum rows per thread, since each thread needs a virtual machine.
 const ROWS_PER_THREAD: usize = 256;
 
-/// Looks through rows, on all cores. `seen` hears how many more have been looked at.
+/// Validates rows on all cores. `seen` receives the number of newly validated rows.
 ///
 /// # Errors
-/// [`Kind::Data`] for the first row that can't be read; [`Kind::Interrupted`] if `stop` is set.
+/// [`Kind::Data`] for the first row that cannot be read; [`Kind::Interrupted`] if `stop` is set.
 pub fn survey(search: &Search<'_>, stop: &(dyn Fn() -> bool + Sync), seen: &(dyn Fn(u64) + Sync)) -> Result<Survey> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = search.rows.len().div_ceil(ROWS_PER_THREAD).clamp(1, cores);
@@ -69,7 +70,7 @@ pub fn survey(search: &Search<'_>, stop: &(dyn Fn() -> bool + Sync), seen: &(dyn
                     }
                 }
                 Err((row, error)) => {
-                    // The first row that is wrong, whoever comes upon it.
+                    // The first invalid row, independent of the thread that finds it.
                     if found.as_ref().err().is_none_or(|(known, _)| row < *known) {
                         *found = Err((row, error));
                     }
@@ -87,12 +88,12 @@ pub fn survey(search: &Search<'_>, stop: &(dyn Fn() -> bool + Sync), seen: &(dyn
     Ok(found)
 }
 
-/// Bytes of a thread's stack, as for script workers.
+/// Stack size of a thread in bytes, as for script workers.
 const STACK: usize = 16 << 20;
 
 type Chunks<'a> = Mutex<std::slice::Chunks<'a, u64>>;
 
-/// Looks through chunks until there are no more; a failure is that of a row.
+/// Validates chunks until none is left; the error is that of a row.
 fn thread(
     search: &Search<'_>,
     chunks: &Chunks<'_>,
@@ -110,7 +111,7 @@ fn thread(
         let chunk = chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
         let Some(chunk) = chunk.filter(|_| !over.load(Ordering::Relaxed)) else { return Ok(found) };
         if stop() {
-            return Err((0, Error::new(Kind::Interrupted, "stopped while the data was looked through")));
+            return Err((0, Error::new(Kind::Interrupted, "stopped while the data was validated")));
         }
         for &row in chunk {
             let looked = runtime.block_on(look(search, &own, row, &mut found));
@@ -134,7 +135,7 @@ async fn look(search: &Search<'_>, worker: &Worker, row: u64, found: &mut Survey
         return Ok(());
     }
     let spec = Spec { max_context: search.max_context, ..Spec::new(search.split, row, &search.script.settings) };
-    // What the world would answer is not asked for: a row whose beginning depends on it is not known yet.
+    // External calls are not made: rows that depend on them are unknown.
     let record = Record::replay(Vec::new(), Strictness::Exact);
     let made = prompt(search, worker, &task, &spec, &record).await;
     if record.close().is_some() {
@@ -168,7 +169,7 @@ async fn prompt(
     spec: &Spec,
     record: &Record,
 ) -> std::result::Result<Option<usize>, Failure> {
-    /// Bytes of text that a token has at least, however odd the text.
+    /// Minimum bytes per token.
     const BYTES: f64 = 0.25;
     let budget = spec.budget();
     let state = worker.reset_within(search.split, task, spec.env_seed, record, budget).await?;
@@ -179,7 +180,7 @@ async fn prompt(
         Observation::TokenIds(ids) => ids.len(),
         Observation::Text(text) => renderer.tokenizer().encode(text).map_err(failed)?.len(),
         Observation::Messages(messages) => {
-            // Most prompts are far from the limit, and need not be encoded.
+            // Most prompts are far below the limit, and need not be encoded.
             let text = renderer.prompt_text(messages, &state.tools()).map_err(failed)?;
             if text.len() as f64 <= search.longest as f64 * BYTES {
                 return Ok(None);
@@ -197,7 +198,7 @@ impl Survey {
         self.longer((row, tokens, place));
     }
 
-    /// Keeps the longest as the example; of equals the first.
+    /// Keeps the longest as the example; the first one on ties.
     fn longer(&mut self, new: (u64, Option<usize>, String)) {
         let key = |(row, tokens, _): &(u64, Option<usize>, String)| (tokens.unwrap_or(0), std::cmp::Reverse(*row));
         if self.example.as_ref().is_none_or(|known| key(&new) > key(known)) {

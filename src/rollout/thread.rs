@@ -1,4 +1,5 @@
-//! What a script worker thread does: it owns virtual machines and runs trajectories as tasks of a single-threaded runtime.
+//! The body of a script worker thread: it owns virtual machines and runs trajectories as tasks of a
+//! single-threaded runtime.
 
 use std::cell::RefCell;
 use std::rc::{Rc, Weak as RcWeak};
@@ -22,7 +23,7 @@ use crate::text::Renderer;
 /// Rows of `data.train` and `data.eval`.
 type Rows = (Option<u64>, Option<u64>);
 
-/// The thread's body: loads the first generation, tells that it is ready, runs jobs until there are no more.
+/// Loads the first generation, reports that it is ready, and runs jobs until the queue is closed.
 pub(super) fn work(
     first: Arc<Generation>,
     renderer: Arc<Renderer>,
@@ -40,7 +41,7 @@ pub(super) fn work(
             .map_err(|error| Error::new(Kind::Internal, format!("can't start a runtime: {error}")))?;
         Ok((rows, runtime))
     });
-    // From here on the pool decides how long the generation lives.
+    // From here on the pool owns the generation.
     drop(first);
     let runtime = match started {
         Ok((rows, runtime)) => {
@@ -60,97 +61,100 @@ pub(super) fn work(
             let Some(job) = queue.recv().await else { break };
             let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { break };
             let (machines, permits) = (Rc::clone(&machines), Arc::clone(&permits));
-            tasks.spawn_local(async move { grow(&machines, &job, permit, &permits).await });
+            tasks.spawn_local(async move { run_tree(&machines, &job, permit, &permits).await });
             while tasks.try_join_next().is_some() {}
         }
         while tasks.join_next().await.is_some() {}
     });
 }
 
-/// Runs a tree: the root, and then, round after round, what branches off it, side by side.
-async fn grow(machines: &Machines, job: &Job, permit: OwnedSemaphorePermit, permits: &Semaphore) {
+/// Runs a tree: the root, and then, round after round, the branches, concurrently.
+async fn run_tree(machines: &Machines, job: &Job, permit: OwnedSemaphorePermit, permits: &Semaphore) {
     let tree = &job.tree;
     let generation = &job.batch.generation(tree.root.group);
     let rounds = tree.rounds();
     let states_from = |round: usize| rounds[round..].iter().map(|specs| tree.states(specs.len())).sum();
-    let Some(root) = limb(machines, job, generation, &tree.root, None, states_from(0)).await else { return };
+    let Some(root) = run_branch(machines, job, generation, &tree.root, None, states_from(0)).await else { return };
     drop(permit);
     let (root, offered) = root;
-    let (mut limbs, mut offered) = (vec![root], vec![offered]);
+    let (mut handles, mut offered) = (vec![root], vec![offered]);
     for (round, specs) in rounds.iter().enumerate() {
         let chosen = choose(&mut offered, tree.states(specs.len()));
         let (kept, later) = (&offered, states_from(round + 1));
-        let grown = specs.iter().enumerate().map(|(branch, spec)| {
+        let branches = specs.iter().enumerate().map(|(branch, spec)| {
             let from = chosen.get(branch / tree.width.max(1) % chosen.len().max(1));
-            let from = from.map(|&(limb, place)| (&kept[limb][place], limbs[limb].clone()));
+            let from = from.map(|&(handle, place)| (&kept[handle][place], handles[handle].clone()));
             async move {
-                // Never closed.
+                // The semaphore is never closed.
                 let _permit = permits.acquire().await;
-                limb(machines, job, generation, spec, from, later).await
+                run_branch(machines, job, generation, spec, from, later).await
             }
         });
-        let grown: Vec<_> = grown.collect();
+        let branches: Vec<_> = branches.collect();
         if later == 0 {
-            limbs.clear();
+            handles.clear();
         }
-        for (limb, points) in join_all(grown).await.into_iter().flatten() {
-            limbs.push(limb);
+        for (handle, points) in join_all(branches).await.into_iter().flatten() {
+            handles.push(handle);
             offered.push(points);
         }
     }
 }
 
-/// A trajectory that others may branch off.
+/// A finished trajectory that others may branch off.
 #[derive(Clone)]
-struct Limb<'a> {
-    /// States live in the virtual machine that made them.
-    home: Rc<Worker>,
-    /// The cache of what they share is kept until each of them has made use of it.
+struct BranchHandle<'a> {
+    /// States belong to the virtual machine that made them.
+    state_worker: Rc<Worker>,
+    /// Keeps the cache of the shared prefix until all branches have used it.
     _conversation: Option<Rc<Conversation<'a>>>,
 }
 
-/// Makes a trajectory, from the beginning or from a state of another, and keeps at most so many of its states; none of one
-/// that failed. `None` if it could not be made.
-async fn limb<'a>(
+/// Runs a trajectory, from the beginning or from a state of another one, and keeps at most `most`
+/// of its states (none if it failed). `None` if it could not be run.
+async fn run_branch<'a>(
     machines: &Machines,
     job: &'a Job,
     generation: &Arc<Generation>,
     spec: &Spec,
-    from: Option<(&Point, Limb<'a>)>,
+    from: Option<(&Point, BranchHandle<'a>)>,
     most: usize,
-) -> Option<(Limb<'a>, Vec<Point>)> {
+) -> Option<(BranchHandle<'a>, Vec<Point>)> {
     let Job { tree, batch, .. } = job;
     let policy = batch.policy.as_ref();
     let conversation = Rc::new(Conversation(policy, spec.seed.trajectory));
     let mut points = Points::new(&tree.at, spec.seed, most);
     let (point, mut parent) = from.unzip();
-    let mut home = parent.as_ref().map(|parent| Rc::clone(&parent.home));
-    let made = retrying(machines, batch, generation, spec, async |worker, spec| {
+    let mut state_worker = parent.as_ref().map(|parent| Rc::clone(&parent.state_worker));
+    let made = with_retries(machines, batch, generation, spec, async |worker, spec| {
         points.clear();
-        if let (Some(point), Some(home)) = (point, &home) {
-            let stage = Stage { worker: home, renderer: &machines.renderer };
+        if let (Some(point), Some(state_worker)) = (point, &state_worker) {
+            let stage = Stage { worker: state_worker, renderer: &machines.renderer };
             return branch_off(stage, policy, point, &spec, &mut points, || parent = None).await;
         }
         let stage = Stage { worker: &worker, renderer: &machines.renderer };
         let trajectory = drive_root(stage, policy, &spec, Some(&mut points)).await;
-        home = Some(worker);
+        state_worker = Some(worker);
         trajectory
     });
     let made = made.await;
-    let sound = made.as_ref().is_ok_and(|trajectory| !trajectory.status.is_failure());
+    let succeeded = made.as_ref().is_ok_and(|trajectory| !trajectory.status.is_failure());
     let gone = made.is_err();
-    tell(job, made);
+    send_result(job, made);
     if gone {
         return None;
     }
-    if !sound {
+    if !succeeded {
         points.clear();
     }
     let points = points.into_kept();
-    Some((Limb { home: home?, _conversation: (!points.is_empty()).then_some(conversation) }, points))
+    Some((
+        BranchHandle { state_worker: state_worker?, _conversation: (!points.is_empty()).then_some(conversation) },
+        points,
+    ))
 }
 
-/// A conversation that the policy holds in its cache.
+/// A conversation in the policy's cache.
 struct Conversation<'a>(&'a dyn Policy, u64);
 
 impl Drop for Conversation<'_> {
@@ -159,16 +163,16 @@ impl Drop for Conversation<'_> {
     }
 }
 
-fn tell(job: &Job, result: Result<Trajectory>) {
+fn send_result(job: &Job, result: Result<Trajectory>) {
     if let Ok(trajectory) = &result {
         (job.batch.progress)(trajectory);
     }
     let _ = job.reply.send(result);
 }
 
-/// Makes a trajectory. A failed one is made again from where it began, with replies from another random stream, unless it
-/// could only fail again.
-async fn retrying(
+/// Runs a trajectory and retries failures with another random stream, if a retry could have another
+/// result.
+async fn with_retries(
     machines: &Machines,
     batch: &Batch,
     generation: &Arc<Generation>,
@@ -190,7 +194,7 @@ async fn retrying(
     }
 }
 
-/// The thread's virtual machines: one a generation that is in use.
+/// The thread's virtual machines: one per generation in use.
 struct Machines {
     renderer: Arc<Renderer>,
     all: RefCell<Vec<Machine>>,
@@ -201,12 +205,12 @@ struct Machines {
 struct Machine {
     generation: Weak<Generation>,
     worker: Rc<Worker>,
-    /// What it has replaced, while trajectories still run there.
+    /// The machine that it has replaced, while trajectories still run there.
     worn: RcWeak<Worker>,
 }
 
 impl Machines {
-    /// The worker for a generation, made when it is first needed.
+    /// The worker of a generation, created on first use.
     fn worker(&self, generation: &Arc<Generation>) -> Result<Rc<Worker>> {
         let mut all = self.all.borrow_mut();
         all.retain(|machine| machine.generation.strong_count() > 0);
@@ -219,8 +223,8 @@ impl Machines {
         Ok(worker)
     }
 
-    /// After a trajectory: a worn machine finishes what it has begun, and the next trajectories get a fresh one. There are
-    /// never more than two of a generation.
+    /// Called after a trajectory: a worn machine finishes its trajectories, and later ones get a
+    /// new machine. There are at most two machines per generation.
     fn rest(&self, generation: &Arc<Generation>, worker: &Rc<Worker>) {
         let worn = worker.is_worn();
         let mut all = self.all.borrow_mut();

@@ -1,8 +1,8 @@
-//! Trees of trajectories: a root that begins at the beginning, and branches that go on from its middle states, or from
-//! those of other branches.
+//! Trees of trajectories: a root that starts from the beginning, and branches that continue from
+//! its intermediate states, or from those of other branches.
 //!
-//! Which states those may be is decided while a trajectory runs, so that no more of them are kept than can be branched
-//! from. It depends on the tree's own steps and the seed, never on what else runs.
+//! The states are selected while a trajectory runs, so that only those are kept that can be
+//! branched from. The selection depends on the tree's own steps and the seed only.
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
@@ -13,17 +13,18 @@ use crate::config::BranchAt;
 use crate::mdp::{Completion, Status, StreamSeed};
 use crate::script::Failure;
 
-/// A trajectory, and those that are to branch off it.
+/// A trajectory, and its branches.
 #[derive(Clone, Debug)]
 pub struct Tree {
     pub root: Spec,
-    /// Each goes on from a state of the tree; where there is none that fits, or what has them failed, it begins at the
-    /// beginning.
+    /// Each continues from a state of the tree; if there is none, or its parent failed, it starts
+    /// from the beginning.
     pub branches: Vec<Spec>,
     pub at: BranchAt,
-    /// Branches from one state.
+    /// Number of branches per state.
     pub width: usize,
-    /// Those of a round branch off the root and the branches of the rounds before.
+    /// Number of rounds; the branches of a round start from the root and the branches of earlier
+    /// rounds.
     pub rounds: usize,
 }
 
@@ -34,12 +35,12 @@ impl From<Spec> for Tree {
 }
 
 impl Tree {
-    /// Trajectories in it.
+    /// Number of trajectories.
     pub fn size(&self) -> usize {
         1 + self.branches.len()
     }
 
-    /// The branches, round by round; the first rounds have one more where it does not come out even.
+    /// The branches by round; the first rounds have one more if the number is not divisible.
     pub(super) fn rounds(&self) -> Vec<&[Spec]> {
         let rounds = self.rounds.max(1);
         let (each, more) = (self.branches.len() / rounds, self.branches.len() % rounds);
@@ -47,7 +48,7 @@ impl Tree {
         (0..rounds).map(|round| &self.branches[first(round)..first(round + 1)]).collect()
     }
 
-    /// States that so many branches begin in.
+    /// Number of states for `branches` branches.
     pub(super) fn states(&self, branches: usize) -> usize {
         branches.div_ceil(self.width.max(1))
     }
@@ -57,17 +58,18 @@ impl Tree {
 pub(super) struct Points<'a> {
     at: &'a BranchAt,
     seed: StreamSeed,
-    /// How many at most.
+    /// Maximum number of states.
     most: usize,
     kept: Vec<Point>,
 }
 
-/// A state to branch from: the trajectory as it was when the policy had been asked and its reply was not yet taken.
+/// A state to branch from: the trajectory after the prompt was made and before the response was
+/// applied.
 pub(super) struct Point {
     pub(super) attempt: Attempt,
-    /// The highest are taken first.
+    /// Points with the highest rank are used first.
     rank: f64,
-    /// Something has branched off it.
+    /// A branch has started from it.
     used: bool,
 }
 
@@ -82,14 +84,16 @@ impl<'a> Points<'a> {
         Self { at, seed, most, kept: Vec::new() }
     }
 
-    /// Looks at a state to which the policy gave `reply`, and keeps it if it may be branched from as far as is known now.
+    /// Considers a state with the response `reply`, and keeps it if its rank is among the highest
+    /// so far.
     pub(super) fn consider(&mut self, attempt: &Attempt, reply: &Completion) -> Result<(), Stop> {
-        // What it shares is its parent's to offer, the state that it was forked from included.
+        // Shared steps, including the state of the fork, belong to the parent.
         let own = attempt.trajectory().own_steps();
         let Some(last) = own.last().filter(|_| self.most > 0) else { return Ok(()) };
         let step = attempt.trajectory().steps.len();
         let rank = match self.at {
-            // The highest of equally distributed numbers are a sample without replacement, of several trajectories too.
+            // The highest of uniform numbers are a sample without replacement, also over several
+            // trajectories.
             BranchAt::Random => self.draw(step),
             BranchAt::Entropy => surprise(reply),
             BranchAt::FirstTool if self.kept.is_empty() && !last.tools.is_empty() => 0.0,
@@ -99,7 +103,7 @@ impl<'a> Points<'a> {
         let mut place = self.kept.len();
         if place == self.most {
             let lowest = self.kept.iter().enumerate().min_by(|(_, a), (_, b)| {
-                // Of equals the latest goes.
+                // The latest one is dropped on ties.
                 a.rank.total_cmp(&b.rank).then(b.step().cmp(&a.step()))
             });
             match lowest {
@@ -107,7 +111,7 @@ impl<'a> Points<'a> {
                 _ => return Ok(()),
             }
         }
-        // What stops a copy of plain data is the memory that the script may have.
+        // A copy of plain data can only fail by the script's memory limit.
         let copy = attempt.fork(attempt.spec().clone());
         let attempt = copy.map_err(|error| Failure::new(Status::ScriptLimit, error))?;
         let point = Point { attempt, rank, used: false };
@@ -118,7 +122,7 @@ impl<'a> Points<'a> {
         Ok(())
     }
 
-    /// A number of the trajectory's own stream for a state.
+    /// A random number for a state, from the trajectory's own stream.
     fn draw(&self, step: usize) -> f64 {
         let mut key = [0; 32];
         for (part, word) in key.chunks_exact_mut(8).zip([self.seed.seed, self.seed.trajectory, step as u64, BRANCHES]) {
@@ -127,43 +131,43 @@ impl<'a> Points<'a> {
         ChaCha8Rng::from_seed(key).next_u64() as f64
     }
 
-    /// The states, the earliest first.
+    /// The states in order of steps.
     pub(super) fn into_kept(mut self) -> Vec<Point> {
         self.kept.sort_by_key(Point::step);
         self.kept
     }
 
-    /// Forgets everything, for another try.
+    /// Removes all states, for a retry.
     pub(super) fn clear(&mut self) {
         self.kept.clear();
     }
 }
 
-/// Chooses `most` of the states that the trajectories of a tree offer: trajectory and place, in this order. Those that
-/// nothing has branched off yet, as long as there are any.
+/// Chooses `most` states of those that the trajectories of a tree offer, as (trajectory, place), in
+/// this order. Unused states are preferred.
 pub(super) fn choose(offered: &mut [Vec<Point>], most: usize) -> Vec<(usize, usize)> {
     let places = offered.iter().enumerate();
-    let places = places.flat_map(|(limb, points)| (0..points.len()).map(move |place| (limb, place)));
+    let places = places.flat_map(|(trajectory, points)| (0..points.len()).map(move |place| (trajectory, place)));
     let (mut fresh, mut used) = (Vec::new(), Vec::new());
-    for (limb, place) in places {
-        if offered[limb][place].used { &mut used } else { &mut fresh }.push((limb, place));
+    for (trajectory, place) in places {
+        if offered[trajectory][place].used { &mut used } else { &mut fresh }.push((trajectory, place));
     }
     let mut chosen = if fresh.is_empty() { used } else { fresh };
-    let rank = |&(limb, place): &(usize, usize)| offered[limb][place].rank;
-    // Of equals the earliest stays first.
+    let rank = |&(trajectory, place): &(usize, usize)| offered[trajectory][place].rank;
+    // The sort is stable: the earliest comes first on ties.
     chosen.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
     chosen.truncate(most);
     chosen.sort_unstable();
-    for &(limb, place) in &chosen {
-        offered[limb][place].used = true;
+    for &(trajectory, place) in &chosen {
+        offered[trajectory][place].used = true;
     }
     chosen
 }
 
-/// Tells this stream of random numbers from others with the same seed.
+/// Separates this random stream from others with the same seed.
 const BRANCHES: u64 = u64::from_le_bytes(*b"branches");
 
-/// How unlikely a reply was, a token: the mean of `-logp`, which is the policy's entropy on average.
+/// Mean of `-logp` per token of a response; its expectation is the policy's entropy.
 fn surprise(reply: &Completion) -> f64 {
     let sum: f64 = reply.logprobs.iter().map(|logp| -f64::from(*logp)).sum();
     sum / reply.logprobs.len().max(1) as f64

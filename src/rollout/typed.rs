@@ -1,13 +1,14 @@
-//! Replies that no policy sampled: typed by a person, written by a test.
+//! Responses that no policy sampled: typed by a user, or written by a test.
 
 use super::attempt::{Attempt, Stage};
 use crate::error::Result;
 use crate::mdp::{Action, Completion, FinishReason, Support, ToolCall};
 use crate::text::Renderer;
 
-/// A text as a reply. One that stops ends with the policy's own end of turn; special tokens may be spelled out.
+/// A text as a response. A finished one ends with the policy's end-of-turn token; special tokens
+/// may be written out.
 pub fn typed(renderer: &Renderer, text: &str, finish_reason: FinishReason) -> Result<Completion> {
-    // The prompt has the reply prefix already.
+    // The prompt already contains the reply prefix.
     let text = text.strip_prefix(renderer.reply_prefix()).unwrap_or(text);
     let mut token_ids = renderer.tokenizer().encode_with_special(text)?;
     if finish_reason == FinishReason::Stop {
@@ -24,8 +25,8 @@ pub fn typed(renderer: &Renderer, text: &str, finish_reason: FinishReason) -> Re
     })
 }
 
-/// A reply with calls behind its text, written as the policy would, and what the environment gets: the calls as its format
-/// reads them, or as they are where it has no way to write them.
+/// A response with calls after its text, in the policy's format, and the resulting action: the
+/// calls as the format parses them, or unchanged if the format cannot write them.
 pub fn typed_calls(
     stage: Stage<'_>,
     attempt: &Attempt,

@@ -1,4 +1,5 @@
-//! What scripts ask of the policy beside its replies (`r1.generate`, `r1.logprobs`), served while their trajectory waits.
+//! Serves requests of scripts to the policy (`r1.generate`, `r1.logprobs`) while their trajectory
+//! waits.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,12 +14,13 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Request, Sampling, StreamSeed};
 use crate::script::{GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, Written};
 
-/// Runs `future`, a part of a trajectory, and has `policy` write what its script asks for meanwhile.
+/// Runs `future`, a part of a trajectory, and serves the generation requests of its script
+/// meanwhile.
 pub async fn with_policy<T>(
     stage: Stage<'_>,
     policy: &dyn Policy,
     spec: &Spec,
-    asks: &mut PolicyRequests,
+    requests: &mut PolicyRequests,
     future: impl Future<Output = T>,
 ) -> T {
     let mut future = pin!(future);
@@ -27,15 +29,15 @@ pub async fn with_policy<T>(
         tokio::select! {
             biased;
             done = &mut future => return done,
-            Some(question) = asks.recv() => writing.push(answer(stage, policy, spec, question)),
+            Some(request) = requests.recv() => writing.push(answer(stage, policy, spec, request)),
             Some(()) = writing.next() => {}
         }
     }
 }
 
-async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, question: PolicyRequest) {
-    // The call that asked may have run out of time.
-    match question {
+async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: PolicyRequest) {
+    // The receiver may be gone: the call may have timed out.
+    match request {
         PolicyRequest::Generate(ask) => {
             let written = write(stage, policy, spec, &ask).await;
             let _ = ask.reply.send(written);
@@ -80,7 +82,7 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Generat
         stop: options.stop.clone(),
         ..(**own).clone()
     };
-    // A conversation of its own: what it reads is not what the trajectory goes on from.
+    // A separate conversation: the trajectory does not continue from it.
     let conversation = ask.seed ^ spec.seed.trajectory.rotate_left(32);
     let request = Request {
         prompt_ids: prompt_ids.clone(),

@@ -247,7 +247,7 @@ impl Envs {
     ) -> Result<Json, Stop> {
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         match function {
-            "env.observe" => Ok(match attempt.look(stage).await? {
+            "env.observe" => Ok(match attempt.observe(stage).await? {
                 Some(prompt) => json!(prompt.observation),
                 None => json!({ "over": true }),
             }),
@@ -259,7 +259,7 @@ impl Envs {
                 }))
             }
             "env.step" => {
-                if attempt.failed().is_some() || attempt.over().is_some() || attempt.look(stage).await?.is_none() {
+                if attempt.failed().is_some() || attempt.over().is_some() || attempt.observe(stage).await?.is_none() {
                     return Err(is_over(attempt));
                 }
                 let reply: Reply = read(&arguments["reply"])?;

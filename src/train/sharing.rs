@@ -43,7 +43,7 @@ impl Training {
         let fits = |it: &&Trajectory| ended(it) && it.fork.is_none() && it.script_hash == self.script.hash;
         let fitting: Vec<&Trajectory> = trajectories.iter().filter(fits).collect();
         let (Some(last), middle) = (fitting.last(), fitting.get(fitting.len() / 2)) else { return Ok(None) };
-        let worker = Worker::new(&self.script.unheard(), Some(self.session.renderer.clone()))?;
+        let worker = Worker::new(&self.script.without_log_sink(), Some(self.session.renderer.clone()))?;
         let stage = Stage { worker: &worker, renderer: &self.session.renderer };
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -160,7 +160,7 @@ fn a_row_that_is_not_json() {
     --- stderr
     error: the row is not JSON: expected `,` or `}` in column 14
       --> tasks.jsonl:2
-      hint: a dataset holds one JSON object a line
+      hint: a dataset has one JSON object per line
     "
     );
 }

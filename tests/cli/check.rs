@@ -93,7 +93,7 @@ fn check_finds_each_contract_violation_with_its_line() {
         // Steps.
         (
             vec![("LOCALS", "local total = 0"), ("STEP", "total = total + 1 return { reward = total, done = true }")],
-            "error step x.lua:4: the same replies come to something else in another worker: step 1, reward was ",
+            "error step x.lua:4: the same responses have another result in another worker: step 1, reward was ",
         ),
         (vec![("STEP", "return { done = tonumber(action.text) > 3 }")], "error replies x.lua:4: "),
         (
@@ -104,10 +104,10 @@ fn check_finds_each_contract_violation_with_its_line() {
         (vec![("REWARD", "return 1")], "warning reward x.lua: all 63 trajectories have the reward 1"),
         (vec![("REWARD", "return 0 / 0")], "error replies x.lua:5: "),
         // Tools.
-        (vec![("TOOLS", add)], "warning tools x.lua:4: a call of `add` came to no tool"),
+        (vec![("TOOLS", add)], "warning tools x.lua:4: a call of `add` reached no tool"),
         (
             vec![("TOOLS", add)],
-            "warning replies x.lua: a call that breaks off ends the task: the policy can't learn to mend it",
+            "warning replies x.lua: a truncated call ends the task: the policy can't learn to correct it",
         ),
         (
             vec![
@@ -217,14 +217,14 @@ fn check_findings_name_the_command_to_reproduce_them() {
 
     error (replies): an empty reply and 4 other kinds of reply make the env fail: attempt to compare number < nil
       --> x.lua:4
-      hint: whatever a policy writes must end in an observation or a reward, never in an error
+      hint: any response must lead to an observation or a reward, not to an error
       to see it: r1 repl x.lua
         :reset 0 seed=0
         :step """"""
 
     warning (reward): all 13 trajectories have the reward 1
       --> x.lua
-      hint: a group whose members are all worth the same teaches nothing; if the right replies are just not among those tried, all is well: r1 check --model tries the model's
+      hint: a group with equal rewards gives no gradient; if the right replies are just not among those tried, all is well: r1 check --model tries the model's
 
     1 error, 1 warning
     "#);

@@ -260,7 +260,7 @@ fn invalid_sampling_settings_are_refused_by_name() {
         ("stop = 'x'", "`sampling.stop` must be a list, got the text \"x\""),
         ("logit_bias = { x = 1 }", "`sampling.logit_bias` must be a table by token id, got a table"),
         ("logit_bias = { [5] = 'x' }", "generate: `logit_bias[5]` must be a number, got the text \"x\""),
-        ("logit_bias = { [5] = 1, ['5'] = 1 }", "generate: `logit_bias` says two things of id 5"),
+        ("logit_bias = { [5] = 1, ['5'] = 1 }", "generate: `logit_bias` has two values for id 5"),
         ("logit_bias = 5", "generate: `logit_bias` must be numbers by token id, got the number 5"),
         (
             "logit_bias = { ['9999'] = 1 }",

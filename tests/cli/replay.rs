@@ -79,7 +79,7 @@ fn a_replay_repeats_a_run_and_shows_differences() {
     assert!(output.ends_with("1 of 1 trajectory not as recorded"), "{output}");
     fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
     let told = json_lines(dir.path(), &["replay", "a", "1-0-0", "--script", "new.lua"]);
-    assert_eq!(told[0]["difference"]["field"], "what the script asks of the world");
+    assert_eq!(told[0]["difference"]["field"], "the external calls of the script");
     assert_eq!(told[0]["difference"]["step"], 1);
     assert!(told[0]["difference"]["now"].as_str().unwrap().contains("print(3)"));
     fs::write(dir.path().join("new.lua"), LUCKY.replace("\"luck \"", "\"fate \"")).unwrap();

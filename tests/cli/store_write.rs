@@ -53,7 +53,7 @@ print(r1.store.trajectories("edited.parquet")[1].reward)
 
     for (code, words) in [
         ("r1.store.write('own.parquet', {})", "the file exists"),
-        ("r1.store.write('own.txt', {})", "is no Parquet file"),
+        ("r1.store.write('own.txt', {})", "is not a Parquet file"),
         ("r1.store.write('x.parquet', { { id = '1', rewrd = 1 } })", "trajectory 1: a trajectory has no field `rewrd`"),
         (
             "r1.store.write('x.parquet', { { id = '1', steps = { { response_ids = { 1 } } } } })",

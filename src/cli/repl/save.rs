@@ -103,7 +103,7 @@ impl Session {
                 return Err(Error::new(Kind::Usage, "typed code has changed the state: a test could not repeat it")
                     .hint(":undo undoes the change; :reset starts again"));
             }
-            let looked = self.wait(attempt.look(stage))?;
+            let looked = self.wait(attempt.observe(stage))?;
             let prompt = looked.map_err(|stop| self.stopped(stop))?;
             shown.extend(prompt.map(|prompt| prompt.observation.clone()));
         }

@@ -225,7 +225,7 @@ impl Session {
         let (runtime, interrupt) = (&self.runtime, self.interrupt);
         let attempt = &mut self.branches[self.current].attempt;
         let looked = wait(runtime, interrupt, async {
-            let shown = attempt.look(stage).await?;
+            let shown = attempt.observe(stage).await?;
             Ok(shown.map(|prompt| (prompt.observation.clone(), prompt.ids.clone(), prompt.new_row)))
         })?;
         looked.map_err(|stop| self.stopped(stop))?.ok_or_else(full)

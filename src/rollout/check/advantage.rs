@@ -1,4 +1,4 @@
-//! An estimator of the recipe's own (`advantage`), tried out on groups of the trajectories that were tried.
+//! Tests a custom estimator (`advantage`) on groups of the tested trajectories.
 
 use super::contract::Tried;
 use super::{Finding, Report};
@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
 use crate::script::{Estimated, GroupInput, GroupMember, Script, Split, Worker};
 
-/// Calls it on groups as a run may come to them: rewards that differ, rewards that are all the same, a single trajectory that
-/// failures left over. Parts, tasks and lengths are those of trajectories that were tried; rewards and values are made up.
+/// Calls it on typical groups: different rewards, equal rewards, and a single trajectory left after
+/// failures. Parts, tasks and lengths come from tested trajectories; rewards and values are made
+/// up.
 pub(super) fn check(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Report) {
     let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &script.settings.trainer else { return };
     let played = |it: &&Tried| {
@@ -30,13 +31,13 @@ pub(super) fn check(tried: &[Tried], worker: &Worker, script: &Script, report: &
         let input = GroupInput::new(&group, failed);
         if let Err(mut error) = advantages(worker, &input, critic) {
             error.message = format!("for a group with {what}: {}", error.message);
-            // The other groups would most likely fail alike.
+            // The other groups would most likely fail in the same way.
             return report.add(Finding::error("advantage", error));
         }
     }
 }
 
-/// A trajectory that earned `reward` with its last step.
+/// A trajectory with `reward` at its last step.
 fn member(trajectory: &Trajectory, reward: f64, critic: bool) -> GroupMember<'_> {
     let mut member = GroupMember::of(trajectory);
     let steps = member.rewards.len();

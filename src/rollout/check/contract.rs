@@ -1,4 +1,4 @@
-//! What must hold of a recipe, rule by rule.
+//! The rules of a recipe's contract.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,39 +16,40 @@ use crate::rollout::{Attempt, Spec, Stage, Stop, first_difference, never_begun, 
 use crate::script::{Record, Script, Split, Strictness, Worker};
 use crate::text::{Renderer, schema};
 
-/// Rows of a split that are looked at. All ways to reply are tried on the first, the middle and the last one, and on one of each
-/// environment.
+/// Rows tested per split. All kinds of responses are tested on the first, the middle and the last
+/// one, and on one of each environment.
 const ROWS: usize = 16;
 
-/// Steps after which a scripted trajectory is ended where a recipe allows more.
+/// Maximum steps of a tested trajectory.
 const STEPS: usize = 8;
 
-/// One trajectory that was tried.
+/// A tested trajectory.
 pub(super) struct Tried {
     pub(super) kind: Kind,
     pub(super) which: Task,
     pub(super) trajectory: Trajectory,
 }
 
-/// A task to try things on.
+/// A task to test.
 #[derive(Clone)]
 pub(super) struct Task {
     pub(super) split: Split,
     pub(super) row: u64,
     pub(super) value: Value,
-    /// All ways to reply are tried on it.
+    /// All kinds of responses are tested on it.
     thorough: bool,
 }
 
 pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
     let started = Instant::now();
     let mut report = Report::default();
-    // A call that takes half of what it may take here is too slow for a busier machine; and loops are found sooner.
+    // Half of the CPU limit: slower calls would fail on a busier machine, and endless loops are
+    // found sooner.
     let mut script = script.clone();
     script.settings.limits.cpu /= 2.0;
     let script = &script;
     let first = Worker::new(script, Some(Arc::clone(renderer)))?;
-    // What a machine has been through must not show: this one has been through something else.
+    // Earlier calls of a machine must not matter: this one runs other calls first.
     let second = Worker::new(script, Some(Arc::clone(renderer)))?;
     let tasks = rows(&first, &second, &mut report);
     if let Err(error) = first.prepare() {
@@ -92,7 +93,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
         }
         resets(one, two, &spec, task, &mut report).await;
     }
-    // The other machine goes through them the other way round.
+    // The other machine runs them in reverse order.
     for it in tried.iter().rev().filter(|it| !limited(it.trajectory.status)) {
         if started.elapsed().as_secs_f64() > 2.0 * options.seconds {
             break;
@@ -105,12 +106,12 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     Ok(report)
 }
 
-/// It would come to its limit again, and takes its time.
+/// Another run would reach the limit again, which takes time.
 fn limited(status: Status) -> bool {
     matches!(status, Status::ScriptLimit | Status::ToolTimeout)
 }
 
-/// Conversations that are looked through.
+/// Maximum number of conversations that are validated.
 const CONVERSATIONS: u64 = 50;
 
 pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
@@ -133,7 +134,7 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
                 report.tasks += 1;
                 report.longest_prompt = report.longest_prompt.max(supervised.ids.len());
                 if !supervised.mask.contains(&true) {
-                    let message = "a conversation has nothing that the policy would learn to say";
+                    let message = "a conversation has no message to train on";
                     let hint = "it needs a message with role = \"assistant\"";
                     report.add(Finding::new(Level::Error, "masks", message).at(place).hint(hint));
                 } else if options.max_context > 0 && supervised.ids.len() > options.max_context {
@@ -157,7 +158,7 @@ fn spec(worker: &Worker, script: &Script, task: &Task, options: &Options) -> Spe
     spec
 }
 
-/// The rows to look at: `thorough`, then others between them, evenly spread.
+/// The rows to test: `thorough`, then others, evenly spread.
 fn spread(thorough: &[u64], count: u64) -> Vec<u64> {
     let most = count.min(ROWS as u64);
     let even = (0..most).map(|place| place * (count - 1) / (most - 1).max(1));
@@ -167,8 +168,8 @@ fn spread(thorough: &[u64], count: u64) -> Vec<u64> {
     rows
 }
 
-/// Rows are there, can be read, and are the same every time. Gives some to try things on; those of evaluation are among them
-/// where it has an environment or a context of its own.
+/// Rows exist, can be read and are deterministic. Returns tasks to test, including those of
+/// evaluation if it has its own environment or context.
 fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
     let (mut tasks, mut eval_tasks) = (Vec::new(), Vec::new());
     for split in [Split::Train, Split::Eval] {
@@ -222,13 +223,13 @@ fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
             }
         }
     }
-    // Behind the first task, so that they are reached where trajectories take long.
+    // After the first task, so that they are tested even if trajectories take long.
     let at = tasks.len().min(1);
     tasks.splice(at..at, eval_tasks);
     tasks
 }
 
-/// Schemas say what they mean, and arguments can be found that fit them.
+/// Schemas have descriptions and valid example arguments.
 fn tools(worker: &Worker, script: &Script, report: &mut Report) {
     let here = || Some(script.path.display().to_string());
     for tool in worker.tools() {
@@ -236,7 +237,7 @@ fn tools(worker: &Worker, script: &Script, report: &mut Report) {
         let name = function["name"].as_str().unwrap_or_default();
         if function["description"].as_str().is_none_or(|text| text.trim().is_empty()) {
             let message = format!("the tool `{name}` has no description");
-            let hint = "the policy is shown it: say in a sentence what the tool does";
+            let hint = "the policy sees it: describe the tool in one sentence";
             report.add(Finding::new(Level::Warning, "tools", message).at(here()).hint(hint));
         }
         let parameters = &function["parameters"];
@@ -257,7 +258,7 @@ fn tools(worker: &Worker, script: &Script, report: &mut Report) {
     }
 }
 
-/// The same task and seed give the same state, in both machines; a state is what its snapshot says.
+/// The same task and seed give the same state in both machines; a state equals its snapshot.
 async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report: &mut Report) {
     let reset =
         async |stage: Stage<'_>| stage.worker.reset_as(task.split, &task.value, spec.env_seed, &Record::live()).await;
@@ -265,7 +266,7 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report
     let typed = vec![reset_line(task, spec.env_seed)];
     let states = (reset(one).await, reset(one).await, reset(two).await);
     let (Ok(first), Ok(again), Ok(other)) = states else {
-        // A reset that fails is told with the trajectories.
+        // A failing reset is reported with the trajectories.
         return;
     };
     let snapshots: Vec<Result<Value>> = [&first, &again, &other].iter().map(|state| state.snapshot()).collect();
@@ -294,11 +295,11 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report
     }
 }
 
-/// One trajectory with replies of a kind; `None` if there is no way to say it.
+/// Runs one trajectory with responses of a kind; `None` if the format cannot write them.
 async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<Option<Trajectory>> {
     let record = Record::live();
     let mut asks = record.listen();
-    // Writes what a context policy asks for.
+    // Serves generation requests of context policies.
     let ids = stage.renderer.tokenizer().encode("so it is")?;
     let stop = stage.renderer.stop_ids().first().copied();
     let writer = Scripted::new(move |_| ids.iter().copied().chain(stop).collect());
@@ -310,9 +311,9 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
         };
         while attempt.over().is_none() {
             let step = attempt.trajectory().steps.len();
-            // What was tried once is followed by noise.
+            // The tested response is followed by noise.
             let now = if step > 0 && matches!(kind, Kind::Call(_) | Kind::AllCalls) { &Kind::Words } else { kind };
-            let shown = match attempt.look(stage).await {
+            let shown = match attempt.observe(stage).await {
                 Ok(None) => break,
                 Ok(Some(prompt)) => last_text(&prompt.observation, stage.renderer),
                 Err(Stop::Failed(failure)) => {
@@ -323,8 +324,8 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
             };
             let most = attempt.room();
             let seen = Now { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, most };
-            let Some(said) = now.say(attempt.renderer(stage), &seen)? else { return Ok(None) };
-            let completion = typed(attempt.renderer(stage), &said.text, said.finish_reason)?;
+            let Some(reply) = now.reply(attempt.renderer(stage), &seen)? else { return Ok(None) };
+            let completion = typed(attempt.renderer(stage), &reply.text, reply.finish_reason)?;
             match attempt.act(stage, completion).await {
                 Ok(()) => {}
                 Err(Stop::Failed(failure)) => {
@@ -344,7 +345,7 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
     with_policy(stage, &writer, spec, &mut asks, played).await
 }
 
-/// The text of what the policy is shown last.
+/// The last text shown to the policy.
 fn last_text(observation: &Observation, renderer: &Renderer) -> String {
     match observation {
         Observation::Messages(messages) => messages.last().map(|last| last.content.text()).unwrap_or_default(),
@@ -353,9 +354,9 @@ fn last_text(observation: &Observation, renderer: &Renderer) -> String {
     }
 }
 
-/// The same replies and answers come to the same in another machine.
+/// The same responses and external calls give the same trajectory in another machine.
 async fn again(two: Stage<'_>, script: &Script, it: &Tried, options: &Options, report: &mut Report) -> Result<()> {
-    // What a limit cut depends on the clock.
+    // Trajectories that reached a limit depend on the clock.
     if matches!(it.trajectory.status, Status::ScriptLimit | Status::ToolTimeout) {
         return Ok(());
     }
@@ -365,11 +366,11 @@ async fn again(two: Stage<'_>, script: &Script, it: &Tried, options: &Options, r
     if let Some(difference) = first_difference(two.renderer, &it.trajectory, &replayed) {
         let short = |text: &str| text.chars().take(120).collect::<String>().replace('\n', "⏎");
         let message = format!(
-            "the same replies come to something else in another worker: {difference} was {} and is {}",
+            "the same responses have another result in another worker: {difference} was {} and is {}",
             short(&difference.recorded),
             short(&difference.now)
         );
-        let hint = "all that a trajectory depends on belongs into its state: locals outside of the functions that change \
+        let hint = "keep all data of a trajectory in its state: locals outside of the functions that change \
                     (counters, caches) are shared by all trajectories";
         let finding = Finding::new(Level::Error, "step", message).at(two.worker.place_of("step")).hint(hint);
         report.add(finding.repeat(repeat(it)));
@@ -377,7 +378,7 @@ async fn again(two: Stage<'_>, script: &Script, it: &Tried, options: &Options, r
     Ok(())
 }
 
-/// The first place at which two values differ.
+/// The path and values of the first difference.
 fn difference(a: &Value, b: &Value, at: &str) -> String {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {

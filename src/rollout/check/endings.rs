@@ -1,4 +1,4 @@
-//! What the trajectories that were tried came to: their ends, their rows of tokens, their calls, their rewards.
+//! Validates the tested trajectories: how they end, their token rows, tool calls and rewards.
 
 use super::contract::{Task, Tried};
 use super::replies::Kind;
@@ -9,7 +9,7 @@ use crate::rollout::Stage;
 use crate::script::{OfTask, Script, Split, Worker};
 use crate::text::Renderer;
 
-/// Judges all of them.
+/// Validates all of them.
 pub(super) fn judge(tried: &[Tried], stage: Stage<'_>, script: &Script, report: &mut Report) {
     let mut causes = Vec::new();
     for it in tried {
@@ -33,17 +33,18 @@ pub(super) fn judge(tried: &[Tried], stage: Stage<'_>, script: &Script, report: 
     rewards(tried, script, report);
 }
 
-/// Why an environment fails, and what sets it off.
+/// Why an environment fails, and which responses cause it.
 struct Cause {
     place: Option<String>,
     message: String,
     /// Kinds of replies.
     names: Vec<String>,
-    /// Its place in the report.
+    /// Its index in the report.
     finding: usize,
 }
 
-/// Whether a run leaves out a row whose first prompt is too long. If no row can be started, the prompts are at fault.
+/// Whether a run filters out a row because its first prompt is too long. If no row can be started,
+/// the prompts are the error.
 fn left_out(row: u64, tried: &[Tried], worker: &Worker, script: &Script) -> bool {
     let filtered = match script.settings.data.overlong_prompts {
         OverlongPrompts::Filter => true,
@@ -61,7 +62,7 @@ fn left_out(row: u64, tried: &[Tried], worker: &Worker, script: &Script) -> bool
     filtered && tried.iter().any(|it| !it.trajectory.steps.is_empty())
 }
 
-/// A trajectory ended as it may.
+/// A trajectory ends in an allowed way.
 fn ended(
     it: &Tried,
     of: Option<&OfTask>,
@@ -95,7 +96,7 @@ fn ended(
             report.add(finding(Level::Error, "reset", message));
         }
         Status::EnvError => {
-            // One cause is told once, whatever sets it off.
+            // One cause is reported once, with all responses that lead to it.
             let known = causes.iter_mut().find(|known| known.place == place && known.message == message);
             if let Some(known) = known {
                 if !known.names.contains(&name) {
@@ -110,7 +111,7 @@ fn ended(
                 finding: report.findings.len(),
             });
             let own = finding(Level::Error, "replies", String::new());
-            let hint = "whatever a policy writes must end in an observation or a reward, never in an error";
+            let hint = "any response must lead to an observation or a reward, not to an error";
             report.findings.push(own.hint(hint));
         }
         Status::ScriptLimit => {
@@ -127,7 +128,7 @@ fn ended(
             ));
         }
         Status::ContextOverflow if left_out => {
-            let message = format!("{message}: a run leaves such rows out (data.overlong_prompts)");
+            let message = format!("{message}: a run filters out such rows (data.overlong_prompts)");
             report.add(finding(Level::Warning, "context", message));
         }
         Status::ContextOverflow if trajectory.steps.is_empty() => report.add(finding(Level::Error, "context", message)),
@@ -140,14 +141,14 @@ fn ended(
     }
     let first = trajectory.steps.first();
     if kind.is_broken_call() && of.is_some_and(|of| !of.tools.is_empty()) && first.is_some_and(|step| step.terminated) {
-        let message = format!("{name} ends the task: the policy can't learn to mend it");
-        let hint = "hand broken calls to r1.call_tools too (they are in action.tool_calls): it says what was wrong";
+        let message = format!("{name} ends the task: the policy can't learn to correct it");
+        let hint = "pass invalid calls to r1.call_tools too (they are in action.tool_calls): it returns error messages";
         let finding = Finding::new(Level::Warning, "replies", message).hint(hint).repeat(repeat(it));
         report.add(finding.at(Some(script.path.display().to_string())));
     }
 }
 
-/// Where the conversation only grows, the tokens go on from those before: one row, one mask.
+/// If the conversation only grows, the tokens continue the earlier ones: one row, one mask.
 fn continued(it: &Tried, renderer: &Renderer, report: &mut Report) {
     for (number, step) in it.trajectory.steps.iter().enumerate().skip(1).filter(|(_, step)| step.new_row) {
         let before = &it.trajectory.steps[number - 1];
@@ -165,22 +166,22 @@ fn continued(it: &Tried, renderer: &Renderer, report: &mut Report) {
     }
 }
 
-/// Calls of tools come to the tools.
+/// Calls reach the tools.
 fn reached(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Report) {
     for it in tried {
         let Kind::Call(name) = &it.kind else { continue };
         let Some(step) = it.trajectory.steps.first().filter(|_| !it.trajectory.status.is_failure()) else { continue };
         if !step.tools.iter().any(|tool| tool.name == *name) {
-            let message = format!("a call of `{name}` came to no tool");
+            let message = format!("a call of `{name}` reached no tool");
             let hint =
-                "give action.tool_calls to r1.call_tools in `step`, and push the results as r1.observation(result)";
+                "pass action.tool_calls to r1.call_tools in `step`, and push the results as r1.observation(result)";
             let finding = Finding::new(Level::Warning, "tools", message).at(worker.place_of("step")).hint(hint);
             report.add(finding.at(Some(script.path.display().to_string())).repeat(repeat(it)));
         }
     }
 }
 
-/// Replies as different as these are not all worth the same.
+/// The different responses do not all have the same reward.
 fn rewards(tried: &[Tried], script: &Script, report: &mut Report) {
     let counted: Vec<&Trajectory> =
         tried.iter().map(|it| &it.trajectory).filter(|trajectory| !trajectory.status.is_failure()).collect();
@@ -200,27 +201,27 @@ fn rewards(tried: &[Tried], script: &Script, report: &mut Report) {
             String::new()
         };
         let message = format!("all {} trajectories have the reward {}{ends}", all.len(), number(low));
-        let hint = "a group whose members are all worth the same teaches nothing; if the right replies are just not among \
+        let hint = "a group with equal rewards gives no gradient; if the right replies are just not among \
                     those tried, all is well: r1 check --model tries the model's";
         let place = Some(script.path.display().to_string());
         report.add(Finding::new(Level::Warning, "reward", message).at(place).hint(hint));
     }
 }
 
-/// A reward as people write it.
+/// A reward for display.
 pub(super) fn number(value: f64) -> String {
     let text = format!("{value:.4}");
     let short = text.trim_end_matches('0').trim_end_matches('.');
     if short == "-0" { "0".to_owned() } else { short.to_owned() }
 }
 
-/// What to type into the REPL to begin a task.
+/// The REPL input that starts a task.
 pub(super) fn reset_line(task: &Task, seed: u64) -> String {
     let split = if task.split == Split::Eval { "eval " } else { "" };
     format!(":reset {split}{} seed={seed}", task.row)
 }
 
-/// What to type into the REPL to see it.
+/// The REPL inputs that repeat the trajectory.
 pub(super) fn repeat(it: &Tried) -> Vec<String> {
     let mut typed = vec![reset_line(&it.which, it.trajectory.seed)];
     for step in &it.trajectory.steps {

@@ -1,13 +1,14 @@
-//! The contract of a recipe, tried out: trajectories with scripted replies, in two virtual machines, before anything is
-//! trained.
+//! Tests the contract of a recipe: runs trajectories with scripted responses, in two virtual
+//! machines, before training.
 //!
-//! - `advantage`: what an estimator of the recipe's own must return
-//! - `replies`: what a policy may say: nothing, noise, calls of every tool, broken calls, the task's own answer
-//! - `contract`: what must hold of rows, tools, resets, states, steps
-//! - `endings`: what must hold of how trajectories end, of prompts and rewards
+//! - `advantage`: results of a custom estimator
+//! - `replies`: kinds of responses: empty, noise, calls of every tool, invalid calls, the task's
+//!   own answer
+//! - `contract`: rules for rows, tools, resets, states, steps
+//! - `endings`: rules for how trajectories end, prompts and rewards
 //!
-//! A script keeps its contract if every trajectory is a function of task, seed and replies, ends as no failure, and can be
-//! told from others by its reward. What is found names the line and what to do.
+//! A script satisfies its contract if every trajectory is a function of task, seed and responses,
+//! does not fail, and differs from others in its reward. Findings have the line and a hint.
 
 mod advantage;
 mod contract;
@@ -22,64 +23,64 @@ use crate::error::{Error, Result};
 use crate::script::{LogLine, Script};
 use crate::text::Renderer;
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// It may be meant so.
+    /// It may be intended.
     Warning,
-    /// The contract is broken.
+    /// It violates the contract.
     Error,
 }
 
-/// Something that was found.
+/// A finding.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     pub level: Level,
-    /// Which rule: `settings`, `data`, `tools`, `reset`, `state`, `step`, `replies`, `reward`, `advantage`, `context`, `masks`,
-    /// `limits`.
+    /// The rule: `settings`, `data`, `tools`, `reset`, `state`, `step`, `replies`, `reward`,
+    /// `advantage`, `context`, `masks`, `limits`.
     pub rule: &'static str,
     pub message: String,
     /// `scripts/retool.lua:14`
     pub place: Option<String>,
     pub hint: Option<String>,
-    /// What to type into `r1 repl SCRIPT` to see it.
+    /// Input for `r1 repl SCRIPT` that shows it.
     pub repeat: Vec<String>,
 }
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     pub findings: Vec<Finding>,
-    /// What the script printed, each line once, and the number of further lines.
+    /// Lines that the script printed, without duplicates, and the number of further lines.
     pub log: Vec<LogLine>,
     pub more_log: usize,
-    /// Rows of `data.train`, and how many of them something was tried on.
+    /// Rows of `data.train`, and the number of tested ones.
     pub rows: u64,
     pub tasks: usize,
-    /// Rows of `data.eval` that something was tried on: where evaluation has an environment or a context of its own.
+    /// Tested rows of `data.eval`, if evaluation has its own environment or context.
     pub eval_tasks: usize,
     pub trajectories: usize,
     pub steps: usize,
     /// Smallest and largest reward of trajectories that did not fail.
     pub rewards: Option<(f64, f64)>,
-    /// Longest prompt, tokens, and the room there is for one.
+    /// Tokens of the longest prompt, and the limit.
     pub longest_prompt: usize,
     pub budget: usize,
 }
 
 impl Report {
-    /// The rewards, smallest and largest, as people write them.
+    /// The rewards, smallest and largest, for display.
     pub fn rewards_in_words(&self) -> Option<(String, String)> {
         self.rewards.map(|(low, high)| (endings::number(low), endings::number(high)))
     }
 
-    /// Whether the contract is broken.
+    /// Whether the contract is violated.
     pub fn is_broken(&self) -> bool {
         self.findings.iter().any(|finding| finding.level == Level::Error)
     }
 
-    /// Adds what the script printed: different lines, at most [`LINES`].
+    /// Adds lines that the script printed: without duplicates, at most [`LINES`].
     pub(super) fn printed(&mut self, lines: Vec<LogLine>) {
         for line in lines {
             let known = self.log.iter().any(|known| known.place == line.place && known.text == line.text);
@@ -91,7 +92,7 @@ impl Report {
         }
     }
 
-    /// Adds a finding, unless the same has been found.
+    /// Adds a finding, without duplicates.
     pub(super) fn add(&mut self, finding: Finding) {
         let same = |known: &Finding| {
             known.rule == finding.rule && known.place == finding.place && known.message == finding.message
@@ -128,30 +129,30 @@ impl Finding {
     }
 }
 
-/// Lines of the script's log that a report holds.
+/// Maximum lines of the script's log in a report.
 const LINES: usize = 20;
 
-/// What to check with.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Longest prompt plus reply, tokens; 0: as the settings say.
+    /// Maximum prompt plus response tokens; 0: from the settings.
     pub max_context: usize,
-    /// Seconds after which no further trajectory is begun.
+    /// Seconds after which no further trajectory starts.
     pub seconds: f64,
 }
 
-/// Looks through the conversations of a recipe for supervised fine-tuning.
+/// Validates the conversations of a recipe for supervised fine-tuning.
 ///
 /// # Errors
-/// Only for a script that does not load.
+/// Only if the script does not load.
 pub fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
     contract::supervised(script, renderer, options)
 }
 
-/// Tries a script out. Needs a tokio runtime with time and I/O enabled.
+/// Tests a script. Needs a tokio runtime with time and I/O enabled.
 ///
 /// # Errors
-/// Only for a script that does not load; what breaks the contract is in the report.
+/// Only if the script does not load; violations of the contract are in the report.
 pub async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
     Box::pin(contract::check(script, renderer, options)).await
 }

@@ -1,4 +1,4 @@
-//! What a policy may say to an environment, without a policy.
+//! Scripted responses of different kinds, without a policy.
 
 use std::fmt::Write;
 
@@ -8,35 +8,35 @@ use crate::error::{Error, Result};
 use crate::mdp::{FinishReason, ToolCall};
 use crate::text::Renderer;
 
-/// A way to reply, the same at every step.
+/// A kind of response, the same at every step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     Empty,
-    /// Words without sense; another one each time.
+    /// Random words, different at each step.
     Words,
-    /// A word of what it was shown, another one at each step.
+    /// A word of the prompt, different at each step.
     Echo(usize),
-    /// As many tokens as a reply may have, cut there.
+    /// A response of maximum length, truncated.
     Longest,
-    /// A call of a tool, with arguments that fit its schema.
+    /// A tool call with valid arguments.
     Call(String),
-    /// All tools at once.
+    /// A call of every tool.
     AllCalls,
-    /// A call that breaks off in the middle.
+    /// A truncated call.
     HalfCall,
     UnknownTool,
-    /// A call whose arguments don't fit.
+    /// A call with invalid arguments.
     WrongArguments(String),
-    /// A program in a block of Markdown.
+    /// A program in a Markdown code block.
     Block,
-    /// A value of the task, in the forms in which answers are given.
+    /// A value of the task, in common forms of answers.
     Answer {
         column: String,
         form: usize,
     },
 }
 
-/// What there is when a reply is made.
+/// The context of a response.
 #[derive(Clone, Copy)]
 pub(super) struct Now<'a> {
     pub(super) task: &'a Value,
@@ -44,15 +44,15 @@ pub(super) struct Now<'a> {
     /// The text of the last message, or of the prompt.
     pub(super) shown: &'a str,
     pub(super) step: usize,
-    /// Tokens that a reply may have.
+    /// Maximum tokens of the response.
     pub(super) most: usize,
 }
 
-/// How many ways there are to pick words from the prompt.
+/// Number of ways to pick words from the prompt.
 const ECHOES: usize = 4;
 
-/// A reply to be given.
-pub(super) struct Said {
+/// A scripted response.
+pub(super) struct ScriptedReply {
     pub(super) text: String,
     pub(super) finish_reason: FinishReason,
 }
@@ -60,11 +60,11 @@ pub(super) struct Said {
 /// Forms of an answer; `{}` is the value.
 const FORMS: [&str; 4] = ["{}", "<answer>{}</answer>", "<answer>\\boxed{{}}</answer>", "The answer is \\boxed{{}}."];
 
-/// Columns that hold answers, by their usual names; the first that there are.
+/// Usual names of columns with answers; the first existing one is used.
 const ANSWERS: [&str; 8] = ["answer", "answers", "solution", "target", "label", "expected", "ground_truth", "gold"];
 
 impl Kind {
-    /// What is tried on a task.
+    /// The kinds tested on a task.
     pub(super) fn all(task: &Value, tools: &[Value]) -> Vec<Self> {
         let mut kinds = vec![Self::Empty, Self::Words, Self::Longest];
         kinds.extend((0..ECHOES).map(Self::Echo));
@@ -92,12 +92,12 @@ impl Kind {
         kinds
     }
 
-    /// Whether it is a call that an environment should let the policy mend.
+    /// Whether it is an invalid call that the policy should be able to correct.
     pub(super) fn is_broken_call(&self) -> bool {
         matches!(self, Self::HalfCall | Self::UnknownTool | Self::WrongArguments(_))
     }
 
-    /// Whether another task may make another outcome likely: what is tried on every row.
+    /// Whether the result depends on the task: such kinds are tested on every row.
     pub(super) fn depends_on_task(&self) -> bool {
         matches!(self, Self::Words | Self::Answer { .. })
     }
@@ -106,24 +106,24 @@ impl Kind {
     pub(super) fn name(&self) -> String {
         match self {
             Self::Empty => "an empty reply".to_owned(),
-            Self::Words => "a reply without sense".to_owned(),
+            Self::Words => "a reply of random words".to_owned(),
             Self::Echo(_) => "a word of the prompt".to_owned(),
             Self::Longest => "a reply of full length".to_owned(),
             Self::Block => "a program in a block".to_owned(),
             Self::Call(tool) => format!("a call of `{tool}`"),
             Self::AllCalls => "a call of every tool".to_owned(),
-            Self::HalfCall => "a call that breaks off".to_owned(),
+            Self::HalfCall => "a truncated call".to_owned(),
             Self::UnknownTool => "a call of an unknown tool".to_owned(),
             Self::WrongArguments(tool) => format!("a call of `{tool}` with wrong arguments"),
             Self::Answer { column, .. } => format!("the task's own `{column}`"),
         }
     }
 
-    /// The reply at a step; `None` if the format has no way to write it.
+    /// The response at a step; `None` if the format cannot write it.
     ///
     /// # Errors
-    /// Those of a recipe's own format.
-    pub(super) fn say(&self, renderer: &Renderer, now: &Now<'_>) -> Result<Option<Said>> {
+    /// Errors of a recipe's own format.
+    pub(super) fn reply(&self, renderer: &Renderer, now: &Now<'_>) -> Result<Option<ScriptedReply>> {
         let Now { task, tools, shown, step, most } = *now;
         let format = renderer.format();
         let call = |name: &str, arguments: Value| ToolCall { id: None, name: name.to_owned(), arguments };
@@ -150,7 +150,7 @@ impl Kind {
                 let mut ids = renderer.tokenizer().encode(&words(step, most))?;
                 ids.truncate(most);
                 let text = renderer.tokenizer().decode(&ids, false);
-                return Ok(Some(Said { text, finish_reason: FinishReason::Length }));
+                return Ok(Some(ScriptedReply { text, finish_reason: FinishReason::Length }));
             }
             Self::Call(name) => of(name).map(|tool| write(&[example_of(tool)])).transpose()?.flatten(),
             Self::AllCalls => write(&tools.iter().map(example_of).collect::<Vec<_>>())?,
@@ -164,16 +164,16 @@ impl Kind {
                 task.get(column).and_then(plain).map(|answer| FORMS[*form].replace("{}", &answer))
             }
         };
-        Ok(text.map(|text| Said { text, finish_reason: FinishReason::Stop }))
+        Ok(text.map(|text| ScriptedReply { text, finish_reason: FinishReason::Stop }))
     }
 
-    /// Whether it is made of calls as the format writes them.
+    /// Whether it consists of calls in the format.
     fn is_call(&self) -> bool {
         self.is_broken_call() || matches!(self, Self::Call(_) | Self::AllCalls)
     }
 }
 
-/// A number or a text of the task.
+/// A number or text of the task.
 fn plain(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),
@@ -183,7 +183,7 @@ fn plain(value: &Value) -> Option<String> {
     }
 }
 
-/// Words in an order that the step decides.
+/// Words in an order that depends on the step.
 fn words(step: usize, count: usize) -> String {
     const WORDS: [&str; 12] =
         ["stone", "seven", "under", "the", "river", "maybe", "42", "green", "then", "why", "left", "up"];
@@ -195,15 +195,15 @@ fn words(step: usize, count: usize) -> String {
     text
 }
 
-/// One of the words that were shown.
+/// A word of the prompt.
 fn echo(shown: &str, step: usize, which: usize) -> Option<String> {
     let all: Vec<&str> = shown.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
-    // Names of things to say stand at the end, as a rule.
+    // Names of possible answers are usually at the end.
     let place = (which * 5 + step * (2 * which + 3)) % all.len().max(1);
     all.iter().rev().nth(place).map(|word| (*word).to_owned())
 }
 
-/// A value that fits a schema, as far as can be told; `name` is what it is called.
+/// A value that matches a schema, as far as possible; `name` is its name.
 fn example(schema: &Value, name: &str, depth: usize) -> Value {
     let first = |keyword: &str| schema[keyword].as_array().and_then(|values| values.first()).cloned();
     if let Some(value) = schema.get("const").or_else(|| schema.get("default")).or_else(|| schema.get("example")) {
@@ -241,7 +241,7 @@ fn example(schema: &Value, name: &str, depth: usize) -> Value {
             Value::Object(names.map(field).collect::<Map<_, _>>())
         }
         _ => {
-            // A program is the one text that has to make sense.
+            // A program is the only text that must be meaningful.
             let text = if name == "code" { "print(1 + 1)" } else { "stone" };
             let length = schema["minLength"].as_u64().unwrap_or(0).min(10_000) as usize;
             let most = schema["maxLength"].as_u64().unwrap_or(u64::MAX).min(10_000) as usize;
@@ -251,7 +251,7 @@ fn example(schema: &Value, name: &str, depth: usize) -> Value {
     }
 }
 
-/// Arguments for a tool that fit its schema; the reason if none were found.
+/// Arguments for a tool that match its schema; the reason if none were found.
 pub(super) fn arguments(tool: &Value) -> Result<Value, String> {
     let schema = &tool["function"]["parameters"];
     let made = example(schema, "", 0);
@@ -279,7 +279,7 @@ mod tests {
         ] {
             let made = example(&schema, "x", 0);
             let fits = check(&schema, &made);
-            // An open interval without whole numbers in it is beyond it, and said to be.
+            // Open intervals without integers are not supported; the error says so.
             assert!(fits.is_ok() || schema.get("exclusiveMaximum").is_some(), "{schema}: {made}: {fits:?}");
         }
         let tool = json!({ "function": { "name": "x", "parameters": { "type": "string", "pattern": "^[0-9]+$" } } });
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_answered_with_its_own_answer() {
+    fn check_answers_a_task_with_its_own_answer() {
         let kinds = Kind::all(&json!({ "problem": "1 + 1", "answer": 2 }), &[]);
         assert!(kinds.contains(&Kind::Answer { column: "answer".to_owned(), form: 2 }));
         assert!(!kinds.iter().any(Kind::is_broken_call));

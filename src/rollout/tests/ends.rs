@@ -64,7 +64,7 @@ const ENDLESS: &str = "step = function(state, action) r1.push(state.messages, r1
     r1.push(state.messages, r1.user('on')) return { reward = 0 } end";
 
 #[test]
-fn what_the_env_says_is_final_also_after_a_cut_reply() {
+fn done_of_an_environment_is_final_after_a_truncated_reply() {
     let bench = Ends::new("step = function(state, action) return { done = true, reward = 0.5 } end", &[]);
     let spec = || {
         let mut spec = bench.spec();
@@ -94,7 +94,8 @@ fn what_the_env_says_is_final_also_after_a_cut_reply() {
     }
 }
 
-/// The parts of `step` add up over the steps; one that `reward` gives as well would be added to them.
+/// The parts of `step` add up over the steps; one that `reward` gives as well would be added to
+/// them.
 #[test]
 fn parts_of_step_and_reward_have_names_of_their_own() {
     let step = |name: &str| {
@@ -106,10 +107,7 @@ fn parts_of_step_and_reward_have_names_of_their_own() {
     let failed = both.run(both.spec(), 3, vec![5; 3]);
     let error = failed.error_text().unwrap();
     assert_eq!((failed.status, failed.retries), (Status::EnvError, 0), "{error}");
-    assert!(
-        error.starts_with("reward returned the part `one`, and so did step: their sum would be neither"),
-        "{error}"
-    );
+    assert!(error.starts_with("reward and step both return the part `one`"), "{error}");
     assert!(error.contains(".lua:2"), "{error}");
 }
 
@@ -159,7 +157,7 @@ fn the_tokens_of_a_trajectory_are_bounded() {
 }
 
 #[test]
-fn a_retry_draws_anew_and_what_could_only_fail_again_is_not_retried() {
+fn a_retry_samples_again_and_deterministic_failures_are_not_retried() {
     // Drawn replies: every attempt has a stream of its own.
     let bench = Ends::new("step = function() error('no') end", &[]);
     let failed = bench.run(bench.spec(), 2, vec![5]);

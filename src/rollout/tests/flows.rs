@@ -1,4 +1,5 @@
-//! Flows: one is the environment that does the same, step by step; its limits, failures, forks and conversations.
+//! Flows: one is the environment that does the same, step by step; its limits, failures, forks and
+//! conversations.
 
 use super::*;
 use crate::mdp::{Limit, Sampling};
@@ -144,7 +145,7 @@ fn comparable(mut trajectory: Trajectory) -> Trajectory {
 }
 
 #[test]
-fn a_flow_is_the_environment_that_does_the_same() {
+fn a_flow_equals_the_environment_with_the_same_steps() {
     let (env, flow) = (Flows::new(&[LOOK, ENV].concat()), Flows::new(&[LOOK, FLOW].concat()));
     let call = "<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call>";
     let plays: [&[&str]; 7] =
@@ -168,7 +169,7 @@ fn a_flow_is_the_environment_that_does_the_same() {
 }
 
 #[test]
-fn conversations_go_on_with_the_ids_that_were_sampled() {
+fn conversations_of_a_flow_keep_the_sampled_ids() {
     // Two conversations, turn by turn. What is said is not what the tokenizer makes of its text.
     let flows = Flows::of(
         "local a, b = { r1.user('first') }, { r1.user('second') }\n\
@@ -201,7 +202,7 @@ fn conversations_go_on_with_the_ids_that_were_sampled() {
 }
 
 #[test]
-fn a_limit_ends_a_flow_which_may_still_say_what_it_was_worth() {
+fn a_limit_ends_a_flow_which_may_still_return_a_reward() {
     let ignorant = Flows::of("local m = { r1.user('x') } while true do policy:generate(m) policy:reward(0.5) end");
     let (ended, _) = ignorant.play(ignorant.spec(0), &["a"]);
     assert_eq!((ended.status, ended.truncated_by, ended.steps.len()), (Status::Truncated, Some(Limit::MaxSteps), 8));
@@ -234,7 +235,7 @@ fn a_limit_ends_a_flow_which_may_still_say_what_it_was_worth() {
 }
 
 #[test]
-fn a_reply_has_the_tools_stops_and_length_that_the_flow_says() {
+fn a_flow_sets_tools_stop_strings_and_length_of_a_reply() {
     let source = "local tool = r1.tool { name = 'look', description = 'L', parameters = {}, run = function() return 'x' end }\n\
                   return r1.recipe { env = r1.env { tools = { tool }, format = 'hermes', flow = function(task, policy)\n\
                     policy:generate({ r1.user('a') })\n\
@@ -334,7 +335,7 @@ fn a_tree_branches_off_flows() {
 }
 
 #[test]
-fn a_fork_that_does_not_come_to_the_same_is_a_failure() {
+fn a_fork_of_a_nondeterministic_flow_fails() {
     let flow = Flows::new(
         "local runs = 0\n\
          return r1.recipe { flow = function(task, policy)\n\

@@ -1,4 +1,5 @@
-//! Whatever a script is: a trajectory that is forked, and goes on with the same replies, is the one that was not forked.
+//! Whatever a script is: a trajectory that is forked, and goes on with the same replies, is the one
+//! that was not forked.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -130,7 +131,7 @@ async fn forked_is_unforked(stand: &Stand, words: Vec<Word>, row: u64) {
         };
         // Looked at or not, which a branch of the sampler is.
         if step % 2 == 0 && !script.source.contains("summarize") {
-            drop(attempt.look(stage).await);
+            drop(attempt.observe(stage).await);
         }
         let fork = attempt.fork(attempt.spec().clone()).unwrap();
         assert_eq!(fork.state().snapshot().unwrap(), attempt.state().snapshot().unwrap());
@@ -148,7 +149,7 @@ async fn forked_is_unforked(stand: &Stand, words: Vec<Word>, row: u64) {
 }
 
 #[test]
-fn a_fork_with_the_same_replies_is_the_trajectory() {
+fn a_fork_of_a_flow_with_the_same_replies_gives_the_same_trajectory() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for stand in stands() {
         let mut runner =

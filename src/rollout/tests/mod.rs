@@ -1,4 +1,5 @@
-//! Trees: where branches begin, what they share with their root, and that nothing of it depends on who else runs.
+//! Trees: where branches begin, what they share with their root, and that nothing of it depends on
+//! who else runs.
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::print_stderr, clippy::panic)]
 
 mod ends;
@@ -145,7 +146,7 @@ fn forked_at(found: &[Trajectory]) -> Vec<Option<u32>> {
 }
 
 #[test]
-fn a_branch_is_its_root_up_to_the_fork_and_replays_as_a_whole() {
+fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
     let bench = Bench::new();
     let trees = || (0..4).map(|group| bench.tree(group, 5, BranchAt::Random, 2)).collect();
     let (found, _, over) = bench.grow(trees(), &one(), babble);
@@ -166,7 +167,8 @@ fn a_branch_is_its_root_up_to_the_fork_and_replays_as_a_whole() {
             assert_eq!(trajectory.steps[at].prompt_ids, parent.steps[at].prompt_ids);
             assert_ne!(trajectory.steps[at].response_ids, parent.steps[at].response_ids);
         }
-        // The branch's env is what its replies make of the beginning: clock, draws and rewards as recorded.
+        // The branch's env is what its replies make of the beginning: clock, draws and rewards as
+        // recorded.
         let spec = Spec::of_recorded(trajectory, &bench.script.settings, 0);
         let replayed = runtime.block_on(replay(stage, trajectory, spec, Strictness::Exact)).unwrap();
         assert_eq!(first_difference(&bench.renderer, trajectory, &replayed), None, "{}", trajectory.id);
@@ -195,7 +197,8 @@ fn branches_begin_where_the_recipe_says() {
     let at = |branches, at, width, say: fn(&Request) -> (String, f32)| {
         forked_at(&bench.grow(vec![bench.tree(0, branches, at, width)], &one(), say).0)
     };
-    // Of the states after 1 to 5 steps those where the root was least sure, the earlier of equals; two branches each.
+    // Of the states after 1 to 5 steps those where the root was least sure, the earlier of equals;
+    // two branches each.
     let unsure = |request: &Request| {
         (format!("say {}", request.seed.trajectory), [-9.0, -1.0, -3.0, -2.0, -3.0, -1.0][request.seed.step as usize])
     };
@@ -229,14 +232,16 @@ fn branches_of_later_rounds_branch_off_branches() {
         });
         told.collect()
     };
-    // How unsure a reply is: by trajectory and step. The root after 1 to 5 steps, then what branched off it.
+    // How unsure a reply is: by trajectory and step. The root after 1 to 5 steps, then what
+    // branched off it.
     let unsure = |request: &Request| {
         let sure = match (request.seed.trajectory, request.seed.step) {
             (0, 2) => -5.0,
             (0, 4) => -4.0,
             (1, 3) => -9.0,
             (2, 5) => -8.0,
-            // The state that was forked, and one that the root took: neither is the branch's to offer.
+            // The state that was forked, and one that the root took: neither is the branch's to
+            // offer.
             (1, 2) | (2, 1) => -99.0,
             _ => -1.0,
         };
@@ -248,7 +253,8 @@ fn branches_of_later_rounds_branch_off_branches() {
     // Two, then one a round; in the end what was not chosen before is still there.
     assert_eq!(entropy(5, 1, 4)[1..], [(0, 2), (0, 4), (1, 3), (2, 5), (0, 1)].map(Some));
     assert_eq!(entropy(4, 2, 2), [None, Some((0, 2)), Some((0, 2)), Some((1, 3)), Some((1, 3))]);
-    // A branch offers the steps of the list that it takes itself; where nothing new is left, states serve again.
+    // A branch offers the steps of the list that it takes itself; where nothing new is left, states
+    // serve again.
     let steps = |list: &[u32], branches, rounds| forks(branches, BranchAt::Steps(list.to_vec()), 1, rounds, unsure);
     assert_eq!(steps(&[1, 3], 3, 3), [None, Some((0, 1)), Some((0, 3)), Some((1, 3))]);
     assert_eq!(steps(&[2], 2, 2), [None, Some((0, 2)), Some((0, 2))]);
@@ -271,7 +277,7 @@ fn branches_of_later_rounds_branch_off_branches() {
 }
 
 #[test]
-fn every_state_is_as_likely_as_another() {
+fn uniform_branching_selects_every_state_equally_often() {
     let bench = Bench::new();
     let trees = (0..200).map(|group| {
         let mut tree = bench.tree(group % 4, 1, BranchAt::Random, 1);
@@ -291,7 +297,7 @@ fn every_state_is_as_likely_as_another() {
 }
 
 #[test]
-fn a_branch_that_fails_is_tried_again_from_its_fork() {
+fn a_failed_branch_is_retried_from_its_fork() {
     let bench = Bench::new();
     let tries = Mutex::new(0);
     let say = move |request: &Request| {
@@ -306,7 +312,7 @@ fn a_branch_that_fails_is_tried_again_from_its_fork() {
 }
 
 #[test]
-fn a_root_that_fails_for_good_has_no_branches() {
+fn a_tree_whose_root_fails_has_no_branches() {
     let bench = Bench::new();
     let say = |request: &Request| {
         let fails = request.seed.trajectory == 0 && request.seed.step == 3;

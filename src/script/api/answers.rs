@@ -1,4 +1,4 @@
-//! `r1.last_boxed`, `r1.answer`, `r1.math_equal`, `r1.clip`: reading and comparing text.
+//! `r1.last_boxed`, `r1.answer`, `r1.math_equal`, `r1.clip`: extract, compare and shorten text.
 
 use mlua::{Lua, Table, Value};
 
@@ -27,7 +27,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         "math_equal",
         lua.create_function(|lua, (given, reference): (Value, Value)| {
             let (given, reference) = (answer(lua, &given)?, answer(lua, &reference)?);
-            // No answer equals nothing, not even no answer.
+            // A missing answer is equal to nothing, also not to another missing answer.
             Ok(given.zip(reference).is_some_and(|(given, reference)| answers::math_equal(&given, &reference)))
         })?,
     )?;
@@ -42,8 +42,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     )
 }
 
-/// The first `head` and the last `tail` characters, with a line in between that says how many are missing; `None` if none
-/// are.
+/// The first `head` and the last `tail` characters, with a line between them that counts the
+/// omitted ones; `None` if nothing is omitted.
 fn clip(long: &str, head: usize, tail: usize) -> Option<String> {
     let (end, _) = long.char_indices().nth(head)?;
     let rest = &long[end..];
@@ -53,7 +53,7 @@ fn clip(long: &str, head: usize, tail: usize) -> Option<String> {
     Some(format!("{}\n… ({left} more characters){behind}", &long[..end]))
 }
 
-/// What `r1.math_equal` compares: text, numbers, or nil for no answer.
+/// An operand of `r1.math_equal`: text, a number, or nil for a missing answer.
 fn answer(lua: &Lua, value: &Value) -> mlua::Result<Option<String>> {
     match value {
         Value::Nil => Ok(None),

@@ -1,4 +1,4 @@
-//! Reading the arguments of host functions: every refusal names the function, the field and the line.
+//! Arguments of host functions: every error names the function, the field and the line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +16,25 @@ use crate::script::runtime::limits::Slot;
 use crate::script::runtime::source_map::SourceMap;
 use crate::script::runtime::texts::Texts;
 
-/// Raises an error inside the VM.
+/// An error as one of the VM.
 pub(crate) fn raise(error: Error) -> mlua::Error {
     mlua::Error::external(error)
 }
 
-/// Raises a misuse of `function` at the line of its caller.
+/// A misuse of `function`, at the line of its caller.
 pub(crate) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -> mlua::Error {
     raise(misuse(lua, format!("{function}: {message}")))
 }
 
-/// Raises an error of a settings section. The place is the line where the setting it is about is set, or the caller's.
+/// An error in a settings section, at the line where the setting is set, or at the caller's line.
 pub(crate) fn fail_with(lua: &Lua, function: &str, error: Error) -> mlua::Error {
     let caller = place(lua);
     let set = caller.as_ref().zip(error.setting()).and_then(|(caller, key)| field_place(lua, caller, function, key));
     raise(Error { message: format!("{function}: {}", error.message), place: set.or(caller), ..error })
 }
 
-/// The line where the call of `function` at `caller` sets a field. The VM only knows the line of the call, which in a
-/// recipe may be far above.
+/// The line where the call of `function` at `caller` sets a field. The VM only knows the line of
+/// the call, which may be far above the field.
 fn field_place(lua: &Lua, caller: &str, function: &str, key: &str) -> Option<String> {
     let texts = lua.app_data_ref::<Texts>()?;
     let (path, line) = caller.rsplit_once(':')?;
@@ -42,17 +42,17 @@ fn field_place(lua: &Lua, caller: &str, function: &str, key: &str) -> Option<Str
     let files = texts.texts.iter().map(|(path, text)| (path.as_str(), text.as_str()));
     let map = SourceMap::new(files, texts.modules.clone());
     let function = function.split(": ").next().unwrap_or(function);
-    // `trainer.lr` stands as `lr` in r1.grpo { … }.
+    // `trainer.lr` is written `lr` in r1.grpo { … }.
     let inside = || key.split_once('.').and_then(|(_, key)| map.argument(path, line, function, key));
     map.argument(path, line, function, key).or_else(inside)
 }
 
-/// The dotted name of a field; a function whose name ends in a table (`r1.recipe: data`) reads that table.
+/// The dotted name of a field; a function such as `r1.recipe: data` reads that table of the recipe.
 fn inside(function: &str, name: &str) -> String {
     function.split_once(": ").map_or_else(|| name.to_owned(), |(_, table)| format!("{table}.{name}"))
 }
 
-/// The fields of the one table a constructor takes; unknown ones are refused.
+/// The fields of a constructor's table; unknown ones are refused.
 pub(crate) struct Fields<'a> {
     lua: &'a Lua,
     function: &'static str,
@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
                 let name = name.to_string_lossy();
                 let error =
                     Error::new(Kind::Script, format!("unknown field `{name}`")).about_setting(inside(function, &name));
-                let hint = astray::home(function, &name);
+                let hint = misplaced::suggest_section(function, &name);
                 Err(fail_with(lua, function, error.hint(hint.unwrap_or_else(|| suggest(&name, known.iter().copied())))))
             }
             other => Err(fail(lua, function, format!("fields have names, got {}", show(other)))),
@@ -98,12 +98,12 @@ impl<'a> Fields<'a> {
         fail_with(self.lua, self.function, error)
     }
 
-    /// The refusal of a field.
+    /// The error for the value of a field.
     pub(crate) fn refused(&self, name: &str, error: Error) -> mlua::Error {
         fail_with(self.lua, self.function, error.about_setting(inside(self.function, name)))
     }
 
-    /// The fields of a table that is a field.
+    /// The fields of a nested table.
     pub(crate) fn inside(&self, at: &str, table: &Table, known: &[&str]) -> mlua::Result<Self> {
         for pair in table.pairs::<Value, Value>() {
             let (key, _) = pair?;
@@ -133,24 +133,24 @@ impl<'a> Fields<'a> {
         self.read(name)
     }
 
-    /// A field's plain data.
+    /// A field as plain data.
     pub(crate) fn json(&self, name: &str) -> mlua::Result<serde_json::Value> {
         self.plain(name, &self.get(name)?)
     }
 
     pub(crate) fn plain(&self, name: &str, value: &Value) -> mlua::Result<serde_json::Value> {
         to_json(value, name, Odd::Refuse).map_err(|why| match why.split_once(" is a function;") {
-            Some((path, _)) => self.astray(path),
+            Some((path, _)) => self.misplaced_function(path),
             None => fail(self.lua, self.function, why),
         })
     }
 
-    /// The refusal of a function where plain data belongs.
-    pub(crate) fn astray(&self, path: &str) -> mlua::Error {
-        fail_with(self.lua, self.function, astray::function_at(self.function, path))
+    /// The error for a function where plain data is expected.
+    pub(crate) fn misplaced_function(&self, path: &str) -> mlua::Error {
+        fail_with(self.lua, self.function, misplaced::misplaced_function(self.function, path))
     }
 
-    /// All fields but `without`, as one object.
+    /// All fields except `without`, as one object.
     pub(crate) fn rest(&self, without: &[&str]) -> mlua::Result<serde_json::Map<String, serde_json::Value>> {
         let mut object = serde_json::Map::new();
         self.table.for_each(|name: String, value: Value| {
@@ -164,10 +164,10 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The error of a recipe that reaches for what it does not declare; `need` is what would allow it.
+/// The error for an undeclared external call; `need` would allow it.
 pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> mlua::Error {
     if matches!(*host.grants.borrow(), Grants::Loading { .. }) {
-        let why = format!("{function}: reaches outside, which a recipe may not do while it is loaded");
+        let why = format!("{function}: external calls are not allowed while a recipe is loaded");
         return raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool"));
     }
     let why = format!("{function}: the recipe does not declare that it needs this");
@@ -201,12 +201,12 @@ pub(crate) fn in_time(lua: &Lua) -> mlua::Result<()> {
     }
 }
 
-/// The most CPU time that the rest of the call may take.
+/// Remaining CPU time of the call.
 pub(crate) fn time_left(lua: &Lua) -> Duration {
     lua.app_data_ref::<Arc<Slot>>().map_or(Duration::MAX, |slot| slot.budget())
 }
 
-/// Bytes as JSON for the record: text where they are valid UTF-8, else a list.
+/// Bytes as JSON for the record: text if they are valid UTF-8, else a list.
 pub(crate) fn json_of(bytes: &[u8]) -> serde_json::Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
@@ -223,7 +223,8 @@ pub(crate) fn bytes_of(json: &serde_json::Value) -> Vec<u8> {
     }
 }
 
-/// A text argument, at most `limits.text` long: no limit reaches a host function while it reads.
+/// A text argument, at most `limits.text` long: the CPU limit does not apply while a host function
+/// reads it.
 pub(crate) fn text(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<String> {
     let most = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.text);
     match value {

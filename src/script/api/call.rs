@@ -1,4 +1,4 @@
-//! `r1.call_tools`: carrying out the calls of a reply, all at the same time.
+//! `r1.call_tools`: runs the tool calls of a response concurrently.
 
 use std::rc::Rc;
 
@@ -7,7 +7,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, raise};
-use super::carry::{Carried, Ready};
+use super::run_call::{CallResult, Ready};
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
 use crate::mdp::{CallKind, ToolRecord};
@@ -34,13 +34,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             };
             let mut running: Vec<_> = jobs.into_iter().map(|job| Box::pin(run(job))).collect();
             let answers = try_join_all(running.iter_mut()).await;
-            // Where one has failed, the others are still suspended.
+            // After an error the others are still suspended.
             with_room(&lua, || drop(running));
             let answers = answers?;
             let list = lua.create_table_with_capacity(answers.len(), 0)?;
             for answer in answers {
                 list.raw_push(answer.to_lua(&lua)?)?;
-                // What a tool calls is its own affair: the policy made one call.
+                // Calls made by a tool are not recorded: the policy made one call.
                 if !in_tool {
                     call.tools.borrow_mut().push(answer.record);
                 }
@@ -52,12 +52,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 pub(super) const NAME: &str = "r1.call_tools";
-/// Most calls of `r1.call_tools` under way in one call of the script: each has a place on the thread's stack.
+/// Maximum concurrent calls of `r1.call_tools` in one call of the script: each uses the thread's
+/// stack.
 const NESTED: usize = 16;
-/// Most calls in a list.
+/// Maximum length of a list of calls.
 const CALLS: usize = 1024;
 
-/// One call of `r1.call_tools` under way.
+/// A running call of `r1.call_tools`.
 struct Nesting(Rc<Call>);
 
 impl Nesting {
@@ -76,14 +77,14 @@ impl Drop for Nesting {
     }
 }
 
-/// What a call came to.
+/// The result of a call.
 struct Answer {
     call_id: Option<String>,
     record: ToolRecord,
 }
 
 impl Answer {
-    /// A call that was not carried out: the policy is shown why.
+    /// A call that was not run; the policy sees the reason.
     fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> Self {
         let name = name.to_owned();
         let record = ToolRecord { name, arguments, kind, output: why, reward, ..ToolRecord::default() };
@@ -101,13 +102,14 @@ impl Answer {
     }
 }
 
-/// A call ready to be carried out.
+/// A call that is ready to run.
 enum Job {
     Refused(Answer),
     Ready { ready: Ready, call_id: Option<String> },
 }
 
-/// Reads and checks calls. What the policy did wrong becomes an answer; what the script did wrong is raised.
+/// Parses and validates calls. An error of the policy becomes a result; an error of the script is
+/// raised.
 fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<Vec<Job>> {
     let Value::Table(calls) = calls else {
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
@@ -146,7 +148,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         if given.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
             arguments = json!({});
         }
-        // A code block names no tool: it means the only one that takes code.
+        // A code block names no tool: it is for the only tool that takes code.
         let mut takers = tools.iter().filter(|tool| tool.takes_code());
         let only_taker = takers.next().filter(|_| takers.next().is_none() && arguments.get("code").is_some());
         let Some(tool) = tools.iter().find(|tool| tool.name == name).or(only_taker) else {
@@ -180,7 +182,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
     Ok(jobs)
 }
 
-/// What a tool sees of its call, with the arguments that the task has for it.
+/// The options of a tool's call, with the task's arguments for the tool.
 fn with_kwargs(lua: &Lua, options: &Value, kwargs: &Json) -> mlua::Result<Value> {
     let own = lua.create_table()?;
     if let Value::Table(options) = options {
@@ -190,28 +192,29 @@ fn with_kwargs(lua: &Lua, options: &Value, kwargs: &Json) -> mlua::Result<Value>
     Ok(Value::Table(own))
 }
 
-/// The settings of the environment that a call is for.
+/// The settings of the call's environment.
 fn settings_of<'a>(call: &'a Call, usual: &'a EnvSettings) -> &'a EnvSettings {
     call.env.as_ref().map_or(usual, |env| &env.env.settings)
 }
 
-/// How many calls of a reply may still be carried out.
+/// Limit on the number of calls of one response.
 struct Quota<'a> {
     call: &'a Call,
     /// `env.max_calls`; `None` without a limit.
     most: Option<usize>,
-    /// Calls of the reply, where more than `most` refuse all.
+    /// Number of calls of the response, if more than `most` refuse all.
     too_many: Option<usize>,
-    /// Calls beyond the limit get no answer.
+    /// Calls beyond the limit get no result.
     ignored: bool,
 }
 
 impl<'a> Quota<'a> {
-    /// The limit is for the calls of a reply: not for those of `reset` or `reward`, nor for those that a tool makes.
+    /// The limit applies to the calls of a response: not to those of `reset` or `reward`, nor to
+    /// those made by a tool.
     fn new(call: &'a Call, env: &EnvSettings, calls: &Table) -> mlua::Result<Self> {
         let limited = env.max_calls > 0 && call.entry == Entry::Step && !call.in_tool();
         let most = limited.then_some(env.max_calls);
-        let mut well_formed = call.carried_out.get();
+        let mut well_formed = call.calls_run.get();
         for index in 1..=calls.raw_len() {
             if let Value::Table(item) = calls.raw_get(index)? {
                 well_formed += usize::from(item.raw_get::<Value>("error")?.is_nil());
@@ -222,29 +225,29 @@ impl<'a> Quota<'a> {
         Ok(Self { call, most, too_many, ignored: env.excess_calls == ExcessCalls::Ignore })
     }
 
-    /// Whether the limit is reached and further calls get no answer.
+    /// Whether the limit is reached and further calls get no result.
     fn ignores(&self) -> bool {
-        self.ignored && self.most.is_some_and(|most| self.call.carried_out.get() >= most)
+        self.ignored && self.most.is_some_and(|most| self.call.calls_run.get() >= most)
     }
 
-    /// Counts one more call, or says why it is not carried out.
+    /// Counts one more call, or returns why it is not run.
     fn take(&mut self) -> Result<(), String> {
         let Some(most) = self.most else { return Ok(()) };
         let calls = if most == 1 { "1 call".to_owned() } else { format!("{most} calls") };
         if let Some(all) = self.too_many {
-            return Err(format!("a reply may have {calls}, this one has {all}: none was carried out"));
+            return Err(format!("a reply may have {calls}, this one has {all}: none was run"));
         }
-        let so_far = self.call.carried_out.get();
+        let so_far = self.call.calls_run.get();
         if so_far == most {
-            return Err(format!("a reply may have {calls}: this one was not carried out"));
+            return Err(format!("a reply may have {calls}: this one was not run"));
         }
-        self.call.carried_out.set(so_far + 1);
+        self.call.calls_run.set(so_far + 1);
         Ok(())
     }
 }
 
 impl Job {
-    /// The name of the tool, for the lane of the call.
+    /// The name of the tool, for the branch of the call.
     fn tool(&self) -> Rc<str> {
         match self {
             Self::Refused(answer) => answer.record.name.as_str().into(),
@@ -257,7 +260,7 @@ impl Job {
             Self::Refused(answer) => return Ok(answer),
             Self::Ready { ready, call_id } => (ready, call_id),
         };
-        let Carried { output, reward, retries, cached } = ready.carry_out(&lua, &call, host).await?;
+        let CallResult { output, reward, retries, cached } = ready.run(&lua, &call, host).await?;
         let (tool, arguments) = (ready.tool, ready.arguments);
         let Output { text, ok, seconds, .. } = output;
         let (most, usual) = {
@@ -281,9 +284,9 @@ impl Job {
     }
 }
 
-/// A result of at most `most` tokens, and how many are left out.
+/// A result truncated to `most` tokens, and the number of omitted tokens.
 fn cut_to_tokens(renderer: &Renderer, text: String, most: usize) -> Result<String, Error> {
-    // A token has a byte or more.
+    // A token has at least one byte.
     if text.len() <= most {
         return Ok(text);
     }
@@ -293,7 +296,7 @@ fn cut_to_tokens(renderer: &Renderer, text: String, most: usize) -> Result<Strin
         return Ok(text);
     }
     let shown = tokenizer.decode(&ids[..most], false);
-    // A character may be more than one token.
+    // A character may span several tokens.
     let shown = shown.trim_end_matches(char::REPLACEMENT_CHARACTER);
     Ok(format!("{shown}\n… ({} more tokens)", ids.len() - most))
 }

@@ -1,5 +1,5 @@
-//! `r1.context(messages)`: what to show of a conversation. The policies themselves are in `lua/context.lua` and
-//! `lua/compaction.lua`; here is the counting of tokens.
+//! `r1.context(messages)`: context policies. They are in `lua/context.lua` and
+//! `lua/compaction.lua`; this file counts tokens.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::script::runtime::host::Host;
 use crate::script::runtime::messages;
 use crate::text::Renderer;
 
-/// Upper bound of what a chat template adds around one message, and around all.
+/// Upper bound of the text that a chat template adds around one message, and around all.
 const TEMPLATE_BYTES: usize = 64;
 
 /// Name of the registry entry that holds the metatable of contexts.
@@ -23,7 +23,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let messages = messages::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
         let renderer = renderer(lua, &own)?;
         let tools = own.schemas();
-        // No token is shorter than a byte, so most prompts fit without being counted.
+        // A token has at least one byte, so most prompts fit without being counted.
         let bytes: usize = messages.iter().map(|message| message.content.text().len() + TEMPLATE_BYTES).sum();
         let tool_bytes: usize = tools.iter().map(|tool| tool.to_string().len()).sum::<usize>() * 2;
         let reasoning: usize = messages.iter().filter_map(|m| m.reasoning_content.as_ref()).map(String::len).sum();
@@ -56,8 +56,8 @@ fn renderer(lua: &Lua, host: &Host) -> mlua::Result<Arc<Renderer>> {
     host.renderer().ok_or_else(missing)
 }
 
-/// The messages of a context that a script returned, and whether its budget could not be reached with all dropped that may
-/// be; `None` if the table is something else.
+/// The messages of a context that a script returned, and whether its budget was exceeded after all
+/// droppable messages were dropped; `None` for other tables.
 pub(crate) fn messages_of(lua: &Lua, table: &Table) -> mlua::Result<Option<(Table, bool)>> {
     let Some(meta) = table.metatable() else { return Ok(None) };
     if meta != lua.named_registry_value::<Table>(META)? {

@@ -1,4 +1,4 @@
-//! `r1.data.jsonl`, `csv`, `parquet`, `hf` and `generate`: where tasks come from.
+//! `r1.data.jsonl`, `csv`, `parquet`, `hf` and `generate`: datasets of tasks.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{Odd, to_json};
 use crate::script::settings;
 
-/// A dataset of a recipe: its settings, and the function that makes its rows if it has one.
+/// A dataset of a recipe: its settings, and its row function, if any.
 #[derive(Clone)]
 pub(crate) struct Dataset {
     pub(crate) settings: Json,
@@ -24,7 +24,7 @@ impl UserData for Dataset {
         // `r1.data.hf "org/name" { split = "test" }`
         methods.add_meta_method(MetaMethod::Call, |lua, this, options: Value| {
             let Some(id) = this.settings.get("hf").and_then(Json::as_str) else {
-                return Err(fail(lua, "r1.data", "only r1.data.hf takes options behind its name"));
+                return Err(fail(lua, "r1.data", "only r1.data.hf takes options after its name"));
             };
             hf(lua, &Value::String(lua.create_string(id)?), &options)
         });
@@ -47,7 +47,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("data", data)
 }
 
-/// `r1.data.jsonl "path"` or `r1.data.jsonl { path =, columns = { mine = "theirs" } }`, and the same for other formats.
+/// `r1.data.jsonl "path"` or `r1.data.jsonl { path =, columns = { mine = "theirs" } }`, and the
+/// same for other formats.
 fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Value) -> mlua::Result<Dataset> {
     let mut settings = if let Value::String(path) = value {
         Map::from_iter([("path".to_owned(), Json::String(path.to_string_lossy()))])
@@ -63,7 +64,9 @@ fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Val
             return Err(fail(
                 lua,
                 function,
-                format!("{path} says by its name that it is something else; a plain path reads it"),
+                format!(
+                    "the extension of {path} is that of another format; a plain path selects the format by extension"
+                ),
             ));
         }
         None => {
@@ -92,7 +95,7 @@ fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<Dataset> {
     Ok(Dataset { settings, row: None })
 }
 
-/// `r1.data.generate { count =, seed =, row = function(index) … end }`; `index` counts from 1.
+/// `r1.data.generate { count =, seed =, row = function(index) … end }`; `index` starts at 1.
 fn generate(lua: &Lua, value: &Value) -> mlua::Result<Dataset> {
     const NAME: &str = "r1.data.generate";
     let fields = Fields::new(lua, NAME, value, &["count", "seed", "row", "name", "weight", "env"])?;
@@ -106,8 +109,8 @@ fn generate(lua: &Lua, value: &Value) -> mlua::Result<Dataset> {
     Ok(Dataset { settings, row: Some(row) })
 }
 
-/// `data.train` or `data.eval`: a dataset, or several by name with the functions that make their rows. The name of one that
-/// stands alone is empty.
+/// `data.train` or `data.eval`: one dataset, or several by name, with their row functions. A single
+/// unnamed dataset has an empty name.
 pub(crate) fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<String, Function>)> {
     const NAME: &str = "r1.recipe";
     let at = format!("data.{name}");

@@ -1,7 +1,8 @@
-//! A model behind an OpenAI-compatible server, for `r1.generate` and `:summarize`: `model = { url =, name =, key = }`.
+//! A model behind an OpenAI-compatible server, for `r1.generate` and `:summarize`: `model = { url
+//! =, name =, key = }`.
 //!
-//! The host must be declared (`needs = { "http:HOST" }`), and so must the variable of the key (`"env:NAME"`). The record has
-//! the question and the answer, never the key.
+//! The host must be declared (`needs = { "http:HOST" }`), and so must the variable of the key
+//! (`"env:NAME"`). The record contains the request and the response, never the key.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -21,21 +22,22 @@ use crate::tools::{HttpError, HttpRequest, HttpResponse, Reach, http, is_private
 
 const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];
 
-/// Seconds for one answer, unless said.
+/// Default timeout of one request.
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// Further attempts, unless said; the first wait, and the longest that a server may ask for.
+/// Default number of retries; the first wait, and the longest wait that a server may request.
 const RETRIES: u32 = 3;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-/// Bytes of an answer.
+/// Maximum bytes of a response.
 const MOST_BYTES: usize = 16 << 20;
-/// The names of the limit on a reply: that of most servers, and that of OpenAI's reasoning models.
+/// Names of the limit on response tokens: that of most servers, and that of OpenAI's reasoning
+/// models.
 const MAX_TOKENS: &str = "max_tokens";
 const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
 
-/// Where a model is, and how patiently it is asked.
+/// A model server with its timeout and retries.
 pub(super) struct Endpoint {
-    /// Of `/chat/completions`.
+    /// URL of `/chat/completions`.
     url: String,
     name: String,
     headers: Named,
@@ -99,7 +101,7 @@ impl Endpoint {
     /// leads to an address that is not public gives `error` and `undeclared`.
     ///
     /// # Errors
-    /// [`Kind::Env`] when no text comes: the trajectory fails, and is not scored.
+    /// [`Kind::Env`] if there is no text: the trajectory fails and is not scored.
     pub(super) async fn complete(
         self,
         function: &str,
@@ -132,7 +134,7 @@ impl Endpoint {
                 Err(HttpError::NotPublic(why)) => return Ok(json!({ "error": secrets.mask(why), "undeclared": true })),
                 Ok(answer) if answer.status == 200 => {
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
-                    return told(&text).map_err(failed);
+                    return parse_response(&text).map_err(failed);
                 }
                 Ok(answer) => {
                     let (status, wait) = (answer.status, wait_of(&answer));
@@ -158,7 +160,7 @@ impl Endpoint {
                 Err(HttpError::Failed(why)) => (secrets.mask(why), None),
             };
             if attempt == self.retries {
-                let again = if attempt == 0 { String::new() } else { format!(" (asked {} times)", attempt + 1) };
+                let again = if attempt == 0 { String::new() } else { format!(" (after {} attempts)", attempt + 1) };
                 return Err(failed(format!("{why}{again}")));
             }
             tokio::time::sleep(wait.unwrap_or(FIRST_WAIT * 2_u32.pow(attempt.min(6)))).await;
@@ -205,10 +207,10 @@ fn wait_of(answer: &HttpResponse) -> Option<Duration> {
     Duration::try_from_secs_f64(value.trim().parse().ok()?).ok().map(|wait| wait.min(LONGEST_WAIT))
 }
 
-/// The text of an answer, as `r1.generate` records it.
-fn told(body: &str) -> std::result::Result<Json, String> {
+/// The text of a response, as `r1.generate` records it.
+fn parse_response(body: &str) -> std::result::Result<Json, String> {
     let unreadable = |why: &str| format!("the answer {why}: {}", clip(body.trim(), 300));
-    let answer: Json = serde_json::from_str(body).map_err(|_| unreadable("is no JSON"))?;
+    let answer: Json = serde_json::from_str(body).map_err(|_| unreadable("is not JSON"))?;
     let choice = &answer["choices"][0];
     let text = choice["message"]["content"].as_str().ok_or_else(|| unreadable("has no text"))?;
     let reason = match choice["finish_reason"].as_str() {

@@ -41,7 +41,7 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
             }
             Some(name)
         }
-        Value::Function(_) => return Err(fields.astray("format")),
+        Value::Function(_) => return Err(fields.misplaced_function("format")),
         other => {
             let handle = other.as_userdata().and_then(|data| data.borrow::<FormatHandle>().ok());
             let handle = handle.ok_or_else(|| fields.refuse("format", "a name, or what r1.format gives", &other))?;
@@ -67,11 +67,11 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     Ok(Env { settings, tools, reset, step, flow, context, reward })
 }
 
-/// The refusal of a function that a flow leaves nothing to do for.
+/// The error for a function that a flow replaces.
 pub(super) fn beside_flow(name: &str) -> Error {
     let does = match name {
-        "context" => "a flow decides what the policy sees: it hands the messages to policy:generate",
-        _ => "a flow takes their place: it drives its own loop over policy:generate",
+        "context" => "a flow chooses the prompt itself: it passes the messages to policy:generate",
+        _ => "a flow replaces them: it runs its own loop over policy:generate",
     };
     let hint = format!("{does}; leave out `{name}`, or `flow` (docs/environments.md)");
     Error::new(Kind::Script, format!("`flow` and `{name}` are both set")).hint(hint)

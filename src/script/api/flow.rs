@@ -1,4 +1,4 @@
-//! `r1.clock`, `r1.sleep`, `r1.join`: time, and things that happen beside each other.
+//! `r1.clock`, `r1.sleep`, `r1.join`: time and concurrency.
 
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +28,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "sleep",
         lua.create_async_function(move |lua, length: Value| {
             let call = own.current();
-            // No time at all is a length too.
+            // A length of 0 is allowed.
             let zero = matches!(length, Value::Integer(0));
             let length = if zero { Some(Duration::ZERO) } else { Duration::read(&length) }
                 .ok_or_else(|| fail(&lua, "r1.sleep", format!("takes {}, got {}", Duration::wanted(), kind(&length))));
@@ -54,7 +54,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     .collect::<Vec<_>>()
             });
             async move {
-                // All of them come to their end: which error is raised must not depend on time.
+                // All jobs run to their end: which error is raised must not depend on time.
                 let answers = join_all(jobs?).await;
                 answers.into_iter().collect::<mlua::Result<MultiValue>>()
             }

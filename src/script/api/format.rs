@@ -1,4 +1,5 @@
-//! `r1.format { … }`: a tool-call format that the recipe defines, and what its functions must return.
+//! `r1.format { … }`: a tool-call format defined by the recipe, and validation of its functions'
+//! results.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -20,14 +21,14 @@ use crate::text::{AUTO, Format, OwnFormat, OwnOptions};
 
 const NAME: &str = "r1.format";
 const FIELDS: [&str; 9] = ["name", "parse", "write", "result", "schema", "starts", "stop", "same_turn", "thinking"];
-/// What a format is called that has no `name`.
+/// The name of a format without `name`.
 const UNNAMED: &str = "custom";
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
     let make = move |lua: &Lua, value: Value| {
         let format = Rc::new(format(lua, &value)?);
-        // What a function makes later belongs to no recipe.
+        // A format made later, by a function, belongs to no recipe.
         if host.current().entry == Entry::Load {
             let mut known = host.formats.borrow_mut();
             if known.iter().any(|known| known.options.name == format.options.name) {
@@ -66,14 +67,14 @@ fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
         writes: fields.function("write")?.is_some(),
     };
     if options.same_turn && options.stop.is_empty() {
-        let why = "`same_turn` needs `stop`: a reply waits for results where it ended with one of these strings";
+        let why = "`same_turn` needs `stop`: the strings after which a response waits for tool results";
         return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("same_turn")));
     }
     let (write, result, schema) = (fields.function("write")?, fields.function("result")?, fields.function("schema")?);
     Ok(RecipeFormat { options, parse, write, result, schema })
 }
 
-/// A list of texts that are not empty.
+/// A list of non-empty texts.
 fn texts(fields: &Fields<'_>, name: &str) -> mlua::Result<Vec<String>> {
     let value = fields.get(name)?;
     let refused = || fields.refuse(name, "a list of texts that are not empty", &value);
@@ -92,11 +93,11 @@ fn texts(fields: &Fields<'_>, name: &str) -> mlua::Result<Vec<String>> {
     if list.pairs::<Value, Value>().count() == found.len() { Ok(found) } else { Err(refused()) }
 }
 
-/// A format where it can be called: in the virtual machine that has its functions.
+/// A format that can be called: in the virtual machine of its functions.
 pub(crate) struct Callable<'a> {
     pub(crate) format: &'a RecipeFormat,
     pub(crate) lua: &'a Lua,
-    /// The machine, where the call has limits of its own; without it those of the running call hold.
+    /// The machine, if the call has its own limits; `None` for the limits of the running call.
     pub(crate) vm: Option<&'a Vm>,
 }
 
@@ -148,7 +149,8 @@ impl OwnFormat for Callable<'_> {
 
     fn write(&self, calls: &[ToolCall]) -> Result<String> {
         let Some(write) = &self.format.write else {
-            let why = format!("the format `{}` has no `write`: calls can't be made text", self.format.options.name);
+            let why =
+                format!("the format `{}` has no `write`: calls can't be written as text", self.format.options.name);
             return Err(at_definition(&self.format.parse, why)
                 .hint("add write = function(calls) … end, or give messages whose text has their calls"));
         };
@@ -246,7 +248,9 @@ fn calls(first: &Value, second: &Value) -> Result<Vec<Result<ToolCall, String>>,
     let list = match (first, second) {
         (Value::Nil, Value::Nil) => return Ok(Vec::new()),
         (Value::Nil, Value::String(why)) => return Ok(vec![Err(why.to_string_lossy())]),
-        (Value::Nil, other) => return Err(format!("nil and {}; behind nil stands what is wrong, a text", kind(other))),
+        (Value::Nil, other) => {
+            return Err(format!("nil and {}; the second value must be an error message", kind(other)));
+        }
         (Value::Table(list), _) => list,
         (other, _) => return Err(format!("{}; {WANTED}", kind(other))),
     };
@@ -270,7 +274,7 @@ fn calls(first: &Value, second: &Value) -> Result<Vec<Result<ToolCall, String>>,
     (1..=list.raw_len()).map(|index| one(&list.raw_get(index).map_err(lua_error)?, index)).collect()
 }
 
-/// Fields of a call that `parse` returns.
+/// Fields of a call returned by `parse`.
 const CALL: [&str; 4] = ["name", "arguments", "id", "error"];
 
 fn one(item: &Value, index: usize) -> Result<Result<ToolCall, String>, String> {

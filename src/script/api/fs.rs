@@ -1,5 +1,5 @@
-//! `r1.fs`: files below the directories that a recipe declares. What is read is recorded, or its checksum where it is
-//! long.
+//! `r1.fs`: files below the directories that a recipe declares. The content that is read is
+//! recorded, or its checksum if it is long.
 
 use std::fs;
 use std::path::Path;
@@ -15,9 +15,10 @@ use crate::script::runtime::convert::kind;
 use crate::script::runtime::grants::Refused;
 use crate::script::runtime::host::Host;
 
-/// Longest text that a record keeps; of longer ones it keeps the checksum, and a replay reads the file again.
+/// Maximum bytes of a text in the record; for longer ones it keeps the checksum, and a replay reads
+/// the file again.
 const KEPT: usize = 64 << 10;
-/// Largest file that is read.
+/// Maximum size of a file.
 const MOST: u64 = 256 << 20;
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
@@ -79,7 +80,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("fs", table)
 }
 
-/// Looks at a path that may be read; what the file system says is recorded.
+/// Reads file system data at a path and records the result.
 fn ask(
     lua: &Lua,
     host: &Host,
@@ -96,7 +97,7 @@ fn ask(
     host.current().ask_now(kind, json!({ "path": path }), live).map_err(raise)
 }
 
-/// Where a path leads; an expected failure inside, misuse outside.
+/// The real path; an expected failure inside, misuse outside.
 fn allowed(
     lua: &Lua,
     host: &Host,
@@ -104,7 +105,7 @@ fn allowed(
     path: &str,
     write: bool,
 ) -> mlua::Result<Result<std::path::PathBuf, String>> {
-    // A statement of its own: the grants are looked at again for the message.
+    // A statement of its own, since the message borrows the grants again.
     let found = host.grants.borrow().path(path, write);
     match found {
         Ok(real) => Ok(Ok(real)),
@@ -135,18 +136,19 @@ fn read(path: &Path) -> Result<Json, String> {
     }
 }
 
-/// A long file, which must still be what the record says.
+/// A long file, whose checksum must equal the recorded one.
 fn again(host: &Host, path: &str, sum: &str) -> Result<Vec<u8>> {
     let real = host.grants.borrow().path(path, false);
     let bytes = match real {
         Ok(real) => load(&real),
-        Err(_) => Err(format!("{path}: not to be read")),
+        Err(_) => Err(format!("{path}: reading is not allowed")),
     };
     let bytes = bytes.map_err(|why| Error::new(Kind::Env, format!("r1.fs.read: {why}")))?;
     if checksum(&bytes) == sum {
         return Ok(bytes);
     }
-    Err(Error::new(Kind::Env, format!("r1.fs.read: {path} is not what it was")).hint("the file has changed since"))
+    Err(Error::new(Kind::Env, format!("r1.fs.read: {path} differs from the recorded file"))
+        .hint("the file has changed since"))
 }
 
 fn checksum(bytes: &[u8]) -> String {
@@ -171,7 +173,7 @@ fn stat(path: &Path) -> Result<Json, String> {
     Ok(json!({ "kind": if facts.is_dir() { "directory" } else { "file" }, "size": facts.len() }))
 }
 
-/// True, or nil and why not. Directories above the file are made.
+/// True, or nil and the reason. Missing parent directories are created.
 fn write(
     lua: &Lua,
     host: &Host,

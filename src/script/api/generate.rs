@@ -1,4 +1,5 @@
-//! `r1.generate`: the policy, or a model by name, writes a text for the script: a summary, a judgement.
+//! `r1.generate`: the policy or a named model generates a text for the script, such as a summary or
+//! a judgement.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,25 +22,25 @@ use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, P
 
 const NAME: &str = "r1.generate";
 
-/// What is asked besides the prompt.
+/// Options other than the prompt.
 const OPTIONS: [&str; 8] = ["model", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "stop", "train"];
 
-/// Models by name that were opened for this virtual machine.
+/// Models by name that this virtual machine has opened.
 #[derive(Clone, Default)]
 pub(super) struct Opened(Rc<RefCell<BTreeMap<String, Json>>>);
 
 impl Opened {
-    /// The services that have models, and the number of the model called `name`, which is opened once.
+    /// The services, and the handle of the model `name`, which is opened once.
     pub(super) async fn get(&self, host: &Host, function: &str, name: &str) -> Result<(Arc<dyn Services>, Json)> {
         let Some(services) = host.services.clone().or_else(crate::script::runtime::services::shared) else {
-            return Err(Error::new(Kind::Script, format!("{function}: there are no models here; it names `{name}`")));
+            return Err(Error::new(Kind::Script, format!("{function}: the model `{name}` can't be opened here")));
         };
         let known = self.0.borrow().get(name).cloned();
         if let Some(model) = known {
             return Ok((services, model));
         }
         let model = services.call("model.open", json!({ "model": name, "options": {} })).await?;
-        // Two that waited for the same model hold one each; the later is used from here on.
+        // Two calls that waited for the same model hold one each; later calls use the last one.
         self.0.borrow_mut().insert(name.to_owned(), model.clone());
         Ok((services, model))
     }
@@ -87,12 +88,12 @@ struct Asked {
     model: Writer,
 }
 
-/// Who writes.
+/// The generating model.
 enum Writer {
     Policy,
     /// A model by name.
     Model(String),
-    /// One behind a server.
+    /// A model behind a server.
     Endpoint(Endpoint),
 }
 
@@ -138,7 +139,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         train,
     };
     if train && !matches!(model, Writer::Policy) {
-        return Err(fail(lua, NAME, "`train` is for what the policy writes; this names another model"));
+        return Err(fail(lua, NAME, "`train` is for text of the policy, and `model` is another model"));
     }
     let own =
         options.temperature.is_some() || options.top_k.is_some() || options.top_p.is_some() || options.min_p.is_some();
@@ -149,7 +150,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
     Ok(Asked { messages, options, model })
 }
 
-/// The question as the record keeps it.
+/// The request as recorded.
 fn request(messages: &[Message], options: &GenerateOptions, model: &Writer, seed: u64) -> Json {
     let mut request = json!({ "messages": messages, "train": options.train, "seed": seed });
     for (name, value) in [
@@ -175,18 +176,18 @@ fn request(messages: &[Message], options: &GenerateOptions, model: &Writer, seed
     request
 }
 
-/// Has the policy write. Of what is trained on, the record keeps the tokens.
+/// Generates with the policy. If the tokens are trained on, they are recorded.
 async fn write(call: &Call, messages: Vec<Message>, options: GenerateOptions, seed: u64) -> Result<Json> {
     let (reply, written) = oneshot::channel();
     let train = options.train;
     if !call.record.send(PolicyRequest::Generate(GenerateRequest { messages, options, seed, reply })) {
-        return Err(Error::new(Kind::Script, "r1.generate: there is no policy here to write")
+        return Err(Error::new(Kind::Script, "r1.generate: there is no policy here")
             .hint("name a model: r1.generate(prompt, { model = \"r1-nano\" })"));
     }
     let gone = || Error::new(Kind::Interrupted, "r1.generate: the policy stopped before it replied");
     let Written { prompt_ids, completion, text } = match written.await.map_err(|_| gone())? {
         Ok(written) => written,
-        // What the script may mend: a prompt that is too long.
+        // Errors that the script can fix: a prompt that is too long.
         Err(error) if error.kind == Kind::Env => return Ok(json!({ "error": error.message })),
         Err(error) => return Err(error),
     };
@@ -204,7 +205,7 @@ async fn write(call: &Call, messages: Vec<Message>, options: GenerateOptions, se
     Ok(told)
 }
 
-/// Has a model by name write; it is opened once.
+/// Generates with a model by name, which is opened once.
 async fn write_with(
     host: &Host,
     opened: &Opened,

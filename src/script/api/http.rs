@@ -1,4 +1,5 @@
-//! `r1.http`: requests to hosts that a recipe declares. Only the trajectory that asks waits; answers are recorded.
+//! `r1.http`: requests to hosts that a recipe declares. Only the calling trajectory waits;
+//! responses are recorded.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use crate::script::runtime::convert::{Odd, kind, to_json};
 use crate::script::runtime::host::{Call, Host, place};
 use crate::tools::{HttpError, HttpRequest, METHODS, Reach, http, is_private_host, url_target, url_with_query};
 
-/// Bytes of an answer unless said, and the most that can be said.
+/// Default and maximum bytes of a response.
 const BYTES: usize = 1 << 20;
 const MOST_BYTES: usize = 64 << 20;
-/// Seconds, unless said.
+/// Default timeout in seconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 const OPTIONS: [&str; 6] = ["headers", "query", "body", "json", "timeout", "max_bytes"];
@@ -54,17 +55,17 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("http", table)
 }
 
-/// A request that may be made.
+/// A request that is allowed.
 struct Asked {
     function: &'static str,
     host: Rc<Host>,
     call: Rc<Call>,
     request: Asking,
-    /// The line that asks.
+    /// The line of the call.
     place: Option<String>,
 }
 
-/// What is asked, secrets not filled in.
+/// A request whose secrets are not filled in.
 struct Asking {
     method: &'static str,
     url: String,
@@ -76,7 +77,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// The address with its query, of which `value` gives the texts.
+    /// The URL with its query, with the texts that `value` returns.
     fn address<E>(&self, mut value: impl FnMut(&Text) -> Result<String, E>) -> Result<String, E> {
         let base = self.url.clone();
         self.query.iter().try_fold(base, |url, (name, text)| Ok(url_with_query(&url, name, &value(text)?)))
@@ -198,7 +199,7 @@ impl Asked {
         Ok(())
     }
 
-    /// The question as the record keeps it: what is secret is not in it.
+    /// The request as recorded, without secrets.
     fn shown(&self) -> Json {
         let secret = |name: &str| {
             let name = name.to_lowercase();
@@ -218,7 +219,7 @@ impl Asked {
         json!({ "method": self.request.method, "url": url, "headers": headers, "body": body })
     }
 
-    /// The answer as a table, or nil and why there is none.
+    /// The response as a table, or nil and the reason.
     async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
         let shown = self.shown();
         let Self { function, host, call, request, place } = self;

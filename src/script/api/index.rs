@@ -1,4 +1,5 @@
-//! `r1.text.index`: an index of texts that answers many queries. That of a resource is made once per process.
+//! `r1.text.index`: an index of texts for many queries. The index of a resource is built once per
+//! process.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -15,10 +16,11 @@ use crate::script::runtime::rank::{Index, Weights};
 
 const NAME: &str = "r1.text.index";
 
-/// Texts that a search gives unless it says how many.
+/// Default number of results of a search.
 const MOST: usize = 10;
 
-/// Bytes of the indexes that a virtual machine has made of lists; the allocator of Lua does not see them.
+/// Bytes of the indexes that a virtual machine has built of lists; Lua's allocator does not count
+/// them.
 #[derive(Clone, Default)]
 struct Held(Rc<Cell<usize>>);
 
@@ -70,7 +72,7 @@ fn of_list(lua: &Lua, list: &Table, weights: Weights) -> mlua::Result<IndexOf> {
         in_time(lua)?;
         index.add(&text(lua, NAME, &format!("texts[{place}]"), &list.raw_get(place)?)?);
         if held.0.get() + index.bytes() > most {
-            // Indexes that nobody holds any more.
+            // The collection frees unused indexes.
             lua.gc_collect()?;
             if held.0.get() + index.bytes() > most {
                 let why = format!("the indexes take more memory than limits.memory = {} MiB", most >> 20);
@@ -86,7 +88,7 @@ fn of_list(lua: &Lua, list: &Table, weights: Weights) -> mlua::Result<IndexOf> {
 
 struct IndexOf {
     index: Arc<Index>,
-    /// Of an index that belongs to the virtual machine: what it takes.
+    /// For an index owned by the virtual machine: its size.
     held: Option<(Held, usize)>,
 }
 
@@ -109,7 +111,7 @@ impl UserData for IndexOf {
     }
 }
 
-/// Places of texts, counted from 0, and scores as `{ { index =, score = }, … }`.
+/// Indexes of texts (from 0) and scores as `{ { index =, score = }, … }`.
 pub(super) fn found(lua: &Lua, places: Vec<(usize, f64)>) -> mlua::Result<Table> {
     let list = lua.create_table_with_capacity(places.len(), 0)?;
     for (place, score) in places {

@@ -15,7 +15,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             Ok(json.to_string())
         })?,
     )?;
-    // Text that is no JSON is an expected failure: nil and the reason.
+    // Text that is not JSON is an expected failure: nil and the reason.
     json.raw_set(
         "decode",
         lua.create_function(|lua, value: Value| {

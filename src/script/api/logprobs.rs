@@ -1,4 +1,5 @@
-//! `r1.logprobs`: how likely a text is, under the policy, the reference policy or a model by name.
+//! `r1.logprobs`: log-probabilities of a text under the policy, the reference policy or a model by
+//! name.
 
 use std::rc::Rc;
 
@@ -17,7 +18,7 @@ use crate::script::runtime::policy_request::{LogprobsRequest, PolicyRequest};
 
 const NAME: &str = "r1.logprobs";
 
-/// What is scored, and by which model.
+/// The text to score, and the model.
 struct Asked {
     messages: Vec<Message>,
     text: String,
@@ -45,7 +46,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                     }
                 };
                 match found {
-                    // What the script may mend: a text that is too long.
+                    // Errors that the script can fix: a text that is too long.
                     Err(error) if error.kind == Kind::Env => Ok(json!({ "error": error.message })),
                     found => found,
                 }
@@ -73,7 +74,7 @@ fn read(lua: &Lua, options: &Value) -> mlua::Result<Asked> {
         other => return Err(fields.refuse("prompt", "messages or text", &other)),
     };
     let Some(text) = fields.text("text")? else {
-        return Err(fail(lua, NAME, "there is no `text`, whose log-probabilities are asked for"));
+        return Err(fail(lua, NAME, "needs `text`, the text to score"));
     };
     let temperature = match fields.get("temperature")? {
         Value::Nil => 1.0,
@@ -85,7 +86,7 @@ fn read(lua: &Lua, options: &Value) -> mlua::Result<Asked> {
     Ok(Asked { messages, text, model, temperature })
 }
 
-/// Has the driver of the trajectory score the text.
+/// Scores the text with the policy or the reference policy.
 async fn score(call: &Call, messages: Vec<Message>, text: String, temperature: f64, reference: bool) -> Result<Json> {
     let (reply, scored) = oneshot::channel();
     if !call.record.send(PolicyRequest::Logprobs(LogprobsRequest { messages, text, temperature, reference, reply })) {

@@ -1,5 +1,6 @@
-//! A policy loss written in Lua: the function is called once with a batch whose tensors are expressions, and what it computes
-//! with them is kept as a [`LossGraph`]. No tensor comes here, and no Lua runs while a policy is trained.
+//! A policy loss written in Lua: the function is called once with a batch whose tensors are
+//! expressions, and its computation is kept as a [`LossGraph`]. It sees no tensor values, and no
+//! Lua runs during training.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -17,7 +18,7 @@ use crate::script::runtime::place::definition;
 
 const NAME: &str = "loss";
 
-/// Most values that a loss logs.
+/// Maximum number of values that a loss logs.
 const MOST_LOGGED: usize = 64;
 
 type Shared = Rc<RefCell<LossGraph>>;
@@ -27,19 +28,19 @@ pub(crate) struct Trace {
     graph: Shared,
     options: Json,
     read: Rc<RefCell<BTreeSet<String>>>,
-    /// What the function is called with.
+    /// Arguments of the function.
     pub(crate) arguments: (AnyUserData, Table),
 }
 
 impl Trace {
-    /// The batch and the options that a loss is called with.
+    /// The batch and the options of a loss.
     pub(crate) fn new(lua: &Lua, options: &Json) -> mlua::Result<Self> {
         let (graph, read) = (Shared::default(), Rc::<RefCell<BTreeSet<String>>>::default());
         let values = match from_answer(lua, options)? {
             Value::Table(values) => values,
             _ => lua.create_table()?,
         };
-        // Options that the function never reads are mistakes, so reading is noted.
+        // Unread options are mistakes, so every read is noted.
         let (table, meta, noted) = (lua.create_table()?, lua.create_table()?, read.clone());
         let index = move |_: &Lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
             if let Value::String(name) = &name {
@@ -55,10 +56,11 @@ impl Trace {
         Ok(Self { graph, options: options.clone(), read, arguments: (batch, table) })
     }
 
-    /// The graph, from what the function returned.
+    /// The graph of the function's result.
     ///
     /// # Errors
-    /// [`Kind::Script`] at the function: it returned no loss, or one without a gradient; an option that it does not read.
+    /// [`Kind::Script`] at the function: it returned no loss, or one without a gradient, or does
+    /// not read an option.
     pub(crate) fn finish(self, function: &Function, returned: &Value) -> Result<LossGraph, Error> {
         let here = definition(function).unwrap_or_default();
         let refuse = |message: String, hint: &str| {
@@ -94,7 +96,7 @@ impl Trace {
     }
 }
 
-/// Traces a function that a program holds.
+/// Traces a function of a program.
 pub(crate) fn trace(lua: &Lua, function: &Function, options: &Json) -> mlua::Result<LossGraph> {
     let trace = Trace::new(lua, options)?;
     let returned = function.call::<Value>(trace.arguments.clone())?;
@@ -123,7 +125,7 @@ fn operand(lua: &Lua, graph: &Shared, what: &str, value: &Value) -> mlua::Result
             if Rc::ptr_eq(&own.graph, graph) {
                 return Ok(Operand::Node(own.node));
             }
-            Err(fail(lua, NAME, format!("`{what}` is given a tensor of another batch")))
+            Err(fail(lua, NAME, format!("`{what}` got a tensor of another batch")))
         }
         other => Err(fail(lua, NAME, format!("`{what}` takes numbers and tensors of the batch, got {}", kind(other)))),
     }
@@ -138,7 +140,7 @@ fn number(lua: &Lua, what: &str, value: &Value) -> mlua::Result<Option<f64>> {
     }
 }
 
-/// A unit by name; `usual` where none is given.
+/// A unit by name; the default is `usual`.
 fn over(lua: &Lua, what: &str, value: &Value, usual: Option<Over>) -> mlua::Result<Over> {
     let names = Over::ALL.map(Over::name);
     let named = |name: &str| Over::ALL.into_iter().find(|over| over.name() == name);
@@ -262,7 +264,7 @@ impl UserData for Expression {
     }
 }
 
-/// The graph of whichever operand is an expression.
+/// The graph of the operand that is an expression.
 fn graph_of(lua: &Lua, what: &str, operands: [&Value; 2]) -> mlua::Result<Shared> {
     for value in operands {
         if let Value::UserData(data) = value
@@ -271,10 +273,10 @@ fn graph_of(lua: &Lua, what: &str, operands: [&Value; 2]) -> mlua::Result<Shared
             return Ok(data.borrow::<Expression>()?.graph.clone());
         }
     }
-    Err(fail(lua, NAME, format!("`{what}` is given no tensor")))
+    Err(fail(lua, NAME, format!("`{what}` needs a tensor")))
 }
 
-/// The batch: its tensors by name, and what goes over the mini-batch.
+/// The batch: its tensors by name, and reductions over the mini-batch.
 struct Batch(Shared);
 
 impl UserData for Batch {
@@ -338,9 +340,7 @@ impl UserData for Batch {
             let error = misuse(lua, format!("{NAME}: the batch has no tensor `{name}`"));
             let functions = ["token_mean", "seq_mean", "aggregate", "sum", "count", "where", "log"];
             Err(raise(error.hint(match name.as_str() {
-                "mask" => {
-                    "there is none: every token of the batch was sampled, and the others never get here".to_owned()
-                }
+                "mask" => "there is none: the batch contains only sampled tokens".to_owned(),
                 _ => suggest(&name, Input::ALL.map(Input::name).into_iter().chain(functions).collect::<Vec<_>>()),
             })))
         });

@@ -5,7 +5,6 @@ pub(crate) mod args;
 mod argument;
 mod astray;
 mod call;
-mod carry;
 pub(crate) mod context;
 pub(crate) mod data;
 mod endpoint;
@@ -20,6 +19,7 @@ mod index;
 mod json;
 mod logprobs;
 pub(crate) mod loss;
+mod misplaced;
 mod model;
 pub(crate) mod policy;
 mod process;
@@ -28,6 +28,7 @@ mod re;
 pub(crate) mod recipe;
 mod resource;
 mod rl;
+mod run_call;
 mod search;
 pub(crate) mod secret;
 pub(crate) mod store;
@@ -59,12 +60,12 @@ use crate::text::Renderer;
 pub(crate) fn vm(limits: Limits, sources: Sources, renderer: Option<Arc<Renderer>>) -> Result<Vm> {
     Vm::new(limits, sources, Host::new(renderer), |lua, environment, host, loader| {
         install(lua, environment, host, loader)?;
-        // A program that is loaded for its recipe may read its arguments.
+        // A program loaded for its recipe may read its arguments.
         environment.raw_set("arg", lua.create_table()?)
     })
 }
 
-/// A virtual machine for a program: with files, standard input and output, and its `arguments`.
+/// A virtual machine for a program: with files, standard input and output, and `arguments`.
 pub(crate) fn program_vm(limits: Limits, sources: Sources, host: Rc<Host>, arguments: &[String]) -> Result<Vm> {
     Vm::new(limits, sources, host, |lua, environment, host, loader| {
         install(lua, environment, host, loader)?;
@@ -72,7 +73,7 @@ pub(crate) fn program_vm(limits: Limits, sources: Sources, host: Rc<Host>, argum
     })
 }
 
-/// Builds `r1` into the environment.
+/// Adds `r1` to the environment.
 fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<Loader>>) -> mlua::Result<()> {
     let r1 = lua.create_table()?;
     r1.raw_set("version", env!("CARGO_PKG_VERSION"))?;
@@ -119,7 +120,7 @@ fn messages(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     functions.for_each(|name: String, function: Value| r1.raw_set(name, function))
 }
 
-/// Makes a namespace read-only; asking for a name it does not have is an error with the nearest ones.
+/// Makes a namespace read-only; access to an unknown name is an error with the nearest names.
 pub(crate) fn seal(lua: &Lua, name: &'static str, table: &Table) -> mlua::Result<()> {
     let mut names = Vec::new();
     table.for_each(|name: String, _: Value| {

@@ -1,4 +1,5 @@
-//! `r1.model(dir_or_id, options)`: a model by hand. The tensors stay with the host's [`Services`].
+//! `r1.model(dir_or_id, options)`: direct use of a model. Its tensors stay with the host's
+//! [`Services`].
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -44,10 +45,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("model", open)
 }
 
-/// Where an open model keeps what belongs to the host.
+/// The field of an open model with the host's handle.
 const HANDLE: &str = "handle";
 
-/// Asks the services; what they refuse is raised at the caller's line.
+/// Calls the services; their errors are raised at the caller's line.
 pub(super) async fn ask(
     lua: &Lua,
     services: &Arc<dyn Services>,
@@ -61,7 +62,7 @@ pub(super) async fn ask(
     })
 }
 
-/// An open model; closed when Lua lets go of it.
+/// An open model; closed when Lua collects it.
 struct Model {
     services: Arc<dyn Services>,
     handle: Json,
@@ -75,13 +76,13 @@ impl Drop for Model {
     }
 }
 
-/// The number of an open model; `None` for anything else.
+/// The handle of an open model; `None` for other values.
 pub(super) fn handle(value: &Value) -> Option<Json> {
     let held: Option<AnyUserData> = value.as_table()?.raw_get(HANDLE).ok()?;
     held?.borrow::<Model>().ok().map(|model| model.handle.clone())
 }
 
-/// The model behind `self`.
+/// The model of `self`.
 fn parts(lua: &Lua, function: &str, this: &Value) -> mlua::Result<(Arc<dyn Services>, Json)> {
     let handle = match this {
         Value::Table(table) => table.raw_get::<Option<AnyUserData>>(HANDLE)?,
@@ -92,7 +93,7 @@ fn parts(lua: &Lua, function: &str, this: &Value) -> mlua::Result<(Arc<dyn Servi
     Ok((model.services.clone(), model.handle.clone()))
 }
 
-/// The methods. Made while the VM still has the globals that waiting functions are built from.
+/// The methods. Created while the VM still has the globals needed to build async functions.
 fn methods(lua: &Lua) -> mlua::Result<Table> {
     let methods = lua.create_table()?;
     methods.raw_set(
@@ -135,7 +136,7 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
     Ok(methods)
 }
 
-/// What `:generate` takes besides the prompt.
+/// Options of `:generate`.
 const SAMPLING: [&str; 14] = [
     "temperature",
     "top_k",
@@ -153,7 +154,7 @@ const SAMPLING: [&str; 14] = [
     "ignore_eos",
 ];
 
-/// The options of `:generate` as an object; `logit_bias` goes by ids, as numbers or as text, which only an object's names are.
+/// The options of `:generate` as an object; keys of `logit_bias` are ids, as numbers or text.
 fn asked(lua: &Lua, options: &Value) -> mlua::Result<Json> {
     const BIAS: &str = "logit_bias";
     if !matches!(options, Value::Table(_)) {
@@ -177,7 +178,7 @@ fn asked(lua: &Lua, options: &Value) -> mlua::Result<Json> {
                     other => return Err(fields.refuse(&format!("{BIAS}[{name}]"), "a number", &other)),
                 };
                 match bias.insert(name.clone(), by) {
-                    Some(_) => Err(fail(lua, "generate", format!("`{BIAS}` says two things of id {name}"))),
+                    Some(_) => Err(fail(lua, "generate", format!("`{BIAS}` has two values for id {name}"))),
                     None => Ok(()),
                 }
             })?;
@@ -188,7 +189,7 @@ fn asked(lua: &Lua, options: &Value) -> mlua::Result<Json> {
     Ok(Json::Object(object))
 }
 
-/// A table of known options as an object; nothing is an empty one.
+/// A table of known options as an object; nil is an empty one.
 fn plain(lua: &Lua, function: &'static str, options: &Value, known: &[&str]) -> mlua::Result<Json> {
     match options {
         Value::Nil => Ok(json!({})),

@@ -1,4 +1,4 @@
-//! `policy`, the second argument of a flow: replies of the policy, and rewards for them.
+//! `policy`, the second argument of a flow: responses of the policy, and rewards for them.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,26 +20,26 @@ use crate::script::runtime::origin::is_plain;
 const GENERATE: &str = "policy:generate";
 const REWARD: &str = "policy:reward";
 
-/// How to generate.
+/// Options of `policy:generate`.
 const OPTIONS: [&str; 3] = ["max_new_tokens", "stop", "tools"];
 
-/// Options of `r1.generate` that the policy's own replies can't have.
+/// Options of `r1.generate` that are not available here.
 const SAMPLING: [&str; 4] = ["temperature", "top_k", "top_p", "min_p"];
 
 const MEMBERS: [&str; 5] = ["generate", "reward", "state", "budget", "steps"];
 
-/// The policy, as a flow sees it.
+/// The policy as seen by a flow.
 pub(crate) struct Policy {
     pub(crate) channel: Rc<Channel>,
     pub(crate) host: Rc<Host>,
     pub(crate) state: Table,
-    /// Of all tools of the task.
+    /// Schemas of all tools of the task.
     pub(crate) schemas: Arc<[Json]>,
     pub(crate) budget: usize,
 }
 
-/// Keeps `policy:generate` for the flows of a virtual machine. Functions that wait are made before the globals that they are
-/// built with are taken away from scripts.
+/// Stores `policy:generate` for the flows of a virtual machine. Async functions must be created
+/// before the globals needed to build them are removed.
 pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
     let generate = lua.create_async_function(|lua, (policy, shown, options): (Value, Value, Value)| {
         let waiting = match policy.as_userdata().and_then(|data| data.borrow::<Policy>().ok()) {
@@ -86,21 +86,22 @@ impl UserData for Policy {
 }
 
 impl Policy {
-    /// Puts down what is asked for; the answer comes when the host resumes the flow.
+    /// Stores the request; the answer arrives when the host resumes the flow.
     fn ask(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<oneshot::Receiver<Answer>> {
         if self.channel.over.borrow().is_some() {
             return Err(over(&self.channel));
         }
         let call = self.host.current();
         if !matches!(call.entry, Entry::Reset | Entry::Step) {
-            return Err(fail(lua, GENERATE, "is for the flow that `policy` was given to"));
+            return Err(fail(lua, GENERATE, "can only be called by the flow that received this `policy`"));
         }
         if call.in_branch() {
-            let why = format!("{GENERATE}: replies of a flow follow each other; it is not for r1.join and tools");
+            let why =
+                format!("{GENERATE}: responses of a flow are sequential; it can't be called in r1.join or in a tool");
             return Err(fail_hint(
                 lua,
                 &why,
-                "call it one after another; r1.generate(messages, { train = true }) writes beside others",
+                "call it sequentially; r1.generate(messages, { train = true }) can run concurrently",
             ));
         }
         let wanted = self.wanted(lua, shown, options)?;
@@ -116,7 +117,7 @@ impl Policy {
         if let Value::Table(given) = options {
             for name in SAMPLING {
                 if !given.raw_get::<Value>(name)?.is_nil() {
-                    let why = format!("{GENERATE}: `{name}` is a setting of the whole run, as the loss needs it");
+                    let why = format!("{GENERATE}: `{name}` is a setting of the whole run, which the loss depends on");
                     return Err(fail_hint(lua, &why, format!("set sampling = {{ {name} = … }} in the recipe")));
                 }
             }
@@ -144,18 +145,18 @@ impl Policy {
         Ok(Wanted { observation, tools, max_new_tokens, stop: texts("stop")?.unwrap_or_default() })
     }
 
-    /// The schemas of some tools, in the environment's order.
+    /// The schemas of the named tools, in the environment's order.
     fn tools(&self, lua: &Lua, names: &[String]) -> mlua::Result<Arc<[Json]>> {
         let name_of = |schema: &Json| schema["function"]["name"].as_str().unwrap_or_default().to_owned();
         let known: Vec<String> = self.schemas.iter().map(name_of).collect();
         if let Some(name) = names.iter().find(|name| !known.contains(name)) {
-            let why = format!("{GENERATE}: `tools` names `{name}`, which is no tool of the environment");
+            let why = format!("{GENERATE}: `tools` names `{name}`, which is not a tool of the environment");
             return Err(fail_hint(lua, &why, suggest(name, known.iter().map(String::as_str))));
         }
         Ok(self.schemas.iter().filter(|schema| names.contains(&name_of(schema))).cloned().collect())
     }
 
-    /// Messages, a view of some, text or token ids, as a `context` function returns them.
+    /// Messages, a context, text or token ids, as a `context` function returns them.
     fn observation(&self, lua: &Lua, shown: &Value) -> mlua::Result<Observation> {
         const TAKES: &str = "takes messages, text or { token_ids = { … } }";
         let table = match shown {
@@ -172,7 +173,7 @@ impl Policy {
         }
         let list = context::messages_of(lua, table)?.map_or_else(|| table.clone(), |(list, _)| list);
         let shown = messages(&list, "messages").map_err(|why| fail(lua, GENERATE, why))?;
-        // The record shows the conversation as it is at the end.
+        // The record contains the conversation as it is at the end.
         self.state.raw_set("messages", list)?;
         Ok(Observation::Messages(shown))
     }
@@ -180,7 +181,7 @@ impl Policy {
     fn reward(&self, lua: &Lua, value: &Value, step: &Value) -> mlua::Result<()> {
         let steps = self.channel.steps.get();
         if steps == 0 {
-            return Err(fail(lua, REWARD, "nothing has been generated yet that a reward could be for"));
+            return Err(fail(lua, REWARD, "there is no response yet to reward"));
         }
         let number = match value {
             Value::Integer(_) | Value::Number(_) => convert::float(value).filter(|number| number.is_finite()),
@@ -210,7 +211,7 @@ fn fail_hint(lua: &Lua, why: &str, hint: impl Into<String>) -> mlua::Error {
     raise(misuse(lua, why).hint(hint))
 }
 
-/// A reply, as `step` gets it.
+/// A response, in the form passed to `step`.
 fn action(lua: &Lua, action: &Action) -> mlua::Result<Table> {
     let (text, ids, reason, calls) = messages::action(lua, action)?;
     let table = lua.create_table_with_capacity(0, 4)?;

@@ -1,4 +1,5 @@
-//! `r1.process.run`: programs of this machine in the sandbox. Only the trajectory that asks waits; answers are recorded.
+//! `r1.process.run`: runs programs of this machine in the sandbox. Only the calling trajectory
+//! waits; results are recorded.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use crate::script::runtime::host::{Call, Host};
 use crate::tools::{Program, run_program};
 
 const NAME: &str = "r1.process.run";
-/// Bytes kept of each output unless said, and the most that can be said.
+/// Default and maximum bytes kept of each output.
 const OUTPUT: usize = 64 << 10;
 const MOST_OUTPUT: i64 = 16 << 20;
 
@@ -36,7 +37,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("process", process)
 }
 
-/// Reads and checks what is to be run.
+/// Parses and validates the program to run.
 fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Result<(Program, Named)> {
     let none = Value::Table(lua.create_table()?);
     let known = ["input", "timeout", "memory", "disk", "output", "env"];
@@ -70,7 +71,7 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
         .iter()
         .find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.shown().contains('\0'))
     {
-        return Err(fail(lua, NAME, format!("`env` has the variable {name:?}, which no program can be given")));
+        return Err(fail(lua, NAME, format!("`env` has the variable {name:?}, which is not a valid name")));
     }
     let program = Program {
         argv,
@@ -85,7 +86,7 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
     Ok((program, variables))
 }
 
-/// What became of it as a table, or nil and why it was not started.
+/// The result as a table, or nil and why the program did not start.
 async fn run(lua: &Lua, call: &Call, mut program: Program, variables: Named) -> mlua::Result<(Value, Option<String>)> {
     let mut request = json!({
         "argv": program.argv, "input": json_of(&program.input), "timeout": program.timeout.as_secs_f64(),

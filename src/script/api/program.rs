@@ -1,4 +1,5 @@
-//! What programs (`r1 lua`) have and recipes have not: standard input and output, files to read, arguments, an exit code.
+//! Functions for programs (`r1 lua`) that recipes do not have: standard input and output, reading
+//! files, arguments, an exit code.
 
 use std::cell::RefCell;
 use std::io::{BufRead, Read};
@@ -16,7 +17,7 @@ use crate::script::runtime::log::LogLine;
 use crate::script::runtime::log::Stream;
 use crate::script::runtime::origin::is_plain;
 
-/// The code of a program that called `os.exit`.
+/// The exit code of a program that called `os.exit`.
 pub(crate) fn exit_code(error: &Error) -> Option<u8> {
     match error.subject.as_deref() {
         Some(Subject::Exit(code)) => Some(*code),
@@ -109,7 +110,7 @@ fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
 
 type OpenFile = Rc<RefCell<Option<std::io::BufReader<std::fs::File>>>>;
 
-/// A file that is being read: `:read(format)`, `:lines()`, `:close()`.
+/// An open file: `:read(format)`, `:lines()`, `:close()`.
 fn handle(lua: &Lua, file: &OpenFile) -> mlua::Result<Table> {
     let table = lua.create_table()?;
     let closed = |lua: &Lua| fail(lua, "file", "is closed");
@@ -141,8 +142,8 @@ fn handle(lua: &Lua, file: &OpenFile) -> mlua::Result<Table> {
     Ok(table)
 }
 
-/// Reads as Lua's `file:read`: `"a"` all, `"l"` a line, `"L"` a line with its end, `"n"` a line as a number, or so many
-/// bytes. Nil at the end.
+/// Reads like Lua's `file:read`: `"a"` all, `"l"` a line, `"L"` a line with its end, `"n"` a line
+/// as a number, or a number of bytes. Nil at the end.
 fn read(lua: &Lua, source: &mut dyn BufRead, format: Option<&Value>) -> mlua::Result<Value> {
     let bad = |error: std::io::Error| fail(lua, "read", error);
     let bytes = |bytes: &[u8]| lua.create_string(bytes).map(Value::String);

@@ -1,4 +1,5 @@
-//! `r1.re`: regular expressions whose cost is linear in the text (the `regex` crate), over bytes as Lua's strings are.
+//! `r1.re`: regular expressions with cost linear in the text (the `regex` crate), over the bytes of
+//! Lua strings.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -13,18 +14,18 @@ use crate::config::Limits;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
 
-/// Largest compiled pattern, bytes.
+/// Maximum bytes of a compiled pattern.
 const COMPILED: usize = 1 << 20;
-/// Longest pattern and longest text, bytes.
+/// Maximum bytes of a pattern and of a text.
 const PATTERN: usize = 16 << 10;
 const TEXT: usize = 16 << 20;
-/// Compiled patterns that are kept.
+/// Maximum number of cached patterns.
 const KEPT: usize = 64;
 
-/// What programs of compiled patterns may take, tried in this order: how much a pattern takes is not told otherwise.
+/// Size limits tried in this order: the crate does not report the size of a compiled pattern.
 const SIZES: [usize; 5] = [COMPILED >> 8, COMPILED >> 6, COMPILED >> 4, COMPILED >> 2, COMPILED];
 
-/// Patterns compiled before, the latest last.
+/// Cached patterns, the latest last.
 #[derive(Default)]
 struct Cache(RefCell<VecDeque<(Vec<u8>, Pattern)>>);
 
@@ -157,7 +158,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("re", re)
 }
 
-/// What the functions share.
+/// State shared by the functions.
 #[derive(Clone)]
 struct Asking {
     cache: Rc<Cache>,
@@ -165,7 +166,7 @@ struct Asking {
 }
 
 impl Asking {
-    /// A search of the text with the pattern that a function was given.
+    /// A search of a text with a pattern.
     fn of(&self, lua: &Lua, function: &'static str, text: &Value, pattern: &Value) -> mlua::Result<Search> {
         let Value::String(text) = text else {
             return Err(fail(lua, function, format!("`text` must be text, got {}", kind(text))));
@@ -185,7 +186,7 @@ fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
         Value::Nil => Ok(0),
         Value::Integer(from @ 1..) => Ok(*from as usize - 1),
         other => {
-            Err(fail(lua, function, format!("`from` must be a place in the text, 1 or more, got {}", kind(other))))
+            Err(fail(lua, function, format!("`from` must be a position in the text, 1 or more, got {}", kind(other))))
         }
     }
 }
@@ -194,7 +195,7 @@ fn at_most(lua: &Lua, function: &str, most: &Value) -> mlua::Result<usize> {
     Ok(count(lua, function, "most", most)?.unwrap_or(usize::MAX))
 }
 
-/// First and last place of the first match, and its groups, as `string.find` gives them.
+/// Start and end of the first match, and its groups, like `string.find`.
 fn find(lua: &Lua, mut search: Search, from: &Value) -> mlua::Result<MultiValue> {
     let Some(found) = search.at(lua, start(lua, "r1.re.find", from)?)? else {
         return Ok(MultiValue::from_iter([Value::Nil]));
@@ -207,7 +208,7 @@ fn find(lua: &Lua, mut search: Search, from: &Value) -> mlua::Result<MultiValue>
     Ok(MultiValue::from_iter(values))
 }
 
-/// The groups of a match, or all of it where there are none.
+/// The groups of a match, or the whole match if there are none.
 fn groups(lua: &Lua, search: &Search, found: &Match) -> mlua::Result<MultiValue> {
     let first = usize::from(found.len() > 1);
     (first..found.len())
@@ -240,7 +241,8 @@ fn table(lua: &Lua, search: &Search, found: &Match) -> mlua::Result<Table> {
 
 const REPLACE: &str = "r1.re.replace";
 
-/// With text (`$1`, `${name}`, `$$`) or a function of the match; gives the new text and how many were replaced.
+/// Replaces by a text (`$1`, `${name}`, `$$`) or a function of the match; returns the new text and
+/// the number of replacements.
 fn replace(lua: &Lua, mut search: Search, with: &Value, most: &Value) -> mlua::Result<(LuaString, usize)> {
     let (mut out, mut end, mut replaced) = (Vec::new(), 0, 0);
     search.each(lua, at_most(lua, REPLACE, most)?, |search, found| {
@@ -251,10 +253,10 @@ fn replace(lua: &Lua, mut search: Search, with: &Value, most: &Value) -> mlua::R
             Value::String(template) => expand(search, found, &template.as_bytes(), &mut out),
             Value::Function(function) => match function.call::<Value>(table(lua, search, found)?)? {
                 Value::String(new) => out.extend_from_slice(&new.as_bytes()),
-                // As in string.gsub: it stays.
+                // As in string.gsub, nil keeps the match.
                 Value::Nil | Value::Boolean(false) => out.extend_from_slice(&bytes[first..last]),
                 other => {
-                    let why = format!("the function gave {}; it must give text or nil", kind(&other));
+                    let why = format!("the function returned {}; it must return text or nil", kind(&other));
                     return Err(fail(lua, REPLACE, why));
                 }
             },
@@ -271,8 +273,8 @@ fn replace(lua: &Lua, mut search: Search, with: &Value, most: &Value) -> mlua::R
     Ok((lua.create_string(out)?, replaced))
 }
 
-/// Adds a template with the groups of a match in it: `$1`, `$name`, `${name}`, `$$`. A name reaches as far as letters,
-/// digits and `_` do; a group that does not exist is empty.
+/// Appends a template with the groups of a match: `$1`, `$name`, `${name}`, `$$`. A name consists
+/// of letters, digits and `_`; a missing group is empty.
 fn expand(search: &Search, found: &Match, template: &[u8], out: &mut Vec<u8>) {
     let bytes = search.text.as_bytes();
     let mut rest = template;

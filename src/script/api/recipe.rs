@@ -1,4 +1,4 @@
-//! `r1.recipe { … }`: what a script returns.
+//! `r1.recipe { … }`: the value that a recipe script returns.
 
 use std::collections::BTreeMap;
 
@@ -43,7 +43,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let mut envs = envs(lua, &fields)?;
     if let Some(flow) = fields.function("flow")? {
         if !envs.is_empty() {
-            let error = Error::new(Kind::Script, "`flow` stands beside `env` or `envs`");
+            let error = Error::new(Kind::Script, "`flow` and `env` or `envs` are both set");
             let hint = "put it into the env: r1.env { flow = function(task, policy) … end, … }";
             return Err(fail_with(lua, NAME, error.hint(hint)));
         }
@@ -89,10 +89,10 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
                 let value = data.get(name)?;
                 match &value {
                     Value::Nil => continue,
-                    Value::Function(_) => return Err(data.astray(name)),
+                    Value::Function(_) => return Err(data.misplaced_function(name)),
                     Value::UserData(own) if own.is::<Dataset>() => {}
                     Value::String(_) | Value::Table(_) => {}
-                    other => return Err(data.refuse(name, "a path or what r1.data.… gives", other)),
+                    other => return Err(data.refuse(name, "a path or a dataset of r1.data", other)),
                 }
                 let (source, made) = super::data::source(lua, name, &value)?;
                 own.insert(name.to_owned(), source);
@@ -119,7 +119,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     {
         let which = if name.is_empty() { String::new() } else { format!("; `{name}` has none") };
         let message =
-            "reinforcement learning needs a `reward` function, or an env whose `step` or `flow` gives rewards";
+            "reinforcement learning needs a `reward` function, or an env whose `step` or `flow` returns rewards";
         return Err(fail(lua, NAME, format!("{message}{which}")));
     }
     own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;
@@ -127,7 +127,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     Ok(Recipe { settings, typed, envs, context, reward, privileged, advantage, loss, cold_start, eval, rows })
 }
 
-/// `cold_start = r1.recipe { trainer = r1.sft { … }, … }`, or the table alone.
+/// `cold_start = r1.recipe { trainer = r1.sft { … }, … }`, or only the table.
 fn cold_start(lua: &Lua, fields: &Fields<'_>, trainer: Option<&Json>) -> mlua::Result<Option<Box<Recipe>>> {
     const WANTED: &str = "a recipe with r1.sft";
     let own = match fields.get("cold_start")? {
@@ -158,7 +158,7 @@ fn cold_start(lua: &Lua, fields: &Fields<'_>, trainer: Option<&Json>) -> mlua::R
     Ok(Some(Box::new(own)))
 }
 
-/// Refuses a function of the recipe that `trainer` does not name, and the name without the function.
+/// Refuses a custom function that `trainer` does not select, and the selection without a function.
 fn own_function(lua: &Lua, settings: &Json, choice: &str, field: &str, example: &str, there: bool) -> mlua::Result<()> {
     let chosen = settings.get("trainer").and_then(|trainer| trainer.get(choice));
     let name = chosen.map(|chosen| chosen.get("name").unwrap_or(chosen));
@@ -180,7 +180,7 @@ fn own_function(lua: &Lua, settings: &Json, choice: &str, field: &str, example: 
     }
 }
 
-/// `eval = { env =, context =, … }`: what the VM keeps of it, and the rest.
+/// `eval = { env =, context =, … }`: the functions kept in the VM, and the rest.
 fn eval(lua: &Lua, fields: &Fields<'_>, given: &Table) -> mlua::Result<(EvalEnv, Table)> {
     let (mut eval, plain) = (EvalEnv::default(), lua.create_table()?);
     given.for_each(|name: Value, value: Value| {
@@ -198,10 +198,10 @@ fn eval(lua: &Lua, fields: &Fields<'_>, given: &Table) -> mlua::Result<(EvalEnv,
     Ok((eval, plain))
 }
 
-/// `env = r1.env { … }`, or `envs = { search = r1.env { … }, … }`, in the order of their names.
+/// `env = r1.env { … }`, or `envs = { search = r1.env { … }, … }`, sorted by name.
 fn envs(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<(String, Env)>> {
     const NAME: &str = "r1.recipe";
-    const GIVES: &str = "what r1.env { … } gives";
+    const GIVES: &str = "a result of r1.env { … }";
     let one = match fields.get("env")? {
         Value::Nil => None,
         Value::UserData(data) if data.is::<Env>() => Some(data.borrow::<Env>()?.clone()),

@@ -1,4 +1,4 @@
-//! `r1.resource`: a file of data that is read once per process. In scripts it is a read-only list of rows.
+//! `r1.resource`: a data file that is read once per process. Scripts see a read-only list of rows.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -36,7 +36,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Rc<RefCell<Loader>>) -> ml
     r1.raw_set("resource", lua.create_function(open)?)
 }
 
-/// The error with the line of the script, unless it names a line of the file.
+/// The error with the line of the script, unless it has a line of the file.
 fn placed(lua: &Lua, error: Error) -> mlua::Error {
     if error.kind == Kind::Script && error.place.is_none() {
         return raise(Error { place: place(lua), ..error });
@@ -85,14 +85,14 @@ fn spec(lua: &Lua, given: &Value) -> mlua::Result<Spec> {
 
 pub(crate) struct ResourceOf {
     pub(crate) resource: Arc<Resource>,
-    /// Rows that somebody holds, so that no row is there twice; weak.
+    /// Rows in use, so that no row is converted twice; weak references.
     rows: Table,
-    /// What a loop calls for the next row.
+    /// The iterator function of loops.
     next: Function,
 }
 
 impl ResourceOf {
-    /// A row, counted from 1, frozen; nil behind the last.
+    /// A row, counted from 1, frozen; nil after the last one.
     fn row(&self, lua: &Lua, place: usize) -> mlua::Result<Value> {
         let known: Value = self.rows.raw_get(place)?;
         if !known.is_nil() {
@@ -108,7 +108,7 @@ impl ResourceOf {
     }
 }
 
-/// Makes a table and the tables in it read-only.
+/// Makes a table and its nested tables read-only.
 fn freeze(value: &Value) -> mlua::Result<()> {
     let Value::Table(table) = value else { return Ok(()) };
     table.for_each(|_: Value, inner: Value| freeze(&inner))?;
@@ -136,7 +136,7 @@ impl UserData for ResourceOf {
             }
         });
         methods.add_meta_method(MetaMethod::NewIndex, |lua, _, _: (Value, Value)| -> mlua::Result<()> {
-            Err(raise(misuse(lua, "a resource is read-only").hint("what a trajectory changes goes into its state")))
+            Err(raise(misuse(lua, "a resource is read-only").hint("keep data that a trajectory changes in its state")))
         });
         methods.add_meta_function(MetaMethod::Iter, |_, own: AnyUserData| {
             let next = own.borrow::<Self>()?.next.clone();

@@ -1,4 +1,4 @@
-//! `r1.rl`: the estimators and losses of training, over plain tables. The tensors stay with the host's
+//! `r1.rl`: estimators and losses of training, over plain tables. The tensors stay with the host's
 //! [`Services`](crate::script::Services).
 
 use std::rc::Rc;
@@ -13,10 +13,10 @@ use crate::config::CUSTOM;
 use crate::script::runtime::convert::{Odd, from_answer, to_json};
 use crate::script::runtime::host::Host;
 
-/// Options of a loss that the host follows, whatever the loss.
+/// Options of a loss that the host applies to any loss.
 const OF_HOST: [&str; 4] = ["loss_agg", "importance", "rejection", "correction_over"];
 
-/// Takes the options of a loss function out of those of the host.
+/// Splits the options of a loss function from those of the host.
 fn own_options(options: &mut Json) -> Json {
     let Some(fields) = options.as_object_mut() else { return Json::Null };
     let (hosts, own) = std::mem::take(fields).into_iter().partition(|(name, _)| OF_HOST.contains(&name.as_str()));
@@ -50,7 +50,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     }
                 };
                 let (rows, mut options) = (plain("rows", &rows)?, plain("options", &options)?);
-                // Options that the host does not know are the function's own.
+                // Options unknown to the host are those of the function.
                 let graph = own.map(|own| super::loss::trace(&lua, &own, &own_options(&mut options))).transpose()?;
                 let asked = json!({ "name": chosen, "rows": rows, "options": options, "graph": graph });
                 let told = ask(&lua, &services, &function[3..], asked).await?;

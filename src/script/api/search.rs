@@ -1,8 +1,9 @@
-//! Searches with a regular expression that obey the limit of CPU time of the call.
+//! Regular-expression searches that respect the CPU limit of the call.
 //!
-//! One search is a single call into the `regex` crate. Its cost is linear in the text, but the factor is the size of the
-//! compiled pattern, and nothing can interrupt it. A search that may take long therefore runs on a thread of its own,
-//! which the call leaves behind when its time is over; short ones run at once. Between matches the limit is looked at.
+//! One search is a single call into the `regex` crate. Its cost is linear in the text, with the
+//! size of the compiled pattern as a factor, and it cannot be interrupted. A search that may take
+//! long therefore runs on its own thread, which the call abandons on timeout; short searches run
+//! directly. The limit is checked between matches.
 
 use std::rc::Rc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,22 +17,23 @@ use super::args::{fail, in_time};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::host::out_of_time;
 
-/// A compiled pattern, and what its program takes, in bytes, up to the next power of four.
+/// A compiled pattern, and an upper bound of its size in bytes (a power of four).
 #[derive(Clone)]
 pub(super) struct Pattern {
     pub(super) regex: Regex,
     pub(super) size: usize,
 }
 
-/// Bytes of the program times bytes of the text: below, a search takes less than half a second on any machine.
+/// Pattern bytes times text bytes: below this, a search takes less than half a second on any
+/// machine.
 const SHORT: usize = 1 << 31;
-/// Above, a search could take more than half a minute.
+/// Above this, a search could take more than half a minute.
 const LONGEST: usize = 1 << 37;
-/// Searches under way on threads of their own, those that were left behind included.
+/// Maximum number of search threads, including abandoned ones.
 const UNDER_WAY: usize = 8;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// First and last byte (exclusive) of a match and of its groups.
+/// Start and end byte (exclusive) of a match and of its groups.
 pub(super) struct Match(Vec<Option<(usize, usize)>>);
 
 impl Match {
@@ -39,12 +41,12 @@ impl Match {
         Self(captures.iter().map(|group| group.map(|group| (group.start(), group.end()))).collect())
     }
 
-    /// Of the whole match.
+    /// Span of the whole match.
     pub(super) fn span(&self) -> (usize, usize) {
         self.0.first().copied().flatten().unwrap_or_default()
     }
 
-    /// Groups, the whole match among them.
+    /// Number of groups, including the whole match.
     pub(super) fn len(&self) -> usize {
         self.0.len()
     }
@@ -73,7 +75,7 @@ impl Search {
         Self { text, pattern, host: host.clone(), function, helper: None }
     }
 
-    /// The first match at or behind a place.
+    /// The first match at or after a position.
     pub(super) fn at(&mut self, lua: &Lua, place: usize) -> mlua::Result<Option<Match>> {
         in_time(lua)?;
         let bytes = self.text.as_bytes();
@@ -111,7 +113,8 @@ impl Search {
         }
     }
 
-    /// Every match, as the crate's own iterator gives them: an empty one right behind another is none.
+    /// Every match, like the crate's own iterator: an empty match directly after another is
+    /// skipped.
     pub(super) fn each(
         &mut self,
         lua: &Lua,
@@ -127,7 +130,7 @@ impl Search {
     }
 }
 
-/// Where a search for all matches stands.
+/// The position of an iteration over matches.
 #[derive(Default)]
 pub(super) struct Steps {
     at: usize,
@@ -152,7 +155,7 @@ impl Steps {
     }
 }
 
-/// A thread that searches a text for as long as it is asked to.
+/// Starts a thread that searches a text on request.
 fn start(lua: &Lua, function: &str, regex: &Regex, text: Vec<u8>) -> mlua::Result<Helper> {
     if THREADS.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY {
         THREADS.fetch_sub(1, Ordering::Relaxed);

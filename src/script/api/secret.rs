@@ -1,7 +1,8 @@
-//! `r1.secret(NAME)`: a handle to an environment variable whose value the script never sees.
+//! `r1.secret(NAME)`: a handle to an environment variable whose value the script cannot read.
 //!
-//! The host fills the value in when it sends a request or starts a program, and nowhere else. Records, replays and
-//! errors show `(secret)` in its place, and where an answer contains the value it is replaced as well.
+//! The host inserts the value only when it sends a request or starts a program. Records, replays
+//! and errors show `(secret)` instead, and occurrences of the value in a response are replaced as
+//! well.
 
 use std::rc::Rc;
 
@@ -14,10 +15,10 @@ use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
 use crate::tools::url_escape;
 
-/// What stands for a value where it must not stand.
+/// The replacement of a secret value.
 const MASK: &str = "(secret)";
 
-/// Text of which parts may be values of environment variables.
+/// Text with parts that may be values of environment variables.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Text(Vec<Part>);
 
@@ -32,12 +33,12 @@ impl Text {
         Self(vec![Part::Plain(text.into())])
     }
 
-    /// This text with another behind it.
+    /// This text followed by another.
     pub(crate) fn joined(self, other: Self) -> Self {
         Self([self.0, other.0].concat())
     }
 
-    /// As it may be shown and recorded.
+    /// The text for display and records.
     pub(crate) fn shown(&self) -> String {
         self.0
             .iter()
@@ -52,7 +53,7 @@ impl Text {
         self.0.iter().any(|part| matches!(part, Part::Variable(_)))
     }
 
-    /// With the values filled in, which are added to `values`.
+    /// The text with its values, which are added to `values`.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a variable that is not set, or is not UTF-8.
@@ -68,7 +69,7 @@ impl Text {
         self.0.iter().map(value).collect()
     }
 
-    /// Text or a secret as a script gives it; what else it is, if it is neither.
+    /// A text or a secret; the error is the type of another value.
     pub(crate) fn read(value: &Value) -> Result<Self, String> {
         match value {
             Value::String(text) => Ok(Self::plain(text.to_string_lossy())),
@@ -83,10 +84,10 @@ impl Text {
         }
     }
 
-    /// The names and values of a table of named texts.
+    /// The pairs of a table of named texts.
     ///
     /// # Errors
-    /// Refuses anything else, and variables that the recipe does not declare.
+    /// Other types, and variables that the recipe does not declare.
     pub(crate) fn named(lua: &Lua, host: &Host, function: &str, field: &str, value: &Value) -> mlua::Result<Named> {
         let pairs: &Table = match value {
             Value::Nil => return Ok(Vec::new()),
@@ -110,7 +111,7 @@ impl Text {
             named.push((name, text));
             Ok(())
         })?;
-        // The order in which a table gives its fields must not decide what is recorded.
+        // Sorted, since the record must not depend on the order of a table.
         named.sort_by(|a, b| a.0.cmp(&b.0));
         Ok(named)
     }
@@ -128,7 +129,7 @@ impl Text {
     }
 }
 
-/// Named texts, in the order of their names.
+/// Named texts, sorted by name.
 pub(crate) type Named = Vec<(String, Text)>;
 
 /// The value of a variable.
@@ -146,13 +147,13 @@ pub(crate) fn variable(name: &str) -> Result<String> {
     })
 }
 
-/// Values that must not appear in what a script is given or a record keeps.
+/// Values that must not appear in results or records.
 #[derive(Default)]
 pub(crate) struct Secrets(Vec<Regex>);
 
 impl Secrets {
     fn add(&mut self, value: &str) {
-        // Escaped patterns of plain text always compile, but for texts of megabytes.
+        // Escaped patterns of plain text always compile, except for texts of megabytes.
         for form in [value.to_owned(), url_escape(value)] {
             if !form.is_empty()
                 && let Ok(found) = Regex::new(&regex::escape(&form))
@@ -162,17 +163,17 @@ impl Secrets {
         }
     }
 
-    /// Bytes with every value replaced.
+    /// The bytes with every value replaced.
     pub(crate) fn mask_bytes(&self, bytes: Vec<u8>) -> Vec<u8> {
         self.0.iter().fold(bytes, |bytes, value| value.replace_all(&bytes, NoExpand(MASK.as_bytes())).into_owned())
     }
 
-    /// Text with every value replaced.
+    /// The text with every value replaced.
     pub(crate) fn mask(&self, text: String) -> String {
         if self.0.is_empty() {
             return text;
         }
-        // Whole values were replaced by ASCII: what was valid UTF-8 still is.
+        // Whole values were replaced by ASCII, so valid UTF-8 stays valid.
         String::from_utf8(self.mask_bytes(text.into_bytes())).unwrap_or_else(|_| MASK.to_owned())
     }
 }
@@ -196,10 +197,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let name = super::args::text(lua, NAME, "name", &name)?;
         let good = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
         if name.is_empty() || !name.chars().all(good) {
-            return Err(fail(lua, NAME, format!("{name:?} is no name of an environment variable")));
+            return Err(fail(lua, NAME, format!("{name:?} is not a valid name of an environment variable")));
         }
         let secret = Text(vec![Part::Variable(name)]);
-        // While a recipe is loaded its needs are not known yet; the handle is checked again where it is used.
+        // Needs are not known while a recipe is loaded; the handle is checked again on use.
         if !host_is_loading(&own) {
             secret.check(lua, &own, NAME)?;
         }

@@ -1,4 +1,4 @@
-//! `r1.store`: what runs left behind, as plain tables.
+//! `r1.store`: the records of runs as plain tables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, place};
 use crate::store::{StoredRun, read_trajectories};
 
-/// Where runs are looked for by name.
+/// Directory of runs by name.
 const RUNS: &str = "runs";
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
@@ -93,7 +93,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("store", store)
 }
 
-/// The option `split`: whose trajectories are meant, those of training by default.
+/// The option `split`; training by default.
 fn split_of(fields: &Fields<'_>) -> mlua::Result<Split> {
     let Some(name) = fields.text("split")? else { return Ok(Split::Train) };
     Split::ALL.into_iter().find(|split| split.name() == name).ok_or_else(|| {
@@ -109,7 +109,7 @@ fn programs_only(lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
     }
 }
 
-/// A Parquet file in place of a run.
+/// The path, if `run` is a Parquet file.
 fn file_of(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<Option<PathBuf>> {
     programs_only(lua, host, function)?;
     let name = text(lua, function, "run", run)?;
@@ -123,8 +123,9 @@ fn open(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<Sto
     StoredRun::open(Path::new(&name), Path::new(RUNS)).map_err(raise)
 }
 
-/// A trajectory as programs see it, from `r1.store`, `r1.rollout` and `Attempt:finish` alike (the declared type
-/// `Trajectory`). Token ids, and the record of what the script asked the host, are long: they are there if asked for.
+/// A trajectory as a table for programs (the declared type `Trajectory`), used by `r1.store`,
+/// `r1.rollout` and `Attempt:finish`. Token ids and the record of external calls are long; they are
+/// included on request.
 pub fn trajectory_table(trajectory: &Trajectory, ids: bool, record: bool) -> Json {
     let mut table = json!({
         "id": trajectory.id,

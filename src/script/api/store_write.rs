@@ -1,4 +1,4 @@
-//! `r1.store.write`: trajectories from plain tables, in the Parquet files that runs write.
+//! `r1.store.write`: writes trajectories from plain tables to Parquet files in the format of runs.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ const FIELDS: [(&str, &str); 21] = [
     ("branch", ""),
 ];
 
-/// Fields of a step's table, the same way.
+/// Fields of a step's table, in the same form.
 const STEP_FIELDS: [(&str, &str); 13] = [
     ("text", "text"),
     ("reward", "reward"),
@@ -50,14 +50,15 @@ const STEP_FIELDS: [(&str, &str); 13] = [
     ("response_tokens", ""),
 ];
 
-/// Lists, which an empty Lua table may stand for; any other empty table is one without fields.
+/// Lists, which an empty Lua table may represent; other empty tables are objects.
 const LISTS: [&str; 7] = ["messages", "record", "steps", "tools", "prompt_ids", "response_ids", "logprobs"];
 
-/// The trajectory that a table describes. What it leaves out is as in `base`; without one as in a trajectory that ended
-/// without a reward. The seed and the record of `base` stay: numbers of Lua do not hold all of theirs.
+/// The trajectory of a table. Missing fields come from `base`, or are those of a trajectory that
+/// ended without reward. The seed and the record of `base` are kept: Lua numbers cannot represent
+/// all their values.
 ///
 /// # Errors
-/// [`Kind::Usage`] names the field.
+/// [`Kind::Usage`] with the field.
 pub(super) fn trajectory(table: &Json, base: Option<&Trajectory>) -> Result<Trajectory> {
     let usual = json!({
         "id": "", "group": 0, "sample": 0, "seed": 0, "task_index": 0, "task": null, "status": "terminated",
@@ -67,7 +68,7 @@ pub(super) fn trajectory(table: &Json, base: Option<&Trajectory>) -> Result<Traj
     let start = base.map_or(usual, |base| json!(base));
     let kept: &[&str] = if base.is_some() { &["seed", "record"] } else { &[] };
     let mut merged = overlay(start, table, &FIELDS, kept, "a trajectory")?;
-    // A seed that a double would round comes as its digits.
+    // A seed that a double would round is given as text.
     let seed: Seed = serde_json::from_value(merged["seed"].clone()).map_err(|error| misfit(&error.to_string()))?;
     merged["seed"] = json!(seed.0);
     // A text alone is the message.
@@ -107,7 +108,7 @@ fn steps_of(steps: &Json, stored: &[Step]) -> Result<Json> {
     list.iter().enumerate().map(one).collect()
 }
 
-/// `start` with the fields that a table has, but for those that are kept.
+/// `start` with the fields of a table, except those in `kept`.
 fn overlay(start: Json, table: &Json, fields: &[(&str, &str)], kept: &[&str], what: &str) -> Result<Json> {
     let mut merged = start;
     for (name, value) in fields_of(table, what)? {
@@ -126,7 +127,7 @@ fn fields_of<'a>(table: &'a Json, what: &str) -> Result<&'a Map<String, Json>> {
     table.as_object().ok_or_else(|| Error::new(Kind::Usage, format!("{what} must be a table, got {table}")))
 }
 
-/// An empty table as a list where a list is meant, and without fields elsewhere.
+/// An empty table as a list for the fields in [`LISTS`], else as an object.
 fn listed(name: &str, value: &Json) -> Json {
     match value {
         Json::Object(fields) if fields.is_empty() && LISTS.contains(&name) => json!([]),
@@ -136,10 +137,10 @@ fn listed(name: &str, value: &Json) -> Json {
 }
 
 fn misfit(why: &str) -> Error {
-    Error::new(Kind::Usage, format!("a field does not fit: {why}"))
+    Error::new(Kind::Usage, format!("a field has the wrong type: {why}"))
 }
 
-/// Writes the trajectories of `tables` to a file of their own. `stored` has those that tables may leave out parts of, by id.
+/// Writes the trajectories of `tables` to a file. `stored` has the base trajectories by id.
 pub(super) fn write(
     path: &Path,
     tables: &[Json],
@@ -147,13 +148,13 @@ pub(super) fn write(
     overwrite: bool,
 ) -> Result<usize> {
     if path.extension().is_none_or(|extension| extension != "parquet") {
-        return Err(Error::new(Kind::Usage, format!("`{}` is no Parquet file", path.display()))
+        return Err(Error::new(Kind::Usage, format!("`{}` is not a Parquet file", path.display()))
             .hint("name one: \"own.parquet\", or \"runs/NAME/trajectories/step-000007.parquet\""));
     }
     if path.exists() && !overwrite {
         return Err(Error::new(Kind::Store, "the file exists")
             .at_path(path)
-            .hint("choose another name, or say { overwrite = true }"));
+            .hint("choose another name, or pass { overwrite = true }"));
     }
     let read = |(place, table): (usize, &Json)| {
         let base = table["id"].as_str().and_then(|id| stored.get(id));
@@ -161,7 +162,7 @@ pub(super) fn write(
             .map_err(|error| Error { message: format!("trajectory {}: {}", place + 1, error.message), ..error })
     };
     let all = tables.iter().enumerate().map(read).collect::<Result<Vec<_>>>()?;
-    // The directory is written to the disk too, and a bare name has none.
+    // The directory is synced too, so a bare name needs one.
     let bare = path.parent().is_none_or(|folder| folder.as_os_str().is_empty());
     let path = if bare { &Path::new(".").join(path) } else { path };
     crate::store::write_trajectories(path, 0, &all, &[])?;

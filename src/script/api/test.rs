@@ -1,4 +1,5 @@
-//! `test` and `expect`: what files run by `r1 test` have besides all of a program. The assertions are in `lua/test.lua`.
+//! `test` and `expect`: functions for files run by `r1 test`, in addition to those of programs. The
+//! assertions are in `lua/test.lua`.
 
 use std::rc::Rc;
 
@@ -46,12 +47,12 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     environment.raw_set("expect", expect)
 }
 
-/// Works on the tests that the file has; outside of `r1 test` there are none.
+/// Runs `work` on the registered tests; outside of `r1 test` there are none.
 fn with<T: Default>(host: &Host, work: impl FnOnce(&mut Cases) -> T) -> T {
     host.cases.as_ref().map(|cases| work(&mut cases.borrow_mut())).unwrap_or_default()
 }
 
-/// A file that registers tests while one is running would never see them run.
+/// The error for a file without tests.
 pub(crate) fn none_found(path: &std::path::Path) -> Error {
     Error::new(Kind::Script, "the file has no tests")
         .at_path(path)

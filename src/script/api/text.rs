@@ -1,5 +1,6 @@
-//! `r1.text`: tokenizers and chat templates of any model, by hand. What is no directory here the host's [`Services`] know:
-//! models of the hub, the embedded one, a run's newest checkpoint.
+//! `r1.text`: tokenizers and chat templates of any model. Names that are not directories are
+//! resolved by the host's [`Services`]: models on the Hub, the embedded model, a run's newest
+//! checkpoint.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -67,7 +68,7 @@ fn flag(fields: &Fields, name: &str, otherwise: bool) -> mlua::Result<bool> {
     Ok(fields.read(name)?.unwrap_or(otherwise))
 }
 
-/// The one flag that `:encode` and `:decode` take.
+/// The single flag of `:encode` and `:decode`.
 fn option(lua: &Lua, function: &'static str, options: &Value, name: &str) -> mlua::Result<bool> {
     if options.is_nil() {
         return Ok(false);
@@ -75,8 +76,8 @@ fn option(lua: &Lua, function: &'static str, options: &Value, name: &str) -> mlu
     flag(&Fields::new(lua, function, options, &[name])?, name, false)
 }
 
-/// A function that makes something of a model's directory. Only in programs may it wait for one to be fetched: recipes
-/// are loaded at once, and again by every worker.
+/// A function that opens a model's directory. Only programs may wait for a download: recipes are
+/// loaded synchronously, and again by every worker.
 fn opener<T: UserData + 'static>(
     lua: &Lua,
     host: &Rc<Host>,
@@ -89,10 +90,10 @@ fn opener<T: UserData + 'static>(
             let from = text(lua, name, "model", &from)?;
             if !is_source(&from) && !Path::new(&from).exists() {
                 let error = Error::new(Kind::Model, format!("{name}: there is no directory `{from}`"));
-                return Err(raise(error.hint("names of models are for programs (`r1 lua`); a recipe gives a path")));
+                return Err(raise(error.hint("names of models are for programs (`r1 lua`); a recipe needs a path")));
             }
             if !is_source(&from) && !host.grants.borrow().allows_text_of(Path::new(&from)) {
-                let why = format!("{name}: `{from}` is no model directory, and the recipe does not declare that it reads it");
+                let why = format!("{name}: `{from}` is not a model directory, and the recipe does not declare it in `needs`");
                 let hint = "give a directory with tokenizer.json, config.json or chat_template.jinja, put the file beside \
                             the script, or declare it (needs = { \"fs:DIR\" }) and call this in a function of the env";
                 return Err(raise(misuse(lua, why).hint(hint)));
@@ -109,7 +110,7 @@ fn opener<T: UserData + 'static>(
     })
 }
 
-/// Where a model's text files are; what names no model is left as it is.
+/// The directory of a model's text files; other names are returned unchanged.
 async fn found(lua: &Lua, services: &Arc<dyn Services>, from: String) -> mlua::Result<String> {
     let path = Path::new(&from);
     let has = |name: &str| path.join(name).is_file();
@@ -122,7 +123,7 @@ async fn found(lua: &Lua, services: &Arc<dyn Services>, from: String) -> mlua::R
 
 const TEMPLATE: &str = "chat_template.jinja";
 
-/// A template itself, not where one is.
+/// Whether the text is a template, not a path.
 fn is_source(text: &str) -> bool {
     text.contains("{%") || text.contains("{{") || text.contains('\n')
 }
@@ -132,7 +133,7 @@ struct TokenizerOf(Rc<Tokenizer>);
 
 fn tokenizer(lua: &Lua, dir: &str, options: &Value) -> mlua::Result<TokenizerOf> {
     if !options.is_nil() {
-        return Err(fail(lua, "r1.text.tokenizer", "takes nothing behind the model"));
+        return Err(fail(lua, "r1.text.tokenizer", "takes no options"));
     }
     Tokenizer::load(Path::new(dir)).map(|tokenizer| TokenizerOf(Rc::new(tokenizer))).map_err(raise)
 }
@@ -156,7 +157,7 @@ impl UserData for TokenizerOf {
 
 /// `r1.text.template(model_or_file_or_source)`
 enum TemplateOf {
-    /// Of a directory with a tokenizer, which `:encode` needs.
+    /// Template of a directory with a tokenizer, which `:encode` needs.
     Model {
         renderer: Rc<Renderer>,
         /// A format of the script, which the renderer calls.
@@ -230,13 +231,13 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
     build().map_err(raise)
 }
 
-/// Messages as plain data: a list, or its JSON, which keeps what tables of Luau do not (the order of keys, null, whole
-/// numbers above 2^53).
+/// Messages as plain data: a list, or JSON text, which preserves what Luau tables do not (the order
+/// of keys, null, integers above 2^53).
 fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
     match list {
         Value::String(text) => match serde_json::from_slice(&text.as_bytes()) {
             Ok(Json::Array(list)) => Ok(Json::Array(list)),
-            Ok(_) => Err(fail(lua, function, "the text is JSON, but no list of messages")),
+            Ok(_) => Err(fail(lua, function, "the text is JSON, but not a list of messages")),
             Err(error) => Err(fail(lua, function, format!("takes a list of messages, or its JSON: {error}"))),
         },
         Value::Table(_) => to_json(list, "messages", Odd::Refuse).map_err(|why| fail(lua, function, why)),
@@ -254,7 +255,7 @@ fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Me
     Ok(given.into_iter().map(|given| given.message).collect())
 }
 
-/// The error of a rendering: the call's own limit, where that ended it.
+/// The error of a rendering; the CPU limit of the call if that was exceeded.
 fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
     if limit.is_reached() { out_of_time(lua) } else { raise(error) }
 }
@@ -293,8 +294,8 @@ impl UserData for TemplateOf {
     }
 }
 
-/// `r1.text.parse_tool_calls(format, text, options)`: a reply read as a policy's is; arguments are checked where the
-/// tools are given.
+/// `r1.text.parse_tool_calls(format, text, options)`: parses a response like the policy's.
+/// Arguments are validated if tools are given.
 fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Result<Table> {
     const NAME: &str = "r1.text.parse_tool_calls";
     let own = format.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
@@ -355,7 +356,7 @@ fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Res
     Ok(table)
 }
 
-/// What `:render` and `:encode` take besides the messages; names it does not know are the template's own switches.
+/// Options of `:render` and `:encode`; unknown names are switches of the template.
 struct Options {
     tools: Vec<Json>,
     add_generation_prompt: bool,
@@ -374,11 +375,12 @@ impl Options {
         };
         match fields.remove("tools") {
             None | Some(Json::Null) => {}
-            // In the order of rollouts: a table has none.
+            // In the order that rollouts use, since a table is unordered.
             Some(Json::Array(tools)) => read.tools = tools.iter().map(in_order).collect(),
             Some(Json::String(text)) => {
                 let tools = serde_json::from_str(&text);
-                read.tools = tools.map_err(|error| fail(lua, function, format!("`tools` is no JSON list: {error}")))?;
+                read.tools =
+                    tools.map_err(|error| fail(lua, function, format!("`tools` is not a JSON list: {error}")))?;
             }
             Some(Json::Object(empty)) if empty.is_empty() => {}
             Some(_) => return Err(fail(lua, function, "`tools` must be a list of schemas, or its JSON")),

@@ -1,4 +1,4 @@
-//! `r1.tool`, `r1.tools.python`, `r1.tools.rhai`: what a policy can call.
+//! `r1.tool`, `r1.tools.python`, `r1.tools.rhai`: tools of the policy.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -49,8 +49,8 @@ fn rewards(lua: &Lua, function: &str, fields: &Fields<'_>) -> mlua::Result<ToolR
     settings::section("rewards", &fields.json("rewards")?).map_err(|error| fail_with(lua, function, error))
 }
 
-/// A JSON Schema, or the short form `{ city = { type = "string" }, days = "integer" }` where all are required unless
-/// they say `optional = true`.
+/// A JSON Schema, or the short form `{ city = { type = "string" }, days = "integer" }`, in which
+/// parameters without `optional = true` are required.
 fn parameters(given: Json) -> Result<Json, String> {
     let mut given = match given {
         Json::Null => Map::new(),
@@ -59,7 +59,7 @@ fn parameters(given: Json) -> Result<Json, String> {
     };
     if given.get("type").and_then(Json::as_str) == Some("object") {
         given.entry("properties").or_insert_with(|| json!({}));
-        // An empty Lua table says neither list nor object.
+        // An empty Lua table may be a list or an object.
         if given.get("required").is_some_and(|required| required.as_object().is_some_and(Map::is_empty)) {
             given.remove("required");
         }
@@ -77,7 +77,7 @@ fn parameters(given: Json) -> Result<Json, String> {
         }
         properties.insert(name, Json::Object(schema));
     }
-    // A table has no order of its own; the same script must give the same prompt every time.
+    // Tables are unordered; sorting makes the prompt deterministic.
     required.sort_unstable();
     Ok(ordered(&json!({ "type": "object", "properties": properties, "required": required })))
 }
@@ -137,7 +137,7 @@ fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     let session = fields.read("session")?.unwrap_or(false);
     let cache = tool_limits::cache(&fields)?;
     if session && cache.is_some() {
-        let why = "`cache` needs programs that stand alone: with `session` they depend on those before";
+        let why = "`cache` needs independent programs: with `session` they depend on earlier ones";
         return Err(fields.refused("cache", Error::new(Kind::Script, why)));
     }
     let description = if session {

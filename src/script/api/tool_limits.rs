@@ -1,4 +1,4 @@
-//! How calls of a tool are carried out, as its declaration says: tries again, results kept by arguments, calls at a time.
+//! Limits of a tool's calls from its declaration: retries, cache, concurrency.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::tool::{CacheScope, CallLimits};
 
-/// Fields of a tool's declaration that are read here.
+/// Fields of a tool's declaration that this file reads.
 pub(super) const FIELDS: [&str; 3] = ["retries", "cache", "concurrency"];
 
 /// Most retries.

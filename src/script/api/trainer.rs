@@ -1,5 +1,5 @@
-//! `r1.grpo { … }`, `r1.ppo { … }`, `r1.sft { … }` and `r1.trainer { algorithm = … }`: how to train, checked where it is
-//! written.
+//! `r1.grpo { … }`, `r1.ppo { … }`, `r1.sft { … }` and `r1.trainer { algorithm = … }`: trainer
+//! settings, validated at construction.
 
 use mlua::{Lua, Table, UserData, Value};
 use serde_json::Value as Json;

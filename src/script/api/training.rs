@@ -1,5 +1,5 @@
-//! `r1.training`: training loops for programs. What it does is in `lua/training.lua`; here is the way to the host's
-//! [`Services`].
+//! `r1.training`: training loops for programs. The loop is in `lua/training.lua`; this file calls
+//! the host's [`Services`].
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::script::runtime::host::{Host, place};
 
 const NAME: &str = "r1.training";
 
-/// A run that the host holds for the program; let go of when Lua lets go of it.
+/// A run that the host keeps for the program; closed when Lua collects it.
 struct Held {
     services: Arc<dyn Services>,
     number: Json,
@@ -48,12 +48,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         }
     })?;
     let own = host.clone();
-    // A recipe that stands in the program: where, and its settings. A script worker runs the file up to here to have it.
+    // A recipe inside the program: its path and settings. A script worker runs the file up to here
+    // to load it.
     let here = lua.create_function(move |lua, value: Value| {
         let recipe = recipe::of(lua, &value)?;
         if own.services.is_none() {
             own.recipe.replace(Some(recipe));
-            return Err(fail(lua, NAME, "the file is loaded for its recipe, which ends here"));
+            return Err(fail(lua, NAME, "the file is loaded only for its recipe"));
         }
         let place = place(lua).unwrap_or_default();
         let path = place.rsplit_once(':').map_or(place.as_str(), |(path, _)| path).to_owned();
@@ -68,7 +69,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             };
             let mut asked = plain(&lua, &arguments)?;
             asked["training"] = number;
-            // A graph travels as text: Lua's tables have no null and no empty list.
+            // A graph is passed as text, since Lua tables have no null and no empty list.
             if let Some(text) = asked["options"]["graph"].as_str() {
                 asked["options"]["graph"] =
                     serde_json::from_str(text).map_err(|error| fail(&lua, NAME, format!("the loss: {error}")))?;

@@ -1,5 +1,5 @@
-//! `r1.script` and `r1.rollout`: other scripts and their trajectories, for programs. What they do is in `lua/rollout.lua`;
-//! here is the way to the host's [`Services`].
+//! `r1.script` and `r1.rollout`: other scripts and their trajectories, for programs. The functions
+//! are in `lua/rollout.lua`; this file calls the host's [`Services`].
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use crate::script::Services;
 use crate::script::runtime::convert::{Odd, from_json, to_json};
 use crate::script::runtime::host::{Host, misuse, place};
 
-/// A script or a trajectory that the host holds for the program; let go of when Lua lets go of it.
+/// A script or trajectory that the host keeps for the program; closed when Lua collects it.
 struct Held {
     services: Arc<dyn Services>,
     number: Json,
-    /// What lets go of it, and what that calls it.
+    /// The service function that closes it, and its name for the handle.
     close: (&'static str, &'static str),
 }
 
@@ -67,7 +67,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     })?;
     let handle_of = lua.create_function(|lua, held: AnyUserData| match held.borrow::<Held>() {
         Ok(held) => from_json(lua, &held.number),
-        Err(_) => Err(mlua::Error::external(misuse(lua, "this is no script and no trajectory"))),
+        Err(_) => Err(mlua::Error::external(misuse(lua, "this is neither a script nor a trajectory"))),
     })?;
     let model_of = lua.create_function(|lua, value: Value| match model::handle(&value) {
         Some(handle) => from_json(lua, &handle),
@@ -83,14 +83,14 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("rollout", rollout)
 }
 
-/// Where the program that is running lies.
+/// The directory of the running program.
 pub(super) fn directory(lua: &Lua) -> String {
     let place = place(lua).unwrap_or_default();
     let path = place.rsplit_once(':').map_or("", |(path, _)| path);
     std::path::Path::new(path).parent().unwrap_or(std::path::Path::new("")).display().to_string()
 }
 
-/// `{ { name, value }, … }` as `name=value`, the way settings are typed.
+/// `{ { name, value }, … }` as `name=value`, the form of the command line.
 pub(super) fn overrides(pairs: &Json) -> Json {
     let pairs = pairs.as_array().cloned().unwrap_or_default();
     let text = |pair: &Json| match &pair[1] {

@@ -1,4 +1,4 @@
-//! From what a recipe says of files to the files: lists, folders, patterns.
+//! Resolves the paths of a recipe's datasets: lists, directories, patterns.
 
 use std::path::{Path, PathBuf};
 
@@ -6,14 +6,14 @@ use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result};
 use crate::glob;
 
-/// Files beside a dataset's own that say something of it.
+/// Metadata files in a dataset's directory.
 const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
 
-/// The files that `paths` name, each in the current directory or else in `beside`. Those of a folder or of a pattern are in
-/// the order of their names.
+/// The files of `paths`, each relative to the current directory or else to `beside`. Files of a
+/// directory or pattern are sorted by name.
 ///
 /// # Errors
-/// [`Kind::Data`] for a folder or a pattern without files.
+/// [`Kind::Data`] for a directory or a pattern without files.
 pub(crate) fn find(paths: &[PathBuf], beside: &Path, format: Option<DataFormat>) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in paths {
@@ -25,7 +25,7 @@ pub(crate) fn find(paths: &[PathBuf], beside: &Path, format: Option<DataFormat>)
                 all = fitting(&other);
             }
             if all.is_empty() {
-                return Err(Error::new(Kind::Data, "no file fits the pattern").at_path(path));
+                return Err(Error::new(Kind::Data, "no file matches the pattern").at_path(path));
             }
             found.append(&mut all);
             continue;
@@ -47,7 +47,7 @@ pub(crate) fn find(paths: &[PathBuf], beside: &Path, format: Option<DataFormat>)
     Ok(found)
 }
 
-/// The files of a folder and of its folders that have rows. Without a format, those whose names say one.
+/// The files with rows below a directory. Without a format, those with a known extension.
 fn within(folder: &Path, format: Option<DataFormat>, found: &mut Vec<PathBuf>) -> std::io::Result<()> {
     for path in listed(folder)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -69,7 +69,7 @@ fn listed(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The files that fit a pattern, part by part of the path; what can't be read has none.
+/// The files that match a pattern, component by component; unreadable directories match nothing.
 fn fitting(pattern: &Path) -> Vec<PathBuf> {
     let mut all = vec![PathBuf::new()];
     for part in pattern.components() {
@@ -114,7 +114,7 @@ mod tests {
         assert_eq!(found(&["d"]).unwrap(), ["d/a.jsonl.gz", "d/b.jsonl", "d/inner/c.parquet"]);
         assert_eq!(found(&["d/*.jsonl", "d/inner/*"]).unwrap(), ["d/b.jsonl", "d/inner/c.parquet"]);
         assert_eq!(found(&["d/in*/c*"]).unwrap(), ["d/inner/c.parquet"]);
-        assert_eq!(found(&["d/*.tsv"]).unwrap_err(), "no file fits the pattern");
+        assert_eq!(found(&["d/*.tsv"]).unwrap_err(), "no file matches the pattern");
         std::fs::create_dir(dir.path().join("empty")).unwrap();
         assert_eq!(found(&["empty"]).unwrap_err(), "the folder has no files that r1 reads");
     }

@@ -1,5 +1,5 @@
-//! Rows of text files: JSON lines, and CSV with the names of the columns in its first record. An index of where rows
-//! begin is made once; a row is read when asked for.
+//! Rows of text files: JSON lines, and CSV with column names in its first record. An index of row
+//! positions is built once; a row is read on access.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Seek, SeekFrom};
@@ -25,17 +25,17 @@ enum Form {
     Csv { delimiter: u8, names: Vec<String> },
 }
 
-/// Where a row lies in the file.
+/// Position of a row in the file.
 #[derive(Debug)]
 struct Row {
     start: u64,
     length: usize,
-    /// Counted from 1, blank lines included.
+    /// Line number from 1, blank lines included.
     line: u64,
 }
 
 impl Lines {
-    /// One JSON object a line.
+    /// One JSON object per line.
     pub(super) fn jsonl(path: &Path) -> Result<Self> {
         let failed = |error: &std::io::Error| failed(path, error);
         let file = open(path)?;
@@ -57,7 +57,7 @@ impl Lines {
         Ok(Self { path: path.to_owned(), file, kind: Form::Json, rows })
     }
 
-    /// CSV after RFC 4180. Cells are text, as they stand.
+    /// CSV after RFC 4180. Cells are kept as text.
     pub(super) fn csv(path: &Path, delimiter: u8) -> Result<Self> {
         let file = open(path)?;
         let mut reader = csv::ReaderBuilder::new()
@@ -103,10 +103,10 @@ impl Lines {
         self.rows.len() as u64
     }
 
-    /// The line of a row, counted from 1.
+    /// The line of a row, from 1.
     pub(super) fn line(&self, index: u64) -> u64 {
         let Some(row) = self.get(index) else { return 0 };
-        // Blank lines before a record belong to its bytes.
+        // The bytes of a record include blank lines before it.
         let blank = match self.kind {
             Form::Json => 0,
             Form::Csv { .. } => self.bytes(row).map_or(0, |bytes| {
@@ -138,7 +138,7 @@ impl Lines {
                     let text = error.to_string();
                     let reason = text.split(" at line ").next().unwrap_or(&text);
                     Error::new(Kind::Data, format!("the row is not JSON: {reason} in column {}", error.column()))
-                        .hint("a dataset holds one JSON object a line")
+                        .hint("a dataset has one JSON object per line")
                 })
             }
             Form::Csv { delimiter, names } => {
@@ -154,7 +154,7 @@ impl Lines {
     }
 }
 
-/// A file of text. What is compressed is written out, into a file without a name, so that rows can be read in any order.
+/// Opens a text file. A compressed one is decompressed to an anonymous file, for random access.
 pub(crate) fn open(path: &Path) -> Result<File> {
     let failed = |error: std::io::Error| failed(path, &error);
     let file = File::open(path).map_err(failed)?;

@@ -1,4 +1,4 @@
-//! Datasets: rows from JSONL, JSON, CSV and Parquet files, found once and read when asked for.
+//! Datasets: rows of JSONL, JSON, CSV and Parquet files, indexed once and read on access.
 
 mod find;
 mod lines;
@@ -18,19 +18,19 @@ use lines::Lines;
 pub(crate) use lines::open as open_text;
 pub(crate) use place::check_place;
 
-/// One or more files whose rows are counted through.
+/// One or more files with consecutive rows.
 #[derive(Debug)]
 pub(crate) struct Dataset {
     files: Vec<File>,
     rows: u64,
-    /// What the script calls a column -> what the files call it.
+    /// Column name in the script -> column name in the files.
     columns: BTreeMap<String, String>,
 }
 
 #[derive(Debug)]
 struct File {
     path: PathBuf,
-    /// Rows of the files before it.
+    /// Number of rows of the files before it.
     first: u64,
     rows: Rows,
 }
@@ -45,10 +45,10 @@ enum Rows {
 }
 
 impl Dataset {
-    /// Opens files and finds their rows.
+    /// Opens files and indexes their rows.
     ///
     /// # Errors
-    /// [`Kind::Data`], with the file and what is wrong with it.
+    /// [`Kind::Data`], with the file and the reason.
     pub(crate) fn open(
         paths: &[PathBuf],
         format: Option<DataFormat>,
@@ -81,7 +81,7 @@ impl Dataset {
         self.rows
     }
 
-    /// `data.jsonl:17`, or `data.parquet, row 17` (from 0) where there are no lines.
+    /// `data.jsonl:17`, or `data.parquet, row 17` (from 0) for formats without lines.
     pub(crate) fn place(&self, index: u64) -> String {
         match self.file(index) {
             Some((file, within)) => file.place(within),
@@ -101,7 +101,7 @@ impl Dataset {
         Some((file, index - file.first))
     }
 
-    /// A row, columns renamed.
+    /// A row with renamed columns.
     pub(crate) fn row(&self, index: u64) -> Result<Json> {
         let Some((file, within)) = self.file(index) else {
             let error = Error::new(Kind::Data, format!("there is no row {index}; the dataset has {}", self.rows));
@@ -157,7 +157,7 @@ impl Rows {
             DataFormat::Arrow => Ok(Self::Arrow(ArrowFile::open(path)?)),
             DataFormat::Json => match list_of(path)? {
                 Some(items) => Ok(Self::List(items)),
-                // Many call lines of JSON so.
+                // JSON lines files are often named .json.
                 None => Ok(Self::Lines(Lines::jsonl(path)?)),
             },
         }
@@ -173,7 +173,7 @@ impl Rows {
     }
 }
 
-/// The items of a file that holds one list; `None` if it holds anything else.
+/// The items of a file with a single list; `None` for other content.
 fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
     let mut bytes = Vec::new();
     let failed = |error: std::io::Error| Error::io(Kind::Data, "read the dataset", path, &error);
@@ -192,8 +192,8 @@ fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
     Ok(Some(items))
 }
 
-/// A column by name, or by a dotted path into it (`reward_model.ground_truth`). A column found by its name moves;
-/// one inside another is copied.
+/// A column by name, or by a dotted path (`reward_model.ground_truth`). A column found by its name
+/// is moved; a nested one is copied.
 fn take(fields: &mut Map<String, Json>, column: &str) -> Option<Json> {
     if let Some(value) = fields.remove(column) {
         return Some(value);
@@ -202,9 +202,9 @@ fn take(fields: &mut Map<String, Json>, column: &str) -> Option<Json> {
     rest.split('.').try_fold(fields.get(first)?, |value, name| value.get(name)).cloned()
 }
 
-/// What verl's columns (`data_source, prompt, ability, reward_model, extra_info`) say, also under the names that recipes
-/// use, where the row does not have them: `answer` is `reward_model.ground_truth`, `problem` the last user message of
-/// `prompt`.
+/// Copies values of verl's columns (`data_source, prompt, ability, reward_model, extra_info`) to
+/// the names that recipes use, if the row does not have them: `answer` is
+/// `reward_model.ground_truth`, `problem` the last user message of `prompt`.
 fn read_verl(fields: &mut Map<String, Json>) {
     let truth = fields.get("reward_model").and_then(|column| column.get("ground_truth"));
     let user = fields.get("prompt").and_then(Json::as_array).and_then(|messages| {

@@ -1,16 +1,16 @@
-//! Where data may be read from. A recipe names its files itself, and whoever starts it sees the names; this keeps it from
-//! taking other things than data: what the system says of processes and devices, keys, passwords.
+//! Allowed locations of data files. The user who starts a recipe sees the names of its files; this
+//! check prevents reading other files than data: system information, keys, passwords.
 
 use std::path::Path;
 
 use crate::error::{Error, Kind, Result};
 
-/// Folders whose files are made by the system.
+/// Directories of files made by the system.
 const OF_THE_SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
 
-/// Refuses a file that is not one of data. `directory` is that of the script, `is_data` says of a path whether its name is that
-/// of a file of data (`.jsonl`, `.parquet` …), which a file outside of the directory needs. What is no file is let
-/// through: whoever reads it says so.
+/// Refuses a file that is not a data file. `directory` is that of the script; `is_data` tests for
+/// the extension of a data file (`.jsonl`, `.parquet` …), which files outside the directory must
+/// have. Paths that are not files are accepted: reading them fails.
 ///
 /// # Errors
 /// [`Kind::Data`], with the path.
@@ -18,15 +18,15 @@ pub(crate) fn check_place(path: &Path, directory: &Path, is_data: impl Fn(&Path)
     let Some(real) = path.canonicalize().ok().filter(|real| real.is_file()) else { return Ok(()) };
     let shared_memory = real.starts_with("/dev/shm");
     if let Some(system) = OF_THE_SYSTEM.iter().find(|folder| real.starts_with(folder) && !shared_memory) {
-        return Err(Error::new(Kind::Data, format!("no data is read from {system}")).at_path(path));
+        return Err(Error::new(Kind::Data, format!("data can't be read from {system}")).at_path(path));
     }
-    // Files of a hub's cache are links to files that are called by their hash.
+    // Files of a Hub cache are links to files named by their hash.
     let stored = real.parent().and_then(Path::file_name).is_some_and(|folder| folder == "blobs");
     let named = is_data(path) && (stored || is_data(&real));
     if named || directory.canonicalize().is_ok_and(|directory| real.starts_with(directory)) {
         return Ok(());
     }
-    let message = "a file outside of the script's directory is read as data only if its name says that it is data";
+    let message = "a data file outside of the script's directory needs the extension of a data format";
     let hint = "call it .jsonl, .json, .csv, .tsv, .parquet or .arrow, put it beside the script, or name it on the command \
                 line: data.train=FILE";
     Err(Error::new(Kind::Data, message).at_path(real).hint(hint))
@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_beside_the_script_or_called_as_data_is() {
+    fn data_files_are_below_the_script_or_have_a_data_extension() {
         let dir = tempfile::tempdir().unwrap();
         for folder in ["own", "other", "cache/blobs"] {
             std::fs::create_dir_all(dir.path().join(folder)).unwrap();

@@ -1,10 +1,10 @@
-//! Breakpoints and traces by line, over Luau's own.
+//! Breakpoints and traces by line, based on Luau's own.
 //!
-//! Luau replaces the first instruction of a line by a break and calls a hook there, in the middle of the running code.
-//! `mlua` has no safe face for this: the few raw calls are here. The hook only collects the locals and hands over to a
-//! Lua callback, which is safe code again. A breakpoint on every line is how stepping works.
+//! Luau replaces the first instruction of a line by a break and calls a hook there. `mlua` has no
+//! safe API for this, so this file contains the few raw calls. The hook only collects the locals
+//! and calls a Lua callback, which is safe code again. Stepping sets a breakpoint on every line.
 //!
-//! What it can't do: stop inside the host's own functions, or change a local of the stopped code.
+//! Not supported: breakpoints inside host functions, and changing a local of the stopped code.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -21,17 +21,17 @@ use crate::script::runtime::host::misuse;
 use crate::script::runtime::show::{Layout, Shown};
 use crate::script::runtime::texts::Texts;
 
-/// Where the callback is kept.
+/// Registry key of the callback.
 const CALLBACK: &str = "r1.halt";
 const CALLBACK_C: &std::ffi::CStr = c"r1.halt";
 
-/// A line to stop at, or to tell about.
+/// A breakpoint or a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breakpoint {
     /// `scripts/retool.lua`
     pub path: String,
     pub line: usize,
-    /// Only tell what the locals are, and go on.
+    /// Print the locals and continue.
     pub trace: bool,
 }
 
@@ -41,26 +41,26 @@ impl std::fmt::Display for Breakpoint {
     }
 }
 
-/// How to go on from a halt.
+/// How to continue after a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// To the next breakpoint.
     Continue,
-    /// To the next line of the same function, or of its caller when it is over.
+    /// To the next line of the same function, or of its caller after a return.
     Next,
-    /// To the next line, wherever it is.
+    /// To the next line executed.
     Into,
     /// To the caller.
     Out,
-    /// Nowhere: the call fails.
+    /// End the call with an error.
     Abort,
 }
 
-/// Code that has been stopped, or is traced.
+/// Code that is stopped or traced.
 pub struct Halt<'a> {
     /// `scripts/retool.lua:12`
     pub place: String,
-    /// The text of the line.
+    /// The source line.
     pub source: String,
     pub trace: bool,
     /// The script's frames, innermost first: place and function.
@@ -70,14 +70,14 @@ pub struct Halt<'a> {
     console: &'a Console,
 }
 
-/// Told about halts; decides how to go on.
+/// Receives halts and returns how to continue.
 pub type OnHalt = Box<dyn Fn(&Halt<'_>) -> Resume>;
 
 impl Halt<'_> {
-    /// The locals, and what the function uses of its surroundings.
+    /// The locals and upvalues of the function.
     pub fn locals(&self, layout: &Layout) -> Vec<(String, Shown)> {
         let mut all = BTreeMap::new();
-        // The iteration itself can't fail: the closure does not.
+        // The iteration cannot fail, since the closure does not.
         let _ = self.locals.for_each(|name: String, value: Value| {
             all.insert(name, Shown::of(&or_nil(value), layout));
             Ok(())
@@ -85,7 +85,7 @@ impl Halt<'_> {
         all.into_iter().collect()
     }
 
-    /// Evaluates typed code with the locals at hand. It can't wait for tools here.
+    /// Evaluates code with access to the locals. It cannot wait for tools.
     pub fn eval(&self, text: &str) -> Result<Vec<Shown>, Failure> {
         let run = || -> mlua::Result<Vec<Shown>> {
             let environment = self.lua.create_table()?;
@@ -131,8 +131,8 @@ impl Console {
         self.stops.borrow().clone()
     }
 
-    /// Stops (or traces) at `place`: a line (`12`), a file's line (`lib/problems.lua:12`), or a function by name. A function
-    /// is stopped at its first line, and traced at each of them.
+    /// Stops (or traces) at `place`: a line (`12`), a line of a file (`lib/problems.lua:12`), or a
+    /// function by name. A function is stopped at its first line, and traced at each of its lines.
     ///
     /// # Errors
     /// [`Kind::Usage`] if there is no such place.
@@ -148,7 +148,7 @@ impl Console {
             }
         }
         if new.is_empty() {
-            return Err(Error::new(Kind::Usage, format!("no code stands at {path}:{first} or behind it")));
+            return Err(Error::new(Kind::Usage, format!("there is no code at {path}:{first} or after it")));
         }
         let mut stops = self.stops.borrow_mut();
         stops.retain(|old| !new.iter().any(|new| (&new.path, new.line) == (&old.path, old.line)));
@@ -156,7 +156,7 @@ impl Console {
         Ok(new)
     }
 
-    /// Takes breakpoints away: those of a place, or all; how many there were.
+    /// Removes the breakpoints of a place, or all; returns their number.
     pub fn clear_breakpoints(&self, place: Option<&str>) -> Result<usize> {
         let gone = match place {
             None => self.stops.take(),
@@ -191,7 +191,7 @@ impl Console {
         self.vm.lua.app_data_ref::<Texts>()?.chunks.first().map(|(path, _)| path.clone())
     }
 
-    /// Puts a break at a line, or takes it away; gives the line where code is, 0 for none.
+    /// Sets or clears a break at a line; returns the line with code, 0 for none.
     fn patch(&self, path: &str, line: usize, on: bool) -> Result<usize> {
         let chunk = self
             .vm
@@ -199,16 +199,16 @@ impl Console {
             .app_data_ref::<Texts>()
             .and_then(|texts| texts.chunks.iter().find(|(own, _)| own == path).map(|(_, chunk)| chunk.clone()));
         let Some(chunk) = chunk else {
-            return Err(Error::new(Kind::Usage, format!("{path} is no file of the script")));
+            return Err(Error::new(Kind::Usage, format!("{path} is not a file of the script")));
         };
         let at = patch(&self.vm.lua, &chunk, line, on).map_err(|error| vm_failed(&error))?;
         Ok(usize::try_from(at).unwrap_or(0))
     }
 
-    /// Says who hears of halts. Until then breakpoints are passed over.
+    /// Sets the receiver of halts. Without one, breakpoints are ignored.
     pub fn on_halt(&self, hear: OnHalt) -> Result<()> {
         let mut console = self.clone();
-        // What the callback holds must not hold the callback.
+        // A weak reference, to avoid a cycle with the callback.
         console.stops = Rc::default();
         let stops = Rc::downgrade(&self.stops);
         let mode = Stepping::default();
@@ -246,7 +246,7 @@ impl Console {
         built.map_err(|error| vm_failed(&error))
     }
 
-    /// Breaks on every line of every file, or only where breakpoints are.
+    /// Breaks on every line of every file, or only at breakpoints.
     fn every_line(&self, stops: &[Breakpoint], on: bool) {
         let chunks = self.vm.lua.app_data_ref::<Texts>().map(|texts| texts.chunks.clone()).unwrap_or_default();
         let texts = self.texts();
@@ -254,26 +254,27 @@ impl Console {
             let lines = texts.get(&path).map_or(0, |text| text.lines().count());
             for line in 1..=lines {
                 let keep = on || stops.iter().any(|stop| stop.path == path && stop.line == line);
-                // A line without code gives the next one's; that has its own turn.
+                // For a line without code, `patch` returns the next line with code, which is
+                // handled itself.
                 let _ = patch(&self.vm.lua, &chunk, line, keep);
             }
         }
     }
 }
 
-/// Where running code is.
+/// The position of running code.
 struct Spot {
     path: String,
     line: usize,
-    /// Frames below it, in its thread.
+    /// Number of frames below it, in its thread.
     depth: usize,
     thread: f64,
 }
 
-/// Where stepping goes to.
+/// State of stepping.
 #[derive(Default)]
 struct Stepping {
-    /// Somebody is being told of a halt; what runs meanwhile is not stopped.
+    /// A halt is being handled; code that runs meanwhile is not stopped.
     busy: Cell<bool>,
     from: RefCell<Option<(Resume, Spot)>>,
 }
@@ -325,7 +326,8 @@ fn source_line(lua: &Lua, path: &str, line: usize) -> String {
     text.and_then(|text| text.lines().nth(line - 1)).unwrap_or_default().to_owned()
 }
 
-/// Locals of the script that its functions use, by name, into `table`. The main file's names win.
+/// Adds upvalues of the script's functions to `table`, by name. Names of the main file take
+/// precedence.
 pub(super) fn locals(lua: &Lua, functions: &[(&'static str, Function)], table: &Table) -> mlua::Result<()> {
     let mut queue: Vec<Function> = functions.iter().map(|(_, function)| function.clone()).collect();
     let mut seen = Vec::new();
@@ -351,8 +353,9 @@ fn upvalues(lua: &Lua, function: &Function) -> mlua::Result<Vec<(String, Value)>
     if function.info().what == "C" {
         return Ok(Vec::new());
     }
-    // SAFETY: the function is at index 1; each round pushes one value, and the name is copied into a table at once. The
-    // stack has room for what is pushed: it is checked first. Errors of the VM are caught by `exec_raw`.
+    // SAFETY: the function is at index 1; each round pushes one value, and the name is copied into
+    // a table at once. The stack has room for what is pushed: it is checked first. Errors of the VM
+    // are caught by `exec_raw`.
     let table: Table = unsafe {
         lua.exec_raw(function.clone(), |state| {
             ffi::lua_rawcheckstack(state, 8);
@@ -401,7 +404,7 @@ fn set_hook(lua: &Lua) -> mlua::Result<()> {
     unsafe { lua.exec_raw((), |state| (*ffi::lua_callbacks(state)).debugbreak = Some(on_break)) }
 }
 
-/// Stands for nil among the locals: a table can't hold a name without a value.
+/// Represents nil among the locals: a table cannot store nil.
 fn nothing() -> *mut c_void {
     static NOTHING: u8 = 0;
     (&raw const NOTHING).cast_mut().cast()
@@ -411,12 +414,12 @@ fn or_nil(value: Value) -> Value {
     if matches!(value, Value::LightUserData(it) if it.0 == nothing()) { Value::Nil } else { value }
 }
 
-/// Called by Luau at a break, in the middle of running code: collects the locals and calls the callback.
+/// Called by Luau at a break: collects the locals and calls the callback.
 #[allow(unsafe_code)]
 unsafe extern "C-unwind" fn on_break(state: *mut ffi::lua_State, at: *mut ffi::lua_Debug) {
-    // SAFETY: Luau calls this with the running thread and its line, with room on the stack for a few values. Nothing here
-    // has a destructor, so that an error of the VM may unwind through it. The names that Luau gives live in the function's
-    // prototype, which is running.
+    // SAFETY: Luau calls this with the running thread and its line, with room on the stack for a
+    // few values. Nothing here has a destructor, so that an error of the VM may unwind through it.
+    // The names that Luau gives live in the function's prototype, which is running.
     unsafe {
         ffi::lua_rawcheckstack(state, 12);
         if ffi::lua_rawgetfield(state, ffi::LUA_REGISTRYINDEX, CALLBACK_C.as_ptr()) != ffi::LUA_TFUNCTION {
@@ -424,7 +427,7 @@ unsafe extern "C-unwind" fn on_break(state: *mut ffi::lua_State, at: *mut ffi::l
         }
         ffi::lua_pushnumber(state, f64::from((*at).currentline));
         ffi::lua_pushnumber(state, f64::from(ffi::lua_stackdepth(state)));
-        // Tells threads apart; a pointer fits into the 53 bits of a number.
+        // Identifies the thread; a pointer fits into the 53 bits of a number.
         ffi::lua_pushnumber(state, state as usize as f64);
         ffi::lua_newtable(state);
         let table = ffi::lua_gettop(state);

@@ -1,4 +1,4 @@
-//! What could stand at the cursor: names of the session, the script and the host, fields of tables.
+//! Completion: names of the session, the script and the host, and fields of tables.
 
 use mlua::{Table, Value};
 
@@ -6,25 +6,25 @@ use super::Console;
 use crate::script::docs;
 use crate::script::runtime::show::is_name;
 
-/// A name to go on with.
+/// A completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     pub name: String,
-    /// What it is: `table`, or how a function of the host is called and what it does.
+    /// Its kind: `table`, or the signature and summary of a host function.
     pub what: String,
-    /// The path that it would complete: `r1.json.encode`.
+    /// The completed path: `r1.json.encode`.
     pub path: String,
 }
 
-/// Words that begin or end statements.
+/// Keywords that begin or end statements.
 const WORDS: [&str; 20] = [
     "and", "break", "continue", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
     "not", "or", "repeat", "return", "then", "while",
 ];
 
 impl Console {
-    /// What could complete the end of `typed`, and how many bytes of it are its beginning. Nothing is run: fields are
-    /// looked up in plain tables only.
+    /// Completions of the end of `typed`, and the number of bytes they replace. No code runs: only
+    /// fields of plain tables are read.
     pub fn complete(&self, typed: &str) -> (usize, Vec<Candidate>) {
         let start = typed
             .rfind(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | ':')))
@@ -38,7 +38,7 @@ impl Console {
         let mut add = |name: &str, value: &Value| {
             if name.starts_with(partial) && is_name(name) {
                 let path = if base.is_empty() { name.to_owned() } else { format!("{base}.{name}") };
-                // What the host gives is told as it is declared.
+                // Host functions are described by their declarations.
                 let declared = docs::find(&path).map(|entry| format!("{}  {}", entry.signature(), entry.summary()));
                 found.push(Candidate { name: name.to_owned(), what: declared.unwrap_or_else(|| what(value)), path });
             }
@@ -56,7 +56,7 @@ impl Console {
             match &value {
                 Value::Table(table) => {
                     each(table, &mut add);
-                    // Objects keep their methods behind their metatable.
+                    // Methods of objects are in their metatable.
                     let behind = table.metatable().and_then(|meta| meta.raw_get::<Table>("__index").ok());
                     if let Some(methods) = behind {
                         each(&methods, &mut add);
@@ -75,7 +75,7 @@ impl Console {
         (partial.len(), found)
     }
 
-    /// What a dotted path leads to.
+    /// The value of a dotted path.
     fn find(&self, path: &str) -> Option<Value> {
         let mut names = path.split(['.', ':']);
         let first = names.next()?;
@@ -92,7 +92,7 @@ impl Console {
 }
 
 fn each(table: &Table, add: &mut impl FnMut(&str, &Value)) {
-    // The iteration itself can't fail: the closure does not.
+    // The iteration cannot fail, since the closure does not.
     let _ = table.for_each(|key: Value, value: Value| {
         if let Value::String(name) = &key {
             add(&name.to_string_lossy(), &value);

@@ -1,12 +1,12 @@
-//! Typed code in a script's virtual machine: what the REPL is made of.
+//! Evaluation of typed code in a script's virtual machine, for the REPL.
 //!
-//! - [`Console`]: evaluates an expression or a statement beside a loaded script, with variables that last
-//! - [`Shown`]: a value as a person reads it: bounded, keys in a stable order
-//! - `complete`: names that could stand at the cursor
+//! - [`Console`]: evaluates expressions and statements with a loaded script, and keeps variables
+//! - [`Shown`]: a value printed for the user: limited in size, with sorted keys
+//! - `complete`: completion
 //! - `breakpoints`: breakpoints and traces, by line or by function
 //!
-//! A name that is typed means, in this order: a variable of the session, what the session is about (`state`, `task`), a
-//! local of the script that one of its functions uses, a global.
+//! A typed name refers to, in this order: a variable of the session, a given value (`state`,
+//! `task`), a local of the script that one of its functions uses, a global.
 
 mod breakpoints;
 mod complete;
@@ -40,23 +40,23 @@ use crate::script::runtime::vm::Vm;
 pub use breakpoints::{Breakpoint, Halt, OnHalt, Resume};
 pub use complete::Candidate;
 
-/// How messages call typed code.
+/// The name of typed code in messages.
 const CHUNK: &str = "input";
 
-/// Limits where there is no recipe that says.
+/// Limits without a recipe.
 fn bare() -> Limits {
     Limits { cpu: 60.0, wait: 3600.0, memory: 4096, text: 64, ..Limits::default() }
 }
 
-/// Where typed code runs. `Clone` gives another handle.
+/// Evaluates typed code. `Clone` gives another handle.
 #[derive(Clone)]
 pub struct Console {
     vm: Rc<Vm>,
-    /// What chunks see: nothing of its own, everything through its metatable.
+    /// The environment of chunks: empty, with access to all names through its metatable.
     environment: Table,
     variables: Table,
     given: Table,
-    /// The script's own locals, where there is a script.
+    /// The script's locals, if there is a script.
     locals: Table,
     stops: Rc<RefCell<Vec<Breakpoint>>>,
 }
@@ -75,7 +75,7 @@ impl Worker {
 }
 
 impl Console {
-    /// A console without a script, with all that programs have.
+    /// A console without a script, with the functions of programs.
     pub fn bare(services: std::sync::Arc<dyn Services>, echo: Echo) -> Result<Self> {
         let host = Host::for_program(Some(services), echo);
         let here = load::directory(std::path::Path::new(CHUNK));
@@ -108,7 +108,7 @@ impl Console {
                 lua.create_function(move |lua, (_, name, value): (Value, Value, Value)| {
                     if fixed.contains_key(name.clone())? {
                         let name = name.to_string()?;
-                        let error = misuse(lua, format!("`{name}` is what the session is about"));
+                        let error = misuse(lua, format!("`{name}` is given by the session"));
                         let hint = format!("its fields can be set (`{name}.x = 1`); give a copy another name");
                         return Err(mlua::Error::external(error.hint(hint)));
                     }
@@ -123,24 +123,26 @@ impl Console {
         build().map_err(|error| vm_failed(&error))
     }
 
-    /// Makes a trajectory's state what `state` means; the table itself, so that typed code may change it.
+    /// Makes a trajectory's state available as `state`, by reference, so that typed code can change
+    /// it.
     pub fn give_state(&self, state: &State) -> Result<()> {
         self.given.raw_set("state", &state.table).map_err(|error| vm_failed(&error))
     }
 
-    /// Gives `name` a value that typed code can't replace.
+    /// Gives `name` a value that typed code cannot replace.
     pub fn give(&self, name: &str, value: &Json) -> Result<()> {
         let given = convert::from_json(&self.vm.lua, value).and_then(|value| self.given.raw_set(name, value));
         given.map_err(|error| vm_failed(&error))
     }
 
-    /// Runs typed code: the values of an expression, or of what a statement returns. A single value is `_` from then on.
+    /// Runs typed code and returns the values of an expression or of a `return`. A single value is
+    /// stored in `_`.
     ///
     /// # Errors
-    /// What the code raised, with `input:LINE` or the script's line.
+    /// The error of the code, with `input:LINE` or the script's line.
     pub async fn eval(&self, text: &str) -> Result<Vec<Shown>, Failure> {
         let function = self.compile(text)?;
-        // What is asked for by hand belongs to no trajectory's record.
+        // Code typed by the user is not recorded in a trajectory.
         let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
         let values: MultiValue = self.vm.call(&call, &function, ()).await?;
         self.shown(&told_values(values)).map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
@@ -153,7 +155,8 @@ impl Console {
         Ok(values.iter().map(Shown::typed).collect())
     }
 
-    /// Typed code as a function: an expression if it can be one. A `local` of the outermost level lasts like any variable.
+    /// Compiles typed code: as an expression if possible. A `local` at the outermost level becomes
+    /// a variable of the session.
     fn compile(&self, text: &str) -> Result<Function, Failure> {
         let chunk = |source: &str| {
             let chunk = self.vm.lua.load(source).set_name(format!("@{CHUNK}"));
@@ -166,10 +169,10 @@ impl Console {
         made.map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
     }
 
-    /// The plain data that an expression gives.
+    /// The value of an expression as plain data.
     ///
     /// # Errors
-    /// As [`Console::eval`], and [`Kind::Script`] for what is no plain data.
+    /// As [`Console::eval`], and [`Kind::Script`] for a value that is not plain data.
     pub async fn data(&self, text: &str) -> Result<Json, Failure> {
         let function = self.compile(text)?;
         let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
@@ -178,12 +181,12 @@ impl Console {
         convert::to_json(&value, "it", odd).map_err(|why| Failure::new(Status::EnvError, Error::new(Kind::Script, why)))
     }
 
-    /// A trajectory's state, as the layout says.
+    /// A trajectory's state, printed with a layout.
     pub fn show_state(&self, state: &State, layout: &Layout) -> Shown {
         Shown::of(&Value::Table(state.table.clone()), layout)
     }
 
-    /// The text of a line of the script: `scripts/retool.lua:12`.
+    /// The source line of a place: `scripts/retool.lua:12`.
     pub fn source_line(&self, place: &str) -> Option<String> {
         let (path, line) = place.rsplit_once(':')?;
         let texts = self.vm.lua.app_data_ref::<crate::script::runtime::texts::Texts>()?;
@@ -191,20 +194,20 @@ impl Console {
         texts.texts.get(path)?.lines().nth(line.checked_sub(1)?).map(str::to_owned)
     }
 
-    /// What was logged since the last call.
+    /// Lines logged since the last call.
     pub fn take_log(&self) -> Vec<LogLine> {
         self.vm.host.take_log()
     }
 }
 
-/// Whether typed code needs more lines: an open `function`, bracket or string.
+/// Whether typed code is incomplete: an open `function`, bracket or string.
 pub fn is_open(text: &str) -> bool {
     let unclosed = text.matches("[[").count() > text.matches("]]").count();
     let readings = [Reading::of(&format!("return {text}")), Reading::of(text)];
     !readings.contains(&Reading::Whole) && (unclosed || readings.contains(&Reading::Open))
 }
 
-/// What the compiler makes of a text.
+/// How the compiler reads a text.
 #[derive(PartialEq, Eq)]
 enum Reading {
     Whole,
@@ -222,14 +225,15 @@ impl Reading {
     }
 }
 
-/// Whether something that is neither was more likely meant as a statement.
+/// Whether code with an error was more likely meant as a statement.
 fn is_statement(text: &str) -> bool {
     let words = ["local", "for", "while", "if", "repeat", "do", "function", "return", "break"];
     let first = text.split_whitespace().next().unwrap_or_default();
     words.contains(&first) || text.replace("==", "").contains('=')
 }
 
-/// `local x = 1` typed at the outermost level would be gone with its line: it becomes a variable of the session.
+/// `local x = 1` typed at the outermost level would end with its chunk: it becomes a variable of
+/// the session.
 fn lasting(text: &str) -> String {
     let Some(rest) = text.trim_start().strip_prefix("local ") else { return text.to_owned() };
     let rest = rest.trim_start();

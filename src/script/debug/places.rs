@@ -1,10 +1,10 @@
-//! Places that a person names: a line, a file's line, a function.
+//! Places given by the user: a line, a line of a file, a function.
 
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Kind, Result, suggest};
 
-/// Where a place is: its file, its first line and its last.
+/// The file, first line and last line of a place.
 pub(super) fn resolve(place: &str, main: &str, texts: &BTreeMap<String, String>) -> Result<(String, usize, usize)> {
     if let Ok(line) = place.parse::<usize>() {
         return Ok((main.to_owned(), line, line));
@@ -35,7 +35,8 @@ pub(super) fn resolve(place: &str, main: &str, texts: &BTreeMap<String, String>)
         .hint(format!("{}; a line works too: 12, lib/x.lua:12", suggest(place, names.iter().map(String::as_str)))))
 }
 
-/// Named functions of a text with their first and last lines, found by their looks: good enough to stop in them.
+/// Named functions of a text with their first and last lines, found by a heuristic that suffices
+/// for breakpoints.
 fn functions(text: &str) -> Vec<(String, usize, usize)> {
     let mut found = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
@@ -56,7 +57,7 @@ fn functions(text: &str) -> Vec<(String, usize, usize)> {
         if name.is_empty() {
             continue;
         }
-        // The function ends with the first `end` that stands no deeper than its beginning.
+        // The function ends at the first `end` with at most its indentation.
         let indent = |line: &str| line.len() - line.trim_start().len();
         let one_line = code.trim_end().trim_end_matches([',', ';', ')', '}']).trim_end().ends_with("end");
         let last = if one_line {

@@ -1,4 +1,4 @@
-//! Entries: trainers, and estimators and losses by hand.
+//! Declarations: trainers, estimators and losses.
 
 use super::{Entry, f, p, program};
 
@@ -19,9 +19,9 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     f(
         "r1.trainer",
-        &[p("settings", "{algorithm: string, [string]: any}", "The algorithm by name, and its settings")],
+        &[p("settings", "{algorithm: string, [string]: any}", "Name of the algorithm, and its settings")],
         &[("Trainer", "")],
-        "Any algorithm by its name.",
+        "Training with an algorithm by name.",
         "r1.trainer { algorithm = \"gigpo\", group_size = 8 }",
     ),
     f(
@@ -34,12 +34,12 @@ pub(super) const ENTRIES: &[Entry] = &[
     program(
         "r1.rl.advantages",
         &[
-            p("name", "string", "An estimator: grpo, rloo, gae, gigpo …"),
+            p("name", "string", "Estimator: grpo, rloo, gae, gigpo …"),
             p("rows", "{{[string]: any}}", "Steps: group, trajectory, step, mask, rewards, values, logp, shared …"),
-            p("options?", "{[string]: any}", "Of the estimator"),
+            p("options?", "{[string]: any}", "Options of the estimator"),
         ],
         &[("{advantages: {{number}}, counted: {boolean}, returns: {{number}}?, targets: {{boolean}}?}", "")],
-        "The estimators of training over plain tables, in f64.",
+        "Computes advantages with an estimator of training, over plain tables, in f64.",
         "local rows = {\n  { group = 1, trajectory = 1, step = 1, mask = { 1, 1 }, rewards = { 0, 1 } },\n  { group = 1, trajectory = 2, step = 1, mask = { 1 }, rewards = { 0 } },\n}\nr1.rl.advantages(\"grpo\", rows, { normalize = \"none\" }).advantages  --> [[0.5,0.5],[-0.5]]",
     ),
     program(
@@ -48,32 +48,32 @@ pub(super) const ENTRIES: &[Entry] = &[
             p(
                 "loss",
                 "string | ((b: LossBatch, options: {[string]: any}) -> any)",
-                "A name: ppo, gspo, cispo …; or a function",
+                "Name (ppo, gspo, cispo …) or function",
             ),
             p("rows", "{{[string]: any}}", "Steps with logp, logp_old and advantages"),
-            p("options?", "{[string]: any}", "Of the loss"),
+            p("options?", "{[string]: any}", "Options of the loss"),
         ],
         &[("{loss: number, gradient: {{number}}, metrics: {[string]: number}}", "")],
-        "A loss of training and its gradient with respect to `logp`.",
+        "Computes a loss of training and its gradient with respect to `logp`.",
         "",
     ),
     program(
         "r1.rl.value_loss",
         &[
-            p("values", "{number}", "Of the critic now"),
-            p("values_old", "{number}", "Before the update"),
-            p("returns", "{number}", "Its targets"),
-            p("options?", "{clip: number?}", "How far a value may move from the old one; off without it"),
+            p("values", "{number}", "Current values of the critic"),
+            p("values_old", "{number}", "Values before the update"),
+            p("returns", "{number}", "Targets"),
+            p("options?", "{clip: number?}", "`clip`: maximum change from the old value; default: off"),
         ],
         &[("{loss: number, gradient: {number}, clip_frac: number}", "")],
-        "The critic's loss, half the squared error clipped as in PPO, as a mean over all entries, and its gradient with respect to `values`.",
+        "Computes the value loss (half the squared error, clipped as in PPO, averaged over all entries) and its gradient with respect to `values`.",
         "r1.rl.value_loss({ 1 }, { 0 }, { 2 }, { clip = 0.5 })",
     ),
     program(
         "r1.rl.entropy",
-        &[p("logits", "{{number}}", "A list for each position"), p("temperature?", "number", "1 unless given")],
+        &[p("logits", "{{number}}", "One list per position"), p("temperature?", "number", "Default: 1")],
         &[("{number}", "")],
-        "The entropy of each distribution, in nats.",
+        "Computes the entropy of each distribution, in nats.",
         "r1.rl.entropy({ { 0, 0 }, { 0, 0, 0, 0 } }, 1)",
     ),
 ];

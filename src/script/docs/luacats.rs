@@ -28,7 +28,7 @@ pub fn luacats() -> String {
             out.push('\n');
         }
     }
-    out.push_str("---What the host gives to scripts.\nr1 = {}\n\n");
+    out.push_str("---Functions of the host.\nr1 = {}\n\n");
     let mut spaces: Vec<&str> = vec!["", "r1", "math", "os"];
     for entry in all().filter(|entry| !entry.is_method()) {
         if !spaces.contains(&entry.space()) {
@@ -37,7 +37,7 @@ pub fn luacats() -> String {
                 let _ = writeln!(out, "{} = {{}}\n", entry.space());
             }
         }
-        // What Lua itself has is known to the server.
+        // The server knows Lua's own functions.
         let own = entry.space().is_empty() && entry.scope != Scope::Tests;
         if own || matches!(entry.space(), "math" | "os" | "io") {
             continue;
@@ -52,7 +52,7 @@ pub fn luacats() -> String {
     out + LUAU
 }
 
-/// What Luau has beyond Lua 5.4, which the server knows.
+/// Functions of Luau that are not in Lua 5.4.
 const LUAU: &str = r"
 ---@param x number
 ---@param min number
@@ -127,7 +127,7 @@ fn param_kind(param: &Param) -> String {
     format!("{{ {} }}", fields.join(", "))
 }
 
-/// A type in the words of LuaCATS.
+/// A type in LuaCATS syntax.
 fn shown(kind: &str) -> String {
     read(kind).map_or_else(|| "any".to_owned(), |kind| show(&kind))
 }
@@ -158,7 +158,7 @@ fn show(kind: &Type<'_>) -> String {
                 format!("{name}: {}", show(kind))
             });
             let params = params.collect::<Vec<_>>().join(", ");
-            // What gives nothing, too, is a function that may give any number.
+            // A function without results also matches a function with any number of results.
             if matches!(returns[..], [] | [Type::Many(_)]) {
                 return format!("fun({params})");
             }

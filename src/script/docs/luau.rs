@@ -35,7 +35,7 @@ pub fn luau() -> String {
     for entry in all().filter(|entry| entry.scope == Scope::Tests && !entry.is_method()) {
         let _ = writeln!(out, "\n--- {}\ndeclare function {}{}", entry.doc, entry.name, declared(entry));
     }
-    // Luau's own declarations lack these, which programs have.
+    // Globals of programs that Luau's own declarations lack.
     let extra: BTreeSet<&str> = ["io"].into();
     for space in extra {
         let _ = writeln!(out, "\ndeclare {space}: {{");
@@ -49,7 +49,7 @@ pub fn luau() -> String {
 
 fn type_of(out: &mut String, named: &Named, methods: &[&Entry]) {
     let _ = writeln!(out, "--- {}.", named.doc);
-    // A table that is typed `{ [any]: any }` would refuse every row that has typed fields.
+    // The type `{ [any]: any }` would refuse rows with typed fields.
     if named.name == "Task" {
         out.push_str("export type Task = any\n\n");
         return;
@@ -94,13 +94,13 @@ fn signature(entry: &Entry, this: Option<&str>) -> String {
     format!("({}) -> {}", params.join(", "), returns(entry.returns.iter().map(|(kind, _)| *kind)))
 }
 
-/// A signature as `declare function` has it.
+/// The signature for `declare function`.
 fn declared(entry: &Entry) -> String {
     let params: Vec<String> = params(entry, "...: any").collect();
     format!("({}): {}", params.join(", "), returns(entry.returns.iter().map(|(kind, _)| *kind)))
 }
 
-/// Names and types; `rest` stands for any number of more.
+/// Names and types; `rest` stands for further arguments.
 fn params(entry: &Entry, rest: &str) -> impl Iterator<Item = String> {
     entry.params.iter().map(move |param| {
         if param.name == "..." { rest.to_owned() } else { format!("{}: {}", bare(param), param_kind(param)) }
@@ -137,7 +137,7 @@ fn optional(kind: &str, is_optional: bool) -> String {
     if kind.contains('|') || kind.contains("->") { format!("({kind})?") } else { format!("{kind}?") }
 }
 
-/// A type in Luau's words.
+/// A type in Luau's syntax.
 fn shown(kind: &str) -> String {
     read(kind).map_or_else(|| "any".to_owned(), |kind| show(&kind))
 }

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::types::named_types;
 use super::{Entry, Param, Scope, all};
 
-/// What stands before and behind the reference in docs/lua.md.
+/// Markers around the reference in docs/lua.md.
 const BEGIN: &str = "<!-- reference: made by `r1 doc --format markdown`; changes below are lost -->\n";
 
-/// A document with its reference made anew; what stands before the mark stays.
+/// A document with its reference regenerated; the text outside the markers is kept.
 pub fn with_reference(document: &str) -> String {
     let before = document.split(BEGIN).next().unwrap_or_default();
     format!("{before}{BEGIN}\n{}", markdown())
@@ -17,7 +17,7 @@ pub fn with_reference(document: &str) -> String {
 /// The reference.
 pub fn markdown() -> String {
     let mut out =
-        "## Reference\n\n`r1 doc NAME` shows the same in the terminal; a `?` marks what may be left out or missing.\n"
+        "## Reference\n\n`r1 doc NAME` shows the same in the terminal; a `?` marks optional parameters and values that can be nil.\n"
             .to_owned();
     let mut spaces: Vec<&str> = Vec::new();
     for entry in all() {
@@ -62,7 +62,7 @@ fn function(out: &mut String, entry: &Entry) {
     }
 }
 
-/// Parameters that say more than their name.
+/// Parameters with a description.
 fn list(out: &mut String, params: &[Param], depth: usize) {
     for param in params {
         if param.doc.is_empty() && param.fields.is_empty() {
@@ -86,7 +86,7 @@ fn code(kind: &str) -> String {
     format!("`{kind}`")
 }
 
-/// Angle brackets would be tags, stars emphasis.
+/// Escapes angle brackets (tags) and stars (emphasis).
 fn escape(text: &str) -> String {
     text.replace('<', "\\<").replace('*', "\\*")
 }

@@ -1,6 +1,6 @@
-//! Every host function, declared once: its name, parameters, types, what it does, an example. Help in the terminal,
-//! completion, the types that editors read and the reference in docs/lua.md come from here; tests keep it equal to what
-//! virtual machines really have, and run the examples.
+//! The declaration of every host function: name, parameters, types, description, example. Help in
+//! the terminal, completion, editor types and the reference in docs/lua.md are generated from it;
+//! tests compare it with the virtual machines and run the examples.
 
 mod env;
 mod learn;
@@ -28,12 +28,12 @@ pub use markdown::{markdown, with_reference};
 pub use settings::{find_settings, settings_like, settings_markdown, settings_page};
 pub use types::{Named, named_types};
 
-/// Where a function is there.
+/// Where a function is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
     Anywhere,
-    /// In programs (`r1 lua`) only, tests among them.
+    /// In programs (`r1 lua`) only, including tests.
     Programs,
     /// In tests (`r1 test`) only.
     Tests,
@@ -44,25 +44,25 @@ pub enum Scope {
 pub struct Entry {
     pub name: &'static str,
     pub params: &'static [Param],
-    /// Types and what they are; a type that ends in `…` stands for any number.
+    /// Types and descriptions; a type that ends in `…` stands for any number of values.
     pub returns: &'static [(&'static str, &'static str)],
-    /// The first sentence stands for the whole in lists.
+    /// Lists show the first sentence only.
     pub doc: &'static str,
-    /// Lua; `EXPRESSION  --> VALUES` is checked by a test, values as JSON.
+    /// Lua code; a test checks lines `EXPRESSION  --> VALUES`, with values as JSON.
     pub example: &'static str,
-    /// The first version that has it.
+    /// The first version with the function.
     pub since: &'static str,
     pub scope: Scope,
-    /// Not called: a constant.
+    /// A constant, not a function.
     pub value: bool,
 }
 
-/// A parameter, or a field of a table that is one.
+/// A parameter, or a field of a table parameter.
 #[derive(Debug, Serialize)]
 pub struct Param {
-    /// A `?` at the end: it may be left out.
+    /// A final `?` marks an optional parameter.
     pub name: &'static str,
-    /// In Luau's notation; `table` where `fields` says more.
+    /// In Luau's notation; `table` if `fields` lists its fields.
     #[serde(rename = "type")]
     pub kind: &'static str,
     pub doc: &'static str,
@@ -77,7 +77,7 @@ const fn p(name: &'static str, kind: &'static str, doc: &'static str) -> Param {
     Param { name, kind, doc, fields: &[] }
 }
 
-/// A parameter that is a table with these fields.
+/// A table parameter with fields.
 const fn table(name: &'static str, doc: &'static str, fields: &'static [Param]) -> Param {
     Param { name, kind: "table", doc, fields }
 }
@@ -93,7 +93,7 @@ const fn f(
     Entry { name, params, returns, doc, example, since: SINCE, scope: Scope::Anywhere, value: false }
 }
 
-/// A function that programs have.
+/// A function for programs.
 const fn program(
     name: &'static str,
     params: &'static [Param],
@@ -137,14 +137,14 @@ impl Entry {
         format!("{}({}){returns}", self.name, params.join(", "))
     }
 
-    /// The first sentence of what it does.
+    /// The first sentence of the description.
     pub fn summary(&self) -> &'static str {
         let end = self.doc.match_indices(['.', ':', ';']).map(|(at, _)| at);
         let end = end.into_iter().find(|at| self.doc[at + 1..].starts_with(' ') || at + 1 == self.doc.len());
         end.map_or(self.doc, |at| &self.doc[..at])
     }
 
-    /// What stands before the last part of the name: `r1.re`, `Context`; empty for globals.
+    /// The name without its last part: `r1.re`, `Context`; empty for globals.
     pub fn space(&self) -> &'static str {
         self.name.rfind(['.', ':']).map_or("", |at| &self.name[..at])
     }
@@ -159,7 +159,7 @@ impl Entry {
         self.name.contains(':')
     }
 
-    /// All that is said of it, as lines for a terminal.
+    /// The full description, for a terminal.
     pub fn page(&self) -> String {
         use std::fmt::Write;
         let mut page = format!("{}\n\n", self.signature());
@@ -192,10 +192,10 @@ impl Entry {
     }
 }
 
-/// Columns of a page.
+/// Width of a page in columns.
 const WIDTH: usize = 100;
 
-/// Writes a text in lines of a page, set off by two spaces.
+/// Writes a text, wrapped and indented by two spaces.
 fn wrap(page: &mut String, text: &str) {
     let mut column = WIDTH;
     for word in text.split_whitespace() {
@@ -212,7 +212,7 @@ fn wrap(page: &mut String, text: &str) {
     page.push('\n');
 }
 
-/// What is said of a named type, as lines for a terminal.
+/// The description of a named type, for a terminal.
 pub fn type_page(name: &str) -> Option<String> {
     use std::fmt::Write;
     let named = named_types().into_iter().find(|named| named.name == name && !named.fields.is_empty())?;
@@ -227,7 +227,7 @@ pub fn type_page(name: &str) -> Option<String> {
     Some(page)
 }
 
-/// Parameters and their fields as name, type and text.
+/// Parameters and their fields as name, type and description.
 fn rows(params: &[Param], depth: usize) -> Vec<(String, &'static str, &'static str)> {
     let mut found = Vec::new();
     for param in params {
@@ -238,7 +238,8 @@ fn rows(params: &[Param], depth: usize) -> Vec<(String, &'static str, &'static s
     found
 }
 
-/// The entry of a name: in full (`r1.re.find`), without `r1.`, or a method's own (`keep_first`) if only one has it.
+/// The entry with a name: full (`r1.re.find`), without `r1.`, or a method name (`keep_first`) if it
+/// is unique.
 pub fn find(name: &str) -> Option<&'static Entry> {
     let name = name.trim().trim_end_matches("()");
     let full = |entry: &&Entry| entry.name == name || entry.name.strip_prefix("r1.") == Some(name);
@@ -248,13 +249,13 @@ pub fn find(name: &str) -> Option<&'static Entry> {
     })
 }
 
-/// The entries below a name: of a namespace (`r1.re`), an object (`Context`), or that a piece of a name begins.
+/// The entries of a namespace (`r1.re`) or object (`Context`), or with a common prefix.
 pub fn below(prefix: &str) -> Vec<&'static Entry> {
     let bare = |entry: &Entry| entry.name.strip_prefix("r1.").unwrap_or(entry.name);
     all().filter(|entry| entry.name.starts_with(prefix) || bare(entry).starts_with(prefix)).collect()
 }
 
-/// Names that are like one that does not exist.
+/// Names similar to an unknown name.
 pub fn like(name: &str) -> Vec<&'static str> {
     let full = nearest(name, all().map(|entry| entry.name));
     if !full.is_empty() {

@@ -1,6 +1,6 @@
-//! The notation of types in the declarations, read: Luau's, and `T…` for any number.
+//! Parser of the type notation of the declarations: Luau's, and `T…` for any number.
 
-/// A type, read.
+/// A parsed type.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Type<'a> {
     Name(&'a str),
@@ -13,7 +13,7 @@ pub(super) enum Type<'a> {
     Many(Box<Type<'a>>),
 }
 
-/// Reads the notation of the declarations: Luau's, and `T…` for any number. `None` for what is none.
+/// Parses a type; `None` if it is invalid.
 pub(super) fn read(text: &str) -> Option<Type<'_>> {
     let mut reader = Reader { rest: text };
     let read = reader.union()?;
@@ -79,7 +79,7 @@ impl<'a> Reader<'a> {
         self.name().map(Type::Name)
     }
 
-    /// `{T}`, `{[K]: V}`, `{a: T, b: U}`, `{a: T, [K]: V}` (the rest is left open).
+    /// `{T}`, `{[K]: V}`, `{a: T, b: U}`, `{a: T, [K]: V}` (open for other fields).
     fn table(&mut self) -> Option<Type<'a>> {
         if self.eat("[") {
             let key = self.union()?;

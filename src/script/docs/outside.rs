@@ -1,12 +1,13 @@
-//! Entries: what reaches outside.
+//! Declarations: external calls (HTTP, processes, files, time).
 
 use super::{Entry, Param, f, p, table};
 
-const TIMEOUT: Param = p("timeout?", "number | string", "Seconds (10), or \"500ms\"");
+const TIMEOUT: Param = p("timeout?", "number | string", "Seconds, or text such as \"500ms\"; default: 10");
 const HEADERS: Param = p("headers?", "{[string]: string | Secret}", "");
-const QUERY: Param = p("query?", "{[string]: any}", "Is added to the address");
-const MAX_BYTES: Param = p("max_bytes?", "number", "Of the answer (1 MiB); a longer one is a failure");
-const ANSWER: &[(&str, &str)] = &[("HttpAnswer?", "Whatever its status"), ("string?", "Why there is none")];
+const QUERY: Param = p("query?", "{[string]: any}", "Query parameters");
+const MAX_BYTES: Param =
+    p("max_bytes?", "number", "Maximum size of the response; default: 1 MiB. A longer response is a failure");
+const ANSWER: &[(&str, &str)] = &[("HttpAnswer?", "The response, with any status code"), ("string?", "Error message")];
 
 pub(super) const ENTRIES: &[Entry] = &[
     f(
@@ -20,7 +21,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             ),
         ],
         ANSWER,
-        "Asks a host over HTTP. A recipe declares it: needs = { \"http:HOST\" }, or \"http\" for all public hosts; private addresses must be named. Only this trajectory waits; the answer is recorded for replays, secrets in headers are not.",
+        "Sends a GET request. Recipes must declare the host: needs = { \"http:HOST\" }, or \"http\" for all public hosts; private addresses must be named. Only the calling trajectory waits. The response is recorded for replays; secrets are not recorded.",
         "local answer, why = r1.http.get(\"https://api.example.org/search\", { query = { q = \"lua\" }, timeout = 5 })",
     ),
     f(
@@ -35,7 +36,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             ),
         ],
         ANSWER,
-        "Sends something to a host.",
+        "Sends a POST request.",
         "local answer = r1.http.post(\"http://localhost:8000/search\", { query = \"lua\" })",
     ),
     f(
@@ -49,94 +50,90 @@ pub(super) const ENTRIES: &[Entry] = &[
                 HEADERS,
                 QUERY,
                 p("body?", "string", ""),
-                p("json?", "any", "A body as JSON"),
+                p("json?", "any", "Body, sent as JSON"),
                 TIMEOUT,
                 MAX_BYTES,
             ],
         )],
         ANSWER,
-        "Any request.",
+        "Sends a request with any method.",
         "",
     ),
     f(
         "r1.process.run",
         &[
-            p(
-                "argv",
-                "{string | number}",
-                "The program and its arguments; it is looked for in /usr/local/bin, /usr/bin and /bin",
-            ),
+            p("argv", "{string | number}", "Program and arguments; searched in /usr/local/bin, /usr/bin and /bin"),
             table(
                 "options?",
                 "",
                 &[
-                    p("input?", "string", "What it reads"),
+                    p("input?", "string", "Standard input"),
                     TIMEOUT,
-                    p("memory?", "number | string", "Of each of its processes (\"512MiB\")"),
-                    p("disk?", "number | string", "What its directory may hold (\"64MiB\")"),
-                    p("output?", "number", "Bytes kept of what it prints (64 KiB): beginning and end"),
-                    p("env?", "{[string]: string | Secret}", "Variables of its environment"),
+                    p("memory?", "number | string", "Maximum memory per process; default: \"512MiB\""),
+                    p("disk?", "number | string", "Maximum size of its working directory; default: \"64MiB\""),
+                    p("output?", "number", "Maximum bytes kept per output stream (beginning and end); default: 64 KiB"),
+                    p("env?", "{[string]: string | Secret}", "Environment variables"),
                 ],
             ),
         ],
-        &[("ProcessResult?", ""), ("string?", "Why it was not started")],
-        "Runs a program of this machine in a sandbox: it reads the system's directories and those that the recipe declares with \"fs:DIR\", writes to a directory of its own that goes with it, and sees no network and no other process. A recipe declares it: needs = { \"process:NAME\" }.",
+        &[("ProcessResult?", ""), ("string?", "Error message if the program did not start")],
+        "Runs a program in a sandbox. It can read system directories and directories declared with \"fs:DIR\", and write to a temporary working directory. It has no access to the network or to other processes. Recipes must declare it: needs = { \"process:NAME\" }.",
         "local sorted = r1.process.run({ \"sort\", \"-n\" }, { input = \"3\\n1\\n2\\n\" })\nsorted.out  --> \"1\\n2\\n3\\n\"",
     ),
     f(
         "r1.fs.read",
-        &[p("path", "string", "From the script's directory; in programs, from the current one")],
-        &[("string?", ""), ("string?", "Why not")],
-        "The content of a file. A recipe declares its directory: needs = { \"fs:DIR\" }.",
+        &[p("path", "string", "Path relative to the script's directory; in programs, to the current one")],
+        &[("string?", ""), ("string?", "Error message")],
+        "Reads a file. Recipes must declare the directory: needs = { \"fs:DIR\" }.",
         "local words = r1.fs.read \"data/words.txt\"",
     ),
     f(
         "r1.fs.list",
         &[p("path", "string", "")],
-        &[("{string}?", ""), ("string?", "Why not")],
-        "The names in a directory, sorted; those of directories end with a slash.",
+        &[("{string}?", ""), ("string?", "Error message")],
+        "Lists the names in a directory, sorted. Names of directories end with a slash.",
         "",
     ),
     f(
         "r1.fs.stat",
         &[p("path", "string", "")],
-        &[("{kind: string, size: number}?", "`kind` is file or directory"), ("string?", "Why not")],
-        "What is known of a file.",
+        &[("{kind: string, size: number}?", "`kind` is \"file\" or \"directory\""), ("string?", "Error message")],
+        "Returns the kind and size of a file.",
         "",
     ),
     f(
         "r1.fs.write",
         &[p("path", "string", ""), p("text", "string", ""), table("options?", "", &[p("append?", "boolean", "")])],
-        &[("boolean?", "True"), ("string?", "Why not")],
-        "Writes a file; directories above it are made. A recipe declares it: needs = { \"fs:write:DIR\" }.",
+        &[("boolean?", "True"), ("string?", "Error message")],
+        "Writes a file and creates missing parent directories. Recipes must declare the directory: needs = { \"fs:write:DIR\" }.",
         "",
     ),
     f(
         "r1.secret",
-        &[p("name", "string", "Of the environment variable")],
-        &[("Secret", "Joined with text by `..`")],
-        "The value of an environment variable, such as an API key, for headers and queries of r1.http and for `env` of r1.process.run. The script never sees it: the host fills it in when the request is sent, and records, trajectories and errors show \"(secret)\". A recipe declares it: needs = { \"env:NAME\" }. Replays do not need it.",
+        &[p("name", "string", "Name of the environment variable")],
+        &[("Secret", "Can be concatenated with text by `..`")],
+        "A handle to the value of an environment variable, such as an API key, for headers and queries of r1.http and for `env` of r1.process.run. Scripts cannot read the value: the host inserts it when the request is sent, and records, trajectories and errors show \"(secret)\". Recipes must declare it: needs = { \"env:NAME\" }. Replays do not need the value.",
         "local headers = { Authorization = \"Bearer \" .. r1.secret(\"SEARCH_API_KEY\") }",
     ),
     f(
         "r1.clock",
         &[],
         &[("number", "Seconds since 1970")],
-        "The time. It is recorded: a replay sees the time it was.",
+        "Returns the current time. It is recorded, so a replay returns the recorded time.",
         "",
     ),
     f(
         "r1.sleep",
-        &[p("length", "number | string", "Seconds, or \"500ms\"")],
+        &[p("length", "number | string", "Seconds, or text such as \"500ms\"")],
         &[],
-        "Waits; other trajectories go on. A replay does not wait.",
+        "Waits without blocking other trajectories. Replays do not wait.",
         "r1.sleep(0)",
     ),
     f(
         "r1.join",
         &[p("functions", "{() -> any}", "")],
-        &[("any…", "What each of them gives, in their order")],
-        "Calls functions side by side, so that what they wait for overlaps. An error is raised when all have come to their end: the first of the list.",
+        &[("any…", "The result of each function, in order")],
+        "Calls functions concurrently, so that their waiting times overlap. If functions fail, the error of the first one in the list is raised after all have ended.",
         "r1.join { function() return 1 end, function() return 2 end }  --> 1, 2",
     ),
 ];

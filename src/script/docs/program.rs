@@ -1,43 +1,37 @@
-//! Entries: globals that the host gives.
+//! Declarations: globals of the host.
 
 use super::{Entry, Param, Scope, f, p, program};
 
 pub(super) const ENTRIES: &[Entry] = &[
     f(
         "require",
-        &[p("name", "string", "A path without its ending, from the script's directory")],
-        &[("any", "What the module returns")],
-        "Loads a module of the script: only while the script itself is loaded, and only from its directory.",
+        &[p("name", "string", "Path without extension, relative to the script's directory")],
+        &[("any", "The value that the module returns")],
+        "Loads a module from the script's directory. Only available while the script is loaded.",
         "",
     ),
     f(
         "print",
         &[p("...", "any", "")],
         &[],
-        "In a recipe, a line of the log; in a program, a line of standard output.",
+        "Writes a line: in a recipe to the log, in a program to standard output.",
         "",
     ),
     f(
         "math.random",
         &[p("low?", "number", ""), p("high?", "number", "")],
         &[("number", "")],
-        "As in Lua, from the trajectory's own stream: the same seed draws the same numbers, whatever else runs.",
+        "As in Lua, but from the trajectory's own random stream: the same seed gives the same numbers, independent of other trajectories.",
         "",
     ),
-    f("math.randomseed", &[p("seed", "number", "")], &[], "Another stream for this call.", ""),
-    f(
-        "error",
-        &[p("message", "any", "A plain table is shown as JSON"), p("level?", "number", "")],
-        &[],
-        "As in Lua.",
-        "",
-    ),
+    f("math.randomseed", &[p("seed", "number", "")], &[], "Selects another random stream for this call.", ""),
+    f("error", &[p("message", "any", "A table is shown as JSON"), p("level?", "number", "")], &[], "As in Lua.", ""),
     program(
         "io.read",
         &[p(
             "format?",
             "string | number",
-            "\"l\" a line, \"L\" with its end, \"n\" a number, \"a\" all, or so many bytes",
+            "\"l\" a line, \"L\" a line with its end, \"n\" a number, \"a\" all, or a number of bytes",
         )],
         &[("(string | number)?", "")],
         "Reads standard input.",
@@ -45,69 +39,80 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     program(
         "io.lines",
-        &[p("path?", "string", "Standard input unless said")],
+        &[p("path?", "string", "Default: standard input")],
         &[("() -> string?", "")],
-        "The lines of a file, for loops.",
+        "Iterates over the lines of a file.",
         "",
     ),
     program("io.write", &[p("...", "any", "")], &[], "Writes to standard output.", ""),
     program(
         "io.open",
-        &[p("path", "string", ""), p("mode?", "string", "\"r\": files are only read here")],
-        &[("any", "A file with :read, :lines and :close"), ("string?", "Why not")],
-        "Opens a file to read.",
+        &[p("path", "string", ""), p("mode?", "string", "Only \"r\" is supported")],
+        &[("any", "A file with :read, :lines and :close"), ("string?", "Error message")],
+        "Opens a file for reading.",
         "",
     ),
     program("os.exit", &[p("code?", "number | boolean", "")], &[], "Ends the program.", ""),
-    program("os.time", &[], &[("number", "Whole seconds since 1970")], "The time.", ""),
-    program("os.clock", &[], &[("number", "")], "Seconds since the program began.", ""),
-    program("os.getenv", &[p("name", "string", "")], &[("string?", "")], "An environment variable.", ""),
+    program("os.time", &[], &[("number", "Integer seconds since 1970")], "Returns the current time.", ""),
+    program("os.clock", &[], &[("number", "")], "Returns the seconds since the program started.", ""),
+    program(
+        "os.getenv",
+        &[p("name", "string", "")],
+        &[("string?", "")],
+        "Returns the value of an environment variable.",
+        "",
+    ),
     test(
         "test",
-        &[p("name", "string", "What holds"), p("body", "() -> any…", "")],
+        &[p("name", "string", "Name of the test"), p("body", "() -> any…", "")],
         &[],
-        "A test of a file that r1 test runs.",
+        "Defines a test, which r1 test runs.",
     ),
     test(
         "expect",
-        &[p("value", "any", ""), p("...", "any", "Not looked at")],
+        &[p("value", "any", ""), p("...", "any", "Ignored")],
         &[("Expectation", "")],
-        "What is looked at in a test.",
+        "Starts an assertion about a value.",
     ),
     test(
         "Expectation:equals",
         &[p("other", "any", "")],
         &[("Expectation", "")],
-        "It equals another value, tables entry by entry.",
+        "Asserts that the value equals another one; tables are compared entry by entry.",
     ),
-    test("Expectation:differs", &[p("other", "any", "")], &[("Expectation", "")], "It does not."),
+    test(
+        "Expectation:differs",
+        &[p("other", "any", "")],
+        &[("Expectation", "")],
+        "Asserts that the value differs from another one.",
+    ),
     test(
         "Expectation:near",
         &[p("other", "number", ""), p("tolerance?", "number", "1e-9")],
         &[("Expectation", "")],
-        "It is a number near another.",
+        "Asserts that the value is a number within a tolerance of another one.",
     ),
     test(
         "Expectation:contains",
         &[p("part", "any", "")],
         &[("Expectation", "")],
-        "It is a text with this in it, or a list with an equal item.",
+        "Asserts that a text contains a part, or a list an equal item.",
     ),
     test(
         "Expectation:matches",
-        &[p("pattern", "string", "Of Lua")],
+        &[p("pattern", "string", "Lua pattern")],
         &[("Expectation", "")],
-        "It is a text that a pattern fits.",
+        "Asserts that a text matches a Lua pattern.",
     ),
     test(
         "Expectation:raises",
         &[p("text?", "string", "")],
         &[("Expectation", "")],
-        "It is a function that raises an error, with this in its message.",
+        "Asserts that a function raises an error whose message contains a text.",
     ),
 ];
 
-/// A function that tests have.
+/// A function for tests.
 const fn test(
     name: &'static str,
     params: &'static [Param],

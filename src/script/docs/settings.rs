@@ -1,4 +1,5 @@
-//! The reference of settings for people: pages in the terminal and docs/settings.md, from [`crate::config::settings`].
+//! The reference of settings: pages in the terminal and docs/settings.md, from
+//! [`crate::config::settings`].
 
 use std::fmt::Write;
 
@@ -6,22 +7,23 @@ use crate::config::settings;
 use crate::error::nearest;
 use crate::schema::Setting;
 
-/// Sections in the order of the reference, with what each is about.
+/// Sections in the order of the reference, with a description.
 const SECTIONS: [(&str, &str); 9] = [
     ("", "The run"),
     ("policy", "The model"),
-    ("data", "Where tasks come from (docs/data.md)"),
-    ("sampling", "How replies are sampled in training"),
+    ("data", "Datasets of tasks (docs/data.md)"),
+    ("sampling", "Sampling of responses in training"),
     ("env", "The environment: fields of `r1.env` that are data"),
-    ("rollout", "How trajectories are run"),
+    ("rollout", "Rollouts"),
     ("eval", "Evaluation on `data.eval`"),
     ("checkpoint", "Checkpoints and the exported model"),
     ("limits", "Limits of the script (docs/containment.md)"),
 ];
 
-const TRAINER: &str = "How to train (docs/training.md)";
+const TRAINER: &str = "Training (docs/training.md)";
 
-/// The settings of a name: one in full, those of a section or table, or those with this last part.
+/// The settings that match a name: a setting, those of a section or table, or those with this last
+/// part.
 pub fn find_settings(name: &str) -> Vec<&'static Setting> {
     let name = name.trim().trim_end_matches('.');
     let found: Vec<&Setting> = settings().filter(|setting| setting.is_below(name)).collect();
@@ -31,14 +33,14 @@ pub fn find_settings(name: &str) -> Vec<&'static Setting> {
     settings().filter(|setting| setting.path.rsplit('.').next() == Some(name)).collect()
 }
 
-/// Names of settings that are like one that does not exist.
+/// Names of settings similar to an unknown name.
 pub fn settings_like(name: &str) -> Vec<&'static str> {
     let mut near = nearest(name, settings().map(|setting| setting.path));
     near.dedup();
     near
 }
 
-/// Settings as lines for a terminal: one in full, several as a list.
+/// Settings for a terminal: one in full, several as a list.
 pub fn settings_page(found: &[&Setting]) -> String {
     let name = |setting: &Setting| match setting.only {
         "" => setting.path.to_owned(),

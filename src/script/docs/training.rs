@@ -1,27 +1,32 @@
-//! Entries: training loops of programs.
+//! Declarations: training loops of programs.
 
 use super::{Entry, Param, p, program, table};
 
-const LIST: Param = p("trajectories", "{Trajectory | string}", "What rollout gave, or ids; those of earlier steps too");
+const LIST: Param =
+    p("trajectories", "{Trajectory | string}", "Trajectories of `rollout`, or their ids; also of earlier steps");
 
 pub(super) const ENTRIES: &[Entry] = &[
     program(
         "r1.training",
         &[
-            p("recipe", "string | Recipe | {[string]: any}", "A path, or a recipe in the program itself"),
+            p("recipe", "string | Recipe | {[string]: any}", "Path of a recipe, or a recipe in the program"),
             table(
                 "options?",
                 "",
                 &[
-                    p("settings?", "{[string]: any}", "Settings over those of the recipe: { [\"trainer.lr\"] = 1e-4 }"),
-                    p("name?", "string", "Of the run"),
-                    p("runs?", "string", "Where run directories are made; \"runs\" unless said"),
-                    p("resume?", "string", "A run directory to go on with"),
+                    p(
+                        "settings?",
+                        "{[string]: any}",
+                        "Overrides of the recipe's settings: { [\"trainer.lr\"] = 1e-4 }",
+                    ),
+                    p("name?", "string", "Name of the run"),
+                    p("runs?", "string", "Directory of runs; default: \"runs\""),
+                    p("resume?", "string", "Run directory to resume"),
                 ],
             ),
         ],
-        &[("Training", "With the fields step, steps, rows, run_dir, settings and critic (whether there is one)")],
-        "Opens a run whose loop the program writes: model, data and run directory are those of r1 run. Script workers load a program with a recipe in it again, up to this call.",
+        &[("Training", "Fields: step, steps, rows, run_dir, settings, critic (boolean)")],
+        "Opens a run with a training loop written in Lua. Model, data and run directory are those of r1 run. If the program contains the recipe, script workers load the program again up to this call.",
         "local t = r1.training(\"scripts/retool.lua\", { settings = { [\"trainer.steps\"] = 10 } })\nwhile t.step < t.steps do\n  t:update(t:rollout())\n  t:next_step()\nend\nt:save()",
     ),
     program(
@@ -30,10 +35,10 @@ pub(super) const ENTRIES: &[Entry] = &[
             "options?",
             "",
             &[
-                p("groups?", "number", "Tasks; trainer.groups_per_step unless said"),
-                p("samples?", "number", "Trajectories of each; trainer.group_size unless said"),
-                p("rows?", "{number}", "Rows of the training data, from 0, in place of the next ones"),
-                p("ids?", "boolean", "With the token ids of each step"),
+                p("groups?", "number", "Number of tasks; default: trainer.groups_per_step"),
+                p("samples?", "number", "Trajectories per task; default: trainer.group_size"),
+                p("rows?", "{number}", "Rows of the training data, from 0; default: the next rows"),
+                p("ids?", "boolean", "Include the token ids of each step"),
             ],
         )],
         &[("{Trajectory}", "")],
@@ -42,9 +47,12 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     program(
         "Training:advantages",
-        &[LIST, p("estimator?", "string | {[string]: any}", "The recipe's unless said")],
-        &[("{any}", "For each trajectory a list with those of each step's tokens; nil for one that failed")],
-        "Advantages by an estimator.",
+        &[LIST, p("estimator?", "string | {[string]: any}", "Default: the estimator of the recipe")],
+        &[(
+            "{any}",
+            "For each trajectory a list with the advantages of each step's tokens; nil for a failed trajectory",
+        )],
+        "Computes advantages.",
         "",
     ),
     program(
@@ -53,23 +61,23 @@ pub(super) const ENTRIES: &[Entry] = &[
             LIST,
             table(
                 "options?",
-                "What is left out is as the recipe says",
+                "Defaults: the recipe's settings",
                 &[
                     p(
                         "advantages?",
                         "{any}",
-                        "For each trajectory a number, or a list with a number or a list for each step",
+                        "For each trajectory a number, or a list with a number or a list per step",
                     ),
-                    p("returns?", "{any}", "The same of returns, which the critic learns; the estimator's unless said"),
-                    p("policy?", "boolean", "false: only the critic learns"),
-                    p("estimator?", "string | {[string]: any}", "Where no advantages are given"),
+                    p("returns?", "{any}", "Targets of the critic, in the same form; default: those of the estimator"),
+                    p("policy?", "boolean", "false: update only the critic"),
+                    p("estimator?", "string | {[string]: any}", "Estimator, if `advantages` is not given"),
                     p(
                         "loss?",
                         "string | {[string]: any} | ((b: LossBatch, options: any) -> any)",
-                        "A name, or a function",
+                        "Name of a loss, or a function",
                     ),
-                    p("options?", "{[string]: any}", "Of a loss that is a function"),
-                    p("groups?", "{number}", "For each trajectory the group it is compared in; its task's unless said"),
+                    p("options?", "{[string]: any}", "Options of a loss function"),
+                    p("groups?", "{number}", "Group of each trajectory; default: its task"),
                     p("lr?", "number", ""),
                     p("epochs?", "number", ""),
                     p("mini_batches?", "number", ""),
@@ -77,48 +85,48 @@ pub(super) const ENTRIES: &[Entry] = &[
             ),
         ],
         &[("{[string]: number}", "Metrics: docs/metrics.md")],
-        "Learns from trajectories.",
+        "Updates the policy (and critic) on trajectories.",
         "",
     ),
     program(
         "Training:sft",
         &[
             p("examples", "{{messages: {Message}, tools: {any}?}}", ""),
-            table("options?", "", &[p("lr?", "number", "The recipe's unless said")]),
+            table("options?", "", &[p("lr?", "number", "Default: that of the recipe")]),
         ],
         &[("{[string]: number}", "Metrics")],
-        "A supervised step on conversations, with a loss over the assistant's tokens.",
+        "Takes a supervised step on conversations; the loss covers the assistant's tokens.",
         "",
     ),
     program(
         "Training:logprobs",
-        &[LIST, table("options?", "", &[p("model?", "string", "\"policy\", as it is now, or \"reference\"")])],
-        &[("{{{number}}}", "For each trajectory and step those of the sampled tokens")],
-        "Log-probabilities of sampled tokens.",
+        &[LIST, table("options?", "", &[p("model?", "string", "\"policy\" (current weights) or \"reference\"")])],
+        &[("{{{number}}}", "One list per trajectory and step, with one number per sampled token")],
+        "Computes log-probabilities of the sampled tokens.",
         "",
     ),
     program(
         "Training:values",
         &[LIST],
         &[
-            ("{{{number}}}", "For each trajectory and step those of the sampled tokens"),
-            ("{number}", "Of what would have come next, where a limit cut the trajectory; else nil"),
+            ("{{{number}}}", "One list per trajectory and step, with one number per sampled token"),
+            ("{number}", "Bootstrap value of each truncated trajectory; nil for the others"),
         ],
-        "The critic's values of the states before sampled tokens.",
+        "Computes the critic's values of the states before the sampled tokens.",
         "",
     ),
     program(
         "Training:renew_reference",
         &[],
         &[],
-        "Makes the policy as it is now the reference policy. Checkpoints hold it from then on.",
+        "Copies the current policy to the reference policy, which checkpoints include from then on.",
         "",
     ),
     program(
         "Training:evaluate",
         &[],
         &[("{[string]: any}?", "accuracy, reward, tasks, parts …; nil without held-out data")],
-        "Evaluates the policy on the recipe's held-out tasks, and logs it.",
+        "Evaluates the policy on the recipe's held-out tasks and logs the result.",
         "",
     ),
     program(
@@ -130,16 +138,16 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     program(
         "Training:next_step",
-        &[p("values?", "{[string]: number}", "As of log")],
+        &[p("values?", "{[string]: number}", "As in Training:log")],
         &[("{[string]: number}", "Metrics of the step")],
-        "Ends the step: trajectories and metrics are written, and the counters move on.",
+        "Ends the step: writes trajectories and metrics, and advances the step counter.",
         "",
     ),
     program(
         "Training:save",
-        &[p("out?", "string", "A directory for the model alone")],
-        &[("string", "The checkpoint")],
-        "Writes a checkpoint, from which the run can be resumed.",
+        &[p("out?", "string", "Directory for the model only")],
+        &[("string", "Path of the checkpoint")],
+        "Writes a checkpoint from which the run can be resumed.",
         "",
     ),
 ];

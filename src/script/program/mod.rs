@@ -1,7 +1,7 @@
-//! A script that is no recipe: run once, with arguments, files and models at hand (`r1 lua`).
+//! A script that is not a recipe: run once, with arguments, files and models (`r1 lua`).
 //!
-//! It is trusted as any program its user starts: no limit on time, reading of files, standard input. The sandbox
-//! (read-only globals, the host's `require` and `math.random`) is that of recipes, so that code moves between both.
+//! Programs are trusted: no time limit, access to files and standard input. The sandbox (read-only
+//! globals, the host's `require` and `math.random`) is that of recipes, so that code can be shared.
 
 pub(crate) mod suite;
 
@@ -23,15 +23,15 @@ use crate::script::runtime::log::Echo;
 use crate::script::runtime::services::Services;
 use crate::script::runtime::sources::Sources;
 
-/// CPU and waiting time of a program, seconds: for ever, as far as clocks go.
+/// CPU and waiting time of a program in seconds, practically unlimited.
 const FOREVER: f64 = 1e9;
-/// Memory of a program's virtual machine, MiB.
+/// Memory limit of a program's virtual machine, MiB.
 const MEMORY: usize = 16 << 10;
 
-/// What a program came to.
+/// How a program ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum End {
-    /// It returned these values. Infinite numbers and NaN, which JSON has not, are text.
+    /// It returned these values. Infinite numbers and NaN, which JSON cannot represent, are text.
     Returned(Vec<Json>),
     /// It called `os.exit` with this code.
     Exited(u8),
@@ -39,7 +39,7 @@ pub enum End {
 
 /// A script to run once.
 pub struct Program<'a> {
-    /// As shown in messages; `require` looks beside it.
+    /// As shown in messages; `require` searches its directory.
     pub path: &'a Path,
     pub source: &'a str,
     /// `...` and the global `arg`.
@@ -53,7 +53,7 @@ impl Program<'_> {
     /// Runs the program to its end. Needs a tokio runtime with time and I/O enabled.
     ///
     /// # Errors
-    /// [`Kind::Script`] with file, line and the frames that led there, for an error that nobody caught.
+    /// [`Kind::Script`] with file, line and frames for an uncaught error.
     pub async fn run(self) -> Result<End> {
         let limits = Limits {
             cpu: FOREVER,
@@ -66,7 +66,7 @@ impl Program<'_> {
         };
         let host = Host::for_program(self.services, self.echo);
         let vm = api::program_vm(limits.clone(), Sources::Disk(directory(self.path)), host, self.arguments)?;
-        let function = vm.compile(self.path, self.source).map_err(|failure| told(&failure, self.path))?;
+        let function = vm.compile(self.path, self.source).map_err(|failure| with_callers(&failure, self.path))?;
         let call = Call::new(Entry::Load, (self.seed, 0), &limits);
         let arguments: MultiValue = self
             .arguments
@@ -75,26 +75,28 @@ impl Program<'_> {
             .collect::<mlua::Result<_>>()
             .map_err(|error| Error::new(Kind::Script, error.to_string()))?;
         match vm.call::<MultiValue>(&call, &function, arguments).await {
-            Ok(values) => {
-                told_values(values).iter().map(|value| show(value, self.path)).collect::<Result<_>>().map(End::Returned)
-            }
+            Ok(values) => without_trailing_nil(values)
+                .iter()
+                .map(|value| show(value, self.path))
+                .collect::<Result<_>>()
+                .map(End::Returned),
             Err(failure) => match exit_code(&failure.error) {
                 Some(code) => Ok(End::Exited(code)),
-                None => Err(told(&failure, self.path)),
+                None => Err(with_callers(&failure, self.path)),
             },
         }
     }
 }
 
-/// Values to show: a nil behind others is only the place of a reason, as in `text, nil`.
-pub(crate) fn told_values(mut values: MultiValue) -> MultiValue {
+/// Values to print: a trailing nil after other values is dropped, as in `text, nil`.
+pub(crate) fn without_trailing_nil(mut values: MultiValue) -> MultiValue {
     while values.len() > 1 && values.back().is_some_and(Value::is_nil) {
         values.pop_back();
     }
     values
 }
 
-/// A value that the program returned.
+/// A value returned by the program.
 fn show(value: &Value, path: &Path) -> Result<Json> {
     match value {
         Value::Number(number) if !number.is_finite() => Ok(Json::String(number.to_string())),
@@ -105,7 +107,7 @@ fn show(value: &Value, path: &Path) -> Result<Json> {
     }
 }
 
-fn told(failure: &Failure, path: &Path) -> Error {
+fn with_callers(failure: &Failure, path: &Path) -> Error {
     let mut error = failure.error.clone();
     let frames: Vec<&str> = failure.traceback.iter().skip(1).map(String::as_str).collect();
     if !frames.is_empty() && error.hint.is_none() {

@@ -1,4 +1,4 @@
-//! A file of tests in Lua: the file runs once and names its tests, then each runs by itself.
+//! A test file in Lua: the file runs once and registers its tests, which then run one by one.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -20,27 +20,27 @@ use crate::script::runtime::services::Services;
 use crate::script::runtime::sources::Sources;
 use crate::script::runtime::vm::Vm;
 
-/// A file of tests, loaded.
+/// A loaded test file.
 pub struct Suite {
     vm: Vm,
     limits: Limits,
     cases: Vec<(String, Function)>,
 }
 
-/// What a test came to.
+/// Result of a test.
 #[derive(Debug)]
 pub struct Verdict {
     pub seconds: f64,
     pub failure: Option<Failure>,
-    /// Expected and actual, one entry a line, where an assertion compared two values.
+    /// Expected and actual value, one entry per line, if an assertion compared two values.
     pub sides: Option<(String, String)>,
 }
 
 impl Suite {
-    /// Runs the file, which names its tests.
+    /// Runs the file, which registers its tests.
     ///
     /// # Errors
-    /// [`Kind::Script`](crate::Kind::Script) with the line for a file that fails, or has no tests.
+    /// [`Kind::Script`](crate::Kind::Script) with the line if the file fails, or has no tests.
     pub async fn load(path: &Path, source: &str, services: Arc<dyn Services>, echo: Echo) -> Result<Self> {
         let limits = Limits { cpu: 60.0, wait: 600.0, memory: 4096, trajectory: 4096, text: 64, ..Limits::default() };
         let host = Host::for_suite(services, echo);
@@ -55,12 +55,12 @@ impl Suite {
         Ok(Self { vm, limits, cases })
     }
 
-    /// The tests: what they are called, and where they stand.
+    /// The names of the tests, and their places.
     pub fn names(&self) -> Vec<(&str, String)> {
         self.cases.iter().map(|(name, body)| (name.as_str(), definition(body).unwrap_or_default())).collect()
     }
 
-    /// Runs one test, by its place in [`Suite::names`].
+    /// Runs one test, by its index in [`Suite::names`].
     pub async fn run(&self, index: usize) -> Verdict {
         let started = Instant::now();
         let call = Call::new(Entry::Test, (index as u64, 0), &self.limits);

@@ -1,4 +1,4 @@
-//! A recipe's own estimator: what its function `advantage` sees of a group, and what it must return.
+//! A recipe's own estimator: the arguments and results of its function `advantage`.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde_json::{Value as Json, json};
 use crate::mdp::{Status, Trajectory};
 use crate::script::runtime::convert::{float, show};
 
-/// A trajectory of a group, as `advantage` sees it. Lists have one entry per step.
+/// A trajectory of a group as `advantage` sees it. Lists have one entry per step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupMember<'a> {
     /// Sum of `rewards`.
     pub total: f64,
-    /// Reward of each step, shaped as `trainer.shaping` says.
+    /// Reward of each step, after `trainer.shaping`.
     pub rewards: Vec<f64>,
-    /// Sampled tokens of each step.
+    /// Number of sampled tokens of each step.
     pub tokens: Vec<usize>,
     pub status: Status,
     /// Named parts of the reward, unweighted.
@@ -24,16 +24,17 @@ pub struct GroupMember<'a> {
     pub task: &'a Json,
     pub terminated: bool,
     pub truncated: bool,
-    /// The place of the parent in the group (from 0; `None` where it failed) and the number of steps they share.
+    /// Index of the parent in the group (from 0; `None` if it failed) and the number of shared
+    /// steps.
     pub fork: Option<(Option<usize>, usize)>,
     /// The critic's value before each step.
     pub values: Option<Vec<f64>>,
-    /// The critic's value of what would have come after a cut.
+    /// The critic's bootstrap value after a truncated trajectory.
     pub next_value: Option<f64>,
 }
 
 impl<'a> GroupMember<'a> {
-    /// A trajectory as it was sampled, without values and forks.
+    /// A sampled trajectory without values and forks.
     pub fn of(trajectory: &'a Trajectory) -> Self {
         let last = trajectory.steps.last();
         Self {
@@ -96,7 +97,7 @@ impl GroupInput {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimated {
     pub advantages: Vec<Vec<f64>>,
-    /// The critic's targets, where the function returned a second list.
+    /// The critic's targets, if the function returned a second list.
     pub returns: Option<Vec<Vec<f64>>>,
 }
 

@@ -1,4 +1,5 @@
-//! The cold start of a recipe: a recipe with `r1.sft` in its field `cold_start`, which `r1 run` carries out first.
+//! The cold start of a recipe: a recipe with `r1.sft` in the field `cold_start`, which `r1 run`
+//! trains first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,24 +14,24 @@ use crate::script::runtime::vm::Vm;
 use crate::script::settings::cold_start::recipe;
 
 impl Script {
-    /// The recipe's cold start as a script of its own; `None` without one.
+    /// The recipe's cold start as a script; `None` if there is none.
     ///
     /// # Errors
-    /// Those of its settings.
+    /// Errors of its settings.
     pub fn cold_start(&self) -> Result<Option<Self>> {
         let Some(settings) = &self.settings.cold_start else { return Ok(None) };
         let mut settings = (**settings).clone();
         if settings.name.is_empty() {
             settings.name.clone_from(&self.settings.name);
         }
-        // The run's seed may not be the script's any more.
+        // The run's seed may differ from the script's.
         settings.seed = self.settings.seed;
         let of = |whole: &Json| recipe(whole).unwrap_or_default();
         let Written { recipe, all, typed } = &*self.written;
         let written = Written { recipe: of(recipe), all: of(all), typed: typed.clone() };
         Ok(Some(Self {
             datasets: unopened(&settings),
-            // The other part has them for datasets of its own.
+            // The pins of the RL part belong to its own datasets.
             pins: BTreeMap::default(),
             settings,
             loss: None,
@@ -42,7 +43,7 @@ impl Script {
         }))
     }
 
-    /// Runs the main file in a worker's virtual machine and takes the recipe that this script is.
+    /// Runs the main file in a worker's virtual machine and returns the recipe of this script.
     pub(crate) fn recipe(&self, vm: &Vm) -> Result<Recipe> {
         let recipe = load::run(vm, &self.path, &self.source)?;
         match self.part {
@@ -50,12 +51,12 @@ impl Script {
             Part::ColdStart => recipe
                 .cold_start
                 .map(|own| *own)
-                .ok_or_else(|| Error::new(Kind::Script, "the recipe has no `cold_start` any more").at_path(&self.path)),
+                .ok_or_else(|| Error::new(Kind::Script, "the recipe no longer has a `cold_start`").at_path(&self.path)),
         }
     }
 }
 
-/// Refuses rows that a function makes where the recipe has no such function.
+/// Refuses generated rows if the recipe has no row function for them.
 pub(crate) fn can_make_rows(settings: &Settings, recipe: &Recipe, prefix: &str) -> Result<()> {
     let splits = [("train", &settings.data.train), ("eval", &settings.data.eval)];
     for ((split, source), rows) in splits.into_iter().zip(&recipe.rows) {
@@ -63,7 +64,7 @@ pub(crate) fn can_make_rows(settings: &Settings, recipe: &Recipe, prefix: &str) 
             if matches!(source, Source::Generated { .. }) && !rows.contains_key(name) {
                 let dot = if name.is_empty() { "" } else { "." };
                 let at = format!("{prefix}data.{split}{dot}{name}");
-                return Err(Error::new(Kind::Usage, format!("`{at}` has no row function to make rows with"))
+                return Err(Error::new(Kind::Usage, format!("`{at}` has no row function"))
                     .hint(format!("give a file: {at}=tasks.jsonl")));
             }
         }

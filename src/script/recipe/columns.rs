@@ -1,33 +1,35 @@
-//! Columns of a row that say which environment the task runs in, with which tools and arguments. They are those of
-//! Agent-R1 and verl, and shorter names for the same: `env`, `tools`, `env_kwargs`, `tools_kwargs`, `agent_name`.
+//! Dataset columns that select the environment, tools and arguments of a task: those of Agent-R1
+//! and verl, and their short names `env`, `tools`, `env_kwargs`, `tools_kwargs`, `agent_name`.
 
 use serde_json::{Map, Value as Json};
 
-/// Agent flows of Agent-R1 and verl that are an environment's own loop here: they name no environment.
+/// Agent flows of Agent-R1 and verl that correspond to an environment's own loop; they name no
+/// environment.
 pub(crate) const FLOWS: [&str; 4] = [SINGLE_STEP, SINGLE_TURN, "agent_env_loop", "tool_agent"];
 
-/// Flows of one prompt and one reply.
+/// Flows of one prompt and one response.
 const SINGLE_STEP: &str = "single_step_agent";
 const SINGLE_TURN: &str = "single_turn_agent";
 
-/// Columns that hold tables, which Parquet files often hold as JSON text.
+/// Columns with tables, which Parquet files often store as JSON text.
 const TABLES: [&str; 2] = ["env_kwargs", "tools_kwargs"];
 
-/// Entries of `env_kwargs` that choose the environment and its tools; the others are arguments of `reset`.
+/// Entries of `env_kwargs` that select the environment and its tools; the others are arguments of
+/// `reset`.
 const CHOOSING: [&str; 4] = ["env_type", "tools", "tools_kwargs", "tool_format"];
 
-/// What a task says of its environment.
+/// The environment columns of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Columns {
-    /// Columns that may name an environment, in the order in which they are asked.
+    /// Columns that may name an environment, in order of precedence.
     pub(crate) names: Vec<(&'static str, String)>,
-    /// Names of the tools that the policy is shown; all of them if `None`.
+    /// Names of the tools shown to the policy; `None` for all.
     pub(crate) tools: Option<Vec<String>>,
     /// Arguments of `reset`.
     pub(crate) kwargs: Map<String, Json>,
-    /// Arguments of tools, by tool.
+    /// Arguments of tools, by tool name.
     pub(crate) tool_kwargs: Map<String, Json>,
-    /// The task is one prompt and one reply.
+    /// The task has one prompt and one response.
     pub(crate) single_step: bool,
 }
 
@@ -35,7 +37,7 @@ impl Columns {
     /// Reads the columns of a task.
     ///
     /// # Errors
-    /// Says which column is not what it must be.
+    /// A message with the invalid column.
     pub(crate) fn read(task: &Json) -> Result<Self, String> {
         let mut kwargs = table(task.get("env_kwargs"), "env_kwargs")?;
         let text =
@@ -64,7 +66,8 @@ impl Columns {
         Ok(read)
     }
 
-    /// The columns alone, from which [`Columns::read`] reads the same again; null where there are none.
+    /// Only the environment columns, from which [`Columns::read`] reads the same; null if there are
+    /// none.
     pub(crate) fn of(task: &Json) -> Json {
         let mut own = Map::new();
         for name in ["env", "agent_name", "tools", "env_kwargs", "tools_kwargs"] {
@@ -82,10 +85,10 @@ impl Columns {
     }
 }
 
-/// Turns the JSON text of a row's table columns into tables, for the script.
+/// Decodes the JSON text of a row's table columns, for the script.
 ///
 /// # Errors
-/// Says which column is not a table.
+/// A message with the column that is not a table.
 pub(crate) fn decode(row: &mut Json) -> Result<(), String> {
     let Some(fields) = row.as_object_mut() else { return Ok(()) };
     for name in TABLES {
@@ -100,7 +103,7 @@ pub(crate) fn decode(row: &mut Json) -> Result<(), String> {
     Ok(())
 }
 
-/// A table, or its JSON text. Nothing, an empty text and an empty list are an empty table.
+/// A table, or its JSON text. Null, empty text and an empty list are an empty table.
 fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, String> {
     match value {
         None | Some(Json::Null) => Ok(Map::new()),
@@ -117,7 +120,7 @@ fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, String
     }
 }
 
-/// The arguments of one tool. verl keeps them by when they are used: `create_kwargs`, `execute_kwargs` …
+/// The arguments of one tool. verl groups them by phase: `create_kwargs`, `execute_kwargs` …
 fn arguments(given: &Json, column: &str, tool: &str) -> Result<Map<String, Json>, String> {
     let column = format!("{column}.{tool}");
     let mut own = table(Some(given), &column)?;
@@ -129,7 +132,7 @@ fn arguments(given: &Json, column: &str, tool: &str) -> Result<Map<String, Json>
     Ok(own)
 }
 
-/// A list of names, or of OpenAI schemas; anything else is a column of the script's own.
+/// A list of names or of OpenAI schemas; other values belong to the script.
 fn tool_names(value: Option<&Json>) -> Option<Vec<String>> {
     let name = |item: &Json| {
         let function = item.get("function").unwrap_or(item);
@@ -160,7 +163,7 @@ mod tests {
         );
         assert_eq!(read.tools, Some(vec!["grade".to_owned()]));
         assert_eq!(Json::Object(read.kwargs.clone()), json!({"difficulty": 3}));
-        // The nearer column wins as a whole.
+        // The closer column replaces the other one entirely.
         assert_eq!(Json::Object(read.tool_kwargs.clone()), json!({"grade": {"truth": "4"}}));
         assert!(!read.single_step);
         assert_eq!(Columns::read(&Columns::of(&task)).unwrap(), read);
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_table_is_refused() {
+    fn environment_columns_that_are_not_tables_are_refused() {
         let why = |task: Json| Columns::read(&task).unwrap_err();
         assert!(why(json!({"env_kwargs": "{"})).starts_with("the column `env_kwargs` is not JSON"));
         assert_eq!(why(json!({"tools_kwargs": 4})), "the column `tools_kwargs` must hold a table or its JSON text");

@@ -1,4 +1,4 @@
-//! The environments of a recipe in one virtual machine, and what a task has of one.
+//! The environments of a recipe in one virtual machine, and the environment of a task.
 
 use std::rc::Rc;
 
@@ -38,12 +38,12 @@ impl LoadedEnv {
         let own_step = env.and_then(|env| env.step.clone());
         let flow = env.and_then(|env| env.flow.clone());
         let context = env.and_then(|env| env.context.clone()).or_else(|| recipe.context.clone());
-        // A flow shows what it hands to policy:generate.
+        // A flow passes its observation to policy:generate.
         let context = context.filter(|_| flow.is_none());
         let renderer = match &vm.host.renderer {
             Some(renderer) => {
                 let (usual, own) = (script.style()?, script.style_of(&settings)?);
-                // A later version of the script may have changed the functions of its formats.
+                // A later version of the script may have changed its format functions.
                 let replaced = matches!(&own.format, FormatChoice::Is(own) if own.is_own() && own != renderer.format());
                 (own != usual || replaced).then(|| renderer.styled(&own)).transpose()?
             }
@@ -79,18 +79,18 @@ impl TaskEnv {
     }
 }
 
-/// The environments that tasks of a split may run in.
+/// The environments of a split.
 struct Set {
-    /// Each as a task has it that asks for nothing else.
+    /// Each with the defaults of a task without environment columns.
     all: Vec<Rc<TaskEnv>>,
-    /// Whether rows choose one by name.
+    /// Whether rows select one by name.
     named: bool,
 }
 
 /// All environments of a recipe.
 pub(crate) struct Envs {
     train: Set,
-    /// Where evaluation has environments of its own.
+    /// Environments that belong to evaluation.
     eval: Option<Set>,
 }
 
@@ -134,33 +134,33 @@ impl Envs {
         }
     }
 
-    /// Whether evaluation has environments of its own.
+    /// Whether evaluation has its own environments.
     pub(crate) fn has_eval(&self) -> bool {
         self.eval.is_some()
     }
 
-    /// All of them, those of training first.
+    /// All environments, those of training first.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Rc<TaskEnv>> {
         self.train.all.iter().chain(self.eval.iter().flat_map(|eval| &eval.all))
     }
 
-    /// Whether rows choose among several by name.
+    /// Whether rows select one of several environments by name.
     pub(crate) fn named(&self, split: Split) -> bool {
         self.of_split(split).named
     }
 
-    /// How many there are.
+    /// Number of environments.
     pub(crate) fn count(&self, split: Split) -> usize {
         self.of_split(split).all.len()
     }
 
-    /// The first environment, where rows name one.
+    /// The first environment, if rows select one by name.
     pub(crate) fn first_named(&self, split: Split) -> Option<&str> {
         let set = self.of_split(split);
         set.all.first().map(|known| known.env.name.as_str()).filter(|_| set.named)
     }
 
-    /// Refuses tools of any environment that the recipe does not declare what they need.
+    /// Refuses tools with undeclared needs, in any environment.
     ///
     /// # Errors
     /// As [`Tool::check`].
@@ -171,22 +171,23 @@ impl Envs {
     /// The environment of a task.
     ///
     /// # Errors
-    /// [`Kind::Data`] for columns that can't be read, or that name an environment or a tool that there is not.
+    /// [`Kind::Data`] for columns that cannot be parsed, or that name an unknown environment or
+    /// tool.
     pub(crate) fn of(&self, split: Split, task: &Json) -> Result<Rc<TaskEnv>> {
         let eval = split == Split::Eval && self.eval.is_some();
         self.of_split(split).of(task, eval)
     }
 
-    /// What a task's columns say that nothing understands.
+    /// A warning about a column that is not used.
     pub(crate) fn notice(&self, split: Split, task: &Json) -> Option<String> {
         let name = task.get("agent_name")?.as_str().filter(|name| !name.is_empty() && !FLOWS.contains(name))?;
         let known = self.of_split(split).all.iter().any(|known| known.env.name == name);
         (!known).then(|| {
-            format!("the column `agent_name` is \"{name}\", which is no environment of the recipe: it is not used")
+            format!("the column `agent_name` is \"{name}\", which is not an environment of the recipe; it is ignored")
         })
     }
 
-    /// The tools of all environments, each name once.
+    /// The tools of all environments, without duplicates.
     pub(crate) fn tools(&self) -> Vec<Rc<Tool>> {
         let mut tools: Vec<Rc<Tool>> = Vec::new();
         for tool in self.all().flat_map(|known| &known.tools) {
@@ -202,13 +203,13 @@ impl Set {
     fn of(&self, task: &Json, eval: bool) -> Result<Rc<TaskEnv>> {
         let columns = Columns::read(task).map_err(|why| Error::new(Kind::Data, why))?;
         let chosen = self.choose(&columns)?;
-        // A column `tools` of a recipe without tools is the script's own.
+        // A column `tools` belongs to the script if the environment has no tools.
         let wanted = columns.tools.as_ref().filter(|_| !chosen.env.tools.is_empty());
         if wanted.is_none() && columns.kwargs.is_empty() && columns.tool_kwargs.is_empty() && !columns.single_step {
             if !self.named && !eval {
                 return Ok(chosen.clone());
             }
-            // Its columns name it.
+            // The columns select it.
             let whole = TaskEnv::of(&chosen.env, chosen.tools.clone());
             return Ok(Rc::new(TaskEnv { columns: Columns::of(task), eval, ..whole }));
         }
@@ -216,10 +217,10 @@ impl Set {
         let mut tools = chosen.tools.clone();
         if let Some(wanted) = wanted {
             if let Some(name) = wanted.iter().find(|name| !known().any(|known| known == *name)) {
-                let message = format!("the column `tools` names `{name}`, which is no tool of the environment");
+                let message = format!("the column `tools` names `{name}`, which is not a tool of the environment");
                 return Err(Error::new(Kind::Data, message).hint(suggest(name, known().collect::<Vec<_>>())));
             }
-            // In the order of the environment: the same tools make the same prompt.
+            // In the order of the environment, so that the same tools give the same prompt.
             tools.retain(|tool| wanted.contains(&tool.name));
         }
         let mut own = TaskEnv::of(&chosen.env, tools);
@@ -247,7 +248,7 @@ impl Set {
             let message = format!("the column `{column}` is \"{name}\", and the recipe has no such environment");
             Error::new(Kind::Data, message).hint(suggest(name, known))
         } else {
-            let message = "the row does not say which of the recipe's environments it is for";
+            let message = "the row does not name one of the recipe's environments";
             Error::new(Kind::Data, message).hint(format!("add the column `env`: one of `{}`", known.join("`, `")))
         })
     }

@@ -1,11 +1,14 @@
-//! Flows: a function of the recipe that drives its own loop over `policy:generate`, where `reset` and `step` do not fit.
+//! Flows: a function of the recipe that runs its own loop over `policy:generate`, instead of
+//! `reset` and `step`.
 //!
-//! A flow is one suspended call. The host runs it from one `policy:generate` to the next, so that the rest of r1 sees an
-//! environment: what `generate` is given is the observation of a step, and the reply resumes the function. Its beginning
-//! runs as `reset` does and each continuation as `step` does, with the same seeds and the same places in the record.
+//! A flow is one suspended call. The host runs it from one `policy:generate` to the next, so that
+//! the rest of r1 sees an environment: the argument of `generate` is the observation of a step, and
+//! the response resumes the function. The first part runs as `reset` and each continuation as
+//! `step`, with the same seeds and branches of the record.
 //!
-//! Its local variables are its state, and they can't be copied. A fork runs the function again from its beginning when it
-//! is next resumed: the replies so far are known, and what it asked of the world is in its record.
+//! The local variables of a flow are its state, and cannot be copied. A fork runs the function
+//! again from its beginning when it is next resumed, with the responses so far and the external
+//! calls of its record.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,7 +31,7 @@ use crate::script::runtime::state::State;
 use crate::script::runtime::suspended::Suspended;
 
 impl Worker {
-    /// Starts a flow, and runs it to its first `policy:generate`.
+    /// Starts a flow and runs it to its first `policy:generate`.
     pub(crate) async fn begin_flow(
         &self,
         task: &Json,
@@ -63,13 +66,13 @@ impl Worker {
         flow.running.replace(Some(Suspended::outermost(lua, function, (task, policy, kwargs))));
         let call = self.call_at(Entry::Reset, state, record, 0, quiet);
         if self.run_flow(flow, function, &call).await?.is_some() {
-            let message = "the flow returned before it called policy:generate; a trajectory has at least one reply";
+            let message = "the flow returned before it called policy:generate; a trajectory has at least one response";
             return Err(broken(function, message.to_owned()));
         }
         self.measure_flow(state, function, &call)
     }
 
-    /// Hands the flow a reply, and runs it to its next `policy:generate` or to its end.
+    /// Passes a response to the flow and runs it to its next `policy:generate` or to its end.
     pub(crate) async fn step_flow(&self, state: &State, flow: &Flow, action: &Action) -> Result<StepResult, Failure> {
         let function = flow_of(state)?;
         self.catch_up(state, flow).await?;
@@ -87,11 +90,12 @@ impl Worker {
         Ok(result)
     }
 
-    /// Lets a flow finish whose trajectory a limit has ended: `policy:generate` raises an error there, which the flow may
-    /// catch to return its reward. What it returns and sets is added to the last step.
+    /// Lets a flow finish whose trajectory was ended by a limit: `policy:generate` raises an error,
+    /// which the flow may catch to return its reward. Rewards that it returns or sets are added to
+    /// the last step.
     ///
     /// # Errors
-    /// If the flow fails of something else.
+    /// If the flow fails for another reason.
     pub async fn end_flow(&self, state: &State, limit: Limit) -> Result<StepResult, Failure> {
         let Some(flow) = state.flow.as_ref().filter(|flow| !flow.ended.get()) else {
             return Ok(StepResult::default());
@@ -105,7 +109,7 @@ impl Worker {
         let mut result = match self.run_flow(flow, function, &call).await {
             Ok(Some(value)) => flow_result(&value).map_err(|why| broken(function, why))?,
             Err(failure) if failure.error.message != over.message => return Err(failure),
-            // It waits for a reply no more, and need not catch the error.
+            // It no longer waits for a response, and need not catch the error.
             Ok(None) | Err(_) => StepResult::default(),
         };
         flow.ended.set(true);
@@ -115,7 +119,7 @@ impl Worker {
         Ok(result)
     }
 
-    /// Runs it until it waits for a reply (`None`) or returns.
+    /// Runs the flow until it waits for a response (`None`) or returns.
     async fn run_flow(&self, flow: &Flow, function: &Function, call: &Rc<Call>) -> Result<Option<Value>, Failure> {
         let Some(mut running) = flow.running.take() else {
             return Err(broken(function, "the flow has ended".to_owned()));
@@ -137,7 +141,7 @@ impl Worker {
         }
     }
 
-    /// Brings a fork to where it was forked: the function runs again, with the replies and the record so far.
+    /// Runs a fork up to the point where it was forked, with the responses and the record so far.
     async fn catch_up(&self, state: &State, flow: &Flow) -> Result<(), Failure> {
         let replies = flow.replies.borrow().clone();
         if flow.running.borrow().is_some() || flow.ended.get() {
@@ -145,8 +149,8 @@ impl Worker {
         }
         let function = flow_of(state)?;
         let differs = |what: &str| {
-            let error = at_definition(function, format!("the flow did not come to the same again: {what}"));
-            let hint = "a flow is a function of its task, the replies and what it asks of the world: draw with math.random, \
+            let error = at_definition(function, format!("the flow is not deterministic: {what}"));
+            let hint = "a flow must be a function of its task, the responses and its external calls: draw with math.random, \
                         and keep nothing in locals outside";
             Failure::new(Status::EnvError, error.hint(hint))
         };
@@ -161,26 +165,26 @@ impl Worker {
             let call = self.call_at(Entry::Step, state, &record, step as u64, true);
             flow.channel.answer(Answer::Reply(action));
             if self.run_flow(flow, function, &call).await?.is_some() {
-                return Err(differs(&format!("it returned after reply {}", step + 1)));
+                return Err(differs(&format!("on a repeated run it returned after response {}", step + 1)));
             }
         }
         state.table.raw_set("calls", calls).map_err(|error| host_failure(&error))?;
         flow.channel.earned.take();
         let same = |(one, two): (&Rc<Wanted>, &Rc<Wanted>)| one.observation == two.observation;
         match (&wanted, &flow.wanted()) {
-            (Some(one), Some(two)) if !same((one, two)) => Err(differs("it showed the policy something else")),
+            (Some(one), Some(two)) if !same((one, two)) => Err(differs("on a repeated run it passed another prompt")),
             _ => record.difference().map_or(Ok(()), |difference| Err(differs(&difference.to_string()))),
         }
     }
 
-    /// The size of `policy.state`, which is plain data.
+    /// Measures `policy.state`, which is plain data.
     fn measure_flow(&self, state: &State, function: &Function, call: &Rc<Call>) -> Result<(), Failure> {
         let size = self.vm.size(call, &state.table, self.vm.limits.trajectory << 20)?;
         state.size.set(self.sized(size, call, function)?);
         Ok(())
     }
 
-    /// A call of the flow under a record of its own; a quiet one logs nothing.
+    /// A call of the flow with its own record; a quiet one logs nothing.
     fn call_at(&self, entry: Entry, state: &State, record: &Record, step: u64, quiet: bool) -> Rc<Call> {
         let own =
             OfTrajectory { record: record.clone(), session: Rc::clone(&state.session), env: Rc::clone(&state.env) };
@@ -190,7 +194,7 @@ impl Worker {
     }
 }
 
-/// What the flow set itself goes to its steps.
+/// Adds the rewards that the flow set itself.
 fn add(result: &mut StepResult, earned: Earned) {
     result.reward += earned.reward;
     result.earlier = earned.earlier;

@@ -1,4 +1,4 @@
-//! Loading a script: its recipe's settings, its hash, the files it is made of.
+//! Loads a script: the recipe's settings, its hash, its files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -30,46 +30,47 @@ use crate::script::settings::{self, cold_start};
 use crate::store::FileVersion;
 use crate::text::Style;
 
-/// A script that was read and whose recipe is sound. Plain data: workers make virtual machines of it.
+/// A loaded script with a valid recipe. Plain data: workers create virtual machines from it.
 #[derive(Clone, Debug)]
 pub struct Script {
-    /// As it was given.
+    /// Path as given.
     pub path: PathBuf,
     /// SHA-256 (hex) over the main file, every file it required and every resource it read.
     pub hash: String,
     /// The main file.
     pub source: String,
-    /// The recipe's settings with the command line's on top.
+    /// The recipe's settings with the command line's overrides.
     pub settings: Settings,
-    /// The recipe's own policy loss, where `trainer.loss` is "custom".
+    /// The recipe's policy loss, if `trainer.loss` is "custom".
     pub loss: Option<Arc<LossGraph>>,
     /// Whether the recipe has a function `privileged`.
     pub privileged: bool,
-    /// The name of the recipe's algorithm, such as `gspo`. The loops that run them are those of
-    /// [`crate::config::Trainer`].
+    /// The name of the recipe's algorithm, such as `gspo`. [`crate::config::Trainer`] selects the
+    /// training loop.
     pub algorithm: String,
-    /// Which of the file's recipes it is.
+    /// The part of the file's recipe.
     pub(crate) part: Part,
-    /// What of them somebody wrote.
+    /// The settings as written.
     pub(crate) written: Arc<Written>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
     /// The tool-call formats that it defines.
     pub(crate) formats: Formats,
-    /// What it reads whole, for all workers.
+    /// The resources it reads, shared by all workers.
     pub(crate) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
-    /// What calls of its tools share over all workers.
+    /// State of tool calls, shared by all workers.
     pub(crate) shared: Arc<Shared>,
-    /// The datasets of files, by name, indexed once for all workers.
+    /// The datasets from files, by name, indexed once for all workers.
     pub(crate) datasets: Datasets,
-    /// The commits at which datasets of the hub are read, by `train`, `eval` or `train.NAME`; others are read as named.
+    /// The commits of datasets on the Hub, by `train`, `eval` or `train.NAME`; other datasets are
+    /// read at the named revision.
     pub(crate) pins: BTreeMap<String, String>,
-    /// What the file logged while it was loaded.
+    /// Lines that the file logged while it was loaded.
     pub logged: Vec<LogLine>,
-    /// Where the lines of its workers go.
+    /// Receives the log lines of its workers.
     pub(crate) sink: LogSink,
 }
 
-/// Which of the recipes of a file.
+/// A recipe of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Part {
     Whole,
@@ -77,29 +78,31 @@ pub(crate) enum Part {
     ColdStart,
 }
 
-/// Settings as they were written, defaults left out.
+/// Settings as written, without defaults.
 #[derive(Debug)]
 pub(crate) struct Written {
-    /// By the recipe.
+    /// Settings of the recipe.
     pub(crate) recipe: Json,
-    /// With the command line's on top.
+    /// Settings of the recipe with the overrides.
     pub(crate) all: Json,
-    /// The command line's, as typed.
+    /// The overrides as typed.
     pub(crate) typed: Vec<String>,
 }
 
 impl Script {
-    /// Reads and runs `path`, which must return a recipe, and applies `overrides` (`trainer.lr=2e-6`).
+    /// Reads and runs `path`, which must return a recipe, and applies `overrides`
+    /// (`trainer.lr=2e-6`).
     ///
     /// # Errors
-    /// [`Kind::Script`] for what is wrong in the script, with file and line; [`Kind::Usage`] for an override that
-    /// names no setting or does not fit it. Datasets and tools are not touched yet.
+    /// [`Kind::Script`] with file and line for an error of the script; [`Kind::Usage`] for an
+    /// override with an unknown setting or a wrong value. Datasets and tools are not opened yet.
     pub fn load(path: &Path, overrides: &[String]) -> Result<Self> {
-        Self::load_and_tell(path, overrides, &mut BTreeSet::new())
+        Self::load_with_files(path, overrides, &mut BTreeSet::new())
     }
 
-    /// [`Script::load`], which also tells every file that was looked for, found or not, whatever comes of it.
-    pub(crate) fn load_and_tell(path: &Path, overrides: &[String], files: &mut BTreeSet<PathBuf>) -> Result<Self> {
+    /// [`Script::load`], which also collects every file that was searched for, found or not, even
+    /// on failure.
+    pub(crate) fn load_with_files(path: &Path, overrides: &[String], files: &mut BTreeSet<PathBuf>) -> Result<Self> {
         files.insert(path.to_owned());
         let source = readable(path).and_then(|()| std::fs::read_to_string(path)).map_err(|error| {
             if error.kind() == std::io::ErrorKind::InvalidData {
@@ -173,7 +176,7 @@ impl Script {
         Ok(script)
     }
 
-    /// How the prompts of the recipe are written where an environment does not say otherwise.
+    /// The prompt style of the recipe, used by environments without their own.
     ///
     /// # Errors
     /// `Kind::Script` for a format that the script no longer defines.
@@ -189,21 +192,21 @@ impl Script {
         })
     }
 
-    /// The script without anyone who hears its lines.
+    /// The script without a receiver of its log lines.
     #[must_use]
-    pub fn unheard(&self) -> Self {
+    pub fn without_log_sink(&self) -> Self {
         Self { sink: LogSink::default(), ..self.clone() }
     }
 
-    /// Sends the lines that workers of this script log to `sink` as they come. Without it each worker keeps its own
-    /// ([`Worker::take_log`](crate::script::Worker::take_log)). What the file itself logs while it is loaded is in `logged`, once, and is
-    /// not sent by every worker.
+    /// Sends the lines that workers of this script log to `sink` immediately. Without it each
+    /// worker keeps its own ([`Worker::take_log`](crate::script::Worker::take_log)). Lines logged
+    /// while the file is loaded are in `logged`, once, and are not sent by every worker.
     pub fn listen(&mut self, sink: LogSink) {
         self.sink = sink;
     }
 
-    /// A script from texts that were kept, such as those of a run: `modules` are the files it requires, by name. `path` is
-    /// how messages call it; nothing is read.
+    /// A script from stored texts, such as those of a run: `modules` are the files it requires, by
+    /// name. `path` is its name in messages; no file is read.
     ///
     /// # Errors
     /// As [`Script::load`].
@@ -217,19 +220,19 @@ impl Script {
         Self::read(&vm, path, source, overrides)
     }
 
-    /// This version with other settings, over the data that `running` has found and with its algorithm.
+    /// This version with other settings, and the datasets and algorithm of `running`.
     pub(crate) fn with(self, settings: Settings, running: &Self) -> Self {
         let loss = self.loss.clone().or_else(|| running.loss.clone());
         let (algorithm, datasets) = (running.algorithm.clone(), Arc::clone(&running.datasets));
         Self { settings, loss, algorithm, datasets, sink: running.sink.clone(), ..self }
     }
 
-    /// The files that were required, by name.
+    /// The required files, by name.
     pub fn modules(&self) -> Vec<(&str, &str)> {
         self.modules.iter().map(|(name, module)| (name.as_str(), module.source.as_str())).collect()
     }
 
-    /// What a worker's virtual machine is made of.
+    /// The sources for a worker's virtual machine.
     pub(crate) fn sources(&self) -> Sources {
         Sources::Kept(Arc::clone(&self.modules), Resources::Read(Arc::clone(&self.resources)))
     }
@@ -244,18 +247,18 @@ impl Script {
         self.resources_at().map(file).collect()
     }
 
-    /// The resources and where they lie.
+    /// The resources and their paths.
     pub(crate) fn resources_at(&self) -> impl Iterator<Item = (PathBuf, &Resource)> {
         self.resources.iter().map(|(spec, resource)| (spec.beside(&directory(&self.path)), &**resource))
     }
 
-    /// Every file the script is made of, for a watcher: the main one first.
+    /// All files of the script, for a watcher; the main one first.
     pub fn files(&self) -> Vec<PathBuf> {
         std::iter::once(self.path.clone()).chain(self.modules.values().map(|module| (&module.path).into())).collect()
     }
 
-    /// Fetches what the recipe names of the hub's datasets; `watch` hears of it. Without this they are fetched in silence
-    /// when their first row is asked for.
+    /// Downloads the recipe's datasets from the Hub and reports progress to `watch`. Otherwise they
+    /// are downloaded without progress reports when their first row is read.
     ///
     /// # Errors
     /// [`Kind::Data`], with the reason; [`Kind::Interrupted`].
@@ -270,7 +273,7 @@ impl Script {
         Ok(())
     }
 
-    /// The datasets that are of the hub: `train`, `eval` or `train.NAME`, with the name there.
+    /// The datasets on the Hub: `train`, `eval` or `train.NAME`, with the name on the Hub.
     pub fn hub_names(&self) -> Vec<(String, String)> {
         let of = |split| self.parts(split).into_iter().map(move |part| (split, part));
         let all = of(Split::Train).chain(of(Split::Eval));
@@ -281,10 +284,10 @@ impl Script {
         .collect()
     }
 
-    /// The first file of each dataset of the hub, by the names of [`hub_names`](Self::hub_names).
+    /// The first file of each dataset on the Hub, by the names of [`hub_names`](Self::hub_names).
     ///
     /// # Errors
-    /// [`Kind::Data`] if one can't be opened.
+    /// [`Kind::Data`] if one cannot be opened.
     pub fn hub_files(&self) -> Result<BTreeMap<String, PathBuf>> {
         let mut found = BTreeMap::new();
         for split in [Split::Train, Split::Eval] {
@@ -296,13 +299,13 @@ impl Script {
         Ok(found)
     }
 
-    /// Reads datasets of the hub at these commits, by the names of [`hub_names`](Self::hub_names). For a script whose
-    /// datasets have not been opened.
+    /// Sets the commits of datasets on the Hub, by the names of [`hub_names`](Self::hub_names). The
+    /// datasets must not be open yet.
     pub fn pin_data(&mut self, commits: BTreeMap<String, String>) {
         self.pins = commits;
     }
 
-    /// The datasets of a split, in the order in which their rows are counted.
+    /// The datasets of a split, in the order of their rows.
     pub(crate) fn parts(&self, split: Split) -> Vec<Named<'_>> {
         match self.source_of(split) {
             None => Vec::new(),
@@ -314,10 +317,10 @@ impl Script {
         }
     }
 
-    /// The files of datasets that the recipe or the command line names, those of the hub aside.
+    /// The files of datasets named by the recipe or the command line, without those of the Hub.
     ///
     /// # Errors
-    /// [`Kind::Data`] if one can't be opened.
+    /// [`Kind::Data`] if one cannot be opened.
     pub fn data_files(&self) -> Result<Vec<FileVersion>> {
         let mut files: Vec<FileVersion> = Vec::new();
         for split in [Split::Train, Split::Eval] {
@@ -333,14 +336,14 @@ impl Script {
         Ok(files)
     }
 
-    /// Whether a file lies neither below the script's directory nor below the current one.
+    /// Whether a file is neither below the script's directory nor below the current one.
     pub fn is_far(&self, path: &Path) -> bool {
         let Ok(real) = path.canonicalize() else { return false };
         let near = [directory(&self.path), PathBuf::from(".")];
         !near.iter().any(|near| near.canonicalize().is_ok_and(|near| real.starts_with(near)))
     }
 
-    /// The rows of a dataset that is in files, found when first asked for.
+    /// The dataset of files, opened on first use.
     pub(crate) fn dataset(&self, split: Split, part: &Named<'_>) -> Result<Option<&Dataset>> {
         self.opened(split, part.name, part.source, &Watch { event: &|_| (), stop: &|| false })
     }
@@ -410,7 +413,7 @@ fn key(split: Split, name: &str) -> String {
 /// A dataset of a split.
 #[derive(Clone, Copy)]
 pub(crate) struct Named<'a> {
-    /// Empty for one that stands alone.
+    /// Empty for a single dataset.
     pub(crate) name: &'a str,
     /// The environment of rows that name none.
     pub(crate) env: Option<&'a str>,
@@ -420,7 +423,7 @@ pub(crate) struct Named<'a> {
 
 pub(crate) type Datasets = Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>;
 
-/// The datasets of a recipe, of which none is open.
+/// The datasets of a recipe, not yet opened.
 pub(crate) fn unopened(settings: &Settings) -> Datasets {
     Arc::new([&settings.data.train, &settings.data.eval].map(|source| {
         let parts = source.iter().flat_map(Source::parts);
@@ -428,13 +431,13 @@ pub(crate) fn unopened(settings: &Settings) -> Datasets {
     }))
 }
 
-/// Runs the main file and takes its recipe.
+/// Runs the main file and returns its recipe.
 pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     if let Grants::Loading { directory: own } = &mut *vm.host.grants.borrow_mut() {
         *own = directory(path);
     }
     let loaded = vm.load(path, source);
-    // A program has its recipe where it begins to train (`r1.training`).
+    // The recipe of a program is the one passed to `r1.training`.
     if let Some(recipe) = vm.host.recipe.take() {
         return Ok(recipe);
     }
@@ -450,7 +453,7 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
 fn traced(vm: &Vm, recipe: &Recipe, chosen: &Choice) -> Result<LossGraph> {
     let Some(function) = &recipe.loss else {
         return Err(Error::new(Kind::Script, "trainer.loss is \"custom\" and the recipe has no `loss`")
-            .hint("give it one: loss = function(b) … end (docs/your-own-algorithm.md)"));
+            .hint("add one: loss = function(b) … end (docs/your-own-algorithm.md)"));
     };
     let trace = Trace::new(&vm.lua, &Json::Object(chosen.options.clone())).map_err(|error| describe(&error).error)?;
     let call = Call::new(Entry::Loss, (0, 0), &vm.limits);
@@ -458,7 +461,7 @@ fn traced(vm: &Vm, recipe: &Recipe, chosen: &Choice) -> Result<LossGraph> {
     trace.finish(function, &returned)
 }
 
-/// Where a script lies.
+/// The directory of a script.
 pub(crate) fn directory(path: &Path) -> PathBuf {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
@@ -469,7 +472,7 @@ pub(crate) fn directory(path: &Path) -> PathBuf {
 fn hash(source: &str, modules: &BTreeMap<String, Module>, resources: &BTreeMap<Spec, Arc<Resource>>) -> String {
     let mut hash = Sha256::new();
     let mut part = |text: &str| {
-        // The length keeps two files from running into each other.
+        // The length separates the files.
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     };

@@ -1,7 +1,8 @@
-//! Formats that a recipe defines, for any thread: prompts are written and replies read on threads that have no worker.
+//! Formats that a recipe defines, usable on any thread: prompts are written and responses parsed on
+//! threads without a worker.
 //!
-//! A thread that uses one has a virtual machine of its own with the script's text in it, made when it is first needed. The
-//! functions of a format must be pure: what one call leaves in a variable, the next may not find.
+//! Each thread that uses one has a virtual machine with the script, created on first use. The
+//! functions of a format must be pure: variables are not shared between calls.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ use crate::script::runtime::sources::Sources;
 use crate::script::runtime::vm::Vm;
 use crate::text::{AUTO, Format, FormatChoice, OwnFormat, OwnOptions};
 
-/// The text of a script that defines formats.
+/// The source of a script that defines formats.
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
@@ -34,12 +35,12 @@ pub(crate) struct Source {
     pub(crate) hash: String,
 }
 
-/// The formats of a script, in the order in which it makes them.
+/// The formats of a script, in the order of their definition.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Formats(Vec<Format>);
 
 impl Formats {
-    /// Those that a virtual machine has made of the script.
+    /// The formats that a script has defined in a virtual machine.
     pub(crate) fn of(vm: &Vm, source: impl FnOnce() -> Source) -> Self {
         let made = vm.host.formats.borrow();
         if made.is_empty() {
@@ -53,7 +54,7 @@ impl Formats {
         Self(made.iter().enumerate().map(format).collect())
     }
 
-    /// The format of a name: `auto`, a built-in one, or one of the script.
+    /// The format with a name: `auto`, a built-in one, or one of the script.
     ///
     /// # Errors
     /// `Kind::Script` with the nearest names.
@@ -70,10 +71,10 @@ impl Formats {
     }
 }
 
-/// A format of a script.
+/// A format of a script, for any thread.
 struct Kept {
     options: OwnOptions,
-    /// Its place among the script's.
+    /// Index among the script's formats.
     place: usize,
     source: Arc<Source>,
 }
@@ -86,7 +87,7 @@ struct Machine {
     formats: Vec<Rc<RecipeFormat>>,
 }
 
-/// Machines that a thread keeps: of the script, and of versions that are replaced.
+/// Maximum machines per thread: of the script, and of replaced versions.
 const MACHINES: usize = 4;
 
 thread_local! {
@@ -94,7 +95,7 @@ thread_local! {
     static LOGGED: RefCell<Vec<LogLine>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What formats have logged on this thread.
+/// Lines that formats have logged on this thread.
 pub(crate) fn take_log() -> Vec<LogLine> {
     LOGGED.take()
 }
@@ -108,7 +109,7 @@ impl Source {
         let vm = api::vm(self.limits.clone(), self.sources.clone(), None)?;
         load::run(&vm, &self.path, &self.text)?;
         vm.host.grants.replace(Grants::declared(&self.needs, load::directory(&self.path)));
-        // The worker's machine has said the same while it was loaded.
+        // The worker's machine logged the same lines while it was loaded.
         vm.host.take_log();
         let formats = vm.host.formats.borrow().clone();
         let machine = Rc::new(Machine { path: self.path.clone(), hash: self.hash.clone(), vm, formats });
@@ -126,7 +127,7 @@ impl Kept {
     fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T> {
         let machine = self.source.machine()?;
         let format = machine.formats.get(self.place).ok_or_else(|| {
-            let why = format!("the script makes the format `{}` only sometimes", self.options.name);
+            let why = format!("the script does not define the format `{}` on every load", self.options.name);
             Error::new(Kind::Script, why).at_path(&self.source.path).hint("call r1.format whenever the file is loaded")
         })?;
         let result = f(&Callable { format, lua: &machine.vm.lua, vm: Some(&machine.vm) });

@@ -1,9 +1,9 @@
-//! Hot reload: a thread notices that the script or a module that it requires has changed, loads and tries the new version in
-//! a virtual machine of its own, and says what became of it. The version that runs is never touched.
+//! Hot reload: a thread detects changes of the script or its modules, loads and tries the new
+//! version in its own virtual machine, and reports the result. The running version is not affected.
 //!
-//! Files are looked at, not subscribed to: whatever writes them (in place, by rename, `git checkout`, a link that points
-//! elsewhere), on whatever file system, their time, size or identity changes. A change counts once it has been quiet
-//! for a moment, and only if it changes what the files say.
+//! The files are polled: any kind of write (in place, by rename, `git checkout`, a changed link),
+//! on any file system, changes their time, size or identity. A change counts after a quiet period,
+//! and only if the contents differ.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -25,62 +25,62 @@ use crate::script::runtime::results::Outcome;
 use crate::script::settings::reload::{Change, merge};
 use crate::text::Renderer;
 
-/// How often the files are looked at.
+/// Polling interval.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long they must be quiet: an editor that writes a file in pieces, a checkout that writes several.
+/// Quiet period: editors may write a file in pieces, a checkout writes several files.
 const QUIET: Duration = Duration::from_millis(50);
-/// How long a file may be gone before that is taken for the change.
+/// Time that a file may be missing before this counts as a change.
 const GONE: Duration = Duration::from_secs(1);
 
-/// What the policy is taken to say when a new version is tried.
+/// The policy's response when a new version is tried.
 const REPLY: &str = "I don't know.";
 
-/// A new version that loads and works.
+/// A new version that loads and runs.
 #[derive(Clone, Debug)]
 pub struct Reload {
-    /// With the settings that the run goes on with.
+    /// With the settings of the continued run.
     pub script: Script,
     /// Settings that change with it.
     pub changed: Vec<Change>,
-    /// Settings that would change after a restart only.
+    /// Settings that only change after a restart.
     pub waiting: Vec<Change>,
 }
 
-/// Takes a version into the run.
+/// Applies a version to the run.
 pub type Take = dyn FnMut(&Reload) -> Result<()> + Send;
 
-/// What a [`Watcher`] needs.
+/// Configuration of a [`Watcher`].
 pub struct Watching {
-    /// What runs now.
+    /// The running version.
     pub script: Script,
-    /// `key=value`, as typed; they hold for every version.
+    /// Overrides `key=value` as typed; they apply to every version.
     pub overrides: Vec<String>,
     pub renderer: Arc<Renderer>,
-    /// Tokens that a prompt may have when a version is tried.
+    /// Maximum prompt tokens when a version is tried.
     pub budget: usize,
-    /// Takes a version that works into the run, or says why it can't be.
+    /// Applies a valid version to the run, or returns why it cannot.
     pub take: Box<Take>,
-    /// Receives why a version was not taken; once for each content of the files.
+    /// Receives the reason if a version is refused; once per content of the files.
     pub refused: Box<dyn FnMut(&Error) + Send>,
-    /// Called when the files say again what runs, after a version was not taken.
+    /// Called when the files return to the running version after a refused one.
     pub restored: Box<dyn FnMut(&Script) + Send>,
 }
 
-/// Watches a script for as long as it lives.
+/// Watches a script until it is dropped.
 pub struct Watcher {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Watcher {
-    /// Starts to watch the files of the script. What was written since it was loaded is a change already.
+    /// Starts to watch the files of the script. Writes since it was loaded count as changes.
     pub fn start(watching: Watching) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let own = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("reload".to_owned())
             .spawn(move || watch(watching, &own))
-            .map_err(|error| Error::new(Kind::Internal, format!("can't start the thread that watches: {error}")))?;
+            .map_err(|error| Error::new(Kind::Internal, format!("can't start the watcher thread: {error}")))?;
         Ok(Self { stop, thread: Some(thread) })
     }
 }
@@ -90,20 +90,20 @@ impl Drop for Watcher {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A thread that panicked has said so.
+            // A panic of the thread was already reported.
             let _ = thread.join();
         }
     }
 }
 
-/// What the file system says of a file; `None`: there is none. Links are followed.
+/// File metadata; `None` if the file does not exist. Links are followed.
 type Seen = BTreeMap<PathBuf, Option<Signature>>;
 
 #[derive(Clone, PartialEq, Eq)]
 struct Signature {
     modified: Option<SystemTime>,
     length: u64,
-    /// Device, inode and time of the last change to it, where there are such things.
+    /// Device, inode and change time, where available.
     identity: (u64, u64, i64, i64),
 }
 
@@ -125,10 +125,10 @@ fn signature(path: &Path) -> Option<Signature> {
 
 /// The thread's body.
 fn watch(mut it: Watching, stop: &AtomicBool) {
-    // What the files said when they were last loaded, whatever became of that; and when they said it.
+    // The contents of the files when they were last loaded, and their metadata then.
     let mut known = texts(&it.script);
     let mut seen: Seen = known.keys().map(|path| (path.clone(), None)).collect();
-    // Whether the last version was not taken.
+    // Whether the last version was refused.
     let mut refused = false;
     while !stop.load(Ordering::Relaxed) {
         std::thread::park_timeout(LOOK);
@@ -141,10 +141,10 @@ fn watch(mut it: Watching, stop: &AtomicBool) {
         if read == known {
             continue;
         }
-        // What is written from here on is another change, even if it is what is loaded now.
+        // Later writes are another change, even if their content is what is loaded now.
         known = read;
         let mut files = BTreeSet::new();
-        let loaded = Script::load_and_tell(&it.script.path, &it.overrides, &mut files);
+        let loaded = Script::load_with_files(&it.script.path, &it.overrides, &mut files);
         files.retain(|path| !seen.contains_key(path));
         seen.extend(look(&files));
         known.extend(contents(&files));
@@ -163,7 +163,7 @@ fn watch(mut it: Watching, stop: &AtomicBool) {
     }
 }
 
-/// Waits until the files stay as they are.
+/// Waits until the files no longer change.
 fn settled(mut now: Seen, stop: &AtomicBool) -> Seen {
     let began = Instant::now();
     loop {
@@ -177,7 +177,7 @@ fn settled(mut now: Seen, stop: &AtomicBool) -> Seen {
     }
 }
 
-/// Hashes of what the files of a script said when it was loaded.
+/// Hashes of the files of a script when it was loaded.
 fn texts(script: &Script) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let modules = script.modules.values().map(|module| (PathBuf::from(&module.path), module.source.as_str()));
     let all = modules.chain([(script.path.clone(), script.source.as_str())]);
@@ -185,20 +185,20 @@ fn texts(script: &Script) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     texts.chain(script.resources_at().map(|(path, resource)| (path, Some(resource.digest.clone())))).collect()
 }
 
-/// Hashes of what the files say; nothing for one that can't be read.
+/// Hashes of the files; `None` for one that cannot be read.
 fn contents<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> BTreeMap<PathBuf, Option<Vec<u8>>> {
     let hash = |path: &PathBuf| std::fs::read(path).ok().map(|bytes| Sha256::digest(bytes).to_vec());
     files.into_iter().map(|path| (path.clone(), hash(path))).collect()
 }
 
-/// What became of a version that loads.
+/// Result of trying a version.
 enum Considered {
-    /// It is the one that runs.
+    /// It equals the running one.
     Same,
     Taken,
 }
 
-/// Tries a version and hands it on. One that says what the running one says is the running one.
+/// Tries a version and applies it. A version equal to the running one is skipped.
 fn consider(it: &mut Watching, new: Script) -> Result<Considered> {
     if new.hash == it.script.hash {
         return Ok(Considered::Same);
@@ -206,7 +206,7 @@ fn consider(it: &mut Watching, new: Script) -> Result<Considered> {
     let merged = merge(&it.script.settings, &new.settings);
     let script = new.with(merged.settings, &it.script);
     if let Err((reached, error)) = try_out(&script, &it.renderer, it.budget)? {
-        // An env that can't read that reply never could, and may never have to; but it came as far before.
+        // The environment may not handle that response, but the running version came as far.
         match try_out(&it.script, &it.renderer, it.budget) {
             Ok(Err((before, _))) if reached >= before => {}
             _ => return Err(error),
@@ -218,7 +218,7 @@ fn consider(it: &mut Watching, new: Script) -> Result<Considered> {
     Ok(Considered::Taken)
 }
 
-/// How far a trial came: the function that failed, in the order of a trajectory.
+/// The function that failed in a trial, in the order of a trajectory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Reached {
     Reset,
@@ -227,14 +227,15 @@ enum Reached {
     Reward,
 }
 
-/// A trajectory of one step on the first row of each environment, under the recipe's own limits. The inner error is where and what it failed of.
+/// Runs a trajectory of one step on the first row of each environment, under the recipe's limits.
+/// The inner error is the failed function and its error.
 fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<Result<(), (Reached, Error)>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Internal, format!("can't start a runtime: {error}")))?;
     let mut script = script.clone();
-    // What it logs here belongs to no trajectory of the run.
+    // Its log lines belong to no trajectory of the run.
     script.listen(LogSink::default());
     let worker = Worker::new(&script, Some(Arc::clone(renderer)))?;
     worker.prepare()?;
@@ -248,7 +249,7 @@ fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<R
     Ok(Ok(()))
 }
 
-/// A trajectory of one step on a task.
+/// Runs a trajectory of one step on a task.
 async fn try_task(
     worker: &Worker,
     renderer: &Arc<Renderer>,

@@ -1,4 +1,4 @@
-//! Rows of a recipe's datasets, from files, from its functions and from the recipe itself.
+//! Rows of a recipe's datasets, from files, from row functions and from the recipe itself.
 
 use std::sync::Arc;
 
@@ -19,23 +19,23 @@ use crate::script::runtime::place::{at_definition, definition};
 /// A dataset of a split.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DataPart {
-    /// Its name in the recipe; empty for one that stands alone.
+    /// Its name in the recipe; empty for a single dataset.
     pub name: String,
-    /// Its share of the tasks that are drawn, relative to the others'; `None` if the recipe does not say.
+    /// Sampling weight relative to the other datasets; `None` if not set.
     pub weight: Option<f64>,
     pub rows: u64,
-    /// A function of the recipe makes the rows.
+    /// The rows are made by a function of the recipe.
     pub generated: bool,
 }
 
-/// What a task has of its environment.
+/// The environment of a task.
 #[derive(Clone, Debug)]
 pub struct OfTask {
-    /// The environment's name; empty for the only one.
+    /// The environment's name; empty for a single one.
     pub env: String,
-    /// The schemas of the tools that the policy is shown.
+    /// The schemas of the tools shown to the policy.
     pub tools: Arc<[Json]>,
-    /// Steps after which it is cut off.
+    /// Maximum number of steps.
     pub max_steps: usize,
 }
 
@@ -48,10 +48,10 @@ impl Worker {
         Ok(Some(self.parts(split)?.iter().map(|part| part.rows).sum()))
     }
 
-    /// The datasets of a split: the rows of the first come first.
+    /// The datasets of a split, in the order of their rows.
     ///
     /// # Errors
-    /// [`Kind::Data`] for files that can't be read.
+    /// [`Kind::Data`] for files that cannot be read.
     pub fn parts(&self, split: Split) -> Result<Vec<DataPart>> {
         let part = |named: Named<'_>| {
             let rows = self.count(split, &named)?;
@@ -69,7 +69,7 @@ impl Worker {
         })
     }
 
-    /// The dataset that a row is of, and its number there.
+    /// The dataset of a row, and the row's index in it.
     fn find(&self, split: Split, index: u64) -> Result<Option<(Named<'_>, u64)>> {
         let mut within = index;
         let parts = self.script.parts(split);
@@ -86,7 +86,7 @@ impl Worker {
         Ok(None)
     }
 
-    /// Where a row comes from: `data.jsonl:17`, or the line of the function that makes it.
+    /// The place of a row: `data.jsonl:17`, or the line of its row function.
     pub fn place_of_row(&self, split: Split, index: u64) -> String {
         let found = self.find(split, index).ok().flatten();
         if let Some((named, within)) = &found
@@ -99,11 +99,11 @@ impl Worker {
         row.unwrap_or_else(|| self.script.path.display().to_string())
     }
 
-    /// One row (`index` from 0) as the script's env takes it.
+    /// One row (`index` from 0), as the script's environment takes it.
     ///
     /// # Errors
-    /// [`Kind::Data`] with file and line for a row that can't be read or lacks what the default `reset` (or
-    /// supervised training) needs; [`Kind::Script`] if the function that makes rows fails.
+    /// [`Kind::Data`] with file and line for a row that cannot be read or lacks a column needed by
+    /// the default `reset` (or by supervised training); [`Kind::Script`] if the row function fails.
     pub fn row(&self, split: Split, index: u64) -> Result<Json> {
         if self.script.source_of(split).is_none() {
             return Err(Error::new(Kind::Data, format!("the recipe has no data.{}", split.name())));
@@ -171,7 +171,8 @@ impl Worker {
         Ok(row)
     }
 
-    /// A row for each environment of the recipe, to try things on: the first that there is among the first 10,000 rows.
+    /// One row per environment of the recipe, for trials: the first ones among the first 10,000
+    /// rows.
     pub fn rows_of_environments(&self, split: Split) -> Result<Vec<u64>> {
         const LOOKED_AT: u64 = 10_000;
         if !self.envs.named(split) {
@@ -191,26 +192,26 @@ impl Worker {
         Ok(rows)
     }
 
-    /// What a row's columns say that nothing understands.
+    /// A warning about a column that is not used.
     pub fn notice(&self, split: Split, task: &Json) -> Option<String> {
         self.envs.notice(split, task)
     }
 
-    /// What a task of a split has of its environment.
+    /// The environment of a task of a split.
     ///
     /// # Errors
-    /// [`Kind::Data`] if its columns name an environment or a tool that there is not.
+    /// [`Kind::Data`] if its columns name an unknown environment or tool.
     pub fn of_task(&self, split: Split, task: &Json) -> Result<OfTask> {
         let env = self.envs.of(split, task)?;
         Ok(OfTask { env: env.env.name.clone(), tools: env.schemas.clone(), max_steps: env.max_steps })
     }
 
-    /// Whether evaluation has an environment or a context of its own.
+    /// Whether evaluation has its own environment or context.
     pub fn has_eval_env(&self) -> bool {
         self.envs.has_eval()
     }
 
-    /// The name of the first environment, where rows name one.
+    /// The first environment, if rows select one by name.
     pub fn first_env(&self) -> Option<&str> {
         self.envs.first_named(Split::Train)
     }

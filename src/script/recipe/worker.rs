@@ -1,4 +1,4 @@
-//! A script at work: one virtual machine on one thread, driving many trajectories.
+//! A script worker: one virtual machine on one thread that runs many trajectories.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ use crate::text::{FormatChoice, Renderer};
 /// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
 type Stepped = (Value, Option<f64>, bool, Size);
 
-/// One virtual machine with a script in it. Stays on its thread; its calls may run interleaved.
+/// One virtual machine with a loaded script. It stays on its thread; calls may interleave.
 ///
 /// Calls that wait for tools need a tokio runtime with time and I/O enabled.
 pub struct Worker {
@@ -45,8 +45,8 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Loads the script again, from the text it had when it was first loaded. The renderer counts tokens for context
-    /// policies; without one, a script that counts them fails.
+    /// Loads the script again, from its stored text. The renderer counts tokens for context
+    /// policies; without it, a script that counts tokens fails.
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         let vm = api::vm(script.settings.limits.clone(), script.sources(), renderer)?;
         let recipe = script.recipe(&vm)?;
@@ -63,16 +63,17 @@ impl Worker {
         Ok(Self { script: script.clone(), envs, vm: Rc::new(vm), recipe, schemas })
     }
 
-    /// SHA-256 of the script and the modules it required.
+    /// SHA-256 of the script and its modules.
     pub fn hash(&self) -> &str {
         &self.script.hash
     }
 
-    /// Starts the tools, so that a missing sandbox is found before the first trajectory. Without this they start at
-    /// their first use.
+    /// Starts the tools, so that a missing sandbox is found before the first trajectory. Otherwise
+    /// they start on first use.
     ///
     /// # Errors
-    /// [`Kind::Tool`], with the reason; [`Kind::Usage`] for an environment variable that is declared and not set.
+    /// [`Kind::Tool`], with the reason; [`Kind::Usage`] for a declared environment variable that is
+    /// not set.
     pub fn prepare(&self) -> Result<()> {
         for name in self.vm.host.grants.borrow().variables() {
             api::secret::variable(&name)?;
@@ -80,27 +81,28 @@ impl Worker {
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare())
     }
 
-    /// The schemas of all environments' tools in the OpenAI shape. What one task shows: [`State::tools`].
+    /// The OpenAI schemas of all environments' tools. Those of one task: [`State::tools`].
     pub fn tools(&self) -> &[Json] {
         &self.schemas
     }
 
-    /// Starts a trajectory. `math.random` draws from a stream of (seed, step, entry point) in every call.
+    /// Starts a trajectory. In every call `math.random` draws from a stream of (seed, step, entry
+    /// point).
     pub async fn reset(&self, task: &Json, seed: u64) -> Result<State, Failure> {
         self.reset_as(Split::Train, task, seed, &Record::live()).await
     }
 
-    /// As [`Worker::reset`], under a record that the caller holds: to keep it whatever happens, or to replay it.
+    /// As [`Worker::reset`], with a record that the caller keeps or replays.
     pub async fn reset_with(&self, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
         self.reset_as(Split::Train, task, seed, record).await
     }
 
-    /// As [`Worker::reset_with`], for a task of a split,
+    /// As [`Worker::reset_with`], for a task of a split.
     pub async fn reset_as(&self, split: Split, task: &Json, seed: u64, record: &Record) -> Result<State, Failure> {
         self.reset_within(split, task, seed, record, usize::MAX).await
     }
 
-    /// As [`Worker::reset_as`], with the tokens that prompts may have, which a flow is told before it shows one.
+    /// As [`Worker::reset_as`], with the maximum prompt tokens, which a flow can read.
     pub async fn reset_within(
         &self,
         split: Split,
@@ -152,7 +154,7 @@ impl Worker {
         }
     }
 
-    /// What the policy is shown: the context function's answer, or `state.messages`.
+    /// The observation: the result of the context policy, or `state.messages`.
     pub async fn observe(&self, state: &State, budget: usize) -> Result<Observation, Failure> {
         let env = &state.env.env;
         if let Some(flow) = &state.flow {
@@ -162,7 +164,7 @@ impl Worker {
         let Some(context) = &env.context else {
             return match state.table.raw_get("messages") {
                 Ok(Value::Table(list)) => {
-                    // Most states are smaller than any observation may be.
+                    // Most states are smaller than the limit of an observation.
                     if state.size.get() > self.vm.limits.text << 20 {
                         let size =
                             self.vm.size(&self.call_of(Entry::Observe, state), &list, self.vm.limits.text << 20)?;
@@ -208,19 +210,20 @@ impl Worker {
         }
     }
 
-    /// Whether a context function makes the trajectory's observations; it must keep to its budget.
+    /// Whether a context function makes the trajectory's observations; it must respect its budget.
     pub fn has_context(&self, state: &State) -> bool {
         state.env.env.context.is_some()
     }
 
-    /// The failure of a context function that showed more than its budget.
+    /// The failure of a context function that exceeded its budget.
     pub fn over_budget(&self, state: &State, error: Error) -> Failure {
         let context = state.env.env.context.as_ref();
         let error = context.map_or(error.clone(), |context| placed(&context.own, error));
         Failure::new(Status::EnvError, error)
     }
 
-    /// What a context function returned, and whether it says that it could not make it shorter.
+    /// Parses the result of a context function: the observation, and whether it could not be
+    /// shortened further.
     fn observation(&self, value: &Value) -> Result<(Observation, bool), String> {
         let wanted = "context must return messages, text or { token_ids = { … } }";
         let table = match value {
@@ -245,7 +248,7 @@ impl Worker {
         observation.map(|observation| (observation, false))
     }
 
-    /// Hands the env an action.
+    /// Passes an action to the environment.
     pub async fn step(&self, state: &State, action: &Action) -> Result<StepResult, Failure> {
         let lacking = lacking_call(state, action);
         let action = lacking.as_ref().unwrap_or(action);
@@ -267,7 +270,7 @@ impl Worker {
         Ok(result)
     }
 
-    /// Adds what the tools of a step did and earned to its result, and counts it.
+    /// Adds the tool records and rewards of a step to its result, and counts the step.
     pub(crate) fn close_step(state: &State, call: &Call, result: &mut StepResult) {
         result.tools = call.tools.take();
         result.reward += result.tools.iter().map(|tool| tool.reward).sum::<f64>();
@@ -283,7 +286,7 @@ impl Worker {
         reward(&value).map_err(|why| broken(function, why))
     }
 
-    /// What the recipe's function `privileged` says of a state; `None` without one.
+    /// The result of the recipe's function `privileged`; `None` without one.
     pub async fn privileged(&self, state: &State, task: &Json) -> Result<Option<String>, Failure> {
         let Some(function) = &self.recipe.privileged else { return Ok(None) };
         let call = self.call_of(Entry::Privileged, state);
@@ -296,10 +299,10 @@ impl Worker {
         }
     }
 
-    /// The failure of a recipe whose `step` and `reward` give parts of one name: their sum is neither.
+    /// The failure of a recipe whose `step` and `reward` return parts of the same name.
     pub fn part_of_both(&self, name: &str) -> Failure {
-        let message = format!("reward returned the part `{name}`, and so did step: their sum would be neither");
-        let mut error = Error::new(Kind::Script, message).hint("give the parts names of their own");
+        let message = format!("reward and step both return the part `{name}`");
+        let mut error = Error::new(Kind::Script, message).hint("give the parts different names");
         error.place = self.place_of("reward");
         Failure { lasting: true, ..Failure::new(Status::EnvError, error) }
     }
@@ -337,7 +340,7 @@ impl Worker {
         })
     }
 
-    /// The error for an `advantage` that does not keep to its contract.
+    /// The error for an invalid result of `advantage`.
     pub fn broken_advantage(&self, message: &str) -> Error {
         match &self.recipe.advantage {
             Some(function) => at_definition(function, message.to_owned()),
@@ -359,7 +362,8 @@ impl Worker {
         State::restore(&self.vm.lua, snapshot, env)
     }
 
-    /// A state from a snapshot that was changed outside of the script; it goes on with the stateful tools of `state`.
+    /// A state from a snapshot that was changed outside of the script; it keeps the stateful tools
+    /// of `state`.
     pub fn resume(&self, state: &State, snapshot: &Json) -> Result<State> {
         let mut resumed = self.restore(snapshot)?;
         resumed.session = state.session.clone();
@@ -372,18 +376,19 @@ impl Worker {
         failure.record(failure.error.place.as_deref().and_then(|place| self.vm.line(place)))
     }
 
-    /// Whether functions of the script keep so much for themselves that the virtual machine should be replaced.
+    /// Whether functions of the script keep so much memory that the virtual machine should be
+    /// replaced.
     pub fn is_worn(&self) -> bool {
         self.vm.is_worn()
     }
 
-    /// Bytes that the virtual machine holds, what is not collected yet included.
+    /// Bytes in use by the virtual machine, including uncollected garbage.
     pub fn memory(&self) -> usize {
         self.vm.lua.used_memory()
     }
 
-    /// The line where one of the functions that the host calls is defined: `reset`, `step`, `context`, `reward`; the flow
-    /// where it takes their place.
+    /// The line where a function called by the host is defined: `reset`, `step`, `context`,
+    /// `reward`; the flow if it replaces them.
     pub fn place_of(&self, function: &str) -> Option<String> {
         let all = self.functions();
         let named = |wanted: &str| all.iter().find(|(name, _)| *name == wanted);
@@ -394,7 +399,7 @@ impl Worker {
         &self.vm
     }
 
-    /// The functions that the host calls, by the names they have in a recipe.
+    /// The functions called by the host, by their names in a recipe.
     pub(crate) fn functions(&self) -> Vec<(&'static str, Function)> {
         let mut all = Vec::new();
         for known in self.envs.all() {
@@ -409,14 +414,14 @@ impl Worker {
         all
     }
 
-    /// What the script logged since the last call.
+    /// Lines that the script logged since the last call.
     pub fn take_log(&self) -> Vec<LogLine> {
         let mut lines = self.vm.host.take_log();
         lines.extend(super::own_format::take_log());
         lines
     }
 
-    /// The tool-call format of a name: `auto`, a built-in one, or one that the script defines.
+    /// The tool-call format with a name: `auto`, a built-in one, or one that the script defines.
     ///
     /// # Errors
     /// [`Kind::Script`] with the nearest names.
@@ -431,7 +436,8 @@ impl Worker {
     }
 }
 
-/// A failure of a function that reads a task: a column that is not there is the commonest cause.
+/// A failure of a function that reads a task, with the columns as a hint: a missing column is the
+/// most common cause.
 fn with_columns(mut failure: Failure, task: &Json) -> Failure {
     if failure.status == Status::EnvError && failure.of_nil {
         let known: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
@@ -440,8 +446,8 @@ fn with_columns(mut failure: Failure, task: &Json) -> Failure {
     failure
 }
 
-/// A reply that calls no tool where `env.tool_choice` requires a call: with an error in the place of the call. A reply
-/// that was cut before its end may have been on its way to one.
+/// A response without the tool call that `env.tool_choice` requires, with an error in place of the
+/// call. Truncated responses are accepted, since the call may have followed.
 fn lacking_call(state: &State, action: &Action) -> Option<Action> {
     let required = match state.settings().tool_choice {
         ToolChoice::Auto => false,
@@ -462,12 +468,12 @@ fn lacking_call(state: &State, action: &Action) -> Option<Action> {
     Some(Action { errors: vec![error], ..action.clone() })
 }
 
-/// The script broke its contract.
+/// An invalid result of a function of the script.
 pub(crate) fn broken(function: &Function, message: String) -> Failure {
     Failure::new(Status::EnvError, at_definition(function, message))
 }
 
-/// An error about what a function returned, at its definition.
+/// An error about the result of a function, at its definition.
 fn placed(function: &Function, error: Error) -> Error {
     match definition(function) {
         Some(place) => error.at(place),
@@ -475,7 +481,7 @@ fn placed(function: &Function, error: Error) -> Error {
     }
 }
 
-/// The VM refused the host something: out of memory, as a rule.
+/// An error of the VM in a host operation, usually out of memory.
 pub(crate) fn host_failure(error: &mlua::Error) -> Failure {
     let status = if crate::script::runtime::failure::is_memory(error) { Status::ScriptLimit } else { Status::EnvError };
     Failure::new(status, describe(error).error)

@@ -1,4 +1,4 @@
-//! What a script and its command line say of settings, and where.
+//! Settings as written in a script and on its command line, with their places.
 
 use serde_json::Value as Json;
 
@@ -9,23 +9,23 @@ use crate::script::runtime::source_map::SourceMap;
 use crate::script::settings::{self, cold_start};
 
 impl Script {
-    /// What the recipe says of settings, defaults and the command line's left out.
+    /// Settings written in the recipe, without defaults and overrides.
     pub fn recipe_settings(&self) -> &Json {
         &self.written.recipe
     }
 
-    /// The settings that the recipe has without the command line's.
+    /// The settings of the recipe without overrides.
     pub(crate) fn without_overrides(&self) -> Result<Settings> {
         settings::read(&self.written.recipe)
     }
 
-    /// A whole number that somebody wrote.
+    /// An integer setting, if it was written.
     pub(crate) fn written_number(&self, key: &str) -> Option<usize> {
         let found = key.split('.').try_fold(&self.written.all, |value, name| value.get(name));
         found.and_then(Json::as_u64).and_then(|number| usize::try_from(number).ok())
     }
 
-    /// The argument of the command line that sets this.
+    /// The command-line argument that sets `key`.
     pub(crate) fn typed(&self, key: &str) -> Option<&str> {
         let sets = |typed: &&String| {
             let name = typed.split('=').next().unwrap_or_default().trim();
@@ -36,7 +36,7 @@ impl Script {
         self.written.typed.iter().rfind(sets).map(String::as_str)
     }
 
-    /// `path:line` where the recipe sets `key`, or the deepest part of it that the text tells; else the path.
+    /// `path:line` where the recipe sets `key`, or its deepest known part; else the path.
     pub(crate) fn place_of(&self, key: &str) -> String {
         let own = (self.part == Part::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
         let key = own.as_deref().unwrap_or(key);
@@ -47,7 +47,7 @@ impl Script {
         map.setting(&main, key).unwrap_or(main)
     }
 
-    /// An error about a setting, with the place where that is set: an argument of the command line, or a line.
+    /// An error about a setting, with its place: an argument of the command line, or a line.
     pub(crate) fn placed(&self, error: Error) -> Error {
         let Some(key) = error.setting().map(str::to_owned) else { return error.at_path(&self.path) };
         match self.typed(&key) {

@@ -112,7 +112,7 @@ pub(crate) struct Call {
     /// Tool calls and results, in order, without calls that a tool makes itself.
     pub(crate) tools: RefCell<Vec<ToolRecord>>,
     /// Tool calls of the response that were run so far, for `env.max_calls`.
-    pub(crate) carried_out: Cell<usize>,
+    pub(crate) calls_run: Cell<usize>,
     /// The error of the last undeclared external call.
     pub(crate) undeclared: RefCell<Option<Error>>,
     /// Stateful tools of the trajectory, if the call belongs to one.
@@ -156,7 +156,7 @@ impl Call {
             cut: Cell::new(false),
             quiet: Cell::new(false),
             tools: RefCell::new(Vec::new()),
-            carried_out: Cell::new(0),
+            calls_run: Cell::new(0),
             undeclared: RefCell::default(),
             session: None,
             env: None,

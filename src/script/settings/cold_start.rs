@@ -1,7 +1,8 @@
 //! The settings of a recipe's cold start, and what it inherits from the recipe.
 //!
-//! A cold start without a model, environment, limits or needs of its own has those of the recipe. It always trains the
-//! recipe's `policy.model`, unless it initialises a model (`policy.init`), with the recipe's seed.
+//! A cold start without a model, environment, limits or needs of its own has those of the recipe.
+//! It always trains the recipe's `policy.model`, unless it initialises a model (`policy.init`),
+//! with the recipe's seed.
 
 use serde_json::{Map, Value as Json};
 
@@ -58,7 +59,8 @@ pub(crate) fn keys(whole: &Json) -> Vec<String> {
     super::keys(&own).into_iter().map(|key| format!("{PREFIX}{key}")).collect()
 }
 
-/// The name that a setting of the whole recipe has in its cold start; `None` for one that it does not go by.
+/// The name that a setting of the whole recipe has in its cold start; `None` for one that it does
+/// not go by.
 pub(crate) fn own_name(key: &str) -> Option<&str> {
     let section = key.split('.').next().unwrap_or_default();
     let inherited = INHERITED.contains(&section) || section == "seed";

@@ -77,7 +77,7 @@ mod tests {
     use crate::schema::Reload;
 
     #[test]
-    fn what_may_change_changes_and_the_rest_waits() {
+    fn reload_applies_settings_that_may_change_in_a_run() {
         let old = Settings::default();
         let mut new = old.clone();
         new.seed = 7;
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn another_algorithm_waits_as_a_whole() {
+    fn reload_defers_another_algorithm_to_a_restart() {
         let old = Settings::default();
         let new = Settings { trainer: Trainer::Ppo(Learner { lr: 1.0, ..Learner::default() }), ..old.clone() };
         let merged = merge(&old, &new);

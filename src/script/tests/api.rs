@@ -25,7 +25,7 @@ fn json_goes_both_ways() {
 }
 
 #[test]
-fn clip_says_what_it_cut() {
+fn clip_counts_omitted_characters() {
     assert_eq!(eval("r1.clip('äöü', 3)"), json!("äöü"));
     assert_eq!(eval("r1.clip('äöüß', 2)"), json!("äö\n… (2 more characters)"));
 }

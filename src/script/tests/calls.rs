@@ -85,15 +85,16 @@ fn calls_of_a_reply_have_a_limit() {
         outputs(&["env.max_calls=1"]),
         [
             "true found",
-            "false Error: a reply may have 1 call: this one was not carried out",
-            "false Error: a reply may have 1 call: this one was not carried out",
+            "false Error: a reply may have 1 call: this one was not run",
+            "false Error: a reply may have 1 call: this one was not run",
             "false call 0 can't be read"
         ]
     );
     let all = outputs(&["env.max_calls=2", "env.excess_calls=refuse_all"]);
-    assert_eq!(all[..3], ["false Error: a reply may have 2 calls, this one has 3: none was carried out"; 3]);
+    assert_eq!(all[..3], ["false Error: a reply may have 2 calls, this one has 3: none was run"; 3]);
     assert_eq!(outputs(&["env.max_calls=3", "env.excess_calls=refuse_all"])[..3], ["true found"; 3]);
-    // The calls beyond the limit get no answer and are not recorded; those that can't be read still do.
+    // The calls beyond the limit get no answer and are not recorded; those that can't be read still
+    // do.
     let answered = outputs(&["env.max_calls=1", "env.excess_calls=ignore"]);
     assert_eq!(answered, ["true found", "false call 0 can't be read"]);
     let rewards = rewards(&stepped(&tools(""), &["env.max_calls=2"], calls(), 0).unwrap());
@@ -186,7 +187,7 @@ fn results_are_cut_to_tokens() {
 }
 
 #[test]
-fn an_address_that_is_not_declared_is_an_error_of_the_recipe() {
+fn an_undeclared_host_is_an_error_of_the_recipe() {
     let env = |needs: &str, body: &str| {
         let tool = format!("local page = r1.tool {{ name = 'page', run = function() {body} end }}");
         let env = "local env = r1.env { tools = { page } }";
@@ -214,7 +215,8 @@ fn an_address_that_is_not_declared_is_an_error_of_the_recipe() {
         assert_eq!(message, "r1.http.get: the recipe does not declare that it needs this");
         assert_eq!(hint, "add needs = { \"http:127.0.0.1\" } to r1.recipe");
     }
-    // A name tells where it leads only when it is looked up; these are read as numbers by the system's resolver.
+    // A name tells where it leads only when it is looked up; these are read as numbers by the
+    // system's resolver.
     for name in ["127.1", "2130706433"] {
         for body in ["return URL", "pcall(function() return URL end) return URL"] {
             let body = body.replace("URL", &format!("r1.http.get('http://{name}:9/')"));
@@ -251,7 +253,7 @@ fn outputs(result: &StepResult) -> Vec<(&str, u32, bool)> {
 }
 
 #[test]
-fn failures_that_may_pass_are_tried_again() {
+fn retryable_tool_failures_are_retried() {
     let calls = |n: i64| vec![call("t", json!({ "n": n }))];
     let retries = "retries = { times = 2, backoff = 0.01 },";
     let twice = stepped(&counted(retries, "true", ""), &[], calls(2), 0).unwrap();
@@ -265,13 +267,12 @@ fn failures_that_may_pass_are_tried_again() {
     assert_eq!(outputs(&lasting), [("busy 1", 0, false)]);
     assert_eq!(outputs(&stepped(&counted("", "true", ""), &[], calls(1), 0).unwrap()), [("busy 1", 0, false)]);
     let error = stepped(&counted("", "5", ""), &[], calls(1), 0).unwrap_err();
-    let why =
-        "env_error: tool `t` returned the number 5 as fourth value; whether another try may succeed is true or false";
+    let why = "env_error: tool `t` returned the number 5 as fourth value; it must be true or false: whether a retry may succeed";
     assert!(error.starts_with(why), "{error}");
 }
 
 #[test]
-fn a_try_that_timed_out_is_made_again() {
+fn a_timed_out_tool_call_is_retried() {
     let slow = "if ran == 1 then r1.call_tools({ { name = 'wait', arguments = {} } }) end";
     let env = counted("timeout = 0.1, retries = { times = 1, backoff = 0.01 },", "nil", slow)
         .replace("tools = { tool }", "tools = { tool, wait }")
@@ -282,7 +283,7 @@ fn a_try_that_timed_out_is_made_again() {
 }
 
 #[test]
-fn results_are_kept_by_arguments() {
+fn tool_results_are_cached_by_arguments() {
     let bench = Bench::new(&recipe(&counted("cache = 'run',", "true", "")));
     let script = bench.load(&[]).unwrap();
     let ran = |worker: &Worker, state: &State, arguments: Json| {
@@ -326,7 +327,7 @@ fn results_are_kept_by_arguments() {
 
 /// A replay answers from its record where the run answered from the cache.
 #[test]
-fn a_cached_result_is_in_the_record() {
+fn a_cached_tool_result_is_recorded() {
     let bench = Bench::new(&recipe(&counted("cache = 'run',", "true", "")));
     let script = bench.load(&[]).unwrap();
     let step = |worker: &Worker, record: &Record| {

@@ -16,7 +16,8 @@ fn renderer() -> Arc<Renderer> {
     Arc::new(Renderer::load(&nano, "hermes").unwrap())
 }
 
-/// Drives one trajectory whose replies are "r1", "r2" …; gives it and the prompts as the policy saw them, a message a line.
+/// Drives one trajectory whose replies are "r1", "r2" …; gives it and the prompts as the policy saw
+/// them, a message a line.
 fn rollout(source: &str, overrides: &[&str]) -> (Trajectory, Vec<String>) {
     let bench = Bench::new(source);
     let script = bench.load(overrides).unwrap();
@@ -45,7 +46,8 @@ fn flat(prompt: &str) -> String {
     messages.collect::<Vec<_>>().join(" | ")
 }
 
-/// A recipe whose env answers every reply with a result, `steps` times, and whose context is `context`.
+/// A recipe whose env answers every reply with a result, `steps` times, and whose context is
+/// `context`.
 fn conversation(steps: usize, context: &str) -> String {
     format!(
         r#"
@@ -87,14 +89,14 @@ fn without_a_policy_everything_is_appended() {
 }
 
 #[test]
-fn a_window_by_turns() {
+fn a_context_window_by_turns() {
     assert_snapshot!(last_prompt(4, &view(":last_turns(1)")), @"system: sys | user: task | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
     assert_snapshot!(last_prompt(4, &view(":keep_first(1):last_turns(2)")), @"system: sys | assistant: r2 | user: <tool_response>/seen 5 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
     assert_snapshot!(last_prompt(4, &view(":last_turns(0)")), @"system: sys | user: task | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
 }
 
 #[test]
-fn a_window_by_tokens_drops_whole_exchanges() {
+fn a_context_window_by_tokens_drops_whole_exchanges() {
     let source = conversation(6, &view(":drop_oldest_until(240)"));
     let (trajectory, prompts) = rollout(&source, &[]);
     assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
@@ -105,7 +107,7 @@ fn a_window_by_tokens_drops_whole_exchanges() {
 }
 
 #[test]
-fn questions_go_with_their_replies() {
+fn context_drops_user_messages_with_their_replies() {
     let chat = |context: &str| {
         conversation(5, context).replace("r1.push(state.messages, r1.observation(", "r1.push(state.messages, r1.user(")
     };
@@ -120,7 +122,7 @@ fn questions_go_with_their_replies() {
 }
 
 #[test]
-fn old_results_give_way_or_are_shortened() {
+fn context_drops_or_shortens_old_tool_results() {
     assert_snapshot!(last_prompt(3, &view(":drop_tool_results { keep = 1 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/(result left out)/</tool_response> | assistant: r2 | user: <tool_response>/seen 5 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
     assert_snapshot!(last_prompt(3, &view(":shorten_tool_results { keep = 0, head = 6, tail = 2 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/seen 3/… (39 more characters)/xx/</tool_response> | assistant: r2 | user: <tool_response>/seen 5/… (39 more characters)/xx/</tool_response> | assistant:");
     // Only as many as needed, oldest first.
@@ -131,7 +133,7 @@ fn old_results_give_way_or_are_shortened() {
 }
 
 #[test]
-fn notes_come_back_where_they_fit() {
+fn context_recall_inserts_notes_within_the_budget() {
     let chain = ":last_turns(1):recall { notes = state.notes, query = 'which was blue?', most = 1 }";
     assert_snapshot!(last_prompt(4, &view(chain)), @"system: sys | user: task//Notes:/- after r2 the box was blue | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
     let chain = ":last_turns(1):recall { notes = state.notes, query = 'box', title = 'Seen:', most = 9, over = 120, at = 'last' }";
@@ -141,7 +143,7 @@ fn notes_come_back_where_they_fit() {
 }
 
 #[test]
-fn a_summary_takes_the_place_of_what_it_tells() {
+fn a_summary_replaces_the_oldest_messages_of_a_context() {
     let context = r#"function(state, budget)
       return r1.context(state.messages):summarize {
         over = 300, to = 180, memory = state,
@@ -162,7 +164,7 @@ fn a_summary_takes_the_place_of_what_it_tells() {
 }
 
 #[test]
-fn the_policy_writes_its_own_summary() {
+fn context_summaries_are_written_by_the_policy() {
     let context = r#"function(state, budget)
       return r1.context(state.messages):summarize { over = 300, to = 180, memory = state, max_new_tokens = 20, train = true }
     end"#;
@@ -184,7 +186,7 @@ fn the_policy_writes_its_own_summary() {
 }
 
 #[test]
-fn a_script_has_the_policy_write() {
+fn generate_samples_from_the_policy() {
     let with = |call: &str| {
         let source = format!(
             r#"return r1.recipe {{
@@ -231,7 +233,7 @@ fn a_script_has_the_policy_write() {
          6 |                   local text, facts = r1.generate('x', { train = true, temperature = 0 })
     "#);
     assert_snapshot!(with("r1.generate('x', { train = true, model = 'r1-nano' })").0, @r#"
-    r1.generate: `train` is for what the policy writes; this names another model
+    r1.generate: `train` is for text of the policy, and `model` is another model
       --> x.lua:6
          6 |                   local text, facts = r1.generate('x', { train = true, model = 'r1-nano' })
     "#);
@@ -243,10 +245,10 @@ fn a_script_has_the_policy_write() {
 }
 
 #[test]
-fn without_a_policy_nobody_writes() {
+fn generate_without_a_policy_is_an_error() {
     let bench = Bench::new(&recipe("local env = r1.env { reset = function() return { it = r1.generate('x') } end }"));
     assert_snapshot!(bench.show(run(bench.worker().reset(&Json::Null, 0)).unwrap_err()), @r#"
-    r1.generate: there is no policy here to write
+    r1.generate: there is no policy here
       --> x.lua:1
       hint: name a model: r1.generate(prompt, { model = "r1-nano" })
     "#);
@@ -264,7 +266,7 @@ fn policies_compose_and_custom_ones_map() {
 }
 
 #[test]
-fn the_state_keeps_what_the_policy_no_longer_sees() {
+fn the_state_keeps_messages_that_the_context_drops() {
     let chain = ":drop_tool_results { keep = 0 }:map(function(m) m.content = 'x' return m end):last_turns(1)";
     let (trajectory, _) = rollout(&conversation(3, &view(chain)), &[]);
     assert_eq!(trajectory.messages.len(), 8);
@@ -272,7 +274,7 @@ fn the_state_keeps_what_the_policy_no_longer_sees() {
 }
 
 #[test]
-fn more_than_the_budget_is_an_error_with_sizes() {
+fn a_context_over_its_budget_is_an_error_with_sizes() {
     let small = ["policy.max_context=200", "sampling.max_new_tokens=40", "env.on_overflow=fail"];
     let told = |context: &str| {
         let (trajectory, _) = rollout(&conversation(9, context), &small);
@@ -309,7 +311,7 @@ fn more_than_the_budget_is_an_error_with_sizes() {
 }
 
 #[test]
-fn misuse_is_told_at_its_line() {
+fn misuse_is_reported_at_its_line() {
     let mut text = String::new();
     for chain in [
         ":keep_first(-1)",

@@ -27,7 +27,7 @@ fn rows_are_found_by_line_and_columns_renamed() {
 }
 
 #[test]
-fn rows_may_stand_in_the_recipe() {
+fn rows_can_be_written_in_the_recipe() {
     let bench = jsonl("", "{ { problem = 'a', of = { 1, 2 } }, { problem = 'b' } }");
     let worker = bench.worker();
     assert_eq!(worker.rows(Split::Train).unwrap(), Some(2));
@@ -52,7 +52,7 @@ fn rows_may_stand_in_the_recipe() {
 }
 
 #[test]
-fn what_is_wrong_with_a_row_is_told_with_its_line() {
+fn errors_of_dataset_rows_have_their_line() {
     let message = |text: &str, data: &str| {
         let bench = jsonl(text, data);
         let error = bench.worker().row(Split::Train, 0).unwrap_err();
@@ -62,7 +62,7 @@ fn what_is_wrong_with_a_row_is_told_with_its_line() {
     assert_snapshot!(message("{\"problem\": \"x\",}\n", "'t.jsonl'"), @r#"
     the row is not JSON: trailing comma in column 17
       --> t.jsonl:1
-      hint: a dataset holds one JSON object a line
+      hint: a dataset has one JSON object per line
     "#);
     assert_snapshot!(message("[1]\n", "'t.jsonl'"), @r#"
     the row is not a JSON object
@@ -248,10 +248,10 @@ fn the_columns_of_verl_work_as_they_are() {
 }
 
 #[test]
-fn what_can_not_be_meant_is_refused_where_it_is_written() {
+fn invalid_flows_are_refused_at_their_line() {
     let told = |data: &str| files(data, &[]).refusal();
     assert_snapshot!(told("r1.data.jsonl 'x.parquet'"), @r#"
-    r1.data.jsonl: x.parquet says by its name that it is something else; a plain path reads it
+    r1.data.jsonl: the extension of x.parquet is that of another format; a plain path selects the format by extension
       --> x.lua:1
     "#);
     assert_snapshot!(told("r1.data.hf 'a/b/c'"), @r#"
@@ -265,7 +265,7 @@ fn what_can_not_be_meant_is_refused_where_it_is_written() {
       hint: did you mean `split`?
     "#);
     assert_snapshot!(told("r1.data.csv 'a.csv' {}"), @r#"
-    r1.data: only r1.data.hf takes options behind its name
+    r1.data: only r1.data.hf takes options after its name
       --> x.lua:1
     "#);
     assert_snapshot!(told("{ hf = 'openai/gsm8k', path = 'x' }"), @r#"

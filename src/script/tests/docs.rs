@@ -1,4 +1,5 @@
-//! The declarations: equal to what there is, with examples that work, and in files that are up to date.
+//! The declarations: equal to what there is, with examples that work, and in files that are up to
+//! date.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -32,7 +33,7 @@ fn declared(keep: impl Fn(&Entry) -> bool) -> BTreeSet<String> {
 }
 
 #[test]
-fn what_is_installed_is_declared_and_what_is_declared_is_installed() {
+fn host_functions_and_their_declarations_agree() {
     let there = installed(
         "local found = {}\n\
          local function walk(name, value)\n\
@@ -148,7 +149,7 @@ fn examples_work() {
 }
 
 #[test]
-fn entries_are_whole() {
+fn declarations_are_complete() {
     let mut names = BTreeSet::new();
     for entry in docs::all() {
         assert!(names.insert(entry.name), "{} twice", entry.name);
@@ -205,7 +206,8 @@ fn types_are_lua_that_can_be_read() {
     program(&format!("local function types()\n{}\nend", docs::luacats())).unwrap();
 }
 
-/// Fails unless a value has the fields that its declared type says: all that are always there, and no others.
+/// Fails unless a value has the fields that its declared type says: all that are always there, and
+/// no others.
 fn agrees(name: &str, names: &BTreeSet<String>) {
     let types = docs::named_types();
     let fields = &types.iter().find(|named| named.name == name).unwrap().fields;

@@ -78,7 +78,7 @@ fn the_defaults_need_only_tools_a_prompt_and_a_reward() {
 }
 
 #[test]
-fn what_a_policy_does_wrong_is_told_to_the_policy() {
+fn errors_of_tool_calls_are_returned_to_the_policy() {
     let bench = Bench::new(&recipe(
         r#"
         local weather = r1.tool {
@@ -121,7 +121,7 @@ fn what_a_policy_does_wrong_is_told_to_the_policy() {
 }
 
 #[test]
-fn a_code_block_means_the_only_tool_that_takes_code() {
+fn a_code_block_calls_the_only_code_tool() {
     let bench = Bench::new(&recipe(r#"local env = r1.env { format = "retool", tools = { r1.tools.rhai {} } }"#));
     let worker = bench.worker();
     let result = run(async {
@@ -255,7 +255,7 @@ fn rewards_are_numbers_or_named_parts() {
 }
 
 #[test]
-fn a_broken_reward_is_told_with_the_line_of_its_function() {
+fn an_invalid_reward_has_the_line_of_its_function() {
     let mut text = String::new();
     for body in [
         "",
@@ -317,7 +317,7 @@ fn a_broken_reward_is_told_with_the_line_of_its_function() {
 }
 
 #[test]
-fn a_broken_env_is_told_with_its_line() {
+fn an_error_of_an_environment_has_its_line() {
     let mut text = String::new();
     for (reset, step) in [
         ("return nil", ""),

@@ -32,7 +32,7 @@ fn nonsense(returned: &str) -> String {
 }
 
 #[test]
-fn a_reply_is_read_by_the_recipe() {
+fn a_custom_format_parses_the_reply() {
     let fields = r#"
 name = "lines", starts = { "CALL " },
 parse = function(text, tools)
@@ -59,7 +59,7 @@ end"#;
 }
 
 #[test]
-fn what_parse_returns_is_checked_field_by_field() {
+fn results_of_a_format_are_validated_by_field() {
     let wanted = "it must return a list of calls { name =, arguments = } or { error = }\n  --> x.lua:2";
     let said = |why: &str| format!("`parse` of the format `custom` returned {why}");
     assert_eq!(nonsense("5"), said(&format!("the number 5; {wanted}")));
@@ -67,7 +67,7 @@ fn what_parse_returns_is_checked_field_by_field() {
     assert_eq!(nonsense("{ calls = {} }"), said(&format!("a list with the field `calls`; {wanted}")));
     assert_eq!(nonsense("{ nil, { name = 'f' } }"), said(&format!("a list with gaps; {wanted}")));
     for (returned, why) in [
-        ("nil, 5", "nil and the number 5; behind nil stands what is wrong, a text"),
+        ("nil, 5", "nil and the number 5; the second value must be an error message"),
         ("{ 'f' }", "calls[1] = the text \"f\"; a call is { name =, arguments = } or { error = }"),
         ("{ {} }", "calls[1] without `name`"),
         ("{ { name = 'f' }, { name = 3 } }", "calls[2].name = the number 3; it must be a text that is not empty"),
@@ -103,7 +103,7 @@ fn an_error_inside_parse_names_its_line() {
 }
 
 #[test]
-fn a_format_of_ones_own_is_checked_when_the_recipe_is_loaded() {
+fn a_custom_format_is_validated_when_the_recipe_is_loaded() {
     let parse = "parse = function() end";
     for (fields, message) in [
         ("", "r1.format: needs `parse`, a function that reads the calls of a reply\n  --> x.lua:1"),
@@ -123,7 +123,7 @@ fn a_format_of_ones_own_is_checked_when_the_recipe_is_loaded() {
         ("thinking = 1,", "r1.format: `thinking` must be true or false, got the number 1\n  --> x.lua:2"),
         (
             "same_turn = true,",
-            "r1.format: `same_turn` needs `stop`: a reply waits for results where it ended with one of these strings\n  --> x.lua:2",
+            "r1.format: `same_turn` needs `stop`: the strings after which a response waits for tool results\n  --> x.lua:2",
         ),
     ] {
         let fields = if fields.ends_with(',') { format!("{fields} {parse}") } else { fields.to_owned() };
@@ -175,13 +175,13 @@ fn results_and_tools_are_written_by_the_recipe() {
     message.tool_calls = vec![call("find", json!({}))];
     let error = bench.show(renderer.prompt_text(&[Message::user("q"), message], &[]).unwrap_err());
     assert!(
-        error.starts_with("the format `custom` has no `write`: calls can't be made text\n  --> x.lua:2"),
+        error.starts_with("the format `custom` has no `write`: calls can't be written as text\n  --> x.lua:2"),
         "{error}"
     );
 }
 
 #[test]
-fn what_parse_prints_is_in_the_log() {
+fn output_of_a_format_is_logged() {
     let bench = Bench::new(&with_format("parse = function(text) print('read ' .. text) end"));
     let renderer = renderer(&bench).unwrap();
     let worker = bench.worker();
@@ -191,9 +191,10 @@ fn what_parse_prints_is_in_the_log() {
     assert_eq!(lines, ["read abc"]);
 }
 
-/// A later version of the script reads replies with its own functions, over the renderer of the first.
+/// A later version of the script reads replies with its own functions, over the renderer of the
+/// first.
 #[test]
-fn a_new_version_of_the_script_reads_with_its_own_functions() {
+fn a_new_version_of_the_script_parses_with_its_own_format() {
     let fields = |word: &str| with_format(&format!("parse = function() return nil, '{word}' end"));
     let first = Bench::new(&fields("old"));
     let renderer = renderer(&first).unwrap();

@@ -84,7 +84,7 @@ fn bad_losses_are_refused_at_their_line() {
       hint: did you mean `logp` or `log` or `logp_old`?
     loss: the batch has no tensor `mask`
       --> x.lua:2
-      hint: there is none: every token of the batch was sampled, and the others never get here
+      hint: there is none: the batch contains only sampled tokens
     loss: `exp` takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, because everything else would depend on the split into micro-batches
       --> x.lua:3
     loss: `+` takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, because everything else would depend on the split into micro-batches

@@ -1,6 +1,8 @@
-//! A script whose memory is full while it holds a suspended host function: its call fails, and the process goes on.
+//! A script whose memory is full while it holds a suspended host function: its call fails, and the
+//! process goes on.
 //!
-//! Each host function runs in a process of its own, because what these tests guard against is an abort.
+//! Each host function runs in a process of its own, because what these tests guard against is an
+//! abort.
 
 use std::net::TcpListener;
 use std::process::Command;
@@ -10,7 +12,8 @@ use serde_json::json;
 use super::*;
 use crate::script::Record;
 
-/// The host functions that can suspend, as a recipe calls them; `ADDRESS` accepts connections and never answers.
+/// The host functions that can suspend, as a recipe calls them; `ADDRESS` accepts connections and
+/// never answers.
 const SUSPENDING: [(&str, &str); 10] = [
     ("sleep", "r1.sleep(20)"),
     ("join", "r1.join { function() r1.sleep(20) end, function() r1.sleep(20) end }"),
@@ -24,8 +27,8 @@ const SUSPENDING: [(&str, &str); 10] = [
     ("process", "r1.process.run { 'sleep', '20' }"),
 ];
 
-/// How a call ends that holds a suspended one while the memory is full: by the limit of waits, by the limit of CPU time,
-/// by an error beside it, by a tool's own limit, or by itself.
+/// How a call ends that holds a suspended one while the memory is full: by the limit of waits, by
+/// the limit of CPU time, by an error beside it, by a tool's own limit, or by itself.
 const ENDINGS: [(&str, &str); 5] = [
     ("wait", "r1.join { function() pcall(suspend) end, function() local held = fill() r1.sleep(20) return held end }"),
     (

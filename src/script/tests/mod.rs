@@ -26,9 +26,11 @@ mod refusals;
 mod reload;
 mod repl;
 mod resources;
+mod secrets;
 mod settings;
 mod sources;
 mod state;
+mod stored_runs;
 
 use serde_json::Value as Json;
 use tempfile::TempDir;

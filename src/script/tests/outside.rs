@@ -1,4 +1,5 @@
-//! What reaches outside: files, HTTP, programs, time; what a recipe must declare; the record of it all.
+//! External calls: files, HTTP, programs, time; the needs that a recipe must declare; the record.
+//! all.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -11,21 +12,21 @@ use super::*;
 use crate::script::{Record, Strictness};
 
 /// A recipe whose `reset` returns what `body` returns, with `needs`.
-fn asking(needs: &str, body: &str) -> Bench {
+pub(super) fn asking(needs: &str, body: &str) -> Bench {
     Bench::new(&format!(
         "return r1.recipe {{ needs = {needs}, reward = function() return 0 end,\n\
          env = r1.env {{ reset = function(task) return {{ it = (function() {body} end)() }} end }} }}"
     ))
 }
 
-fn asked(bench: &Bench, record: &Record) -> Result<Json, String> {
+pub(super) fn asked(bench: &Bench, record: &Record) -> Result<Json, String> {
     let worker = bench.worker();
     let state = run(worker.reset_with(&json!({}), 0, record)).map_err(|failure| bench.show(failure))?;
     Ok(state.snapshot().unwrap()["state"]["it"].clone())
 }
 
 /// What the body gives live; a replay of its record must give the same and ask for nothing.
-fn twice(bench: &Bench, spoil: impl FnOnce()) -> Json {
+pub(super) fn twice(bench: &Bench, spoil: impl FnOnce()) -> Json {
     let record = Record::live();
     let live = asked(bench, &record).unwrap();
     spoil();
@@ -35,8 +36,9 @@ fn twice(bench: &Bench, spoil: impl FnOnce()) -> Json {
     live
 }
 
-/// A server that answers every request with what `answer` makes of its first line, headers and body.
-fn server(answer: impl Fn(&str, &str, &str) -> String + Send + 'static) -> (String, Arc<Mutex<usize>>) {
+/// A server that answers every request with what `answer` makes of its first line, headers and
+/// body.
+pub(super) fn server(answer: impl Fn(&str, &str, &str) -> String + Send + 'static) -> (String, Arc<Mutex<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let count = Arc::new(Mutex::new(0));
@@ -63,7 +65,7 @@ fn server(answer: impl Fn(&str, &str, &str) -> String + Send + 'static) -> (Stri
     (address, count)
 }
 
-fn ok(body: &str) -> String {
+pub(super) fn ok(body: &str) -> String {
     format!("HTTP/1.1 200 OK\r\nConnection: close\r\nX-Own: yes\r\nContent-Length: {}\r\n\r\n{body}", body.len())
 }
 
@@ -103,7 +105,7 @@ fn requests_are_made_and_recorded() {
 }
 
 #[test]
-fn failures_of_the_network_are_expected() {
+fn network_failures_are_returned_as_nil_and_message() {
     let (address, _) = server(|first, _, _| match first.split(' ').nth(1).unwrap() {
         "/large" => ok(&"x".repeat(5000)),
         "/loop" => "HTTP/1.1 302 Found\r\nLocation: /loop\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".to_owned(),
@@ -140,7 +142,7 @@ fn failures_of_the_network_are_expected() {
 }
 
 #[test]
-fn waiting_for_answers_stops_one_trajectory_only() {
+fn waiting_for_http_blocks_one_trajectory_only() {
     let (address, _) = server(|_, _, _| ok("x"));
     let bench = asking(
         &format!("{{ 'http:{address}' }}"),
@@ -160,7 +162,7 @@ fn waiting_for_answers_stops_one_trajectory_only() {
 }
 
 #[test]
-fn what_is_not_declared_is_refused_with_what_to_add() {
+fn undeclared_needs_are_refused_with_a_hint() {
     let told = |needs: &str, body: &str| asked(&asking(needs, body), &Record::live()).unwrap_err();
     assert_snapshot!(told("{}", "return r1.http.get('https://api.co/x')"), @r#"
     r1.http.get: the recipe does not declare that it needs this
@@ -219,7 +221,7 @@ fn what_is_not_declared_is_refused_with_what_to_add() {
       from x.lua:2 in reset
     "#);
     assert_snapshot!(refused("r1.fs.read 'x'\nreturn 1"), @r#"
-    r1.fs.read: reaches outside, which a recipe may not do while it is loaded
+    r1.fs.read: external calls are not allowed while a recipe is loaded
       --> x.lua:1
       hint: call it in reset, step, context, reward or the `run` of a tool
     "#);
@@ -276,7 +278,7 @@ fn files_are_read_and_written_where_declared() {
     asked(&bench, &record).unwrap();
     bench.file("data/long.txt", &"m".repeat(100_000));
     let error = asked(&bench, &Record::replay(record.exchanges(), Strictness::Exact)).unwrap_err();
-    assert!(error.starts_with("r1.fs.read: data/long.txt is not what it was"), "{error}");
+    assert!(error.starts_with("r1.fs.read: data/long.txt differs from the recorded file"), "{error}");
 }
 
 #[test]
@@ -302,7 +304,7 @@ fn programs_run_in_their_sandbox() {
 }
 
 #[test]
-fn time_passes_outside_and_not_on_a_replay() {
+fn a_replay_does_not_wait_and_has_the_recorded_time() {
     let bench = asking("{}", "local before = r1.clock() r1.sleep(3) return { before, r1.clock() - before }");
     let record = Record::live();
     let live = asked(&bench, &record).unwrap();
@@ -318,7 +320,7 @@ fn time_passes_outside_and_not_on_a_replay() {
 }
 
 #[test]
-fn joined_functions_run_side_by_side_and_answer_in_order() {
+fn joined_functions_run_concurrently_and_return_in_order() {
     let bench = asking(
         "{}",
         "local function wait(t, v) return function() r1.sleep(t) return v and v + math.random(1000) / 1000 end end\n\

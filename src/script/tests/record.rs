@@ -39,7 +39,7 @@ fn one_step(worker: &Worker, record: &Record, action: &Action) -> Result<(Json, 
 }
 
 #[test]
-fn a_replay_gives_the_same_without_asking_anybody() {
+fn a_replay_gives_the_same_result_without_live_calls() {
     let worker = Bench::new(TOOLS).worker();
     let record = Record::live();
     let live = one_step(&worker, &record, &two_calls()).unwrap();
@@ -79,7 +79,7 @@ fn a_replay_gives_the_same_without_asking_anybody() {
 }
 
 #[test]
-fn the_first_difference_is_told() {
+fn a_replay_reports_the_first_difference() {
     let worker = Bench::new(TOOLS).worker();
     let record = Record::live();
     one_step(&worker, &record, &two_calls()).unwrap();
@@ -115,7 +115,7 @@ fn the_first_difference_is_told() {
 }
 
 #[test]
-fn an_answer_that_never_came_does_not_come_on_a_replay() {
+fn a_recorded_timeout_times_out_on_a_replay() {
     let source = |timeout: &str, wait: &str| {
         format!(
             "local python = r1.tools.python {{}}\n\
@@ -153,7 +153,7 @@ fn an_answer_that_never_came_does_not_come_on_a_replay() {
 }
 
 #[test]
-fn a_fork_keeps_what_led_to_it() {
+fn a_fork_keeps_the_record_of_earlier_calls() {
     let worker = Bench::new(TOOLS).worker();
     let record = Record::live();
     run(async {

@@ -17,7 +17,7 @@ fn a_syntax_error_has_its_line() {
 }
 
 #[test]
-fn a_script_that_is_not_there() {
+fn a_missing_script_is_an_error() {
     let error = Script::load("nowhere/x.lua".as_ref(), &[]).unwrap_err();
     assert_snapshot!(error, @r#"
     can't read the script: no such file or directory
@@ -41,8 +41,8 @@ fn what_a_script_must_return() {
     "#);
 }
 
-/// The line of a setting is that of its own key: not of a nested table's key of the same name, of a comment, or of another
-/// call in the same line. Values from variables and modules are followed.
+/// The line of a setting is that of its own key: not of a nested table's key of the same name, of a
+/// comment, or of another call in the same line. Values from variables and modules are followed.
 #[test]
 fn a_refused_setting_has_the_line_where_it_is_set() {
     let nested =
@@ -171,7 +171,7 @@ fn wrong_types_name_the_field() {
       --> x.lua:1
     "#);
     assert_snapshot!(refused("return r1.recipe { env = {} }"), @r#"
-    r1.recipe: `env` must be what r1.env { … } gives, got a table
+    r1.recipe: `env` must be a result of r1.env { … }, got a table
       --> x.lua:1
     "#);
     assert_snapshot!(refused("return r1.recipe { trainer = { lr = 1 } }"), @"
@@ -183,7 +183,7 @@ fn wrong_types_name_the_field() {
       --> x.lua:1
     "#);
     assert_snapshot!(refused("return r1.recipe { trainer = r1.grpo {} }"), @"
-    r1.recipe: reinforcement learning needs a `reward` function, or an env whose `step` or `flow` gives rewards
+    r1.recipe: reinforcement learning needs a `reward` function, or an env whose `step` or `flow` returns rewards
       --> x.lua:1
     ");
     assert_snapshot!(refused("r1.env { tools = { 'python' } }"), @r#"
@@ -386,7 +386,7 @@ fn require_stays_inside_the_directory() {
 }
 
 #[test]
-fn functions_where_names_belong_are_shown_their_place() {
+fn misplaced_functions_get_a_hint() {
     assert_snapshot!(refused("return r1.recipe {\n  trainer = r1.grpo {\n    lr = 1,\n    estimator = function(group) return {} end,\n  },\n}"), @r#"
     r1.grpo: `trainer.estimator` is a function; it takes an estimator's name
       --> x.lua:4
@@ -405,31 +405,31 @@ fn functions_where_names_belong_are_shown_their_place() {
     assert_snapshot!(refused("r1.grpo { lr = function(step) return 1 end }"), @r#"
     r1.grpo: `trainer.lr` is a function; it takes plain data
       --> x.lua:1
-      hint: the learning rate moves by numbers and a name: lr = 1e-6, warmup = 10, decay = "cosine", final_lr = 0.1
+      hint: the schedule of the learning rate is set by lr = 1e-6, warmup = 10, decay = "cosine", final_lr = 0.1
     "#);
     assert_snapshot!(refused("r1.grpo { kl = { kind = print } }"), @"
     r1.grpo: `trainer.kl.kind` is a function; it takes plain data: text, numbers, booleans and tables
       --> x.lua:1
     ");
     assert_snapshot!(refused("r1.env { format = print }"), @r#"
-    r1.env: `format` is a function; it takes a format's name, or what r1.format gives
+    r1.env: `format` is a function; it takes a format name, or a result of r1.format
       --> x.lua:1
       hint: such as format = "hermes", or format = r1.format { parse = function(reply) … end } (docs/lua.md)
     "#);
     assert_snapshot!(refused("return r1.recipe {\n  seed = 1,\n  eval = { accuracy = print },\n}"), @r#"
     r1.recipe: `eval.accuracy` is a function; it takes the name of a part of the reward
       --> x.lua:3
-      hint: eval = { accuracy = "correct" }, where `reward` gives { correct = … }
+      hint: eval = { accuracy = "correct" }, where `reward` returns { correct = … }
     "#);
     assert_snapshot!(refused("return r1.recipe { data = { train = function(index) end } }"), @"
-    r1.recipe: data: `train` is a function; it takes a path or what r1.data.… gives
+    r1.recipe: data: `train` is a function; it takes a path or a dataset of r1.data
       --> x.lua:1
-      hint: rows by a function: r1.data.generate { count = 1000, row = function(index) … end }
+      hint: generate rows: r1.data.generate { count = 1000, row = function(index) … end }
     ");
 }
 
 #[test]
-fn fields_of_another_table_are_shown_their_place() {
+fn misplaced_fields_get_a_hint() {
     assert_snapshot!(refused("r1.grpo { advantage = print }"), @"
     r1.grpo: unknown field `advantage`
       --> x.lua:1
@@ -459,7 +459,7 @@ fn fields_of_another_table_are_shown_their_place() {
 
 /// Reading a FIFO would wait for ever, and a device may never end.
 #[test]
-fn what_is_no_regular_file_is_refused() {
+fn scripts_must_be_regular_files() {
     let bench = Bench::new("return require('pipe')");
     let pipe = bench.dir.path().join("pipe.lua");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -476,20 +476,20 @@ fn what_is_no_regular_file_is_refused() {
 }
 
 #[test]
-fn a_flow_takes_the_place_of_reset_step_and_context() {
+fn a_flow_replaces_reset_step_and_context() {
     let flow = "flow = function(task, policy) return 1 end";
     assert_snapshot!(refused(&format!("return r1.recipe {{ env = r1.env {{ {flow}, step = function() end }} }}")), @r#"
     r1.env: `flow` and `step` are both set
       --> x.lua:1
-      hint: a flow takes their place: it drives its own loop over policy:generate; leave out `step`, or `flow` (docs/environments.md)
+      hint: a flow replaces them: it runs its own loop over policy:generate; leave out `step`, or `flow` (docs/environments.md)
     "#);
     assert_snapshot!(refused(&format!("return r1.recipe {{ {flow}, context = function() end }}")), @r#"
     r1.recipe: `flow` and `context` are both set
       --> x.lua:1
-      hint: a flow decides what the policy sees: it hands the messages to policy:generate; leave out `context`, or `flow` (docs/environments.md)
+      hint: a flow chooses the prompt itself: it passes the messages to policy:generate; leave out `context`, or `flow` (docs/environments.md)
     "#);
     assert_snapshot!(refused(&format!("return r1.recipe {{ {flow}, env = r1.env {{}} }}")), @r#"
-    r1.recipe: `flow` stands beside `env` or `envs`
+    r1.recipe: `flow` and `env` or `envs` are both set
       --> x.lua:1
       hint: put it into the env: r1.env { flow = function(task, policy) … end, … }
     "#);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::text::Renderer;
 
-/// What the watcher said: the hash of the version that was taken, or `same` and the hash of the one that runs again; or why
-/// a version was not taken.
+/// What the watcher said: the hash of the version that was taken, or `same` and the hash of the one
+/// that runs again; or why a version was not taken.
 type Said = Result<(String, Vec<String>), String>;
 
 struct Watched {
@@ -56,7 +56,8 @@ impl Watched {
         changes
     }
 
-    /// What the files say now comes; how often something else was said before, as of a file that is half written.
+    /// What the files say now comes; how often something else was said before, as of a file that is
+    /// half written.
     fn arrives(&self, path: &Path) -> usize {
         let wanted = Script::load(path, &[]).unwrap().hash;
         let mut others = 0;
@@ -96,7 +97,7 @@ fn rename_write(path: &Path, text: &str) {
 }
 
 #[test]
-fn a_change_is_noticed_however_it_is_written() {
+fn reload_detects_any_kind_of_write() {
     let (bench, path) = bench();
     let watched = Watched::new(&path);
     watched.silent();
@@ -131,7 +132,7 @@ fn a_change_is_noticed_however_it_is_written() {
 }
 
 #[test]
-fn links_are_followed() {
+fn reload_follows_links() {
     let (bench, path) = bench();
     let at = |name: &str| bench.dir.path().join(name);
     std::fs::rename(&path, at("v1.lua")).unwrap();
@@ -146,7 +147,7 @@ fn links_are_followed() {
 }
 
 #[test]
-fn what_does_not_work_is_refused_once_and_mended() {
+fn reload_reports_a_broken_version_once() {
     let (bench, path) = bench();
     let watched = Watched::new(&path);
     let refused = |source: &str| {
@@ -213,7 +214,7 @@ fn a_resource_that_changes_makes_a_new_version() {
 
 /// An env that needs a reply of its own kind is no worse than it was.
 #[test]
-fn what_never_worked_with_that_reply_is_taken() {
+fn reload_accepts_a_version_that_fails_where_the_old_one_failed() {
     let (bench, path) = bench();
     bench.file("x.lua", &source("tonumber(outcome.text) + 1"));
     let watched = Watched::new(&path);
@@ -231,7 +232,7 @@ fn what_never_worked_with_that_reply_is_taken() {
 }
 
 #[test]
-fn what_the_run_can_not_change_waits() {
+fn reload_defers_settings_that_need_a_restart() {
     let (bench, path) = bench();
     let watched = Watched::new(&path);
     bench.file("x.lua", &source("1").replace("lr = lib.lr", "lr = 0.5, group_size = 3, epochs = 7"));
@@ -240,7 +241,7 @@ fn what_the_run_can_not_change_waits() {
 }
 
 #[test]
-fn a_checkout_is_one_change() {
+fn reload_treats_a_checkout_as_one_change() {
     let (bench, path) = bench();
     let git = |args: &[&str]| {
         let identity = ["-c", "user.name=r1", "-c", "user.email=r1@localhost"];

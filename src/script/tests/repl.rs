@@ -31,7 +31,7 @@ fn eval(console: &Console, text: &str) -> String {
 }
 
 #[test]
-fn typed_code_sees_the_session_the_script_and_the_host() {
+fn repl_code_sees_the_session_the_script_and_the_host() {
     let worker = Bench::new(SCRIPT).worker();
     let console = worker.console().unwrap();
     let state = run(worker.reset(&json!({ "n": 5 }), 0)).unwrap();
@@ -46,7 +46,7 @@ fn typed_code_sees_the_session_the_script_and_the_host() {
     assert_eq!(eval(&console, "half(a)"), "0.5");
     assert_eq!(eval(&console, "state.n = 7 a = 3"), "");
     assert_eq!(state.snapshot().unwrap()["state"]["n"], 7);
-    assert_eq!(eval(&console, "state = {}").lines().next(), Some("! `state` is what the session is about"));
+    assert_eq!(eval(&console, "state = {}").lines().next(), Some("! `state` is given by the session"));
     assert_eq!(eval(&console, "nothing.x").lines().next(), Some("! undefined global `nothing`"));
     assert_eq!(eval(&console, "1 +").lines().next(), Some("! Expected identifier when parsing expression, got <eof>"));
     assert_eq!(eval(&console, "\nerror('here')"), "! here\n  --> input:2");
@@ -57,7 +57,7 @@ fn typed_code_sees_the_session_the_script_and_the_host() {
 }
 
 #[test]
-fn inputs_of_several_lines_are_known() {
+fn repl_inputs_of_several_lines_are_detected() {
     for open in ["for i = 1, 2 do", "f(", "{ 1,", "function f()\n  return 1", "x = [[\nabc", "1 +", "if a then"] {
         assert!(is_open(open), "{open}");
     }
@@ -90,7 +90,7 @@ fn values_are_bounded_and_in_order() {
 }
 
 #[test]
-fn names_are_completed_without_running_anything() {
+fn names_are_completed_without_running_code() {
     let worker = Bench::new(SCRIPT).worker();
     let console = worker.console().unwrap();
     let state = run(worker.reset(&json!({ "n": 5 }), 0)).unwrap();
@@ -166,7 +166,7 @@ fn breakpoints_stop_with_the_locals_at_hand() {
 }
 
 #[test]
-fn places_that_are_not_there_are_refused() {
+fn breakpoints_at_missing_places_are_refused() {
     let console = Bench::new(SCRIPT).worker().console().unwrap();
     let refused = |place: &str| console.set_breakpoint(place, false).unwrap_err().to_string();
     assert!(refused("twcie").contains("did you mean `twice`"), "{}", refused("twcie"));

@@ -56,7 +56,7 @@ fn rows_are_a_list_in_every_format() {
 }
 
 #[test]
-fn rows_are_read_only_and_the_same_while_somebody_holds_them() {
+fn rows_of_a_resource_are_read_only_and_cached_while_in_use() {
     let file = "{\"text\":\"x\",\"deep\":{\"list\":[1]}}\n";
     let same = bench("'c.jsonl'", "corpus[1] == corpus[1] and corpus.hash");
     same.file("c.jsonl", file);
@@ -123,7 +123,7 @@ fn searching_finds_what_ranking_finds() {
 }
 
 #[test]
-fn what_is_wrong_with_an_index_is_said() {
+fn invalid_arguments_of_a_text_index_are_refused() {
     let refused = |code: &str| {
         let bench =
             Bench::new(&format!("local corpus = r1.resource 'c.jsonl'\nlocal it = {code}\nreturn r1.recipe {{}}"));
@@ -176,7 +176,7 @@ fn an_index_of_a_list_keeps_to_the_limits() {
 }
 
 #[test]
-fn what_is_no_resource_is_refused_with_the_place() {
+fn invalid_resources_are_refused_with_their_place() {
     let refused = |spec: &str| {
         let bench = bench(spec, "1");
         bench.file("broken.jsonl", "{\"text\":\"x\"}\n{\n");
@@ -191,7 +191,7 @@ fn what_is_no_resource_is_refused_with_the_place() {
     insta::assert_snapshot!(refused("'broken.jsonl'"), @r#"
     r1.resource: broken.jsonl:2: the row is not JSON: EOF while parsing an object in column 0
       --> x.lua:1
-      hint: a dataset holds one JSON object a line
+      hint: a dataset has one JSON object per line
     "#);
     insta::assert_snapshot!(refused("{ path = 'big.txt', max_size = '1MiB' }"), @r#"
     r1.resource: big.txt: the resource has 2 MiB and max_size is 1 MiB
@@ -209,18 +209,18 @@ fn what_is_no_resource_is_refused_with_the_place() {
       hint: known: `columns`, `format`, `max_size`, `path`
     "#);
     insta::assert_snapshot!(refused("'/proc/self/environ'"), @r#"
-    r1.resource: /proc/self/environ: no data is read from /proc
+    r1.resource: /proc/self/environ: data can't be read from /proc
       --> x.lua:1
     "#);
     insta::assert_snapshot!(refused("'/etc/passwd'"), @r#"
-    r1.resource: /etc/passwd: a file outside of the script's directory is read as data only if its name says that it is data
+    r1.resource: /etc/passwd: a data file outside of the script's directory needs the extension of a data format
       --> x.lua:1
       hint: call it .jsonl, .json, .csv, .tsv, .parquet or .arrow, put it beside the script, or name it on the command line: data.train=FILE
     "#);
 }
 
 #[test]
-fn datasets_are_read_from_where_data_lies() {
+fn datasets_are_read_from_allowed_places_only() {
     let source = |path: &str| {
         format!(
             "return r1.recipe {{ reward = function() return 0 end,\n\
@@ -240,7 +240,7 @@ fn datasets_are_read_from_where_data_lies() {
     let (kind, text) = rows(&at("key"), &[]).unwrap_err();
     assert!(kind == Kind::Data && text.contains("only if its name says that it is data"), "{text}");
     let (_, text) = rows("/proc/self/environ", &[]).unwrap_err();
-    assert!(text.contains("no data is read from /proc"), "{text}");
+    assert!(text.contains("data can't be read from /proc"), "{text}");
     // Whoever starts the recipe may name any file.
     let typed = format!("data.train.path={}", at("key"));
     assert_eq!(rows("x.csv", &[&typed]), Ok(Some(1)));

@@ -111,7 +111,7 @@ fn unknown_and_unfit_overrides_are_refused() {
       hint: did you mean `bf16`?
     "#);
     assert_snapshot!(no("data.eval.count=5"), @r#"
-    `data.eval` has no row function to make rows with
+    `data.eval` has no row function
       --> x.lua
       hint: give a file: data.eval=tasks.jsonl
     "#);

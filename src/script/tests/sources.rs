@@ -100,7 +100,7 @@ fn environments_write_their_calls_each_in_its_format() {
 }
 
 #[test]
-fn what_rows_name_must_be_there() {
+fn environments_and_tools_named_by_rows_must_exist() {
     let worker =
         Bench::new(&TWO.replace("env = \"search\", problem = \"a\"", "env = \"serch\", problem = \"a\"")).worker();
     let error = worker.row(Split::Train, 0).unwrap_err();
@@ -108,11 +108,11 @@ fn what_rows_name_must_be_there() {
     assert_eq!(error.hint.as_deref(), Some("did you mean `search`?"));
     let worker = Bench::new(&TWO.replace("env = \"search\", problem = \"a\"", "problem = \"a\"")).worker();
     let error = worker.row(Split::Train, 0).unwrap_err();
-    assert_eq!(error.message, "the row does not say which of the recipe's environments it is for");
+    assert_eq!(error.message, "the row does not name one of the recipe's environments");
     assert_eq!(error.hint.as_deref(), Some("add the column `env`: one of `math`, `search`"));
     let worker = Bench::new(&TWO.replace("tools = { \"look\" }", "tools = { \"loook\" }")).worker();
     let error = worker.row(Split::Train, 2).unwrap_err();
-    assert_eq!(error.message, "the column `tools` names `loook`, which is no tool of the environment");
+    assert_eq!(error.message, "the column `tools` names `loook`, which is not a tool of the environment");
     let worker = Bench::new(&TWO.replace("'{\"level\": 4}'", "'{\"level\"'")).worker();
     let error = worker.row(Split::Train, 1).unwrap_err();
     assert!(error.message.starts_with("the column `env_kwargs` is not JSON"), "{error}");
@@ -124,7 +124,7 @@ fn recipes_have_one_environment_or_several() {
     assert!(recipe("env = r1.env {}, envs = { a = r1.env {} }").contains("`env` and `envs` are both set"));
     assert!(recipe("envs = {}").contains("`envs` is empty"));
     assert!(recipe("envs = { r1.env {} }").contains("environments of `envs` have names"));
-    assert!(recipe("envs = { a = 4 }").contains("`envs.a` must be what r1.env { … } gives"));
+    assert!(recipe("envs = { a = 4 }").contains("`envs.a` must be a result of r1.env { … }"));
     assert!(recipe("envs = { a = r1.env {} }, trainer = r1.grpo {}").contains("`a` has none"));
     let bench = Bench::new(TWO);
     let script = bench.load(&["envs.search.max_steps=7"]).unwrap();
@@ -135,7 +135,8 @@ fn recipes_have_one_environment_or_several() {
     assert!(error.hint.unwrap().contains("envs."));
 }
 
-/// One environment: the columns still choose tools and arguments, and a column `env` is the script's own.
+/// One environment: the columns still choose tools and arguments, and a column `env` is the
+/// script's own.
 #[test]
 fn columns_work_with_a_single_environment() {
     let worker = Bench::new(
@@ -233,7 +234,7 @@ fn datasets_need_names_of_their_own() {
 
 /// `data.train.hf=…` with any recipe.
 #[test]
-fn another_kind_of_dataset_takes_the_place_of_the_recipes() {
+fn an_override_replaces_the_dataset_of_the_recipe() {
     use crate::config::Source;
     let hf = "data.train.hf=openai/gsm8k";
     for train in [
@@ -337,7 +338,7 @@ fn datasets_are_files_folders_lists_and_patterns_compressed_or_not() {
 }
 
 #[test]
-fn whole_numbers_that_luau_would_round_stay_as_text() {
+fn large_integers_stay_as_text_in_lua() {
     let bench = Bench::new(
         "return r1.recipe { env = r1.env { reset = function(task) return { id = task.id, small = task.small } end },\n\
          reward = function() return 0 end, data = { train = 't.jsonl' } }",

@@ -68,7 +68,7 @@ fn a_state_that_is_not_plain_data_is_refused_with_its_place() {
 }
 
 #[test]
-fn a_fork_goes_its_own_way() {
+fn a_fork_of_a_state_is_independent() {
     let (_bench, worker, state) = state_of("return { messages = { r1.user 'x' } }");
     let fork = state.fork().unwrap();
     run(worker.step(&fork, &action("y"))).unwrap();
@@ -77,7 +77,7 @@ fn a_fork_goes_its_own_way() {
 }
 
 #[test]
-fn a_fork_of_a_session_stands_where_the_session_stood() {
+fn a_fork_of_a_python_session_has_its_state() {
     let bench = Bench::new(&recipe("local env = r1.env { tools = { r1.tools.python { session = true } } }"));
     let worker = bench.worker();
     if let Err(error) = worker.prepare() {

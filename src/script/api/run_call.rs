@@ -1,4 +1,4 @@
-//! Carrying out one call of a tool: from a cache, in its turn, and again where another try may succeed.
+//! Runs one tool call: cache lookup, concurrency limit, retries.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -20,71 +20,71 @@ use crate::script::runtime::suspended::{Suspended, with_room};
 use crate::script::runtime::tool::{CacheScope, Run, Tool};
 use crate::tools::{Output, Python, Rhai};
 
-/// A call that was checked.
+/// A validated call.
 pub(super) struct Ready {
     pub(super) tool: Rc<Tool>,
-    /// As the policy wrote them, and as the script gave them.
+    /// As the policy wrote them, and as the script passed them.
     pub(super) arguments: Json,
     pub(super) given: Value,
     pub(super) prelude: String,
-    /// What a tool in Lua gets besides its arguments.
+    /// Second argument of a tool in Lua.
     pub(super) options: Value,
     /// Arguments of the task for the tool.
     pub(super) kwargs: Option<Json>,
 }
 
-/// What a call came to.
-pub(super) struct Carried {
+/// Result of a call.
+pub(super) struct CallResult {
     pub(super) output: Output,
-    /// The process reward, where the tool gave one.
+    /// The process reward, if the tool returned one.
     pub(super) reward: Option<f64>,
     pub(super) retries: u32,
     pub(super) cached: bool,
 }
 
-/// One try of a call.
-struct Tried {
+/// Result of one attempt.
+struct AttemptResult {
     output: Output,
     reward: Option<f64>,
-    /// The tool says that another try may succeed.
-    again: bool,
+    /// The tool marked the error as retryable.
+    retryable: bool,
 }
 
 impl Ready {
-    pub(super) async fn carry_out(&self, lua: &Lua, call: &Rc<Call>, host: &Host) -> mlua::Result<Carried> {
+    pub(super) async fn run(&self, lua: &Lua, call: &Rc<Call>, host: &Host) -> mlua::Result<CallResult> {
         let limits = &self.tool.limits;
         if let Some(scope) = limits.cache
-            && let Some(carried) = self.cached(scope, call, host)?
+            && let Some(cached) = self.cached(scope, call, host)?
         {
-            return Ok(carried);
+            return Ok(cached);
         }
         let permit = self.permit(call, host).await?;
         let started = Instant::now();
         let mut retries = 0;
-        let tried = loop {
-            let tried = self.once(lua, call).await?;
-            let Tried { output, again, .. } = &tried;
-            if output.ok || retries == limits.retries || !(output.timed_out || *again) {
-                break tried;
+        let attempt = loop {
+            let attempt = self.attempt_once(lua, call).await?;
+            let AttemptResult { output, retryable, .. } = &attempt;
+            if output.ok || retries == limits.retries || !(output.timed_out || *retryable) {
+                break attempt;
             }
-            // On a replay the wait is over.
+            // A replay does not wait.
             if !call.record.is_replay() {
                 tokio::time::sleep(limits.backoff.saturating_mul(1 << retries.min(20))).await;
             }
             retries += 1;
         };
         drop(permit);
-        let Tried { mut output, reward, .. } = tried;
+        let AttemptResult { mut output, reward, .. } = attempt;
         if retries > 0 {
             output.seconds = started.elapsed().as_secs_f64();
         }
         if let Some(scope) = limits.cache.filter(|_| output.ok && !call.record.is_replay()) {
             self.keep(scope, call, host, &json!({ "text": output.text, "reward": reward }));
         }
-        Ok(Carried { output, reward, retries, cached: false })
+        Ok(CallResult { output, reward, retries, cached: false })
     }
 
-    /// What the call depends on: the request of the record, whose text is the key of the cache.
+    /// The inputs of the call: the request of the record, whose text is the key of the cache.
     fn request(&self) -> Json {
         let mut request = json!({ "tool": self.tool.name, "arguments": sorted(&self.arguments) });
         if !self.prelude.is_empty() {
@@ -96,8 +96,8 @@ impl Ready {
         request
     }
 
-    /// An earlier result. Where it came from is another trajectory's affair, so that the record keeps it.
-    fn cached(&self, scope: CacheScope, call: &Call, host: &Host) -> mlua::Result<Option<Carried>> {
+    /// A cached result. It may come from another trajectory, so it is recorded.
+    fn cached(&self, scope: CacheScope, call: &Call, host: &Host) -> mlua::Result<Option<CallResult>> {
         let request = self.request();
         let key = request.to_string();
         let look = || {
@@ -111,7 +111,7 @@ impl Ready {
         let found = call.ask_now("cache", request, look).map_err(raise)?;
         let Some(text) = found["text"].as_str() else { return Ok(None) };
         let output = Output { text: text.to_owned(), ok: true, timed_out: false, seconds: 0.0 };
-        Ok(Some(Carried { output, reward: found["reward"].as_f64(), retries: 0, cached: true }))
+        Ok(Some(CallResult { output, reward: found["reward"].as_f64(), retries: 0, cached: true }))
     }
 
     fn keep(&self, scope: CacheScope, call: &Call, host: &Host, result: &Json) {
@@ -123,7 +123,7 @@ impl Ready {
         }
     }
 
-    /// Waits for a place among the calls of the tool. A tool that calls itself is in its place already.
+    /// Waits for the tool's concurrency limit. A tool that calls itself already holds a permit.
     async fn permit(&self, call: &Call, host: &Host) -> mlua::Result<Option<OwnedSemaphorePermit>> {
         let most = self.tool.limits.concurrency;
         if most == 0 || call.record.is_replay() || call.is_inside_tool(&self.tool.name) {
@@ -134,7 +134,7 @@ impl Ready {
         permit.map(Some).map_err(|error| raise(Error::new(Kind::Internal, format!("a tool's turn: {error}"))))
     }
 
-    async fn once(&self, lua: &Lua, call: &Rc<Call>) -> mlua::Result<Tried> {
+    async fn attempt_once(&self, lua: &Lua, call: &Rc<Call>) -> mlua::Result<AttemptResult> {
         let tool = &self.tool;
         let (arguments, prelude) = (&self.arguments, &self.prelude);
         let code = || arguments.get("code").and_then(Json::as_str).unwrap_or_default().to_owned();
@@ -164,10 +164,10 @@ impl Ready {
                         Returned { text: format!("Error: timed out after {seconds} s"), ..Returned::default() }
                     }
                 };
-                let Returned { text, ok, reward, again } = returned;
+                let Returned { text, ok, reward, retryable } = returned;
                 let text = if timed_out { text } else { cut(text, call.result) };
                 let output = Output { text, ok, timed_out, seconds: started.elapsed().as_secs_f64() };
-                return Ok(Tried { output, reward, again });
+                return Ok(AttemptResult { output, reward, retryable });
             }
             Run::Python { options, session } => {
                 let live = async {
@@ -183,18 +183,18 @@ impl Ready {
                 let live = async {
                     let rhai: Arc<Rhai> = interpreters::rhai(options)?;
                     let (code, prelude) = (code(), prelude.clone());
-                    // Busy for as long as its limits allow: other trajectories of this worker go on meanwhile.
+                    // Runs on another thread: other trajectories of this worker continue meanwhile.
                     let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
                     output.map_err(|error| Error::new(Kind::Internal, format!("rhai stopped: {error}")))
                 };
                 interpret(call, &tool.name, arguments, prelude, live).await?
             }
         };
-        Ok(Tried { output, reward: None, again: false })
+        Ok(AttemptResult { output, reward: None, retryable: false })
     }
 }
 
-/// JSON with the names of objects in their order, so that equal arguments are equal text.
+/// JSON with sorted object keys, so that equal arguments are equal text.
 fn sorted(value: &Json) -> Json {
     match value {
         Json::Object(fields) => {
@@ -207,7 +207,7 @@ fn sorted(value: &Json) -> Json {
     }
 }
 
-/// What a tool with a cache gets: its results may depend on nothing but the arguments.
+/// Options for a tool with a cache: its results must only depend on the arguments.
 fn without_state(lua: &Lua, name: &str, options: &Value) -> mlua::Result<Value> {
     let own = lua.create_table()?;
     if let Value::Table(options) = options {
@@ -228,7 +228,7 @@ fn without_state(lua: &Lua, name: &str, options: &Value) -> mlua::Result<Value> 
     Ok(Value::Table(own))
 }
 
-/// Runs a program, or takes what it came to from the record.
+/// Runs a program, or takes its result from the record.
 async fn interpret(
     call: &Call,
     tool: &str,
@@ -253,7 +253,7 @@ async fn interpret(
     })
 }
 
-/// A result as the policy may see it: at most `most` bytes, and how much is left out.
+/// A result for the policy, truncated to `most` bytes with the number of omitted bytes.
 fn cut(text: String, most: usize) -> String {
     if text.len() <= most {
         return text;
@@ -262,16 +262,17 @@ fn cut(text: String, most: usize) -> String {
     format!("{}\n… ({} more bytes)", &text[..end], text.len() - end)
 }
 
-/// What a tool written in Lua returned.
+/// Result of a tool written in Lua.
 #[derive(Default)]
 struct Returned {
     text: String,
     ok: bool,
     reward: Option<f64>,
-    again: bool,
+    retryable: bool,
 }
 
-/// Text and a process reward; or nil, why not, a process reward, and whether another try may succeed.
+/// Text and a process reward; or nil, an error message, a process reward, and whether a retry may
+/// succeed.
 fn read_result(name: &str, run: &Function, values: &(Value, Value, Value, Value)) -> mlua::Result<Returned> {
     let wrong = |what: String| raise(at_definition(run, format!("tool `{name}` {what}")));
     let (first, second, third, fourth) = values;
@@ -283,23 +284,23 @@ fn read_result(name: &str, run: &Function, values: &(Value, Value, Value, Value)
             let Value::String(message) = second else {
                 return Err(wrong("returned nil; it must return text, or nil and a message".to_owned()));
             };
-            let again = match fourth {
+            let retryable = match fourth {
                 Value::Nil => false,
-                Value::Boolean(again) => *again,
+                Value::Boolean(retryable) => *retryable,
                 other => {
-                    let why = "as fourth value; whether another try may succeed is true or false";
+                    let why = "as fourth value; it must be true or false: whether a retry may succeed";
                     return Err(wrong(format!("returned {} {why}", kind(other))));
                 }
             };
             let reward = reward_of(third).map_err(wrong)?;
-            return Ok(Returned { text: message.to_string_lossy(), ok: false, reward, again });
+            return Ok(Returned { text: message.to_string_lossy(), ok: false, reward, retryable });
         }
         other => return Err(wrong(format!("returned {}; it must return text", kind(other)))),
     };
-    Ok(Returned { text, ok: true, reward: reward_of(second).map_err(wrong)?, again: false })
+    Ok(Returned { text, ok: true, reward: reward_of(second).map_err(wrong)?, retryable: false })
 }
 
-/// The process reward that a tool returned, if any; else what is wrong with it.
+/// The process reward that a tool returned, if any; an error message if it is invalid.
 fn reward_of(value: &Value) -> Result<Option<f64>, String> {
     match value {
         Value::Nil => Ok(None),

@@ -1,4 +1,4 @@
-//! What stands in the wrong place: functions where plain data belongs, fields of another table. The hints say where they go.
+//! Hints for misplaced fields: functions where plain data is expected, fields of another table.
 
 use super::fields;
 use crate::config::{Learner, counterparts};
@@ -7,8 +7,9 @@ use crate::schema::Section;
 
 const TRAINERS: [&str; 4] = ["r1.grpo", "r1.ppo", "r1.trainer", "r1.sft"];
 
-/// The refusal of a function at `path` in what `function` takes, with a hint where another field does what was meant.
-pub(crate) fn function_at(function: &str, path: &str) -> Error {
+/// The error for a function at `path` of the argument of `function`, with a hint if another field
+/// fits.
+pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
     let trainer = TRAINERS.contains(&function);
     let field = if trainer { format!("trainer.{path}") } else { path.to_owned() };
     let (wanted, hint) = match path.split(['.', '[']).next().unwrap_or_default() {
@@ -24,23 +25,23 @@ pub(crate) fn function_at(function: &str, path: &str) -> Error {
         ),
         "lr" | "warmup" | "decay" | "final_lr" if trainer => (
             "plain data",
-            "the learning rate moves by numbers and a name: lr = 1e-6, warmup = 10, decay = \"cosine\", final_lr = 0.1",
+            "the schedule of the learning rate is set by lr = 1e-6, warmup = 10, decay = \"cosine\", final_lr = 0.1",
         ),
         "shaping" if trainer => (
             "plain data",
-            "rewards are the recipe's own to shape: r1.recipe { reward = function(state, outcome) … end }",
+            "shape rewards in the reward function: r1.recipe { reward = function(state, outcome) … end }",
         ),
         "format" if function == "r1.env" => (
-            "a format's name, or what r1.format gives",
+            "a format name, or a result of r1.format",
             "such as format = \"hermes\", or format = r1.format { parse = function(reply) … end } (docs/lua.md)",
         ),
         "eval" if path == "eval.accuracy" => (
             "the name of a part of the reward",
-            "eval = { accuracy = \"correct\" }, where `reward` gives { correct = … }",
+            "eval = { accuracy = \"correct\" }, where `reward` returns { correct = … }",
         ),
         "train" | "eval" if function == "r1.recipe: data" => (
-            "a path or what r1.data.… gives",
-            "rows by a function: r1.data.generate { count = 1000, row = function(index) … end }",
+            "a path or a dataset of r1.data",
+            "generate rows: r1.data.generate { count = 1000, row = function(index) … end }",
         ),
         _ => ("plain data: text, numbers, booleans and tables", ""),
     };

@@ -1,0 +1,98 @@
+//! `r1.store`: programs read the trajectories of a run.
+
+use super::*;
+
+#[test]
+fn programs_read_the_trajectories_of_a_run() {
+    use crate::mdp::{FinishReason, Message, Status, Step, Trajectory};
+    let dir = tempfile::tempdir().unwrap();
+    let run_dir = crate::store::RunDir::create(dir.path(), "demo").unwrap();
+    let settings = crate::config::Settings::default();
+    let recipe = crate::store::Recipe {
+        script: std::path::Path::new("a.lua"),
+        source: "",
+        modules: &[],
+        resources: &[],
+        hash: "aa",
+        settings: &settings,
+        overrides: &[],
+        algorithm: "grpo",
+        from_step: 0,
+        origins: &crate::store::Origins::default(),
+        max_context: 9,
+        libtorch: "2.11.0",
+    };
+    run_dir.write_recipe(&recipe).unwrap();
+    let step = Step {
+        prompt_ids: vec![1, 2],
+        response_ids: vec![3],
+        logprobs: vec![-0.5],
+        text: "hi".to_owned(),
+        finish_reason: FinishReason::Stop,
+        reward: 0.5,
+        terminated: true,
+        truncated: false,
+        tools: Vec::new(),
+        prefilled: 2,
+        new_row: true,
+        support: crate::mdp::Support::default(),
+        routing: crate::mdp::Routing::default(),
+        privileged: None,
+        next_privileged: None,
+        next_prompt_ids: Vec::new(),
+    };
+    let trajectory = Trajectory {
+        id: "7-0-0".to_owned(),
+        split: Split::Train,
+        task_index: 3,
+        task: json!({"problem": "?"}),
+        group: 0,
+        sample: 0,
+        fork: None,
+        seed: 5,
+        script_hash: "aa".to_owned(),
+        status: Status::Terminated,
+        truncated_by: None,
+        retries: 0,
+        error: None,
+        steps: vec![step],
+        outcome_reward: 0.5,
+        reward_parts: [("right".to_owned(), 1.0)].into(),
+        messages: vec![Message::user("?")],
+        record: Vec::new(),
+    };
+    run_dir.write_trajectories(7, 0, &[trajectory], &[None]).unwrap();
+    let program = |code: &str| {
+        let path = dir.path().join("demo").display().to_string();
+        let program = Program {
+            path: std::path::Path::new("p.lua"),
+            source: code,
+            arguments: &[path],
+            seed: 0,
+            services: None,
+            echo: Box::new(|_, _| ()),
+        };
+        match run(program.run()).unwrap() {
+            End::Returned(values) => Json::Array(values),
+            End::Exited(code) => json!(code),
+        }
+    };
+    assert_eq!(
+        program(
+            "local run = ... local steps = r1.store.steps(run) local t = r1.store.trajectories(run, steps[1])[1]\n\
+             return steps, t.id, t.status, t.reward, t.parts.right, t.task.problem, t.steps[1].text, t.steps[1].prompt_ids, t.messages[1].role"
+        ),
+        json!([[7], "7-0-0", "terminated", 0.5, 1, "?", "hi", null, "user"])
+    );
+    assert_eq!(
+        program(
+            "local t = r1.store.trajectories((...), 7, { ids = true })[1].steps[1] return t.prompt_ids, t.logprobs"
+        ),
+        json!([[1, 2], [-0.5]])
+    );
+    assert_snapshot!(asked(&asking("{}", "return r1.store.steps 'x'"), &Record::live()).unwrap_err(), @r#"
+    r1.store.steps: is for programs (`r1 lua`)
+      --> x.lua:2
+      from x.lua:2 in reset
+    "#);
+}
