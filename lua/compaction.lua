@@ -143,7 +143,7 @@ function Context:recall(given)
   return self
 end
 
-local INSTRUCTION = "Sum up this part of a conversation for the one who goes on with it: what was settings, what was done and "
+local INSTRUCTION = "Sum up this part of a conversation for the one who goes on with it: what was asked, what was done and "
   .. "found, what is left to do. Be brief."
 
 -- The default summariser, which uses the policy or a named model.

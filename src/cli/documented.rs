@@ -37,12 +37,16 @@ fn commands() -> Vec<Documented> {
     for path in pages() {
         let text = std::fs::read_to_string(&path).unwrap();
         let page = path.file_name().unwrap().to_string_lossy().into_owned();
-        let (mut fenced, mut begun) = (false, String::new());
+        let (mut fenced, mut shell, mut begun) = (false, false, String::new());
         for (number, line) in (1..).zip(text.lines()) {
             let place = format!("{page}:{number}");
-            if line.trim_start().starts_with("```") {
+            if let Some(language) = line.trim_start().strip_prefix("```") {
                 fenced = !fenced;
+                shell = ["", "sh", "bash", "console", "text"].contains(&language);
             } else if fenced {
+                if !shell {
+                    continue;
+                }
                 let line = line.trim().trim_start_matches("$ ");
                 if begun.is_empty() && !line.starts_with("r1 ") {
                     continue;

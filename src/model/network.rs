@@ -99,7 +99,7 @@ impl Model {
         Self::new(config, parameters, device, kind)
     }
 
-    /// Initial weights: normal with `initializer_range`, norms 1, biases 0; deterministic for a seed.
+    /// Initial weights: normal with `initializer_range`, norms 1, biases 0; the seed decides.
     pub fn init(config: Config, device: Device, kind: Kind, seed: u64) -> Result<Self> {
         config.check()?;
         let parameters = Parameters::empty(&config, device, kind)?;
@@ -175,7 +175,7 @@ impl Model {
 
     /// Adds a new adapter, which has no effect before training; deterministic for a seed.
     ///
-    /// Invalidates caches, as the next three do. Errors: there is an adapter, or a target is unknown.
+    /// Invalidates caches, as the next three do. Errors: an adapter exists; an unknown target.
     pub fn add_adapter(&mut self, config: LoraConfig, seed: u64) -> Result<()> {
         self.refuse_adapter()?;
         lora::attach(&mut self.parameters, &config, seed)?;

@@ -104,9 +104,10 @@ mod tests {
              └step 1           step 24"
         );
         let drawn = plot("x", &values, Plot { size: (24, 2), bounds: None, first: 7, unicode: false });
-        // NaN leaves its column empty; a single value is drawn at half height.
+        // NaN leaves its columns empty; a constant is drawn at half height.
         let options = Plot { size: (4, 2), bounds: None, first: 1, unicode: true };
-        assert_eq!(plot("x", &[f64::NAN, 1.0], options), "");
+        let drawn_nan = plot("x", &[f64::NAN, 1.0], options);
+        assert_eq!(drawn_nan, "x\n1.000 │  ▁▁\n1.000 │  ██\n      └step 1 step 2");
         assert!(drawn.is_ascii() && drawn.ends_with("+step 7           step 30"), "{drawn}");
     }
 }

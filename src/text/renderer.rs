@@ -1,5 +1,4 @@
-//! Messages to prompt ids and replies to calls, with a tokenizer, a chat template and a tool-call
-//! format.
+//! Messages to prompt ids, replies to calls: tokenizer, chat template and tool-call format.
 //!
 //! Token in, token out: an extended conversation keeps all of its ids; [`Renderer::extend`] returns
 //! only the ids after a reply. There are three ways, cheapest first: a result inside the policy's
@@ -27,13 +26,11 @@ use crate::mdp::{Message, Role};
 pub enum Extension {
     /// The next prompt is the prompt, the reply and these ids.
     Appends(Vec<u32>),
-    /// The next prompt does not begin with the last prompt and its reply: it must be rendered from
-    /// scratch.
+    /// The next prompt does not begin with the last prompt and its reply: render it anew.
     Rewrites,
 }
 
-/// Renders conversations for one policy. `Send` and `Sync`; every method is a pure function of its
-/// arguments.
+/// Renders conversations for one policy. Every method is a pure function of its arguments.
 pub struct Renderer {
     pub(super) tokenizer: Arc<Tokenizer>,
     pub(super) template: Template,
@@ -42,8 +39,7 @@ pub struct Renderer {
     pub(super) code_tool: String,
     ability: Ability,
     between: Option<Between>,
-    /// What the template prints before an assistant's content. The end-of-turn text is the first of
-    /// `ends`.
+    /// What the template prints before an assistant's content; after it comes the first of `ends`.
     pub(super) before_reply: String,
     pub(super) marker: String,
     /// The generation prompt; it starts with the same text as `before_reply`.
@@ -52,8 +48,7 @@ pub struct Renderer {
     ends: Vec<String>,
     /// The generation prompt opens a `<think>` block.
     opens_thinking: bool,
-    /// The message field with reasoning that the template renders: `reasoning_content` or
-    /// `thinking`.
+    /// The message field of reasoning in the template: `reasoning_content` or `thinking`.
     reasoning_field: Option<&'static str>,
     stop_ids: Arc<Vec<u32>>,
     stop_strings: Vec<String>,

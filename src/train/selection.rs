@@ -36,7 +36,7 @@ impl Selection {
         fetching: Fetching<'_>,
     ) -> Result<Self> {
         // Its output is printed when it runs.
-        let script = &script.unheard();
+        let script = &script.without_log_sink();
         let worker = Worker::new(script, None)?;
         let split = |split| -> Result<Option<Order>> {
             let parts = worker.parts(split)?;

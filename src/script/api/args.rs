@@ -6,7 +6,7 @@ use std::time::Duration;
 use mlua::{Function, Lua, Table, Value};
 
 use super::argument::{ANY, Argument, Whole};
-use super::astray;
+use super::misplaced;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
 use crate::script::runtime::convert::{Odd, kind, show, to_json};

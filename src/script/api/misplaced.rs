@@ -51,7 +51,7 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
 }
 
 /// Where a field that `function` does not have belongs.
-pub(crate) fn home(function: &str, name: &str) -> Option<String> {
+pub(crate) fn suggest_section(function: &str, name: &str) -> Option<String> {
     let of_trainer = || Learner::FIELDS.contains(&name);
     let trainer = TRAINERS.contains(&function);
     if trainer && name == "algorithm" {

@@ -3,7 +3,6 @@
 mod answers;
 pub(crate) mod args;
 mod argument;
-mod astray;
 mod call;
 pub(crate) mod context;
 pub(crate) mod data;

@@ -23,7 +23,7 @@ use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
 use crate::script::api;
-use crate::script::program::told_values;
+use crate::script::program::without_trailing_nil;
 use crate::script::recipe::load;
 use crate::script::recipe::worker::Worker;
 use crate::script::runtime::convert;
@@ -145,7 +145,8 @@ impl Console {
         // Code typed by the user is not recorded in a trajectory.
         let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
         let values: MultiValue = self.vm.call(&call, &function, ()).await?;
-        self.shown(&told_values(values)).map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
+        self.shown(&without_trailing_nil(values))
+            .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
     }
 
     fn shown(&self, values: &MultiValue) -> mlua::Result<Vec<Shown>> {

@@ -18,14 +18,15 @@ pub struct Failure {
     pub lasting: bool,
     /// The script's frames, innermost first: `scripts/retool.lua:12 in step`. May be empty.
     pub traceback: Vec<String>,
-    /// A value was nil where something else was needed: a column that is not there, as a rule. Luau tells by its text
+    /// A value was nil where another type was needed, usually a missing column. Luau has this in its text
     /// alone, and functions of the host name the kind of what they got.
     pub of_nil: bool,
 }
 
 impl Failure {
     pub(crate) fn new(status: Status, error: Error) -> Self {
-        let of_nil = error.message.contains("nil");
+        let text = &error.message;
+        let of_nil = text.contains("got nil") || (text.contains("attempt to") && text.contains("nil"));
         Self { status, error, lasting: false, traceback: Vec::new(), of_nil }
     }
 }

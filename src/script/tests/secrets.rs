@@ -1,8 +1,7 @@
 //! Secrets, declared files and interpreters, and models behind a server.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use insta::assert_snapshot;
 use serde_json::json;
 
 use super::outside::{asked, asking, ok, server, twice};
@@ -240,4 +239,26 @@ fn generate_fails_without_a_valid_response_of_the_server() {
     assert!(told.contains("needs = { \"http:127.0.0.1\" }"), "{told}");
     let told = asked(&judged(&address, "{ 'http:HOST' }", "key = r1.secret('HOME')"), &Record::live()).unwrap_err();
     assert!(told.contains("needs = { \"env:HOME\" }"), "{told}");
+}
+
+/// As for requests of one's own: the name is looked up, and leads to this machine.
+#[test]
+fn a_server_that_is_no_public_host_must_be_declared() {
+    let (address, count) = server(|_, _, _| ok("{}"));
+    let port = address.rsplit(':').next().unwrap();
+    for name in ["2130706433", "127.1"] {
+        for body in [
+            "return (r1.generate('x', OPTIONS))",
+            "pcall(r1.generate, 'x', OPTIONS) return (r1.generate('x', OPTIONS))",
+        ] {
+            let options = format!("{{ model = {{ url = 'http://{name}:{port}/v1', name = 'judge' }} }}");
+            let told = asked(&asking("{ 'http' }", &body.replace("OPTIONS", &options)), &Record::live()).unwrap_err();
+            let why = format!(
+                "r1.generate: {name} leads to a host that the recipe does not declare: 127.0.0.1 is not a public address"
+            );
+            let hint = format!("hint: add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
+            assert!(told.contains(&why) && told.contains(&hint) && told.contains("--> x.lua:2"), "{body}: {told}");
+        }
+    }
+    assert_eq!(*count.lock().unwrap(), 0);
 }

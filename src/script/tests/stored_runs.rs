@@ -1,6 +1,11 @@
 //! `r1.store`: programs read the trajectories of a run.
 
+use insta::assert_snapshot;
+use serde_json::json;
+
+use super::outside::{asked, asking};
 use super::*;
+use crate::script::Record;
 
 #[test]
 fn programs_read_the_trajectories_of_a_run() {
