@@ -37,11 +37,12 @@ mod template;
 #[cfg(test)]
 mod testing;
 mod tokenizer;
+mod tool_format;
 mod train;
 mod turns;
 
 pub(crate) use dialect::TimeLimit;
-pub use format::{AUTO, CODE_TOOL, Format, Reply};
+pub use format::{AUTO, CODE_TOOL, Format};
 pub use formats::own::{OwnFormat, OwnOptions, read_with};
 pub use renderer::{Extension, Renderer};
 pub use stream::{Event, Stream};
@@ -49,4 +50,5 @@ pub use style::{FormatChoice, Style};
 pub use supervised::Supervised;
 pub use template::Template;
 pub use tokenizer::Tokenizer;
+pub use tool_format::Reply;
 pub use train::{TEMPLATE as CHATML_TEMPLATE, train_tokenizer};

@@ -5,7 +5,7 @@
 //! same result. Each format is a [`Scan`]: it returns the next step for the start of the remaining
 //! text, or that more text is needed. More text must not change an earlier step.
 
-use super::format::Reply;
+use super::tool_format::Reply;
 use crate::error::Error;
 use crate::mdp::ToolCall;
 

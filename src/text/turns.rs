@@ -10,9 +10,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::format::Turn;
 use super::pieces::Pieces;
 use super::template::Template;
+use super::tool_format::Turn;
 use crate::mdp::Role;
 
 /// What follows a content: a message with its role, the generation prompt, or the end.

@@ -127,7 +127,7 @@ const CYCLES: &[(&str, usize)] = &[
     ("script/runtime", 3),
     ("store", 2),
     ("telemetry", 2),
-    ("text", 16),
+    ("text", 4),
     ("tools", 6),
     ("train", 23),
 ];

@@ -33,14 +33,14 @@ const SHORT: [(&str, &[&str]); 4] = [
     ("r1 infer", &["--max-new-tokens=4"]),
 ];
 
-/// The `r1` commands in README's fenced blocks, without their comments.
+/// The `r1` commands in README's fenced blocks of shell commands, without their comments.
 fn commands() -> Vec<String> {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let mut commands: Vec<String> = Vec::new();
     let (mut fenced, mut open) = (false, false);
     for line in readme.lines() {
-        if line.starts_with("```") {
-            fenced = !fenced;
+        if let Some(language) = line.strip_prefix("```") {
+            fenced = !fenced && ["", "sh", "bash"].contains(&language);
         } else if fenced && (line.starts_with("r1 ") || open) {
             let text = line.split("  #").next().unwrap_or_default().trim().to_owned();
             if open {

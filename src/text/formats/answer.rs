@@ -7,8 +7,8 @@ use serde_json::json;
 use super::call;
 use crate::error::Result;
 use crate::mdp::ToolCall;
-use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const OPEN: &str = "<answer>";
 const CLOSE: &str = "</answer>";
@@ -113,8 +113,8 @@ fn write(mut text: String, calls: &[ToolCall]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::text::format::Reply;
     use crate::text::testing::read;
+    use crate::text::tool_format::Reply;
 
     fn parse(text: &str, begun: bool) -> Reply {
         read("answer", text, begun, &[])

@@ -5,8 +5,8 @@ use super::inside::{self, Style};
 use super::{code_call, code_of, on_a_line};
 use crate::error::Result;
 use crate::mdp::{Message, ToolCall};
-use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think};
+use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 /// The tags around programs and results.
 pub(super) trait CodeSyntax: Send + Sync {

@@ -8,9 +8,9 @@ use super::{call, code_call};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, find, held};
+use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const START: &str = "<|start|>";
 const CHANNEL: &str = "<|channel|>";
@@ -231,8 +231,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::format::Reply;
     use crate::text::testing::read;
+    use crate::text::tool_format::Reply;
 
     fn parse(text: &str) -> Reply {
         read("harmony", text, false, &[])

@@ -7,9 +7,9 @@ use super::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
@@ -126,8 +126,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::format::Reply;
     use crate::text::testing::read;
+    use crate::text::tool_format::Reply;
 
     fn parse(text: &str, begun: bool) -> Reply {
         read("hermes", text, begun, &[])

@@ -8,9 +8,9 @@ use super::{code_call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const TAG: &str = "<|python_tag|>";
 const BRACE: &str = "{";
@@ -171,9 +171,9 @@ fn write(text: String, calls: &[ToolCall]) -> String {
 mod tests {
     use serde_json::json;
 
-    use crate::text::format::Reply;
     use crate::text::formats::call;
     use crate::text::testing::read;
+    use crate::text::tool_format::Reply;
 
     fn parse(text: &str) -> Reply {
         read("llama3", text, false, &[])

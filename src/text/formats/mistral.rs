@@ -9,9 +9,9 @@ use super::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, Think, find, text_before};
+use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const OPEN: &str = "[TOOL_CALLS]";
 const ID: &str = "[CALL_ID]";
@@ -140,8 +140,8 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::text::format::Reply;
     use crate::text::testing::read;
+    use crate::text::tool_format::Reply;
 
     fn parse(text: &str) -> Reply {
         read("mistral", text, false, &[])

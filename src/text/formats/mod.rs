@@ -23,7 +23,7 @@ mod tir;
 
 use serde_json::{Value, json};
 
-use super::format::ToolFormat;
+use super::tool_format::ToolFormat;
 use crate::mdp::ToolCall;
 
 /// The built-in formats. `auto` is the first whose [`ToolFormat::fits`] accepts the chat template,

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use crate::error::Result;
 use crate::mdp::{Message, Role, ToolCall};
 use crate::text::Template;
-use crate::text::format::{ReadOptions, ToolFormat, Turn, read};
+use crate::text::tool_format::{ReadOptions, ToolFormat, Turn, read};
 
 /// How a template expects calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

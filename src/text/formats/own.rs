@@ -9,8 +9,9 @@ use super::inside::Style;
 use super::on_a_line;
 use crate::error::{Error, Result};
 use crate::mdp::{Message, ToolCall};
-use crate::text::format::{Format, ReadOptions, Reply, ToolFormat, read};
+use crate::text::format::Format;
 use crate::text::stream::{CALLS, Scan, Step, THINK, Think, text_before};
+use crate::text::tool_format::{ReadOptions, Reply, ToolFormat, read};
 
 /// The options of a recipe's format, apart from its functions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use super::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
-use crate::text::format::{ReadOptions, ToolFormat};
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
+use crate::text::tool_format::{ReadOptions, ToolFormat};
 
 const LIST: &str = "[";
 const START: &str = "<|python_start|>";
@@ -159,9 +159,9 @@ fn write(text: String, calls: &[ToolCall]) -> String {
 mod tests {
     use serde_json::json;
 
-    use crate::text::format::Reply;
     use crate::text::formats::call;
     use crate::text::testing::read;
+    use crate::text::tool_format::Reply;
 
     fn parse(text: &str) -> Reply {
         read("pythonic", text, false, &[])

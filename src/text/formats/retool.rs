@@ -96,8 +96,9 @@ mod tests {
     use super::super::inside::turns as inside_turns;
     use super::*;
     use crate::mdp::Message;
-    use crate::text::format::{Preceding, Reply, Turn};
+    use crate::text::format::Preceding;
     use crate::text::testing::format;
+    use crate::text::tool_format::{Reply, Turn};
 
     fn parse(text: &str, tool: &str, begun: bool) -> Reply {
         format("retool").read(text, begun, tool, &[]).unwrap()

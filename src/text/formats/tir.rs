@@ -129,8 +129,9 @@ mod tests {
     use super::super::inside::turns;
     use super::*;
     use crate::mdp::Message;
-    use crate::text::format::{Preceding, Reply};
+    use crate::text::format::Preceding;
     use crate::text::testing::read;
+    use crate::text::tool_format::Reply;
 
     fn parse(text: &str) -> Reply {
         read("tir", text, false, &[])
