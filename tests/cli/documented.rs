@@ -37,11 +37,12 @@ const SHORT: [(&str, &[&str]); 4] = [
 fn commands() -> Vec<String> {
     let readme = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md")).unwrap();
     let mut commands: Vec<String> = Vec::new();
-    let (mut fenced, mut open) = (false, false);
+    let (mut fenced, mut shell, mut open) = (false, false, false);
     for line in readme.lines() {
         if let Some(language) = line.strip_prefix("```") {
-            fenced = !fenced && ["", "sh", "bash"].contains(&language);
-        } else if fenced && (line.starts_with("r1 ") || open) {
+            fenced = !fenced;
+            shell = fenced && ["", "sh", "bash"].contains(&language);
+        } else if shell && (line.starts_with("r1 ") || open) {
             let text = line.split("  #").next().unwrap_or_default().trim().to_owned();
             if open {
                 commands.last_mut().unwrap().push_str(&text);
