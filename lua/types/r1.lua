@@ -1,36 +1,36 @@
 ---@meta
 -- Types of r1 for lua-language-server. Made by `r1 doc --format luacats`; changes here are lost.
 
----A trajectory of a group that did not fail, as the recipe's `advantage` sees it.
+---A trajectory of a group that did not fail, as passed to the recipe's `advantage`.
 ---@class r1.GroupMember
 ---@field total number Sum of `rewards`
----@field rewards number[] Of each step, shaped as `trainer.shaping` says
----@field tokens number[] Sampled tokens of each step
+---@field rewards number[] Reward of each step, after `trainer.shaping`
+---@field tokens number[] Number of sampled tokens of each step
 ---@field status string terminated or truncated
 ---@field parts table<string, number> Named parts of the reward, unweighted
 ---@field task any The dataset row
 ---@field terminated boolean
 ---@field truncated boolean
----@field fork? { parent?: number, step: number } In a tree: the place of the parent in the group, steps shared
+---@field fork? { parent?: number, step: number } In a tree: index of the parent in the group, and the number of shared steps
 ---@field values? number[] The critic's value before each step
----@field next_value? number The critic's value of what would have come after a cut
+---@field next_value? number The critic's bootstrap value after a truncated trajectory
 
 ---A message in the shape of the OpenAI chat API.
 ---@class r1.Message
 ---@field role string system, user, assistant or tool
 ---@field content string|r1.Part[]
----@field reasoning_content? string What a thinking model wrote before its answer
+---@field reasoning_content? string Thinking of the model before its answer
 ---@field tool_calls? r1.ToolCall[]
----@field name? string The tool that answered
+---@field name? string Tool of the result
 ---@field tool_call_id? string
 
 ---A part of a message's content.
 ---@class r1.Part
 ---@field type string text or image
 ---@field text? string
----@field hash? string Of an image
+---@field hash? string Hash of an image
 
----A call as the policy wrote it; one that could not be read has only `error`.
+---A parsed tool call; a call that could not be parsed has only `error`.
 ---@class r1.ToolCall
 ---@field name? string
 ---@field arguments? table<string, any>
@@ -38,85 +38,85 @@
 ---@field error? string Why it failed: message, place, hint and frames
 ---@field error_fields? table<string, any> The same as data: kind, message, place, line, hint, traceback, subject
 
----A call as `parse` of r1.format reads it; one that can't be read has only `error`.
+---A tool call returned by `parse` of r1.format; a call that cannot be parsed has only `error`.
 ---@class r1.FormatCall
----@field name? string Of the tool
----@field arguments? table<string, any> By name; none unless said
+---@field name? string Name of the tool
+---@field arguments? table<string, any> Arguments by name; default: none
 ---@field id? string
----@field error? string What is wrong with it, in words for the policy
+---@field error? string Error message for the policy
 
----A tool's result as `result` of r1.format gets it.
+---A tool result, as passed to `result` of r1.format.
 ---@class r1.FormatResult
 ---@field content string
----@field name? string The tool
+---@field name? string Name of the tool
 ---@field call_id? string
 
----What a call came to.
+---The result of a tool call.
 ---@class r1.ToolResult
 ---@field name string
----@field content string What the policy is shown
+---@field content string Text shown to the policy
 ---@field ok boolean
 ---@field reward number Process reward
 ---@field call_id? string
 
----The policy's whole reply at a step.
+---The policy's response of one step.
 ---@class r1.Action
 ---@field text string
 ---@field token_ids number[]
 ---@field tool_calls r1.ToolCall[]
 ---@field finish_reason string stop, stop_string, length or deadline
 
----What an env makes of an action.
+---The result of a step.
 ---@class r1.StepResult
 ---@field reward? number
----@field done? boolean The env ends the task; final, also after a reply that was cut
----@field truncated? boolean A limit of the env's own ends it, or the reply was cut before it was whole
----@field parts? table<string, number> Named parts for the logs; other names than those of reward
+---@field done? boolean The environment ends the task, also after a truncated response
+---@field truncated? boolean A limit of the environment ends the task, or the response was truncated
+---@field parts? table<string, number> Named parts, which are logged; names must differ from those of `reward`
 
 ---How a trajectory ended.
 ---@class r1.Outcome
----@field text string The last reply
+---@field text string The last response
 ---@field steps number
----@field calls number Calls of tools, with those that were not carried out
----@field terminated boolean The env ended it
+---@field calls number Number of tool calls, including those that were not run
+---@field terminated boolean The environment ended it
 ---@field truncated boolean A limit ended it
----@field truncated_by? string Which: max_steps, max_tokens, context_overflow, length, deadline or env
+---@field truncated_by? string max_steps, max_tokens, context_overflow, length, deadline or env
 
----The sampled tokens of a mini-batch, as a loss sees them: tensors with a number for each.
+---The sampled tokens of a mini-batch, as passed to a loss: tensors with one number per token.
 ---@class r1.LossBatch
----@field logp any Log-probabilities under the current weights; the gradient flows into them
----@field logp_old any Under the behaviour policy
----@field logp_ref any Under the reference policy, which is loaded where a loss reads it
+---@field logp any Log-probabilities under the current weights, with gradient
+---@field logp_old any Log-probabilities under the behaviour policy
+---@field logp_ref any Log-probabilities under the reference policy, which is loaded if a loss reads them
 ---@field advantages any
----@field entropy any Of the distribution each was drawn from; with gradient
----@field weights any Of trainer.importance and trainer.rejection; 1 without them
+---@field entropy any Entropy of the policy at each token, with gradient
+---@field weights any Weights of trainer.importance and trainer.rejection; 1 without them
 ---@field rewards any The total reward of the token's trajectory
 local LossBatch = {}
 
----The sum over the sampled tokens of the mini-batch, divided by how many there are.
+---The sum over the sampled tokens of the mini-batch, divided by their number.
 ---@param x r1.LossTensor|number
 ---@return r1.LossTensor # A scalar of the mini-batch
 function LossBatch:token_mean(x) end
 
 ---The mean over the tokens of a sequence, then over the sequences of the mini-batch.
 ---@param x r1.LossTensor|number
----@param unit? "step"|"trajectory"|"group" "trajectory" unless said
+---@param unit? "step"|"trajectory"|"group" Default: "trajectory"
 ---@return r1.LossTensor # A scalar of the mini-batch
 function LossBatch:seq_mean(x, unit) end
 
----As trainer.loss_agg: from a loss for each token to a scalar.
+---Aggregates a loss per token to a scalar, like trainer.loss_agg.
 ---@param x r1.LossTensor|number
 ---@param loss_agg string token-mean, seq-mean-token-sum, seq-mean-token-mean or seq-mean-token-sum-norm
----@param unit? "step"|"trajectory"|"group" What a sequence is; "trajectory" unless said
+---@param unit? "step"|"trajectory"|"group" Unit of a sequence; default: "trajectory"
 ---@return r1.LossTensor # A scalar of the mini-batch
 function LossBatch:aggregate(x, loss_agg, unit) end
 
----The plain sum over the sampled tokens of the mini-batch.
+---The sum over the sampled tokens of the mini-batch.
 ---@param x r1.LossTensor|number
 ---@return r1.LossTensor # A scalar of the mini-batch
 function LossBatch:sum(x) end
 
----For each token how many sampled tokens its sequence has.
+---For each token the number of sampled tokens of its sequence.
 ---@param unit "step"|"trajectory"|"group"
 ---@return r1.LossTensor
 function LossBatch:count(unit) end
@@ -128,32 +128,32 @@ function LossBatch:count(unit) end
 ---@return r1.LossTensor
 function LossBatch:where(condition, x, y) end
 
----Writes a metric loss/NAME: the mean of a tensor over the tokens computed (booleans count as 0 and 1), or a scalar.
+---Logs the metric loss/NAME: the mean of a tensor over the computed tokens (booleans count as 0 and 1), or a scalar.
 ---@param name string
 ---@param x r1.LossTensor
 function LossBatch:log(name, x) end
 
----The policy, as a flow sees it.
+---The policy, as passed to a flow.
 ---@class r1.Policy
----@field steps number Replies so far
----@field state any Plain data that `reward` and tools get; `task` and `messages` are in it
----@field budget r1.Budget What a prompt may have
+---@field steps number Number of responses so far
+---@field state any Plain data for `reward` and tools, with `task` and `messages`
+---@field budget r1.Budget Limit of a prompt
 local Policy = {}
 
----A reply of the policy: one step of the trajectory, with its token ids and log-probabilities recorded. At a limit it raises an error, which ends the flow unless it is caught.
----@param shown r1.Context|r1.Message[]|string|{ token_ids: number[] } The prompt. Messages that continue an earlier conversation of the flow keep its sampled ids
+---Samples a response: one step of the trajectory, with recorded token ids and log-probabilities. When a limit is reached it raises an error, which ends the flow unless it is caught.
+---@param shown r1.Context|r1.Message[]|string|{ token_ids: number[] } The prompt. Messages that continue an earlier conversation of the flow keep its sampled token ids
 ---@param options? { max_new_tokens?: number, stop?: string|string[], tools?: string[] }
 ---@return r1.Action
 function Policy:generate(shown, options) end
 
 ---Adds to the reward of a step.
 ---@param value number
----@param step? number Which reply, from 1; the last unless said
+---@param step? number Step, from 1; default: the last
 function Policy:reward(value, step) end
 
----What a context may have.
+---Limit of a context.
 ---@class r1.Budget
----@field tokens number Longest prompt
+---@field tokens number Maximum prompt tokens
 
 ---A match of a regular expression, with its groups by number and name.
 ---@class r1.Match
@@ -162,61 +162,61 @@ function Policy:reward(value, step) end
 ---@field last number
 ---@field [any] any
 
----An answer over HTTP.
+---An HTTP response.
 ---@class r1.HttpAnswer
 ---@field status number
----@field headers table<string, string> Names in small letters
+---@field headers table<string, string> By name in lower case
 ---@field body string
----@field url string Where redirects led
+---@field url string URL after redirects
 
----What became of a program.
+---The result of a program.
 ---@class r1.ProcessResult
----@field code number 128 and the signal's number if one ended it
+---@field code number Exit code; 128 + signal number if a signal ended the program
 ---@field out string
 ---@field err string
 ---@field timed_out boolean
 ---@field seconds number
 
----A call of a tool as it is stored.
+---A stored tool call.
 ---@class r1.ToolUse
 ---@field name string
 ---@field arguments any
----@field kind? string bad_arguments, unknown or malformed, for a call that did not run
----@field output string What the policy was shown
+---@field kind? string bad_arguments, unknown or malformed for a call that did not run
+---@field output string Text shown to the policy
 ---@field ok boolean
 ---@field reward number Process reward
 ---@field seconds number
----@field retries? number Tries behind the first one
+---@field retries? number Number of retries
 ---@field cached? boolean The result came from the tool's cache
 
----Another script, opened.
+---A script opened by r1.script.
 ---@class r1.Script
 ---@field path string
----@field tools (table<string, any>)[] Schemas
----@field format string Of calls
+---@field tools (table<string, any>)[] Tool schemas
+---@field format string Tool-call format
 local Script = {}
 
----How many rows there are.
+---Number of rows; nil if the recipe has no such split.
 ---@param split? string train or eval
 ---@return number?
 function Script:rows(split) end
 
 ---One row.
----@param row? number From 0
+---@param row? number Row index, from 0
 ---@param split? string
 ---@return r1.Task
 function Script:row(row, split) end
 
----Begins a trajectory.
+---Starts a trajectory.
 ---@param which? { row?: number, split?: string, task?: r1.Task, seed?: number }
 ---@return r1.Attempt
 function Script:reset(which) end
 
----A run whose loop a program writes.
+---A run with a training loop written in Lua.
 ---@class r1.Training
----@field step number Steps done
+---@field step number Number of completed steps
 ---@field steps number trainer.steps
----@field rows number Of the training data
+---@field rows number Number of rows of the training data
 ---@field run_dir string
 ---@field settings table<string, any> All settings of the recipe
 local Training = {}
@@ -226,40 +226,40 @@ local Training = {}
 ---@return r1.Trajectory[]
 function Training:rollout(options) end
 
----Advantages by an estimator.
----@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
----@param estimator? string|table<string, any> The recipe's unless said
----@return any[] # For each trajectory a list with those of each step's tokens; nil for one that failed
+---Computes advantages.
+---@param trajectories (r1.Trajectory|string)[] Trajectories of `rollout`, or their ids; also of earlier steps
+---@param estimator? string|table<string, any> Default: the estimator of the recipe
+---@return any[] # For each trajectory a list with the advantages of each step's tokens; nil for a failed trajectory
 function Training:advantages(trajectories, estimator) end
 
----Learns from trajectories.
----@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
----@param options? { advantages?: any[], returns?: any[], policy?: boolean, estimator?: string|table<string, any>, loss?: string|table<string, any>|(fun(b: r1.LossBatch, options: any): any), options?: table<string, any>, groups?: number[], lr?: number, epochs?: number, mini_batches?: number } What is left out is as the recipe says
+---Updates the policy (and critic) on trajectories.
+---@param trajectories (r1.Trajectory|string)[] Trajectories of `rollout`, or their ids; also of earlier steps
+---@param options? { advantages?: any[], returns?: any[], policy?: boolean, estimator?: string|table<string, any>, loss?: string|table<string, any>|(fun(b: r1.LossBatch, options: any): any), options?: table<string, any>, groups?: number[], lr?: number, epochs?: number, mini_batches?: number } Defaults: the recipe's settings
 ---@return table<string, number> # Metrics: docs/metrics.md
 function Training:update(trajectories, options) end
 
----A supervised step on conversations, with a loss over the assistant's tokens.
+---Takes a supervised step on conversations; the loss covers the assistant's tokens.
 ---@param examples ({ messages: r1.Message[], tools?: any[] })[]
 ---@param options? { lr?: number }
 ---@return table<string, number> # Metrics
 function Training:sft(examples, options) end
 
----Log-probabilities of sampled tokens.
----@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
+---Computes log-probabilities of the sampled tokens.
+---@param trajectories (r1.Trajectory|string)[] Trajectories of `rollout`, or their ids; also of earlier steps
 ---@param options? { model?: string }
----@return ((number[])[])[] # For each trajectory and step those of the sampled tokens
+---@return ((number[])[])[] # One list per trajectory and step, with one number per sampled token
 function Training:logprobs(trajectories, options) end
 
----The critic's values of the states before sampled tokens.
----@param trajectories (r1.Trajectory|string)[] What rollout gave, or ids; those of earlier steps too
----@return ((number[])[])[] # For each trajectory and step those of the sampled tokens
----@return number[] # Of what would have come next, where a limit cut the trajectory; else nil
+---Computes the critic's values of the states before the sampled tokens.
+---@param trajectories (r1.Trajectory|string)[] Trajectories of `rollout`, or their ids; also of earlier steps
+---@return ((number[])[])[] # One list per trajectory and step, with one number per sampled token
+---@return number[] # Bootstrap value of each truncated trajectory; nil for the others
 function Training:values(trajectories) end
 
----Makes the policy as it is now the reference policy. Checkpoints hold it from then on.
+---Copies the current policy to the reference policy, which checkpoints include from then on.
 function Training:renew_reference() end
 
----Evaluates the policy on the recipe's held-out tasks, and logs it.
+---Evaluates the policy on the recipe's held-out tasks and logs the result.
 ---@return (table<string, any>)? # accuracy, reward, tasks, parts …; nil without held-out data
 function Training:evaluate() end
 
@@ -267,87 +267,87 @@ function Training:evaluate() end
 ---@param values table<string, number>
 function Training:log(values) end
 
----Ends the step: trajectories and metrics are written, and the counters move on.
----@param values? table<string, number> As of log
+---Ends the step: writes trajectories and metrics, and advances the step counter.
+---@param values? table<string, number> As in Training:log
 ---@return table<string, number> # Metrics of the step
 function Training:next_step(values) end
 
----Writes a checkpoint, from which the run can be resumed.
----@param out? string A directory for the model alone
----@return string # The checkpoint
+---Writes a checkpoint from which the run can be resumed.
+---@param out? string Directory for the model only
+---@return string # Path of the checkpoint
 function Training:save(out) end
 
----A step of a trajectory; ids and log-probabilities are there after a rollout, and with `ids = true` from r1.store.
+---A step of a trajectory; token ids and log-probabilities are present after a rollout, and with `ids = true` from r1.store.
 ---@class r1.Step
----@field text string The reply
----@field reward number With process rewards; the last step has the outcome reward too
+---@field text string The response
+---@field reward number Includes process rewards; at the last step also the outcome reward
 ---@field finish_reason string stop, stop_string, length or deadline
 ---@field terminated boolean
 ---@field truncated boolean
----@field new_row boolean Its prompt does not extend the step before
+---@field new_row boolean The prompt does not extend the previous step
 ---@field tools r1.ToolUse[]
 ---@field prompt_tokens number
 ---@field response_tokens number
 ---@field prompt_ids? number[]
 ---@field response_ids? number[]
----@field logprobs? number[] Of the response ids, under the policy that sampled them
----@field support? table<string, any> What they were drawn from, where sampling cut the distribution
+---@field logprobs? number[] Log-probabilities of the response ids under the policy that sampled them
+---@field support? table<string, any> The sampled-from tokens, if top-k, top-p or min-p restricted the distribution
 
----A trajectory: stored, or of r1.rollout and Attempt:finish.
+---A trajectory of r1.store, r1.rollout or Attempt:finish.
 ---@class r1.Trajectory
 ---@field id string
----@field split string train, or eval: the dataset of its task
+---@field split string train or eval: the split of its task
 ---@field group number
 ---@field sample number
----@field fork? { parent: string, step: number } What it was forked from, and the steps they share
----@field seed number|string Its digits as text where it is above 2^53
+---@field fork? { parent: string, step: number } The parent trajectory, and the number of shared steps
+---@field seed number|string As text if above 2^53
 ---@field task_index number
 ---@field task r1.Task
 ---@field status string
----@field truncated_by? string The limit that cut it
----@field retries number How often it was sampled again after a failure
+---@field truncated_by? string The limit that truncated it
+---@field retries number Number of retries after a failure
 ---@field error? string
 ---@field script_hash string
 ---@field reward number
 ---@field outcome_reward number
----@field parts table<string, number> Named parts of the reward, added up over the trajectory
+---@field parts table<string, number> Named parts of the reward, summed over the trajectory
 ---@field messages r1.Message[]
 ---@field steps r1.Step[]
 ---@field record? (table<string, any>)[]
----@field branch? number Which continuation it is, of r1.rollout
+---@field branch? number Index of the continuation, with `branch` of r1.rollout
 
----What a script returns.
+---A recipe: the value that a recipe script returns.
 ---@class r1.Recipe
 
 ---An environment.
 ---@class r1.Env
 
----What a policy can call.
+---A tool of the policy.
 ---@class r1.Tool
 
----How tool calls are written.
+---A tool-call format.
 ---@class r1.Format
 
----How to train.
+---Training settings.
 ---@class r1.Trainer
 
----Where tasks come from.
+---A dataset of tasks.
 ---@class r1.Dataset
 
----A file of data: a read-only list of rows.
+---A data file: a read-only list of rows.
 ---@class r1.Resource
 
 ---An index of texts.
 ---@class r1.TextIndex
 local TextIndex = {}
 
----The texts that are most like a query, with the scores of r1.text.rank.
+---Returns the texts most similar to a query, with the scores of r1.text.rank.
 ---@param query string
----@param k? number Texts at most (10)
----@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
+---@param k? number Maximum number of results; default: 10
+---@return ({ index: integer, score: number })[] # Best first; texts without a word of the query are omitted
 function TextIndex:search(query, k) end
 
----A view of a conversation.
+---A context policy applied to a conversation.
 ---@class r1.Context
 local Context = {}
 
@@ -361,46 +361,46 @@ function Context:keep_first(n) end
 ---@return r1.Context
 function Context:keep_last(n) end
 
----Drops the oldest messages that are not kept until the rest has at most so many tokens, a reply together with what a user asked right before it and the results of its calls.
+---Drops the oldest messages that are not kept until at most `tokens` tokens are left. A response is dropped together with the user message right before it and the results of its calls.
 ---@param tokens number
 ---@return r1.Context
 function Context:drop_oldest_until(tokens) end
 
----Shows the kept first messages and the last n turns. A turn is a reply, what a user asked right before it, and all behind it up to the next turn.
+---Keeps the first messages and the last n turns. A turn is a response with the user message right before it and all messages up to the next turn.
 ---@param n number
 ---@return r1.Context
 function Context:last_turns(n) end
 
----Old tool results give way to a few words; their calls stay.
+---Replaces old tool results by a short text; the calls are kept.
 ---@param options? { keep?: number, over?: number, text?: string }
 ---@return r1.Context
 function Context:drop_tool_results(options) end
 
----Shows beginning and end of old tool results.
+---Shortens old tool results to their beginning and end.
 ---@param options? { keep?: number, over?: number, head?: number, tail?: number }
 ---@return r1.Context
 function Context:shorten_tool_results(options) end
 
----Puts the notes of a scratchpad that are most like a query into view.
+---Inserts the notes most similar to a query.
 ---@param options { notes: any[], query?: string, most?: number, over?: number, title?: string, at?: "first"|"last" }
 ---@return r1.Context
 function Context:recall(options) end
 
----Has the oldest messages give way to a summary when there are too many tokens. It is written once; steps go on from it.
+---Replaces the oldest messages by a summary if there are too many tokens. The summary is written once and reused in later steps.
 ---@param options { over: number, memory: any, to?: number, title?: string, instruction?: string, model?: string|{ url: string, name: string, key?: r1.Secret, headers?: table<string, any>, timeout?: number|string, retries?: number }, max_new_tokens?: number, train?: boolean, write?: fun(messages: r1.Message[], earlier: string?): string }
 ---@return r1.Context
 function Context:summarize(options) end
 
----Shows every message as a function gives it back, or not at all where it gives nil.
+---Replaces every message by the result of a function; nil drops the message.
 ---@param change fun(message: r1.Message, place: integer, count: integer): r1.Message?
 ---@return r1.Context
 function Context:map(change) end
 
----How many tokens the policy would see, template and tools included.
+---Returns the number of prompt tokens, including template and tools.
 ---@return number
 function Context:tokens() end
 
----A number, or a boolean, per response token; + - * / ^ are elementwise.
+---A number or boolean per response token; + - * / ^ are elementwise.
 ---@class r1.LossTensor
 local LossTensor = {}
 
@@ -436,22 +436,22 @@ function LossTensor:sigmoid() end
 ---@return r1.LossTensor
 function LossTensor:log_sigmoid() end
 
----The same numbers without a gradient.
+---The same values without gradient.
 ---@return r1.LossTensor
 function LossTensor:detach() end
 
----Kept between the bounds; no gradient outside of them.
+---Clamps to the bounds; no gradient outside of them.
 ---@param low? number
 ---@param high? number
 ---@return r1.LossTensor
 function LossTensor:clamp(low, high) end
 
----The smaller of two, token by token.
+---Elementwise minimum.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:min(other) end
 
----The larger of two, token by token.
+---Elementwise maximum.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:max(other) end
@@ -466,75 +466,75 @@ function LossTensor:sum(unit) end
 ---@return r1.LossTensor
 function LossTensor:mean(unit) end
 
----Whether it is less.
+---Elementwise <.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:lt(other) end
 
----Whether it is less or equal.
+---Elementwise <=.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:le(other) end
 
----Whether it is greater.
+---Elementwise >.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:gt(other) end
 
----Whether it is greater or equal.
+---Elementwise >=.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:ge(other) end
 
----Whether it is equal.
+---Elementwise ==.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:eq(other) end
 
----Whether it differs.
+---Elementwise ~=.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:ne(other) end
 
----Whether both are true.
+---Elementwise logical and.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:logical_and(other) end
 
----Whether at least one is true.
+---Elementwise logical or.
 ---@param other r1.LossTensor|number
 ---@return r1.LossTensor
 function LossTensor:logical_or(other) end
 
----Negation of a boolean tensor.
+---Elementwise logical not.
 ---@return r1.LossTensor
 function LossTensor:logical_not() end
 
----The value of an environment variable, which scripts do not see.
+---A handle to the value of an environment variable, which scripts cannot read.
 ---@class r1.Secret
 
 ---The tokenizer of a model.
 ---@class r1.Tokenizer
 local Tokenizer = {}
 
----Text as token ids.
+---Encodes text as token ids.
 ---@param text string
 ---@param options? { add_special_tokens?: boolean }
 ---@return number[]
 function Tokenizer:encode(text, options) end
 
----Token ids as text.
+---Decodes token ids to text.
 ---@param ids number[]
 ---@param options? { skip_special_tokens?: boolean }
 ---@return string
 function Tokenizer:decode(ids, options) end
 
----The id of a token.
+---Returns the id of a token.
 ---@param token string
 ---@return number?
 function Tokenizer:id(token) end
 
----How many tokens there are.
+---Returns the size of the vocabulary.
 ---@return number
 function Tokenizer:vocab_size() end
 
@@ -542,24 +542,24 @@ function Tokenizer:vocab_size() end
 ---@class r1.Template
 local Template = {}
 
----A conversation as text. With a tokenizer it is what :encode encodes, the prompt of a rollout; a template without one prints what it prints.
+---Renders a conversation as text. With a tokenizer it is the text that :encode encodes, the prompt of a rollout; a template without one returns its plain output.
 ---@param messages r1.Message[]|string Or their JSON
----@param options? { tools?: (table<string, any>)[]|string, add_generation_prompt?: boolean } Names it does not know are the template's own switches, such as enable_thinking
+---@param options? { tools?: (table<string, any>)[]|string, add_generation_prompt?: boolean } Other names are variables of the template, such as enable_thinking
 ---@return string
 function Template:render(messages, options) end
 
----A conversation as token ids, those of :render's text; needs the template of a model with a tokenizer.
----@param messages r1.Message[]|string As for :render
----@param options? { tools?: (table<string, any>)[]|string, add_generation_prompt?: boolean } As for :render
+---Encodes a conversation as token ids, those of the text of :render. Requires the template of a model with a tokenizer.
+---@param messages r1.Message[]|string As in :render
+---@param options? { tools?: (table<string, any>)[]|string, add_generation_prompt?: boolean } As in :render
 ---@return number[] # Token ids
----@return boolean[] # True on what the assistant wrote
+---@return boolean[] # True for tokens of the assistant
 function Template:encode(messages, options) end
 
----The ids that end a reply.
+---Returns the token ids that end a response.
 ---@return number[]
 function Template:stop_ids() end
 
----The name of its tool-call format.
+---Returns the name of the tool-call format.
 ---@return string
 function Template:format() end
 
@@ -567,101 +567,101 @@ function Template:format() end
 ---@class r1.Model
 local Model = {}
 
----Samples a reply.
----@param prompt number[]|string|r1.Message[] Token ids, text as it is, or messages
----@param sampling? { temperature?: number, top_k?: number, top_p?: number, min_p?: number, repetition_penalty?: number, logit_bias?: table<number, number>, top_logprobs?: number, max_new_tokens?: number, max_seconds?: number, stop?: string[], stop_ids?: number[], seed?: number, ignore_eos?: boolean, tools?: (table<string, any>)[] } The defaults are the model's generation_config.json
+---Samples a response.
+---@param prompt number[]|string|r1.Message[] Token ids, raw text, or messages
+---@param sampling? { temperature?: number, top_k?: number, top_p?: number, min_p?: number, repetition_penalty?: number, logit_bias?: table<number, number>, top_logprobs?: number, max_new_tokens?: number, max_seconds?: number, stop?: string[], stop_ids?: number[], seed?: number, ignore_eos?: boolean, tools?: (table<string, any>)[] } Defaults: the model's generation_config.json
 ---@return { text?: string, token_ids: number[], logprobs: number[], finish_reason: string, top_logprobs: any }
 function Model:generate(prompt, sampling) end
 
----The log-probability of ids.
+---Log-probabilities of token ids.
 ---@param ids number[]
 ---@param options? { top?: number, temperature?: number }
----@return number[] # Of every id but the first, given those before it
----@return (({ id: number, logprob: number })[])[] # With `top`: the likeliest at each place
+---@return number[] # Log-probability of every id except the first, given the preceding ids
+---@return (({ id: number, logprob: number })[])[] # With `top`: the top ids per position
 function Model:logprobs(ids, options) end
 
----The logits behind ids; for small inputs.
+---Logits at every position; for small inputs.
 ---@param ids number[]
----@return (number[])[] # A list for each id
+---@return (number[])[] # One list per id
 function Model:logits(ids) end
 
 ---The model's config.json.
 ---@return table<string, any>
 function Model:config() end
 
----A trajectory that is played by hand.
+---A trajectory run step by step.
 ---@class r1.Attempt
 local Attempt = {}
 
----What the policy is shown.
----@return any # Messages, a text, or { token_ids = … }
+---The current observation of the policy.
+---@return any # Messages, text, or { token_ids = … }
 function Attempt:observe() end
 
----Replies for the policy.
+---Takes a step with the given response.
 ---@param reply string|{ text?: string, tool_calls?: r1.ToolCall[], finish_reason?: string }
 ---@return { reward: number, done: boolean, status?: string, text: string, tools: r1.ToolUse[] }
 function Attempt:step(reply) end
 
----Replies with one call of a tool.
+---Takes a step with a response of one tool call.
 ---@param name string
 ---@param arguments? table<string, any>
----@return table<string, any> # As of step
+---@return table<string, any> # The result of Attempt:step
 function Attempt:call(name, arguments) end
 
----Has a model reply.
----@param model r1.Model The one that the script was opened with
+---Takes a step with a response sampled from a model.
+---@param model r1.Model The model passed to r1.script
 ---@param sampling? table<string, any>
----@return table<string, any> # As of step
+---@return table<string, any> # The result of Attempt:step
 function Attempt:sample(model, sampling) end
 
----A copy of the state.
+---Returns a copy of the state.
 ---@return any
 function Attempt:state() end
 
----The whole reward if it ended here.
+---The total reward if the trajectory ended now.
 ---@return number
----@return table<string, number> # Its parts
+---@return table<string, number> # Named parts
 function Attempt:reward() end
 
----A copy that goes its own way.
+---Returns an independent copy of the trajectory.
 ---@return r1.Attempt
 function Attempt:fork() end
 
----What it came to; it can be gone on with.
+---Returns the trajectory so far; more steps can follow.
 ---@return r1.Trajectory
 function Attempt:finish() end
 
----A value that a test looks at.
+---A value under test.
 ---@class r1.Expectation
 local Expectation = {}
 
----It equals another value, tables entry by entry.
+---Asserts that the value equals another one; tables are compared entry by entry.
 ---@param other any
 ---@return r1.Expectation
 function Expectation:equals(other) end
 
----It does not.
+---Asserts that the value differs from another one.
 ---@param other any
 ---@return r1.Expectation
 function Expectation:differs(other) end
 
----It is a number near another.
+---Asserts that the value is a number within a tolerance of another one.
 ---@param other number
 ---@param tolerance? number 1e-9
 ---@return r1.Expectation
 function Expectation:near(other, tolerance) end
 
----It is a text with this in it, or a list with an equal item.
+---Asserts that a text contains a part, or a list an equal item.
 ---@param part any
 ---@return r1.Expectation
 function Expectation:contains(part) end
 
----It is a text that a pattern fits.
----@param pattern string Of Lua
+---Asserts that a text matches a Lua pattern.
+---@param pattern string Lua pattern
 ---@return r1.Expectation
 function Expectation:matches(pattern) end
 
----It is a function that raises an error, with this in its message.
+---Asserts that a function raises an error whose message contains a text.
 ---@param text? string
 ---@return r1.Expectation
 function Expectation:raises(text) end
@@ -867,67 +867,67 @@ function Expectation:raises(text) end
 ---@field result? number|string Size of one tool result; a longer result is truncated with a notice (default 256, KiB, ≥ 0).
 ---@field log? number Most lines logged by one call; further lines are dropped (default 100, lines, ≥ 0).
 
----What the host gives to scripts.
+---Functions of the host.
 r1 = {}
 
 ---The version of r1.
 ---@type string
 r1.version = nil
 
----What a script returns: what to train, on what, how.
+---Defines a recipe: environment, reward, data and training settings. A recipe script returns it.
 ---@param recipe { name?: string, seed?: number, env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, policy?: r1.PolicySettings, cold_start?: r1.Recipe|table<string, any>, data?: { train?: r1.Dataset|string|table|r1.Task[], eval?: r1.Dataset|string|table|r1.Task[], max_prompt_tokens?: number, overlong_prompts?: string, check_rows?: number }, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
----An environment. Its functions hold no state: the host keeps it, copies it, takes it back.
+---Defines an environment. Its functions must not keep state in variables: the host stores, copies and restores the state.
 ---@param env { tools?: r1.Tool[], format?: string|r1.Format, max_steps?: number, max_tokens?: number, on_overflow?: string, max_calls?: number, excess_calls?: string, tool_choice?: string, max_result_tokens?: number, call_rewards?: { ok?: number, failed?: number, refused?: number, malformed?: number }, system?: string, reply_prefix?: string, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any> }
 ---@return r1.Env
 function r1.env(env) end
 
----A tool-call format of the recipe's own, for env.format. Its functions must depend on their arguments alone: each thread calls its own copy.
+---Defines a tool-call format, for env.format. Its functions must depend on their arguments only: each thread calls its own copy.
 ---@param format { name?: string, parse: fun(text: string, tools: (table<string, any>)[]): (r1.FormatCall[])?, string?, write?: fun(calls: r1.FormatCall[]): string, result?: fun(results: r1.FormatResult[]): string, schema?: fun(tools: (table<string, any>)[]): string, starts?: string[], stop?: string[], same_turn?: boolean, thinking?: boolean }
 ---@return r1.Format
 function r1.format(format) end
 
----A tool written in Lua. Arguments are checked before it is called; what it gives as failure becomes an observation.
+---Defines a tool in Lua. Arguments are validated before the call. An error message that it returns is shown to the policy.
 ---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any, any }
 ---@return r1.Tool
 function r1.tool(tool) end
 
 r1.tools = {}
 
----A Python interpreter in a sandbox: no network, no files, no other processes.
+---A Python interpreter in a sandbox without access to the network, other files or other processes.
 ---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, cache?: boolean|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
 ---@return r1.Tool
 function r1.tools.python(options) end
 
----An embedded interpreter that needs nothing installed.
+---An embedded interpreter of the language Rhai; nothing needs to be installed.
 ---@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, cache?: boolean|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.rhai(options) end
 
----Carries out the calls of a reply, all at the same time; the trajectory waits. What the policy did wrong (no such tool, wrong arguments, text that is no call) comes back as a result with ok = false.
----@param calls r1.ToolCall[] Those of action.tool_calls
+---Runs the tool calls of a response concurrently; the trajectory waits. Errors of the policy (unknown tool, invalid arguments, unparsable call) are returned as results with ok = false.
+---@param calls r1.ToolCall[] Calls such as action.tool_calls
 ---@param options? { prelude?: string, state?: any }
----@return r1.ToolResult[] # One a call, in their order
+---@return r1.ToolResult[] # One result per call, in order
 function r1.call_tools(calls, options) end
 
----A message of the user.
+---Creates a user message.
 ---@param content string|r1.Part[]
 ---@return r1.Message
 function r1.user(content) end
 
----A system message.
+---Creates a system message.
 ---@param content string|r1.Part[]
 ---@return r1.Message
 function r1.system(content) end
 
----A reply of the policy as a message.
----@param action r1.Action|string|r1.Part[] The action itself keeps its exact text
+---Creates an assistant message from a response of the policy.
+---@param action r1.Action|string|r1.Part[] Pass the action itself to keep its exact text
 ---@return r1.Message
 function r1.assistant(action) end
 
----What a tool answered, as a message. It is never trained on.
+---Creates a message with a tool result. Its tokens are not trained on.
 ---@param result r1.ToolResult|string
 ---@return r1.Message
 function r1.observation(result) end
@@ -938,59 +938,59 @@ function r1.observation(result) end
 ---@return any[] # The list
 function r1.push(list, item) end
 
----Writes a line to the run's log, with the place that wrote it; print does the same in a recipe. The first lines of a step are shown on the terminal, all are in `log.jsonl` of the run directory with step, trajectory and function.
+---Writes a line with its source position to the run's log; in recipes `print` does the same. The first lines of a step are shown in the terminal. All lines are in `log.jsonl` of the run directory, with step, trajectory and function.
 ---@param ... any
 function r1.log(...) end
 
 r1.data = {}
 
----Rows of a file with one JSON object a line, or one list of them. A plain path does the same by its ending.
----@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string } A file, or its path and columns = { mine = "theirs" }; name, weight and env among other datasets
+---Rows of a file with one JSON object per line, or with one list of objects. A plain path selects the format by its extension.
+---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string } Path, or a table; columns = { script_name = "file_name" }; name, weight and env for several datasets
 ---@return r1.Dataset
 function r1.data.jsonl(path) end
 
----Rows of a CSV or TSV file; the first line names the columns, cells are text.
+---Rows of a CSV or TSV file. The first line has the column names; cells are text.
 ---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string }
 ---@return r1.Dataset
 function r1.data.csv(path) end
 
----Rows of a Parquet file. Those of verl work as they are.
+---Rows of a Parquet file. Files made for verl work unchanged.
 ---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string }
 ---@return r1.Dataset
 function r1.data.parquet(path) end
 
----Rows of a dataset of the Hugging Face hub, fetched into the cache that Python uses. The options may also follow as r1.data.hf "ORG/NAME" { … }.
+---Rows of a dataset on the Hugging Face Hub, downloaded to the cache that Python libraries use. Options can also follow the name: r1.data.hf "ORG/NAME" { … }.
 ---@param name string ORG/NAME or ORG/NAME@REVISION
 ---@param options? { split?: string, subset?: string, file?: string, columns?: table<string, string>, name?: string, weight?: number, env?: string }
 ---@return r1.Dataset
 function r1.data.hf(name, options) end
 
----Rows made by a function.
+---Rows generated by a function.
 ---@param rows { count: number, seed?: number, name?: string, weight?: number, env?: string, row: fun(index: integer): r1.Task }
 ---@return r1.Dataset
 function r1.data.generate(rows) end
 
----A file of data that is read once per process, at the top of the script, and shared by all workers: a corpus, a dictionary. corpus[i] is row i, frozen; #corpus their number; `for i, row in corpus do` goes through them; corpus.path and corpus.hash (SHA-256) tell the file. Runs record the hash.
----@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } The path, relative to the script's directory; format by its name unless said: jsonl, json, csv, tsv, parquet, arrow, text (a row { text = … } for each line); columns = { mine = "theirs" }; max_size in MiB or as "1GiB" (256MiB)
+---Reads a data file, such as a corpus or dictionary, once per process at the top of the script, and shares it between workers. corpus[i] is row i (read-only), #corpus the number of rows, and `for i, row in corpus do` iterates over them. corpus.path and corpus.hash (SHA-256) identify the file. Runs record the hash.
+---@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } Path relative to the script's directory. format: jsonl, json, csv, tsv, parquet, arrow, text (one row { text = … } per line); default: by extension. columns = { script_name = "file_name" }. max_size in MiB or as "1GiB"; default: 256MiB
 ---@return r1.Resource
 function r1.resource(file) end
 
----A view of a conversation: its methods change what is shown, never the messages themselves, and give it back. A context function returns it. Without further ado it keeps the messages before the first reply, and the last.
+---Creates a context policy for a conversation. Its methods select and shorten the messages shown to the policy, do not change the messages themselves, and return the context. A context function returns it. By default the messages before the first response and the last message are kept.
 ---@param messages r1.Message[]
 ---@return r1.Context
 function r1.context(messages) end
 
----Has the policy, or a model by name, write a text: a summary, a judgement. Only this trajectory waits; the text is recorded for replays.
----@param prompt r1.Message[]|string Text is one message of the user
+---Generates a text with the policy or a named model, such as a summary or a judgement. Only the calling trajectory waits; the text is recorded for replays.
+---@param prompt r1.Message[]|string Messages; text is a single user message
 ---@param options? { model?: string|{ url: string, name: string, key?: r1.Secret, headers?: table<string, any>, timeout?: number|string, retries?: number }, max_new_tokens?: number, temperature?: number, top_k?: number, top_p?: number, min_p?: number, stop?: string|string[], train?: boolean }
----@return string? # Nil if the prompt leaves no room
----@return { finish_reason: string, tokens: number }|string # Facts, or why there is none
+---@return string? # nil if the prompt leaves no room for a response
+---@return { finish_reason: string, tokens: number }|string # Details, or an error message
 function r1.generate(prompt, options) end
 
----How likely a text is as the reply to a prompt: the log-probability of each of its tokens. Only this trajectory waits; the numbers are recorded for replays.
+---Computes the log-probability of each token of a text as the response to a prompt. Only the calling trajectory waits; the numbers are recorded for replays.
 ---@param options { model?: string, prompt: r1.Message[]|string, text: string, temperature?: number }
----@return ({ logprobs: number[], sum: number, mean: number, tokens: number })? # Nil if the text leaves no room
----@return string? # Why there is none
+---@return ({ logprobs: number[], sum: number, mean: number, tokens: number })? # nil if the text does not fit into the context
+---@return string? # Error message
 function r1.logprobs(options) end
 
 ---Group-relative policy optimisation.
@@ -1003,8 +1003,8 @@ function r1.grpo(settings) end
 ---@return r1.Trainer
 function r1.ppo(settings) end
 
----Any algorithm by its name.
----@param settings { algorithm: string, [string]: any } The algorithm by name, and its settings
+---Training with an algorithm by name.
+---@param settings { algorithm: string, [string]: any } Name of the algorithm, and its settings
 ---@return r1.Trainer
 function r1.trainer(settings) end
 
@@ -1015,54 +1015,54 @@ function r1.sft(settings) end
 
 r1.rl = {}
 
----The estimators of training over plain tables, in f64.
----@param name string An estimator: grpo, rloo, gae, gigpo …
+---Computes advantages with an estimator of training, over plain tables, in f64.
+---@param name string Estimator: grpo, rloo, gae, gigpo …
 ---@param rows (table<string, any>)[] Steps: group, trajectory, step, mask, rewards, values, logp, shared …
----@param options? table<string, any> Of the estimator
+---@param options? table<string, any> Options of the estimator
 ---@return { advantages: (number[])[], counted: boolean[], returns?: (number[])[], targets?: (boolean[])[] }
 function r1.rl.advantages(name, rows, options) end
 
----A loss of training and its gradient with respect to `logp`.
----@param loss string|(fun(b: r1.LossBatch, options: table<string, any>): any) A name: ppo, gspo, cispo …; or a function
+---Computes a loss of training and its gradient with respect to `logp`.
+---@param loss string|(fun(b: r1.LossBatch, options: table<string, any>): any) Name (ppo, gspo, cispo …) or function
 ---@param rows (table<string, any>)[] Steps with logp, logp_old and advantages
----@param options? table<string, any> Of the loss
+---@param options? table<string, any> Options of the loss
 ---@return { loss: number, gradient: (number[])[], metrics: table<string, number> }
 function r1.rl.loss(loss, rows, options) end
 
----The critic's loss, half the squared error clipped as in PPO, as a mean over all entries, and its gradient with respect to `values`.
----@param values number[] Of the critic now
----@param values_old number[] Before the update
----@param returns number[] Its targets
----@param options? { clip?: number } How far a value may move from the old one; off without it
+---Computes the value loss (half the squared error, clipped as in PPO, averaged over all entries) and its gradient with respect to `values`.
+---@param values number[] Current values of the critic
+---@param values_old number[] Values before the update
+---@param returns number[] Targets
+---@param options? { clip?: number } `clip`: maximum change from the old value; default: off
 ---@return { loss: number, gradient: number[], clip_frac: number }
 function r1.rl.value_loss(values, values_old, returns, options) end
 
----The entropy of each distribution, in nats.
----@param logits (number[])[] A list for each position
----@param temperature? number 1 unless given
+---Computes the entropy of each distribution, in nats.
+---@param logits (number[])[] One list per position
+---@param temperature? number Default: 1
 ---@return number[]
 function r1.rl.entropy(logits, temperature) end
 
----The content of the last \boxed{…}, braces balanced.
+---Returns the content of the last \boxed{…}, with balanced braces.
 ---@param text string
 ---@return string?
 function r1.last_boxed(text) end
 
----The content of the last <answer>…</answer>.
+---Returns the content of the last <answer>…</answer>.
 ---@param text string
 ---@return string?
 function r1.answer(text) end
 
----Whether an answer says what the reference says: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Whole numbers, fractions and decimals are compared exactly: 0.333333 is not 1/3. One of two units may be left out; two different ones differ. No answer equals nothing. docs/answers.md has the rules.
----@param answer string|number|nil What is graded: a bare answer, LaTeX or plain text, or a reply that states one
----@param reference string|number|nil The right answer
+---Tests whether an answer is equivalent to the reference: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Integers, fractions and decimals are compared exactly: 0.333333 is not 1/3. A unit may be missing on one side; different units are not equal. nil is not equal to anything. docs/answers.md has the rules.
+---@param answer string|number|nil Answer to grade: LaTeX or plain text, or a response that contains an answer
+---@param reference string|number|nil Correct answer
 ---@return boolean
 function r1.math_equal(answer, reference) end
 
----Shortens a text and says by how much.
+---Shortens a text and inserts the number of omitted characters.
 ---@param text string
----@param head number Characters of the beginning
----@param tail? number Characters of the end
+---@param head number Characters kept at the beginning
+---@param tail? number Characters kept at the end
 ---@return string
 function r1.clip(text, head, tail) end
 
@@ -1085,37 +1085,37 @@ r1.json.null = nil
 
 r1.re = {}
 
----The first match of a regular expression, as string.find gives it. Patterns are those of Rust's regex crate: no backreferences and no look-around, and time linear in the text. Places count bytes.
+---Finds the first match of a regular expression, like string.find. Patterns have the syntax of Rust's regex crate: no backreferences, no look-around, time linear in the text. Positions count bytes.
 ---@param text string
 ---@param pattern string
----@param from? number Where to begin (1)
----@return number? # First place of the match
----@return number? # Last place
----@return string ... # Its groups
+---@param from? number Start position; default: 1
+---@return number? # Start of the match
+---@return number? # End of the match
+---@return string ... # Groups
 function r1.re.find(text, pattern, from) end
 
----The groups of the first match.
+---Returns the groups of the first match.
 ---@param text string
 ---@param pattern string
 ---@param from? number
----@return string? # The first group, or all of the match where there are none
+---@return string? # First group, or the whole match if there are no groups
 ---@return string ...
 function r1.re.match(text, pattern, from) end
 
----The first match as a table: groups by number and by name, `text`, `first` and `last`.
+---Returns the first match as a table: groups by number and name, `text`, `first` and `last`.
 ---@param text string
 ---@param pattern string
 ---@return r1.Match?
 function r1.re.captures(text, pattern) end
 
----All matches as tables.
+---Returns all matches as tables.
 ---@param text string
 ---@param pattern string
 ---@param most? number
 ---@return r1.Match[]
 function r1.re.find_all(text, pattern, most) end
 
----The groups of one match after the other, for loops.
+---Iterates over the groups of all matches.
 ---@param text string
 ---@param pattern string
 ---@return fun()
@@ -1124,186 +1124,186 @@ function r1.re.gmatch(text, pattern) end
 ---Replaces matches.
 ---@param text string
 ---@param pattern string
----@param with string|(fun(match: r1.Match): string?) Text with $1, ${name} and $$, or a function of the match; nil leaves it
----@param most? number How many at most
+---@param with string|(fun(match: r1.Match): string?) Text with $1, ${name} and $$, or a function of the match; nil keeps the match
+---@param most? number Maximum number of replacements
 ---@return string
----@return number # How many were replaced
+---@return number # Number of replacements
 function r1.re.replace(text, pattern, with, most) end
 
----The parts between matches.
+---Splits a text at matches.
 ---@param text string
 ---@param pattern string
----@param most? number Parts at most
+---@param most? number Maximum number of parts
 ---@return string[]
 function r1.re.split(text, pattern, most) end
 
----A pattern that matches the text and nothing else.
+---Returns a pattern that matches exactly the text.
 ---@param text string
 ---@return string
 function r1.re.escape(text) end
 
 r1.text = {}
 
----Texts by likeness to a query (BM25 over words), without an index: for notes and texts that change. r1.text.index answers many queries.
+---Ranks texts by similarity to a query (BM25 over words), without an index: for few or changing texts. For many queries use r1.text.index.
 ---@param query string
 ---@param texts string[]
----@return ({ index: integer, score: number })[] # Best first; texts that share no word with the query are left out
+---@return ({ index: integer, score: number })[] # Best first; texts without a word of the query are omitted
 function r1.text.rank(query, texts) end
 
----An index of texts for many searches (BM25 over words). That of a resource is made once per process; make it at the top of the script.
----@param texts string[]|r1.Resource A list of texts, or a resource
+---Creates an index of texts for many searches (BM25 over words). The index of a resource is built once per process; create it at the top of the script.
+---@param texts string[]|r1.Resource List of texts, or a resource
 ---@param options? { column?: string, k1?: number, b?: number }
 ---@return r1.TextIndex
 function r1.text.index(texts, options) end
 
----Reads a reply as a policy's is read.
+---Parses a response like the response of a policy.
 ---@param format string|r1.Format
 ---@param text string
 ---@param options? { tools?: (table<string, any>)[], thinking?: boolean, code_tool?: string }
 ---@return { content: string, reasoning?: string, calls: r1.ToolCall[], errors: string[] }
 function r1.text.parse_tool_calls(format, text, options) end
 
----The tokenizer of a model. A recipe names a model directory, or one beside its script.
----@param model string A directory; in programs also a hub id or r1-nano, of which no weights are fetched
+---Opens the tokenizer of a model. Recipes can use model directories, and files in the script's directory.
+---@param model string Model directory; in programs also a Hub id or r1-nano. No weights are downloaded
 ---@return r1.Tokenizer
 function r1.text.tokenizer(model) end
 
----A chat template. A recipe names a model directory, a file beside its script or, in functions of the env, a file that it declares with "fs:DIR".
----@param from string A model (a directory; in programs also a hub id or r1-nano), a template's file, or the source itself
+---Opens a chat template. Recipes can use model directories, files in the script's directory and, in functions of the environment, files declared with "fs:DIR".
+---@param from string Model (a directory; in programs also a Hub id or r1-nano), template file, or template source
 ---@param options? { bos_token?: string, eos_token?: string, format?: string|r1.Format }
 ---@return r1.Template
 function r1.text.template(from, options) end
 
 r1.http = {}
 
----Asks a host over HTTP. A recipe declares it: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named. Only this trajectory waits; the answer is recorded for replays, secrets in headers are not.
+---Sends a GET request. Recipes must declare the host: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named. Only the calling trajectory waits. The response is recorded for replays; secrets are not recorded.
 ---@param url string
 ---@param options? { headers?: table<string, string|r1.Secret>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
----@return r1.HttpAnswer? # Whatever its status
----@return string? # Why there is none
+---@return r1.HttpAnswer? # The response, with any status code
+---@return string? # Error message
 function r1.http.get(url, options) end
 
----Sends something to a host.
+---Sends a POST request.
 ---@param url string
 ---@param body? string|table A table is sent as JSON
 ---@param options? { headers?: table<string, string|r1.Secret>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
----@return r1.HttpAnswer? # Whatever its status
----@return string? # Why there is none
+---@return r1.HttpAnswer? # The response, with any status code
+---@return string? # Error message
 function r1.http.post(url, body, options) end
 
----Any request.
+---Sends a request with any method.
 ---@param request { url: string, method?: string, headers?: table<string, string|r1.Secret>, query?: table<string, any>, body?: string, json?: any, timeout?: number|string, max_bytes?: number }
----@return r1.HttpAnswer? # Whatever its status
----@return string? # Why there is none
+---@return r1.HttpAnswer? # The response, with any status code
+---@return string? # Error message
 function r1.http.request(request) end
 
 r1.process = {}
 
----Runs a program of this machine in a sandbox: it reads the system's directories and those that the recipe declares with "fs:DIR", writes to a directory of its own that goes with it, and sees no network and no other process. A recipe declares it: needs = { "process:NAME" }.
----@param argv (string|number)[] The program and its arguments; it is looked for in /usr/local/bin, /usr/bin and /bin
+---Runs a program in a sandbox. It can read system directories and directories declared with "fs:DIR", and write to a temporary working directory. It has no access to the network or to other processes. Recipes must declare it: needs = { "process:NAME" }.
+---@param argv (string|number)[] Program and arguments; searched in /usr/local/bin, /usr/bin and /bin
 ---@param options? { input?: string, timeout?: number|string, memory?: number|string, disk?: number|string, output?: number, env?: table<string, string|r1.Secret> }
 ---@return r1.ProcessResult?
----@return string? # Why it was not started
+---@return string? # Error message if the program did not start
 function r1.process.run(argv, options) end
 
 r1.fs = {}
 
----The content of a file. A recipe declares its directory: needs = { "fs:DIR" }.
----@param path string From the script's directory; in programs, from the current one
+---Reads a file. Recipes must declare the directory: needs = { "fs:DIR" }.
+---@param path string Path relative to the script's directory; in programs, to the current one
 ---@return string?
----@return string? # Why not
+---@return string? # Error message
 function r1.fs.read(path) end
 
----The names in a directory, sorted; those of directories end with a slash.
+---Lists the names in a directory, sorted. Names of directories end with a slash.
 ---@param path string
 ---@return (string[])?
----@return string? # Why not
+---@return string? # Error message
 function r1.fs.list(path) end
 
----What is known of a file.
+---Returns the kind and size of a file.
 ---@param path string
----@return ({ kind: string, size: number })? # `kind` is file or directory
----@return string? # Why not
+---@return ({ kind: string, size: number })? # `kind` is "file" or "directory"
+---@return string? # Error message
 function r1.fs.stat(path) end
 
----Writes a file; directories above it are made. A recipe declares it: needs = { "fs:write:DIR" }.
+---Writes a file and creates missing parent directories. Recipes must declare the directory: needs = { "fs:write:DIR" }.
 ---@param path string
 ---@param text string
 ---@param options? { append?: boolean }
 ---@return boolean? # True
----@return string? # Why not
+---@return string? # Error message
 function r1.fs.write(path, text, options) end
 
----The value of an environment variable, such as an API key, for headers and queries of r1.http and for `env` of r1.process.run. The script never sees it: the host fills it in when the request is sent, and records, trajectories and errors show "(secret)". A recipe declares it: needs = { "env:NAME" }. Replays do not need it.
----@param name string Of the environment variable
----@return r1.Secret # Joined with text by `..`
+---A handle to the value of an environment variable, such as an API key, for headers and queries of r1.http and for `env` of r1.process.run. Scripts cannot read the value: the host inserts it when the request is sent, and records, trajectories and errors show "(secret)". Recipes must declare it: needs = { "env:NAME" }. Replays do not need the value.
+---@param name string Name of the environment variable
+---@return r1.Secret # Can be concatenated with text by `..`
 function r1.secret(name) end
 
----The time. It is recorded: a replay sees the time it was.
+---Returns the current time. It is recorded, so a replay returns the recorded time.
 ---@return number # Seconds since 1970
 function r1.clock() end
 
----Waits; other trajectories go on. A replay does not wait.
----@param length number|string Seconds, or "500ms"
+---Waits without blocking other trajectories. Replays do not wait.
+---@param length number|string Seconds, or text such as "500ms"
 function r1.sleep(length) end
 
----Calls functions side by side, so that what they wait for overlaps. An error is raised when all have come to their end: the first of the list.
+---Calls functions concurrently, so that their waiting times overlap. If functions fail, the error of the first one in the list is raised after all have ended.
 ---@param functions (fun(): any)[]
----@return any ... # What each of them gives, in their order
+---@return any ... # The result of each function, in order
 function r1.join(functions) end
 
----Opens a model. A directory without a tokenizer is used by ids.
----@param model string A directory, a hub id or r1-nano
+---Opens a model. A model directory without a tokenizer takes token ids only.
+---@param model string Directory, Hub id, or r1-nano
 ---@param options? { base?: string, device?: string, dtype?: string, max_context?: number, format?: string }
 ---@return r1.Model
 function r1.model(model, options) end
 
 r1.store = {}
 
----The steps of a run that have trajectories; with `split = "eval"` those after which it was evaluated.
----@param run string A run directory, or the name of one below runs
+---Steps of a run with stored trajectories; with `split = "eval"`, steps with a stored evaluation.
+---@param run string Run directory, or the name of a run in `runs`
 ---@param options? { split?: "train"|"eval" }
 ---@return number[]
 function r1.store.steps(run, options) end
 
----The trajectories of a step of a run.
----@param run string A run, or a file of trajectories
----@param step? number Of the run; a file is one step
+---Reads the trajectories of a step.
+---@param run string Run, or Parquet file of trajectories
+---@param step? number Step of the run; not needed for a file
 ---@param options? { ids?: boolean, record?: boolean, split?: "train"|"eval" }
 ---@return r1.Trajectory[]
 function r1.store.trajectories(run, step, options) end
 
----Writes trajectories in the layout of a run. Those of a run keep their seed and record, so that they can be replayed.
----@param path string A Parquet file, such as runs/NAME/trajectories/step-000007.parquet
----@param trajectories r1.Trajectory[] Tables as r1.store.trajectories gives them, edited or your own
+---Writes trajectories in the format of runs. Trajectories of a run keep their seed and record, so that they can be replayed.
+---@param path string Parquet file, such as runs/NAME/trajectories/step-000007.parquet
+---@param trajectories r1.Trajectory[] Tables in the format of r1.store.trajectories
 ---@param options? { from?: string, overwrite?: boolean }
 function r1.store.write(path, trajectories, options) end
 
----Opens another script: its rows, and trajectories that are played by hand.
----@param path string From where the program lies, or the current directory
+---Opens another script, to read its rows and to run trajectories step by step.
+---@param path string Path, relative to the program's directory or the current one
 ---@param options? { settings?: table<string, any>, model?: r1.Model }
 ---@return r1.Script
 function r1.script(path, options) end
 
----Trajectories of a script, by a function or a model.
+---Runs trajectories of a script with a model or a function as the policy.
 ---@param options { script: string|r1.Script, policy: r1.Model|(fun(observation: any, step: number, attempt: r1.Attempt): any), rows?: number[], tasks?: r1.Task[], split?: string, samples?: number, seed?: number, sampling?: table<string, any>, branch?: { step?: number, count?: number }, settings?: table<string, any> }
 ---@return r1.Trajectory[]
 function r1.rollout(options) end
 
----Opens a run whose loop the program writes: model, data and run directory are those of r1 run. Script workers load a program with a recipe in it again, up to this call.
----@param recipe string|r1.Recipe|table<string, any> A path, or a recipe in the program itself
+---Opens a run with a training loop written in Lua. Model, data and run directory are those of r1 run. If the program contains the recipe, script workers load the program again up to this call.
+---@param recipe string|r1.Recipe|table<string, any> Path of a recipe, or a recipe in the program
 ---@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string }
----@return r1.Training # With the fields step, steps, rows, run_dir, settings and critic (whether there is one)
+---@return r1.Training # Fields: step, steps, rows, run_dir, settings, critic (boolean)
 function r1.training(recipe, options) end
 
----A test of a file that r1 test runs.
----@param name string What holds
+---Defines a test, which r1 test runs.
+---@param name string Name of the test
 ---@param body fun()
 function test(name, body) end
 
----What is looked at in a test.
+---Starts an assertion about a value.
 ---@param value any
----@param ... any Not looked at
+---@param ... any Ignored
 ---@return r1.Expectation
 function expect(value, ...) end
 
