@@ -646,7 +646,7 @@ fn output_before_a_python_time_out_is_shown() {
 #[test]
 fn an_interpreter_that_is_not_python_is_refused() {
     for (interpreter, words) in
-        [("/nonexistent/python3", "can't run"), ("/bin/true", "makes no sense"), ("/bin/false", "failed")]
+        [("/nonexistent/python3", "can't run"), ("/bin/true", "invalid description"), ("/bin/false", "failed")]
     {
         let options = PythonOptions { interpreter: interpreter.into(), ..PythonOptions::default() };
         let error = Python::new(options).unwrap_err();
