@@ -336,6 +336,9 @@ pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone)
         if all.is_empty() {
             all = known.into_iter().collect();
         }
+        if all.is_empty() {
+            return "there are none".to_owned();
+        }
         all.sort_unstable();
         return format!("known: {}", quote(all, ", "));
     }

@@ -277,9 +277,9 @@ fn failures_of_a_flow_have_their_line() {
     starts("policy:generate({ r1.user('x') }, { tool = {} })", "env_error: policy:generate: unknown field `tool`");
     starts(
         "policy:generate({ r1.user('x') }, { tools = { 'look' } })",
-        "env_error: policy:generate: `tools` names `look`, which is no tool",
+        "env_error: policy:generate: `tools` names `look`, which is not a tool of the environment",
     );
-    starts("policy:reward(1)", "env_error: policy:reward: nothing has been generated yet");
+    starts("policy:reward(1)", "env_error: policy:reward: there is no response yet to reward");
     starts(
         "policy:generate('x')\npolicy:reward(1, 2)",
         "env_error: policy:reward: `step` is one of 1 to 1, got 2\n  --> x.lua:3",
@@ -295,7 +295,7 @@ fn failures_of_a_flow_have_their_line() {
     starts("policy:generate('x')\nerror('broken')", "env_error: broken\n  --> x.lua:3");
     starts(
         "r1.join { function() policy:generate('x') end }",
-        "env_error: policy:generate: replies of a flow follow each other",
+        "env_error: policy:generate: responses of a flow are sequential",
     );
     starts("policy:generate('x')\npolicy.state.f = function() end", "env_error: state.f is a function");
     starts("policy:generate('x')\nwhile true do end", "script_limit: flow used more than");
@@ -356,5 +356,5 @@ fn a_fork_of_a_nondeterministic_flow_fails() {
         fork.act(stage, reply).await.unwrap_err()
     });
     let Stop::Failed(failure) = failed else { panic!() };
-    assert!(failure.error.message.contains("the flow did not come to the same again"), "{failure}");
+    assert!(failure.error.message.contains("the flow is not deterministic: on a repeated run it passed another prompt"), "{failure}");
 }

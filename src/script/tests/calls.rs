@@ -399,5 +399,5 @@ fn limits_of_a_tool_are_checked() {
         assert!(message.contains("--> x.lua:2"), "{message}");
     }
     let session = refused("r1.tools.python { session = true, cache = true }");
-    assert!(session.starts_with("r1.tools.python: `cache` needs programs that stand alone"), "{session}");
+    assert!(session.starts_with("r1.tools.python: `cache` needs independent programs"), "{session}");
 }

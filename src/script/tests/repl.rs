@@ -171,7 +171,7 @@ fn breakpoints_at_missing_places_are_refused() {
     let refused = |place: &str| console.set_breakpoint(place, false).unwrap_err().to_string();
     assert!(refused("twcie").contains("did you mean `twice`"), "{}", refused("twcie"));
     assert!(refused("y.lua:3").contains("has no file `y.lua`"));
-    assert!(refused("999").contains("no code stands at"));
+    assert!(refused("999").contains("there is no code at"));
     assert_eq!(console.set_breakpoint("step", false).unwrap()[0].line, 9);
     assert_eq!(console.breakpoints().len(), 1);
     assert_eq!(console.clear_breakpoints(Some("step")).unwrap(), 1);

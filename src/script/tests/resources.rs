@@ -238,7 +238,7 @@ fn datasets_are_read_from_allowed_places_only() {
     let at = |name: &str| other.path().join(name).display().to_string();
     assert_eq!(rows(&at("rows.csv"), &[]), Ok(Some(1)));
     let (kind, text) = rows(&at("key"), &[]).unwrap_err();
-    assert!(kind == Kind::Data && text.contains("only if its name says that it is data"), "{text}");
+    assert!(kind == Kind::Data && text.contains("needs the extension of a data format"), "{text}");
     let (_, text) = rows("/proc/self/environ", &[]).unwrap_err();
     assert!(text.contains("data can't be read from /proc"), "{text}");
     // Whoever starts the recipe may name any file.

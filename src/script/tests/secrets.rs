@@ -70,7 +70,7 @@ fn secrets_must_be_declared_and_are_not_data() {
     let kept = refused(&format!("{{ 'env:{VARIABLE}' }}"), &format!("return r1.secret('{VARIABLE}')"));
     assert!(kept.contains("state.it is a userdata"), "{kept}");
     let name = refused("{}", "return r1.secret('a b')");
-    assert!(name.contains("no name of an environment variable"), "{name}");
+    assert!(name.contains("not a valid name of an environment variable"), "{name}");
     let header = refused("{ 'http' }", "return r1.http.get('http://a.co', { headers = { a = {} } })");
     assert!(header.contains("`headers.a` must be text or r1.secret(…)"), "{header}");
 }
@@ -95,16 +95,16 @@ fn tokenizers_and_templates_are_made_of_model_directories_and_declared_files_onl
         let late = asking("{}", &format!("return {body}"));
         std::os::unix::fs::symlink("/etc/passwd", late.dir.path().join("link")).unwrap();
         let error = asked(&late, &Record::live()).unwrap_err();
-        assert!(error.contains("no model directory") || error.contains("no directory"), "{body}: {error}");
+        assert!(error.contains("is not a model directory") || error.contains("no directory"), "{body}: {error}");
         let early = Bench::new(&format!("local it = {body}\nreturn r1.recipe {{ reward = function() return 0 end }}"));
         let error = early.refusal();
-        assert!(error.contains("no model directory") || error.contains("no directory"), "{body}: {error}");
+        assert!(error.contains("is not a model directory") || error.contains("no directory"), "{body}: {error}");
     }
     let linked = asking("{}", "return r1.text.template(task.link):render({})");
     let link = linked.dir.path().join("link");
     std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
     let state = run(linked.worker().reset(&json!({ "link": link }), 0));
-    assert!(state.is_err_and(|failure| failure.to_string().contains("no model directory")));
+    assert!(state.is_err_and(|failure| failure.to_string().contains("is not a model directory")));
 
     let allowed = |needs: &str, path: &str| {
         asked(&asking(needs, &format!("return r1.text.template('{path}'):render({{}})")), &Record::live())
