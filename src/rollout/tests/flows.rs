@@ -356,5 +356,8 @@ fn a_fork_of_a_nondeterministic_flow_fails() {
         fork.act(stage, reply).await.unwrap_err()
     });
     let Stop::Failed(failure) = failed else { panic!() };
-    assert!(failure.error.message.contains("the flow is not deterministic: on a repeated run it passed another prompt"), "{failure}");
+    assert!(
+        failure.error.message.contains("the flow is not deterministic: on a repeated run it passed another prompt"),
+        "{failure}"
+    );
 }

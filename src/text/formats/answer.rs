@@ -4,7 +4,7 @@
 
 use serde_json::json;
 
-use super::call;
+use super::shared::call;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};

@@ -2,7 +2,7 @@
 //! [`CodeFormat`] is the format, [`CodeSyntax`] its tags (`retool`, `tir`).
 
 use super::inside::{self, Style};
-use super::{code_call, code_of, on_a_line};
+use super::shared::{code_call, code_of, on_a_line};
 use crate::error::Result;
 use crate::mdp::{Message, ToolCall};
 use crate::text::stream::{Scan, Step, THINK, Think};

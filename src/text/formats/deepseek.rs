@@ -3,7 +3,7 @@
 //! JSON. Both are parsed, whichever is used for writing.
 
 use super::json::{self, Front};
-use super::{call, on_a_line};
+use super::shared::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;

@@ -4,7 +4,7 @@
 //! `<|start|>assistant`, so a reply begins inside a header.
 
 use super::json::{self, Front};
-use super::{call, code_call};
+use super::shared::{call, code_call};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;

@@ -3,7 +3,7 @@
 //! on it.
 
 use super::json::{self, Front};
-use super::on_a_line;
+use super::shared::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;

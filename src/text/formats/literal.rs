@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Number, Value};
 
-use super::call;
+use super::shared::call;
 use crate::mdp::ToolCall;
 
 /// Maximum nesting of brackets.

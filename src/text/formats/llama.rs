@@ -4,7 +4,7 @@
 
 use super::json::{self, Front};
 use super::literal::{self, Fault};
-use super::{code_call, on_a_line};
+use super::shared::{code_call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
@@ -171,7 +171,7 @@ fn write(text: String, calls: &[ToolCall]) -> String {
 mod tests {
     use serde_json::json;
 
-    use crate::text::formats::call;
+    use crate::text::formats::shared::call;
     use crate::text::testing::read;
     use crate::text::tool_format::Reply;
 

@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::json::{self, Front};
-use super::{call, on_a_line};
+use super::shared::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;

@@ -6,7 +6,7 @@
 use serde_json::Value;
 
 use super::inside::Style;
-use super::on_a_line;
+use super::shared::on_a_line;
 use crate::error::{Error, Result};
 use crate::mdp::{Message, ToolCall};
 use crate::text::format::Format;
@@ -225,7 +225,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use serde_json::json;
 
-    use super::super::call;
+    use super::super::shared::call;
     use super::*;
     use crate::error::Kind;
     use crate::text::testing::renderer_of;

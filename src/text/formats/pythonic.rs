@@ -5,7 +5,7 @@
 use serde_json::Value;
 
 use super::literal::{self, Fault};
-use super::on_a_line;
+use super::shared::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
@@ -159,7 +159,7 @@ fn write(text: String, calls: &[ToolCall]) -> String {
 mod tests {
     use serde_json::json;
 
-    use crate::text::formats::call;
+    use crate::text::formats::shared::call;
     use crate::text::testing::read;
     use crate::text::tool_format::Reply;
 

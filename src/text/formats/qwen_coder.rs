@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{call, on_a_line};
+use super::shared::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
