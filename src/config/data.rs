@@ -186,10 +186,8 @@ impl Field for Source {
     }
 
     fn settings(own: Setting) -> Vec<Setting> {
-        let fields = match own.path {
-            "data.train" => fields_of_source!("data.train"),
-            _ => fields_of_source!("data.eval"),
-        };
+        let fields =
+            if own.path == "data.train" { fields_of_source!("data.train") } else { fields_of_source!("data.eval") };
         std::iter::once(own).chain(fields.map(Setting::restart)).collect()
     }
 }

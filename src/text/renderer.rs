@@ -53,7 +53,6 @@ pub struct Renderer {
     reasoning_field: Option<&'static str>,
     stop_ids: Arc<Vec<u32>>,
     stop_strings: Vec<String>,
-    /// Text at the start of every reply.
     pub(super) reply_prefix: String,
     /// The same tokenizer and template in other styles, created on first use.
     pub(super) styled: Mutex<Vec<(Style, Arc<Self>)>>,
@@ -68,8 +67,7 @@ const REASONING_FIELDS: [&str; 2] = ["reasoning_content", "thinking"];
 const HERE: &str = "\u{F8FF}here\u{F8FF}";
 
 impl Renderer {
-    /// Loads the tokenizer and chat template of a model directory, with a built-in format; `auto`
-    /// is the one that fits the template.
+    /// Loads tokenizer and chat template of a model directory; `auto` is the format that fits it.
     ///
     /// # Errors
     /// `Kind::Script` if there is no such format; `Kind::Model` for files that can't be read.

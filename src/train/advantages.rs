@@ -208,7 +208,9 @@ mod tests {
     /// A column of the rows after [`AdvantageBatch::write_into`]. The rows have a critic's values.
     fn column<T>(batch: &AdvantageBatch, rows: &[Row], column: fn(Row) -> Vec<T>) -> Vec<Vec<T>> {
         let mut rows = rows.to_vec();
-        rows.iter_mut().for_each(|row| row.values = vec![0.0; row.len()]);
+        for row in &mut rows {
+            row.values = vec![0.0; row.len()];
+        }
         batch.write_into(&mut rows);
         rows.into_iter().map(column).collect()
     }
@@ -260,7 +262,9 @@ mod tests {
         let trajectories = tree();
         let mut rows = rows(&trajectories);
         let mut steps = Steps::of(&trajectories, |_| false);
-        rows.iter_mut().for_each(|row| row.values = (0..row.len()).map(|i| i as f32).collect());
+        for row in &mut rows {
+            row.values = (0..row.len()).map(|i| i as f32).collect();
+        }
         steps.read_columns(&rows);
         assert_eq!(steps.rows.iter().map(|row| row.shared).collect::<Vec<_>>(), [None, None, Some(0), None, None]);
         assert_eq!(steps.rows[2].values, [1.0, 2.0]);

@@ -122,7 +122,7 @@ impl Training {
         if failed > 0 && failed as f64 / trajectories.len() as f64 > self.session.settings.rollout.max_failure_rate {
             self.run.write_trajectories(step, self.state.policy_version, trajectories, &[])?;
             if reporter.mode() == Mode::Json {
-                self.session.failures.tell(reporter, &format!("step {step}"), trajectories, &again);
+                self.session.failures.tell(reporter, &format!("step {step}"), trajectories, again);
             }
             return Err(broken(trajectories, failed, again));
         }

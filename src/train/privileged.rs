@@ -160,6 +160,14 @@ fn runs<'a>(row: &Row, prefixes: &'a Prefixes) -> Vec<Run<'a>> {
     runs
 }
 
+/// A column moved behind `more` tokens, which have `fill`; empty columns stay empty.
+fn shifted<T: Clone>(column: &[T], fill: T, more: usize, end: usize) -> Vec<T> {
+    if column.is_empty() {
+        return Vec::new();
+    }
+    [vec![fill; more].as_slice(), &column[..end]].concat()
+}
+
 /// A row up to the end of `own` behind a prefix, where only the tokens of `own` count.
 fn behind(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest: usize) -> Result<Row> {
     let (more, end, first) = (prefix.len(), own.end, row.steps.first().copied().unwrap_or(0));
@@ -170,12 +178,6 @@ fn behind(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest: usize
         return Err(Error::new(Kind::Data, message)
             .in_trajectories(vec![row.trajectory as u64], None)
             .hint("lower policy.max_context, or show the critic less"));
-    }
-    fn shifted<T: Clone>(column: &[T], fill: T, more: usize, end: usize) -> Vec<T> {
-        if column.is_empty() {
-            return Vec::new();
-        }
-        [vec![fill; more].as_slice(), &column[..end]].concat()
     }
     let counts = |place: usize| own.contains(&place) && row.loss_mask[place];
     let mut targets = shifted(&row.targets, false, more, end);

@@ -363,7 +363,9 @@ mod tests {
     }
 
     fn batch(mut rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> UpdateBatch {
-        rows.iter_mut().for_each(|row| row.advantages = vec![advantage(row.trajectory); row.len()]);
+        for row in &mut rows {
+            row.advantages = vec![advantage(row.trajectory); row.len()];
+        }
         UpdateBatch { rows, ..UpdateBatch::default() }
     }
 

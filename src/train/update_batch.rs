@@ -191,7 +191,9 @@ fn set_off_policy_weights(rows: &mut [Row], objective: &Objective) -> Result<()>
     if let Some(rejection) = &objective.rejection {
         weights = weights.f_mul(&rejection.mask(&ratios, &sequence)?)?;
     }
-    rows.iter_mut().for_each(|row| row.weights = vec![0.0; row.len()]);
+    for row in rows.iter_mut() {
+        row.weights = vec![0.0; row.len()];
+    }
     for ((row, place), weight) in places.into_iter().zip(Vec::<f32>::try_from(weights)?) {
         rows[row].weights[place] = weight;
     }

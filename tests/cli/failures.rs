@@ -51,7 +51,7 @@ fn a_failure_cause_is_reported_once_with_its_line_frames_and_command() {
     assert!(last.contains("\n  24 x env_error: row "), "{last}");
     // The reason is stored with each of them.
     let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000002.parquet")).unwrap();
-    let failed: Vec<_> = stored.iter().filter_map(|trajectory| r1::mdp::Trajectory::error_text(trajectory)).collect();
+    let failed: Vec<_> = stored.iter().filter_map(r1::mdp::Trajectory::error_text).collect();
     assert_eq!(failed.len(), 8);
     assert!(
         failed.iter().all(|error| error.contains("     3 |   if task.n") && error.contains("in step")),

@@ -40,7 +40,9 @@ fn a_run_prints_the_first_log_lines_of_a_step_and_stores_all() {
     let of_steps = stderr.lines().filter(|line| line.contains(": step of task")).count();
     assert!((16..=20).contains(&of_steps), "at most ten different lines a step, not {of_steps}:\n{stderr}");
     assert_eq!(stderr.lines().filter(|line| line.contains("always the same")).count(), 2, "{stderr}");
-    assert!(stderr.contains("1-0-0 step  a.lua:7: step of task"), "{stderr}");
+    // Two workers run side by side, so any trajectory may be the first.
+    let named = |line: &str| line.contains("log      1-") && line.contains(" step  a.lua:7: step of task");
+    assert!(stderr.lines().any(named), "{stderr}");
     assert!(stderr.contains("more lines in runs/a/log.jsonl"), "{stderr}");
 
     let kept = lines(&fs::read_to_string(dir.path().join("runs/a/log.jsonl")).unwrap());

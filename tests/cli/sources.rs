@@ -80,7 +80,7 @@ fn one_run_trains_on_two_environments_and_datasets() {
     assert!(printed.contains("16 trajectories: every observation, reward and status as recorded"), "{printed}");
     // A check reports the rows that the run drops.
     let printed = ran(dir.path(), &["check", "two.lua"]);
-    assert!(printed.contains("warning (context)") && printed.contains("a run leaves such rows out"), "{printed}");
+    assert!(printed.contains("warning (context)") && printed.contains("a run filters out such rows"), "{printed}");
     let output = r1(dir.path(), &["check", "two.lua", "data.overlong_prompts=keep"]).output().unwrap();
     let printed = shown(dir.path(), &output);
     assert!(printed.contains("error (context): the prompt has 1023 tokens"), "{printed}");
@@ -100,7 +100,7 @@ fn overlong_prompts_can_be_kept_or_refused() {
     let output = r1(dir.path(), &["run", "two.lua", "data.overlong_prompts=keep"]).output().unwrap();
     let printed = shown(dir.path(), &output);
     // Before sampling, although the first row of the other dataset is valid.
-    assert!(printed.contains("the row does not say which of the recipe's environments it is for"), "{printed}");
+    assert!(printed.contains("the row does not name one of the recipe's environments"), "{printed}");
     assert!(!dir.path().join("runs").exists(), "{printed}");
 }
 

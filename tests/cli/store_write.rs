@@ -60,7 +60,7 @@ print(r1.store.trajectories("edited.parquet")[1].reward)
             "0 logprobs for 1 response_ids",
         ),
         ("r1.store.write('x.parquet', { {} })", "a trajectory has an `id`"),
-        ("r1.store.write('x.parquet', { { id = '1', status = 'fine' } })", "a field does not fit"),
+        ("r1.store.write('x.parquet', { { id = '1', status = 'fine' } })", "a field has the wrong type"),
     ] {
         let error = fail(dir.path(), &["lua", "-e", code]);
         assert!(error.contains(words), "{code}: {error}");

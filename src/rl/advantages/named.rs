@@ -50,10 +50,13 @@ const ESTIMATORS: [Entry; 18] = [
     entry::<TirOptimalTokenBaseline>("tir_optimal_token_baseline"),
 ];
 
+/// Reads an estimator from its name and options.
+type Read = fn(&str, Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>;
+
 /// A name and how its options are read.
 struct Entry {
     name: &'static str,
-    read: fn(&str, Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>,
+    read: Read,
 }
 
 const fn entry<T>(name: &'static str) -> Entry

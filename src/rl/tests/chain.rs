@@ -222,7 +222,9 @@ proptest! {
     #[test]
     fn tokens_that_were_not_sampled_have_no_gradient(all in trajectories()) {
         let (mut rows, advantages) = (rows_of(&all), advantages_of(&all));
-        rows.iter_mut().for_each(|row| row.advantages = vec![advantages[row.trajectory] + 1.0; row.len()]);
+        for row in &mut rows {
+            row.advantages = vec![advantages[row.trajectory] + 1.0; row.len()];
+        }
         let batch = MicroBatch::new(&rows, &whole(&rows)[0], Device::Cpu).unwrap();
         let all = Tensor::full([batch.ids.size()[0]], -0.5, (Kind::Double, Device::Cpu)).set_requires_grad(true);
         let logp = all.index_select(0, &(&batch.predict + 1));

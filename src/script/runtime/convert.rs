@@ -134,7 +134,7 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
             // A snapshot keeps notes apart.
             match note.filter(|_| odd == Odd::Refuse) {
                 Some(Json::Array(note)) if list.is_empty() && others.is_empty() => {
-                    object = restore_object(&note, object)
+                    object = restore_object(&note, object);
                 }
                 Some(Json::Object(note)) if object.is_empty() => {
                     restore_list(&note, &mut list);

@@ -75,7 +75,7 @@ fn misuse_is_told() {
             "return r1.recipe {{ limits = {{ cpu = 100 }}, reward = function() return 0 end, \
              env = r1.env {{ reset = function() local x = {expression} return {{ x = x }} end }} }}"
         ));
-        let failure = run(bench.worker().reset(&Json::Null, 0)).err().expect("this must be refused");
+        let failure = run(bench.worker().reset(&Json::Null, 0)).expect_err("this must be refused");
         bench.show(failure.error)
     };
     assert_snapshot!(told("r1.re.find('a', '(')"), @r#"
