@@ -11,7 +11,7 @@ use super::formats::native::{self, Ability};
 use super::formats::{self, hermes, inside};
 use super::stream::Stream;
 use super::template::Template;
-use super::tool_format::{ReadOptions, Reply, ToolFormat, Turn, read};
+use super::tool_format::{Preceding, ReadOptions, Reply, ToolFormat, Turn, read};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Message, ToolCall};
 
@@ -155,15 +155,6 @@ impl Format {
     pub(super) fn leaves_open(&self, reply: &str) -> bool {
         self.inner().inside().is_some_and(|style| style.waits(reply))
     }
-}
-
-/// The state before a list of messages.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Preceding<'a> {
-    /// The first message continues a turn of the policy that waits for a result.
-    pub open: bool,
-    /// The reply that waits.
-    pub reply: &'a str,
 }
 
 #[cfg(test)]

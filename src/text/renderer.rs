@@ -11,12 +11,12 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 
-use super::format::{CODE_TOOL, Format, Preceding};
+use super::format::{CODE_TOOL, Format};
 use super::formats::native::{Ability, Native};
 use super::pieces::{Pieces, tools_without_special};
 use super::stream::{Stream, find};
 use super::style::{FormatChoice, Style};
-use super::tool_format::{Reply, Turn};
+use super::tool_format::{Preceding, Reply, Turn};
 use super::turns::{Between, Next};
 use super::{Template, Tokenizer};
 use crate::error::{Error, Kind, Result};

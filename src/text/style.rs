@@ -5,9 +5,10 @@ use std::sync::{Arc, PoisonError};
 
 use serde_json::{Map, Value};
 
-use super::format::{AUTO, Format, Preceding};
+use super::format::{AUTO, Format};
 use super::pieces::without_separators;
 use super::renderer::{Renderer, refuse_images};
+use super::tool_format::Preceding;
 use super::tool_format::Turn;
 use super::turns::Next;
 use super::{Template, Tokenizer};

@@ -116,6 +116,15 @@ pub(super) fn read(scan: Box<dyn Scan + '_>, text: &str) -> Result<Reply> {
     Ok(stream.finish()?.1)
 }
 
+/// The state before a list of messages.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Preceding<'a> {
+    /// The first message continues a turn of the policy that waits for a result.
+    pub open: bool,
+    /// The reply that waits.
+    pub reply: &'a str,
+}
+
 /// A parsed reply.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {

@@ -9,18 +9,18 @@ fn a_function_with_its_options_and_an_example() {
     --- stdout
     r1.re.find(text, pattern, from?) -> number?, number?, string…
 
-      The first match of a regular expression, as string.find gives it. Patterns are those of Rust's
-      regex crate: no backreferences and no look-around, and time linear in the text. Places count
+      Finds the first match of a regular expression, like string.find. Patterns have the syntax of
+      Rust's regex crate: no backreferences, no look-around, time linear in the text. Positions count
       bytes.
 
       text     string
       pattern  string
-      from?    number  Where to begin (1)
+      from?    number  Start position; default: 1
 
       gives
-        number?  First place of the match
-        number?  Last place
-        string…  Its groups
+        number?  Start of the match
+        number?  End of the match
+        string…  Groups
 
       example
         r1.re.find("a 12 b", "(\\d)(\\d)")  --> 3, 4, "1", "2"
@@ -32,21 +32,21 @@ fn a_function_with_its_options_and_an_example() {
     --- stdout
     r1.process.run(argv, options?) -> ProcessResult?, string?
 
-      Runs a program of this machine in a sandbox: it reads the system's directories and those that the  recipe declares with "fs:DIR", writes to a directory of its own that goes with it, and sees no
-      network and no other process. A recipe declares it: needs = { "process:NAME" }.
+      Runs a program in a sandbox. It can read system directories and directories declared with
+      "fs:DIR", and write to a temporary working directory. It has no access to the network or to other  processes. Recipes must declare it: needs = { "process:NAME" }.
 
-      argv        {string | number}            The program and its arguments; it is looked for in /usr/local/bin, /usr/bin and /bin
+      argv        {string | number}            Program and arguments; searched in /usr/local/bin, /usr/bin and /bin
       options?    table
-        input?    string                       What it reads
-        timeout?  number | string              Seconds (10), or "500ms"
-        memory?   number | string              Of each of its processes ("512MiB")
-        disk?     number | string              What its directory may hold ("64MiB")
-        output?   number                       Bytes kept of what it prints (64 KiB): beginning and end
-        env?      {[string]: string | Secret}  Variables of its environment
+        input?    string                       Standard input
+        timeout?  number | string              Seconds, or text such as "500ms"; default: 10
+        memory?   number | string              Maximum memory per process; default: "512MiB"
+        disk?     number | string              Maximum size of its working directory; default: "64MiB"
+        output?   number                       Maximum bytes kept per output stream (beginning and end); default: 64 KiB
+        env?      {[string]: string | Secret}  Environment variables
 
       gives
         ProcessResult?
-        string?                      Why it was not started
+        string?                      Error message if the program did not start
 
       example
         local sorted = r1.process.run({ "sort", "-n" }, { input = "3\n1\n2\n" })
@@ -63,14 +63,14 @@ fn a_namespace_and_methods() {
     --- stdout
     r1.json.encode  A value as JSON
     r1.json.decode  JSON as a value
-    r1.json.null    JSON's null in a list
+    r1.json.null    JSON's null in a list, and in a table that a script makes
     "#);
     cli_snapshot!(["doc", "Model"], @r#"
     exit: 0
     --- stdout
-    Model:generate  Samples a reply
-    Model:logprobs  The log-probability of ids
-    Model:logits    The logits behind ids
+    Model:generate  Samples a response
+    Model:logprobs  Log-probabilities of token ids
+    Model:logits    Logits at every position
     Model:config    The model's config.json
     "#);
 }
@@ -82,10 +82,10 @@ fn a_type() {
     --- stdout
     ToolResult
 
-      What a call came to.
+      The result of a tool call.
 
       name      string
-      content   string   What the policy is shown
+      content   string   Text shown to the policy
       ok        boolean
       reward    number   Process reward
       call_id?  string
@@ -151,6 +151,6 @@ fn doc_output_as_json() {
     cli_snapshot!(["doc", "r1.clock", "--json"], @r#"
     exit: 0
     --- stdout
-    {"name":"r1.clock","params":[],"returns":[["number","Seconds since 1970"]],"doc":"The time. It is recorded: a replay sees the time it was.","example":"","since":"0.1","scope":"anywhere","value":false}
+    {"name":"r1.clock","params":[],"returns":[["number","Seconds since 1970"]],"doc":"Returns the current time. It is recorded, so a replay returns the recorded time.","example":"","since":"0.1","scope":"anywhere","value":false}
     "#);
 }

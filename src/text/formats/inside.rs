@@ -3,7 +3,7 @@
 
 use crate::error::Result;
 use crate::mdp::{Message, Role};
-use crate::text::format::Preceding;
+use crate::text::tool_format::Preceding;
 use crate::text::tool_format::Turn;
 
 /// A format with results inside the policy's turn.

@@ -96,8 +96,8 @@ mod tests {
     use super::super::inside::turns as inside_turns;
     use super::*;
     use crate::mdp::Message;
-    use crate::text::format::Preceding;
     use crate::text::testing::format;
+    use crate::text::tool_format::Preceding;
     use crate::text::tool_format::{Reply, Turn};
 
     fn parse(text: &str, tool: &str, begun: bool) -> Reply {

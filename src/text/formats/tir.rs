@@ -129,8 +129,8 @@ mod tests {
     use super::super::inside::turns;
     use super::*;
     use crate::mdp::Message;
-    use crate::text::format::Preceding;
     use crate::text::testing::read;
+    use crate::text::tool_format::Preceding;
     use crate::text::tool_format::Reply;
 
     fn parse(text: &str) -> Reply {
