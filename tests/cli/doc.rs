@@ -33,7 +33,8 @@ fn a_function_with_its_options_and_an_example() {
     r1.process.run(argv, options?) -> ProcessResult?, string?
 
       Runs a program in a sandbox. It can read system directories and directories declared with
-      "fs:DIR", and write to a temporary working directory. It has no access to the network or to other  processes. Recipes must declare it: needs = { "process:NAME" }.
+      "fs:DIR", and write to a temporary working directory. It has no access to the network or to other
+      processes. Recipes must declare it: needs = { "process:NAME" }.
 
       argv        {string | number}            Program and arguments; searched in /usr/local/bin, /usr/bin and /bin
       options?    table

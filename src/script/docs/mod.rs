@@ -197,11 +197,12 @@ const WIDTH: usize = 100;
 
 /// Writes a text, wrapped and indented by two spaces.
 fn wrap(page: &mut String, text: &str) {
-    let mut column = WIDTH;
+    // Columns of the current line; 0 before the first word.
+    let mut column = 0;
     for word in text.split_whitespace() {
         let length = word.chars().count() + 1;
-        if column + length > WIDTH {
-            page.push_str(if column == WIDTH { "  " } else { "\n  " });
+        if column == 0 || column + length > WIDTH {
+            page.push_str(if column == 0 { "  " } else { "\n  " });
             column = 2;
         } else {
             page.push(' ');
