@@ -113,7 +113,7 @@ impl Engine {
     }
 
     /// As [`serve`](Self::serve), but returns `Kind::Interrupted` when `stop` returns true. `stop`
-    /// is polled between the layers of the model, and every [`POLL_INTERVAL`] while the engine is
+    /// is polled between the layers of the model, and every `POLL_INTERVAL` while the engine is
     /// idle.
     pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
         let begin = Instant::now();

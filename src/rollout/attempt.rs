@@ -57,7 +57,7 @@ pub struct Attempt {
     trajectory: Trajectory,
     /// The last step; of a flow also the last steps of its other conversations, the latest last.
     last: Vec<Turn>,
-    /// The prompt of the next step; `None` until [`Attempt::look`].
+    /// The prompt of the next step; `None` until [`Attempt::observe`].
     shown: Option<Prompt>,
     over: Option<Status>,
     failed: Option<Status>,

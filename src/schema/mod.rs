@@ -1,4 +1,4 @@
-//! Declarations of settings: [`section!`] declares a table of settings once, and from that come the
+//! Declarations of settings: `section!` declares a table of settings once, and from that come the
 //! typed struct, its defaults, the reader with its refusals, the entry of the reference
 //! (docs/settings.md, `r1 doc`, editor types), and what a reload of the script may change.
 //!

@@ -6,7 +6,7 @@ use serde_json::{Map, Value as Json};
 use super::misfit::{Misfit, join};
 use super::{Field, Setting};
 
-/// A table of settings, declared by [`section!`].
+/// A table of settings, declared by `section!`.
 pub trait Section: Clone + PartialEq + Default + Serialize + Field<Value = Self> {
     /// Its name, in editor types too.
     const NAME: &'static str;

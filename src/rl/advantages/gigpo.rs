@@ -131,7 +131,7 @@ pub struct AnchoredStep<'a> {
 /// among the steps of its group that share its anchor. A step alone with its anchor has nothing to
 /// be compared with and gets 0.
 ///
-/// Two anchors are the same when they are equal, or with `similarity` when [`similarity`] is at
+/// Two anchors are the same when they are equal, or with `similarity` when `similarity` is at
 /// least that; then each distinct text joins the first cluster whose founder it resembles, in
 /// alphabetical order. A state that trajectories were forked at is never one with another.
 pub fn anchor_advantages(
