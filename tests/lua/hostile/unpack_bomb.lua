@@ -3,6 +3,6 @@
 -- message: too many results to unpack
 return {
   reset = function()
-    return { n = select("#", table.unpack(table.create(2000000, 1))) } -- here
+    return { n = select("#", table.unpack(table.create(1100000, 1))) } -- here
   end,
 }
