@@ -24,7 +24,7 @@
 //! let script = Script::load(Path::new("scripts/retool.lua"), &["seed=3".to_owned()])?;
 //! let renderer = Arc::new(Renderer::load(Path::new("models/r1-nano"), "retool")?);
 //!
-//! A policy that always gives the same response; a real one samples from a model or calls a server.
+//! // The policy always gives the same response; a real one samples from a model or a server.
 //! let reply = renderer.tokenizer().encode("<answer>\\boxed{42}</answer><|im_end|>")?;
 //! let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_request| reply.clone()));
 //!
