@@ -99,11 +99,11 @@ end
 function Attempt:sample(model, sampling)
   if model_of(model) == nil then error("sample: takes what r1.model gives", 2) end
   if self.dir == nil then error("sample: open the script with the model: r1.script(path, { model = model })", 2) end
-  local asked = ask("env.request", { attempt = handle_of(self.handle) })
-  local own = asked.sampling
-  own.stop_ids, own.seed = asked.stop_ids, asked.seed
+  local wanted = ask("env.request", { attempt = handle_of(self.handle) })
+  local own = wanted.sampling
+  own.stop_ids, own.seed = wanted.stop_ids, wanted.seed
   for name, value in pairs(sampling or {}) do own[name] = value end
-  local reply = model:generate(asked.prompt_ids, own)
+  local reply = model:generate(wanted.prompt_ids, own)
   return ask("env.step", {
     attempt = handle_of(self.handle),
     reply = { token_ids = reply.token_ids, logprobs = reply.logprobs, finish_reason = reply.finish_reason },

@@ -47,11 +47,11 @@ impl Voice {
             let text = error.render().to_string();
             let mut lines = text.lines().map(str::trim);
             let message = lines.next().unwrap_or_default().trim_start_matches("error: ");
-            let mut told = Error::new(Kind::Usage, message);
+            let mut shown = Error::new(Kind::Usage, message);
             if let Some(tip) = lines.find_map(|line| line.strip_prefix("tip: ")) {
-                told = told.hint(tip);
+                shown = shown.hint(tip);
             }
-            Self::object(&told);
+            Self::object(&shown);
         } else {
             // If stderr can't be written, only the exit code reports the error.
             let _ = error.print();

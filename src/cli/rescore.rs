@@ -113,7 +113,7 @@ impl LeftOut {
     /// Whether a trajectory can be compared; otherwise the reason is stored.
     fn takes(&mut self, old: &Trajectory, replayed: &Replayed) -> bool {
         let reason = if let Some(left) = &replayed.left {
-            let call = left.asked.as_ref().map_or_else(String::new, |(kind, _)| format!(" ({kind})"));
+            let call = left.requested.as_ref().map_or_else(String::new, |(kind, _)| format!(" ({kind})"));
             format!("the record lacks a call of the script{call}; --live runs it")
         } else if let Some(error) = &replayed.trajectory.error {
             error.to_string()

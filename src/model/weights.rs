@@ -163,12 +163,12 @@ impl Problems {
         let names = misshapen.iter().map(|(name, _)| name);
         let all: Vec<String> = missing.iter().chain(&extra).chain(names).cloned().collect();
         let misshapen = misshapen.into_iter().map(|(name, shapes)| format!("{name} is {shapes}")).collect();
-        let told: Vec<String> = [("missing", missing), ("not part of the model", extra), ("misshapen", misshapen)]
+        let parts: Vec<String> = [("missing", missing), ("not part of the model", extra), ("misshapen", misshapen)]
             .into_iter()
             .filter(|(_, names)| !names.is_empty())
             .map(|(how, names)| format!("{how}: {}", shortened(names)))
             .collect();
-        Error::new(Kind::Model, format!("{what}; {}", told.join("; "))).about(Subject::Tensors(all))
+        Error::new(Kind::Model, format!("{what}; {}", parts.join("; "))).about(Subject::Tensors(all))
     }
 }
 

@@ -28,7 +28,7 @@ pub enum Unit {
     Step,
 }
 
-/// Options that every loss has, besides its own.
+/// Options of every loss, in addition to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
     pub loss_agg: LossAgg,

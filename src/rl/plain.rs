@@ -20,7 +20,7 @@ use super::rows::{Batch, StepRow};
 use crate::config::{CUSTOM, Input, LossAgg, LossGraph};
 use crate::error::{Error, Kind, Result, suggest};
 
-/// Options of every estimator, besides its own.
+/// Options of every estimator, in addition to its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Beside {
     /// Failed trajectories count like others.
@@ -34,7 +34,7 @@ struct Beside {
     overlong: Option<Overlong>,
 }
 
-/// Options of every loss, besides its own and [`super::objective::Terms`].
+/// Options of every loss, in addition to its own and [`super::objective::Terms`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Corrections {
     importance: Option<Importance>,
@@ -43,7 +43,7 @@ struct Corrections {
     correction_over: Option<Unit>,
 }
 
-/// Options of a custom loss, besides [`Corrections`].
+/// Options of a custom loss, in addition to [`Corrections`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Own {
     loss_agg: Option<LossAgg>,
@@ -278,7 +278,7 @@ fn report(
         }
     };
     let ratios = computed.ratios;
-    let mut told = vec![
+    let mut named = vec![
         ("policy_loss", f64::try_from(&computed.policy)?),
         ("approx_kl_k1", ratios.approx_kl_k1()),
         ("approx_kl_k3", ratios.approx_kl_k3()),
@@ -286,11 +286,11 @@ fn report(
         ("ratio_max", ratios.ratio_max),
     ];
     if graph.is_none() {
-        told.push(("clipfrac_low", ratios.clipfrac_low()));
-        told.push(("clipfrac_high", ratios.clipfrac_high()));
-        told.push(("clipfrac_dual", ratios.clipfrac_dual()));
+        named.push(("clipfrac_low", ratios.clipfrac_low()));
+        named.push(("clipfrac_high", ratios.clipfrac_high()));
+        named.push(("clipfrac_dual", ratios.clipfrac_dual()));
     }
-    metrics.extend(told.into_iter().map(|(name, value)| (name.to_owned(), value)));
+    metrics.extend(named.into_iter().map(|(name, value)| (name.to_owned(), value)));
     for (name, value) in [("kl", &computed.kl), ("entropy", &computed.entropy)] {
         if let Some(value) = value {
             metrics.insert(name.to_owned(), f64::try_from(value)?);

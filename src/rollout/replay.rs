@@ -108,7 +108,7 @@ impl fmt::Display for Mismatch {
 pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &Replayed) -> Option<Mismatch> {
     let now = &replayed.trajectory;
     let left = replayed.left.as_ref();
-    let asked = |difference: &Difference| {
+    let external_call = |difference: &Difference| {
         let show = |side: &Option<(String, serde_json::Value)>| match side {
             Some((kind, request)) => format!("{kind} {request:#}"),
             None => "nothing".to_owned(),
@@ -117,11 +117,11 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
             step: (!difference.at.starts_with("re")).then_some(difference.step as usize + 1),
             field: "the external calls of the script",
             recorded: show(&difference.recorded),
-            now: show(&difference.asked),
+            now: show(&difference.requested),
         })
     };
     if let Some(left) = left.filter(|left| left.at.starts_with("reset")) {
-        return asked(left);
+        return external_call(left);
     }
     let text = |ids: &[u32]| renderer.tokenizer().decode(ids, false);
     let same_outcome = recorded.outcome_reward.to_bits() == now.outcome_reward.to_bits();
@@ -131,7 +131,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
         };
         let here = |at: &str| left.filter(|left| left.step == index as u64 && left.at.starts_with(at));
         if let Some(left) = here("context") {
-            return asked(left);
+            return external_call(left);
         }
         if old.prompt_ids != new.prompt_ids {
             let by_text = differs("prompt", text(&old.prompt_ids), text(&new.prompt_ids));
@@ -139,7 +139,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
                 .or_else(|| differs("prompt ids", format!("{:?}", old.prompt_ids), format!("{:?}", new.prompt_ids)));
         }
         if let Some(left) = here("step") {
-            return asked(left);
+            return external_call(left);
         }
         let last = index + 1 == recorded.steps.len();
         let reward = |step: &Step| if last && !same_outcome { String::new() } else { number(step.reward) };
@@ -154,7 +154,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
         }
     }
     if let Some(left) = left {
-        return asked(left);
+        return external_call(left);
     }
     let differs = |field, recorded: String, now: String| {
         Some(Mismatch { step: None, field, recorded, now }).filter(|it| it.recorded != it.now)

@@ -15,7 +15,7 @@ use crate::script::Split;
 use crate::store::State;
 use crate::telemetry::Reporter;
 
-/// What a rollout samples besides the trajectories that are trained on.
+/// What a rollout samples in addition to the trajectories that are trained on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RolloutExtras {
     /// A greedy baseline rollout for every group.

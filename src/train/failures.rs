@@ -12,7 +12,7 @@ use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{ErrorRecord, Status, Trajectory};
 use crate::telemetry::{Mode, Reporter, counted};
 
-/// Causes told one by one; more are counted together.
+/// Causes reported one by one; more are counted together.
 const CAUSES: usize = 20;
 
 /// What failures of one cause have in common: the status, the kind of the error, and its place or
@@ -23,7 +23,7 @@ type Key = (Status, Option<(Kind, String)>);
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     seen: BTreeMap<Key, Cause>,
-    /// Failures for causes beyond those told.
+    /// Failures for causes beyond those reported.
     others: usize,
 }
 
@@ -77,7 +77,7 @@ impl Failures {
             let mut text = format!(
                 "{}: {}\n  in {} of {} trajectories of {when}; {}",
                 first.status.name(),
-                told(first),
+                shown(first),
                 failed.len(),
                 trajectories.len(),
                 example(first),
@@ -145,7 +145,7 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
     let causes = by_cause(trajectories);
     for (_, members) in causes.iter().take(3) {
         let Some(first) = members.first() else { continue };
-        let error = told(first).replace('\n', "\n  ");
+        let error = shown(first).replace('\n', "\n  ");
         text.extend([format!("\n  {} x {}: {error}\n    {}", members.len(), first.status.name(), example(first))]);
         text.extend(again(first).map(|command| format!("\n    again: {command}")));
     }
@@ -182,13 +182,13 @@ fn key(trajectory: &Trajectory) -> Key {
 }
 
 /// Why a trajectory failed, in full.
-fn told(trajectory: &Trajectory) -> String {
+fn shown(trajectory: &Trajectory) -> String {
     trajectory.error_text().unwrap_or_else(|| "no reason given".to_owned())
 }
 
 /// The message and the place, without hint, line and frames.
 fn head(trajectory: &Trajectory) -> String {
-    let Some(error) = &trajectory.error else { return told(trajectory) };
+    let Some(error) = &trajectory.error else { return shown(trajectory) };
     let place = error.place.iter().map(|place| format!("\n    --> {place}"));
     [error.message.clone()].into_iter().chain(place).collect()
 }

@@ -15,7 +15,7 @@ use crate::script::Script;
 use crate::store::Origin;
 use crate::text::{CHATML_TEMPLATE, Renderer};
 
-/// Files that a model directory has besides the weights.
+/// Files that a model directory has in addition to the weights.
 const MODEL_FILES: [&str; 9] = [
     TOKENIZER,
     "tokenizer_config.json",
@@ -29,8 +29,8 @@ const MODEL_FILES: [&str; 9] = [
 ];
 const TOKENIZER: &str = "tokenizer.json";
 
-/// The files of a model besides its weights (tokenizer, chat template, generation settings), byte
-/// for byte as they were when the model was opened. They are held in memory because the directory
+/// The files of a model other than its weights (tokenizer, chat template, generation settings),
+/// byte for byte as they were when the model was opened. They are held in memory because the directory
 /// they came from may be gone when a checkpoint is written: a resumed run removes the checkpoint it
 /// started from as soon as `checkpoint.keep` newer ones exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

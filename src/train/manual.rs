@@ -132,12 +132,12 @@ impl Manual {
 
     /// Samples the next tasks, `group_size` trajectories each, with the current weights; gives the
     /// new trajectories.
-    pub fn rollout(&mut self, asked: &Rollout) -> Result<&[Trajectory]> {
+    pub fn rollout(&mut self, wanted: &Rollout) -> Result<&[Trajectory]> {
         let started = Instant::now();
         let mut learner = self.training.learner.clone();
-        learner.group_size = asked.samples.unwrap_or(learner.group_size);
-        learner.groups_per_step = asked.groups.unwrap_or(learner.groups_per_step);
-        if let Some(rows) = &asked.rows {
+        learner.group_size = wanted.samples.unwrap_or(learner.group_size);
+        learner.groups_per_step = wanted.groups.unwrap_or(learner.groups_per_step);
+        if let Some(rows) = &wanted.rows {
             let count = self.training.session.pool.rows(Split::Train).unwrap_or(0);
             if let Some(row) = rows.iter().find(|row| **row >= count) {
                 let message = format!("there is no row {row}: the training data has {count}");
@@ -153,7 +153,7 @@ impl Manual {
             greedy: self.training.objective.needs(Need::Greedy),
             next_prompt: self.training.critic.is_some(),
         };
-        let draw = Draw { first: self.groups, rows: asked.rows.as_deref() };
+        let draw = Draw { first: self.groups, rows: wanted.rows.as_deref() };
         self.training.session.engine.clear_cache();
         let mut collected =
             collect(&mut self.training.session, &learner, &self.training.state, extras, draw, &self.reporter)

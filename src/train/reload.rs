@@ -33,7 +33,7 @@ impl Reloads {
             return Ok(Self { inbox, taken: 0, _watcher: None });
         }
         let (pool, scripts, found) = (training.session.pool.replacer(), training.run.scripts(), Arc::clone(&inbox));
-        let told = reporter.clone();
+        let log = reporter.clone();
         let reference = training.reference.is_some();
         // Once for each setting and value.
         let mut waiting: Vec<Change> = Vec::new();
@@ -48,17 +48,17 @@ impl Reloads {
             }
             let new = warnings.into_iter().filter(|error| !warned.contains(&error.message));
             let new: Vec<Error> = new.collect();
-            report::warn(&told, &new);
+            report::warn(&log, &new);
             warned.extend(new.into_iter().map(|error| error.message));
             scripts.write(&script.hash, &script.path, &script.source, &script.modules())?;
             let generation = pool.replace(script.clone());
             found.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());
             let new: Vec<Change> = reload.waiting.iter().filter(|change| !waiting.contains(change)).cloned().collect();
-            tell(&told, reload, generation, &new);
+            tell(&log, reload, generation, &new);
             waiting.extend(new);
             Ok(())
         };
-        let (told, again, path) = (reporter.clone(), reporter.clone(), training.script.path.clone());
+        let (on_refusal, again, path) = (reporter.clone(), reporter.clone(), training.script.path.clone());
         let spec =
             Spec { max_context: training.session.max_context, ..Spec::new(Split::Train, 0, &training.script.settings) };
         let watcher = Watcher::start(Watching {
@@ -67,7 +67,7 @@ impl Reloads {
             renderer: Arc::clone(&training.session.renderer),
             budget: spec.budget(),
             take: Box::new(take),
-            refused: Box::new(move |error| refused(&told, &path, error)),
+            refused: Box::new(move |error| refused(&on_refusal, &path, error)),
             restored: Box::new(move |script| restored(&again, script)),
         })?;
         Ok(Self { inbox, taken: 0, _watcher: Some(watcher) })

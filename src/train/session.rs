@@ -33,7 +33,7 @@ pub(super) struct Session {
     pub(super) failures: Failures,
     /// The rows that tasks are drawn from.
     pub(super) rows: Selection,
-    /// The files of the model besides its weights.
+    /// The files of the model other than its weights.
     pub(super) files: ModelFiles,
     /// The output of the script.
     pub(super) log: ScriptLog,

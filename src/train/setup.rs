@@ -224,8 +224,8 @@ impl Training {
         let (script, run) = (&self.script.path, self.run.path());
         let again =
             |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
-        let told = format!("the evaluation ({label})");
-        self.session.failures.tell(reporter, &told, &trajectories, again);
+        let what = format!("the evaluation ({label})");
+        self.session.failures.tell(reporter, &what, &trajectories, again);
         report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
         tensorboard::samples(&mut self.log, self.state.step, "eval", &trajectories)?;
         if examples {

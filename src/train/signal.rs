@@ -156,7 +156,7 @@ mod tests {
     const RECIPE: Recipe = Recipe { tools: true, max_new_tokens: 64 };
 
     /// The warning after three equal steps.
-    fn told(pairs: &[(&str, f64)], critic: bool, recipe: Recipe) -> Option<String> {
+    fn message_for(pairs: &[(&str, f64)], critic: bool, recipe: Recipe) -> Option<String> {
         let mut signal = Signal::default();
         for step in 1..=FIRST_STEPS {
             signal.take(&metrics(pairs), critic);
@@ -185,10 +185,10 @@ mod tests {
                 .chain(changes.iter().filter(|(name, _)| healthy.iter().all(|(own, _)| own != name)).copied())
                 .collect()
         };
-        assert_eq!(told(&healthy, false, RECIPE), None);
-        assert_eq!(told(&healthy, true, RECIPE), None);
+        assert_eq!(message_for(&healthy, false, RECIPE), None);
+        assert_eq!(message_for(&healthy, true, RECIPE), None);
         let says = |changes: &[(&'static str, f64)], words: &str| {
-            let found = told(&with(changes), false, RECIPE).unwrap();
+            let found = message_for(&with(changes), false, RECIPE).unwrap();
             assert!(found.contains(words), "{found}");
             found
         };
@@ -204,12 +204,16 @@ mod tests {
         says(&[same[0], same[1], same[2], ("rollout/tool_call_share", 0.0)], "(r1.sft)\n  every trajectory earned 0");
         // Advantages of a critic differ although rewards do not.
         assert!(
-            told(&with(&[("reward/std", 0.0), ("reward/max", 0.0)]), true, RECIPE).unwrap().contains("nothing could")
+            message_for(&with(&[("reward/std", 0.0), ("reward/max", 0.0)]), true, RECIPE)
+                .unwrap()
+                .contains("nothing could")
         );
         let bare = Recipe { tools: false, ..RECIPE };
-        assert_eq!(told(&with(&[("rollout/tool_call_share", 0.0)]), false, bare), None);
+        assert_eq!(message_for(&with(&[("rollout/tool_call_share", 0.0)]), false, bare), None);
         assert!(
-            told(&[("rollout/failed_share", 1.0)], false, RECIPE).unwrap().ends_with("\n  every trajectory failed")
+            message_for(&[("rollout/failed_share", 1.0)], false, RECIPE)
+                .unwrap()
+                .ends_with("\n  every trajectory failed")
         );
     }
 

@@ -61,7 +61,7 @@ pub fn text_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
 /// How the hub gives the directory of a model, or of a part of it.
 type Fetch = fn(&Hub, &ModelId, &Watch<'_>) -> Result<PathBuf>;
 
-/// The directory of a model that has a name only: the embedded one, or one of the hub.
+/// The directory of a model that has a name only: the embedded one, or one on the Hub.
 fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> {
     if name == MODEL_NANO {
         return unpack_nano();
@@ -146,7 +146,7 @@ fn fetched(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
     watched(&id.to_string(), fetching, |watch| fetch(&Hub::from_env()?, &id, watch))
 }
 
-/// Fetches the datasets of the hub that a script names, with a bar to watch.
+/// Fetches the Hub datasets that a script names, with a bar to watch.
 pub(super) fn fetch_data(script: &Script, fetching: Fetching<'_>) -> Result<()> {
     watched("data", fetching, |watch| script.fetch_data(watch))
 }
@@ -178,7 +178,7 @@ pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins>
     Ok(found)
 }
 
-/// Makes a resumed run read its datasets of the hub at the commits that it has read before, and
+/// Makes a resumed run read its Hub datasets at the commits that it has read before, and
 /// says where the hub has newer ones. A dataset with another name, or another revision, than before
 /// is read as it is named.
 pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching<'_>) -> Result<()> {
@@ -207,7 +207,7 @@ pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching
 }
 
 /// The model that a run started from, as its configuration recorded it: the directory if it is
-/// still there, else a model of the hub at the commit of that time, else whatever the name means
+/// still there, else a Hub model at the commit of that time, else whatever the name means
 /// now.
 pub(super) fn recorded(origin: &Origin) -> String {
     let path = &origin.path;

@@ -1,5 +1,5 @@
-//! What TensorBoard shows of a run besides its metrics: distributions of each step, texts of sample
-//! trajectories, the settings as hyperparameters.
+//! What TensorBoard shows of a run in addition to its metrics: distributions of each step, texts of
+//! sample trajectories, the settings as hyperparameters.
 
 use std::fmt::Write;
 

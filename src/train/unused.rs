@@ -377,7 +377,7 @@ mod tests {
         assert_eq!(said("r1.grpo { steps = 5, warmup = 6 }", &["trainer.steps=6"]), Ok(Vec::new()));
         let plain = said("r1.grpo { group_size = 4, branch = { roots = 4 } }", &[]).unwrap();
         assert!(plain[0].contains("nothing is left to branch off"), "{plain:?}");
-        // Nobody wrote the default.
+        // A default is not in the recipe.
         let default = said("r1.sft { steps = 5 }", &[]).unwrap();
         assert!(default[0].contains("trainer.warmup by default is 20"), "{default:?}");
     }

@@ -28,12 +28,19 @@ impl Default for TokenBaseline {
     }
 }
 
-/// Tokens at the same place of the responses are compared (verl's `optimal_token_baseline`).
+/// An optimal token baseline that compares tokens at the same place of the responses, or, if
+/// `SAMPLED`, tokens with as many sampled tokens before them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub(super) struct OptimalTokenBaseline(TokenBaseline);
+pub(super) struct ByTime<const SAMPLED: bool>(TokenBaseline);
 
-impl AdvantageEstimator for OptimalTokenBaseline {
+/// verl's `optimal_token_baseline`.
+pub(super) type OptimalTokenBaseline = ByTime<false>;
+
+/// verl's `tir_optimal_token_baseline`.
+pub(super) type TirOptimalTokenBaseline = ByTime<true>;
+
+impl<const SAMPLED: bool> AdvantageEstimator for ByTime<SAMPLED> {
     fn needs(&self) -> &'static [Need] {
         &[Need::Groups, Need::Logp, Need::Squares]
     }
@@ -47,41 +54,17 @@ impl AdvantageEstimator for OptimalTokenBaseline {
     }
 
     fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
-        optimal_token_baseline(given, self.0, Timeline::Replies, found)
-    }
-}
-
-/// Tokens with as many sampled tokens before them are compared (verl's
-/// `tir_optimal_token_baseline`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(transparent)]
-pub(super) struct TirOptimalTokenBaseline(TokenBaseline);
-
-impl AdvantageEstimator for TirOptimalTokenBaseline {
-    fn needs(&self) -> &'static [Need] {
-        &[Need::Groups, Need::Logp, Need::Squares]
-    }
-
-    fn level(&self) -> Level {
-        Level::Token
-    }
-
-    fn check(&self, name: &str) -> Result<()> {
-        at_least_zero(name, "epsilon", self.0.epsilon)
-    }
-
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
-        optimal_token_baseline(given, self.0, Timeline::Sampled, found)
+        let timeline = if SAMPLED { Timeline::Sampled } else { Timeline::Replies };
+        optimal_token_baseline(given, self.0, timeline, found)
     }
 }
 
 /// Which tokens of two trajectories stand at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timeline {
-    /// Those at the same place of the replies, what the environment wrote between them counted
-    /// (verl's `optimal_token_baseline`).
+    /// Those at the same place of the responses; the environment's tokens between them count.
     Replies,
-    /// Those with as many sampled tokens before them (verl's `tir_optimal_token_baseline`).
+    /// Those with as many sampled tokens before them.
     Sampled,
 }
 

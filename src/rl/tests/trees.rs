@@ -62,7 +62,7 @@ fn what_continues_is_the_last_shared_step() {
         shared: (trajectory == 1 && step < 2).then_some(0),
         ..StepRow::new(0, trajectory, step, 1, reward)
     };
-    // The two continuations are told apart by what they saw, and are of one state all the same.
+    // The two continuations differ in their observations, and are of one state all the same.
     let rows = [
         row(0, 0, "start", 0.0),
         row(0, 1, "hall", 0.0),

@@ -78,7 +78,7 @@ fn done_of_an_environment_is_final_after_a_truncated_reply() {
         (cut.status, cut.truncated_by, step.terminated, step.truncated),
         (Status::Terminated, None, true, false)
     );
-    assert!(step.next_prompt_ids.is_empty(), "a critic is not asked behind a terminal state");
+    assert!(step.next_prompt_ids.is_empty(), "a critic has no value to predict after a terminal state");
     assert_eq!((cut.reward_parts["ended"], cut.total_reward()), (1.0, 2.5));
     bench.replays(&cut, spec());
 

@@ -178,7 +178,7 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
     over.sort_unstable();
     let all: Vec<u64> = found.iter().map(|t| t.group * 100 + u64::from(t.sample)).collect();
     assert_eq!(over, all);
-    // Whoever runs beside them: the same but for the clock.
+    // Independent of concurrency, except for the clock.
     for options in [
         PoolOptions { workers: 3, concurrency: 3, retries: 0 },
         PoolOptions { workers: 2, concurrency: 100, retries: 2 },
@@ -265,7 +265,7 @@ fn branches_of_later_rounds_branch_off_branches() {
         if calls { self::calls(step, step) } else { (format!("say {trajectory} {step}"), 0.0) }
     };
     assert_eq!(forks(2, BranchAt::FirstTool, 1, 2, tools), [None, Some((0, 2)), Some((1, 4))]);
-    // By chance: deeper than one round goes, and the same whoever runs beside.
+    // By chance: deeper than one round goes, and independent of concurrency.
     let deep = |options: &PoolOptions| -> Vec<_> {
         let trees = (0..4).map(|group| Tree { rounds: 5, ..bench.tree(group, 5, BranchAt::Random, 1) }).collect();
         let (found, ..) = bench.grow(trees, options, babble);

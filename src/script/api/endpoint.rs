@@ -97,8 +97,8 @@ impl Endpoint {
         json!({ "url": self.url, "name": self.name })
     }
 
-    /// Has the model write. A server that is too busy, or not there, is asked again. A name that
-    /// leads to an address that is not public gives `error` and `undeclared`.
+    /// Sends the request. It is sent again to a server that is busy or unreachable. A name that
+    /// resolves to a private address returns `error` and `undeclared`.
     ///
     /// # Errors
     /// [`Kind::Env`] if there is no text: the trajectory fails and is not scored.
@@ -128,9 +128,9 @@ impl Endpoint {
         let mut attempt = 0;
         loop {
             let mut secrets = Secrets::default();
-            let asked = self.ask(host, &body, &mut secrets).await?;
-            let (why, wait) = match asked {
-                // No server that could be asked again.
+            let sent = self.ask(host, &body, &mut secrets).await?;
+            let (why, wait) = match sent {
+                // Another request would have the same result.
                 Err(HttpError::NotPublic(why)) => return Ok(json!({ "error": secrets.mask(why), "undeclared": true })),
                 Ok(answer) if answer.status == 200 => {
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
@@ -201,7 +201,7 @@ impl Endpoint {
     }
 }
 
-/// How long the server asks to wait.
+/// The wait that the server requests.
 fn wait_of(answer: &HttpResponse) -> Option<Duration> {
     let (_, value) = answer.headers.iter().find(|(name, _)| name == "retry-after")?;
     Duration::try_from_secs_f64(value.trim().parse().ok()?).ok().map(|wait| wait.min(LONGEST_WAIT))

@@ -19,8 +19,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "clock",
         lua.create_function(move |_, ()| {
             let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            let told = own.current().ask_now("clock", json!({}), || Ok(json!(now()))).map_err(raise)?;
-            Ok(told.as_f64())
+            let result = own.current().ask_now("clock", json!({}), || Ok(json!(now()))).map_err(raise)?;
+            Ok(result.as_f64())
         })?,
     )?;
     let own = host.clone();

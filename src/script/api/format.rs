@@ -192,12 +192,25 @@ thread_local! {
 }
 
 impl Lent {
-    /// The format as long as somebody holds `format`.
+    /// The format, while `format` is referenced.
     pub(crate) fn new(lua: &Lua, format: &Rc<RecipeFormat>) -> Self {
         let number = NUMBER.get();
         NUMBER.set(number + 1);
         LENT.with_borrow_mut(|lent| lent.insert(number, (lua.weak(), Rc::downgrade(format))));
         Self { options: format.options.clone(), number }
+    }
+}
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        // A thread that ends has forgotten it already.
+        let _ = LENT.try_with(|lent| lent.borrow_mut().remove(&self.number));
+    }
+}
+
+impl Stored for Lent {
+    fn options(&self) -> &OwnOptions {
+        &self.options
     }
 
     fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T> {
@@ -213,16 +226,17 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
-    fn drop(&mut self) {
-        // A thread that ends has forgotten it already.
-        let _ = LENT.try_with(|lent| lent.borrow_mut().remove(&self.number));
-    }
+/// A format whose functions are in a virtual machine that is looked up for each call.
+pub(crate) trait Stored {
+    fn options(&self) -> &OwnOptions;
+
+    /// Calls `f` with the functions of the format.
+    fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T>;
 }
 
-impl OwnFormat for Lent {
+impl<F: Stored> OwnFormat for F {
     fn options(&self) -> &OwnOptions {
-        &self.options
+        Stored::options(self)
     }
 
     fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Result<ToolCall, String>>> {

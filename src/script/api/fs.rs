@@ -28,8 +28,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "read",
         lua.create_function(move |lua, path: Value| {
             let path = text(lua, "r1.fs.read", "path", &path)?;
-            let told = ask(lua, &own, "r1.fs.read", &path, read)?;
-            match (&told["text"], &told["sha256"], &told["error"]) {
+            let outcome = ask(lua, &own, "r1.fs.read", &path, read)?;
+            match (&outcome["text"], &outcome["sha256"], &outcome["error"]) {
                 (Json::String(text), ..) => Ok((Value::String(lua.create_string(text)?), None)),
                 (_, Json::String(sum), _) => {
                     let bytes = again(&own, &path, sum).map_err(raise)?;
@@ -44,13 +44,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "list",
         lua.create_function(move |lua, path: Value| {
             let path = text(lua, "r1.fs.list", "path", &path)?;
-            let told = ask(lua, &own, "r1.fs.list", &path, list)?;
-            match told["names"].as_array() {
+            let outcome = ask(lua, &own, "r1.fs.list", &path, list)?;
+            match outcome["names"].as_array() {
                 Some(names) => {
                     let names = lua.create_sequence_from(names.iter().filter_map(Json::as_str))?;
                     Ok((Value::Table(names), None))
                 }
-                None => Ok((Value::Nil, told["error"].as_str().map(str::to_owned))),
+                None => Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned))),
             }
         })?,
     )?;
@@ -59,13 +59,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "stat",
         lua.create_function(move |lua, path: Value| {
             let path = text(lua, "r1.fs.stat", "path", &path)?;
-            let told = ask(lua, &own, "r1.fs.stat", &path, stat)?;
-            let Some(kind) = told["kind"].as_str() else {
-                return Ok((Value::Nil, told["error"].as_str().map(str::to_owned)));
+            let outcome = ask(lua, &own, "r1.fs.stat", &path, stat)?;
+            let Some(kind) = outcome["kind"].as_str() else {
+                return Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned)));
             };
             let facts = lua.create_table_with_capacity(0, 2)?;
             facts.raw_set("kind", kind)?;
-            facts.raw_set("size", told["size"].as_u64())?;
+            facts.raw_set("size", outcome["size"].as_u64())?;
             Ok((Value::Table(facts), None))
         })?,
     )?;
@@ -208,8 +208,8 @@ fn write(
         Ok(json!({ "error": written.err() }))
     };
     let request = json!({ "path": path, "append": append, "sha256": checksum(&bytes) });
-    let told = host.current().ask_now("fs.write", request, live).map_err(raise)?;
-    Ok(match told["error"].as_str() {
+    let outcome = host.current().ask_now("fs.write", request, live).map_err(raise)?;
+    Ok(match outcome["error"].as_str() {
         None => (Some(true), None),
         Some(why) => (None, Some(why.to_owned())),
     })

@@ -50,11 +50,11 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
     let (host, opened) = (host.clone(), opened.clone());
     let generate = lua.create_async_function(move |lua, (prompt, options): (Value, Value)| {
         let call = host.current();
-        let asked = read(&lua, &host, &prompt, &options);
+        let arguments = read(&lua, &host, &prompt, &options);
         let at = place(&lua);
         let (host, opened) = (host.clone(), opened.clone());
         async move {
-            let Asked { messages, options, model } = asked?;
+            let GenerateCall { messages, options, model } = arguments?;
             let seed = call.random();
             let request = request(&messages, &options, &model, seed);
             let target = if let Writer::Endpoint(endpoint) = &model { Some(endpoint.target()) } else { None };
@@ -65,24 +65,24 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                     Writer::Model(name) => write_with(&host, &opened, &name, &messages, &options, seed).await,
                 }
             };
-            let told = call.ask("generate", request, live).await.map_err(raise)?;
-            if let (Some((name, port)), true) = (target, told["undeclared"] == true) {
-                let why = told["error"].as_str().unwrap_or_default();
+            let result = call.ask("generate", request, live).await.map_err(raise)?;
+            if let (Some((name, port)), true) = (target, result["undeclared"] == true) {
+                let why = result["error"].as_str().unwrap_or_default();
                 return Err(raise(leads_inside(&call, NAME, (&name, port), why, at)));
             }
-            if let Some(why) = told["error"].as_str() {
+            if let Some(why) = result["error"].as_str() {
                 return Ok((None, Value::String(lua.create_string(why)?)));
             }
             let facts = lua.create_table_with_capacity(0, 2)?;
-            facts.raw_set("finish_reason", told["finish_reason"].as_str())?;
-            facts.raw_set("tokens", told["tokens"].as_u64())?;
-            Ok((told["text"].as_str().map(str::to_owned), Value::Table(facts)))
+            facts.raw_set("finish_reason", result["finish_reason"].as_str())?;
+            facts.raw_set("tokens", result["tokens"].as_u64())?;
+            Ok((result["text"].as_str().map(str::to_owned), Value::Table(facts)))
         }
     })?;
     r1.raw_set("generate", generate)
 }
 
-struct Asked {
+struct GenerateCall {
     messages: Vec<Message>,
     options: GenerateOptions,
     model: Writer,
@@ -97,7 +97,7 @@ enum Writer {
     Endpoint(Endpoint),
 }
 
-fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Result<Asked> {
+fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Result<GenerateCall> {
     let messages = match prompt {
         Value::String(text) => vec![Message::user(text.to_string_lossy())],
         Value::Table(list) => messages(list, "messages").map_err(|why| fail(lua, NAME, why))?,
@@ -147,7 +147,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         let why = "with `train` the policy samples as the recipe's `sampling` says: leave out temperature, top_k, top_p, min_p";
         return Err(fail(lua, NAME, why));
     }
-    Ok(Asked { messages, options, model })
+    Ok(GenerateCall { messages, options, model })
 }
 
 /// The request as recorded.
@@ -191,18 +191,18 @@ async fn write(call: &Call, messages: Vec<Message>, options: GenerateOptions, se
         Err(error) if error.kind == Kind::Env => return Ok(json!({ "error": error.message })),
         Err(error) => return Err(error),
     };
-    let mut told = json!({
+    let mut result = json!({
         "text": text, "finish_reason": completion.finish_reason.name(), "tokens": completion.token_ids.len(),
     });
     if train {
-        told["prompt_ids"] = json!(prompt_ids);
-        told["token_ids"] = json!(completion.token_ids);
-        told["logprobs"] = completion.logprobs.iter().map(|&logprob| Json::from(f64::from(logprob))).collect();
+        result["prompt_ids"] = json!(prompt_ids);
+        result["token_ids"] = json!(completion.token_ids);
+        result["logprobs"] = completion.logprobs.iter().map(|&logprob| Json::from(f64::from(logprob))).collect();
         if !completion.support.is_whole() {
-            told["support"] = json!(completion.support);
+            result["support"] = json!(completion.support);
         }
     }
-    Ok(told)
+    Ok(result)
 }
 
 /// Generates with a model by name, which is opened once.
@@ -226,8 +226,8 @@ async fn write_with(
     for (field, value) in own.into_iter().filter(|(_, value)| !value.is_null()) {
         sampling[field] = value;
     }
-    let asked = json!({ "model": model, "prompt": messages, "sampling": sampling });
-    let told = services.call("model.generate", asked).await?;
-    let tokens = told["token_ids"].as_array().map_or(0, Vec::len);
-    Ok(json!({ "text": told["text"], "finish_reason": told["finish_reason"], "tokens": tokens }))
+    let arguments = json!({ "model": model, "prompt": messages, "sampling": sampling });
+    let result = services.call("model.generate", arguments).await?;
+    let tokens = result["token_ids"].as_array().map_or(0, Vec::len);
+    Ok(json!({ "text": result["text"], "finish_reason": result["finish_reason"], "tokens": tokens }))
 }

@@ -28,27 +28,27 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     table.raw_set(
         "get",
         lua.create_async_function(move |lua, (url, options): (Value, Value)| {
-            let asked = ask(&lua, &own, "r1.http.get", "GET", &url, &options);
-            async move { asked?.answer(&lua).await }
+            let pending = ask(&lua, &own, "r1.http.get", "GET", &url, &options);
+            async move { pending?.answer(&lua).await }
         })?,
     )?;
     let own = host.clone();
     table.raw_set(
         "post",
         lua.create_async_function(move |lua, (url, body, options): (Value, Value, Value)| {
-            let asked = ask(&lua, &own, "r1.http.post", "POST", &url, &options).and_then(|asked| match &body {
-                Value::Nil => Ok(asked),
-                body => asked.with_body(&lua, body),
+            let pending = ask(&lua, &own, "r1.http.post", "POST", &url, &options).and_then(|pending| match &body {
+                Value::Nil => Ok(pending),
+                body => pending.with_body(&lua, body),
             });
-            async move { asked?.answer(&lua).await }
+            async move { pending?.answer(&lua).await }
         })?,
     )?;
     let own = host.clone();
     table.raw_set(
         "request",
         lua.create_async_function(move |lua, request: Value| {
-            let asked = request_of(&lua, &own, &request);
-            async move { asked?.answer(&lua).await }
+            let pending = request_of(&lua, &own, &request);
+            async move { pending?.answer(&lua).await }
         })?,
     )?;
     super::seal(lua, "r1.http", &table)?;
@@ -56,7 +56,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 /// A request that is allowed.
-struct Asked {
+struct PendingRequest {
     function: &'static str,
     host: Rc<Host>,
     call: Rc<Call>,
@@ -104,7 +104,7 @@ impl Asking {
     }
 }
 
-fn request_of(lua: &Lua, host: &Rc<Host>, given: &Value) -> mlua::Result<Asked> {
+fn request_of(lua: &Lua, host: &Rc<Host>, given: &Value) -> mlua::Result<PendingRequest> {
     const NAME: &str = "r1.http.request";
     let known: Vec<&str> = OPTIONS.into_iter().chain(["method", "url"]).collect();
     let fields = Fields::new(lua, NAME, given, &known)?;
@@ -123,7 +123,7 @@ fn ask(
     method: &'static str,
     url: &Value,
     options: &Value,
-) -> mlua::Result<Asked> {
+) -> mlua::Result<PendingRequest> {
     let fields = Fields::optional(lua, function, options, &OPTIONS)?;
     build(lua, host, function, method, url, &fields)
 }
@@ -135,7 +135,7 @@ fn build(
     method: &'static str,
     url: &Value,
     fields: &Fields<'_>,
-) -> mlua::Result<Asked> {
+) -> mlua::Result<PendingRequest> {
     let url = text(lua, function, "url", url)?;
     let query = Text::named(lua, host, function, "query", &fields.get("query")?)?;
     let headers = Text::named(lua, host, function, "headers", &fields.get("headers")?)?;
@@ -151,20 +151,20 @@ fn build(
         other => return Err(fields.refuse("max_bytes", &format!("a number of bytes up to {MOST_BYTES}"), &other)),
     };
     let request = Asking { method, url, query, headers, body: None, timeout, max_bytes };
-    let mut asked = Asked { function, host: host.clone(), call: host.current(), request, place: place(lua) };
+    let mut pending = PendingRequest { function, host: host.clone(), call: host.current(), request, place: place(lua) };
     for name in ["body", "json"] {
         match fields.get(name)? {
             Value::Nil => {}
-            value if asked.request.body.is_some() => return Err(fields.refuse(name, "the only body", &value)),
-            value if name == "json" => asked = asked.with_json(lua, &value)?,
-            value => asked = asked.with_body(lua, &value)?,
+            value if pending.request.body.is_some() => return Err(fields.refuse(name, "the only body", &value)),
+            value if name == "json" => pending = pending.with_json(lua, &value)?,
+            value => pending = pending.with_body(lua, &value)?,
         }
     }
-    asked.check(lua)?;
-    Ok(asked)
+    pending.check(lua)?;
+    Ok(pending)
 }
 
-impl Asked {
+impl PendingRequest {
     /// Text as it is, a table as JSON.
     fn with_body(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
         match body {
@@ -240,20 +240,20 @@ impl Asked {
                 Err(HttpError::Failed(why)) => json!({ "error": secrets.mask(why) }),
             })
         };
-        let told = call.ask("http", shown, live).await.map_err(raise)?;
-        if told["undeclared"] == true {
-            let why = told["error"].as_str().unwrap_or_default();
+        let result = call.ask("http", shown, live).await.map_err(raise)?;
+        if result["undeclared"] == true {
+            let why = result["error"].as_str().unwrap_or_default();
             return Err(raise(leads_inside(&call, function, (&name, port), why, place)));
         }
-        if let Some(why) = told["error"].as_str() {
+        if let Some(why) = result["error"].as_str() {
             return Ok((Value::Nil, Some(why.to_owned())));
         }
         let table = lua.create_table_with_capacity(0, 4)?;
-        table.raw_set("status", told["status"].as_u64())?;
-        table.raw_set("url", told["url"].as_str())?;
-        table.raw_set("body", lua.create_string(bytes_of(&told["body"]))?)?;
+        table.raw_set("status", result["status"].as_u64())?;
+        table.raw_set("url", result["url"].as_str())?;
+        table.raw_set("body", lua.create_string(bytes_of(&result["body"]))?)?;
         let headers = lua.create_table()?;
-        for (name, value) in told["headers"].as_object().into_iter().flatten() {
+        for (name, value) in result["headers"].as_object().into_iter().flatten() {
             headers.raw_set(name.as_str(), value.as_str())?;
         }
         table.raw_set("headers", headers)?;

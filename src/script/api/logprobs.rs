@@ -19,7 +19,7 @@ use crate::script::runtime::policy_request::{LogprobsRequest, PolicyRequest};
 const NAME: &str = "r1.logprobs";
 
 /// The text to score, and the model.
-struct Asked {
+struct LogprobsCall {
     messages: Vec<Message>,
     text: String,
     model: String,
@@ -30,19 +30,19 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
     let (host, opened) = (host.clone(), opened.clone());
     let logprobs = lua.create_async_function(move |lua, options: Value| {
         let call = host.current();
-        let asked = read(&lua, &options);
+        let arguments = read(&lua, &options);
         let (host, opened) = (host.clone(), opened.clone());
         async move {
-            let Asked { messages, text, model, temperature } = asked?;
+            let LogprobsCall { messages, text, model, temperature } = arguments?;
             let request = json!({ "messages": messages, "text": text, "model": model, "temperature": temperature });
             let live = async {
                 let found = match model.as_str() {
                     "policy" | "reference" => score(&call, messages, text, temperature, model == "reference").await,
                     name => {
                         let (services, model) = opened.get(&host, NAME, name).await?;
-                        let asked =
+                        let arguments =
                             json!({ "model": model, "prompt": messages, "text": text, "temperature": temperature });
-                        services.call("model.score", asked).await
+                        services.call("model.score", arguments).await
                     }
                 };
                 match found {
@@ -51,12 +51,12 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                     found => found,
                 }
             };
-            let told = call.ask("logprobs", request, live).await.map_err(raise)?;
-            if let Some(why) = told["error"].as_str() {
+            let result = call.ask("logprobs", request, live).await.map_err(raise)?;
+            if let Some(why) = result["error"].as_str() {
                 return Ok((Value::Nil, Value::String(lua.create_string(why)?)));
             }
             let numbers: Vec<f64> =
-                told["logprobs"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect();
+                result["logprobs"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect();
             let sum: f64 = numbers.iter().sum();
             let mean = sum / numbers.len().max(1) as f64;
             let found = json!({ "logprobs": numbers, "sum": sum, "mean": mean, "tokens": numbers.len() });
@@ -66,7 +66,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
     r1.raw_set("logprobs", logprobs)
 }
 
-fn read(lua: &Lua, options: &Value) -> mlua::Result<Asked> {
+fn read(lua: &Lua, options: &Value) -> mlua::Result<LogprobsCall> {
     let fields = Fields::new(lua, NAME, options, &["model", "prompt", "text", "temperature"])?;
     let messages = match fields.get("prompt")? {
         Value::String(text) => vec![Message::user(text.to_string_lossy())],
@@ -83,7 +83,7 @@ fn read(lua: &Lua, options: &Value) -> mlua::Result<Asked> {
         other => return Err(fail(lua, NAME, format!("`temperature` must be a number above 0, got {}", kind(&other)))),
     };
     let model = fields.text("model")?.unwrap_or_else(|| "policy".to_owned());
-    Ok(Asked { messages, text, model, temperature })
+    Ok(LogprobsCall { messages, text, model, temperature })
 }
 
 /// Scores the text with the policy or the reference policy.

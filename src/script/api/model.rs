@@ -102,9 +102,9 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
             let (services, model) = parts(&lua, "logprobs", &this)?;
             let list = ids(&lua, "logprobs", &list)?;
             let options = plain(&lua, "logprobs", &options, &["top", "temperature"])?;
-            let asked = json!({ "model": model, "ids": list, "options": options });
-            let told = ask(&lua, &services, "model.logprobs", asked).await?;
-            Ok((from_answer(&lua, &told["logprobs"])?, from_answer(&lua, &told["top"])?))
+            let request = json!({ "model": model, "ids": list, "options": options });
+            let result = ask(&lua, &services, "model.logprobs", request).await?;
+            Ok((from_answer(&lua, &result["logprobs"])?, from_answer(&lua, &result["top"])?))
         })?,
     )?;
     methods.raw_set(
@@ -119,10 +119,10 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
         "generate",
         lua.create_async_function(|lua, (this, prompt, sampling): (Value, Value, Value)| async move {
             let (services, model) = parts(&lua, "generate", &this)?;
-            let sampling = asked(&lua, &sampling)?;
+            let sampling = request(&lua, &sampling)?;
             let prompt = to_json(&prompt, "prompt", Odd::Refuse).map_err(|why| fail(&lua, "generate", why))?;
-            let asked = json!({ "model": model, "prompt": prompt, "sampling": sampling });
-            from_answer(&lua, &ask(&lua, &services, "model.generate", asked).await?)
+            let request = json!({ "model": model, "prompt": prompt, "sampling": sampling });
+            from_answer(&lua, &ask(&lua, &services, "model.generate", request).await?)
         })?,
     )?;
     methods.raw_set(
@@ -155,7 +155,7 @@ const SAMPLING: [&str; 14] = [
 ];
 
 /// The options of `:generate` as an object; keys of `logit_bias` are ids, as numbers or text.
-fn asked(lua: &Lua, options: &Value) -> mlua::Result<Json> {
+fn request(lua: &Lua, options: &Value) -> mlua::Result<Json> {
     const BIAS: &str = "logit_bias";
     if !matches!(options, Value::Table(_)) {
         return plain(lua, "generate", options, &SAMPLING);

@@ -109,15 +109,15 @@ async fn run(lua: &Lua, call: &Call, mut program: Program, variables: Named) -> 
             Err(error) => json!({ "error": secrets.mask(error.to_string()) }),
         })
     };
-    let told = call.ask("process", request, live).await.map_err(raise)?;
-    if let Some(why) = told["error"].as_str() {
+    let outcome = call.ask("process", request, live).await.map_err(raise)?;
+    if let Some(why) = outcome["error"].as_str() {
         return Ok((Value::Nil, Some(why.to_owned())));
     }
     let table: Table = lua.create_table_with_capacity(0, 5)?;
-    table.raw_set("code", told["code"].as_i64())?;
-    table.raw_set("out", told["out"].as_str())?;
-    table.raw_set("err", told["err"].as_str())?;
-    table.raw_set("timed_out", told["timed_out"].as_bool())?;
-    table.raw_set("seconds", told["seconds"].as_f64())?;
+    table.raw_set("code", outcome["code"].as_i64())?;
+    table.raw_set("out", outcome["out"].as_str())?;
+    table.raw_set("err", outcome["err"].as_str())?;
+    table.raw_set("timed_out", outcome["timed_out"].as_bool())?;
+    table.raw_set("seconds", outcome["seconds"].as_f64())?;
     Ok((Value::Table(table), None))
 }

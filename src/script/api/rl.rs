@@ -52,9 +52,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 let (rows, mut options) = (plain("rows", &rows)?, plain("options", &options)?);
                 // Options unknown to the host are those of the function.
                 let graph = own.map(|own| super::loss::trace(&lua, &own, &own_options(&mut options))).transpose()?;
-                let asked = json!({ "name": chosen, "rows": rows, "options": options, "graph": graph });
-                let told = ask(&lua, &services, &function[3..], asked).await?;
-                from_answer(&lua, &told)
+                let request = json!({ "name": chosen, "rows": rows, "options": options, "graph": graph });
+                let result = ask(&lua, &services, &function[3..], request).await?;
+                from_answer(&lua, &result)
             }
         };
         rl.raw_set(name, lua.create_async_function(call)?)?;
@@ -71,13 +71,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 let Some(services) = host.services.clone() else {
                     return Err(fail(&lua, function, "is for programs (`r1 lua`)"));
                 };
-                let mut asked = serde_json::Map::new();
+                let mut request = serde_json::Map::new();
                 for (name, value) in arguments.iter().zip(given.iter()).filter(|(_, value)| !value.is_nil()) {
                     let plain = to_json(value, name, Odd::Refuse).map_err(|why| fail(&lua, function, why))?;
-                    asked.insert((*name).to_owned(), plain);
+                    request.insert((*name).to_owned(), plain);
                 }
-                let told = ask(&lua, &services, &function[3..], Json::Object(asked)).await?;
-                from_answer(&lua, &told)
+                let result = ask(&lua, &services, &function[3..], Json::Object(request)).await?;
+                from_answer(&lua, &result)
             }
         };
         rl.raw_set(name, lua.create_async_function(call)?)?;

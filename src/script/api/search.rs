@@ -66,8 +66,8 @@ pub(super) struct Search {
 }
 
 struct Helper {
-    ask: Sender<usize>,
-    told: Receiver<Option<Match>>,
+    positions: Sender<usize>,
+    matches: Receiver<Option<Match>>,
 }
 
 impl Search {
@@ -101,10 +101,10 @@ impl Search {
 
     fn ask(&self, lua: &Lua, helper: &Helper, place: usize) -> mlua::Result<Option<Match>> {
         let gone = || fail(lua, self.function, "the search has stopped");
-        helper.ask.send(place).map_err(|_| gone())?;
+        helper.positions.send(place).map_err(|_| gone())?;
         let end = Instant::now() + Duration::from_nanos(self.host.current().cpu_left.get());
         loop {
-            match helper.told.recv_timeout(Duration::from_millis(20)) {
+            match helper.matches.recv_timeout(Duration::from_millis(20)) {
                 Ok(found) => return Ok(found),
                 Err(RecvTimeoutError::Timeout) if Instant::now() < end => in_time(lua)?,
                 Err(RecvTimeoutError::Timeout) => return Err(out_of_time(lua)),
@@ -161,20 +161,20 @@ fn start(lua: &Lua, function: &str, regex: &Regex, text: Vec<u8>) -> mlua::Resul
         THREADS.fetch_sub(1, Ordering::Relaxed);
         return Err(fail(lua, function, format!("{UNDER_WAY} long searches are under way; search shorter texts")));
     }
-    let (ask, asked) = channel();
-    let (tell, told) = channel();
+    let (positions, next_position) = channel();
+    let (found_match, matches) = channel();
     let regex = regex.clone();
     let work = move || {
-        for place in asked {
+        for place in next_position {
             let found = regex.captures_at(&text, place).as_ref().map(Match::of);
-            if tell.send(found).is_err() {
+            if found_match.send(found).is_err() {
                 break;
             }
         }
         THREADS.fetch_sub(1, Ordering::Relaxed);
     };
     let spawned = std::thread::Builder::new().name("r1-search".to_owned()).spawn(work);
-    spawned.map(|_| Helper { ask, told }).map_err(|error| {
+    spawned.map(|_| Helper { positions, matches }).map_err(|error| {
         THREADS.fetch_sub(1, Ordering::Relaxed);
         fail(lua, function, format!("can't start a thread: {error}"))
     })

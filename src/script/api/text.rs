@@ -263,25 +263,25 @@ fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
 impl UserData for TemplateOf {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("render", |lua, this, (list, options): (Value, Value)| {
-            let asked = Options::read(lua, "render", &options)?;
+            let chosen = Options::read(lua, "render", &options)?;
             let limit = TimeLimit::new(time_left(lua));
             let made = if let Self::Source(template) = this {
                 let list = conversation(lua, "render", &list)?;
-                let tools = (!asked.tools.is_empty()).then_some(&asked.tools[..]);
-                template.render(&list, tools, asked.add_generation_prompt, &asked.variables)
+                let tools = (!chosen.tools.is_empty()).then_some(&chosen.tools[..]);
+                template.render(&list, tools, chosen.add_generation_prompt, &chosen.variables)
             } else {
                 let list = read_messages(lua, "render", &list)?;
-                let renderer = this.renderer(lua, "render", asked.variables)?;
-                renderer.text(&list, &asked.tools, asked.add_generation_prompt)
+                let renderer = this.renderer(lua, "render", chosen.variables)?;
+                renderer.text(&list, &chosen.tools, chosen.add_generation_prompt)
             };
             made.map_err(|error| timed(lua, &limit, error))
         });
         methods.add_method("encode", |lua, this, (list, options): (Value, Value)| {
             let list = read_messages(lua, "encode", &list)?;
-            let asked = Options::read(lua, "encode", &options)?;
+            let chosen = Options::read(lua, "encode", &options)?;
             let limit = TimeLimit::new(time_left(lua));
-            let renderer = this.renderer(lua, "encode", asked.variables)?;
-            let made = renderer.marked(&list, &asked.tools, asked.add_generation_prompt);
+            let renderer = this.renderer(lua, "encode", chosen.variables)?;
+            let made = renderer.marked(&list, &chosen.tools, chosen.add_generation_prompt);
             let made = made.map_err(|error| timed(lua, &limit, error))?;
             Ok((made.ids, made.mask))
         });
@@ -387,7 +387,7 @@ impl Options {
         }
         match fields.remove("add_generation_prompt") {
             None => {}
-            Some(Json::Bool(asked)) => read.add_generation_prompt = asked,
+            Some(Json::Bool(chosen)) => read.add_generation_prompt = chosen,
             Some(_) => return Err(fail(lua, function, "`add_generation_prompt` must be true or false")),
         }
         read.variables = fields;

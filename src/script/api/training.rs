@@ -39,12 +39,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let Some(services) = services else {
                 return Err(fail(&lua, NAME, "is for programs (`r1 lua`)"));
             };
-            let mut asked = plain(&lua, &arguments)?;
-            asked["beside"] = json!(beside);
-            asked["overrides"] = overrides(&asked["overrides"]);
-            let told = model::ask(&lua, &services, "training.open", asked).await?;
-            let held = Held { services, number: told["training"].clone() };
-            Ok((lua.create_userdata(held)?, from_json(&lua, &told["about"])?))
+            let mut request = plain(&lua, &arguments)?;
+            request["beside"] = json!(beside);
+            request["overrides"] = overrides(&request["overrides"]);
+            let returned = model::ask(&lua, &services, "training.open", request).await?;
+            let held = Held { services, number: returned["training"].clone() };
+            Ok((lua.create_userdata(held)?, from_json(&lua, &returned["about"])?))
         }
     })?;
     let own = host.clone();
@@ -67,15 +67,15 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 let held = held.borrow::<Held>()?;
                 (held.services.clone(), held.number.clone())
             };
-            let mut asked = plain(&lua, &arguments)?;
-            asked["training"] = number;
+            let mut request = plain(&lua, &arguments)?;
+            request["training"] = number;
             // A graph is passed as text, since Lua tables have no null and no empty list.
-            if let Some(text) = asked["options"]["graph"].as_str() {
-                asked["options"]["graph"] =
+            if let Some(text) = request["options"]["graph"].as_str() {
+                request["options"]["graph"] =
                     serde_json::from_str(text).map_err(|error| fail(&lua, NAME, format!("the loss: {error}")))?;
             }
-            let told = model::ask(&lua, &services, &format!("training.{function}"), asked).await?;
-            Ok((from_json(&lua, &told["result"])?, from_json(&lua, &told["about"])?))
+            let returned = model::ask(&lua, &services, &format!("training.{function}"), request).await?;
+            Ok((from_json(&lua, &returned["result"])?, from_json(&lua, &returned["about"])?))
         })?;
     let trace = lua.create_function(|lua, (function, options): (Function, Value)| {
         let options = if options.is_nil() { Json::Null } else { plain(lua, &options)? };

@@ -38,19 +38,19 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let Some(services) = services else {
                 return Err(fail(&lua, "r1.script", "is for programs (`r1 lua`) and tests (`r1 test`)"));
             };
-            let mut asked = to_json(&arguments, "it", Odd::Refuse).map_err(|why| fail(&lua, &function, why))?;
+            let mut request = to_json(&arguments, "it", Odd::Refuse).map_err(|why| fail(&lua, &function, why))?;
             if function == "env.open" {
-                asked["beside"] = json!(beside);
-                asked["overrides"] = overrides(&asked["overrides"]);
+                request["beside"] = json!(beside);
+                request["overrides"] = overrides(&request["overrides"]);
             }
-            let told = model::ask(&lua, &services, &function, asked).await?;
+            let returned = model::ask(&lua, &services, &function, request).await?;
             // What a script said meanwhile comes along with the answer.
-            let logged = told.get("log").and_then(Json::as_array).filter(|_| told.get("result").is_some());
+            let logged = returned.get("log").and_then(Json::as_array).filter(|_| returned.get("result").is_some());
             for line in logged.into_iter().flatten() {
                 let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
                 host.log(text("place"), text("text"));
             }
-            let told = if logged.is_some() { &told["result"] } else { &told };
+            let returned = if logged.is_some() { &returned["result"] } else { &returned };
             let close = match function.as_str() {
                 "env.open" => Some(("env.close", "script")),
                 "env.reset" | "env.fork" => Some(("env.drop", "attempt")),
@@ -58,10 +58,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             };
             match close {
                 Some(close) => {
-                    let held = Held { services, number: told[close.1].clone(), close };
-                    Ok((Value::UserData(lua.create_userdata(held)?), from_json(&lua, &told["about"])?))
+                    let held = Held { services, number: returned[close.1].clone(), close };
+                    Ok((Value::UserData(lua.create_userdata(held)?), from_json(&lua, &returned["about"])?))
                 }
-                None => Ok((from_json(&lua, told)?, Value::Nil)),
+                None => Ok((from_json(&lua, returned)?, Value::Nil)),
             }
         }
     })?;

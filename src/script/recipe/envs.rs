@@ -243,8 +243,8 @@ impl Set {
             return Ok(found);
         }
         let known: Vec<&str> = self.all.iter().map(|known| known.env.name.as_str()).collect();
-        let asked = columns.names.iter().find(|(_, name)| !FLOWS.contains(&name.as_str()));
-        Err(if let Some((column, name)) = asked {
+        let named_by = columns.names.iter().find(|(_, name)| !FLOWS.contains(&name.as_str()));
+        Err(if let Some((column, name)) = named_by {
             let message = format!("the column `{column}` is \"{name}\", and the recipe has no such environment");
             Error::new(Kind::Data, message).hint(suggest(name, known))
         } else {

@@ -9,20 +9,17 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serde_json::Value as Json;
-
 use super::load;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Message, ToolCall};
 use crate::script::api;
-use crate::script::api::format::Callable;
+use crate::script::api::format::{Callable, Stored};
 use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::sources::Sources;
 use crate::script::runtime::vm::Vm;
-use crate::text::{AUTO, Format, FormatChoice, OwnFormat, OwnOptions};
+use crate::text::{AUTO, Format, FormatChoice, OwnOptions};
 
 /// The source of a script that defines formats.
 pub(crate) struct Source {
@@ -123,7 +120,11 @@ impl Source {
     }
 }
 
-impl Kept {
+impl Stored for Kept {
+    fn options(&self) -> &OwnOptions {
+        &self.options
+    }
+
     fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T> {
         let machine = self.source.machine()?;
         let format = machine.formats.get(self.place).ok_or_else(|| {
@@ -133,27 +134,5 @@ impl Kept {
         let result = f(&Callable { format, lua: &machine.vm.lua, vm: Some(&machine.vm) });
         LOGGED.with_borrow_mut(|logged| logged.extend(machine.vm.host.take_log()));
         result
-    }
-}
-
-impl OwnFormat for Kept {
-    fn options(&self) -> &OwnOptions {
-        &self.options
-    }
-
-    fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Result<ToolCall, String>>> {
-        self.with(|format| format.parse(text, tools))
-    }
-
-    fn write(&self, calls: &[ToolCall]) -> Result<String> {
-        self.with(|format| format.write(calls))
-    }
-
-    fn results(&self, results: &[Message]) -> Result<Option<String>> {
-        self.with(|format| format.results(results))
-    }
-
-    fn describe(&self, tools: &[Json]) -> Result<Option<String>> {
-        self.with(|format| format.describe(tools))
     }
 }

@@ -79,7 +79,7 @@ pub struct Difference {
     /// What the record contains there: kind and request.
     pub recorded: Option<(String, Json)>,
     /// The request of the script; `None` if it made none.
-    pub asked: Option<(String, Json)>,
+    pub requested: Option<(String, Json)>,
 }
 
 impl std::fmt::Display for Difference {
@@ -89,7 +89,7 @@ impl std::fmt::Display for Difference {
             None => "nothing".to_owned(),
         };
         write!(f, "step {}, {}: the record has {}", self.step, self.at, show(&self.recorded))?;
-        write!(f, " and the script asks for {}", show(&self.asked))
+        write!(f, " and the script asks for {}", show(&self.requested))
     }
 }
 
@@ -163,7 +163,7 @@ impl Record {
                 step: left.step,
                 at: left.at.clone(),
                 recorded: Some((left.kind.clone(), left.request.clone())),
-                asked: None,
+                requested: None,
             });
             tape.difference = left;
         }
@@ -202,8 +202,8 @@ impl Record {
                 return Ok(Replay::Live);
             }
         }
-        let asked = Some((kind.to_owned(), request.clone()));
-        let difference = Difference { step, at: at.to_owned(), recorded, asked };
+        let requested = Some((kind.to_owned(), request.clone()));
+        let difference = Difference { step, at: at.to_owned(), recorded, requested };
         let message = difference.to_string();
         tape.difference.get_or_insert(difference);
         Err(Error::new(Kind::Env, format!("the replay left its record: {message}")))

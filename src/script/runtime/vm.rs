@@ -256,7 +256,7 @@ impl Vm {
         self.call_now(call, &size, (table, most))
     }
 
-    /// Whether more than a quarter of the memory limit is in use, besides the states of
+    /// Whether more than a quarter of the memory limit is in use, not counting the states of
     /// trajectories, after a full collection: tables that functions of the script keep. Such a
     /// machine should finish its trajectories and start no more.
     pub(crate) fn is_worn(&self) -> bool {

@@ -48,7 +48,7 @@ pub(crate) fn read(data: &Json, envs: &BTreeMap<String, EnvSettings>) -> Result<
     Ok(DataSettings { train, eval, ..section::<DataSettings>("data", &Json::Object(fields))? })
 }
 
-/// A dataset: a path, `{ path =, format =, columns = }`, `{ hf =, split =, … }` for one of the hub,
+/// A dataset: a path, `{ path =, format =, columns = }`, `{ hf =, split =, … }` for one on the Hub,
 /// `{ count =, seed = }` for rows that the script makes, the rows themselves, or several of them by
 /// name.
 pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
@@ -108,7 +108,7 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
     }
     if !fields.contains_key("path") {
         let error = Error::new(Kind::Script, format!("`{at}` needs `path`, the file to read")).about_setting(at);
-        return Err(if at.contains('.') { error.hint("or `hf`, a dataset of the hub") } else { error });
+        return Err(if at.contains('.') { error.hint("or `hf`, a dataset on the Hub") } else { error });
     }
     let format = match text("format")?.as_str() {
         "" => None,

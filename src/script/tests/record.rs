@@ -100,7 +100,7 @@ fn a_replay_reports_the_first_difference() {
     let replay = Record::replay(exchanges.clone(), Strictness::Exact);
     one_step(&worker, &replay, &action("")).unwrap();
     let difference = replay.close().unwrap();
-    assert_eq!((difference.at.as_str(), difference.asked), ("step/1/1", None));
+    assert_eq!((difference.at.as_str(), difference.requested), ("step/1/1", None));
 
     // A script that has changed finds its answers wherever they are, or asks for real.
     let replay = Record::replay(exchanges.clone(), Strictness::Found);

@@ -26,26 +26,26 @@ use crate::train::{demonstrations, metrics, sft, update_batch};
 
 impl Manual {
     /// The settings of the recipe, overridden by those of a call.
-    fn settings_of(&self, asked: &UpdateOptions) -> Result<(Learner, Objective)> {
+    fn settings_of(&self, wanted: &UpdateOptions) -> Result<(Learner, Objective)> {
         let mut learner = self.training.learner.clone();
-        if let Some(estimator) = &asked.estimator {
+        if let Some(estimator) = &wanted.estimator {
             learner.estimator = estimator.clone();
         }
         let mut custom = self.training.objective.custom.clone();
-        if let Some(loss) = &asked.loss {
+        if let Some(loss) = &wanted.loss {
             learner.loss = loss.clone();
             custom = None;
         }
-        if let Some(graph) = &asked.graph {
+        if let Some(graph) = &wanted.graph {
             learner.loss = Choice::new(CUSTOM);
             custom = Some(Arc::new(graph.clone()));
         }
         // Settings for the loss of the recipe do not apply to this one.
-        if asked.loss.is_some() || asked.graph.is_some() {
+        if wanted.loss.is_some() || wanted.graph.is_some() {
             (learner.clip, learner.loss_agg) = (None, None);
         }
-        learner.epochs = asked.epochs.unwrap_or(learner.epochs);
-        learner.mini_batches = asked.mini_batches.unwrap_or(learner.mini_batches);
+        learner.epochs = wanted.epochs.unwrap_or(learner.epochs);
+        learner.mini_batches = wanted.mini_batches.unwrap_or(learner.mini_batches);
         let critic = self.training.critic.is_some();
         let objective =
             Objective::new(&learner, &self.training.session.settings.sampling, critic)?.with_loss(custom)?;
@@ -90,13 +90,13 @@ impl Manual {
     }
 
     /// Updates the weights with trajectories; returns the metrics of the updates.
-    pub fn update(&mut self, ids: &[String], asked: &UpdateOptions) -> Result<Map<String, Value>> {
+    pub fn update(&mut self, ids: &[String], wanted: &UpdateOptions) -> Result<Map<String, Value>> {
         let started = Instant::now();
-        let (learner, objective) = self.settings_of(asked)?;
+        let (learner, objective) = self.settings_of(wanted)?;
         let counts = [
-            ("advantages", asked.advantages.as_ref().map(Vec::len)),
-            ("returns", asked.returns.as_ref().map(Vec::len)),
-            ("groups", asked.groups.as_ref().map(Vec::len)),
+            ("advantages", wanted.advantages.as_ref().map(Vec::len)),
+            ("returns", wanted.returns.as_ref().map(Vec::len)),
+            ("groups", wanted.groups.as_ref().map(Vec::len)),
         ];
         for (what, count) in counts {
             if let Some(count) = count.filter(|count| *count != ids.len()) {
@@ -104,7 +104,7 @@ impl Manual {
                 return Err(Error::new(Kind::Usage, message));
             }
         }
-        let of_critic = [("returns", asked.returns.is_some()), ("policy = false", asked.policy == Some(false))];
+        let of_critic = [("returns", wanted.returns.is_some()), ("policy = false", wanted.policy == Some(false))];
         if let Some((what, _)) = of_critic.into_iter().find(|(_, given)| *given)
             && self.training.critic.is_none()
         {
@@ -113,16 +113,16 @@ impl Manual {
         if objective.has_reference() {
             self.training.load_reference(&self.reporter)?;
         }
-        let (all, own) = match asked.advantages {
+        let (all, own) = match wanted.advantages {
             Some(_) => (self.find(ids)?, ids.len()),
             None => self.with_baselines(ids, &objective)?,
         };
-        let all = regroup(all, asked.groups.as_deref());
-        let lr = self.rate(asked.lr)?;
+        let all = regroup(all, wanted.groups.as_deref());
+        let lr = self.rate(wanted.lr)?;
         let settings = UpdateSettings {
-            advantages: asked.advantages.as_deref(),
-            returns: asked.returns.as_deref(),
-            policy: asked.policy != Some(false),
+            advantages: wanted.advantages.as_deref(),
+            returns: wanted.returns.as_deref(),
+            policy: wanted.policy != Some(false),
             ..UpdateSettings::new(&learner, &objective, lr)
         };
         let training = &mut self.training;
@@ -154,8 +154,8 @@ impl Manual {
     }
 
     /// The learning rate of a call, or the recipe's at this step.
-    fn rate(&self, asked: Option<f64>) -> Result<f64> {
-        let lr = asked.unwrap_or_else(|| self.training.schedule.at(self.training.state.step as usize));
+    fn rate(&self, wanted: Option<f64>) -> Result<f64> {
+        let lr = wanted.unwrap_or_else(|| self.training.schedule.at(self.training.state.step as usize));
         if lr >= 0.0 && lr.is_finite() {
             return Ok(lr);
         }
@@ -164,7 +164,7 @@ impl Manual {
 
     /// A supervised step on conversations, rows `{ messages, tools, format }`; the loss is a mean
     /// over the assistant's tokens.
-    pub fn supervised(&mut self, examples: &[Value], asked: &SupervisedOptions) -> Result<Map<String, Value>> {
+    pub fn supervised(&mut self, examples: &[Value], wanted: &SupervisedOptions) -> Result<Map<String, Value>> {
         let started = Instant::now();
         let renderer = Arc::clone(&self.training.session.renderer);
         let mut rows = Vec::with_capacity(examples.len());
@@ -182,7 +182,7 @@ impl Manual {
             }
             rows.push(Row { trajectory: place, ..row });
         }
-        let (learner, lr) = (&self.training.learner, self.rate(asked.lr)?);
+        let (learner, lr) = (&self.training.learner, self.rate(wanted.lr)?);
         let settings =
             Sft { tokens_per_batch: learner.tokens_per_batch, max_grad_norm: learner.max_grad_norm, ..Sft::default() };
         let model = Rc::clone(&self.training.session.model);
