@@ -30,9 +30,9 @@ const MODEL_FILES: [&str; 9] = [
 const TOKENIZER: &str = "tokenizer.json";
 
 /// The files of a model other than its weights (tokenizer, chat template, generation settings),
-/// byte for byte as they were when the model was opened. They are held in memory because the directory
-/// they came from may be gone when a checkpoint is written: a resumed run removes the checkpoint it
-/// started from as soon as `checkpoint.keep` newer ones exist.
+/// byte for byte as they were when the model was opened. They are held in memory because the
+/// directory they came from may be gone when a checkpoint is written: a resumed run removes the
+/// checkpoint it started from as soon as `checkpoint.keep` newer ones exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ModelFiles(BTreeMap<&'static str, Vec<u8>>);
 
