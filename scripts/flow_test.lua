@@ -3,7 +3,7 @@
 local script = r1.script("scripts/flow.lua")
 local task = { problem = "What is 6 * 7?", answer = "42" }
 
-test("each attempt is a conversation of its own", function()
+test("each attempt is a separate conversation", function()
   local trajectory = script:reset { task = task }
   expect(trajectory:step("<code>\nprint(6 * 7)\n</code>").done):equals(false)
   expect(trajectory:observe()[2].role):equals("assistant")

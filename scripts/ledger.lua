@@ -1,4 +1,4 @@
---- A long task in a short context: amounts come in one at a time, the policy sees only the last
+--- A long task in a short context: amounts arrive one at a time, the policy reads only the last
 --- turns and stores what it needs with a tool. Its notes are added to the context; if the context
 --- is still too long, the policy replaces old turns by a summary, which is trained.
 ---

@@ -11,7 +11,7 @@ test("the prompt explains the format and ends with the problem", function()
   end
 end)
 
-test("programs are run, and the right answer is worth 1", function()
+test("programs are run, and the right answer has reward 1", function()
   local trajectory = script:reset { task = task }
   expect(trajectory:step("<code>\nprint(6 * 7)\n</code>").tools[1].output):equals("42")
   expect(trajectory:step("<answer>\n\\boxed{42}\n</answer>").status):equals("terminated")

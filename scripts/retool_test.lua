@@ -3,7 +3,7 @@
 local script = r1.script("scripts/retool.lua")
 local task = { problem = "What is 6 * 7?", answer = "42" }
 
-test("the right answer is worth 1, any other -1", function()
+test("the right answer has reward 1, any other -1", function()
   for reply, worth in pairs { ["<answer>\\boxed{42}</answer>"] = 1, ["<answer>\\boxed{41}</answer>"] = -1, ["42"] = -1 } do
     local trajectory = script:reset { task = task }
     expect(trajectory:step(reply).done):equals(true)

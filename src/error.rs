@@ -1,7 +1,7 @@
 //! The error type, exit codes and hints.
 //!
-//! Every failure a person can meet says what happened, where, and how to mend it. The kind decides the exit code;
-//! the table in README.md lists them.
+//! An error has a message, a place and a hint that says how to fix it. The kind decides the exit
+//! code; the table in README.md lists them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -24,9 +24,10 @@ pub enum Kind {
     Script,
     /// A dataset: missing file, bad row, missing column.
     Data,
-    /// A model directory: missing or damaged weights, unsupported architecture, tokenizer, template.
+    /// A model directory: missing or damaged weights, unsupported architecture, tokenizer,
+    /// template.
     Model,
-    /// The environment or reward failed for too many trajectories to go on.
+    /// The environment or reward failed for too many trajectories.
     Env,
     /// A tool could not be set up (no interpreter, no sandbox).
     Tool,
@@ -91,11 +92,12 @@ impl Kind {
     }
 }
 
-/// What an error is about, as data: the message says it in words.
+/// The subject of an error as data, in addition to the message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// A setting by its dotted name (`trainer.lr`), or a field of the table that a function of the host takes.
+    /// A setting by its dotted name (`trainer.lr`), or a field of the table that a function of the
+    /// host takes.
     Setting(String),
     /// A file or directory.
     File(#[serde(serialize_with = "lossy")] PathBuf),
@@ -140,7 +142,7 @@ pub struct Error {
     pub message: String,
     /// What it is about, where that is more than the message.
     pub subject: Option<Box<Subject>>,
-    /// `file:line`, a path, a tensor, a trajectory: wherever it happened.
+    /// `file:line`, a path, a tensor, a trajectory: the place of the failure.
     pub place: Option<String>,
     /// How to mend it.
     pub hint: Option<String>,
@@ -164,13 +166,15 @@ impl Error {
         self.about(Subject::Setting(name.into()))
     }
 
-    /// Says in which step of which trajectory of a rollout it happened, unless a closer subject is already known.
+    /// Says in which step of which trajectory of a rollout it happened, unless a closer subject is
+    /// already known.
     #[must_use]
     pub fn in_step(self, trajectory: u64, step: u64) -> Self {
         self.in_trajectories(vec![trajectory], Some(step))
     }
 
-    /// Says in which trajectories of a rollout it happened, unless a closer subject is already known.
+    /// Says in which trajectories of a rollout it happened, unless a closer subject is already
+    /// known.
     #[must_use]
     pub fn in_trajectories(self, numbers: Vec<u64>, step: Option<u64>) -> Self {
         let names: Vec<String> = numbers.iter().map(ToString::to_string).collect();
@@ -216,7 +220,7 @@ impl Error {
         let new = Self::new(kind, format!("can't {what}: {}", io_reason(error))).at_path(path);
         match error.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => new.hint(
-                "free some space; what was written before is intact, and --resume goes on from the last checkpoint",
+                "free some space; what was written before is intact, and --resume continues from the last checkpoint",
             ),
             std::io::ErrorKind::FileTooLarge => new.hint(
                 "raise the limit of file sizes (ulimit -f); what was written before is intact, and --resume goes on from the \
@@ -236,7 +240,8 @@ pub(crate) fn trajectories_place(names: &[String], step: Option<u64>) -> String 
     format!("trajectory {shown}{more}{step}")
 }
 
-/// Refuses what can't be read to its end: a FIFO waits for ever, a device may give bytes without end.
+/// Refuses what can't be read to its end: a FIFO waits for ever, a device may give bytes without
+/// end.
 ///
 /// # Errors
 /// As [`std::fs::metadata`]; `InvalidInput` for what is neither a file nor a directory.
@@ -248,8 +253,9 @@ pub(crate) fn readable(path: &Path) -> std::io::Result<()> {
     Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"))
 }
 
-/// A text that can't command the terminal it is shown in: models, tools, servers and files may write escape sequences.
-/// Control characters are shown as their pictures, but for tabs and the ends of lines.
+/// A text that can't command the terminal it is shown in: models, tools, servers and files may
+/// write escape sequences. Control characters are shown as their pictures, but for tabs and the
+/// ends of lines.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(commands) {
@@ -309,7 +315,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     let mut scored: Vec<(f64, &str)> = known
         .into_iter()
         .map(|candidate| {
-            // Sections are few and long: sharing one says little about the name in it.
+            // Sections are few and long: a shared section is a poor reason to suggest a name.
             let (section, last) = candidate.rsplit_once('.').unwrap_or(("", candidate));
             let (own_section, own) = name.rsplit_once('.').unwrap_or(("", name));
             let whole = strsim::jaro_winkler(name, candidate);
@@ -322,7 +328,8 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     scored.into_iter().take(3).map(|(_, candidate)| candidate).collect()
 }
 
-/// ``did you mean `x` or `y`?``, or the list (of the same section, for dotted names) when nothing is near.
+/// ``did you mean `x` or `y`?``, or the list (of the same section, for dotted names) when nothing
+/// is near.
 pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let quote = |names: Vec<&str>, word: &str| {
         let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();

@@ -32,7 +32,7 @@ fn files_made_from_the_declarations_of_counterparts() {
     if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
         std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/coming-from.md"), made).unwrap();
     } else {
-        assert!(there == made, "docs/coming-from.md is not what src/config/counterparts says: run `just docs`");
+        assert!(there == made, "docs/coming-from.md differs from src/config/counterparts: run `just docs`");
     }
 }
 
@@ -56,7 +56,7 @@ fn missing(name: &str) -> Option<String> {
     let section = path.split('.').next().unwrap_or_default();
     if section == "r1" {
         let function = path.split([' ', '(', '{']).next().unwrap_or_default();
-        // A namespace, such as r1.http, stands for its functions.
+        // A namespace, such as r1.http, includes its functions.
         let known = path.contains(' ') && !path.contains('{')
             || docs::find(function).is_some()
             || !docs::below(function).is_empty();
@@ -165,6 +165,6 @@ fn the_crate_of_the_readme_is_the_one_that_is_built() {
         let text = read(&format!("tests/dependent/{file}"));
         // Without what only r1's own copy says.
         let text = text.find("[package]").map_or(&*text, |start| &text[start..]);
-        assert!(part.contains(text), "tests/dependent/{file} is not what README.md says");
+        assert!(part.contains(text), "tests/dependent/{file} differs from README.md");
     }
 }

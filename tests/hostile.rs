@@ -290,7 +290,7 @@ fn hostile_scripts_are_contained() {
     let mut problems = Vec::new();
     for case in &cases {
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case.run(&renderer))) {
-            // If two statuses are correct, the table does not say which came first.
+            // If two statuses are correct, the table does not have which came first.
             Ok((_, _)) if case.expect.len() > 1 => {
                 rows.push((case.name.clone(), case.what.clone(), case.expect.join("` or `"), String::new()));
             }

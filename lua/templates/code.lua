@@ -1,5 +1,5 @@
 --- {{name}}: programs that are graded by running them. A program runs in the sandbox; the output of
---- the last one that works is compared with a result that the policy has not seen.
+--- the last one that works is compared with a result that is hidden from the policy.
 ---
 ---   r1 check {{file}}
 ---   r1 run {{file}}

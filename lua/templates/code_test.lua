@@ -3,17 +3,17 @@
 local script = r1.script("{{beside}}")
 local task = { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" }
 
-local function worth(reply)
+local function reward_of(reply)
   local trajectory = script:reset { task = task }
   trajectory:step(reply)
   return (trajectory:reward())
 end
 
-test("a program is worth 1 if it prints the right result, a little if it runs", function()
-  expect(worth("<code>print(43*58)</code>")):near(1)
-  expect(worth("<code>print(43+58)</code>")):near(0.2)
-  expect(worth("<code>print(43*</code>")):near(0)
-  expect(worth("2494")):near(0)
+test("a program has reward 1 if it prints the right result, a little if it runs", function()
+  expect(reward_of("<code>print(43*58)</code>")):near(1)
+  expect(reward_of("<code>print(43+58)</code>")):near(0.2)
+  expect(reward_of("<code>print(43*</code>")):near(0)
+  expect(reward_of("2494")):near(0)
 end)
 
 test("a program that fails can be mended", function()
@@ -25,6 +25,6 @@ test("a program that fails can be mended", function()
 end)
 
 test("a program cannot declare itself right", function()
-  expect(worth("<code>raise SystemExit</code>") < 1):equals(true)
-  expect(worth("<code>import os; os._exit(0)</code>") < 1):equals(true)
+  expect(reward_of("<code>raise SystemExit</code>") < 1):equals(true)
+  expect(reward_of("<code>import os; os._exit(0)</code>") < 1):equals(true)
 end)

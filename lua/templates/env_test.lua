@@ -3,7 +3,7 @@
 local script = r1.script("{{beside}}")
 local task = { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" }
 
-test("a right answer is worth 1 and ends the task", function()
+test("a right answer has reward 1 and ends the task", function()
   for _, reply in ipairs { "<answer>\\boxed{2494}</answer>", "It is 2494." } do
     local trajectory = script:reset { task = task }
     local step = trajectory:step(reply)

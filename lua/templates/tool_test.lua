@@ -11,7 +11,7 @@ test("the right answer is worth 1, another nothing", function()
   end
 end)
 
-test("a call is answered, and the task goes on", function()
+test("a call has a result, and the task continues", function()
   local trajectory = script:reset { task = task }
   local step = trajectory:call("calculate", { code = "43*58" })
   expect(step.done):equals(false)

@@ -32,7 +32,7 @@ pub(super) struct NewArgs {
 pub(super) enum Template {
     /// A tool in Lua, the default env, exact-match rewards
     Tool,
-    /// An env of its own: state, step, rewards per step
+    /// A custom env: state, step, rewards per step
     Env,
     /// A board game
     Game,

@@ -85,7 +85,7 @@ impl Recorded {
         Err(match split {
             Split::Train => Error::new(Kind::Store, "the run has no trajectories yet"),
             Split::Eval => Error::new(Kind::Store, "the run has no stored trajectories of evaluations").hint(
-                "a run evaluates on data.eval; eval.store says how many trajectories of an evaluation are stored",
+                "a run evaluates on data.eval; eval.store sets how many trajectories of an evaluation are stored",
             ),
         }
         .at_path(self.run.path()))

@@ -110,7 +110,7 @@ section! {
 pub const CUSTOM: &str = "custom";
 
 impl Learner {
-    /// What a run goes on with when its settings `old` have become `new` in the script.
+    /// The settings with which a run continues after `old` has become `new` in the script.
     pub(super) fn reload(old: &Self, new: &Self) -> Self {
         let mut merged = <Self as Section>::reloaded(old, new);
         // Without a coefficient no reference policy was loaded, so the KL penalty waits as a whole.

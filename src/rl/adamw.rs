@@ -44,7 +44,7 @@ pub struct Group {
 /// Name of the update count in a saved state.
 const STEP: &str = "step";
 
-/// The optimiser. Tensors are shared with the model, which sees every update.
+/// The optimiser. Tensors are shared with the model, which reads the updated values.
 #[derive(Debug)]
 pub struct AdamW {
     options: Options,

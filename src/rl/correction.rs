@@ -96,7 +96,7 @@ impl Importance {
         if self.cap > 0.0 && floor > 0.0 && floor <= self.cap {
             return Ok(());
         }
-        let message = format!("importance weights want 0 < floor <= cap, not {:?} and {}", self.floor, self.cap);
+        let message = format!("importance weights need 0 < floor <= cap, not {:?} and {}", self.floor, self.cap);
         Err(Error::new(ErrorKind::Usage, message))
     }
 
@@ -150,7 +150,7 @@ impl Rejection {
         if self.upper > 0.0 && fits {
             return Ok(());
         }
-        let message = "rejection wants a positive `upper`, and for k1 alone 0 < lower <= upper";
+        let message = "rejection needs a positive `upper`, and for k1 alone 0 < lower <= upper";
         Err(Error::new(ErrorKind::Usage, message))
     }
 

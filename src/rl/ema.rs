@@ -4,7 +4,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use crate::error::{Error, Kind, Result};
 
-/// The average, in f32 (f64 for f64 weights) whatever the weights are in.
+/// The average, in f32 (f64 for f64 weights) for weights of any type.
 #[derive(Debug)]
 pub struct Ema {
     decay: f64,

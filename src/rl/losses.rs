@@ -50,8 +50,8 @@ pub fn gspo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioSt
 
 /// GMPO (arXiv:2507.20673, eq. 4): `-A` times the geometric mean of the token ratios, each clipped
 /// in log space to `[-low, high]` on the side that its advantage pushes to. The whole sequence's
-/// loss stands at each of its tokens, so aggregate by seq-mean-token-mean. A is the mean over the
-/// sequence.
+/// loss is repeated at each of its tokens, so aggregate by seq-mean-token-mean. A is the mean over
+/// the sequence.
 pub fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let sign = tokens.advantages.f_sign()?;
@@ -224,7 +224,7 @@ fn as_mask(chosen: &[usize], like: &Tensor) -> Result<Tensor> {
 }
 
 /// The tokens that Clip-Cov takes out (arXiv:2505.22617, section 4.2), `[N]` bool: `max(1, share
-/// N)` of those that the PPO clip leaves alone and whose covariance lies between the bounds, drawn
+/// N)` of those that the PPO clip does not clip and whose covariance lies between the bounds, drawn
 /// by `seed`. A statistic of the **whole** mini-batch: with micro-batches choose once, and cut.
 pub fn clip_cov_selection(
     tokens: &Tokens<'_>,

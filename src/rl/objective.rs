@@ -130,7 +130,7 @@ const VESPO: VespoOptions = VespoOptions { k_pos: 2.0, lambda_pos: 3.0, k_neg: 3
 const SEQUENCE_MEAN: Terms = Terms { loss_agg: LossAgg::SeqMeanTokenMean, ..TERMS };
 
 /// Every loss: its name, its formula with the published options, and its terms. A loss is a line
-/// here; one with a formula of its own is also a variant of [`Formula`].
+/// here; one with a new formula is also a variant of [`Formula`].
 const LOSSES: [(&str, Formula, Terms); 18] = [
     ("ppo", clip(0.2, 0.2, Some(3.0)), TERMS),
     ("gspo", Formula::Gspo(band(3e-4, 4e-4)), SEQUENCE_MEAN),

@@ -176,10 +176,10 @@ pub fn put_advantages(rows: &mut [Row], steps: &[StepRow], found: &Advantages) {
 }
 
 /// Splits rows into micro-batches of at most `tokens` tokens (a longer row is alone), as few as
-/// that needs and about equally full. Rows that begin alike, as the replies to one prompt and the
-/// branches of a trajectory do, stay together as far as they fit: a model computes their beginning
-/// once. Each micro-batch lists places in `rows`, in ascending order. The same rows always give the
-/// same split.
+/// that needs and about equally full. Rows with a common prefix, as the responses to one prompt and
+/// the branches of a trajectory do, stay together as far as they fit: a model computes their
+/// beginning once. Each micro-batch lists places in `rows`, in ascending order. The same rows
+/// always give the same split.
 pub fn micro_batches<R: Borrow<Row>>(rows: &[R], tokens: usize) -> Vec<Vec<usize>> {
     let rows: Vec<&Row> = rows.iter().map(Borrow::borrow).collect();
     let bundles = bundles(&rows, tokens);
@@ -375,7 +375,7 @@ mod tests {
         assert_eq!(rows[0].steps, [0, 0, 0, 0, 1, 1]);
         assert_eq!((&rows[1].ids, &rows[1].steps, rows[1].trajectory), (&vec![1, 9, 7], &vec![2; 3], 4));
         let mut fork = trajectory(vec![step(&[1, 2], &[3, 4]), step(&[1, 2, 3, 4, 5], &[6]), step(&[1, 9], &[])]);
-        assert_eq!(separate_tokens(&fork), 10, "nothing is learned from a step without a reply");
+        assert_eq!(separate_tokens(&fork), 10, "a step without a response is not trained on");
         fork.fork = Some(crate::mdp::Fork { parent: "0-0-1".to_owned(), step: 1 });
         assert_eq!(separate_tokens(&fork), 6);
     }

@@ -433,7 +433,7 @@ impl Flat {
         Self { places, trajectory, step, group, rewards }
     }
 
-    /// The entries of a list at those tokens; one number stands for all tokens of a row.
+    /// The entries of a list at those tokens; one number applies to all tokens of a row.
     fn gather(&self, batch: &Batch<'_>, what: &str, list: impl Fn(&StepRow) -> &Vec<f64>) -> Result<Tensor> {
         let mut values = Vec::with_capacity(self.places.len());
         for &(i, k) in &self.places {

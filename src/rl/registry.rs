@@ -63,7 +63,7 @@ pub fn check(estimator: &Estimator, objective: &Objective, host: &Host<'_>) -> R
     if by_sequence && objective.terms.ratio_over == Unit::Trajectory && host.branches {
         return refuse(
             format!(
-                "`{}` over trajectories wants one advantage for each, and steps that branches share have their own",
+                "`{}` over trajectories needs one advantage for each, and steps that branches share have their own",
                 objective.name
             ),
             "set `ratio_over = \"step\"`",
@@ -72,7 +72,7 @@ pub fn check(estimator: &Estimator, objective: &Objective, host: &Host<'_>) -> R
     if by_sequence && objective.terms.ratio_over == Unit::Trajectory && estimator.level() == Level::Step {
         return refuse(
             format!(
-                "`{}` over trajectories wants one advantage for each, and `{}` has one a step",
+                "`{}` over trajectories needs one advantage for each, and `{}` has one a step",
                 objective.name,
                 estimator.name()
             ),
@@ -139,7 +139,7 @@ mod tests {
         says("gae_token", "gspo", Value::Null, &ALL, "one ratio for a sequence");
         says("reinforce_pp", "geo_mean", Value::Null, &ALL, "one ratio for a sequence");
         says("grpo", "pspo", Value::Null, &ALL, "`pspo` is defined with step-level `gae`");
-        says("gigpo", "gspo", json!({"ratio_over": "trajectory"}), &ALL, "wants one advantage for each");
+        says("gigpo", "gspo", json!({"ratio_over": "trajectory"}), &ALL, "needs one advantage for each");
         let trees = Host { branches: true, ..ALL };
         says("grpo", "gspo", json!({"ratio_over": "trajectory"}), &trees, "steps that branches share");
         assert_eq!(refused("tree", "gspo", &Value::Null, &trees), None);

@@ -34,7 +34,7 @@ pub struct ReturnScale {
 }
 
 impl ReturnScale {
-    /// Nothing seen: variance 1 with a weight of 1e-4 observations.
+    /// No observations: variance 1 with a weight of 1e-4 observations.
     pub fn new(gamma: f64) -> Self {
         Self { gamma, count: 1e-4, mean: 0.0, variance: 1.0 }
     }
@@ -175,7 +175,7 @@ impl Shaping {
             && !(buffer > 0 && buffer <= longest && factor >= 0.0 && factor.is_finite())
         {
             return refuse(format!(
-                "`overlong` wants 0 < buffer <= longest and a factor from 0 up, not {buffer}, {longest} and {factor}"
+                "`overlong` needs 0 < buffer <= longest and a factor from 0 up, not {buffer}, {longest} and {factor}"
             ));
         }
         Ok(())

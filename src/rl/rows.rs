@@ -253,7 +253,7 @@ impl<'a> Batch<'a> {
     ///
     /// # Errors
     /// [`Kind::Usage`] for lists of the wrong length, a step given twice, one trajectory in two
-    /// groups, an ending before the last step, or a shared step without a row of its own;
+    /// groups, an ending before the last step, or a shared step without a row;
     /// [`Kind::Numeric`] for NaN or infinity. Both name the trajectory and the step.
     pub fn new(rows: &'a [StepRow], include_failures: bool) -> Result<Self> {
         let mut by_number: BTreeMap<u64, Vec<usize>> = BTreeMap::new();

@@ -28,7 +28,7 @@ pub trait Field {
         Self::kind()
     }
 
-    /// Reads a value. `usual` is what holds where nothing is said.
+    /// Reads a value. `usual` is the default.
     ///
     /// # Errors
     /// A value of another type; `key` is the name of the setting.
@@ -39,7 +39,7 @@ pub trait Field {
         vec![own]
     }
 
-    /// What a run goes on with when the value in the script has changed.
+    /// The value with which a run continues after the one in the script has changed.
     fn reloaded(class: Reload, old: &Self::Value, new: &Self::Value) -> Self::Value {
         if class == Reload::Restart { old.clone() } else { new.clone() }
     }
@@ -184,7 +184,7 @@ impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Vec<T> {
     fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
         let items = match json {
             Json::Array(items) => items.as_slice(),
-            // An empty Lua table says neither list nor table.
+            // An empty Lua table may be a list or a table.
             Json::Object(fields) if fields.is_empty() => &[],
             other => return Err(Misfit::wanted(key, "a list", other)),
         };

@@ -14,7 +14,7 @@ pub struct Misfit {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Why {
-    /// There is no such field. `name` is the last part of the key, `known` the fields beside it.
+    /// There is no such field. `name` is the last part of the key, `known` the fields of its table.
     Unknown { name: String, known: Vec<&'static str> },
     /// The type is another.
     Wanted { wanted: String, got: Json },

@@ -2,7 +2,7 @@
 //! typed struct, its defaults, the reader with its refusals, the entry of the reference
 //! (docs/settings.md, `r1 doc`, editor types), and what a reload of the script may change.
 //!
-//! What the settings of r1 are stands in `config`; this module only knows how one is declared.
+//! The settings of r1 are in `config`; this module has the means of declaring one.
 
 mod field;
 mod misfit;
@@ -32,7 +32,7 @@ pub struct Setting {
     pub lua: String,
     /// `seconds`, `MiB`, `tokens`, `steps` …; empty for plain numbers and text.
     pub unit: &'static str,
-    /// As JSON; `null` where leaving it out means something of its own.
+    /// As JSON; `null` where leaving it out has a meaning.
     pub default: String,
     /// The values that are allowed, where the type allows more; empty for all.
     pub range: &'static str,
@@ -156,7 +156,7 @@ impl Setting {
         self
     }
 
-    /// A table with names of its own.
+    /// A table with arbitrary names.
     #[must_use]
     pub fn open(mut self) -> Self {
         self.open = true;

@@ -21,7 +21,7 @@ pub trait Section: Clone + PartialEq + Default + Serialize + Field<Value = Self>
     /// # Errors
     /// A value that the field can't have.
     fn set(&mut self, name: &str, key: &str, json: &Json) -> Result<bool, Misfit>;
-    /// What a run goes on with when its settings `old` have become `new` in the script.
+    /// The settings with which a run continues after `old` has become `new` in the script.
     #[must_use]
     fn reloaded(old: &Self, new: &Self) -> Self;
 
@@ -43,8 +43,8 @@ pub fn read<S: Section>(at: &str, json: &Json, usual: &S) -> Result<S, Misfit> {
     Ok(section)
 }
 
-/// The fields of a table; none for nothing, and for an empty Lua table, which says neither list nor
-/// table.
+/// The fields of a table; none for nothing, and for an empty Lua table, which is neither a list nor
+/// a table.
 ///
 /// # Errors
 /// Anything else is refused as no table.
@@ -62,7 +62,7 @@ pub fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>, 
 ///
 /// ```text
 /// section! {
-///     /// How to learn from trajectories.
+///     /// Settings of the update.
 ///     pub struct Learner: "trainer.", restart() {
 ///         /// Learning rate of AdamW.
 ///         lr: f64 = 1e-6, range("≥ 0");
@@ -111,7 +111,7 @@ macro_rules! section {
             }
 
             fn declared() -> Vec<$crate::schema::Setting> {
-                #[allow(unused_imports)] // some sections have nothing to say about it
+                #[allow(unused_imports)] // some sections have no such rule
                 use $crate::schema::Reload;
                 let usual = Self::default();
                 let all = |setting: $crate::schema::Setting| setting $(.$all($($all_arguments)*))*;

@@ -318,7 +318,7 @@ fn scraps() -> impl proptest::strategy::Strategy<Value = String> {
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig::with_cases(1500))]
 
-    /// Parsing never panics, and parsing in pieces gives the same result wherever the text is cut.
+    /// Parsing never panics, and parsing in pieces gives the same result for any split of the text.
     #[test]
     fn any_reply_parses_the_same_in_pieces(text in scraps(), cuts in proptest::collection::vec(0_usize..400, 0..12)) {
         let tools: [Value; 0] = [];

@@ -67,7 +67,7 @@ pub(super) fn base_dir(
     const OVERRIDE: &str = "--base DIR (r1 infer), policy.base=DIR or r1.model(…, { base = DIR }) names another copy";
     let given = Some(&policy.base).filter(|base| !base.is_empty()).cloned();
     let name = given.clone().or_else(|| config.base()).ok_or_else(|| {
-        Error::new(Kind::Model, "the adapter does not say which model it is for")
+        Error::new(Kind::Model, "the adapter does not name its base model")
             .at_path(dir.join("adapter_config.json"))
             .hint(format!("name it in `base_model_name_or_path`; {OVERRIDE}"))
     })?;
@@ -151,7 +151,7 @@ pub(super) fn new(wanted: &LoraSettings) -> LoraConfig {
     config
 }
 
-/// Whether the recipe puts a new adapter on a model that has none.
+/// Whether the recipe adds a new adapter to a model without one.
 pub(super) fn is_new(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<bool> {
     Ok(policy.lora.is_some() && LoraConfig::load(&model_dir(&policy.model, fetching)?)?.is_none())
 }
@@ -160,7 +160,7 @@ pub(super) fn is_new(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<
 fn same(wanted: &LoraSettings, found: &LoraConfig) -> Result<()> {
     let refuse = |name: &str, wanted: &str, found: &str| {
         Err(Error::new(Kind::Script, format!("policy.lora.{name} is {wanted}, but the policy's adapter has {found}"))
-            .hint("leave policy.lora out to go on with the adapter"))
+            .hint("leave policy.lora out to continue with the adapter"))
     };
     if wanted.rank != found.rank {
         return refuse("rank", &wanted.rank.to_string(), &found.rank.to_string());

@@ -47,7 +47,7 @@ pub enum AdvantageSource<'a> {
 pub struct AdvantageBatch {
     steps: Steps,
     found: Advantages,
-    /// Why nothing is learned from the batch: a number is NaN or infinite, and `on_nan` is "skip".
+    /// The reason to skip the batch: a number is NaN or infinite, and `on_nan` is "skip".
     pub(super) skipped: Option<Error>,
 }
 
@@ -352,7 +352,7 @@ mod tests {
 
     #[test]
     fn tags_come_from_the_dataset_rows_and_a_missing_tag_is_an_error() {
-        // Two kinds of task whose rewards have nothing in common, each in a group of its own.
+        // Two kinds of task with unrelated rewards, each in a separate group.
         let of = |place: usize, tag: serde_json::Value, reward: f64| Trajectory {
             task: serde_json::json!({ "tag": tag }),
             task_index: place as u64,

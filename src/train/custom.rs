@@ -12,7 +12,7 @@ use crate::script::{Estimated, GroupInput, GroupMember, Script, Worker};
 /// script gets a new one.
 ///
 /// The function may not keep state that changes its results: a resumed run starts with a new
-/// virtual machine, and would come to other weights. Therefore the first group is estimated again
+/// virtual machine, and would have other weights. Therefore the first group is estimated again
 /// after every batch, and a different result is an error.
 pub struct ScriptEstimator {
     worker: Worker,

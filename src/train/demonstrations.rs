@@ -100,7 +100,7 @@ impl<'a> Samples<'a> {
     }
 }
 
-/// The tokens of a conversation, with those of the learnt messages masked in.
+/// The tokens of a conversation, with the loss mask of the messages that are trained.
 pub(super) fn row(demonstration: &Demonstration, renderer: &Renderer) -> Result<Row> {
     let Demonstration { messages, tools, trained, .. } = demonstration;
     let made = renderer.supervised_where(messages, tools, trained)?;

@@ -35,7 +35,7 @@ struct Cause {
 }
 
 impl Failures {
-    /// Counts the failures among `trajectories`, and tells causes that are new. `again` gives the
+    /// Counts the failures among `trajectories`, and reports new causes. `again` gives the
     /// command that repeats one.
     pub(super) fn tell(
         &mut self,
@@ -111,9 +111,9 @@ impl Failures {
 }
 
 impl Training {
-    /// Tells what failed in the step; stops the run when most did, since what is left says nothing
-    /// about the policy. The trajectories of such a step are stored all the same, for whoever looks
-    /// for the reason.
+    /// Reports the failures of the step. Stops the run if most trajectories failed, since the rest
+    /// says little about the policy. The trajectories of such a step are stored nevertheless, for
+    /// whoever looks for the reason.
     pub(super) fn look_at_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
         let (script, run) = (self.script.path.clone(), self.run.path().to_owned());
         let again = |trajectory: &Trajectory| Some(replay_command(&script, &run, trajectory));
@@ -175,7 +175,7 @@ fn by_cause(trajectories: &[Trajectory]) -> Vec<(Key, Vec<&Trajectory>)> {
 
 fn key(trajectory: &Trajectory) -> Key {
     let own = trajectory.error.as_ref();
-    // The status says what a limit is; the message adds this trajectory's own numbers.
+    // The status names the limit; the message adds the numbers of this trajectory.
     let own = own.filter(|error| error.place.is_some() || trajectory.status == Status::EnvError);
     let cause = own.map(ErrorRecord::cause).map(|(kind, what)| (kind, what.to_owned()));
     (trajectory.status, cause)

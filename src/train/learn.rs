@@ -22,7 +22,7 @@ use crate::rl::advantages::Need;
 use crate::telemetry::{Metrics, Reporter};
 use crate::text::Renderer;
 
-/// How an update learns from trajectories.
+/// The settings of an update.
 #[derive(Clone, Copy)]
 pub(super) struct UpdateSettings<'a> {
     pub(super) learner: &'a Learner,

@@ -177,7 +177,7 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/ratio_max", updates.iter().map(|u| u.ratios.ratio_max).fold(1.0, f64::max));
     metrics.set("policy/ratio_min", updates.iter().map(|u| u.ratios.ratio_min).fold(1.0, f64::min));
     metrics.set("policy/largest_token", updates.iter().map(|u| u.largest_token).fold(0.0, f64::max));
-    // Only the first update sees the weights that sampled.
+    // Only the first update runs with the weights that sampled.
     if let Some(first) = updates.first() {
         metrics.set("mismatch/kl", first.ratios.approx_kl_k1());
     }

@@ -111,7 +111,7 @@ impl Objective {
             shaping.kl = Some(KlPenalty { coef, kind: kl_kind(&learner.kl.kind)? });
         } else if coef > 0.0 {
             if learner.loss.options.contains_key("kl_coef") {
-                let message = "trainer.kl.coef and `kl_coef` of trainer.loss both say how much the KL weighs";
+                let message = "trainer.kl.coef and `kl_coef` of trainer.loss both set the coefficient of the KL";
                 return Err(refusal("trainer.kl.coef", message).hint("leave one of the two out"));
             }
             policy.terms.kl_coef = coef;
@@ -235,7 +235,7 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
     let mut options = learner.loss.options.clone();
     let mut put = |name: &str, value: Value| -> Result<()> {
         if options.insert(name.to_owned(), value).is_some() {
-            let message = format!("`{name}` is given twice, as an option of the loss and beside it");
+            let message = format!("`{name}` is given twice, as an option of the loss and as a setting of the trainer");
             return Err(Error::new(Kind::Script, message));
         }
         Ok(())
@@ -321,7 +321,7 @@ mod tests {
             loss: Choice { name: "ppo".to_owned(), options: Map::from_iter([("kl_coef".to_owned(), 0.2.into())]) },
             ..usual.clone()
         };
-        assert!(refused(&twice, false).contains("both say how much"));
+        assert!(refused(&twice, false).contains("both set the coefficient"));
         let filter = Filter { uniform: true, ..Filter::default() };
         let alone = Learner { filter, ..Algorithm::named("reinforce_pp").unwrap().settings };
         assert!(refused(&alone, false).contains("filter.uniform"));

@@ -275,7 +275,7 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
         let element = shape.kind.elt_size_in_bytes() as u64;
         let native = shape.packed() > 0;
         let (bytes, why) = if native {
-            // Of one micro-batch they have the place of the packed head, which has been given back
+            // In a micro-batch they use the memory of the packed head, which has been freed
             // by then.
             (if several { element * shape.numbers() } else { 0 }, "of a micro-batch, until they are added")
         } else {

@@ -44,7 +44,9 @@ impl Reloads {
             if objective.has_reference() && !reference {
                 let message = "the loss now reads b.logp_ref, and the run began without a reference policy";
                 let place = objective.custom.as_ref().map(|graph| graph.place.clone()).unwrap_or_default();
-                return Err(Error::new(Kind::Script, message).at(place).hint("stop the run and go on with --resume"));
+                return Err(Error::new(Kind::Script, message)
+                    .at(place)
+                    .hint("stop the run and continue with --resume"));
             }
             let new = warnings.into_iter().filter(|error| !warned.contains(&error.message));
             let new: Vec<Error> = new.collect();
@@ -142,7 +144,8 @@ fn refused(reporter: &Reporter, path: &Path, error: &Error) {
         });
         return reporter.event("reload_refused", &fields);
     }
-    let mut text = format!("{} has changed and is not reloaded; the old version goes on", path.display());
+    let mut text =
+        format!("{} has changed and is not reloaded; the run continues with the old version", path.display());
     text.extend(["\n  ", message]);
     text.extend(place.iter().map(|place| format!("\n  --> {place}")));
     if let (Some(line), Some((_, number))) = (line, place.as_deref().and_then(|place| place.rsplit_once(':'))) {

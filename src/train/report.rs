@@ -224,7 +224,7 @@ impl Curves {
     }
 }
 
-/// What was learned, where everything lies, what to type next.
+/// The results, the paths of the run's files, and the next commands.
 pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, options: &RunOptions) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
     if curves.accuracy.len() > 1 {

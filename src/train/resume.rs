@@ -31,7 +31,7 @@ pub(super) struct Opened {
 pub(super) struct Resumed {
     /// Locked against other processes.
     pub(super) run: RunDir,
-    /// The newest checkpoint and where it stands; none where the run ended before its first.
+    /// The newest checkpoint and its progress; none if the run ended before its first.
     pub(super) checkpoint: Option<(PathBuf, State)>,
     /// The run's last configuration.
     pub(super) stored: Configuration,
@@ -91,7 +91,7 @@ impl Opened {
                 format!("the run was made by `r1 {verb}`: its algorithm is {algorithm}"),
             )
             .at_path(path)
-            .hint("start a new run with policy.model=RUN to go on from its weights"));
+            .hint("start a new run with policy.model=RUN to continue from its weights"));
         }
         source::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
@@ -101,7 +101,7 @@ impl Opened {
     }
 
     /// The policy's settings with the model that the run started from: for a resumed run the one
-    /// that it started from then, whatever the name means now.
+    /// that it started from then, even if the name refers to another one now.
     pub(super) fn base(&self) -> PolicySettings {
         let mut policy = self.script.settings.policy.clone();
         if self.script.settings.cold_start.is_some()
@@ -129,7 +129,7 @@ impl Opened {
         Some(path)
     }
 
-    /// Where training stands: after the checkpoint's step, or at the beginning.
+    /// The progress of training: after the checkpoint's step, or at the beginning.
     pub(super) fn state(&self) -> State {
         let saved = self.resumed.as_ref().and_then(|resumed| resumed.checkpoint.as_ref());
         saved.map_or_else(|| State { seed: self.script.settings.seed, ..State::default() }, |(_, state)| state.clone())
@@ -260,7 +260,7 @@ fn key_of(setting: &str) -> &str {
     setting.split('=').next().unwrap_or_default().trim()
 }
 
-/// A script that does not load with the stored overrides: says where they come from.
+/// The error of a script that does not load with the stored overrides, with their origin.
 fn of_the_run(error: Error, stored: &Configuration, run: &Path) -> Error {
     let theirs = stored.overrides.iter().any(|setting| error.place.as_deref() == Some(setting));
     if !theirs {

@@ -50,7 +50,7 @@ impl RowCheck {
         self.found.recv_timeout(longest).unwrap_or(Ok(()))
     }
 
-    /// Warns of a row that was found meanwhile.
+    /// Warns about invalid rows found since the last call.
     pub(super) fn look(&self, reporter: &Reporter) {
         if let Ok(Err(error)) = self.found.try_recv() {
             reporter.warn(&format!("{error}\n  the run ends with a checkpoint when it draws this row"));

@@ -56,7 +56,7 @@ impl Selection {
         if unseen > 0 {
             let most = data.check_rows;
             fetching.reporter.info(&format!(
-                "{} behind the first {most} of their dataset are read beside the training (data.check_rows)",
+                "{} behind the first {most} of their dataset are read during training (data.check_rows)",
                 plural(usize::try_from(unseen).unwrap_or(usize::MAX), "row")
             ));
             rest = Some(RowCheck::start(script, most)?);

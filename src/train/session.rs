@@ -192,7 +192,7 @@ pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, repo
 
 /// The message about a context that is too long for a model.
 pub fn beyond(wanted: usize, limit: usize) -> String {
-    format!("policy.max_context is {wanted}, and the model takes {limit} tokens: {limit} it is")
+    format!("policy.max_context is {wanted}, and the model takes {limit} tokens: {limit} is used")
 }
 
 /// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.
@@ -210,7 +210,7 @@ pub fn load_policy(
 pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<Arc<Renderer>> {
     let renderer = Renderer::load_styled(dir, style)?;
     if renderer.template().is_default() {
-        reporter.warn("the model has no chat template: plain ChatML stands in, which it may not know");
+        reporter.warn("the model has no chat template: plain ChatML is used, which it may not know");
     }
     Ok(Arc::new(renderer))
 }

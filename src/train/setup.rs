@@ -304,7 +304,7 @@ impl Training {
         Ok(())
     }
 
-    /// The average of the weights takes in an optimiser step.
+    /// Updates the average of the weights after an optimiser step.
     pub(super) fn average(&mut self) -> Result<()> {
         match &mut self.ema {
             Some(ema) => ema.update(&trained(&self.session.model)),
@@ -312,7 +312,7 @@ impl Training {
         }
     }
 
-    /// Writes the average of the weights as a model of its own.
+    /// Writes the average of the weights as a model.
     fn save_average(&self) -> Result<()> {
         let Some(ema) = &self.ema else { return Ok(()) };
         let (model, mut weights) = (&self.session.model, trained(&self.session.model));

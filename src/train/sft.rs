@@ -2,8 +2,8 @@
 //!
 //! A row of the dataset is a conversation (`mdp::Demonstration`). Its ids are made piece by piece
 //! exactly as a rollout makes them (text::Renderer::supervised), so that reinforcement learning
-//! later sees what was trained here. The loss is the mean negative log-probability of the masked-in
-//! tokens of the batch; rows are packed without padding. docs/sft.md has the settings.
+//! later uses the weights trained here. The loss is the mean negative log-probability of the
+//! masked-in tokens of the batch; rows are packed without padding. docs/sft.md has the settings.
 
 use std::path::Path;
 use std::rc::Rc;

@@ -179,7 +179,7 @@ pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins>
 }
 
 /// Makes a resumed run read its Hub datasets at the commits that it has read before, and
-/// says where the hub has newer ones. A dataset with another name, or another revision, than before
+/// reports newer commits on the Hub. A dataset with another name, or another revision, than before
 /// is read as it is named.
 pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching<'_>) -> Result<()> {
     let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
@@ -192,7 +192,7 @@ pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching
         if let Some(newest) = newest.filter(|newest| *newest != commit) {
             let short = |commit: &str| commit.chars().take(12).collect::<String>();
             fetching.reporter.info(&format!(
-                "data.{key}: the Hub has a newer commit of {name}, {}; the run goes on with {} (a new run takes the newer \
+                "data.{key}: the Hub has a newer commit of {name}, {}; the run continues with {} (a new run takes the newer \
                  one, as does data.{key}.hf={}@{} here)",
                 short(&newest),
                 short(&commit),
@@ -207,7 +207,7 @@ pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching
 }
 
 /// The model that a run started from, as its configuration recorded it: the directory if it is
-/// still there, else a Hub model at the commit of that time, else whatever the name means
+/// still there, else a Hub model at the commit of that time, else the model that the name refers to
 /// now.
 pub(super) fn recorded(origin: &Origin) -> String {
     let path = &origin.path;

@@ -53,7 +53,7 @@ impl Standing {
         let (own, reporter) = (Arc::clone(&inner), reporter.clone());
         let answered = interrupt.map(|interrupt| {
             interrupt.answered(move |count| {
-                // Held until the reply is printed, so that no update begins meanwhile.
+                // Held until the reply is printed, so that no update begins before that.
                 let inner = lock(&own);
                 let (words, leaves) = inner.answer(count);
                 reporter.answer(&words);
@@ -123,7 +123,7 @@ impl Inner {
     fn answer(&self, count: u32) -> (String, bool) {
         let Self { phase, step, saved, again, .. } = self;
         let kept = match saved {
-            Some(saved) => format!("the newest checkpoint is that of step {saved}; go on with\n    {again}"),
+            Some(saved) => format!("the newest checkpoint is that of step {saved}; continue with\n    {again}"),
             None => "the run has no checkpoint yet".to_owned(),
         };
         match (phase, count) {
@@ -172,7 +172,7 @@ mod tests {
         let (words, leaves) = at(Phase::Updating, 4, Some(2)).answer(1);
         assert!(words.contains("after this step") && !leaves, "{words}");
         let (words, leaves) = at(Phase::Updating, 4, Some(2)).answer(2);
-        assert!(words.contains("in the middle of step 5") && words.contains("that of step 2; go on with") && leaves);
+        assert!(words.contains("in the middle of step 5") && words.contains("that of step 2; continue with") && leaves);
         let (words, leaves) = at(Phase::Whole, 4, Some(2)).answer(2);
         assert!(words.contains("writing a checkpoint of step 4") && !leaves, "{words}");
         let (words, leaves) = at(Phase::Whole, 4, Some(4)).answer(2);

@@ -24,8 +24,8 @@ use crate::rl::objective::Inputs;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
 /// Positions whose logits are held at once: so many MiB of them in f32, within reason. Every chunk
-/// adds its part to the head's gradient, which reads and writes that as a whole: little beside a
-/// chunk's products on a CPU, not so on a GPU.
+/// adds its part to the head's gradient, which reads and writes that as a whole: little compared
+/// with a chunk's products on a CPU, not so on a GPU.
 pub(super) fn logprobs_at_once(vocab_size: usize, device: Device) -> usize {
     let mib = if device == Device::Cpu { 128 } else { 512 };
     ((mib << 20) / (4 * vocab_size.max(1))).clamp(64, 2048)

@@ -211,7 +211,7 @@ pub(super) struct SamplerMismatch {
 
 impl SamplerMismatch {
     /// The largest difference. Without a measurement before the updates it is that of the first
-    /// update, which sees the weights that sampled. `None` where nothing was scored.
+    /// update, which runs with the weights that sampled. `None` where nothing was scored.
     pub(super) fn largest(&self, updates: &[UpdateStats]) -> Option<f64> {
         let first = || updates.iter().find(|update| update.sampled > 0).map(|update| update.mismatch);
         self.measured.or_else(first)

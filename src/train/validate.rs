@@ -51,7 +51,7 @@ fn privileged(script: &Script, learner: &Learner, critic: bool) -> Result<()> {
             "`privileged` is for the critic alone, and trainer.critic.shared has it read what the policy reads"
         }
         () if !learner.critic.privileged.is_empty() => {
-            "`privileged` and trainer.critic.privileged both say what the critic alone reads"
+            "`privileged` and trainer.critic.privileged both give the text that only the critic reads"
         }
         () => return Ok(()),
     };

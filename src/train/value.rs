@@ -50,7 +50,7 @@ pub(super) fn values(
             found[row][place] = value;
         }
     }
-    // A full context is an end for the policy: what comes after it is worth 0
+    // A full context is an end for the policy: the value after it is 0
     // (docs/environments.md).
     let overflowed = |trajectory: &Trajectory| trajectory.truncated_by == Some(Limit::ContextOverflow);
     let mut next: Vec<Option<f64>> = trajectories.iter().map(|t| overflowed(t).then_some(0.0)).collect();
@@ -66,7 +66,7 @@ fn next_prompt(trajectory: &Trajectory) -> Option<&[u32]> {
     ids.filter(|ids| !ids.is_empty() && !trajectory.status.is_failure())
 }
 
-/// A row whose only sampled token stands for the response to a prompt, as that of step `step`.
+/// A row with one sampled token in place of the response to a prompt, as that of step `step`.
 fn next_row(ids: &[u32], trajectory: usize, step: usize) -> Row {
     let tokens = ids.len() + 1;
     let mut loss_mask = vec![false; tokens];

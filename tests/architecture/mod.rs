@@ -228,7 +228,8 @@ fn crates_are_used_only_where_they_may_be() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Texts that others write: these files look into them for want of anything better.
+/// Files that read error texts of other programs, because those have no other form of the
+/// information.
 const FOREIGN_TEXTS: &[(&str, &str)] = &[
     ("script/runtime/failure.rs", "Luau raises its own errors as text"),
     ("script/runtime/habits.rs", "Luau raises its own errors as text"),

@@ -120,7 +120,7 @@ fn the_evaluation_of_a_flow_is_that_of_the_environment_that_does_the_same() {
     assert_eq!(without_time(env), without_time(flow));
 }
 
-/// `eval.env` is a flow beside an environment that trains, and the other way round.
+/// `eval.env` is a flow and the training environment is not, and the other way round.
 #[test]
 fn evaluation_has_a_flow_of_its_own() {
     let trainer = "r1.grpo { steps = 1, groups_per_step = 2, group_size = 2, lr = 1e-3, warmup = 0 }";

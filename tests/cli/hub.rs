@@ -228,7 +228,8 @@ fn a_resumed_run_reads_its_dataset_at_its_commit() {
         answer
     });
     let text = run(&server, &["--resume", "trainer.steps=2"]);
-    let printed = "data.train: the Hub has a newer commit of org/tiny, 76543210fedc; the run goes on with 0123456789ab";
+    let printed =
+        "data.train: the Hub has a newer commit of org/tiny, 76543210fedc; the run continues with 0123456789ab";
     assert!(
         text.contains(printed) && !text.contains("settings that differ from the run's last configuration:\n    data"),
         "{text}"
@@ -240,7 +241,7 @@ fn a_resumed_run_reads_its_dataset_at_its_commit() {
     assert!((reward(2) - 0.0).abs() < 1e-12, "{}", reward(2));
 }
 
-/// A run that was killed in its cold start goes on with the rows that it began with.
+/// A run that was killed in its cold start resumes with the rows that it began with.
 #[test]
 fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
     let recipe = r#"
@@ -290,7 +291,7 @@ fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
     });
     let output = with_hub(dir.path(), &server, &["run", "a.lua", "--resume", "killed"]).output().unwrap();
     let text = without_url(dir.path(), &server, &output);
-    assert!(output.status.success() && text.contains("the run goes on with 0123456789ab"), "{text}");
+    assert!(output.status.success() && text.contains("the run continues with 0123456789ab"), "{text}");
     let weights = |run: &str| {
         let last = "sft/checkpoints/step-000006/model.safetensors";
         std::fs::read(dir.path().join("runs").join(run).join(last)).unwrap()

@@ -345,5 +345,5 @@ fn infer_reads_the_models_generation_config() {
     config.as_object_mut().unwrap().shift_remove("chat_template");
     written("tokenizer_config.json", &config.to_string());
     let reported = ask("model", &[]);
-    assert!(reported.contains("the model has no chat template: plain ChatML stands in"), "{reported}");
+    assert!(reported.contains("the model has no chat template: plain ChatML is used"), "{reported}");
 }

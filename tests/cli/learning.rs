@@ -515,7 +515,7 @@ return r1.recipe {
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     let found = last_step(&dir.path().join("runs/a"));
     assert_eq!((found["reward/min"].as_f64(), found["reward/max"].as_f64()), (Some(3.25), Some(3.25)));
-    // Shaped separately by PRIME's method they are worth 1, next to an outcome of 3.
+    // Shaped separately by PRIME's method they are 1, next to an outcome of 3.
     let settings = ["trainer.shaping.prime=true", "trainer.algorithm=reinforce_pp", "trainer.estimator.whiten=none"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "prime"], &settings[..]].concat());
     let found = last_step(&dir.path().join("runs/prime"));

@@ -223,7 +223,9 @@ fn a_broken_script_is_not_reloaded_until_it_is_fixed() {
     run.step_with("reward/two");
     let (_, reported) = run.stop();
     assert_eq!(reported.matches("not reloaded").count(), 1, "{reported}");
-    let at = reported.find("warning: a.lua has changed and is not reloaded; the old version goes on\n").unwrap();
+    let at = reported
+        .find("warning: a.lua has changed and is not reloaded; the run continues with the old version\n")
+        .unwrap();
     let lines: Vec<&str> = reported[at..].lines().skip(1).take(4).collect();
     assert_eq!(lines[..2], ["  env_error: attempt to get length of a nil value", "  --> a.lua:5"], "{reported}");
     assert!(lines[2].starts_with("     5 |   reward = function"), "{reported}");

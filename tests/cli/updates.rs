@@ -305,5 +305,5 @@ fn privileged_text_can_be_a_function_of_the_state() {
     assert!(error.contains("privileged returned a table; it must return text"), "{error}");
     let both = ["run", "same.lua", "-q", "--name", "both", template];
     let output = r1(dir.path(), &both).output().unwrap();
-    assert!(String::from_utf8(output.stderr).unwrap().contains("both say what the critic alone reads"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("both give the text that only the critic reads"));
 }

@@ -1,4 +1,5 @@
---- r1.script and r1.rollout: trajectories by hand, by a function, by a model; forks and branches.
+--- r1.script and r1.rollout: trajectories with given responses, by a function, by a model; forks
+--- and branches.
 
 local guess = r1.script("envs/guess.lua")
 
@@ -12,7 +13,7 @@ local function halve(messages, step)
   return tostring((low + high) // 2)
 end
 
-test("a trajectory is played by hand", function()
+test("a trajectory has given responses", function()
   expect(guess:rows()):equals(3)
   expect(guess:row(1)):equals { secret = 20 }
   expect(guess.tools[1]["function"].name):equals("add")
@@ -58,7 +59,7 @@ test("a fork goes its own way", function()
   expect(trajectory:finish().fork):equals(nil)
 end)
 
-test("what fails is told, and is the trajectory's status", function()
+test("a failure is an error, and the status of the trajectory", function()
   local trajectory = guess:reset {}
   expect(function() trajectory:step("many") end):raises("attempt to compare nil")
   local ended = trajectory:finish()
@@ -70,7 +71,7 @@ test("what fails is told, and is the trajectory's status", function()
   expect(function() trajectory.handle.x() end):raises()
 end)
 
-test("a function is rolled out, and what it sees is what the env shows", function()
+test("a function is rolled out with the observations of the env", function()
   local all = r1.rollout { script = guess, policy = halve, rows = { 0, 1, 2 }, samples = 2 }
   expect(#all):equals(6)
   for _, trajectory in ipairs(all) do expect(#trajectory.steps > 0):equals(true) end

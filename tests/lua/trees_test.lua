@@ -40,7 +40,7 @@ test("a fork of a fork shares with both", function()
     for index, row in ipairs(r1.rl.advantages(name, list, options).advantages) do flat[index] = row[1] end
     return flat
   end
-  -- Totals 1, 0, 1: the mean is 2/3; the second step of the fork is worth 1/2, by two trajectories.
+  -- Totals 1, 0, 1: the mean is 2/3; the second step of the fork has 1/2, from two trajectories.
   local whole = found("tree", { normalize = "none", ["local"] = 0 })
   for index, wanted in ipairs { 0, 1 / 3, 0, -1 / 6, 0, -1 / 6, 1 / 3 } do expect(whole[index]):near(wanted) end
   local by_step = found("tree", { normalize = "none", ["local"] = 1 })

@@ -44,7 +44,8 @@ impl Session {
         } else {
             format!(", {{ settings = {{ {} }} }}", settings.join(", "))
         };
-        let mut out = String::from("--- A session of r1 repl as a test: what was done must come to the same.\n\n");
+        let mut out =
+            String::from("--- A session of r1 repl as a test: the same actions must have the same results.\n\n");
         let _ = writeln!(out, "local script = r1.script({}{options})\n", quoted(&file.display().to_string()));
         let which = match start.row {
             Some(row) => format!("row = {row}, split = {}", quoted(start.split.name())),

@@ -16,7 +16,7 @@ use crate::model::{LoraConfig, Model, write_tensors};
 #[ignore = "a part of tests/golden/models/exchange.py, which `just parity` runs"]
 fn exchange() {
     let dir = PathBuf::from(
-        std::env::var_os("R1_EXCHANGE").expect("exchange.py says in R1_EXCHANGE where the checkpoints are"),
+        std::env::var_os("R1_EXCHANGE").expect("exchange.py sets R1_EXCHANGE to the directory of the checkpoints"),
     );
     let mut count = 0;
     for entry in fs::read_dir(dir.join("from")).unwrap() {

@@ -207,7 +207,7 @@ fn large_models_are_saved_in_shards() {
         assert!(held.iter().all(|(name, _)| map[name] == *shard));
     }
     assert!(same());
-    // A tensor larger than the limit has a shard of its own.
+    // A tensor larger than the limit has a separate shard.
     model.save_sharded(dir.path(), 1).unwrap();
     assert_eq!(names().len(), model.parameters().len() + 1);
     assert!(same());

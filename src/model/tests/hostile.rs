@@ -109,7 +109,7 @@ fn hostile_configs_are_refused_or_read() {
                 read += 1;
             }
         }
-        // With the weights of another model, whatever the sizes.
+        // With the weights of another model, of any size.
         fs::write(dir.path().join("config.json"), config.to_string()).unwrap();
         load(dir.path(), &config);
     });

@@ -26,7 +26,7 @@ pub(super) struct Gigpo {
     /// `mean_std` or `mean`, on both levels.
     pub mode: GigpoMode,
     pub epsilon: f64,
-    /// Observations at least this alike are one anchor; without it only equal ones are.
+    /// Minimum similarity of observations of one anchor state; without it only equal ones share it.
     pub similarity: Option<f64>,
 }
 
@@ -118,7 +118,7 @@ impl<'a> From<&'a str> for Anchor<'a> {
     }
 }
 
-/// What GiGPO needs to know of a step.
+/// The input of GiGPO for a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AnchoredStep<'a> {
     pub group: u64,

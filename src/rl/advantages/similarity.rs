@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-/// How alike two texts are, from 0 to 1: twice the characters in common over all characters, where
+/// Similarity of two texts, from 0 to 1: twice the characters in common over all characters, where
 /// the common ones are the longest common block and, recursively, those left and right of it
 /// (Ratcliff and Obershelp). Below `least` any number below it may be returned.
 pub fn similarity(a: &str, b: &str, least: f64) -> f64 {
@@ -11,7 +11,7 @@ pub fn similarity(a: &str, b: &str, least: f64) -> f64 {
     if total == 0.0 {
         return 1.0;
     }
-    // Cheap upper bounds first: most pairs are not alike.
+    // Cheap upper bounds first: most pairs are not similar.
     let by_length = 2.0 * a.len().min(b.len()) as f64 / total;
     if by_length < least {
         return by_length;

@@ -184,7 +184,8 @@ mod tests {
             assert!(close(&of(name, true), [3.0 - first, 0.0, 2.0, 5.0 - first]), "{name}");
             assert!(close(&of(name, false), [3.0 - first, 0.0, 0.0, 5.0 - first]), "{name}");
         }
-        // By place the second sampled token of one stands beside the third token of the other.
+        // By position, the second sampled token of one is aligned with the third token of the
+        // other.
         let rows = [row(0, &[yes, no, yes], &[0.0, 0.0, 2.0], 0.5), row(1, &[yes, yes, no], &[0.0, 4.0, 0.0], 0.5)];
         let of = |name: &str| {
             let estimator = Estimator::new(name, &json!({ "epsilon": 0.0 })).unwrap();

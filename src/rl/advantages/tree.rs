@@ -84,7 +84,7 @@ pub struct Leaf {
 /// where `V_group` is the mean over all leaves of the group and `V_before` the value of the segment
 /// before (`V_group` for the first). `local = 0.5` is the sum of TreeRL (arXiv:2506.11902) but for
 /// the factor 2; its down-weighting of segments that are in many samples has no place here, because
-/// a shared step is learned from once. `local = 1` compares with the state that was left, as
+/// a shared step is trained once. `local = 1` compares with the state that was left, as
 /// VinePPO (arXiv:2410.01679) does. Without shared steps all are `group_normalized`, to the bit.
 pub fn tree_advantages(leaves: &[Leaf], local: f64, deviation: Deviation, epsilon: f64) -> Vec<Vec<f64>> {
     let mut advantages: Vec<Vec<f64>> = leaves.iter().map(|leaf| vec![0.0; leaf.nodes.len()]).collect();

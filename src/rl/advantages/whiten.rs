@@ -31,7 +31,7 @@ pub fn whiten_all(values: &[Vec<f64>], how: Whiten) -> Vec<Vec<f64>> {
     values.iter().map(|own| whitened.by_ref().take(own.len()).collect()).collect()
 }
 
-/// [`whiten`] where entry i stands for `weights[i]` equal decisions.
+/// [`whiten`] where entry i counts as `weights[i]` equal decisions.
 pub(super) fn whiten_weighted(values: &[f64], weights: &[f64], how: Whiten) -> Vec<f64> {
     let sum = |value: &dyn Fn(f64) -> f64| -> f64 { values.iter().zip(weights).map(|(v, w)| w * value(*v)).sum() };
     let n: f64 = weights.iter().sum();

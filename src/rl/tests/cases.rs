@@ -1,6 +1,6 @@
 //! Agreement of estimators, rewards and losses with the packages that define them:
-//! `tests/golden/rl/cases.json` (made by `cases.py` beside it), in f64, over ragged trajectories of
-//! several steps with masked tokens, singletons, failures and truncation.
+//! `tests/golden/rl/cases.json` (made by `cases.py` in that folder), in f64, over ragged
+//! trajectories of several steps with masked tokens, singletons, failures and truncation.
 
 use std::collections::BTreeMap;
 

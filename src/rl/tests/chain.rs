@@ -1,4 +1,4 @@
-//! What holds across packing, loss and aggregation together, whatever the trajectories.
+//! Invariants of packing, loss and aggregation together, for any trajectories.
 
 use proptest::prelude::*;
 use tch::{Device, Kind, Tensor};

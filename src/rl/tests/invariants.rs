@@ -1,4 +1,4 @@
-//! What holds for every estimator and every loss, whatever the rows.
+//! Invariants of every estimator and every loss, for any rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -188,7 +188,7 @@ proptest! {
 
     #[test]
     fn rewards_of_steps_without_sampled_tokens_are_not_lost(rows in batch(), reward in 0.5..2.0_f64) {
-        // The reward of a trajectory's last token, moved to a step of its own that nothing was
+        // The reward of a trajectory's last token, moved to a separate step in which nothing was
         // sampled in.
         for (name, options) in every(&Estimator::NAMES) {
             if name == "gigpo" || !options.is_null() {
@@ -334,7 +334,7 @@ proptest! {
                     prop_assert!((*sampled && !row.failed()) || *gradient == 0.0, "{name}");
                 }
             }
-            // And whatever stands there, nothing changes.
+            // Their values change nothing.
             for row in &mut rows {
                 for k in (0..row.mask.len()).filter(|&k| !row.mask[k]) {
                     row.logp[k] = f64::NAN;

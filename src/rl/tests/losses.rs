@@ -1,5 +1,5 @@
-//! Losses, gradients, corrections and the critic's loss beside the packages: the second half of
-//! `cases.json`, and the slope of every loss by finite differences.
+//! Losses, gradients, corrections and the critic's loss, compared with the packages: the second
+//! half of `cases.json`, and the slope of every loss by finite differences.
 
 use std::collections::BTreeMap;
 
@@ -166,7 +166,7 @@ fn gradients_are_slopes() {
         row.entropy = row.logp.iter().map(|logp| -0.3 * logp).collect();
     }
     for name in SLOPED {
-        // With a weight of its own for every token a straight-through ratio is no longer a slope.
+        // With a separate weight for every token a straight-through ratio is no longer a slope.
         let scope = if matches!(name, "gspo" | "pspo" | "luspo") { "sequence" } else { "token" };
         let options = serde_json::json!({
             "kl_coef": 0.1, "kl_times_ratio": true, "entropy_coef": 0.2, "seq": "step",

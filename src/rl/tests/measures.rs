@@ -1,6 +1,6 @@
-//! What is measured beside losses and advantages, by hand: clipped shares and extreme ratios of
-//! every kind of loss, how far rollout and learner are apart, the explained variance; and what
-//! names and options mean.
+//! Metrics other than losses and advantages, against values computed by hand: clipped shares and
+//! extreme ratios of every kind of loss, how far rollout and learner are apart, the explained
+//! variance; and what names and options mean.
 
 use std::f64::consts::LN_2;
 
@@ -40,7 +40,7 @@ fn clipped_shares_and_extreme_ratios() {
     let tight = |low: f64, high: f64| json!({"clip_low": low, "clip_high": high});
     for (name, options, want) in [
         ("ppo", tight(0.2, 0.2), [0.25, 0.25, 0.5, 1.5]),
-        // The side alone counts, whatever the advantage.
+        // Only the side counts, not the advantage.
         ("cispo", tight(0.2, 0.2), [0.5, 0.25, 0.5, 1.5]),
         // As in verl: every token out of the bounds counts for the sign of its advantage.
         ("geo_mean", tight(0.2, 0.2), [0.25, 0.5, 0.5, 1.5]),

@@ -30,8 +30,8 @@ struct Worst {
 }
 
 impl Parity {
-    /// Holds `got` to `want` within `tolerance * (1 + |want|)`, and notes the worst difference on
-    /// that scale.
+    /// Asserts that `got` is `want` within `tolerance * (1 + |want|)`, and notes the worst
+    /// difference on that scale.
     #[track_caller]
     pub(super) fn compare(&mut self, function: &str, by: &str, got: &[f64], want: &[f64], tolerance: f64, what: &str) {
         assert_eq!(got.len(), want.len(), "{what}");

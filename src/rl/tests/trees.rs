@@ -6,7 +6,7 @@ use crate::rl::plain;
 use crate::rl::rows::StepRow;
 
 /// A root that is right, a fork after its first step that is wrong, another root that is wrong and
-/// comes to see what the first saw.
+/// has the observation of the first.
 fn rows() -> Vec<StepRow> {
     let row = |trajectory: u64, step: u64, anchor: &str, reward: f64| StepRow {
         anchor: Some(anchor.to_owned()),
@@ -31,14 +31,14 @@ fn close(a: &[f64], b: &[f64]) -> bool {
 #[test]
 fn gigpo_compares_what_continues_one_state() {
     let found = advantages("gigpo", &json!({ "gamma": 0.5, "mode": "mean" }));
-    // Totals less their mean are 2/3, -1/3, -1/3. The shared step is worth 1/4, the mean of 1/2 and
-    // 0, beside the 0 of the other root; the continuations of the forked state are worth 1 and 0;
-    // the other root is alone in its room.
+    // Totals less their mean are 2/3, -1/3, -1/3. The value of the shared step is 1/4, the mean of
+    // 1/2 and 0, and the other root has 0; the continuations of the forked state have 1 and 0; the
+    // other root is alone in its room.
     let (third, start, forked) = (1.0 / 3.0, 0.125, 0.5);
     let shared = third / 2.0 + start;
     let wanted = [shared, 2.0 * third + forked, shared, -third - forked, -third - start, -third];
     assert!(close(&found, &wanted), "{found:?}");
-    // Without the fork being known, it hopes that what looks alike is alike.
+    // Without the fork, steps with similar observations are one anchor state.
     let apart: Vec<StepRow> = rows().into_iter().map(|row| StepRow { shared: None, ..row }).collect();
     let found = plain::advantages("gigpo", &apart, &json!({ "gamma": 0.5, "mode": "mean" })).unwrap();
     assert!(close(&[found.advantages[5][0]], &[-2.0 * third]));

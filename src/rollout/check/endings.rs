@@ -87,8 +87,7 @@ fn ended(
         Status::Truncated if trajectory.truncated_by == Some(Limit::ContextOverflow) => {
             let (steps, most) = (trajectory.steps.len(), of.map_or(script.settings.env.max_steps, |of| of.max_steps));
             let message = format!("{name} fills the context after {steps} of {most} steps; the trajectory ends there");
-            let hint =
-                "a `context` function can shorten what the policy sees; docs/environments.md says how it is scored";
+            let hint = "a `context` function can shorten the prompt; docs/environments.md has the rules of scoring";
             report.add(finding(Level::Warning, "context", message).hint(hint));
         }
         Status::Terminated | Status::Truncated | Status::Aborted => {}

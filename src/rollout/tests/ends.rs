@@ -4,7 +4,7 @@ use super::*;
 use crate::engine::Scripted;
 use crate::mdp::Limit;
 
-/// A recipe in a directory of its own, and the requests that a policy got.
+/// A recipe in a new directory, and the requests to its policy.
 struct Ends {
     script: Script,
     renderer: Arc<Renderer>,
@@ -82,7 +82,7 @@ fn done_of_an_environment_is_final_after_a_truncated_reply() {
     assert_eq!((cut.reward_parts["ended"], cut.total_reward()), (1.0, 2.5));
     bench.replays(&cut, spec());
 
-    // The default step takes a cut reply for what it is; an env of one's own may say the same.
+    // The default step truncates after a cut reply; a custom env may do the same.
     for env in ["", "step = function(state, action) return { truncated = true } end"] {
         let bench = Ends::new(env, &[]);
         let cut = bench.run(Spec { sampling: spec().sampling, ..bench.spec() }, 0, vec![5; 9]);
@@ -125,7 +125,7 @@ fn a_full_context_ends_a_trajectory_and_its_reward_counts() {
     assert_eq!(bench.requests().len(), full.steps.len());
     bench.replays(&full, spec());
 
-    // A context function that can make it no shorter says the same.
+    // The same with a context function that cannot shorten it.
     let keeps = "max_steps = 99, reset = function(task) return { messages = { r1.user('go') } } end, ";
     let bench = Ends::new(&format!("{keeps}{ENDLESS}"), &["env.on_overflow=fail"]);
     let spec = || Spec { max_context: 120, ..bench.spec() };
@@ -158,7 +158,7 @@ fn the_tokens_of_a_trajectory_are_bounded() {
 
 #[test]
 fn a_retry_samples_again_and_deterministic_failures_are_not_retried() {
-    // Drawn replies: every attempt has a stream of its own.
+    // Sampled replies: every attempt has another random stream.
     let bench = Ends::new("step = function() error('no') end", &[]);
     let failed = bench.run(bench.spec(), 2, vec![5]);
     assert_eq!((failed.status, failed.retries), (Status::EnvError, 2));
@@ -172,7 +172,7 @@ fn a_retry_samples_again_and_deterministic_failures_are_not_retried() {
     };
     let failed = bench.run(greedy(), 3, vec![5]);
     assert_eq!((failed.retries, bench.requests().len()), (0, 1));
-    // Unless the world has a say.
+    // Except with external calls.
     let bench = Ends::new("step = function() r1.clock() error('no') end", &[]);
     let failed = bench.run(Spec { sampling: greedy().sampling, ..bench.spec() }, 1, vec![5]);
     assert_eq!((failed.retries, bench.requests().len()), (1, 2));

@@ -170,7 +170,8 @@ fn a_flow_equals_the_environment_with_the_same_steps() {
 
 #[test]
 fn conversations_of_a_flow_keep_the_sampled_ids() {
-    // Two conversations, turn by turn. What is said is not what the tokenizer makes of its text.
+    // Two conversations, turn by turn. The sampled ids differ from the tokenizer's ids of their
+    // text.
     let flows = Flows::of(
         "local a, b = { r1.user('first') }, { r1.user('second') }\n\
          for _ = 1, 2 do\n\

@@ -1,4 +1,4 @@
-//! Whatever a script is: a trajectory that is forked, and goes on with the same replies, is the one
+//! For any script: a forked trajectory that continues with the same responses equals the one
 //! that was not forked.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::rollout::{Attempt, Reached, Spec, Stage, first_difference, go_on, go_
 use crate::script::{Record, Script, Split, Strictness, Worker};
 use crate::text::Renderer;
 
-/// What the policy says at a step.
+/// The response of the policy at a step.
 #[derive(Clone, Debug)]
 enum Word {
     Text(String),
@@ -113,7 +113,7 @@ async fn forked_is_unforked(stand: &Stand, words: Vec<Word>, row: u64) {
     let Stand { script, renderer, worker, format } = stand;
     let (tools, format) = (worker.tools().to_vec(), *format);
     let say = move |request: &Request| {
-        // What a context function has written comes with a step of its own.
+        // A text that a context function generates is a separate step.
         let word = words.get(request.seed.step as usize % words.len()).filter(|_| request.seed.step != u32::MAX);
         (word.map_or_else(|| "so far so good".to_owned(), |word| written(word, &tools, format)), -0.5)
     };

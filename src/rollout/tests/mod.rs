@@ -20,7 +20,7 @@ use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Support, Traje
 use crate::script::{Script, Split, Strictness, Worker};
 use crate::text::Renderer;
 
-/// Draws a number a step, from the env's own stream. What is said decides how it goes on.
+/// Draws a number a step, from the env's random stream. The response decides the next state.
 const GAME: &str = r#"
 local look = r1.tool { name = "look", description = "Looks", parameters = {}, run = function() return "seen" end }
 return r1.recipe {
@@ -120,7 +120,7 @@ impl Bench {
     }
 }
 
-/// Anything, decided by the request's seed alone; the roots of groups go on for some steps.
+/// Any response, computed from the request's seed alone; roots of groups have several steps.
 fn babble(request: &Request) -> (String, f32) {
     reply(request.seed.trajectory, request.seed.step)
 }
@@ -163,7 +163,7 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
             assert!(at > 0 && at < parent.steps.len() && trajectory.steps.len() > at);
             assert_eq!(trajectory.shared_steps(), at);
             assert_eq!(trajectory.steps[..at], parent.steps[..at]);
-            // The same state is shown alike, and the policy says something of its own to it.
+            // The observation of the same state is equal, and the policy samples another response.
             assert_eq!(trajectory.steps[at].prompt_ids, parent.steps[at].prompt_ids);
             assert_ne!(trajectory.steps[at].response_ids, parent.steps[at].response_ids);
         }
@@ -258,7 +258,7 @@ fn branches_of_later_rounds_branch_off_branches() {
     let steps = |list: &[u32], branches, rounds| forks(branches, BranchAt::Steps(list.to_vec()), 1, rounds, unsure);
     assert_eq!(steps(&[1, 3], 3, 3), [None, Some((0, 1)), Some((0, 3)), Some((1, 3))]);
     assert_eq!(steps(&[2], 2, 2), [None, Some((0, 2)), Some((0, 2))]);
-    // The first call of a tool of its own.
+    // The first call of a separate tool.
     let tools = |request: &Request| {
         let (trajectory, step) = (request.seed.trajectory, request.seed.step);
         let calls = u64::from(step) == 1 + 2 * trajectory;

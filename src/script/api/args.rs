@@ -192,8 +192,8 @@ pub(crate) fn leads_inside(
     error
 }
 
-/// Fails where the call has used up its CPU time: host functions that may run long ask between their steps, since
-/// Luau's interrupts do not reach them.
+/// Fails where the call has used up its CPU time: host functions that may run long check it between
+/// their steps, since Luau's interrupts do not reach them.
 pub(crate) fn in_time(lua: &Lua) -> mlua::Result<()> {
     match lua.app_data_ref::<Arc<Slot>>() {
         Some(slot) if slot.expired() => Err(raise(misuse(lua, crate::script::runtime::host::OUT_OF_TIME))),

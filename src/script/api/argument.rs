@@ -1,5 +1,6 @@
-//! Types that a field or an argument of a host function can have. The error of a value of another type names the
-//! function, the field and the line, which [`mlua::FromLua`] does not know (`args::Fields::read`, `args::required`).
+//! Types that a field or an argument of a host function can have. The error of a value of another
+//! type names the function, the field and the line, which [`mlua::FromLua`] does not know
+//! (`args::Fields::read`, `args::required`).
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::units;
 
 /// A type that is read from a Lua value.
 pub(crate) trait Argument: Sized {
-    /// The values that it takes, as messages say it: "true or false".
+    /// The values that it takes, for messages: "true or false".
     fn wanted() -> String;
 
     /// The value, or `None` if it is of another type.

@@ -1,6 +1,6 @@
 //! A policy loss written in Lua: the function is called once with a batch whose tensors are
-//! expressions, and its computation is kept as a [`LossGraph`]. It sees no tensor values, and no
-//! Lua runs during training.
+//! expressions, and its computation is kept as a [`LossGraph`]. It has no access to tensor values,
+//! and no Lua runs during training.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

@@ -183,7 +183,7 @@ impl Ready {
                 let live = async {
                     let rhai: Arc<Rhai> = interpreters::rhai(options)?;
                     let (code, prelude) = (code(), prelude.clone());
-                    // Runs on another thread: other trajectories of this worker continue meanwhile.
+                    // Runs on another thread: other trajectories of this worker continue.
                     let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
                     output.map_err(|error| Error::new(Kind::Internal, format!("rhai stopped: {error}")))
                 };

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{ErrorRecord, Seed, Step, Trajectory};
 
-/// Fields of a trajectory's table; those without a name in [`Trajectory`] are what others come to.
+/// Fields of a trajectory's table; those without a name in [`Trajectory`] are computed from others.
 const FIELDS: [(&str, &str); 21] = [
     ("id", "id"),
     ("split", "split"),

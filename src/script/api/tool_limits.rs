@@ -15,7 +15,7 @@ pub(super) const FIELDS: [&str; 3] = ["retries", "cache", "concurrency"];
 
 /// Most retries.
 const RETRIES: u64 = 20;
-/// The wait before the first retry, where nothing says otherwise.
+/// The wait before the first retry, if no setting gives it.
 const BACKOFF: Duration = Duration::from_millis(500);
 
 pub(super) fn read(fields: &Fields<'_>) -> mlua::Result<CallLimits> {

@@ -44,7 +44,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 request["overrides"] = overrides(&request["overrides"]);
             }
             let returned = model::ask(&lua, &services, &function, request).await?;
-            // What a script said meanwhile comes along with the answer.
+            // The log lines of the script come with the result.
             let logged = returned.get("log").and_then(Json::as_array).filter(|_| returned.get("result").is_some());
             for line in logged.into_iter().flatten() {
                 let text = |name: &str| line[name].as_str().unwrap_or_default().to_owned();

@@ -1,5 +1,5 @@
-//! Allowed locations of data files. The user who starts a recipe sees the names of its files; this
-//! check prevents reading other files than data: system information, keys, passwords.
+//! Allowed locations of data files. The names of its files are shown to the user who starts a
+//! recipe; this check prevents reading other files than data: system information, keys, passwords.
 
 use std::path::Path;
 

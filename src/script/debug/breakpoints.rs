@@ -274,7 +274,7 @@ struct Spot {
 /// State of stepping.
 #[derive(Default)]
 struct Stepping {
-    /// A halt is being handled; code that runs meanwhile is not stopped.
+    /// A halt is being handled; code that runs during it is not stopped.
     busy: Cell<bool>,
     from: RefCell<Option<(Resume, Spot)>>,
 }

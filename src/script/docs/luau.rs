@@ -100,7 +100,7 @@ fn declared(entry: &Entry) -> String {
     format!("({}): {}", params.join(", "), returns(entry.returns.iter().map(|(kind, _)| *kind)))
 }
 
-/// Names and types; `rest` stands for further arguments.
+/// Names and types; `rest` is the type of further arguments.
 fn params(entry: &Entry, rest: &str) -> impl Iterator<Item = String> {
     entry.params.iter().map(move |param| {
         if param.name == "..." { rest.to_owned() } else { format!("{}: {}", bare(param), param_kind(param)) }

@@ -44,7 +44,7 @@ pub enum Scope {
 pub struct Entry {
     pub name: &'static str,
     pub params: &'static [Param],
-    /// Types and descriptions; a type that ends in `…` stands for any number of values.
+    /// Types and descriptions; a type that ends in `…` is any number of values.
     pub returns: &'static [(&'static str, &'static str)],
     /// Lists show the first sentence only.
     pub doc: &'static str,

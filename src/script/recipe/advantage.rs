@@ -8,7 +8,7 @@ use serde_json::{Value as Json, json};
 use crate::mdp::{Status, Trajectory};
 use crate::script::runtime::convert::{float, show};
 
-/// A trajectory of a group as `advantage` sees it. Lists have one entry per step.
+/// The argument of `advantage` for a trajectory of a group. Lists have one entry per step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupMember<'a> {
     /// Sum of `rewards`.
@@ -77,7 +77,7 @@ impl<'a> GroupMember<'a> {
 /// The arguments of a call of `advantage`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct GroupInput {
-    /// The members of the group that did not fail, as the function sees them.
+    /// The arguments for the members of the group that did not fail.
     pub(crate) members: Json,
     /// How many others failed.
     pub(crate) failed: usize,
@@ -93,7 +93,8 @@ impl GroupInput {
     }
 }
 
-/// What `advantage` returned for a group: a list by step for each of its members. Numbers may be NaN or infinite.
+/// What `advantage` returned for a group: a list by step for each of its members. Numbers may be
+/// NaN or infinite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimated {
     pub advantages: Vec<Vec<f64>>,

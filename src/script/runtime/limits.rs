@@ -102,8 +102,8 @@ impl Slot {
         (used, hit)
     }
 
-    /// One check of the watchdog. `seen` is the turn it saw last, and the CPU time when it first
-    /// saw it.
+    /// One check of the watchdog. `seen` is the turn at the previous check, and the CPU time when
+    /// it first saw it.
     fn check(&self, seen: &mut (u64, u64)) {
         let now = self.clock.now();
         self.looked.fetch_max(now, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! What a Luau table does not show of the JSON that it was made from: nulls, the order of the keys,
 //! whole numbers above 2^53 (text in Luau) and whole numbers that were written as floats (`3.0`). A
 //! metatable keeps it, the *note*, and [`super::convert::to_json`] applies it, so that data that
-//! passes through a script comes out as it went in.
+//! passes through a script is unchanged.
 //!
 //! A note holds only for what the script left alone: a field that it set or removed is as the
 //! script has it. A table that loses nothing has no note. The note of an object is the list of its
@@ -107,7 +107,7 @@ pub(crate) fn is_plain(table: &Table) -> bool {
     table.metatable().is_none() || text_of(table).is_some()
 }
 
-/// The object that a noted table stands for: what it lost is back where it was, what is new comes
+/// The object of a table with a note: lost entries are back at their place, new ones come
 /// last.
 pub(super) fn restore_object(note: &[Json], mut now: Map<String, Json>) -> Map<String, Json> {
     let mut object = Map::with_capacity(now.len());
@@ -128,7 +128,7 @@ pub(super) fn restore_object(note: &[Json], mut now: Map<String, Json>) -> Map<S
     object
 }
 
-/// The list that a noted table stands for. Long whole numbers are known in other places of the list
+/// The list of a table with a note. Long whole numbers are known in other places of the list
 /// too, since scripts sort and shift lists.
 pub(super) fn restore_list(note: &Map<String, Json>, now: &mut [Json]) {
     let long: HashSet<String> = note.values().filter_map(long_digits).collect();

@@ -89,7 +89,7 @@ impl std::fmt::Display for Difference {
             None => "nothing".to_owned(),
         };
         write!(f, "step {}, {}: the record has {}", self.step, self.at, show(&self.recorded))?;
-        write!(f, " and the script asks for {}", show(&self.requested))
+        write!(f, " and the script requests {}", show(&self.requested))
     }
 }
 

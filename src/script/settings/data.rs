@@ -1,4 +1,4 @@
-//! `data`: datasets of a recipe, alone or several by name, and what the command line says of them.
+//! `data`: datasets of a recipe, alone or several by name, and their settings on the command line.
 
 use std::collections::BTreeMap;
 
@@ -177,7 +177,7 @@ fn part(at: &str, json: &Json) -> Result<Part> {
     }
 }
 
-/// The name of a dataset that has none: its file's, or its own on the hub.
+/// The name of a dataset without one: the name of its file, or its Hub id.
 pub(crate) fn stem(fields: &Map<String, Json>) -> String {
     let text = |name: &str| fields.get(name).and_then(Json::as_str);
     let first = fields.get("path").and_then(|path| path.get(0)).and_then(Json::as_str);

@@ -22,7 +22,7 @@ impl std::fmt::Display for Change {
     }
 }
 
-/// The settings that a run goes on with, when the recipe's have become `new`.
+/// The settings with which a run continues after those of the recipe have become `new`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Merged {
     pub(crate) settings: Settings,

@@ -75,7 +75,7 @@ fn habits_of_other_languages_get_a_hint() {
         let message = refused(&recipe(&format!("local it = {habit}\nlocal env = r1.env {{}}")));
         assert!(message.contains(hint), "{habit}: {message}");
     }
-    // What stands in a comment, or what is another error, has no such hint.
+    // A comment, or another error, has no such hint.
     for other in ["({}).x.y -- [0]", "({ { 1 } })[1] + 1 + #({})[0 + 1] .. error('no')"] {
         let message = refused(&recipe(&format!("local it = {other}\nlocal env = r1.env {{}}")));
         assert!(!message.contains("lists begin at 1"), "{message}");

@@ -9,7 +9,7 @@ use super::*;
 use crate::mdp::Status;
 use crate::text::Renderer;
 
-/// What a step with these calls comes to, under `env` and overrides of settings.
+/// The result of a step with these calls, with the fields of `env` and overrides of settings.
 fn stepped(env: &str, overrides: &[&str], calls: Vec<ToolCall>, errors: usize) -> Result<StepResult, String> {
     let bench = Bench::new(&recipe(env));
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -215,7 +215,7 @@ fn an_undeclared_host_is_an_error_of_the_recipe() {
         assert_eq!(message, "r1.http.get: the recipe does not declare that it needs this");
         assert_eq!(hint, "add needs = { \"http:127.0.0.1\" } to r1.recipe");
     }
-    // A name tells where it leads only when it is looked up; these are read as numbers by the
+    // The address of a name is known only after its lookup; these are read as numbers by the
     // system's resolver.
     for name in ["127.1", "2130706433"] {
         for body in ["return URL", "pcall(function() return URL end) return URL"] {
@@ -229,7 +229,7 @@ fn an_undeclared_host_is_an_error_of_the_recipe() {
     }
 }
 
-/// A tool that counts how often it ran, and fails as often as its argument says.
+/// A tool that counts how often it ran, and fails as often as its argument specifies.
 const COUNTED: &str = r#"
 local ran = 0
 local tool = r1.tool { name = "t", parameters = { n = "integer", x = { optional = true } }, TOOL run = function(a, call)

@@ -157,7 +157,7 @@ fn a_summary_replaces_the_oldest_messages_of_a_context() {
     assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
     let sizes: Vec<usize> = trajectory.steps.iter().map(|step| step.prompt_ids.len()).collect();
     assert!(sizes.iter().all(|size| *size <= 300), "{sizes:?}");
-    // Between two summaries steps go on from each other: they train as one row.
+    // Between two summaries each step extends the previous one: they are trained as one row.
     let rows: Vec<bool> = trajectory.steps.iter().map(|step| step.new_row).collect();
     assert_snapshot!(format!("{rows:?}"), @"[true, false, false, false, true, false, false, true]");
     assert_snapshot!(prompts.last().unwrap(), @"system: sys | user: task//Summary of what came before:/6 messages up to seen 7 ; 6 messages up to seen 13 | assistant: r7 | user: <tool_response>/seen 15 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
@@ -292,7 +292,7 @@ fn a_context_over_its_budget_is_an_error_with_sizes() {
         13 |           context = function(state) return string.rep('word ', 400) end,
       hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops the oldest messages
     ");
-    // What must be kept is too much: nobody's mistake.
+    // The messages that must be kept exceed the budget.
     let long = ":keep_first(1):keep_last(9):drop_oldest_until(budget.tokens)";
     assert_snapshot!(told(&view(long)), @"
     context_overflow: the messages that the context keeps have 167 tokens and the budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66

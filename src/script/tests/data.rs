@@ -156,7 +156,7 @@ fn a_file_from_the_command_line_replaces_a_generator() {
     assert_eq!(worker.row(Split::Train, 0).unwrap()["problem"], "from file");
 }
 
-/// A bench whose training data is `data`, beside `files`.
+/// A bench whose training data is `data`, in a directory with `files`.
 fn files(data: &str, files: &[(&str, &str)]) -> Bench {
     let bench = Bench::new(&format!(
         "return r1.recipe {{ data = {{ train = {data} }}, trainer = r1.grpo {{}}, reward = function() return 0 end }}"

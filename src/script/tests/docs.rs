@@ -53,7 +53,7 @@ fn host_functions_and_their_declarations_agree() {
          return found",
     );
     assert_eq!(methods, declared(|entry| entry.space() == "Context"));
-    // Objects of the host don't tell their methods; those that are declared are there.
+    // Methods of host objects can't be listed; the declared ones exist.
     let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano").display().to_string();
     for entry in docs::all().filter(|entry| matches!(entry.space(), "Tokenizer" | "Template")) {
         let make = entry.space().to_lowercase();
@@ -179,7 +179,7 @@ fn up_to_date(path: &str, made: &str) {
     if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
         std::fs::write(&path, made).unwrap();
     } else {
-        assert!(there == made, "{} is not what the declarations say: run `just docs`", path.display());
+        assert!(there == made, "{} differs from the declarations: run `just docs`", path.display());
     }
 }
 
@@ -206,7 +206,7 @@ fn types_are_lua_that_can_be_read() {
     program(&format!("local function types()\n{}\nend", docs::luacats())).unwrap();
 }
 
-/// Fails unless a value has the fields that its declared type says: all that are always there, and
+/// Fails unless a value has the fields of its declared type: all that are always there, and
 /// no others.
 fn agrees(name: &str, names: &BTreeSet<String>) {
     let types = docs::named_types();
@@ -252,7 +252,7 @@ fn declared_types_have_the_fields_of_real_values() {
         "tools": [{ "name": "t", "arguments": {}, "output": "", "ok": true, "reward": 0.0, "seconds": 0.1 }],
     });
     trajectory.steps.push(serde_json::from_value(step).unwrap());
-    // r1.store has it without ids and record unless they are asked for; rollouts give ids.
+    // r1.store has it without ids and record unless they are requested; rollouts give ids.
     for (ids, record) in [(false, false), (true, false), (true, true)] {
         let plain = trajectory_table(&trajectory, ids, record);
         agrees("Trajectory", &names(&plain));
@@ -279,7 +279,7 @@ fn declared_types_have_the_fields_of_real_values() {
     }
 }
 
-/// Every listing of docs/luau.md runs, and gives what it says.
+/// Every listing of docs/luau.md runs and returns its stated result.
 #[test]
 fn the_listings_of_the_page_on_luau_are_true() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/luau.md");

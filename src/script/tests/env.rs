@@ -228,7 +228,7 @@ fn observations_may_be_text_or_ids() {
     );
 }
 
-/// What the reward function `body` comes to.
+/// The result of the reward function `body`.
 fn reward(body: &str) -> Result<Reward, String> {
     let bench = Bench::new(&format!(
         "return r1.recipe {{ env = r1.env {{ reset = function() return {{}} end }},\n\

@@ -1,4 +1,4 @@
-//! CPU, memory, waits: what runs too long is stopped and said so; the worker goes on.
+//! Limits of CPU time, memory and waiting time: the call ends with a message, the worker continues.
 
 use serde_json::json;
 

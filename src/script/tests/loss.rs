@@ -1,4 +1,4 @@
-//! A policy loss in Lua: what it is traced to, and what a bad one is told.
+//! A policy loss in Lua: its traced graph, and the messages for invalid ones.
 
 use insta::assert_snapshot;
 

@@ -1,7 +1,7 @@
 //! A script whose memory is full while it holds a suspended host function: its call fails, and the
-//! process goes on.
+//! process continues.
 //!
-//! Each host function runs in a process of its own, because what these tests guard against is an
+//! Each host function runs in a separate process, because these tests guard against an
 //! abort.
 
 use std::net::TcpListener;
@@ -28,7 +28,7 @@ const SUSPENDING: [(&str, &str); 10] = [
 ];
 
 /// How a call ends that holds a suspended one while the memory is full: by the limit of waits, by
-/// the limit of CPU time, by an error beside it, by a tool's own limit, or by itself.
+/// the limit of CPU time, by an error of a concurrent call, by a tool's own limit, or by itself.
 const ENDINGS: [(&str, &str); 5] = [
     ("wait", "r1.join { function() pcall(suspend) end, function() local held = fill() r1.sleep(20) return held end }"),
     (
@@ -101,7 +101,7 @@ fn exhaust(suspend: &str, needs_python: bool) {
         run(async {
             for _ in 0..2 {
                 let record = Record::live();
-                // Texts that are asked for wait here for ever.
+                // Requests for texts never return here.
                 let _asks = record.listen();
                 let outcome = worker.reset_with(&json!({}), 1, &record).await;
                 eprintln!("{name}: {:?}", outcome.map(drop).map_err(|failure| failure.to_string()));

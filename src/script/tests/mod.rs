@@ -1,4 +1,4 @@
-//! What a script's author sees: recipes that work and the one message for each that does not.
+//! Recipes that work, and the message for each one that does not.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -39,7 +39,7 @@ use super::*;
 use crate::error::Error;
 use crate::mdp::{Action, FinishReason, ToolCall};
 
-/// A script in a directory of its own.
+/// A script in a new directory.
 struct Bench {
     dir: TempDir,
 }

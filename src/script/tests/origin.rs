@@ -1,4 +1,4 @@
-//! What Luau's tables do not show of JSON comes out as it went in: nulls, long whole numbers,
+//! Properties of JSON that Luau tables do not show are preserved: nulls, long whole numbers,
 //! floats, the order of keys.
 
 use std::path::Path;
@@ -108,7 +108,7 @@ fn calls_keep_their_arguments() {
     });
 }
 
-/// Parts of a message, from columns in which every field stands in every row.
+/// Parts of a message, from columns in which every row has every field.
 #[test]
 fn nulls_in_parts_and_schemas_are_absent_fields() {
     let bench = Bench::new(&recipe(

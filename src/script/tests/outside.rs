@@ -24,7 +24,7 @@ pub(super) fn asked(bench: &Bench, record: &Record) -> Result<Json, String> {
     Ok(state.snapshot().unwrap()["state"]["it"].clone())
 }
 
-/// What the body gives live; a replay of its record must give the same and ask for nothing.
+/// The result of the body; a replay of its record must return the same without external calls.
 pub(super) fn twice(bench: &Bench, spoil: impl FnOnce()) -> Json {
     let record = Record::live();
     let live = asked(bench, &record).unwrap();
@@ -100,7 +100,7 @@ fn requests_are_made_and_recorded() {
     assert!(!serde_json::to_string(&exchanges).unwrap().contains("\"secret\""));
     let before = *count.lock().unwrap();
     assert_eq!(asked(&bench, &Record::replay(exchanges, Strictness::Exact)).unwrap(), live);
-    assert_eq!(*count.lock().unwrap(), before, "a replay asks nobody");
+    assert_eq!(*count.lock().unwrap(), before, "a replay makes no external calls");
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn private_addresses_must_be_named() {
         let get = format!("return select(2, r1.http.get('http://{host}:{port}/', {{ timeout = 5 }}))");
         asked(&asking("{ 'http' }", &get), &Record::live())
     };
-    // Whether the address says what it is or its lookup does, it needs another declaration.
+    // A private address needs another declaration, written out or found by a lookup.
     for host in ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1"] {
         let why = get(host).unwrap_err();
         assert!(why.contains("hint: add needs = { \"http:") && why.contains("--> x.lua:2"), "{host}: {why}");

@@ -1,11 +1,11 @@
-//! The record: what was asked is kept, and a replay answers from it without asking anybody.
+//! The record: external calls are stored, and a replay answers from it without external calls.
 
 use serde_json::json;
 
 use super::*;
 use crate::mdp::{Answer, Status};
 
-/// Every step runs the reply's calls; a Lua tool asks rhai twice and rolls a die.
+/// Every step runs the reply's calls; a Lua tool calls rhai twice and draws a random number.
 const TOOLS: &str = r#"
 local rhai = r1.tools.rhai {}
 local function rhai_says(code) return r1.call_tools({ { name = "rhai", arguments = { code = code } } })[1].content end
@@ -96,13 +96,13 @@ fn a_replay_reports_the_first_difference() {
         r#"step 0, step/1/1: the record has tool {"tool":"rhai","arguments":{"code":"print(3 * 2)"}} and the script asks for tool {"tool":"rhai","arguments":{"code":"print(4 * 2)"}}"#
     );
 
-    // What nobody asked for is one too.
+    // An entry that was not requested is a difference too.
     let replay = Record::replay(exchanges.clone(), Strictness::Exact);
     one_step(&worker, &replay, &action("")).unwrap();
     let difference = replay.close().unwrap();
     assert_eq!((difference.at.as_str(), difference.requested), ("step/1/1", None));
 
-    // A script that has changed finds its answers wherever they are, or asks for real.
+    // A changed script finds its results at any place of the record, or makes the call.
     let replay = Record::replay(exchanges.clone(), Strictness::Found);
     let five = Action { tool_calls: vec![call("twice", json!({ "x": 5 }))], ..action("") };
     one_step(&worker, &replay, &five).unwrap();

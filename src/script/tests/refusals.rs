@@ -335,7 +335,7 @@ fn require_stays_inside_the_directory() {
     let script = bench.load(&[]).unwrap();
     assert_eq!(script.settings.name, "bb");
     assert_eq!(script.files().len(), 3);
-    // Workers run what was loaded, whatever happens to the files.
+    // Workers run the loaded version, even if the files change.
     bench.file("b.lua", "return 5 +");
     Worker::new(&script, None).unwrap();
     let same = Bench::new("return r1.recipe { name = require('lib/a').name .. require('b') }");

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use super::*;
 use crate::text::Renderer;
 
-/// What the watcher said: the hash of the version that was taken, or `same` and the hash of the one
-/// that runs again; or why a version was not taken.
+/// The report of the watcher: the hash of the version that was taken, or `same` and the hash of the
+/// one that runs again; or why a version was not taken.
 type Said = Result<(String, Vec<String>), String>;
 
 struct Watched {
@@ -46,10 +46,10 @@ impl Watched {
     }
 
     fn next(&self) -> Said {
-        self.said.recv_timeout(Duration::from_mins(10)).expect("the watcher says nothing")
+        self.said.recv_timeout(Duration::from_mins(10)).expect("the watcher reports nothing")
     }
 
-    /// The next version is what the files say now.
+    /// The next version has the current text of the files.
     fn takes(&self, path: &Path) -> Vec<String> {
         let (hash, changes) = self.next().unwrap();
         assert_eq!(hash, Script::load(path, &[]).unwrap().hash);
@@ -105,7 +105,7 @@ fn reload_detects_any_kind_of_write() {
     assert!(watched.takes(&path).is_empty());
     bench.file("x.lua", &source("3"));
     watched.takes(&path);
-    // The same again, a touch, and a file that nobody requires: nothing has changed.
+    // The same text, a new time, and a file that is not required: nothing has changed.
     rename_write(&path, &source("3"));
     bench.file("other.lua", "return 1");
     watched.silent();
@@ -153,7 +153,7 @@ fn reload_reports_a_broken_version_once() {
     let refused = |source: &str| {
         bench.file("x.lua", source);
         let text = watched.next().unwrap_err();
-        // Told once, whatever touches the file.
+        // Reported once, whatever changes the time of the file.
         rename_write(&path, source);
         watched.silent();
         bench.show(text)
@@ -212,7 +212,7 @@ fn a_resource_that_changes_makes_a_new_version() {
     watched.takes(&path);
 }
 
-/// An env that needs a reply of its own kind is no worse than it was.
+/// A version that fails the trial like the running one is accepted.
 #[test]
 fn reload_accepts_a_version_that_fails_where_the_old_one_failed() {
     let (bench, path) = bench();
@@ -236,7 +236,7 @@ fn reload_defers_settings_that_need_a_restart() {
     let (bench, path) = bench();
     let watched = Watched::new(&path);
     bench.file("x.lua", &source("1").replace("lr = lib.lr", "lr = 0.5, group_size = 3, epochs = 7"));
-    // What the command line says holds for every version.
+    // Settings of the command line apply to every version.
     assert_eq!(watched.takes(&path), ["trainer.lr 0.001 -> 0.5", "trainer.group_size 8 -> 3"]);
 }
 

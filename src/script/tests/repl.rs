@@ -110,7 +110,7 @@ fn names_are_completed_without_running_code() {
     assert_eq!(console.complete("state.messages").1[0].what, "list of 1");
 }
 
-/// Halts while a step runs, told as `place: values`; `plan` says how to go on.
+/// The halts of a step, as `place: values`; `plan` has the command for each.
 fn halts(places: &[(&str, bool)], plan: Vec<Resume>, look: &'static str) -> Vec<String> {
     let bench = Bench::new(SCRIPT);
     let worker = bench.worker();
@@ -160,7 +160,7 @@ fn breakpoints_stop_with_the_locals_at_hand() {
     assert_eq!(halts(&[("10", false)], vec![Next, Continue, Continue], "i"), ["10: 1", "10: 2", "end: 36"]);
     assert_eq!(halts(&[("10", false)], vec![Into, Out], "i"), ["10: 1", "3: undefined global `i`", "10: 2", "end: 36"]);
     assert_eq!(halts(&[("twice", false)], vec![Abort], "factor"), ["3: 3", "end: stopped at a breakpoint"]);
-    // A trace goes on by itself, at every line of a function.
+    // A trace continues without a command, at every line of a function.
     assert_eq!(halts(&[("twice", true)], vec![], "x"), ["3: 1", "4: 1", "3: 6", "4: 6", "end: 36"]);
     assert_eq!(halts(&[("twice", false)], vec![], "x = 5")[0], "3: the local `x` can't be changed from here");
 }

@@ -84,7 +84,7 @@ fn a_file_is_read_once_for_all_workers_and_scripts() {
     let first = std::ptr::from_ref(script.resources_at().next().unwrap().1);
     let again = bench.load(&[]).unwrap();
     assert!(std::ptr::eq(first, again.resources_at().next().unwrap().1), "another load reads it again");
-    // What workers read is what the script was loaded with, whatever the file says now.
+    // Workers read the data that the script was loaded with, even if the file has changed.
     std::fs::write(bench.dir.path().join("c.jsonl"), "{\"text\":\"no\"}\n{\"text\":\"key\"}\n").unwrap();
     let worker = Worker::new(&script, None).unwrap();
     let state = run(worker.reset(&Json::Null, 0)).unwrap();
@@ -165,7 +165,7 @@ fn an_index_of_a_list_keeps_to_the_limits() {
     assert!(text.contains("reset used more than 0.02 s of CPU time"), "{text}");
     let text = failure(&recipe("{ cpu = 100, memory = 24, trajectory = 1000 }"));
     assert!(text.contains("the indexes take more memory than limits.memory = 24 MiB"), "{text}");
-    // Indexes that nobody holds do not count.
+    // Indexes without a reference do not count.
     let often = "(function() local n = 0 for i = 1, 40 do local list = {} for k = 1, 2000 do list[k] = 'a b c d e f g h i j k l m n o p' end \
                  n = n + #r1.text.index(list) end return n end)()";
     let source = format!(

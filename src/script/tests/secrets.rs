@@ -191,7 +191,7 @@ fn generate_uses_a_model_behind_a_server() {
     });
     let needs = "{ 'http:HOST', 'env:HOME' }";
     let bench = judged(&address, needs, "key = r1.secret('HOME')");
-    // A replay asks nobody, and neither what the script gets nor the record has the key.
+    // A replay makes no request, and neither the script nor the record has the key.
     let told = twice(&bench, || ());
     assert_eq!(told, json!(["4 of 5, says (secret)", 5, "stop"]));
     assert_eq!(*count.lock().unwrap(), 2);
@@ -213,7 +213,7 @@ fn generate_fails_without_a_valid_response_of_the_server() {
     let failed = |options: &str| {
         asked(&judged(&address, needs, options), &Record::live()).unwrap_err().replace(&address, "HOST")
     };
-    // A server that wants the other name of the limit gets it.
+    // The limit is sent under the name that the server accepts.
     let told = failed("retries = 0");
     assert!(
         told.starts_with("r1.generate: judge at http://HOST/v1/chat/completions: the answer has no text: {}"),
@@ -241,7 +241,7 @@ fn generate_fails_without_a_valid_response_of_the_server() {
     assert!(told.contains("needs = { \"env:HOME\" }"), "{told}");
 }
 
-/// As for requests of one's own: the name is looked up, and leads to this machine.
+/// As for r1.http: the name is looked up, and its address is this machine's.
 #[test]
 fn a_server_that_is_no_public_host_must_be_declared() {
     let (address, count) = server(|_, _, _| ok("{}"));

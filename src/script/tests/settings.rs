@@ -56,7 +56,7 @@ fn an_algorithm_brings_its_settings_and_its_loop() {
     let script = with(&["trainer.algorithm=pspo", "trainer.clip=[0.1,0.3]"]).unwrap();
     let Trainer::Ppo(learner) = &script.settings.trainer else { panic!() };
     assert_eq!((learner.estimator.name.as_str(), learner.loss.name.as_str()), ("gae", "pspo"));
-    // What the recipe and the command line say stays.
+    // Settings of the recipe and the command line stay.
     assert_eq!((learner.steps, learner.clip), (3, Some((0.1, 0.3))));
 }
 

@@ -197,7 +197,7 @@ fn several_datasets_are_one_with_names_and_environments() {
     assert_eq!(worker.rows(Split::Train).unwrap(), Some(4));
     let row = |index| worker.row(Split::Train, index).unwrap();
     assert_eq!(row(0), json!({"problem": "a", "data_source": "gsm", "env": "math"}));
-    // What a row says itself stands.
+    // A field of the row takes precedence.
     assert_eq!(row(1), json!({"problem": "b", "data_source": "mine", "env": "search"}));
     assert_eq!(row(3), json!({"problem": "made 2", "data_source": "made", "env": "search"}));
     assert!(worker.place_of_row(Split::Train, 1).ends_with("gsm.jsonl:2"));

@@ -26,7 +26,7 @@ fn a_snapshot_comes_back_as_it_was() {
     assert_eq!(through_text.snapshot().unwrap(), snapshot);
 }
 
-/// The host keeps nothing of its own in the state.
+/// The host stores nothing in the state.
 #[test]
 fn a_state_has_what_the_script_put_there() {
     let bench = Bench::new(&recipe(

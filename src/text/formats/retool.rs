@@ -27,7 +27,7 @@ impl CodeSyntax for Retool {
                 if code.trim().is_empty() { Err(format!("The {OPEN} block is empty.")) } else { Ok(code) }
             }
             (Some(_), _) => Err(format!("{OPEN} was not closed with {CLOSE}, so nothing was run.")),
-            (None, Some(_)) => Err(format!("{CLOSE} stands without {OPEN}, so nothing was run.")),
+            (None, Some(_)) => Err(format!("{CLOSE} is written without {OPEN}, so nothing was run.")),
             (None, None) => return None,
         })
     }
@@ -140,7 +140,7 @@ mod tests {
         for (text, error) in [
             ("a <code>print(1)", "<code> was not closed with </code>, so nothing was run."),
             ("<code>1</code> <code>2", "<code> was not closed with </code>, so nothing was run."),
-            ("print(1)</code>", "</code> stands without <code>, so nothing was run."),
+            ("print(1)</code>", "</code> is written without <code>, so nothing was run."),
             ("<code>\n \n</code>", "The <code> block is empty."),
             ("<code>```python\n```</code>", "The <code> block is empty."),
         ] {

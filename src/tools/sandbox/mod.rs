@@ -284,7 +284,7 @@ fn landlock_abi() -> Option<ABI> {
 }
 
 /// A short list of directories that contain everything readable and no scratch directory. The first
-/// layer stays in force, so the second needs no more; fewer rules make forks faster.
+/// layer stays in force, so the second one repeats nothing; fewer rules make forks faster.
 fn cover(reach: &Reach) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::from("/dev")];
     for path in reach.read.iter().chain(&reach.list) {

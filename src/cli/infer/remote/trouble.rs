@@ -11,7 +11,7 @@ const WORDS: usize = 300;
 
 /// An error after the response has started.
 pub(super) enum ResponseError {
-    /// The server reported an error of its own.
+    /// The server reported an error.
     Failed(String),
     /// It ended early; the reason, if the network reports one.
     BrokeOff(Option<String>),
@@ -51,7 +51,7 @@ impl Remote {
             ResponseError::BrokeOff(why) => {
                 let why = why.map(|why| format!(": {why}")).unwrap_or_default();
                 Error::new(Kind::Model, format!("{base} interrupted its reply{why}"))
-                    .hint("ask again; see the server's log")
+                    .hint("try again; see the server's log")
             }
             ResponseError::Foreign(why) => {
                 Error::new(Kind::Model, format!("{base} is not an OpenAI-compatible server: {}", short(&why)))
