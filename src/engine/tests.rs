@@ -490,8 +490,9 @@ fn prefill_can_be_stopped_between_layers() {
     let submitted = request(&prompt(4, 80), 1, greedy(6));
     let expected = engine(1).generate(submitted.clone(), &|| false, &mut |_| ()).unwrap();
     // 80 tokens take three model calls. Each polls before the call, at both layers and at the end;
-    // the first also polls while it packs the weights.
-    for patience in [0, 1, 3, 6, 9, 13] {
+    // the CPU kernels also poll while they pack the weights.
+    let longest = if crate::native::has_cpu_kernels() { 13 } else { 8 };
+    for patience in [0, 1, 3, 6, 8, 13].into_iter().filter(|patience| *patience <= longest) {
         let mut engine = Engine::new(model(), vocab(), EngineOptions { prefill_tokens: 30, ..options(1) }).unwrap();
         let left = Cell::new(patience);
         let stop = || {
@@ -649,7 +650,10 @@ fn expert_routing_is_recorded_with_prefix_reuse() {
     let (first, _) = serve(&mut busy, (0..5).map(|at| with_last(at, u64::from(at))).collect());
     for (at, completion) in (0..).zip(&first) {
         let completion = completion.as_ref().unwrap();
-        assert_eq!(*completion, Completion { prefilled: completion.prefilled, ..alone(with_last(at, u64::from(at))) });
+        let alone = alone(with_last(at, u64::from(at)));
+        assert_same(&completion.logprobs, &alone.logprobs);
+        let logprobs = completion.logprobs.clone();
+        assert_eq!(*completion, Completion { prefilled: completion.prefilled, logprobs, ..alone });
         // Prompt and response without the last token.
         assert_eq!((completion.routing.width, completion.routing.tokens()), (4, 21 + 6 - 1));
         assert!(completion.routing.experts.iter().all(|expert| *expert < 4));

@@ -387,7 +387,15 @@ mod tests {
         let mut together = models.generate(&mixed);
         // An invalid call fails alone.
         assert!(together.remove(2).is_err());
-        assert_eq!(together.into_iter().map(Result::unwrap).collect::<Vec<_>>(), alone);
+        for (mut found, mut expected) in together.into_iter().map(Result::unwrap).zip(alone) {
+            // Without the CPU kernels the last bits depend on the batch.
+            if !crate::native::has_cpu_kernels() {
+                let numbers = |json: Json| -> Vec<f64> { serde_json::from_value(json).unwrap() };
+                let (found, expected) = (numbers(found["logprobs"].take()), numbers(expected["logprobs"].take()));
+                assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-3));
+            }
+            assert_eq!(found, expected);
+        }
         let opened = models.open.values().next().unwrap();
         assert_eq!(opened.engine.progress().stats().max_batch, 6);
     }
