@@ -64,7 +64,7 @@ fn main() {
         "cpu/common",
         "cpu/prefix",
         "cpu/learn",
-        "cpu/crew",
+        "cpu/thread_pool",
         "cpu/step",
         "cpu/rowwise",
     ] {

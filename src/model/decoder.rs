@@ -3,10 +3,10 @@
 use tch::{Kind, Tensor};
 
 use super::config::{Experts, Norms};
-use super::distinct::PrefixDedup;
+use super::expert_routing::Routes;
 use super::layers::{Block, Layer, Linear, Mlp};
 use super::plain::{self, Arithmetic, Scores};
-use super::routes::Routes;
+use super::shared_prefix::PrefixDedup;
 use super::varlen::Varlen;
 use super::{Model, Packed};
 use crate::error::Result;

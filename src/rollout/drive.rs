@@ -5,9 +5,9 @@ use futures_util::future::try_join_all;
 use serde_json::Value;
 
 use super::attempt::{self, Attempt, Stage, Stop};
+use super::script_requests::with_policy;
 use super::spec::Spec;
 use super::tree::{Point, Points};
-use super::write::with_policy;
 use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Request, Sampling, Status, Trajectory};

@@ -47,22 +47,22 @@ mod pool;
 mod prompt;
 mod replay;
 mod reply;
+mod row_validation;
+mod script_requests;
 mod spec;
-mod survey;
 #[cfg(test)]
 mod tests;
 mod thread;
 mod tree;
 mod typed;
-mod write;
 
 pub use attempt::{Attempt, Stage, Stop};
 pub use drive::{Reached, branch, drive, go_on, go_to, never_begun};
 pub use pool::{Pending, Pool, PoolOptions, Progress, Replacer, no_progress};
 pub use prompt::{Prompt, Turn, prompt_ids};
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
+pub use row_validation::{Search, Survey, survey};
+pub use script_requests::with_policy;
 pub use spec::Spec;
-pub use survey::{Search, Survey, survey};
 pub use tree::Tree;
 pub use typed::{typed, typed_calls};
-pub use write::with_policy;

@@ -8,12 +8,12 @@ use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, form
 use regex::Regex;
 
 use super::size_limits::{ITEM, Size, check_list, check_size};
-use super::{dialect, python};
+use super::{jinja, python};
 
 /// Registers them in an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_formatter(|out, _, value| {
-        dialect::in_time()?;
+        jinja::in_time()?;
         Ok(python::write_str(out, value)?)
     });
     environment.set_unknown_method_callback(method);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::formats::native::{self, Ability};
-use super::formats::{self, hermes, inside};
+use super::formats::{self, hermes, same_turn};
 use super::stream::Stream;
 use super::template::Template;
 use super::tool_format::{Preceding, ReadOptions, Reply, ToolFormat, Turn, read};
@@ -146,7 +146,7 @@ impl Format {
         tools: &[Value],
     ) -> Result<Vec<Turn>> {
         match self.inner().inside() {
-            Some(style) => inside::turns(messages, preceding, style),
+            Some(style) => same_turn::turns(messages, preceding, style),
             None => native::turns(self.inner(), messages, ability, begun, tools),
         }
     }

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use serde_json::{Map, Value, json};
 
-use super::{Format, Template, Tokenizer, train};
+use super::{Format, Template, Tokenizer, train_tokenizer};
 use crate::error::Kind;
 use crate::reference_data::optional_reference_data;
 
@@ -112,7 +112,7 @@ fn mutated_templates_render_or_give_an_error() {
         "{{ none.a.b }}",
         "{{ 'é'[0:1] | indent(999, true) | title | trim('é') }}",
     ];
-    let mut sources = vec![train::TEMPLATE.to_owned()];
+    let mut sources = vec![train_tokenizer::TEMPLATE.to_owned()];
     if let Some(dir) = optional_reference_data("chat-templates/templates") {
         let mut paths: Vec<_> = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();

@@ -15,12 +15,12 @@
 
 #[cfg(test)]
 mod conversations;
-mod dialect;
 mod filters;
 mod format;
 mod formats;
 #[cfg(test)]
 mod fuzz;
+mod jinja;
 mod pieces;
 mod python;
 #[cfg(test)]
@@ -38,12 +38,12 @@ mod template;
 mod testing;
 mod tokenizer;
 mod tool_format;
-mod train;
+mod train_tokenizer;
 mod turns;
 
-pub(crate) use dialect::TimeLimit;
 pub use format::{AUTO, CODE_TOOL, Format};
 pub use formats::own::{OwnFormat, OwnOptions, read_with};
+pub(crate) use jinja::TimeLimit;
 pub use renderer::{Extension, Renderer};
 pub use stream::{Event, Stream};
 pub use style::{FormatChoice, Style};
@@ -51,4 +51,4 @@ pub use supervised::Supervised;
 pub use template::Template;
 pub use tokenizer::Tokenizer;
 pub use tool_format::Reply;
-pub use train::{TEMPLATE as CHATML_TEMPLATE, train_tokenizer};
+pub use train_tokenizer::{TEMPLATE as CHATML_TEMPLATE, train_tokenizer};

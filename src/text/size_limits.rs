@@ -6,7 +6,7 @@
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-use super::dialect;
+use super::jinja;
 use super::template::LONGEST;
 
 /// Bytes per value in a list.
@@ -15,7 +15,7 @@ pub(super) const ITEM: usize = size_of::<Value>();
 /// Fails if a result would be larger than a rendering may be, or if the rendering's time is used
 /// up.
 pub(super) fn check_size(bytes: usize) -> Result<(), Error> {
-    dialect::in_time()?;
+    jinja::in_time()?;
     if bytes <= LONGEST {
         return Ok(());
     }

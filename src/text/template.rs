@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::tokenizer::Tokenizer;
-use super::{dialect, filters, train};
+use super::{filters, jinja, train_tokenizer};
 use crate::error::{Error, Kind, Result, suggest};
 
 /// Maximum instructions per rendering: a few seconds. The longest real conversations need a
@@ -73,7 +73,7 @@ impl Template {
         let origin = format!("{}/tokenizer_config.json: chat_template", tokenizer.origin());
         match config.get("chat_template") {
             None | Some(Value::Null) => {
-                let mut new = Self::new(train::TEMPLATE, None, "the built-in ChatML template", &bos, &eos)?;
+                let mut new = Self::new(train_tokenizer::TEMPLATE, None, "the built-in ChatML template", &bos, &eos)?;
                 new.is_default = true;
                 Ok(new)
             }
@@ -114,7 +114,7 @@ impl Template {
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_fuel(Some(FUEL));
         filters::register(&mut environment);
-        dialect::register(&mut environment);
+        jinja::register(&mut environment);
         environment.add_function("raise_exception", |message: String| -> Result<Jinja, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, RAISED).with_source(Raised(message)))
         });
@@ -133,7 +133,7 @@ impl Template {
         };
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             let Some(source) = source else { continue };
-            let source = dialect::translate(&source.replace("\r\n", "\n"));
+            let source = jinja::translate(&source.replace("\r\n", "\n"));
             let added = new.environment.add_template_owned(name, source);
             added.map_err(|error| new.explain(&error, Kind::Model, "the chat template can't be read"))?;
         }
@@ -235,7 +235,7 @@ impl Template {
         if self.spent.as_ref().is_some_and(|spent| spent.load(Relaxed)) {
             return Err(Error::new(Kind::Script, format!("{what}: others took too much")).at(&self.origin));
         }
-        let _budget = dialect::Budget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
+        let _budget = jinja::Budget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
         let mut out = Bounded { text: Vec::new(), most: self.longest };
         let render = || self.environment.get_template(name)?.render_captured_to(context, &mut out).map(drop);
         render().map_err(|error: minijinja::Error| {

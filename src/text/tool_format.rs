@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::formats::inside;
+use super::formats::same_turn;
 use super::stream::{Scan, Stream};
 use super::template::Template;
 use crate::error::Result;
@@ -99,7 +99,7 @@ pub(super) trait ToolFormat: Send + Sync {
     }
 
     /// For formats with results inside the policy's own turn.
-    fn inside(&self) -> Option<&dyn inside::Style> {
+    fn inside(&self) -> Option<&dyn same_turn::Style> {
         None
     }
 

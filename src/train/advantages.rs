@@ -1,9 +1,9 @@
 //! The advantages of a step's trajectories: where they come from, and what the update and the
 //! records read of them.
 
-use super::custom::ScriptEstimator;
+use super::custom_estimator::ScriptEstimator;
 use super::generated::Trainable;
-use super::given::Given;
+use super::given_advantages::Given;
 use super::steps::Steps;
 use crate::config::OnNan;
 use crate::error::{Error, Kind, Result, Subject, trajectories_place};

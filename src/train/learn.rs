@@ -3,12 +3,12 @@
 //! critic ([`update_weights`]). `r1 run` and the loops of programs (`r1.training`) use both.
 
 use super::advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource, with_trajectory_ids};
-use super::custom::ScriptEstimator;
+use super::custom_estimator::ScriptEstimator;
 use super::generated::{Trainable, with_generated_steps};
-use super::given::Given;
+use super::given_advantages::Given;
 use super::metrics;
+use super::mini_batches::Parts;
 use super::objective::Objective;
-use super::parts::Parts;
 use super::report;
 use super::setup::Training;
 use super::steps::Steps;

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::cold_start::Started;
 use super::collect::{Draw, RolloutExtras, collect};
 use super::evaluate::{Evaluation, solved};
-use super::given::Given;
+use super::given_advantages::Given;
 use super::resume::Opened;
 use super::setup::Training;
 use super::update::UpdateStats;

@@ -3,7 +3,7 @@
 
 use super::advantages::{AdvantageConfig, AdvantageSource};
 use super::collect::{Draw, RolloutExtras, collect};
-use super::custom::ScriptEstimator;
+use super::custom_estimator::ScriptEstimator;
 use super::generated::with_generated_steps;
 use super::policy_loop::compute_advantages;
 use super::score::sum_pi_squared;

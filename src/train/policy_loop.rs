@@ -26,7 +26,7 @@ use std::time::Instant;
 use super::advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource};
 use super::collect::{Draw, RolloutExtras, collect};
 use super::evaluate::solved;
-use super::given;
+use super::given_advantages;
 use super::learn::{TrainingData, UpdateSettings, advantage_config, update_weights};
 use super::reload::Reloads;
 use super::resume::Opened;
@@ -161,10 +161,10 @@ pub fn compute_advantages(
         let mut found = match source {
             AdvantageSource::Estimator(estimator) => estimator.estimate(&steps.rows, false)?,
             AdvantageSource::Script(function) => function.estimate(&steps.rows, trajectories)?,
-            AdvantageSource::Given(given, trainable) => given::advantages(&steps.rows, trainable, given)?,
+            AdvantageSource::Given(given, trainable) => given_advantages::advantages(&steps.rows, trainable, given)?,
         };
         if let Some((given, trainable)) = given_returns {
-            given::put_returns(&mut found, &steps.rows, trainable, given)?;
+            given_advantages::put_returns(&mut found, &steps.rows, trainable, given)?;
         }
         Ok(found)
     });

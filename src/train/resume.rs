@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::standing::Standing;
+use super::interrupt::Standing;
 use super::{RunOptions, cold_start, source};
 use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};

@@ -232,7 +232,7 @@ fn crates_are_used_only_where_they_may_be() {
 /// information.
 const FOREIGN_TEXTS: &[(&str, &str)] = &[
     ("script/runtime/failure.rs", "Luau raises its own errors as text"),
-    ("script/runtime/habits.rs", "Luau raises its own errors as text"),
+    ("script/runtime/language_hints.rs", "Luau raises its own errors as text"),
     ("cli/failure.rs", "libtorch panics with text"),
     ("error.rs", "libtorch and the operating system have text only"),
     ("net.rs", "the resolver has text only"),

@@ -5,7 +5,7 @@ use tch::{Kind, Tensor};
 
 use super::families::{WAYS, cases};
 use super::{distance, ids, pack, predicting, rows, tiny};
-use crate::model::distinct::PrefixDedup;
+use crate::model::shared_prefix::PrefixDedup;
 use crate::model::{LoraConfig, Model};
 use crate::native;
 

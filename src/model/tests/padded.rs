@@ -5,8 +5,8 @@
 use tch::{Kind, Tensor};
 
 use crate::model::Model;
+use crate::model::expert_routing::Routes;
 use crate::model::plain::Arithmetic;
-use crate::model::routes::Routes;
 
 /// Hidden states `[T, E]` of one row of ids `[T]`, with padding where `mask` is 0.
 ///

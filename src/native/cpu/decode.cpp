@@ -1,14 +1,14 @@
 // A decode step of a few tokens in bf16, which is bound by the memory bandwidth of reading the
 // weights.
 //
-// All threads compute the layers together (crew.h). Each thread computes small operations such as
+// All threads compute the layers together (thread_pool.h). Each thread computes small operations such as
 // norms itself instead of waiting. Sums are bitwise equal to those of step.cpp.
 #include <algorithm>
 #if defined(_OPENMP)
 #include <omp.h>
 #endif
 
-#include "crew.h"
+#include "thread_pool.h"
 #include "step.h"
 
 namespace r1 {
@@ -47,7 +47,7 @@ constexpr int64_t OF_A_LAYER = 4;
 
 struct Walk {
   const Step& step;
-  Crew& crew;
+  ThreadPool& pool;
   float* inner;  // [tokens, stride(inner)]
   std::atomic<bool>& stopped;
 
@@ -75,10 +75,10 @@ struct Walk {
   void meet(int64_t thread, const Product& soon) const {
     Next next;
     size_t place = 0;
-    soon.piece(crew.begin(thread, soon.count()), [&](const uint16_t* weights, int64_t rows, int64_t) {
+    soon.piece(pool.begin(thread, soon.count()), [&](const uint16_t* weights, int64_t rows, int64_t) {
       next[place++] = {reinterpret_cast<const char*>(weights), rows * soon.k * static_cast<int64_t>(sizeof *weights)};
     });
-    crew.meet(next);
+    pool.meet(next);
   }
 
   // Activations packed for the kernels, in this thread's memory.
@@ -93,7 +93,7 @@ struct Walk {
                 const float* init, int64_t init_row) const {
     const int64_t k = product.k, row = stride((k + 31) / 32 * 32);
     const float* x = packed(m, k, a, a_row, row);
-    crew.share(product.index, thread, product.count(), [&](int64_t piece) {
+    pool.share(product.index, thread, product.count(), [&](int64_t piece) {
       product.piece(piece, [&](const uint16_t* weights, int64_t rows, int64_t at) {
         kernel.dots(m, rows, k, weights, x, row, c + at, c_row, init ? init + at : nullptr, init_row);
       });
@@ -121,7 +121,7 @@ struct Walk {
   void gate_up(int64_t thread, const Product& product, const float* h) const {
     const int64_t k = product.k, row = stride((k + 31) / 32 * 32);
     const float* x = packed(tokens, k, h, x_row, row);
-    crew.share(product.index, thread, product.count(), [&](int64_t piece) {
+    pool.share(product.index, thread, product.count(), [&](int64_t piece) {
       Rows both[2];
       int64_t part = 0;
       product.piece(piece, [&](const uint16_t* weights, int64_t rows, int64_t) { both[part++] = {weights, rows}; });
@@ -142,7 +142,7 @@ struct Walk {
                bias.empty() ? nullptr : bias.data(), 0);
       meet(thread, product(l, Projection::OUT));
       // Work counters of attention follow those of all products.
-      crew.share(OF_A_LAYER * (shape.layers + 1) + l, thread, count * shape.kv_heads,
+      pool.share(OF_A_LAYER * (shape.layers + 1) + l, thread, count * shape.kv_heads,
                  [&](int64_t task) { attention(l, task / shape.kv_heads, task % shape.kv_heads); });
       meet(thread, product(l, Projection::OUT));
       multiply(thread, product(l, Projection::OUT), tokens, step.o, o_row, step.x, x_row, step.x, x_row);
@@ -170,20 +170,20 @@ bool Step::together() const {
   const Shape& shape = model.shape;
   const Floats inner = pooled(starts.back() * stride(shape.inner));
   std::atomic<bool> stopped{false};
-  const auto walk = [&](int64_t thread, Crew& crew) { Walk{*this, crew, inner.get(), stopped}.run(thread); };
+  const auto walk = [&](int64_t thread, ThreadPool& pool) { Walk{*this, pool, inner.get(), stopped}.run(thread); };
   const int64_t products = OF_A_LAYER * (shape.layers + 1) + shape.layers;
 #if defined(_OPENMP)
-  std::unique_ptr<Crew> crew;
+  std::unique_ptr<ThreadPool> pool;
 #pragma omp parallel num_threads(at::get_num_threads())
   {
     // The actual number of threads, which wait for each other.
 #pragma omp single
-    crew = std::make_unique<Crew>(omp_get_num_threads(), products);
-    walk(omp_get_thread_num(), *crew);
+    pool = std::make_unique<ThreadPool>(omp_get_num_threads(), products);
+    walk(omp_get_thread_num(), *pool);
   }
 #else
-  Crew crew(1, products);
-  walk(0, crew);
+  ThreadPool pool(1, products);
+  walk(0, pool);
 #endif
   return !stopped.load();
 }

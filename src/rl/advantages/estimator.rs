@@ -2,8 +2,8 @@
 
 use std::fmt::Debug;
 
-use super::compared::Compared;
 use super::result::Advantages;
+use super::trajectories::Compared;
 use crate::error::Result;
 
 /// What an estimator or a loss requires.

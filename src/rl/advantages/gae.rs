@@ -7,9 +7,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::result::Advantages;
+use super::trajectories::Compared;
 use super::whiten::{Whiten, whiten_all};
 use crate::error::Result;
 use crate::rl::options::from_zero_to_one;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Need};
 use super::grpo::group_normalized;
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON};
+use super::trajectories::Compared;
 use super::whiten::{Whiten, whiten_weighted};
 use crate::error::Result;
 use crate::rl::options::{at_least_zero, within};

@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::grpo::group_normalized;
 use super::reinforce_pp::discounted_returns;
 use super::result::Advantages;
 use super::similarity::similarity as text_similarity;
 use super::statistics::{Deviation, EPSILON, mean};
+use super::trajectories::Compared;
 use crate::error::Result;
 use crate::rl::options::{at_least_zero, from_zero_to_one};
 use crate::rl::rows::{Path, StepRow};

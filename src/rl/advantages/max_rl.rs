@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Need};
 use super::result::Advantages;
 use super::statistics::{EPSILON, mean_std, per_group};
+use super::trajectories::Compared;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 

@@ -10,7 +10,6 @@
 //! `returns`, `groups` and `tokens` have one entry per trajectory: the sum of its rewards, the
 //! number of its group, and how many tokens the policy sampled in it.
 
-mod compared;
 mod estimator;
 mod gae;
 mod gdpo;
@@ -29,6 +28,7 @@ mod rloo;
 mod similarity;
 mod statistics;
 mod token_baseline;
+mod trajectories;
 mod tree;
 mod whiten;
 

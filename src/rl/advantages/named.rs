@@ -6,7 +6,6 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::gae::{Gae, GaeBilevel, GaeToken};
 use super::gdpo::Gdpo;
@@ -22,6 +21,7 @@ use super::remax::Remax;
 use super::result::Advantages;
 use super::rloo::Rloo;
 use super::token_baseline::{OptimalTokenBaseline, TirOptimalTokenBaseline};
+use super::trajectories::Compared;
 use super::tree::Tree;
 use crate::error::Result;
 use crate::rl::options::{names, refuse_rest, table, take, unknown};

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Need};
 use super::result::Advantages;
 use super::statistics::places_of;
+use super::trajectories::Compared;
 use crate::error::Result;
 
 /// OPO has no options.

@@ -2,11 +2,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::grpo::group_normalized;
 use super::result::Advantages;
 use super::statistics::Deviation;
+use super::trajectories::Compared;
 use super::whiten::{Whiten, whiten_all, whiten_weighted};
 use crate::error::Result;
 use crate::rl::options::from_zero_to_one;

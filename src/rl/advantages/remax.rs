@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::reinforce_pp::discounted_returns;
 use super::result::Advantages;
+use super::trajectories::Compared;
 use crate::error::Result;
 use crate::rl::rows::Path;
 

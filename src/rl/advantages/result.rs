@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::compared::Compared;
 use super::statistics::mean;
+use super::trajectories::Compared;
 use crate::error::{Error, Kind, Result};
 use crate::rl::rows::{Batch, Path, StepRow};
 

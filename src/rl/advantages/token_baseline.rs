@@ -3,10 +3,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::result::Advantages;
 use super::statistics::places_of;
+use super::trajectories::Compared;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 use crate::rl::rows::Path;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::compared::Compared;
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON, centre, mean, places_of};
+use super::trajectories::Compared;
 use crate::error::Result;
 use crate::rl::options::{at_least_zero, from_zero_to_one};
 use crate::rl::rows::{Path, StepRow};

@@ -2,7 +2,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod cases;
-mod chain;
 mod custom;
 mod golden;
 mod invariants;
@@ -10,9 +9,10 @@ mod losses;
 mod measures;
 mod padded;
 mod parity;
-mod stories;
+mod trained_model;
 mod trees;
 mod verl_cases;
+mod whole_update;
 
 use std::collections::BTreeMap;
 

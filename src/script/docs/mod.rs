@@ -2,21 +2,21 @@
 //! the terminal, completion, editor types and the reference in docs/lua.md are generated from it;
 //! tests compare it with the virtual machines and run the examples.
 
+mod context;
 mod env;
-mod learn;
+mod external_calls;
 mod loss;
 mod luacats;
 mod luau;
 mod markdown;
+mod models;
 mod notation;
-mod outside;
 mod program;
 mod settings;
 mod text;
+mod trainers;
 mod training;
 mod types;
-mod view;
-mod world;
 
 use serde::Serialize;
 
@@ -113,12 +113,12 @@ const fn constant(name: &'static str, kind: &'static [(&'static str, &'static st
 pub fn all() -> impl Iterator<Item = &'static Entry> {
     let tables: [&'static [Entry]; 9] = [
         env::ENTRIES,
-        view::ENTRIES,
-        learn::ENTRIES,
+        context::ENTRIES,
+        trainers::ENTRIES,
         loss::ENTRIES,
         text::ENTRIES,
-        outside::ENTRIES,
-        world::ENTRIES,
+        external_calls::ENTRIES,
+        models::ENTRIES,
         training::ENTRIES,
         program::ENTRIES,
     ];

@@ -91,7 +91,7 @@ pub(crate) fn describe(error: &LuaError) -> Described {
                 error = error
                     .hint("host functions that wait can't be called inside table.sort, string.gsub or a metamethod");
             }
-            if let Some(hint) = super::habits::of_message(message) {
+            if let Some(hint) = super::language_hints::of_message(message) {
                 error = error.hint(hint);
             }
             Described { error, traceback: frames(traceback) }.located()

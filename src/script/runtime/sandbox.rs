@@ -76,7 +76,7 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
         lua.create_function(move |lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
             let name = name.to_string()?;
             let error = misuse(lua, format!("undefined global `{name}`"));
-            if let Some(hint) = super::habits::of_name(&name) {
+            if let Some(hint) = super::language_hints::of_name(&name) {
                 return Err(mlua::Error::external(error.hint(hint)));
             }
             let known: Vec<&str> = names.iter().map(String::as_str).collect();

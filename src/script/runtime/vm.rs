@@ -331,7 +331,7 @@ impl Vm {
             Err(error) => {
                 let Described { error: mut described, traceback } = describe(&error);
                 let line = described.place.as_deref().and_then(|place| self.line(place));
-                if let Some(hint) = line.and_then(|line| super::habits::of_line(&described.message, &line)) {
+                if let Some(hint) = line.and_then(|line| super::language_hints::of_line(&described.message, &line)) {
                     described = described.hint(hint);
                 }
                 if is_memory(&error) {

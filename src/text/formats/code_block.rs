@@ -1,7 +1,7 @@
 //! Formats that run the program at the end of a reply and write its result into the same turn:
 //! [`CodeFormat`] is the format, [`CodeSyntax`] its tags (`retool`, `tir`).
 
-use super::inside::{self, Style};
+use super::same_turn::{self, Style};
 use super::shared::{code_call, code_of, on_a_line};
 use crate::error::Result;
 use crate::mdp::{Message, ToolCall};
@@ -79,13 +79,13 @@ impl<S: CodeSyntax> Style for CodeFormat<S> {
     }
 
     fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>> {
-        Ok(inside::one_by_one(results, |place, output| {
+        Ok(same_turn::one_by_one(results, |place, output| {
             if place == 0 { S::first_result(before, output) } else { format!("{}\n", S::result(output)) }
         }))
     }
 
     fn stray(&self, results: &[Message]) -> Result<String> {
-        Ok(inside::one_by_one(results, |_, output| S::result(output)).join("\n"))
+        Ok(same_turn::one_by_one(results, |_, output| S::result(output)).join("\n"))
     }
 
     fn split(&self, text: &str) -> Vec<(String, bool)> {

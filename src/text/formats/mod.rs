@@ -9,7 +9,6 @@ mod code_block;
 mod deepseek;
 mod harmony;
 pub(super) mod hermes;
-pub(super) mod inside;
 mod json;
 mod literal;
 mod llama;
@@ -19,6 +18,7 @@ pub(super) mod own;
 mod pythonic;
 mod qwen_coder;
 mod retool;
+pub(super) mod same_turn;
 pub(super) mod shared;
 mod tir;
 

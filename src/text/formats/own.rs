@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::inside::Style;
+use super::same_turn::Style;
 use super::shared::on_a_line;
 use crate::error::{Error, Result};
 use crate::mdp::{Message, ToolCall};

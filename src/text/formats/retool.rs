@@ -93,7 +93,7 @@ fn without_fence(code: &str) -> String {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::inside::turns as inside_turns;
+    use super::super::same_turn::turns as inside_turns;
     use super::*;
     use crate::mdp::Message;
     use crate::text::testing::format;

@@ -126,7 +126,7 @@ fn last_program(text: &str) -> Option<Program<'_>> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use super::super::inside::turns;
+    use super::super::same_turn::turns;
     use super::*;
     use crate::mdp::Message;
     use crate::text::testing::read;

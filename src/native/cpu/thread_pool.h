@@ -21,9 +21,9 @@ struct Soon {
 };
 using Next = std::array<Soon, 2>;
 
-class Crew {
+class ThreadPool {
  public:
-  Crew(int64_t threads, int64_t products) : threads(threads), cursors(threads * products) {}
+  ThreadPool(int64_t threads, int64_t products) : threads(threads), cursors(threads * products) {}
 
   const int64_t threads;
 
