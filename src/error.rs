@@ -96,14 +96,18 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Subject {
-    /// A setting by its dotted name (`trainer.lr`), or a field of the table that a function of the
-    /// host takes.
+    /// A setting by its dotted name (`trainer.lr`), or a field of a value that the host reads from
+    /// the script.
     Setting(String),
+    /// An argument of the command line: `--temperature <NUMBER>`.
+    Argument(String),
     /// A file or directory.
     File(#[serde(serialize_with = "lossy")] PathBuf),
     /// Trajectories of a rollout by their numbers, and the step in them; both from 0.
     Trajectories { numbers: Vec<u64>, step: Option<u64> },
-    /// A row of a file of data, from 0, and the column that is wrong.
+    /// A column of a row that is in no file, or a field within the column.
+    Column(String),
+    /// A row of a file of data, from 0, and the column that is wrong, or a field within it.
     Row {
         #[serde(serialize_with = "lossy")]
         file: PathBuf,
@@ -111,6 +115,8 @@ pub enum Subject {
         #[serde(default)]
         field: Option<String>,
     },
+    /// What a function of the recipe returned, and the field that is wrong: `reward`, `parts.format`.
+    Returned { function: String, field: Option<String> },
     /// Tensors of a checkpoint by their names.
     Tensors(Vec<String>),
     /// One of the examples that a program gives, from 1.
@@ -297,13 +303,18 @@ impl std::error::Error for Error {}
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
         let text = error.to_string();
-        let short = text.lines().next().unwrap_or("libtorch failed").to_owned();
-        if text.contains("out of memory") || text.contains("not enough memory") {
-            return Self::new(Kind::Device, short)
-                .hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths");
-        }
-        Self::new(Kind::Internal, short)
+        let short = text.lines().next().unwrap_or("libtorch failed");
+        out_of_memory(&text, short).unwrap_or_else(|| Self::new(Kind::Internal, short))
     }
+}
+
+/// The error with this message, if libtorch's text says that the device is out of memory.
+pub(crate) fn out_of_memory(text: &str, message: &str) -> Option<Error> {
+    let is_memory = text.contains("out of memory") || text.contains("not enough memory");
+    is_memory.then(|| {
+        Error::new(Kind::Device, message)
+            .hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths")
+    })
 }
 
 /// The names nearest to `name` among `known`, best first; at most three, none if all are far.

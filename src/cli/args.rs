@@ -439,42 +439,50 @@ pub(super) struct RescoreArgs {
     pub(super) runs_dir: PathBuf,
 }
 
-fn temperature(text: &str) -> std::result::Result<f64, String> {
-    match text.parse() {
-        Ok(value) if (0.0..=10.0).contains(&value) => Ok(value),
-        _ => Err("must be a number from 0 to 10".to_owned()),
+/// The value of a flag that is refused: what it must be.
+#[derive(Debug)]
+struct Refused {
+    wanted: &'static str,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.wanted)
     }
 }
 
-fn share(text: &str) -> std::result::Result<f64, String> {
-    match text.parse() {
-        Ok(value) if value > 0.0 && value <= 1.0 => Ok(value),
-        _ => Err("must be a number above 0, at most 1".to_owned()),
-    }
+impl std::error::Error for Refused {}
+
+/// A number that fits.
+fn number(text: &str, fits: impl Fn(f64) -> bool, wanted: &'static str) -> Result<f64, Refused> {
+    text.parse().ok().filter(|value| fits(*value)).ok_or(Refused { wanted })
 }
 
-fn penalty(text: &str) -> std::result::Result<f64, String> {
-    match text.parse() {
-        Ok(value) if (0.001..=1000.0).contains(&value) => Ok(value),
-        _ => Err("must be a number from 0.001 to 1000".to_owned()),
-    }
+fn temperature(text: &str) -> Result<f64, Refused> {
+    number(text, |value| (0.0..=10.0).contains(&value), "must be a number from 0 to 10")
 }
 
-fn share_or_none(text: &str) -> std::result::Result<f64, String> {
-    match text.parse() {
-        Ok(value) if (0.0..1.0).contains(&value) => Ok(value),
-        _ => Err("must be a number from 0, below 1".to_owned()),
-    }
+fn share(text: &str) -> Result<f64, Refused> {
+    number(text, |value| value > 0.0 && value <= 1.0, "must be a number above 0, at most 1")
+}
+
+fn penalty(text: &str) -> Result<f64, Refused> {
+    number(text, |value| (0.001..=1000.0).contains(&value), "must be a number from 0.001 to 1000")
+}
+
+fn share_or_none(text: &str) -> Result<f64, Refused> {
+    number(text, |value| (0.0..1.0).contains(&value), "must be a number from 0, below 1")
 }
 
 /// A text in which `\n` and `\t` stand for a line break and a tab.
 #[allow(clippy::unnecessary_wraps)] // what clap calls
-fn escaped(text: &str) -> std::result::Result<String, String> {
+fn escaped(text: &str) -> Result<String, std::convert::Infallible> {
     Ok(text.replace("\\n", "\n").replace("\\t", "\t"))
 }
 
 /// `NAME=VALUE`; the value is parsed as JSON if possible, otherwise it is text.
-fn variable(text: &str) -> std::result::Result<(String, serde_json::Value), String> {
-    let (name, value) = text.split_once('=').ok_or("write it as NAME=VALUE, such as enable_thinking=false")?;
+fn variable(text: &str) -> Result<(String, serde_json::Value), Refused> {
+    let wanted = "write it as NAME=VALUE, such as enable_thinking=false";
+    let (name, value) = text.split_once('=').ok_or(Refused { wanted })?;
     Ok((name.trim().to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }

@@ -7,10 +7,11 @@ use std::panic::{self, PanicHookInfo};
 use std::process::ExitCode;
 use std::sync::{Mutex, PoisonError};
 
+use clap::error::{ContextKind, ContextValue};
 use console::Style;
 use serde_json::json;
 
-use crate::error::{Error, Kind, Result, harmless};
+use crate::error::{Error, Kind, Result, Subject, harmless, out_of_memory};
 
 /// The format of errors in this process.
 #[derive(Clone, Copy, Debug)]
@@ -50,6 +51,9 @@ impl Voice {
             let mut shown = Error::new(Kind::Usage, message);
             if let Some(tip) = lines.find_map(|line| line.strip_prefix("tip: ")) {
                 shown = shown.hint(tip);
+            }
+            if let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg) {
+                shown = shown.about(Subject::Argument(argument.clone()));
             }
             Self::object(&shown);
         } else {
@@ -95,9 +99,8 @@ pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
 /// internal error.
 fn told_panic(message: &str, place: String) -> Error {
     let first = message.lines().next().unwrap_or_default();
-    if message.contains("out of memory") || message.contains("not enough memory") {
-        return Error::new(Kind::Device, format!("out of memory: {first}"))
-            .hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths");
+    if let Some(error) = out_of_memory(message, &format!("out of memory: {first}")) {
+        return error;
     }
     Error::new(Kind::Internal, format!("internal error in r1: {first}")).at(place).hint(concat!(
         "please report it, with the command and this message, at ",

@@ -188,25 +188,34 @@ impl Id {
     }
 }
 
-impl std::str::FromStr for Id {
-    type Err = String;
+/// A text that names no trajectories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InvalidId;
 
-    fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || {
-            "must be STEP, STEP-GROUP or STEP-GROUP-SAMPLE, such as 12-3-0, or for evaluations eval-12-3-0".to_owned()
-        };
+impl std::fmt::Display for InvalidId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("must be STEP, STEP-GROUP or STEP-GROUP-SAMPLE, such as 12-3-0, or for evaluations eval-12-3-0")
+    }
+}
+
+impl std::error::Error for InvalidId {}
+
+impl std::str::FromStr for Id {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> std::result::Result<Self, InvalidId> {
         let all = |split| Self { text: text.to_owned(), split, step: None, group: None, sample: None };
         let (split, numbers) = match text.strip_prefix("eval") {
             Some("") => return Ok(all(Split::Eval)),
-            Some(rest) => (Split::Eval, rest.strip_prefix('-').ok_or_else(wrong)?),
+            Some(rest) => (Split::Eval, rest.strip_prefix('-').ok_or(InvalidId)?),
             None => (Split::Train, text),
         };
         let mut parts = numbers.split('-').map(str::parse::<u64>);
-        let mut next = || parts.next().transpose().map_err(|_| wrong());
-        let step = Some(next()?.ok_or_else(wrong)?);
+        let mut next = || parts.next().transpose().map_err(|_| InvalidId);
+        let step = Some(next()?.ok_or(InvalidId)?);
         let (group, sample) = (next()?, next()?);
         if next()?.is_some() {
-            return Err(wrong());
+            return Err(InvalidId);
         }
         Ok(Self { step, group, sample: sample.map(|sample| sample as u32), ..all(split) })
     }
@@ -232,7 +241,7 @@ mod tests {
         assert_eq!((held_out.split, held_out.step, held_out.group), (Split::Eval, Some(12), Some(3)));
         assert!(id("eval").unwrap().covers((Split::Eval, 7)) && !id("eval").unwrap().covers((Split::Train, 7)));
         for wrong in ["", "x", "1-", "1-2-3-4", "-1", "1--2", "eval-", "eval1", "eval-x", "evaluation"] {
-            assert!(id(wrong).unwrap_err().contains("such as 12-3-0"), "{wrong}");
+            assert_eq!(id(wrong), Err(InvalidId), "{wrong}");
         }
     }
 }

@@ -174,9 +174,8 @@ impl LossGraph {
     /// Adds a node and returns its index. Equal inputs share one node.
     ///
     /// # Errors
-    /// Operands of the wrong shape, non-finite constants, too many nodes; the message is for the
-    /// author of the Lua function.
-    pub fn push(&mut self, op: Op, place: String) -> Result<usize, String> {
+    /// Operands of the wrong shape, non-finite constants, too many nodes.
+    pub fn push(&mut self, op: Op, place: String) -> Result<usize, InvalidOp> {
         if matches!(op, Op::Input(_) | Op::Count(_))
             && let Some(known) = self.nodes.iter().position(|node| node.op == op)
         {
@@ -184,7 +183,7 @@ impl LossGraph {
         }
         let shape = self.shape_of(&op)?;
         if self.nodes.len() >= MAX_NODES {
-            return Err(format!("exceeds the limit of {MAX_NODES} values per loss"));
+            return Err(InvalidOp::TooManyNodes);
         }
         self.nodes.push(Node { op, shape, place });
         Ok(self.nodes.len() - 1)
@@ -198,22 +197,20 @@ impl LossGraph {
         }
     }
 
-    fn shape_of(&self, op: &Op) -> Result<Shape, String> {
+    fn shape_of(&self, op: &Op) -> Result<Shape, InvalidOp> {
         use Shape::{Booleans, Tokens, Total};
         let numbers = |operand: Operand| match (operand, self.shape(operand)) {
-            (Operand::Number(number), _) if !number.is_finite() => {
-                Err(format!("got the number {number}, which is not finite"))
-            }
+            (Operand::Number(number), _) if !number.is_finite() => Err(InvalidOp::NotFinite { what: "number", number }),
             (_, None | Some(Tokens)) => Ok(()),
-            (_, Some(Booleans)) => Err("takes numbers, got booleans: convert them with b:where(x, 1, 0)".to_owned()),
-            (_, Some(Total)) => Err(SCALAR.to_owned()),
+            (_, Some(Booleans)) => Err(InvalidOp::Booleans),
+            (_, Some(Total)) => Err(InvalidOp::Scalar),
         };
         let booleans = |operand: Operand| match self.shape(operand) {
             Some(Booleans) => Ok(()),
-            _ => Err("takes booleans, such as x:lt(0)".to_owned()),
+            _ => Err(InvalidOp::NotBooleans),
         };
         let finite = |bound: &Option<f64>| match bound {
-            Some(bound) if !bound.is_finite() => Err(format!("got the bound {bound}, which is not finite")),
+            Some(bound) if !bound.is_finite() => Err(InvalidOp::NotFinite { what: "bound", number: *bound }),
             _ => Ok(()),
         };
         match op {
@@ -228,7 +225,7 @@ impl LossGraph {
                 if let (Some(low), Some(high)) = (low, high)
                     && low > high
                 {
-                    return Err(format!("got a lower bound of {low} above an upper bound of {high}"));
+                    return Err(InvalidOp::Bounds { low: *low, high: *high });
                 }
                 numbers(*of).map(|()| Tokens)
             }
@@ -333,8 +330,44 @@ impl LossGraph {
 /// Maximum number of nodes; stops a Lua loss that builds values in an endless loop.
 const MAX_NODES: usize = 10_000;
 
-const SCALAR: &str = "takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, because \
-                      everything else would depend on the split into micro-batches";
+/// Why an operation is refused. Displayed after the name of the function, for the author of the
+/// Lua function.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum InvalidOp {
+    /// Booleans where numbers are needed.
+    Booleans,
+    NotBooleans,
+    /// A scalar of the mini-batch in anything but a weighted sum of scalars.
+    Scalar,
+    /// A constant (`number`, `bound`) that is NaN or infinite.
+    NotFinite {
+        what: &'static str,
+        number: f64,
+    },
+    /// Bounds of `clamp` in the wrong order.
+    Bounds {
+        low: f64,
+        high: f64,
+    },
+    /// More than [`MAX_NODES`].
+    TooManyNodes,
+}
+
+impl std::fmt::Display for InvalidOp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Booleans => f.write_str("takes numbers, got booleans: convert them with b:where(x, 1, 0)"),
+            Self::NotBooleans => f.write_str("takes booleans, such as x:lt(0)"),
+            Self::Scalar => f.write_str(
+                "takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, \
+                 because everything else would depend on the split into micro-batches",
+            ),
+            Self::NotFinite { what, number } => write!(f, "got the {what} {number}, which is not finite"),
+            Self::Bounds { low, high } => write!(f, "got a lower bound of {low} above an upper bound of {high}"),
+            Self::TooManyNodes => write!(f, "exceeds the limit of {MAX_NODES} values per loss"),
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {
@@ -367,7 +400,7 @@ mod tests {
             Op::SumOver(total, Over::Group),
             Op::Total(total, LossAgg::TokenMean, Over::Step),
         ] {
-            assert!(graph.push(op.clone(), String::new()).unwrap_err().contains("micro-batches"), "{op:?}");
+            assert_eq!(graph.push(op.clone(), String::new()), Err(InvalidOp::Scalar), "{op:?}");
         }
     }
 
@@ -377,12 +410,15 @@ mod tests {
         let logp = node(&mut graph, Op::Input(Input::Logp));
         let low = node(&mut graph, Op::Binary(Binary::Lt, logp, Operand::Number(-1.0)));
         let no = |graph: &mut LossGraph, op: Op| graph.push(op, String::new()).unwrap_err();
-        assert!(no(&mut graph, Op::Binary(Binary::Add, low, logp)).contains("b:where(x, 1, 0)"));
-        assert!(no(&mut graph, Op::Binary(Binary::And, low, logp)).contains("x:lt(0)"));
-        assert!(no(&mut graph, Op::Where(logp, logp, logp)).contains("x:lt(0)"));
-        assert!(no(&mut graph, Op::Binary(Binary::Add, logp, Operand::Number(f64::NAN))).contains("finite"));
-        assert!(no(&mut graph, Op::Clamp(logp, Some(1.0), Some(0.0))).contains("above"));
-        assert!(no(&mut graph, Op::Clamp(logp, Some(f64::INFINITY), None)).contains("finite"));
+        let numbers = no(&mut graph, Op::Binary(Binary::Add, low, logp));
+        assert!(numbers.to_string().contains("b:where(x, 1, 0)"), "{numbers}");
+        assert_eq!(no(&mut graph, Op::Binary(Binary::And, low, logp)), InvalidOp::NotBooleans);
+        assert_eq!(no(&mut graph, Op::Where(logp, logp, logp)), InvalidOp::NotBooleans);
+        let nan = no(&mut graph, Op::Binary(Binary::Add, logp, Operand::Number(f64::NAN)));
+        assert!(matches!(nan, InvalidOp::NotFinite { what: "number", .. }), "{nan}");
+        assert_eq!(no(&mut graph, Op::Clamp(logp, Some(1.0), Some(0.0))), InvalidOp::Bounds { low: 1.0, high: 0.0 });
+        let bound = InvalidOp::NotFinite { what: "bound", number: f64::INFINITY };
+        assert_eq!(no(&mut graph, Op::Clamp(logp, Some(f64::INFINITY), None)), bound);
     }
 
     #[test]

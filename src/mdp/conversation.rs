@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{Content, Message, Part, Role, ToolCall};
+use super::{Content, Invalid, Message, Part, Role, ToolCall};
 
 /// Fields of a message that r1 reads.
 pub const MESSAGE_FIELDS: [&str; 7] =
@@ -44,18 +44,17 @@ impl ToolCall {
     /// name, arguments } }`), with the arguments as a table or as JSON text.
     ///
     /// # Errors
-    /// The missing field or the invalid JSON.
-    pub fn from_json(json: &Value) -> Result<Self, String> {
+    /// The missing field or the invalid JSON; the path is that within the call.
+    pub fn from_json(json: &Value) -> Result<Self, Invalid> {
         let own = json.get("function").filter(|function| function.is_object()).unwrap_or(json);
         let Some(name) = own.get("name").and_then(Value::as_str) else {
-            return Err("is not a call; a call is { name = …, arguments = { … } }".to_owned());
+            return Err(Invalid::new("", "is not a call; a call is { name = …, arguments = { … } }"));
         };
         let arguments = match own.get("arguments") {
             None | Some(Value::Null) => Value::Object(Map::new()),
             Some(Value::String(text)) if text.trim().is_empty() => Value::Object(Map::new()),
-            Some(Value::String(text)) => {
-                serde_json::from_str(text).map_err(|error| format!("has arguments that are not JSON: {error}"))?
-            }
+            Some(Value::String(text)) => serde_json::from_str(text)
+                .map_err(|error| Invalid::new("", format!("has arguments that are not JSON: {error}")))?,
             Some(arguments) => arguments.clone(),
         };
         let id = json.get("id").and_then(Value::as_str).map(str::to_owned);
@@ -67,35 +66,39 @@ impl ToolCall {
 ///
 /// # Errors
 /// The invalid message and the reason.
-pub fn messages(json: &Value, at: &str) -> Result<Vec<DatasetMessage>, String> {
+pub fn messages(json: &Value, at: &str) -> Result<Vec<DatasetMessage>, Invalid> {
     let parsed;
     let list = match json {
         Value::Array(list) => list,
         Value::String(text) => {
-            parsed = serde_json::from_str::<Value>(text).map_err(|error| format!("`{at}` is not JSON: {error}"))?;
-            parsed.as_array().ok_or_else(|| format!("`{at}` is not a list of messages"))?
+            parsed = serde_json::from_str::<Value>(text)
+                .map_err(|error| Invalid::new(at, format!("is not JSON: {error}")))?;
+            parsed.as_array().ok_or_else(|| Invalid::new(at, "is not a list of messages"))?
         }
-        other => return Err(format!("`{at}` is not a list of messages, it is {}", kind(other))),
+        other => return Err(Invalid::new(at, format!("is not a list of messages, it is {}", kind(other)))),
     };
     if list.is_empty() {
-        return Err(format!("`{at}` is empty"));
+        return Err(Invalid::new(at, "is empty"));
     }
     list.iter().enumerate().map(|(index, item)| message(item, &format!("{at}[{}]", index + 1))).collect()
 }
 
-fn message(json: &Value, at: &str) -> Result<DatasetMessage, String> {
+fn message(json: &Value, at: &str) -> Result<DatasetMessage, Invalid> {
+    let field = |name: &str, problem: String| Invalid::new(format!("{at}.{name}"), problem);
     let Some(fields) = json.as_object() else {
-        return Err(format!("{at} is {}; a message has `role` and `content`", kind(json)));
+        return Err(Invalid::new(at, format!("is {}; a message has `role` and `content`", kind(json))));
     };
-    let Some(name) = fields.get("role").and_then(Value::as_str) else { return Err(format!("{at} has no `role`")) };
+    let Some(name) = fields.get("role").and_then(Value::as_str) else {
+        return Err(Invalid::new(at, "has no `role`"));
+    };
     let Some(role) = Role::from_name(name) else {
         let names: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
-        return Err(format!("{at}.role is \"{name}\"; it is one of `{}`", names.join("`, `")));
+        return Err(field("role", format!("is \"{name}\"; it is one of `{}`", names.join("`, `"))));
     };
     let mut given = DatasetMessage { message: Message::new(role, Content::default()), trained: true };
     let message = &mut given.message;
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
-        let text = || value.as_str().map(str::to_owned).ok_or_else(|| format!("{at}.{name} is not text"));
+        let text = || value.as_str().map(str::to_owned).ok_or_else(|| field(name, "is not text".to_owned()));
         match name.as_str() {
             "role" => {}
             "content" => message.content = content(value, at)?,
@@ -103,10 +106,11 @@ fn message(json: &Value, at: &str) -> Result<DatasetMessage, String> {
             "name" => message.name = Some(text()?),
             "tool_call_id" => message.tool_call_id = Some(text()?),
             "tool_calls" => {
-                let calls = value.as_array().ok_or_else(|| format!("{at}.tool_calls is not a list of calls"))?;
+                let calls = value.as_array();
+                let calls = calls.ok_or_else(|| field(name, "is not a list of calls".to_owned()))?;
                 for (index, call) in calls.iter().enumerate() {
-                    let call =
-                        ToolCall::from_json(call).map_err(|why| format!("{at}.tool_calls[{}] {why}", index + 1))?;
+                    let place = || format!("{at}.tool_calls[{}]", index + 1);
+                    let call = ToolCall::from_json(call).map_err(|error| error.inside(&place()))?;
                     message.tool_calls.push(call);
                 }
             }
@@ -114,24 +118,25 @@ fn message(json: &Value, at: &str) -> Result<DatasetMessage, String> {
                 given.trained = match value.as_f64() {
                     Some(0.0) => false,
                     Some(1.0) => true,
-                    _ => return Err(format!("{at}.weight is {value}; it is 0 or 1")),
+                    _ => return Err(field(name, format!("is {value}; it is 0 or 1"))),
                 };
             }
             name if IGNORED_FIELDS.contains(&name) => {}
             _ => {
                 let known = MESSAGE_FIELDS.join("`, `");
-                return Err(format!("{at} has the unknown field `{name}`; a message has `{known}`"));
+                return Err(Invalid::new(at, format!("has the unknown field `{name}`; a message has `{known}`")));
             }
         }
     }
     Ok(given)
 }
 
-fn content(json: &Value, at: &str) -> Result<Content, String> {
+fn content(json: &Value, at: &str) -> Result<Content, Invalid> {
+    let invalid = |problem: String| Invalid::new(format!("{at}.content"), problem);
     match json {
         Value::String(text) => Ok(Content::Text(text.clone())),
-        Value::Array(list) => parts(list).map_err(|error| format!("{at}.content is not a list of parts: {error}")),
-        other => Err(format!("{at}.content is {}; it is text or a list of parts", kind(other))),
+        Value::Array(list) => parts(list).map_err(|error| invalid(format!("is not a list of parts: {error}"))),
+        other => Err(invalid(format!("is {}; it is text or a list of parts", kind(other)))),
     }
 }
 
@@ -140,7 +145,7 @@ fn content(json: &Value, at: &str) -> Result<Content, String> {
 ///
 /// # Errors
 /// The error in the part.
-pub fn parts(list: &[Value]) -> Result<Content, String> {
+pub fn parts(list: &[Value]) -> Result<Content, serde_json::Error> {
     let part = |part: &Value| {
         let mut part = part.clone();
         if let Some(fields) = part.as_object_mut() {
@@ -149,14 +154,15 @@ pub fn parts(list: &[Value]) -> Result<Content, String> {
         serde_json::from_value(part)
     };
     let parts: Result<Vec<Part>, _> = list.iter().map(part).collect();
-    parts.map(Content::Parts).map_err(|error| error.to_string())
+    parts.map(Content::Parts)
 }
 
 /// The schemas of tools: a list, or its JSON text; empty if there are none.
 ///
 /// # Errors
 /// The type of the invalid value.
-pub fn tools(json: Option<&Value>) -> Result<Vec<Value>, String> {
+pub fn tools(json: Option<&Value>) -> Result<Vec<Value>, Invalid> {
+    let not_a_list = |found: &Value| Invalid::new("tools", format!("must be a list, not {}", kind(found)));
     match json {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(tools)) => Ok(tools.clone()),
@@ -164,10 +170,10 @@ pub fn tools(json: Option<&Value>) -> Result<Vec<Value>, String> {
         Some(Value::String(text)) => match serde_json::from_str(text) {
             Ok(Value::Array(tools)) => Ok(tools),
             Ok(Value::Null) => Ok(Vec::new()),
-            Ok(other) => Err(format!("`tools` must be a list, not {}", kind(&other))),
-            Err(error) => Err(format!("`tools` is not JSON: {error}")),
+            Ok(other) => Err(not_a_list(&other)),
+            Err(error) => Err(Invalid::new("tools", format!("is not JSON: {error}"))),
         },
-        Some(other) => Err(format!("`tools` must be a list, not {}", kind(other))),
+        Some(other) => Err(not_a_list(other)),
     }
 }
 

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::conversation::{self, DatasetMessage, kind};
-use super::{Message, Role, ToolCall};
+use super::{Invalid, Message, Role, ToolCall};
 
 /// A conversation for supervised fine-tuning.
 #[derive(Clone, Debug, PartialEq)]
@@ -58,16 +58,18 @@ impl Demonstration {
     ///
     /// # Errors
     /// The invalid column or message.
-    pub fn read(row: &Value) -> Result<Self, String> {
+    pub fn read(row: &Value) -> Result<Self, Invalid> {
         let given = match Shape::of(row) {
             Some(Shape::Messages) => conversation::messages(&row["messages"], "messages")?,
             Some(Shape::Completion) => completion(row)?,
             Some(Shape::ShareGpt) => share_gpt(row)?,
             Some(Shape::Alpaca) => alpaca(row)?,
             None => {
-                return Err("the row has neither `messages` nor `prompt` and `completion` nor `conversations` nor \
-                            `instruction` and `output`"
-                    .to_owned());
+                return Err(Invalid::new(
+                    "",
+                    "the row has neither `messages` nor `prompt` and `completion` nor `conversations` nor \
+                     `instruction` and `output`",
+                ));
             }
         };
         let trained = given.iter().map(|given| given.trained && given.message.role == Role::Assistant).collect();
@@ -81,7 +83,7 @@ impl Demonstration {
 }
 
 /// Text is the user's message and the reply; with messages, those of the prompt have no loss.
-fn completion(row: &Value) -> Result<Vec<DatasetMessage>, String> {
+fn completion(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
     let mut given = match &row["prompt"] {
         Value::String(text) => vec![plain(Role::User, text)],
         list => conversation::messages(list, "prompt")?,
@@ -96,11 +98,11 @@ fn completion(row: &Value) -> Result<Vec<DatasetMessage>, String> {
     Ok(given)
 }
 
-fn alpaca(row: &Value) -> Result<Vec<DatasetMessage>, String> {
+fn alpaca(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
     let text = |name: &str| match row.get(name) {
         None | Some(Value::Null) => Ok(""),
         Some(Value::String(text)) => Ok(text.as_str()),
-        Some(other) => Err(format!("`{name}` is {}; it must be text", kind(other))),
+        Some(other) => Err(Invalid::new(name, format!("is {}; it must be text", kind(other)))),
     };
     let (system, instruction, input) = (text("system")?, text("instruction")?, text("input")?);
     let prompt = if input.is_empty() { instruction.to_owned() } else { format!("{instruction}\n\n{input}") };
@@ -112,22 +114,26 @@ fn alpaca(row: &Value) -> Result<Vec<DatasetMessage>, String> {
     Ok(given)
 }
 
-fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, String> {
-    let list = match &row["conversations"] {
+fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
+    const COLUMN: &str = "conversations";
+    let list = match &row[COLUMN] {
         Value::Array(list) if !list.is_empty() => list,
-        Value::Array(_) => return Err("`conversations` is empty".to_owned()),
-        other => return Err(format!("`conversations` is {}; it must be a list", kind(other))),
+        Value::Array(_) => return Err(Invalid::new(COLUMN, "is empty")),
+        other => return Err(Invalid::new(COLUMN, format!("is {}; it must be a list", kind(other)))),
     };
     if list[0].get("role").is_some() {
-        return conversation::messages(&row["conversations"], "conversations");
+        return conversation::messages(&row[COLUMN], COLUMN);
     }
     let mut given: Vec<DatasetMessage> = Vec::new();
     if let Some(system) = row.get("system").and_then(Value::as_str).filter(|text| !text.is_empty()) {
         given.push(plain(Role::System, system));
     }
     for (index, item) in list.iter().enumerate() {
-        let at = format!("conversations[{}]", index + 1);
-        let text = |name: &str| item.get(name).and_then(Value::as_str).ok_or_else(|| format!("{at} has no `{name}`"));
+        let at = format!("{COLUMN}[{}]", index + 1);
+        let text = |name: &str| {
+            let text = item.get(name).and_then(Value::as_str);
+            text.ok_or_else(|| Invalid::new(&at, format!("has no `{name}`")))
+        };
         let (from, value) = (text("from")?, text("value")?);
         let role = match from {
             "system" => Role::System,
@@ -135,9 +141,8 @@ fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, String> {
             "gpt" | "assistant" | "chatgpt" | "bing" | "bard" | "model" | "function_call" => Role::Assistant,
             "tool" | "observation" | "function_response" => Role::Tool,
             other => {
-                return Err(format!(
-                    "{at}.from is \"{other}\"; it is one of `system`, `human`, `gpt`, `function_call`, `observation`"
-                ));
+                let known = "`system`, `human`, `gpt`, `function_call`, `observation`";
+                return Err(Invalid::new(format!("{at}.from"), format!("is \"{other}\"; it is one of {known}")));
             }
         };
         if from == "function_call" {
@@ -150,12 +155,13 @@ fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, String> {
 }
 
 /// The JSON text of one call or of a list of calls.
-fn calls(text: &str, at: &str) -> Result<DatasetMessage, String> {
-    let json: Value = serde_json::from_str(text).map_err(|error| format!("{at}.value is not JSON: {error}"))?;
+fn calls(text: &str, at: &str) -> Result<DatasetMessage, Invalid> {
+    let at = format!("{at}.value");
+    let json: Value = serde_json::from_str(text).map_err(|error| Invalid::new(&at, format!("is not JSON: {error}")))?;
     let list = json.as_array().cloned().unwrap_or_else(|| vec![json]);
     let mut given = plain(Role::Assistant, "");
     for call in &list {
-        given.message.tool_calls.push(ToolCall::from_json(call).map_err(|why| format!("{at}.value {why}"))?);
+        given.message.tool_calls.push(ToolCall::from_json(call).map_err(|error| error.inside(&at))?);
     }
     Ok(given)
 }
@@ -239,10 +245,12 @@ mod tests {
 
     #[test]
     fn an_invalid_conversation_row_names_the_field() {
-        let why = |row: Value| Demonstration::read(&row).unwrap_err();
+        let why = |row: Value| Demonstration::read(&row).unwrap_err().to_string();
+        let path = |row: Value| Demonstration::read(&row).unwrap_err().path;
         assert!(why(json!({"text": "x"})).starts_with("the row has neither `messages`"));
         assert_eq!(why(json!({"messages": []})), "`messages` is empty");
         assert_eq!(why(json!({"messages": [{"content": "x"}]})), "messages[1] has no `role`");
+        assert_eq!(path(json!({"messages": [{"role": "bot", "content": "x"}]})), "messages[1].role");
         let role = why(json!({"messages": [{"role": "bot", "content": "x"}]}));
         assert!(role.starts_with("messages[1].role is \"bot\"; it is one of `system`"), "{role}");
         let field = why(json!({"messages": [{"role": "user", "contents": "x"}]}));

@@ -59,7 +59,7 @@ impl ArrowFile {
         let mut within = usize::try_from(index).unwrap_or(usize::MAX);
         for batch in &self.batches {
             if within < batch.num_rows() {
-                return fields(&self.path, batch, within);
+                return fields(&self.path, batch, within, index);
             }
             within -= batch.num_rows();
         }

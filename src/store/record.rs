@@ -38,14 +38,24 @@ fn compact(exchange: &Exchange, tools: &[ToolRecord]) -> Value {
     json!(exchange)
 }
 
+/// An exchange that refers to a tool call which the row does not have: its index.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct NoToolCall(u64);
+
+impl std::fmt::Display for NoToolCall {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "there is no tool call {}", self.0)
+    }
+}
+
 /// Restores the exchanges of a row. `tools` are those of the row's step.
-pub(super) fn expand(row: Vec<Exchange>, tools: &[ToolRecord]) -> Result<Vec<Exchange>, String> {
+pub(super) fn expand(row: Vec<Exchange>, tools: &[ToolRecord]) -> Result<Vec<Exchange>, NoToolCall> {
     row.into_iter()
         .map(|mut exchange| {
             let Some(place) = exchange.request["tool"].as_u64().filter(|_| exchange.kind == "tool") else {
                 return Ok(exchange);
             };
-            let tool = tools.get(place as usize).ok_or_else(|| format!("there is no tool call {place}"))?;
+            let tool = tools.get(place as usize).ok_or(NoToolCall(place))?;
             let (request, answer) = program(tool, &exchange);
             exchange.request = request;
             exchange.answer = Some(Answer::Ok(answer));
@@ -99,7 +109,7 @@ mod tests {
         let row = vec![serde_json::from_value(kept.clone()).unwrap()];
         assert_eq!(expand(row, &tools).unwrap(), std::slice::from_ref(&exchange));
         let row = vec![serde_json::from_value(kept).unwrap()];
-        assert_eq!(expand(row, &tools[..1]).unwrap_err(), "there is no tool call 1");
+        assert_eq!(expand(row, &tools[..1]), Err(NoToolCall(1)));
         // Exchanges that are not in the column `tools` are stored whole.
         assert_eq!(compact(&exchange, &tools[..1]), json!(exchange));
     }

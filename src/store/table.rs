@@ -16,7 +16,7 @@ use arrow_schema::{DataType, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use serde_json::{Map, Value as Json};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Subject};
 
 /// Cache size of decoded row groups, bytes; at least one is cached.
 const KEPT: usize = 256 << 20;
@@ -72,7 +72,7 @@ impl Table {
         let mut within = usize::try_from(index - first).unwrap_or(usize::MAX);
         for batch in batches.iter() {
             if within < batch.num_rows() {
-                return fields(&self.path, batch, within);
+                return fields(&self.path, batch, within, index);
             }
             within -= batch.num_rows();
         }
@@ -105,12 +105,16 @@ impl Table {
     }
 }
 
-/// A row of a batch.
-pub(super) fn fields(path: &Path, batch: &RecordBatch, row: usize) -> Result<Map<String, Json>> {
+/// A row of a batch. `index` is its number in the file.
+pub(super) fn fields(path: &Path, batch: &RecordBatch, row: usize, index: u64) -> Result<Map<String, Json>> {
     let mut fields = Map::new();
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-        let value = value(column, row)
-            .map_err(|why| Error::new(Kind::Data, format!("column `{}`: {why}", field.name())).at_path(path))?;
+        let value = value(column, row).map_err(|why| {
+            let field = Some(field.name().clone());
+            Error::new(Kind::Data, format!("column `{}`: {why}", field.as_deref().unwrap_or_default()))
+                .about(Subject::Row { file: path.to_owned(), row: index, field })
+                .at_path(path)
+        })?;
         if !value.is_null() {
             fields.insert(field.name().clone(), value);
         }
@@ -122,8 +126,25 @@ fn damaged(path: &Path, error: &dyn std::fmt::Display) -> Error {
     Error::new(Kind::Data, format!("can't read the Parquet file: {error}")).at_path(path)
 }
 
+/// A value that has no JSON form.
+#[derive(Debug)]
+enum Unreadable {
+    Type(DataType),
+    /// The key of a dictionary value is not in the dictionary.
+    Dictionary,
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Type(data_type) => write!(f, "the type {data_type} is not supported"),
+            Self::Dictionary => f.write_str("a broken dictionary"),
+        }
+    }
+}
+
 /// One value of a column.
-fn value(column: &ArrayRef, row: usize) -> Result<Json, String> {
+fn value(column: &ArrayRef, row: usize) -> Result<Json, Unreadable> {
     if column.is_null(row) {
         return Ok(Json::Null);
     }
@@ -132,7 +153,7 @@ fn value(column: &ArrayRef, row: usize) -> Result<Json, String> {
             Json::from(column.as_primitive::<$kind>().value(row))
         };
     }
-    let list = |items: &ArrayRef| (0..items.len()).map(|at| value(items, at)).collect::<Result<Json, String>>();
+    let list = |items: &ArrayRef| (0..items.len()).map(|at| value(items, at)).collect::<Result<Json, Unreadable>>();
     let bytes = |bytes: &[u8]| bytes.iter().map(|byte| Json::from(*byte)).collect::<Json>();
     Ok(match column.data_type() {
         DataType::Null => Json::Null,
@@ -183,7 +204,7 @@ fn value(column: &ArrayRef, row: usize) -> Result<Json, String> {
             let dictionary = column.as_any_dictionary();
             let key = value(&dictionary.keys().slice(row, 1), 0)?;
             let key = key.as_u64().and_then(|key| usize::try_from(key).ok());
-            value(dictionary.values(), key.ok_or("a broken dictionary")?)?
+            value(dictionary.values(), key.ok_or(Unreadable::Dictionary)?)?
         }
         DataType::Date32 => {
             let days = column.as_primitive::<arrow::Date32Type>().value(row);
@@ -206,7 +227,7 @@ fn value(column: &ArrayRef, row: usize) -> Result<Json, String> {
             };
             time.map_or(Json::Null, |time| Json::from(time.to_string().replace(' ', "T")))
         }
-        other => return Err(format!("the type {other} is not supported")),
+        other => return Err(Unreadable::Type(other.clone())),
     })
 }
 

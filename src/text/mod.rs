@@ -21,12 +21,14 @@ mod formats;
 #[cfg(test)]
 mod fuzz;
 mod jinja;
+mod malformed;
 mod pieces;
 mod python;
 #[cfg(test)]
 mod recorded;
 mod renderer;
 pub mod schema;
+mod schema_error;
 mod size_limits;
 mod stream;
 mod style;
@@ -44,6 +46,7 @@ mod turns;
 pub use format::{AUTO, CODE_TOOL, Format};
 pub use formats::own::{OwnFormat, OwnOptions, read_with};
 pub(crate) use jinja::TimeLimit;
+pub use malformed::{Malformed, ProgramError, ReplyError};
 pub use renderer::{Extension, Renderer};
 pub use stream::{Event, Stream};
 pub use style::{FormatChoice, Style};

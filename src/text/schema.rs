@@ -4,6 +4,8 @@
 use regex::Regex;
 use serde_json::{Map, Number, Value};
 
+pub use super::schema_error::{ArgumentError, Expected, SchemaError, SchemaFault, Violation};
+
 /// Keywords that [`check`] supports.
 const CHECKED: [&str; 19] = [
     "type",
@@ -47,16 +49,21 @@ const TYPES: [&str; 7] = ["object", "array", "string", "boolean", "null", "numbe
 const DEPTH: usize = 64;
 
 /// Refuses a schema with unsupported keywords.
-pub fn refuse_unknown(schema: &Value) -> Result<(), String> {
-    refuse_at(schema, "the schema", DEPTH)
+///
+/// # Errors
+/// The first part of the schema that is not supported.
+pub fn refuse_unknown(schema: &Value) -> Result<(), SchemaError> {
+    refuse_at(schema, "", DEPTH)
 }
 
-fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), String> {
+fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), SchemaError> {
+    let wrong = |path: &str, why| Err(SchemaError { path: path.to_owned(), why });
+    let below = |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
     let Value::Object(fields) = schema else {
-        return if schema.is_boolean() { Ok(()) } else { Err(format!("{at} is not a table")) };
+        return if schema.is_boolean() { Ok(()) } else { wrong(at, SchemaFault::NotATable) };
     };
     if depth == 0 {
-        return Err(format!("{at} is nested too deep"));
+        return wrong(at, SchemaFault::TooDeep);
     }
     for (keyword, value) in fields {
         match (keyword.as_str(), value) {
@@ -65,65 +72,67 @@ fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), String> {
             ("type", value) => {
                 let names = type_names(value);
                 if names.is_empty() || names.iter().any(|name| !TYPES.contains(name)) {
-                    return Err(format!("{at} has the type {value}; known: {}", TYPES.join(", ")));
+                    return wrong(at, SchemaFault::Type { found: value.clone(), known: &TYPES });
                 }
             }
             ("properties", Value::Object(properties)) => {
                 for (name, schema) in properties {
-                    refuse_at(schema, &format!("{at}.{name}"), depth - 1)?;
+                    refuse_at(schema, &below(name), depth - 1)?;
                 }
             }
-            ("items" | "additionalProperties", schema) => refuse_at(schema, &format!("{at}.{keyword}"), depth - 1)?,
+            ("items" | "additionalProperties", schema) => refuse_at(schema, &below(keyword), depth - 1)?,
             ("anyOf" | "oneOf" | "allOf", Value::Array(schemas)) => {
                 for schema in schemas {
-                    refuse_at(schema, &format!("{at}.{keyword}"), depth - 1)?;
+                    refuse_at(schema, &below(keyword), depth - 1)?;
                 }
             }
             ("pattern", Value::String(pattern)) => {
-                Regex::new(pattern).map_err(|error| format!("{at}.pattern can't be read: {error}"))?;
+                if let Err(error) = Regex::new(pattern) {
+                    return wrong(&below(keyword), SchemaFault::Pattern(error));
+                }
             }
             ("properties" | "anyOf" | "oneOf" | "allOf" | "pattern", _) => {
-                return Err(format!("{at}.{keyword} is {value}"));
+                return wrong(&below(keyword), SchemaFault::Value(value.clone()));
             }
             (keyword, _) if CHECKED.contains(&keyword) || NOTES.contains(&keyword) => {}
             (keyword, _) => {
-                return Err(format!(
-                    "{at} has the keyword `{keyword}`, which is not checked; known: {}",
-                    CHECKED.join(", ")
-                ));
+                return wrong(at, SchemaFault::Keyword { keyword: keyword.to_owned(), known: &CHECKED });
             }
         }
     }
     Ok(())
 }
 
-/// Returns the first error in a call's arguments.
-pub fn check(schema: &Value, value: &Value) -> Result<(), String> {
+/// Validates a call's arguments.
+///
+/// # Errors
+/// The first argument that the schema does not allow.
+pub fn check(schema: &Value, value: &Value) -> Result<(), ArgumentError> {
     check_at(schema, value, "arguments", DEPTH)
 }
 
-fn check_at(schema: &Value, value: &Value, at: &str, depth: usize) -> Result<(), String> {
+fn check_at(schema: &Value, value: &Value, at: &str, depth: usize) -> Result<(), ArgumentError> {
     let Value::Object(keywords) = schema else {
-        return if schema == &Value::Bool(false) { Err(format!("{at} is not allowed")) } else { Ok(()) };
+        return if schema == &Value::Bool(false) { Err(ArgumentError::new(at, Violation::NotAllowed)) } else { Ok(()) };
     };
     if depth == 0 {
-        return Err(format!("{at} is nested too deep"));
+        return Err(ArgumentError::new(at, Violation::TooDeep));
     }
     if value.is_null() && keywords.get("nullable") == Some(&Value::Bool(true)) {
         return Ok(());
     }
     let types = keywords.get("type").map(type_names).unwrap_or_default();
     if !types.is_empty() && !types.iter().any(|name| is_type(name, value)) {
-        return Err(format!("{at} must be {}, got {}", types.join(" or "), describe(value)));
+        let types = types.into_iter().map(str::to_owned).collect();
+        return Err(ArgumentError::expected(at, Expected::Types(types), value.clone()));
     }
     if let Some(choices) = keywords.get("enum").and_then(Value::as_array)
         && !choices.iter().any(|choice| same(choice, value))
     {
-        let choices: Vec<String> = choices.iter().map(Value::to_string).collect();
-        return Err(format!("{at} must be one of {}, got {}", choices.join(", "), describe(value)));
+        return Err(ArgumentError::expected(at, Expected::OneOf(choices.clone()), value.clone()));
     }
     if let Some(only) = keywords.get("const").filter(|only| !same(only, value)) {
-        return Err(format!("{at} must be {only}, got {}", describe(value)));
+        return Err(ArgumentError::expected(at, Expected::Const(only.clone()), value.clone()));
     }
     for (keyword, schemas) in
         ["anyOf", "oneOf", "allOf"].map(|name| (name, keywords.get(name).and_then(Value::as_array)))
@@ -134,8 +143,8 @@ fn check_at(schema: &Value, value: &Value, at: &str, depth: usize) -> Result<(),
         let wrong = results.into_iter().find_map(Result::err);
         match (keyword, fits) {
             ("allOf", _) => wrong.map_or(Ok(()), Err)?,
-            (_, 0) => return Err(wrong.unwrap_or_else(|| format!("{at} fits nothing that is allowed"))),
-            ("oneOf", 2..) => return Err(format!("{at} fits {fits} alternatives, and must fit one")),
+            (_, 0) => return Err(wrong.unwrap_or_else(|| ArgumentError::new(at, Violation::NoAlternative))),
+            ("oneOf", 2..) => return Err(ArgumentError::new(at, Violation::Alternatives(fits))),
             _ => {}
         }
     }
@@ -153,11 +162,11 @@ fn check_object(
     fields: &Map<String, Value>,
     at: &str,
     depth: usize,
-) -> Result<(), String> {
+) -> Result<(), ArgumentError> {
     let properties = keywords.get("properties").and_then(Value::as_object);
     for name in keywords.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str) {
         if !fields.contains_key(name) {
-            return Err(format!("{at}.{name} is missing"));
+            return Err(ArgumentError::new(format!("{at}.{name}"), Violation::Missing));
         }
     }
     for (name, value) in fields {
@@ -165,9 +174,8 @@ fn check_object(
         let known = properties.and_then(|properties| properties.get(name));
         match known.or(keywords.get("additionalProperties")) {
             Some(Value::Bool(false)) if known.is_none() => {
-                let known: Vec<&str> =
-                    properties.into_iter().flat_map(|properties| properties.keys()).map(String::as_str).collect();
-                return Err(format!("{} is unknown; known: {}", at(), known.join(", ")));
+                let known = properties.into_iter().flat_map(|properties| properties.keys()).cloned().collect();
+                return Err(ArgumentError::new(at(), Violation::Unknown { known }));
             }
             Some(schema) => check_at(schema, value, &at(), depth - 1)?,
             None => {}
@@ -176,7 +184,7 @@ fn check_object(
     Ok(())
 }
 
-fn check_array(keywords: &Map<String, Value>, items: &[Value], at: &str, depth: usize) -> Result<(), String> {
+fn check_array(keywords: &Map<String, Value>, items: &[Value], at: &str, depth: usize) -> Result<(), ArgumentError> {
     in_bounds(keywords, ["minItems", "maxItems"], items.len(), at, "items")?;
     if let Some(schema) = keywords.get("items") {
         for (index, item) in items.iter().enumerate() {
@@ -186,20 +194,20 @@ fn check_array(keywords: &Map<String, Value>, items: &[Value], at: &str, depth: 
     Ok(())
 }
 
-fn check_text(keywords: &Map<String, Value>, text: &str, at: &str) -> Result<(), String> {
+fn check_text(keywords: &Map<String, Value>, text: &str, at: &str) -> Result<(), ArgumentError> {
     in_bounds(keywords, ["minLength", "maxLength"], text.chars().count(), at, "letters")?;
     if let Some(pattern) = keywords.get("pattern").and_then(Value::as_str)
         && Regex::new(pattern).is_ok_and(|regex| !regex.is_match(text))
     {
-        return Err(format!("{at} must match {pattern}, got {}", describe(&text.into())));
+        return Err(ArgumentError::expected(at, Expected::Pattern(pattern.to_owned()), text));
     }
     Ok(())
 }
 
-fn check_number(keywords: &Map<String, Value>, number: &Number, at: &str) -> Result<(), String> {
+fn check_number(keywords: &Map<String, Value>, given: &Number, at: &str) -> Result<(), ArgumentError> {
     type Fits = fn(f64, f64) -> bool;
-    let Some(number) = number.as_f64() else { return Ok(()) };
-    let bounds: [(&str, Fits, &str); 4] = [
+    let Some(number) = given.as_f64() else { return Ok(()) };
+    let bounds: [(&str, Fits, &'static str); 4] = [
         ("minimum", |number, bound| number >= bound, "at least"),
         ("maximum", |number, bound| number <= bound, "at most"),
         ("exclusiveMinimum", |number, bound| number > bound, "more than"),
@@ -207,7 +215,7 @@ fn check_number(keywords: &Map<String, Value>, number: &Number, at: &str) -> Res
     ];
     for (keyword, fits, word) in bounds {
         if let Some(bound) = keywords.get(keyword).and_then(Value::as_f64).filter(|bound| !fits(number, *bound)) {
-            return Err(format!("{at} must be {word} {bound}, got {number}"));
+            return Err(ArgumentError::expected(at, Expected::Bound(word, bound), given.clone()));
         }
     }
     Ok(())
@@ -218,14 +226,14 @@ fn in_bounds(
     [least, most]: [&str; 2],
     count: usize,
     at: &str,
-    what: &str,
-) -> Result<(), String> {
+    what: &'static str,
+) -> Result<(), ArgumentError> {
     let bound = |keyword: &str| keywords.get(keyword).and_then(Value::as_u64);
     if let Some(least) = bound(least).filter(|least| (count as u64) < *least) {
-        return Err(format!("{at} must have at least {least} {what}, got {count}"));
+        return Err(ArgumentError::expected(at, Expected::Count("at least", least, what), count));
     }
     if let Some(most) = bound(most).filter(|most| (count as u64) > *most) {
-        return Err(format!("{at} must have at most {most} {what}, got {count}"));
+        return Err(ArgumentError::expected(at, Expected::Count("at most", most, what), count));
     }
     Ok(())
 }
@@ -254,14 +262,6 @@ fn is_type(name: &str, value: &Value) -> bool {
         // 3.0 is an integer in JSON Schema.
         "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
         _ => false,
-    }
-}
-
-fn describe(value: &Value) -> String {
-    let text = value.to_string();
-    match text.char_indices().nth(60) {
-        Some((end, _)) => format!("{}…", &text[..end]),
-        None => text,
     }
 }
 
@@ -360,10 +360,13 @@ mod tests {
                 "arguments.town is unknown; known: city, days, unit, tags, when, more, kind",
             ),
         ] {
-            assert_eq!(check(&schema, &arguments), Err(why.to_owned()));
+            assert_eq!(check(&schema, &arguments).map_err(|error| error.to_string()), Err(why.to_owned()));
         }
         let one = json!({"oneOf": [{"type": "number"}, {"type": "integer"}]});
-        assert_eq!(check(&one, &json!(1)), Err("arguments fits 2 alternatives, and must fit one".to_owned()));
+        let error = check(&one, &json!(1)).err();
+        assert_eq!(error, Some(ArgumentError::new("arguments", Violation::Alternatives(2))));
+        let error = check(&schema, &json!({"city": "Rom", "tags": ["a", 1]})).err().map(|error| error.path);
+        assert_eq!(error.as_deref(), Some("arguments.tags[1]"));
     }
 
     #[test]
@@ -375,7 +378,7 @@ mod tests {
             (json!({"items": {"pattern": "("}}), "the schema.items.pattern can't be read"),
             (json!([]), "the schema is not a table"),
         ] {
-            let error = refuse_unknown(&schema).err().unwrap_or_default();
+            let error = refuse_unknown(&schema).err().map(|error| error.to_string()).unwrap_or_default();
             assert!(error.starts_with(why), "{error}");
         }
     }

@@ -5,6 +5,7 @@
 //! same result. Each format is a [`Scan`]: it returns the next step for the start of the remaining
 //! text, or that more text is needed. More text must not change an earlier step.
 
+use super::malformed::{CALLS, Malformed, ReplyError};
 use super::tool_format::Reply;
 use crate::error::Error;
 use crate::mdp::ToolCall;
@@ -29,8 +30,8 @@ pub(super) enum Step {
     Skip(usize),
     /// A tag between two paragraphs of content or reasoning.
     Break(usize),
-    /// Calls, or error messages about them.
-    Calls(usize, Vec<Result<ToolCall, String>>),
+    /// Calls, and those that could not be parsed.
+    Calls(usize, Vec<Result<ToolCall, Malformed>>),
     /// More text is needed.
     More,
 }
@@ -42,7 +43,7 @@ pub(super) trait Scan {
     fn step(&mut self, rest: &str, done: bool) -> Step;
 
     /// The calls of the reply as a whole, for formats that use its last block.
-    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
+    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
         Vec::new()
     }
 
@@ -51,10 +52,6 @@ pub(super) trait Scan {
         None
     }
 }
-
-/// Maximum number of calls per reply. Each malformed call may search the rest of the reply for its
-/// end.
-pub(super) const CALLS: usize = 256;
 
 /// Parses one reply in pieces.
 pub struct Stream<'a> {
@@ -117,7 +114,7 @@ impl<'a> Stream<'a> {
             if self.calls >= CALLS {
                 if self.calls == CALLS {
                     self.calls += 1;
-                    self.take(Err(format!("There are more than {CALLS} tool calls: the rest is not read.")));
+                    self.take(Err(ReplyError::TooManyCalls));
                 }
                 self.at = self.text.len();
                 break;
@@ -142,7 +139,7 @@ impl<'a> Stream<'a> {
                     for call in calls.into_iter().take(CALLS - self.calls) {
                         self.calls += 1;
                         let number = self.calls;
-                        self.take(call.map_err(|why| format!("Tool call {number} can't be read: {why}.")));
+                        self.take(call.map_err(|why| ReplyError::Call { number, why }));
                     }
                     used
                 }
@@ -155,13 +152,14 @@ impl<'a> Stream<'a> {
         }
     }
 
-    fn take(&mut self, call: Result<ToolCall, String>) {
+    fn take(&mut self, call: Result<ToolCall, ReplyError>) {
         match call {
             Ok(call) => {
                 self.events.push(Event::Call(call.clone()));
                 self.reply.tool_calls.push(call);
             }
             Err(error) => {
+                let error = error.to_string();
                 self.events.push(Event::Error(error.clone()));
                 self.reply.errors.push(error);
             }

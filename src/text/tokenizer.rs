@@ -46,8 +46,25 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Maximum growth of a text by normalization; writing spaces as `▁` gives 3.
 const MOST_GROWTH: f64 = 64.0;
 
+/// Part of a tokenizer that turns a short text into gigabytes.
+enum Unbounded {
+    EmptyPattern { part: &'static str },
+    Growth { part: &'static str, growth: f64 },
+}
+
+impl std::fmt::Display for Unbounded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::EmptyPattern { part } => write!(f, "its {part} looks for an empty pattern"),
+            Self::Growth { part, growth } => {
+                write!(f, "its {part} may make a text {growth:.0} times longer; at most {MOST_GROWTH} is read")
+            }
+        }
+    }
+}
+
 /// Refuses a tokenizer whose chained replacements turn a short text into gigabytes.
-fn bounded(tokenizer: &Value) -> Result<(), String> {
+fn bounded(tokenizer: &Value) -> Result<(), Unbounded> {
     fn has_empty_pattern(part: &Value) -> bool {
         match part {
             Value::Object(fields) => fields.iter().any(|(name, value)| {
@@ -69,13 +86,13 @@ fn bounded(tokenizer: &Value) -> Result<(), String> {
         };
         children.into_iter().flatten().flatten().fold(own, |product, child| product * growth(child))
     }
-    for name in ["normalizer", "pre_tokenizer", "decoder"] {
-        if has_empty_pattern(&tokenizer[name]) {
-            return Err(format!("its {name} looks for an empty pattern"));
+    for part in ["normalizer", "pre_tokenizer", "decoder"] {
+        if has_empty_pattern(&tokenizer[part]) {
+            return Err(Unbounded::EmptyPattern { part });
         }
-        let growth = growth(&tokenizer[name]);
+        let growth = growth(&tokenizer[part]);
         if growth > MOST_GROWTH {
-            return Err(format!("its {name} may make a text {growth:.0} times longer; at most {MOST_GROWTH} is read"));
+            return Err(Unbounded::Growth { part, growth });
         }
     }
     Ok(())

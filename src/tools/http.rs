@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::net::{self, Client, Fault, FullResponse, Request, is_public};
 
 /// Longest wait for the next byte; the whole exchange has its own limit.
@@ -140,7 +140,7 @@ async fn exchange(
     if is_private_host(&host) && !anywhere {
         return Err(format!("{host} is not a public address").into());
     }
-    let client = client(anywhere)?;
+    let client = client(anywhere).map_err(|error| HttpError::Failed(error.to_string()))?;
     let headers = request.headers.iter().map(|(name, value)| (Cow::from(name.clone()), value.clone())).collect();
     let outgoing = Request { method: request.method, url: request.url.clone(), headers, body: request.body.clone() };
     client.exchange(outgoing, request.max_bytes).await.map_err(|fault| match fault {
@@ -173,8 +173,8 @@ fn answer(url: String, response: &FullResponse) -> HttpResponse {
 }
 
 /// The client for any address, or the client for public addresses only.
-fn client(anywhere: bool) -> Result<&'static Client, String> {
+fn client(anywhere: bool) -> Result<&'static Client, &'static Error> {
     static CLIENTS: [OnceLock<Result<Client>>; 2] = [const { OnceLock::new() }; 2];
     let new = || if anywhere { Client::new(READ_TIMEOUT) } else { Client::public(READ_TIMEOUT) };
-    CLIENTS[usize::from(anywhere)].get_or_init(new).as_ref().map_err(ToString::to_string)
+    CLIENTS[usize::from(anywhere)].get_or_init(new).as_ref()
 }

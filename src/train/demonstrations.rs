@@ -16,9 +16,9 @@ use crate::text::Renderer;
 /// `Kind::Data` names the file and line of a row that is none.
 pub(super) fn read(worker: &Worker, split: Split, index: u64) -> Result<Demonstration> {
     let row = worker.row(split, index)?;
-    Demonstration::read(&row).map_err(|why| {
-        Error::new(Kind::Data, why)
-            .at(worker.place_of_row(split, index))
+    Demonstration::read(&row).map_err(|invalid| {
+        worker
+            .about_row(split, index, invalid.of_row())
             .hint("docs/sft.md lists the formats of rows; `columns` of the dataset renames columns")
     })
 }
@@ -76,12 +76,10 @@ impl<'a> Samples<'a> {
             self.too_long += 1;
             match self.overlong {
                 Overlong::Error => {
-                    return Err(Error::new(
-                        Kind::Data,
-                        format!("the conversation has {length} tokens, and at most {longest} fit"),
-                    )
-                    .at(self.worker.place_of_row(split, index))
-                    .hint("trainer.overlong = \"skip\" leaves such rows out, \"truncate\" cuts their ends off"));
+                    let message = format!("the conversation has {length} tokens, and at most {longest} fit");
+                    let error = self.worker.about_row(split, index, Error::new(Kind::Data, message));
+                    return Err(error
+                        .hint("trainer.overlong = \"skip\" leaves such rows out, \"truncate\" cuts their ends off"));
                 }
                 Overlong::Skip => return Ok(None),
                 Overlong::Truncate => {

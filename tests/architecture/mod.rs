@@ -1,6 +1,7 @@
 //! Rules that the compiler does not check: imports between folders and files, the folders that may
 //! use a crate, printing, and the length of files.
 
+mod errors;
 mod imports;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -226,44 +227,6 @@ fn crates_are_used_only_where_they_may_be() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-}
-
-/// Files that read error texts of other programs, because those have no other form of the
-/// information.
-const FOREIGN_TEXTS: &[(&str, &str)] = &[
-    ("script/runtime/failure.rs", "Luau raises its own errors as text"),
-    ("script/runtime/language_hints.rs", "Luau raises its own errors as text"),
-    ("cli/failure.rs", "libtorch panics with text"),
-    ("error.rs", "libtorch and the operating system have text only"),
-    ("net.rs", "the resolver has text only"),
-];
-
-/// What an error is about is in `Error::subject`, and what kind it is in `Error::kind`.
-#[test]
-fn no_error_message_is_parsed() {
-    let looks = ["contains", "split", "split_once", "rsplit", "starts_with", "ends_with", "strip_prefix", "find"];
-    let mut wrong = Vec::new();
-    for source in sources() {
-        if FOREIGN_TEXTS.iter().any(|(file, _)| source.path.ends_with(file)) {
-            continue;
-        }
-        for (number, line) in source.code_lines() {
-            let text = code(line);
-            let of_error = |name: &&str| {
-                [format!("message.{name}("), format!("error.to_string().{name}(")]
-                    .iter()
-                    .any(|part| text.contains(part))
-            };
-            if looks.iter().any(of_error) {
-                wrong.push(format!("{}:{}: {}", source.path.display(), number, text.trim()));
-            }
-        }
-    }
-    assert!(
-        wrong.is_empty(),
-        "these look into the message of an error; use its kind or subject:\n{}",
-        wrong.join("\n")
-    );
 }
 
 #[test]

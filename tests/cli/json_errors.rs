@@ -79,3 +79,34 @@ fn an_error_of_the_script_that_ends_a_run_has_its_fields() {
         return { one.error_fields.message, one.error_fields.place, one.error ~= nil }";
     assert_eq!(succeed(dir.path(), &["lua", "-e", program]).trim(), r#"["no step","a.lua:4",true]"#);
 }
+
+#[test]
+fn a_file_and_an_argument_are_the_subjects_of_their_errors() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let missing = error(dir.path(), &["run", "b.lua"]);
+    assert_eq!((&missing["subject"], &missing["place"]), (&json!({ "file": "b.lua" }), &json!("b.lua")));
+    fs::write(dir.path().join("model/config.json"), "{ \"model_type\": ").unwrap();
+    let broken = error(dir.path(), &["run", "a.lua", "seed=3"]);
+    assert_eq!((&broken["kind"], &broken["exit_code"]), (&json!("model"), &json!(5)));
+    assert_eq!(broken["subject"], json!({ "file": "model/config.json" }), "{broken}");
+    let flag = error(dir.path(), &["infer", "--model", "model", "--temperature", "hot"]);
+    assert_eq!((&flag["kind"], &flag["exit_code"]), (&json!("usage"), &json!(2)));
+    assert!(flag["subject"]["argument"].as_str().unwrap().starts_with("--temperature"), "{flag}");
+}
+
+#[test]
+fn the_field_of_a_row_and_of_a_result_are_named() {
+    let row = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}, {\"role\": \"bot\", \"content\": \"y\"}]}\n";
+    let sft = "return r1.recipe { policy = { model = 'model' }, data = { train = 'rows.jsonl' },
+        trainer = r1.sft { steps = 1 } }";
+    let dir = directory(&[("sft.lua", sft), ("rows.jsonl", row), ("a.lua", RECIPE)], true);
+    let error = error(dir.path(), &["sft", "sft.lua", "seed=3"]);
+    assert_eq!((&error["kind"], &error["place"]), (&json!("data"), &json!("rows.jsonl:1")), "{error}");
+    assert_eq!(error["subject"], json!({ "row": { "file": "rows.jsonl", "row": 0, "field": "messages[2].role" } }));
+    let reward = RECIPE.replace("return #outcome.text % 2", "return { format = { value = 1, weight = 'x' } }");
+    fs::write(dir.path().join("a.lua"), reward).unwrap();
+    let events = failing(dir.path(), &["run", "a.lua", "seed=3", "eval.before=false"]);
+    let failure = events.iter().find(|event| event["event"] == "failure").unwrap();
+    let subject = json!({ "returned": { "function": "reward", "field": "format.weight" } });
+    assert_eq!(failure["error_fields"]["subject"], subject, "{failure}");
+}

@@ -10,7 +10,7 @@ use super::endings::{self, repeat, reset_line};
 use super::replies::{self, Kind, Now};
 use super::{Finding, Level, Options, Report};
 use crate::engine::Scripted;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::mdp::{Demonstration, Observation, Status, Trajectory};
 use crate::rollout::{Attempt, Spec, Stage, Stop, first_difference, never_begun, replay, typed, with_policy};
 use crate::script::{Record, Script, Split, Strictness, Worker};
@@ -125,7 +125,7 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
         let place = Some(first.place_of_row(Split::Train, index));
         let found = first.row(Split::Train, index).and_then(|row| {
             let hint = "docs/sft.md lists the formats of rows; `columns` of the dataset renames columns";
-            let it = Demonstration::read(&row).map_err(|why| Error::new(crate::Kind::Data, why).hint(hint))?;
+            let it = Demonstration::read(&row).map_err(|invalid| invalid.of_row().hint(hint))?;
             let own = it.format.as_deref().map(|name| renderer.with_format(&first.format(name)?)).transpose()?;
             own.as_ref().unwrap_or(renderer).supervised_where(&it.messages, &it.tools, &it.trained)
         });

@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::error::{Error, Result};
 use crate::mdp::{FinishReason, ToolCall};
 use crate::text::Renderer;
+use crate::text::schema::{self, ArgumentError};
 
 /// A kind of response, the same at every step.
 #[derive(Clone, Debug, PartialEq)]
@@ -252,10 +253,10 @@ fn example(schema: &Value, name: &str, depth: usize) -> Value {
 }
 
 /// Arguments for a tool that match its schema; the reason if none were found.
-pub(super) fn arguments(tool: &Value) -> Result<Value, String> {
-    let schema = &tool["function"]["parameters"];
-    let made = example(schema, "", 0);
-    crate::text::schema::check(schema, &made).map(|()| made)
+pub(super) fn arguments(tool: &Value) -> Result<Value, ArgumentError> {
+    let parameters = &tool["function"]["parameters"];
+    let made = example(parameters, "", 0);
+    schema::check(parameters, &made).map(|()| made)
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use super::argument::{ANY, Argument, Whole};
 use super::misplaced;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
-use crate::script::runtime::convert::{Odd, kind, show, to_json};
+use crate::script::runtime::convert::{Odd, clip, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Call, Host, misuse, place};
+use crate::script::runtime::host::{Call, Host, MESSAGE, misuse, place};
 use crate::script::runtime::limits::Slot;
 use crate::script::runtime::source_map::SourceMap;
 use crate::script::runtime::texts::Texts;
@@ -27,10 +27,12 @@ pub(crate) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -
 }
 
 /// An error in a settings section, at the line where the setting is set, or at the caller's line.
-pub(crate) fn fail_with(lua: &Lua, function: &str, error: Error) -> mlua::Error {
+pub(crate) fn fail_with(lua: &Lua, function: &str, error: impl Into<Error>) -> mlua::Error {
+    let error = error.into();
     let caller = place(lua);
     let set = caller.as_ref().zip(error.setting()).and_then(|(caller, key)| field_place(lua, caller, function, key));
-    raise(Error { message: format!("{function}: {}", error.message), place: set.or(caller), ..error })
+    let message = clip(&format!("{function}: {}", error.message), MESSAGE);
+    raise(Error { message, place: set.or(caller), ..error })
 }
 
 /// The line where the call of `function` at `caller` sets a field. The VM only knows the line of
@@ -139,9 +141,9 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn plain(&self, name: &str, value: &Value) -> mlua::Result<serde_json::Value> {
-        to_json(value, name, Odd::Refuse).map_err(|why| match why.split_once(" is a function;") {
-            Some((path, _)) => self.misplaced_function(path),
-            None => fail(self.lua, self.function, why),
+        to_json(value, name, Odd::Refuse).map_err(|not_plain| match not_plain.function() {
+            Some(path) => self.misplaced_function(path),
+            None => fail_with(self.lua, self.function, not_plain),
         })
     }
 

@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, fail, raise};
+use super::args::{Fields, fail, fail_with, raise};
 use super::run_call::{CallResult, Ready};
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
@@ -144,7 +144,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
         let given: Value = given_call.raw_get("arguments")?;
-        let mut arguments = to_json(&given, "arguments", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
+        let mut arguments = to_json(&given, "arguments", Odd::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
         if given.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
             arguments = json!({});
         }
@@ -160,11 +160,12 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             jobs.push(Job::Refused(Answer::refused(call_id, kind, &name, arguments, why, reward)));
             continue;
         };
-        let fits = schema::check(&tool.parameters, &arguments).map_err(|why| (CallKind::BadArguments, why));
+        let fits = schema::check(&tool.parameters, &arguments);
+        let fits = fits.map_err(|why| (CallKind::BadArguments, why.to_string()));
         if fits.is_ok() && quota.ignores() {
             continue;
         }
-        if let Err((kind, why)) = fits.and_then(|()| quota.take().map_err(|why| (CallKind::Excess, why))) {
+        if let Err((kind, why)) = fits.and_then(|()| quota.take().map_err(|why| (CallKind::Excess, why.to_string()))) {
             let why = format!("Error: {why}");
             let reward = tool.rewards.refused.unwrap_or(rewards.refused);
             jobs.push(Job::Refused(Answer::refused(call_id, kind, &tool.name, arguments, why, reward)));
@@ -208,6 +209,24 @@ struct Quota<'a> {
     ignored: bool,
 }
 
+/// A call beyond `env.max_calls`.
+#[derive(Debug)]
+struct TooManyCalls {
+    most: usize,
+    /// Number of calls of the response, if none of them is run.
+    all: Option<usize>,
+}
+
+impl std::fmt::Display for TooManyCalls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let calls = if self.most == 1 { "1 call".to_owned() } else { format!("{} calls", self.most) };
+        match self.all {
+            Some(all) => write!(f, "a reply may have {calls}, this one has {all}: none was run"),
+            None => write!(f, "a reply may have {calls}: this one was not run"),
+        }
+    }
+}
+
 impl<'a> Quota<'a> {
     /// The limit applies to the calls of a response: not to those of `reset` or `reward`, nor to
     /// those made by a tool.
@@ -231,15 +250,12 @@ impl<'a> Quota<'a> {
     }
 
     /// Counts one more call, or returns why it is not run.
-    fn take(&mut self) -> Result<(), String> {
+    fn take(&mut self) -> Result<(), TooManyCalls> {
         let Some(most) = self.most else { return Ok(()) };
-        let calls = if most == 1 { "1 call".to_owned() } else { format!("{most} calls") };
-        if let Some(all) = self.too_many {
-            return Err(format!("a reply may have {calls}, this one has {all}: none was run"));
-        }
+        let all = self.too_many;
         let so_far = self.call.calls_run.get();
-        if so_far == most {
-            return Err(format!("a reply may have {calls}: this one was not run"));
+        if all.is_some() || so_far == most {
+            return Err(TooManyCalls { most, all });
         }
         self.call.calls_run.set(so_far + 1);
         Ok(())

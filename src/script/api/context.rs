@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use mlua::{Function, Lua, Table};
 
-use super::args::{fail, raise};
+use super::args::{fail, fail_with, raise};
+use crate::mdp::Message;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::messages;
 use crate::text::Renderer;
@@ -17,10 +18,15 @@ const TEMPLATE_BYTES: usize = 64;
 /// Name of the registry entry that holds the metatable of contexts.
 const META: &str = "r1.context";
 
+/// The messages of a list, for a function of `r1.context`.
+fn read(lua: &Lua, list: &Table) -> mlua::Result<Vec<Message>> {
+    messages::messages(list, "messages").map_err(|invalid| fail_with(lua, "r1.context", invalid.of_script()))
+}
+
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let own = host.clone();
     let fits = lua.create_function(move |lua, (messages, tokens): (Table, usize)| {
-        let messages = messages::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
+        let messages = read(lua, &messages)?;
         let renderer = renderer(lua, &own)?;
         let tools = own.schemas();
         // A token has at least one byte, so most prompts fit without being counted.
@@ -37,7 +43,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     })?;
     let own = host.clone();
     let tokens = lua.create_function(move |lua, messages: Table| {
-        let messages = messages::messages(&messages, "messages").map_err(|why| fail(lua, "r1.context", why))?;
+        let messages = read(lua, &messages)?;
         renderer(lua, &own)?.count(&messages, &own.schemas()).map_err(raise)
     })?;
     let (context, meta, tools): (Function, Table, Table) =

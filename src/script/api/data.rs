@@ -172,7 +172,7 @@ pub(crate) fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json
 }
 
 fn plain(lua: &Lua, at: &str, value: &Value) -> mlua::Result<Json> {
-    to_json(value, at, Odd::Refuse).map_err(|why| fail(lua, "r1.recipe", why))
+    to_json(value, at, Odd::Refuse).map_err(|why| fail_with(lua, "r1.recipe", why))
 }
 
 fn no_rows(lua: &Lua, at: &str) -> mlua::Error {

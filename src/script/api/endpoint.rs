@@ -15,7 +15,7 @@ use super::argument::Whole;
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
-use crate::script::runtime::convert::clip;
+use crate::script::runtime::convert::{clip, kind};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;
 use crate::tools::{HttpError, HttpRequest, HttpResponse, Reach, http, is_private_host, url_target};
@@ -71,8 +71,8 @@ impl Endpoint {
         match fields.get("key")? {
             Value::Nil => {}
             key => {
-                let key = Text::read(&key)
-                    .map_err(|got| fail(lua, function, format!("`model.key` must be r1.secret(NAME), got {got}")))?;
+                let got = || format!("`model.key` must be r1.secret(NAME), got {}", kind(&key));
+                let key = Text::read(&key).ok_or_else(|| fail(lua, function, got()))?;
                 if !key.is_secret() {
                     let why = "`model.key` is text; a key is an environment variable: key = r1.secret(\"NAME\")";
                     return Err(fail(lua, function, why));
@@ -134,7 +134,7 @@ impl Endpoint {
                 Err(HttpError::NotPublic(why)) => return Ok(json!({ "error": secrets.mask(why), "undeclared": true })),
                 Ok(answer) if answer.status == 200 => {
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
-                    return parse_response(&text).map_err(failed);
+                    return parse_response(&text).map_err(|why| failed(why.to_string()));
                 }
                 Ok(answer) => {
                     let (status, wait) = (answer.status, wait_of(&answer));
@@ -207,12 +207,29 @@ fn wait_of(answer: &HttpResponse) -> Option<Duration> {
     Duration::try_from_secs_f64(value.trim().parse().ok()?).ok().map(|wait| wait.min(LONGEST_WAIT))
 }
 
+/// A response without the text of a completion.
+#[derive(Debug)]
+enum Unreadable {
+    NotJson { body: String },
+    NoText { body: String },
+}
+
+impl std::fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (why, body) = match self {
+            Self::NotJson { body } => ("is not JSON", body),
+            Self::NoText { body } => ("has no text", body),
+        };
+        write!(f, "the answer {why}: {}", clip(body.trim(), 300))
+    }
+}
+
 /// The text of a response, as `r1.generate` records it.
-fn parse_response(body: &str) -> std::result::Result<Json, String> {
-    let unreadable = |why: &str| format!("the answer {why}: {}", clip(body.trim(), 300));
-    let answer: Json = serde_json::from_str(body).map_err(|_| unreadable("is not JSON"))?;
+fn parse_response(body: &str) -> Result<Json, Unreadable> {
+    let shown = || body.to_owned();
+    let answer: Json = serde_json::from_str(body).map_err(|_| Unreadable::NotJson { body: shown() })?;
     let choice = &answer["choices"][0];
-    let text = choice["message"]["content"].as_str().ok_or_else(|| unreadable("has no text"))?;
+    let text = choice["message"]["content"].as_str().ok_or_else(|| Unreadable::NoText { body: shown() })?;
     let reason = match choice["finish_reason"].as_str() {
         Some("length") => "length",
         _ => "stop",

@@ -17,7 +17,7 @@ use crate::script::runtime::failure::describe;
 use crate::script::runtime::host::{Call, Entry, Host};
 use crate::script::runtime::place::at_definition;
 use crate::script::runtime::vm::Vm;
-use crate::text::{AUTO, Format, OwnFormat, OwnOptions};
+use crate::text::{AUTO, Format, OwnFormat, OwnOptions, ReplyError};
 
 const NAME: &str = "r1.format";
 const FIELDS: [&str; 9] = ["name", "parse", "write", "result", "schema", "starts", "stop", "same_turn", "thinking"];
@@ -140,11 +140,11 @@ impl OwnFormat for Callable<'_> {
         &self.format.options
     }
 
-    fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Result<ToolCall, String>>> {
+    fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Parsed>> {
         let parse = &self.format.parse;
         let text = Value::String(self.lua.create_string(text).map_err(|error| describe(&error).error)?);
         let returned: (Value, Value) = self.call("parse", parse, (text, self.lua_value(&json!(tools))?))?;
-        calls(&returned.0, &returned.1).map_err(|why| self.broken("parse", parse, &why))
+        calls(&returned.0, &returned.1, &|why| self.broken("parse", parse, &why))
     }
 
     fn write(&self, calls: &[ToolCall]) -> Result<String> {
@@ -239,7 +239,7 @@ impl<F: Stored> OwnFormat for F {
         Stored::options(self)
     }
 
-    fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Result<ToolCall, String>>> {
+    fn parse(&self, text: &str, tools: &[Json]) -> Result<Vec<Parsed>> {
         self.with(|format| format.parse(text, tools))
     }
 
@@ -256,64 +256,71 @@ impl<F: Stored> OwnFormat for F {
     }
 }
 
-/// What `parse` returned: a list of calls, or nil and what is wrong with the only one.
-fn calls(first: &Value, second: &Value) -> Result<Vec<Result<ToolCall, String>>, String> {
+/// A call that `parse` returned, or why it could not be parsed.
+type Parsed = Result<ToolCall, ReplyError>;
+
+/// What `parse` returned: a list of calls, or nil and what is wrong with the only one. `broken`
+/// makes the error for a result that is neither.
+fn calls(first: &Value, second: &Value, broken: &dyn Fn(String) -> Error) -> Result<Vec<Parsed>> {
     const WANTED: &str = "it must return a list of calls { name =, arguments = } or { error = }";
     let list = match (first, second) {
         (Value::Nil, Value::Nil) => return Ok(Vec::new()),
-        (Value::Nil, Value::String(why)) => return Ok(vec![Err(why.to_string_lossy())]),
+        (Value::Nil, Value::String(why)) => return Ok(vec![Err(ReplyError::Own(why.to_string_lossy()))]),
         (Value::Nil, other) => {
-            return Err(format!("nil and {}; the second value must be an error message", kind(other)));
+            return Err(broken(format!("nil and {}; the second value must be an error message", kind(other))));
         }
         (Value::Table(list), _) => list,
-        (other, _) => return Err(format!("{}; {WANTED}", kind(other))),
+        (other, _) => return Err(broken(format!("{}; {WANTED}", kind(other)))),
     };
-    let lua_error = |error: mlua::Error| describe(&error).error.message;
+    let lua_error = |error: mlua::Error| describe(&error).error;
     let mut items = 0;
     for pair in list.pairs::<Value, Value>() {
         let (key, _) = pair.map_err(lua_error)?;
         match key {
             Value::Integer(_) | Value::Number(_) => items += 1,
             Value::String(name) if CALL.contains(&&*name.to_string_lossy()) => {
-                return Err(format!("a call where a list of calls belongs: {WANTED}"));
+                return Err(broken(format!("a call where a list of calls belongs: {WANTED}")));
             }
             other => {
-                return Err(format!("a list with the field `{}`; {WANTED}", other.to_string().map_err(lua_error)?));
+                let name = other.to_string().map_err(lua_error)?;
+                return Err(broken(format!("a list with the field `{name}`; {WANTED}")));
             }
         }
     }
     if items != list.raw_len() {
-        return Err(format!("a list with gaps; {WANTED}"));
+        return Err(broken(format!("a list with gaps; {WANTED}")));
     }
-    (1..=list.raw_len()).map(|index| one(&list.raw_get(index).map_err(lua_error)?, index)).collect()
+    (1..=list.raw_len()).map(|index| one(&list.raw_get(index).map_err(lua_error)?, index, broken)).collect()
 }
 
 /// Fields of a call returned by `parse`.
 const CALL: [&str; 4] = ["name", "arguments", "id", "error"];
 
-fn one(item: &Value, index: usize) -> Result<Result<ToolCall, String>, String> {
+fn one(item: &Value, index: usize, broken: &dyn Fn(String) -> Error) -> Result<Parsed> {
     let at = format!("calls[{index}]");
     let Value::Table(item) = item else {
-        return Err(format!("{at} = {}; a call is {{ name =, arguments = }} or {{ error = }}", kind(item)));
+        let why = format!("{at} = {}; a call is {{ name =, arguments = }} or {{ error = }}", kind(item));
+        return Err(broken(why));
     };
-    let lua_error = |error: mlua::Error| describe(&error).error.message;
+    let lua_error = |error: mlua::Error| describe(&error).error;
     for pair in item.pairs::<Value, Value>() {
         let (key, _) = pair.map_err(lua_error)?;
         let name = key.to_string().map_err(lua_error)?;
         if !CALL.contains(&name.as_str()) {
-            return Err(format!("{at} with the unknown field `{name}`; {}", suggest(&name, CALL)));
+            let help = suggest(&name, CALL);
+            return Err(broken(format!("{at} with the unknown field `{name}`; {help}")));
         }
     }
     let field = |name: &str| item.raw_get::<Value>(name).map_err(lua_error);
     let text = |name: &str| match field(name)? {
         Value::Nil => Ok(None),
         Value::String(text) if !text.as_bytes().is_empty() => Ok(Some(text.to_string_lossy())),
-        other => Err(format!("{at}.{name} = {}; it must be a text that is not empty", kind(&other))),
+        other => Err(broken(format!("{at}.{name} = {}; it must be a text that is not empty", kind(&other)))),
     };
     match (text("name")?, text("error")?) {
-        (None, Some(error)) => Ok(Err(error)),
-        (Some(_), Some(_)) => Err(format!("{at} with both `name` and `error`")),
-        (None, None) => Err(format!("{at} without `name`")),
+        (None, Some(error)) => Ok(Err(ReplyError::Own(error))),
+        (Some(_), Some(_)) => Err(broken(format!("{at} with both `name` and `error`"))),
+        (None, None) => Err(broken(format!("{at} without `name`"))),
         (Some(name), None) => {
             let given = field("arguments")?;
             let arguments = match to_json(&given, &format!("{at}.arguments"), Odd::Refuse) {
@@ -321,9 +328,10 @@ fn one(item: &Value, index: usize) -> Result<Result<ToolCall, String>, String> {
                 Ok(Json::Null) => Map::new(),
                 Ok(Json::Array(empty)) if empty.is_empty() => Map::new(),
                 Ok(_) => {
-                    return Err(format!("{at}.arguments = {}; it must be a table of named arguments", kind(&given)));
+                    let why = format!("{at}.arguments = {}; it must be a table of named arguments", kind(&given));
+                    return Err(broken(why));
                 }
-                Err(why) => return Err(why),
+                Err(not_plain) => return Err(broken(not_plain.to_string())),
             };
             Ok(Ok(ToolCall { id: text("id")?, name, arguments: Json::Object(arguments) }))
         }

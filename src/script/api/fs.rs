@@ -86,15 +86,48 @@ fn ask(
     host: &Host,
     function: &str,
     path: &str,
-    look: fn(&Path) -> Result<Json, String>,
+    look: fn(&Path) -> Result<Json, Failed>,
 ) -> mlua::Result<Json> {
     let real = allowed(lua, host, function, path, false)?;
     let live = || {
         let looked = real.and_then(|real| look(Path::new(&real)));
-        Ok(looked.unwrap_or_else(|why| json!({ "error": why })))
+        Ok(looked.unwrap_or_else(|why| json!({ "error": why.to_string() })))
     };
     let kind = function.trim_start_matches("r1.");
     host.current().ask_now(kind, json!({ "path": path }), live).map_err(raise)
+}
+
+/// Why a file is not read or written. The script gets it as text, as the second result.
+#[derive(Debug)]
+struct Failed {
+    path: String,
+    why: Why,
+}
+
+#[derive(Debug)]
+enum Why {
+    Io(std::io::Error),
+    /// So many bytes.
+    TooLarge(u64),
+    /// The path is invalid.
+    Path(String),
+}
+
+impl Failed {
+    fn io(path: impl std::fmt::Display) -> impl Fn(std::io::Error) -> Self {
+        move |error| Self { path: path.to_string(), why: Why::Io(error) }
+    }
+}
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ", self.path)?;
+        match &self.why {
+            Why::Io(error) => error.fmt(f),
+            Why::TooLarge(bytes) => write!(f, "the file has {bytes} bytes; {MOST} are the most"),
+            Why::Path(why) => f.write_str(why),
+        }
+    }
 }
 
 /// The real path; an expected failure inside, misuse outside.
@@ -104,12 +137,12 @@ fn allowed(
     function: &str,
     path: &str,
     write: bool,
-) -> mlua::Result<Result<std::path::PathBuf, String>> {
+) -> mlua::Result<Result<std::path::PathBuf, Failed>> {
     // A statement of its own, since the message borrows the grants again.
     let found = host.grants.borrow().path(path, write);
     match found {
         Ok(real) => Ok(Ok(real)),
-        Err(Refused::Expected(why)) => Ok(Err(why)),
+        Err(Refused::Expected(why)) => Ok(Err(Failed { path: path.to_owned(), why: Why::Path(why) })),
         Err(Refused::Undeclared) => {
             let folder = path.split('/').next().filter(|_| path.contains('/') && !path.starts_with('/'));
             let folder = folder.unwrap_or(if path.starts_with('/') { path } else { "." });
@@ -119,16 +152,16 @@ fn allowed(
     }
 }
 
-fn load(path: &Path) -> Result<Vec<u8>, String> {
-    let shown = path.display();
-    let size = fs::metadata(path).map_err(|error| format!("{shown}: {error}"))?.len();
+fn load(path: &Path) -> Result<Vec<u8>, Failed> {
+    let failed = Failed::io(path.display());
+    let size = fs::metadata(path).map_err(&failed)?.len();
     if size > MOST {
-        return Err(format!("{shown}: the file has {size} bytes; {MOST} are the most"));
+        return Err(Failed { path: path.display().to_string(), why: Why::TooLarge(size) });
     }
-    fs::read(path).map_err(|error| format!("{shown}: {error}"))
+    fs::read(path).map_err(failed)
 }
 
-fn read(path: &Path) -> Result<Json, String> {
+fn read(path: &Path) -> Result<Json, Failed> {
     let bytes = load(path)?;
     match std::str::from_utf8(&bytes) {
         Ok(text) if text.len() <= KEPT => Ok(json!({ "text": text })),
@@ -141,7 +174,7 @@ fn again(host: &Host, path: &str, sum: &str) -> Result<Vec<u8>> {
     let real = host.grants.borrow().path(path, false);
     let bytes = match real {
         Ok(real) => load(&real),
-        Err(_) => Err(format!("{path}: reading is not allowed")),
+        Err(_) => Err(Failed { path: path.to_owned(), why: Why::Path("reading is not allowed".to_owned()) }),
     };
     let bytes = bytes.map_err(|why| Error::new(Kind::Env, format!("r1.fs.read: {why}")))?;
     if checksum(&bytes) == sum {
@@ -156,11 +189,11 @@ fn checksum(bytes: &[u8]) -> String {
 }
 
 /// The names in a directory, sorted; those of directories end with a slash.
-fn list(path: &Path) -> Result<Json, String> {
-    let failed = |error: std::io::Error| format!("{}: {error}", path.display());
+fn list(path: &Path) -> Result<Json, Failed> {
+    let failed = Failed::io(path.display());
     let mut names = Vec::new();
-    for entry in fs::read_dir(path).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
+    for entry in fs::read_dir(path).map_err(&failed)? {
+        let entry = entry.map_err(&failed)?;
         let folder = if entry.path().is_dir() { "/" } else { "" };
         names.push(format!("{}{folder}", entry.file_name().to_string_lossy()));
     }
@@ -168,8 +201,8 @@ fn list(path: &Path) -> Result<Json, String> {
     Ok(json!({ "names": names }))
 }
 
-fn stat(path: &Path) -> Result<Json, String> {
-    let facts = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+fn stat(path: &Path) -> Result<Json, Failed> {
+    let facts = fs::metadata(path).map_err(Failed::io(path.display()))?;
     Ok(json!({ "kind": if facts.is_dir() { "directory" } else { "file" }, "size": facts.len() }))
 }
 
@@ -197,15 +230,15 @@ fn write(
     let real = allowed(lua, host, NAME, &path, true)?;
     let live = || {
         let written = real.and_then(|real| {
-            let failed = |error: std::io::Error| format!("{path}: {error}");
+            let failed = Failed::io(&path);
             if let Some(folder) = real.parent() {
-                fs::create_dir_all(folder).map_err(failed)?;
+                fs::create_dir_all(folder).map_err(&failed)?;
             }
             let mut file = fs::OpenOptions::new();
             let file = file.create(true).write(true).append(append).truncate(!append).open(&real);
-            std::io::Write::write_all(&mut file.map_err(failed)?, &bytes).map_err(failed)
+            std::io::Write::write_all(&mut file.map_err(&failed)?, &bytes).map_err(&failed)
         });
-        Ok(json!({ "error": written.err() }))
+        Ok(json!({ "error": written.err().map(|why| why.to_string()) }))
     };
     let request = json!({ "path": path, "append": append, "sha256": checksum(&bytes) });
     let outcome = host.current().ask_now("fs.write", request, live).map_err(raise)?;

@@ -10,7 +10,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::args::{Fields, fail, leads_inside, raise};
+use super::args::{Fields, fail, fail_with, leads_inside, raise};
 use super::endpoint::Endpoint;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
@@ -100,7 +100,9 @@ enum Writer {
 fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Result<GenerateCall> {
     let messages = match prompt {
         Value::String(text) => vec![Message::user(text.to_string_lossy())],
-        Value::Table(list) => messages(list, "messages").map_err(|why| fail(lua, NAME, why))?,
+        Value::Table(list) => {
+            messages(list, "messages").map_err(|invalid| fail_with(lua, NAME, invalid.of_script()))?
+        }
         other => return Err(fail(lua, NAME, format!("takes messages or text, got {}", kind(other)))),
     };
     let fields = Fields::optional(lua, NAME, options, &OPTIONS)?;

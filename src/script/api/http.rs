@@ -7,7 +7,7 @@ use std::time::Duration;
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, bytes_of, fail, json_of, leads_inside, raise, text, undeclared};
+use super::args::{Fields, bytes_of, fail, fail_with, json_of, leads_inside, raise, text, undeclared};
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{Odd, kind, to_json};
@@ -178,7 +178,7 @@ impl PendingRequest {
     }
 
     fn with_json(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
-        let json = to_json(body, "json", Odd::Refuse).map_err(|why| fail(lua, self.function, why))?;
+        let json = to_json(body, "json", Odd::Refuse).map_err(|why| fail_with(lua, self.function, why))?;
         self.request.body = Some(json.to_string().into_bytes());
         if !self.request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
             self.request.headers.push(("content-type".to_owned(), Text::plain("application/json")));

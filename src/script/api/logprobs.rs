@@ -7,7 +7,7 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::args::{Fields, fail, raise};
+use super::args::{Fields, fail, fail_with, raise};
 use super::generate::Opened;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
@@ -70,7 +70,7 @@ fn read(lua: &Lua, options: &Value) -> mlua::Result<LogprobsCall> {
     let fields = Fields::new(lua, NAME, options, &["model", "prompt", "text", "temperature"])?;
     let messages = match fields.get("prompt")? {
         Value::String(text) => vec![Message::user(text.to_string_lossy())],
-        Value::Table(list) => messages(&list, "prompt").map_err(|why| fail(lua, NAME, why))?,
+        Value::Table(list) => messages(&list, "prompt").map_err(|invalid| fail_with(lua, NAME, invalid.of_script()))?,
         other => return Err(fields.refuse("prompt", "messages or text", &other)),
     };
     let Some(text) = fields.text("text")? else {

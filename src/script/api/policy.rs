@@ -7,7 +7,7 @@ use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataM
 use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
-use super::args::{Fields, fail, raise};
+use super::args::{Fields, fail, fail_with, raise};
 use super::context;
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Action, Observation};
@@ -172,7 +172,7 @@ impl Policy {
             return Ok(Observation::TokenIds(ids));
         }
         let list = context::messages_of(lua, table)?.map_or_else(|| table.clone(), |(list, _)| list);
-        let shown = messages(&list, "messages").map_err(|why| fail(lua, GENERATE, why))?;
+        let shown = messages(&list, "messages").map_err(|invalid| fail_with(lua, GENERATE, invalid.of_script()))?;
         // The record contains the conversation as it is at the end.
         self.state.raw_set("messages", list)?;
         Ok(Observation::Messages(shown))

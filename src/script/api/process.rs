@@ -7,7 +7,7 @@ use std::time::Duration;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, fail, json_of, raise, undeclared};
+use super::args::{Fields, fail, fail_with, json_of, raise, undeclared};
 use super::argument::Mebibytes;
 use super::secret::{Named, Secrets, Text};
 use crate::script::runtime::convert::{Odd, to_json};
@@ -42,7 +42,7 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
     let none = Value::Table(lua.create_table()?);
     let known = ["input", "timeout", "memory", "disk", "output", "env"];
     let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { options }, &known)?;
-    let words = to_json(argv, "argv", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
+    let words = to_json(argv, "argv", Odd::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
     let text = |word: &Json| match word {
         Json::String(text) if !text.contains('\0') => Some(text.clone()),
         Json::Number(number) => Some(number.to_string()),

@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::args::raise;
 use super::call::NAME;
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Subject};
 use crate::script::runtime::convert::{self, Odd, kind, to_json};
 use crate::script::runtime::host::{Call, Host, misuse};
 use crate::script::runtime::interpreters;
@@ -274,40 +274,42 @@ struct Returned {
 /// Text and a process reward; or nil, an error message, a process reward, and whether a retry may
 /// succeed.
 fn read_result(name: &str, run: &Function, values: &(Value, Value, Value, Value)) -> mlua::Result<Returned> {
-    let wrong = |what: String| raise(at_definition(run, format!("tool `{name}` {what}")));
+    let wrong = |field: &str, what: String| {
+        let subject = Subject::Returned { function: format!("tool {name}"), field: Some(field.to_owned()) };
+        raise(at_definition(run, format!("tool `{name}` {what}")).about(subject))
+    };
+    let reward_of = |value: &Value| match value {
+        Value::Nil => Ok(None),
+        Value::Integer(_) | Value::Number(_) => {
+            let reward = convert::float(value).filter(|reward| reward.is_finite());
+            let why = || wrong("reward", format!("returned the reward {}", convert::show(value)));
+            reward.map(Some).ok_or_else(why)
+        }
+        other => Err(wrong("reward", format!("returned {} as its reward; it must be a number", kind(other)))),
+    };
     let (first, second, third, fourth) = values;
     let text = match first {
         Value::String(text) => text.to_string_lossy(),
         Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => first.to_string()?,
-        Value::Table(_) => to_json(first, "the result", Odd::Refuse).map_err(wrong)?.to_string(),
+        Value::Table(_) => to_json(first, "the result", Odd::Refuse)
+            .map_err(|not_plain| wrong("result", not_plain.to_string()))?
+            .to_string(),
         Value::Nil => {
             let Value::String(message) = second else {
-                return Err(wrong("returned nil; it must return text, or nil and a message".to_owned()));
+                return Err(wrong("result", "returned nil; it must return text, or nil and a message".to_owned()));
             };
             let retryable = match fourth {
                 Value::Nil => false,
                 Value::Boolean(retryable) => *retryable,
                 other => {
                     let why = "as fourth value; it must be true or false: whether a retry may succeed";
-                    return Err(wrong(format!("returned {} {why}", kind(other))));
+                    return Err(wrong("retryable", format!("returned {} {why}", kind(other))));
                 }
             };
-            let reward = reward_of(third).map_err(wrong)?;
+            let reward = reward_of(third)?;
             return Ok(Returned { text: message.to_string_lossy(), ok: false, reward, retryable });
         }
-        other => return Err(wrong(format!("returned {}; it must return text", kind(other)))),
+        other => return Err(wrong("result", format!("returned {}; it must return text", kind(other)))),
     };
-    Ok(Returned { text, ok: true, reward: reward_of(second).map_err(wrong)?, retryable: false })
-}
-
-/// The process reward that a tool returned, if any; an error message if it is invalid.
-fn reward_of(value: &Value) -> Result<Option<f64>, String> {
-    match value {
-        Value::Nil => Ok(None),
-        Value::Integer(_) | Value::Number(_) => {
-            let reward = convert::float(value).filter(|reward| reward.is_finite());
-            reward.map(Some).ok_or_else(|| format!("returned the reward {}", convert::show(value)))
-        }
-        other => Err(format!("returned {} as its reward; it must be a number", kind(other))),
-    }
+    Ok(Returned { text, ok: true, reward: reward_of(second)?, retryable: false })
 }

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use mlua::{AnyUserData, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use regex::bytes::{NoExpand, Regex};
 
-use super::args::{fail, undeclared};
+use super::args::{fail, fail_with, undeclared};
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
@@ -69,18 +69,13 @@ impl Text {
         self.0.iter().map(value).collect()
     }
 
-    /// A text or a secret; the error is the type of another value.
-    pub(crate) fn read(value: &Value) -> Result<Self, String> {
+    /// A text or a secret; `None` for another value.
+    pub(crate) fn read(value: &Value) -> Option<Self> {
         match value {
-            Value::String(text) => Ok(Self::plain(text.to_string_lossy())),
-            Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => {
-                Ok(Self::plain(value.to_string().map_err(|error| error.to_string())?))
-            }
-            Value::UserData(data) => match data.borrow::<Self>() {
-                Ok(secret) => Ok(secret.clone()),
-                Err(_) => Err(kind(value)),
-            },
-            other => Err(kind(other)),
+            Value::String(text) => Some(Self::plain(text.to_string_lossy())),
+            Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => value.to_string().ok().map(Self::plain),
+            Value::UserData(data) => data.borrow::<Self>().ok().map(|secret| secret.clone()),
+            _ => None,
         }
     }
 
@@ -104,8 +99,9 @@ impl Text {
                 return Err(fail(lua, function, why));
             };
             let name = name.to_string_lossy();
-            let text = Self::read(&value).map_err(|got| {
-                fail(lua, function, format!("`{field}.{name}` must be text or r1.secret(…), got {got}"))
+            let text = Self::read(&value).ok_or_else(|| {
+                let why = format!("`{field}.{name}` must be text or r1.secret(…), got {}", kind(&value));
+                fail_with(lua, function, Error::new(Kind::Script, why).about_setting(format!("{field}.{name}")))
             })?;
             text.check(lua, host, function)?;
             named.push((name, text));
@@ -183,7 +179,8 @@ impl UserData for Text {
         methods.add_meta_method(MetaMethod::ToString, |_, this, ()| Ok(this.shown()));
         methods.add_meta_function(MetaMethod::Concat, |lua, (left, right): (Value, Value)| {
             let part = |value: &Value| {
-                Text::read(value).map_err(|got| fail(lua, "r1.secret", format!("a secret is joined with {got}")))
+                let wrong = || fail(lua, "r1.secret", format!("a secret is joined with {}", kind(value)));
+                Text::read(value).ok_or_else(wrong)
             };
             Ok(Text([part(&left)?.0, part(&right)?.0].concat()))
         });

@@ -7,8 +7,7 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::required;
-use super::args::{Fields, fail, raise, text};
+use super::args::{Fields, fail, fail_with, raise, required, text};
 use super::argument::{ANY, Whole};
 use super::store_write;
 use crate::error::{Error, Kind};
@@ -64,7 +63,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let path = text(lua, NAME, "path", &path)?;
             let fields = Fields::optional(lua, NAME, &options, &["from", "overwrite"])?;
             let overwrite = fields.read("overwrite")?.unwrap_or(false);
-            let list = to_json(&list, "trajectories", Odd::Refuse).map_err(|why| fail(lua, NAME, why))?;
+            let list = to_json(&list, "trajectories", Odd::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
             let tables = match &list {
                 Json::Array(tables) => tables.as_slice(),
                 Json::Object(fields) if fields.is_empty() => &[],

@@ -240,7 +240,7 @@ fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
             Ok(_) => Err(fail(lua, function, "the text is JSON, but not a list of messages")),
             Err(error) => Err(fail(lua, function, format!("takes a list of messages, or its JSON: {error}"))),
         },
-        Value::Table(_) => to_json(list, "messages", Odd::Refuse).map_err(|why| fail(lua, function, why)),
+        Value::Table(_) => to_json(list, "messages", Odd::Refuse).map_err(|why| fail_with(lua, function, why)),
         other => Err(fail(lua, function, format!("takes a list of messages, got {}", kind(other)))),
     }
 }
@@ -248,10 +248,11 @@ fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
 /// The messages of a conversation.
 fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Message>> {
     if let Value::Table(list) = list {
-        return messages(list, "messages").map_err(|why| fail(lua, function, why));
+        return messages(list, "messages").map_err(|invalid| fail_with(lua, function, invalid.of_script()));
     }
     let list = conversation(lua, function, list)?;
-    let given = crate::mdp::conversation::messages(&list, "messages").map_err(|why| fail(lua, function, why))?;
+    let given = crate::mdp::conversation::messages(&list, "messages")
+        .map_err(|invalid| fail_with(lua, function, invalid.of_script()))?;
     Ok(given.into_iter().map(|given| given.message).collect())
 }
 
@@ -326,16 +327,15 @@ fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Res
         }
         let function = |tool: &Json| tool.get("function").unwrap_or(tool).clone();
         let named = tools.iter().map(function).find(|tool| tool["name"] == call.name.as_str());
-        let checked = if let Some(tool) = named {
-            tool.get("parameters").map_or(Ok(()), |schema| schema::check(schema, &call.arguments))
+        let refused = if let Some(tool) = named {
+            let parameters = tool.get("parameters");
+            parameters.map_or(Ok(()), |schema| schema::check(schema, &call.arguments)).err().map(|why| why.to_string())
         } else {
             let names: Vec<Json> = tools.iter().map(|tool| function(tool)["name"].clone()).collect();
             let help = suggest(&call.name, names.iter().filter_map(Json::as_str));
-            Err(format!("there is no tool `{}`; {help}", call.name))
+            Some(format!("there is no tool `{}`; {help}", call.name))
         };
-        if let Err(why) = checked {
-            read.errors.push(why);
-        }
+        read.errors.extend(refused);
     }
     let calls: Vec<Json> = read
         .tool_calls
@@ -369,7 +369,7 @@ impl Options {
         if options.is_nil() {
             return Ok(read);
         }
-        let json = to_json(options, "options", Odd::Refuse).map_err(|why| fail(lua, function, why))?;
+        let json = to_json(options, "options", Odd::Refuse).map_err(|why| fail_with(lua, function, why))?;
         let Json::Object(mut fields) = json else {
             return Err(fail(lua, function, format!("options must be a table, got {}", kind(options))));
         };

@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, fail, fail_with};
 use super::argument::{ANY, Mebibytes, Seconds, Whole};
 use super::tool_limits;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result};
 use crate::schema::Section;
 use crate::script::runtime::tool::{CallLimits, Run, Tool, ToolHandle, ToolRewards};
 use crate::script::settings;
@@ -34,8 +34,11 @@ fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     let run = fields.function("run")?.ok_or_else(|| fail(lua, NAME, "needs `run`, a function of the arguments"))?;
     let timeout = fields.read::<Duration>("timeout")?;
     let description = fields.text("description")?.unwrap_or_default();
-    let parameters = parameters(fields.json("parameters")?).map_err(|why| fail(lua, NAME, why))?;
-    schema::refuse_unknown(&parameters).map_err(|why| fail(lua, NAME, format!("`parameters`: {why}")))?;
+    let parameters = parameters(fields.json("parameters")?).map_err(|error| fail_with(lua, NAME, error))?;
+    schema::refuse_unknown(&parameters).map_err(|why| {
+        let message = format!("`parameters`: {why}");
+        fields.refused("parameters", Error::new(Kind::Script, message))
+    })?;
     let (max_result_tokens, rewards) = (max_result_tokens(&fields)?, rewards(lua, NAME, &fields)?);
     let (limits, run) = (tool_limits::read(&fields)?, Run::Lua { run, timeout });
     Ok(ToolHandle(Rc::new(Tool { name, description, parameters, max_result_tokens, rewards, limits, run })))
@@ -51,11 +54,12 @@ fn rewards(lua: &Lua, function: &str, fields: &Fields<'_>) -> mlua::Result<ToolR
 
 /// A JSON Schema, or the short form `{ city = { type = "string" }, days = "integer" }`, in which
 /// parameters without `optional = true` are required.
-fn parameters(given: Json) -> Result<Json, String> {
+fn parameters(given: Json) -> Result<Json> {
+    let wrong = |name: String, message: String| Err(Error::new(Kind::Script, message).about_setting(name));
     let mut given = match given {
         Json::Null => Map::new(),
         Json::Object(given) => given,
-        _ => return Err("`parameters` must be a table of named parameters".to_owned()),
+        _ => return wrong("parameters".to_owned(), "`parameters` must be a table of named parameters".to_owned()),
     };
     if given.get("type").and_then(Json::as_str) == Some("object") {
         given.entry("properties").or_insert_with(|| json!({}));
@@ -70,7 +74,10 @@ fn parameters(given: Json) -> Result<Json, String> {
         let mut schema = match schema {
             Json::String(kind) => Map::from_iter([("type".to_owned(), Json::String(kind))]),
             Json::Object(schema) => schema,
-            _ => return Err(format!("parameter `{name}` must be a type such as \"string\", or a schema")),
+            _ => {
+                let message = format!("parameter `{name}` must be a type such as \"string\", or a schema");
+                return wrong(format!("parameters.{name}"), message);
+            }
         };
         if schema.remove("optional") != Some(Json::Bool(true)) {
             required.push(name.clone());

@@ -33,7 +33,7 @@ fn constructor(
             fields.insert("algorithm".to_owned(), Json::from(name));
         }
         let fields = Json::Object(fields);
-        config::Trainer::read("trainer", &fields, None).map_err(|error| fail_with(lua, function, error.into()))?;
+        config::Trainer::read("trainer", &fields, None).map_err(|error| fail_with(lua, function, error))?;
         Ok(Trainer(fields))
     };
     r1.raw_set(name, lua.create_function(make)?)

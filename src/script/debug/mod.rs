@@ -20,7 +20,7 @@ use mlua::{Function, MultiValue, Table, Value};
 use serde_json::Value as Json;
 
 use crate::config::Limits;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::mdp::Status;
 use crate::script::api;
 use crate::script::program::without_trailing_nil;
@@ -178,8 +178,8 @@ impl Console {
         let function = self.compile(text)?;
         let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
         let value: Value = self.vm.call(&call, &function, ()).await?;
-        let odd = convert::Odd::Refuse;
-        convert::to_json(&value, "it", odd).map_err(|why| Failure::new(Status::EnvError, Error::new(Kind::Script, why)))
+        convert::to_json(&value, "it", convert::Odd::Refuse)
+            .map_err(|not_plain| Failure::new(Status::EnvError, not_plain.into()))
     }
 
     /// A trajectory's state, printed with a layout.

@@ -101,8 +101,8 @@ fn show(value: &Value, path: &Path) -> Result<Json> {
     match value {
         Value::Number(number) if !number.is_finite() => Ok(Json::String(number.to_string())),
         Value::String(text) => Ok(Json::String(text.to_string_lossy())),
-        other => to_json(other, "the returned value", Odd::Refuse).map_err(|why| {
-            Error::new(Kind::Script, why).at_path(path).hint("return text, numbers, booleans or tables of these")
+        other => to_json(other, "the returned value", Odd::Refuse).map_err(|not_plain| {
+            Error::from(not_plain).at_path(path).hint("return text, numbers, booleans or tables of these")
         }),
     }
 }

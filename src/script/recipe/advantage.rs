@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mlua::Value;
 use serde_json::{Value as Json, json};
 
+use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Status, Trajectory};
 use crate::script::runtime::convert::{float, show};
 
@@ -114,16 +115,26 @@ impl Estimated {
 }
 
 /// A returned list: for each member a number, or a list with a number for each of its steps.
-pub(crate) fn by_step(what: &str, value: &Value, group: &GroupInput) -> Result<Vec<Vec<f64>>, String> {
+///
+/// # Errors
+/// `Kind::Script` about the list, or the entry of a member.
+pub(crate) fn by_step(what: &str, value: &Value, group: &GroupInput) -> Result<Vec<Vec<f64>>> {
+    let refused = |field: String, message: String| {
+        let subject = Subject::Returned { function: "advantage".to_owned(), field: Some(field) };
+        Error::new(Kind::Script, message).about(subject)
+    };
     let Value::Table(list) = value else {
-        return Err(format!("advantage must return {what} as a list with an entry for each trajectory"));
+        let message = format!("advantage must return {what} as a list with an entry for each trajectory");
+        return Err(refused(what.to_owned(), message));
     };
     let count = group.steps.len();
     if list.raw_len() != count {
-        return Err(format!("advantage returned {} {what} for {count} trajectories", list.raw_len()));
+        let message = format!("advantage returned {} {what} for {count} trajectories", list.raw_len());
+        return Err(refused(what.to_owned(), message));
     }
     let entry = |(place, &steps): (usize, &usize)| {
-        let entry: Value = list.raw_get(place + 1).map_err(|error| error.to_string())?;
+        let field = format!("{what}[{}]", place + 1);
+        let entry: Value = list.raw_get(place + 1).map_err(|error| refused(field.clone(), error.to_string()))?;
         let numbers = match &entry {
             Value::Table(many) if many.raw_len() == steps => {
                 (1..=steps).map(|step| many.raw_get(step).ok().and_then(|number: Value| float(&number))).collect()
@@ -131,12 +142,13 @@ pub(crate) fn by_step(what: &str, value: &Value, group: &GroupInput) -> Result<V
             one => float(one).map(|one| vec![one; steps]),
         };
         numbers.ok_or_else(|| {
-            format!(
+            let message = format!(
                 "advantage returned {} as {what} of trajectory {}, which has {steps} steps; give a number or a list of \
                  one per step",
                 show(&entry),
                 place + 1
-            )
+            );
+            refused(field, message)
         })
     };
     group.steps.iter().enumerate().map(entry).collect()

@@ -1,7 +1,11 @@
 //! Dataset columns that select the environment, tools and arguments of a task: those of Agent-R1
 //! and verl, and their short names `env`, `tools`, `env_kwargs`, `tools_kwargs`, `agent_name`.
 
+use std::fmt;
+
 use serde_json::{Map, Value as Json};
+
+use crate::error::{Error, Kind, Subject};
 
 /// Agent flows of Agent-R1 and verl that correspond to an environment's own loop; they name no
 /// environment.
@@ -33,12 +37,47 @@ pub(crate) struct Columns {
     pub(crate) single_step: bool,
 }
 
+/// A column that does not hold what it must.
+#[derive(Debug)]
+pub(crate) struct InvalidColumn {
+    /// `env_kwargs`, `tools_kwargs.grade`
+    pub(crate) column: String,
+    problem: Problem,
+}
+
+#[derive(Debug)]
+enum Problem {
+    /// Text that is not JSON.
+    Syntax(serde_json::Error),
+    /// JSON text of something else than an object.
+    OtherJson,
+    /// Neither a table nor text.
+    OtherType,
+}
+
+impl fmt::Display for InvalidColumn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the column `{}` ", self.column)?;
+        match &self.problem {
+            Problem::Syntax(error) => write!(f, "is not JSON: {error}"),
+            Problem::OtherJson => f.write_str("must hold a JSON object"),
+            Problem::OtherType => f.write_str("must hold a table or its JSON text"),
+        }
+    }
+}
+
+impl From<InvalidColumn> for Error {
+    fn from(invalid: InvalidColumn) -> Self {
+        Self::new(Kind::Data, invalid.to_string()).about(Subject::Column(invalid.column))
+    }
+}
+
 impl Columns {
     /// Reads the columns of a task.
     ///
     /// # Errors
-    /// A message with the invalid column.
-    pub(crate) fn read(task: &Json) -> Result<Self, String> {
+    /// The first invalid column.
+    pub(crate) fn read(task: &Json) -> Result<Self, InvalidColumn> {
         let mut kwargs = table(task.get("env_kwargs"), "env_kwargs")?;
         let text =
             |value: Option<&Json>| value.and_then(Json::as_str).filter(|text| !text.is_empty()).map(str::to_owned);
@@ -88,8 +127,8 @@ impl Columns {
 /// Decodes the JSON text of a row's table columns, for the script.
 ///
 /// # Errors
-/// A message with the column that is not a table.
-pub(crate) fn decode(row: &mut Json) -> Result<(), String> {
+/// The column that is not a table.
+pub(crate) fn decode(row: &mut Json) -> Result<(), InvalidColumn> {
     let Some(fields) = row.as_object_mut() else { return Ok(()) };
     for name in TABLES {
         if let Some(value) = fields.get_mut(name).filter(|value| value.is_string()) {
@@ -104,7 +143,8 @@ pub(crate) fn decode(row: &mut Json) -> Result<(), String> {
 }
 
 /// A table, or its JSON text. Null, empty text and an empty list are an empty table.
-fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, String> {
+fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, InvalidColumn> {
+    let invalid = |problem| Err(InvalidColumn { column: column.to_owned(), problem });
     match value {
         None | Some(Json::Null) => Ok(Map::new()),
         Some(Json::Object(fields)) => Ok(fields.clone()),
@@ -113,15 +153,15 @@ fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, String
         Some(Json::String(text)) => match serde_json::from_str(text) {
             Ok(Json::Object(fields)) => Ok(fields),
             Ok(Json::Null) => Ok(Map::new()),
-            Ok(_) => Err(format!("the column `{column}` must hold a JSON object")),
-            Err(error) => Err(format!("the column `{column}` is not JSON: {error}")),
+            Ok(_) => invalid(Problem::OtherJson),
+            Err(error) => invalid(Problem::Syntax(error)),
         },
-        Some(_) => Err(format!("the column `{column}` must hold a table or its JSON text")),
+        Some(_) => invalid(Problem::OtherType),
     }
 }
 
 /// The arguments of one tool. verl groups them by phase: `create_kwargs`, `execute_kwargs` …
-fn arguments(given: &Json, column: &str, tool: &str) -> Result<Map<String, Json>, String> {
+fn arguments(given: &Json, column: &str, tool: &str) -> Result<Map<String, Json>, InvalidColumn> {
     let column = format!("{column}.{tool}");
     let mut own = table(Some(given), &column)?;
     for stage in ["create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs"] {
@@ -176,13 +216,15 @@ mod tests {
 
     #[test]
     fn environment_columns_that_are_not_tables_are_refused() {
-        let why = |task: Json| Columns::read(&task).unwrap_err();
+        let why = |task: Json| Columns::read(&task).unwrap_err().to_string();
         assert!(why(json!({"env_kwargs": "{"})).starts_with("the column `env_kwargs` is not JSON"));
         assert_eq!(why(json!({"tools_kwargs": 4})), "the column `tools_kwargs` must hold a table or its JSON text");
         assert_eq!(
             why(json!({"tools_kwargs": {"grade": "[]"}})),
             "the column `tools_kwargs.grade` must hold a JSON object"
         );
+        let error = Error::from(Columns::read(&json!({"tools_kwargs": 4})).unwrap_err());
+        assert_eq!(error.subject, Some(Box::new(Subject::Column("tools_kwargs".to_owned()))));
         let mut row = json!({"env_kwargs": "{\"a\": 1}", "tools_kwargs": ""});
         decode(&mut row).unwrap();
         assert_eq!(row, json!({"env_kwargs": {"a": 1}, "tools_kwargs": {}}));

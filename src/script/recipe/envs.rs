@@ -201,7 +201,7 @@ impl Envs {
 
 impl Set {
     fn of(&self, task: &Json, eval: bool) -> Result<Rc<TaskEnv>> {
-        let columns = Columns::read(task).map_err(|why| Error::new(Kind::Data, why))?;
+        let columns = Columns::read(task)?;
         let chosen = self.choose(&columns)?;
         // A column `tools` belongs to the script if the environment has no tools.
         let wanted = columns.tools.as_ref().filter(|_| !chosen.env.tools.is_empty());

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use mlua::{Function, Value};
 use serde_json::Value as Json;
 
-use super::worker::{Worker, broken, host_failure};
+use super::worker::{Worker, broken, host_failure, refused};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Limit, Status};
 use crate::script::api::policy::Policy;
@@ -81,7 +81,7 @@ impl Worker {
         flow.replies.borrow_mut().push(Rc::clone(&action));
         flow.channel.answer(Answer::Reply(action));
         let mut result = match self.run_flow(flow, function, &call).await? {
-            Some(value) => flow_result(&value).map_err(|why| broken(function, why))?,
+            Some(value) => flow_result(&value).map_err(|error| refused(function, error))?,
             None => StepResult::default(),
         };
         add(&mut result, flow.channel.earned.take());
@@ -107,7 +107,7 @@ impl Worker {
         let call = self.call_of(Entry::Step, state);
         flow.channel.answer(Answer::Over);
         let mut result = match self.run_flow(flow, function, &call).await {
-            Ok(Some(value)) => flow_result(&value).map_err(|why| broken(function, why))?,
+            Ok(Some(value)) => flow_result(&value).map_err(|error| refused(function, error))?,
             Err(failure) if failure.error.message != over.message => return Err(failure),
             // It no longer waits for a response, and need not catch the error.
             Ok(None) | Err(_) => StepResult::default(),

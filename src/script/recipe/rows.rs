@@ -9,12 +9,12 @@ use super::columns;
 use super::load::Named;
 use super::worker::Worker;
 use crate::config::{Source, Trainer};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::Demonstration;
 pub use crate::mdp::Split;
 use crate::script::runtime::convert::{self, Odd, kind};
 use crate::script::runtime::host::{Call, Entry};
-use crate::script::runtime::place::{at_definition, definition};
+use crate::script::runtime::place::{at_definition, at_function, definition};
 
 /// A dataset of a split.
 #[derive(Clone, Debug, PartialEq)]
@@ -99,6 +99,27 @@ impl Worker {
         row.unwrap_or_else(|| self.script.path.display().to_string())
     }
 
+    /// An error about a row: with the row as its subject, the column that the error names, and the
+    /// place of the row.
+    pub fn about_row(&self, split: Split, index: u64, mut error: Error) -> Error {
+        let dataset = self.find(split, index).ok().flatten().and_then(|(named, within)| {
+            let dataset = self.script.dataset(split, &named).ok().flatten()?;
+            dataset.subject(within)
+        });
+        if let Some(Subject::Row { file, row, .. }) = dataset {
+            let field = match error.subject.take().map(|subject| *subject) {
+                Some(Subject::Column(column)) => Some(column),
+                Some(other) => {
+                    error = error.about(other);
+                    None
+                }
+                None => None,
+            };
+            error = error.about(Subject::Row { file, row, field });
+        }
+        error.at(self.place_of_row(split, index))
+    }
+
     /// One row (`index` from 0), as the script's environment takes it.
     ///
     /// # Errors
@@ -133,15 +154,8 @@ impl Worker {
             }
         }
         let supervised = matches!(self.script.settings.trainer, Trainer::Sft(_));
-        let placed = |error: Error| {
-            let dataset = self.script.dataset(split, &named).ok().flatten();
-            let error = match dataset.and_then(|dataset| dataset.subject(within)) {
-                Some(subject) => error.about(subject),
-                None => error,
-            };
-            error.at(self.place_of_row(split, index))
-        };
-        columns::decode(&mut row).map_err(|why| placed(Error::new(Kind::Data, why)))?;
+        let placed = |error: Error| self.about_row(split, index, error);
+        columns::decode(&mut row).map_err(|invalid| placed(invalid.into()))?;
         let own_reset = supervised || self.envs.of(split, &row).map_err(placed)?.env.own_reset;
         if supervised && !Demonstration::is_supported(&row) {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
@@ -229,7 +243,7 @@ impl Worker {
             let message = format!("row({}) returned {}; it must return a table", index + 1, kind(&value));
             return Err(at_definition(function, message));
         }
-        convert::to_json(&value, "row", Odd::Refuse).map_err(|why| at_definition(function, why))
+        convert::to_json(&value, "row", Odd::Refuse).map_err(|not_plain| at_function(function, not_plain.into()))
     }
 }
 

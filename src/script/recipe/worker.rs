@@ -11,8 +11,8 @@ use super::envs::Envs;
 use super::load::{self, Script};
 use super::rows::{self, Split};
 use crate::config::ToolChoice;
-use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, ErrorRecord, Limit, Message, Observation, Status};
+use crate::error::{Error, Kind, Result, Subject};
+use crate::mdp::{Action, ErrorRecord, Invalid, Limit, Message, Observation, Status};
 use crate::script::api;
 use crate::script::api::context;
 use crate::script::runtime::convert::{self, kind};
@@ -22,7 +22,8 @@ use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Entry, OfTrajectory};
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
-use crate::script::runtime::place::{at_definition, definition};
+use crate::script::runtime::not_plain::short;
+use crate::script::runtime::place::{at_definition, at_function, definition};
 use crate::script::runtime::record::Record;
 use crate::script::runtime::results::{Outcome, Reward, StepResult, reward, step_result};
 use crate::script::runtime::size::Size;
@@ -147,7 +148,7 @@ impl Worker {
                 Err(Failure::new(Status::ScriptLimit, Error { place: place.place, ..error }))
             }
             Size::NotPlain { what, path } => {
-                let message = format!("state{} {what}", convert::short(&path));
+                let message = format!("state{} {what}", short(&path));
                 let error = Error { message, ..place }.hint("a state is plain data: text, numbers, booleans, tables");
                 Err(Failure::new(Status::EnvError, error))
             }
@@ -172,7 +173,7 @@ impl Worker {
                     }
                     messages::messages(&list, "state.messages")
                         .map(Observation::Messages)
-                        .map_err(|why| broken(&env.reset.own, why))
+                        .map_err(|invalid| refused(&env.reset.own, invalid.of_script()))
                 }
                 _ => Err(broken(
                     &env.reset.own,
@@ -183,10 +184,10 @@ impl Worker {
         let call = self.call_of(Entry::Observe, state);
         let (value, size): (Value, Size) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
         self.shown(size, &context.own)?;
-        let (observation, least) = self.observation(&value).map_err(|why| broken(&context.own, why))?;
+        let (observation, least) = self.observation(&value).map_err(|error| refused(&context.own, error))?;
         if least && let Some(renderer) = env.renderer.as_ref().or(self.vm.host.renderer.as_ref()) {
             crate::script::runtime::budget::check_least(renderer, &state.env.schemas, &observation, budget)
-                .map_err(|error| Failure::new(Status::ContextOverflow, placed(&context.own, error)))?;
+                .map_err(|error| Failure::new(Status::ContextOverflow, at_function(&context.own, error)))?;
         }
         Ok(observation)
     }
@@ -196,9 +197,7 @@ impl Worker {
         let most = self.vm.limits.text;
         match size {
             Size::Bytes(bytes) if bytes <= most << 20 => Ok(()),
-            Size::NotPlain { what, path } => {
-                Err(broken(function, format!("the observation{} {what}", convert::short(&path))))
-            }
+            Size::NotPlain { what, path } => Err(broken(function, format!("the observation{} {what}", short(&path)))),
             Size::Bytes(_) | Size::TooLarge => {
                 let error =
                     at_definition(function, format!("the observation has more text than limits.text = {most} MiB"));
@@ -218,32 +217,40 @@ impl Worker {
     /// The failure of a context function that exceeded its budget.
     pub fn over_budget(&self, state: &State, error: Error) -> Failure {
         let context = state.env.env.context.as_ref();
-        let error = context.map_or(error.clone(), |context| placed(&context.own, error));
+        let error = context.map_or(error.clone(), |context| at_function(&context.own, error));
         Failure::new(Status::EnvError, error)
     }
 
     /// Parses the result of a context function: the observation, and whether it could not be
     /// shortened further.
-    fn observation(&self, value: &Value) -> Result<(Observation, bool), String> {
+    fn observation(&self, value: &Value) -> Result<(Observation, bool)> {
+        let wrong = |field: Option<String>, message: String| {
+            Error::new(Kind::Script, message).about(Subject::Returned { function: "context".to_owned(), field })
+        };
+        let of_messages = |invalid: Invalid| wrong(Some(invalid.path.clone()), invalid.to_string());
+        let of_ids = |message: String| Err(wrong(Some("token_ids".to_owned()), message));
         let wanted = "context must return messages, text or { token_ids = { … } }";
         let table = match value {
             Value::String(text) => return Ok((Observation::Text(text.to_string_lossy()), false)),
             Value::Table(table) => table,
-            other => return Err(format!("context returned {}; {wanted}", kind(other))),
+            other => return Err(wrong(None, format!("context returned {}; {wanted}", kind(other)))),
         };
-        let lua_error = |error: mlua::Error| error.to_string();
+        let lua_error = |error: mlua::Error| wrong(None, error.to_string());
         if let Some((messages, least)) = context::messages_of(&self.vm.lua, table).map_err(lua_error)? {
-            return messages::messages(&messages, "messages").map(|list| (Observation::Messages(list), least));
+            let list = messages::messages(&messages, "messages").map_err(of_messages)?;
+            return Ok((Observation::Messages(list), least));
         }
         let observation = match table.raw_get("token_ids").map_err(lua_error)? {
-            Value::Nil if table.raw_len() == 0 => Err(format!("context returned an empty table; {wanted}")),
-            Value::Nil => messages::messages(table, "messages").map(Observation::Messages),
+            Value::Nil if table.raw_len() == 0 => {
+                Err(wrong(None, format!("context returned an empty table; {wanted}")))
+            }
+            Value::Nil => messages::messages(table, "messages").map(Observation::Messages).map_err(of_messages),
             Value::Table(ids) => ids
                 .sequence_values::<u32>()
                 .collect::<mlua::Result<Vec<u32>>>()
                 .map(Observation::TokenIds)
-                .map_err(|_| "token_ids must be a list of whole numbers".to_owned()),
-            other => Err(format!("token_ids is {}; {wanted}", kind(&other))),
+                .or_else(|_| of_ids("token_ids must be a list of whole numbers".to_owned())),
+            other => of_ids(format!("token_ids is {}; {wanted}", kind(&other))),
         };
         observation.map(|observation| (observation, false))
     }
@@ -263,7 +270,7 @@ impl Worker {
             self.vm.call(&call, &env.step.measured, (&state.table, text, ids, reason, calls)).await?;
         let mut result = match reward {
             Some(reward) => StepResult { reward, done, ..StepResult::default() },
-            None => step_result(&value).map_err(|why| broken(&env.step.own, why))?,
+            None => step_result(&value).map_err(|error| refused(&env.step.own, error))?,
         };
         state.size.set(self.sized(size, &call, &env.step.own)?);
         Self::close_step(state, &call, &mut result);
@@ -283,7 +290,7 @@ impl Worker {
         let call = self.call_of(Entry::Reward, state);
         let input = self.outcome(outcome).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
-        reward(&value).map_err(|why| broken(function, why))
+        reward(&value).map_err(|error| refused(function, error))
     }
 
     /// The result of the recipe's function `privileged`; `None` without one.
@@ -332,7 +339,7 @@ impl Worker {
         let (advantages, returns): (Value, Value) =
             self.vm.call_now(&call, function, (input, group.failed)).map_err(|failure| failure.error)?;
         let read = |what: &str, value: &Value| {
-            advantage::by_step(what, value, group).map_err(|why| self.broken_advantage(&why))
+            advantage::by_step(what, value, group).map_err(|error| at_function(function, error))
         };
         Ok(Estimated {
             advantages: read("advantages", &advantages)?,
@@ -473,12 +480,9 @@ pub(crate) fn broken(function: &Function, message: String) -> Failure {
     Failure::new(Status::EnvError, at_definition(function, message))
 }
 
-/// An error about the result of a function, at its definition.
-fn placed(function: &Function, error: Error) -> Error {
-    match definition(function) {
-        Some(place) => error.at(place),
-        None => error,
-    }
+/// The failure of a function whose result is refused.
+pub(crate) fn refused(function: &Function, error: Error) -> Failure {
+    Failure::new(Status::EnvError, at_function(function, error))
 }
 
 /// An error of the VM in a host operation, usually out of memory.

@@ -11,6 +11,7 @@ use std::fmt::Write;
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
+use super::not_plain::{NotPlain, Why};
 use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
 use crate::script::runtime::show::{Layout, Shown};
 
@@ -58,14 +59,17 @@ pub(crate) enum Odd {
 }
 
 /// A Lua value as JSON; `at` is its name in messages (`state`, `policy`).
-pub(crate) fn to_json(value: &Value, at: &str, odd: Odd) -> Result<Json, String> {
+///
+/// # Errors
+/// The first part of the value that is not plain data.
+pub(crate) fn to_json(value: &Value, at: &str, odd: Odd) -> Result<Json, NotPlain> {
     write_json(value, &mut at.to_owned(), odd, 0, &mut MOST.clone())
 }
 
-fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: &mut Budget) -> Result<Json, String> {
+fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: &mut Budget) -> Result<Json, NotPlain> {
     let bytes = if let Value::String(text) = value { text.as_bytes().len() } else { 0 };
     if !budget.take(bytes) {
-        return Err(format!("{} holds too much to be plain data", short(path)));
+        return Err(NotPlain::new(path, Why::TooMuch));
     }
     let tagged = |kind: &str, value: Json| {
         let mut map = Map::new();
@@ -81,56 +85,54 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
         Value::Number(number) => match Number::from_f64(*number) {
             Some(number) => Ok(Json::Number(number)),
             None if odd == Odd::Tag => Ok(tagged("number", Json::String(number.to_string()))),
-            None => Err(format!("{path} is {}", show(value))),
+            None => Err(NotPlain::new(path, Why::Number(show(value)))),
         },
         Value::String(text) => match text.to_str() {
             Ok(text) => Ok(Json::String(text.to_owned())),
             Err(_) if odd == Odd::Tag => {
                 Ok(tagged("bytes", text.as_bytes().iter().map(|byte| Json::from(*byte)).collect()))
             }
-            Err(_) => Err(format!("{path} is not valid UTF-8")),
+            Err(_) => Err(NotPlain::new(path, Why::NotUtf8)),
         },
         Value::Table(table) => {
             if depth == DEPTH {
-                return Err(format!("{} is nested too deeply, or contains itself", short(path)));
+                return Err(NotPlain::new(path, Why::TooDeep));
             }
             let mut empty_list = is_empty_list(table);
             let note = note_of(table);
             if table.metatable().is_some() && !empty_list && note.is_none() {
-                return Err(format!("{path} has a metatable; plain data has none"));
+                return Err(NotPlain::new(path, Why::Metatable));
             }
             let length = table.raw_len();
             let mut list = Vec::with_capacity(length);
             let mut object = Map::new();
             let mut others = Vec::new();
             let start = path.len();
-            table
-                .for_each(|key: Value, item: Value| {
-                    let named = if let Value::String(name) = &key { name.as_bytes().len() } else { 0 };
-                    if !budget.take(named) {
-                        return Err(mlua::Error::runtime(format!("{} holds too much to be plain data", short(path))));
+            each_pair(table, |key, item| {
+                let named = if let Value::String(name) = &key { name.as_bytes().len() } else { 0 };
+                if !budget.take(named) {
+                    return Err(NotPlain::new(path, Why::TooMuch));
+                }
+                let _ = match &key {
+                    Value::Integer(index) => write!(path, "[{index}]"),
+                    Value::String(name) => write!(path, ".{}", beginning(name, 100)),
+                    other => write!(path, "[{}]", show(other)),
+                };
+                let json = write_json(&item, path, odd, depth + 1, budget)?;
+                path.truncate(start);
+                match key {
+                    Value::Integer(index) if index as usize == list.len() + 1 => list.push(json),
+                    Value::String(name) if others.is_empty() && name.to_str().is_ok() => {
+                        object.insert(name.to_string_lossy(), json);
                     }
-                    match &key {
-                        Value::Integer(index) => write!(path, "[{index}]"),
-                        Value::String(name) => write!(path, ".{}", beginning(name, 100)),
-                        other => write!(path, "[{}]", show(other)),
-                    }
-                    .map_err(mlua::Error::external)?;
-                    let json = write_json(&item, path, odd, depth + 1, budget).map_err(mlua::Error::runtime)?;
-                    path.truncate(start);
-                    match key {
-                        Value::Integer(index) if index as usize == list.len() + 1 => list.push(json),
-                        Value::String(name) if others.is_empty() && name.to_str().is_ok() => {
-                            object.insert(name.to_string_lossy(), json);
-                        }
-                        key => others.push((key, json)),
-                    }
-                    Ok(())
-                })
-                .map_err(|error| match error {
-                    mlua::Error::RuntimeError(message) => message,
-                    other => other.to_string(),
-                })?;
+                    key => others.push((key, json)),
+                }
+                Ok(())
+            })
+            .map_err(|stopped| match stopped {
+                Stopped::By(error) => error,
+                Stopped::Machine(error) => NotPlain::new(path, Why::Machine(error)),
+            })?;
             // A snapshot keeps notes apart.
             match note.filter(|_| odd == Odd::Refuse) {
                 Some(Json::Array(note)) if list.is_empty() && others.is_empty() => {
@@ -153,11 +155,8 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
                 });
             }
             if odd == Odd::Refuse {
-                return Err(if list.is_empty() && object.is_empty() {
-                    format!("{path} has keys that are neither names nor 1, 2, 3 …")
-                } else {
-                    format!("{path} mixes a list with named keys")
-                });
+                let named_or_listed = !list.is_empty() || !object.is_empty();
+                return Err(NotPlain::new(path, if named_or_listed { Why::Mixed } else { Why::Keys }));
             }
             let mut pairs: Vec<Json> = list
                 .into_iter()
@@ -168,7 +167,7 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
             let mut numbered = Vec::new();
             for (key, item) in others {
                 if matches!(key, Value::Table(_)) {
-                    return Err(format!("{path} has a table as a key"));
+                    return Err(NotPlain::new(path, Why::TableKey));
                 }
                 numbered.push((write_json(&key, path, odd, depth + 1, budget)?, item));
             }
@@ -179,13 +178,31 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
             pairs.extend(numbered.into_iter().map(|(key, item)| Json::Array(vec![key, item])));
             Ok(tagged("pairs", Json::Array(pairs)))
         }
-        other => Err(format!("{path} is a {}; plain data holds text, numbers, booleans and tables", other.type_name())),
+        other => Err(NotPlain::new(path, Why::Type(other.type_name()))),
     }
 }
 
-/// The first part of a path, for messages.
-pub(crate) fn short(path: &str) -> &str {
-    path.char_indices().nth(60).map_or(path, |(end, _)| &path[..end])
+/// Why a walk through a table ended early.
+pub(crate) enum Stopped<E> {
+    /// The caller's own error.
+    By(E),
+    Machine(mlua::Error),
+}
+
+/// Calls `f` for each pair of a table, up to its first error.
+pub(crate) fn each_pair<E>(table: &Table, mut f: impl FnMut(Value, Value) -> Result<(), E>) -> Result<(), Stopped<E>> {
+    let mut own = None;
+    let walked = table.for_each(|key: Value, value: Value| {
+        f(key, value).map_err(|error| {
+            own = Some(error);
+            mlua::Error::runtime("stopped")
+        })
+    });
+    match (own, walked) {
+        (Some(error), _) => Err(Stopped::By(error)),
+        (None, Err(error)) => Err(Stopped::Machine(error)),
+        (None, Ok(())) => Ok(()),
+    }
 }
 
 fn is_empty_list(table: &Table) -> bool {

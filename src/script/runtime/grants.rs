@@ -164,9 +164,9 @@ impl Grants {
         };
         let path = directory.join(given);
         if Path::new(given).components().any(|part| part == Component::ParentDir) {
-            return Err(Refused::Expected(format!("{given}: paths must not contain `..`")));
+            return Err(Refused::Expected("paths must not contain `..`".to_owned()));
         }
-        let real = existing(&path).map_err(|error| Refused::Expected(format!("{given}: {error}")))?;
+        let real = existing(&path).map_err(|error| Refused::Expected(error.to_string()))?;
         let inside = |root: &Path| existing(&directory.join(root)).is_ok_and(|root| real.starts_with(root));
         let allowed = needs.iter().any(|need| match need {
             Need::Read(root) => !write && inside(root),

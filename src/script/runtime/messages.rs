@@ -4,70 +4,79 @@
 use mlua::{Lua, Table, Value};
 use serde_json::Value as Json;
 
-use super::convert::{Odd, from_json, kind, show, to_json};
+use super::convert::{Odd, Stopped, each_pair, from_json, kind, show, to_json};
 use crate::error::{nearest, suggest};
 use crate::mdp::conversation::{IGNORED_FIELDS, MESSAGE_FIELDS, parts};
-use crate::mdp::{Action, Content, Message, Role, ToolCall};
+use crate::mdp::{Action, Content, Invalid, Message, Role, ToolCall};
+
+/// Name of a value, computed only for an error.
+type Path<'a> = &'a dyn Fn() -> String;
 
 /// A list of message tables; `at` is its name in errors.
-pub(crate) fn messages(list: &Table, at: &str) -> Result<Vec<Message>, String> {
+///
+/// # Errors
+/// The invalid field of a message.
+pub(crate) fn messages(list: &Table, at: &str) -> Result<Vec<Message>, Invalid> {
     let mut out = Vec::with_capacity(list.raw_len());
     for index in 1..=list.raw_len() {
-        let item: Value = list.raw_get(index).map_err(|error| error.to_string())?;
+        let item: Value = list.raw_get(index).map_err(|error| machine(at, &error))?;
         out.push(message(&item, &|| format!("{at}[{index}]"))?);
     }
     if out.is_empty() {
         let named = list.pairs::<Value, Value>().next().is_some();
-        return Err(if named { format!("{at} is not a list of messages") } else { format!("{at} is empty") });
+        return Err(Invalid::new(at, if named { "is not a list of messages" } else { "is empty" }));
     }
     Ok(out)
 }
 
-fn message(value: &Value, at: &dyn Fn() -> String) -> Result<Message, String> {
+/// The virtual machine could not read a value.
+fn machine(at: &str, error: &mlua::Error) -> Invalid {
+    Invalid::new(at, format!("can't be read: {error}"))
+}
+
+fn message(value: &Value, at: Path<'_>) -> Result<Message, Invalid> {
     let Value::Table(table) = value else {
-        return Err(format!("{} is {}; a message is a table with `role` and `content`", at(), kind(value)));
+        let problem = format!("is {}; a message is a table with `role` and `content`", kind(value));
+        return Err(Invalid::new(at(), problem));
     };
     let mut message = Message::new(Role::User, Content::default());
     let mut role = None;
     let text = |name: &str, value: &Value| match value {
         Value::String(text) => Ok(text.to_string_lossy()),
-        other => Err(format!("{}.{name} is {}; it must be text", at(), kind(other))),
+        other => Err(Invalid::new(format!("{}.{name}", at()), format!("is {}; it must be text", kind(other)))),
     };
-    table
-        .for_each(|key: Value, value: Value| {
-            let Value::String(name) = &key else {
-                return Err(mlua::Error::runtime(format!("{} has the key {}", at(), show(&key))));
-            };
-            let mut set = || -> Result<(), String> {
-                match &*name.as_bytes() {
-                    b"role" => role = Some(self::role(&value, at)?),
-                    b"content" => message.content = content(&value, at)?,
-                    b"reasoning_content" => message.reasoning_content = Some(text("reasoning_content", &value)?),
-                    b"name" => message.name = Some(text("name", &value)?),
-                    b"tool_call_id" => message.tool_call_id = Some(text("tool_call_id", &value)?),
-                    b"tool_calls" => message.tool_calls = tool_calls(&value, &|| format!("{}.tool_calls", at()))?,
-                    // Used by supervised training.
-                    b"weight" => {}
-                    name if IGNORED_FIELDS.iter().any(|ignored| ignored.as_bytes() == name) => {}
-                    _ => {
-                        let name = name.to_string_lossy();
-                        let help = suggest(&name, MESSAGE_FIELDS);
-                        return Err(format!("{} has the unknown field `{name}` ({help})", at()));
-                    }
-                }
-                Ok(())
-            };
-            set().map_err(mlua::Error::runtime)
-        })
-        .map_err(|error| match error {
-            mlua::Error::RuntimeError(message) => message,
-            other => other.to_string(),
-        })?;
-    message.role = role.ok_or_else(|| format!("{} has no `role`", at()))?;
+    each_pair(table, |key: Value, value: Value| {
+        let Value::String(name) = &key else {
+            return Err(Invalid::new(at(), format!("has the key {}", show(&key))));
+        };
+        match &*name.as_bytes() {
+            b"role" => role = Some(self::role(&value, at)?),
+            b"content" => message.content = content(&value, &|| format!("{}.content", at()))?,
+            b"reasoning_content" => message.reasoning_content = Some(text("reasoning_content", &value)?),
+            b"name" => message.name = Some(text("name", &value)?),
+            b"tool_call_id" => message.tool_call_id = Some(text("tool_call_id", &value)?),
+            b"tool_calls" => message.tool_calls = tool_calls(&value, &|| format!("{}.tool_calls", at()))?,
+            // Used by supervised training.
+            b"weight" => {}
+            name if IGNORED_FIELDS.iter().any(|ignored| ignored.as_bytes() == name) => {}
+            _ => {
+                let name = name.to_string_lossy();
+                let help = suggest(&name, MESSAGE_FIELDS);
+                return Err(Invalid::new(at(), format!("has the unknown field `{name}` ({help})")));
+            }
+        }
+        Ok(())
+    })
+    .map_err(|stopped| match stopped {
+        Stopped::By(error) => error,
+        Stopped::Machine(error) => machine(&at(), &error),
+    })?;
+    message.role = role.ok_or_else(|| Invalid::new(at(), "has no `role`"))?;
     Ok(message)
 }
 
-fn role(value: &Value, at: &dyn Fn() -> String) -> Result<Role, String> {
+fn role(value: &Value, at: Path<'_>) -> Result<Role, Invalid> {
+    let invalid = |help: &str| Invalid::new(format!("{}.role", at()), format!("is {}; {help}", kind(value)));
     let names = ["system", "user", "assistant", "tool"];
     if let Value::String(name) = value {
         if let Some(role) = name.to_str().ok().and_then(|name| Role::from_name(&name)) {
@@ -75,39 +84,40 @@ fn role(value: &Value, at: &dyn Fn() -> String) -> Result<Role, String> {
         }
         let near = nearest(&name.to_string_lossy(), names);
         if let [near, ..] = near[..] {
-            return Err(format!("{}.role is {}; did you mean `{near}`?", at(), kind(value)));
+            return Err(invalid(&format!("did you mean `{near}`?")));
         }
     }
-    Err(format!("{}.role is {}; it is one of `{}`", at(), kind(value), names.join("`, `")))
+    Err(invalid(&format!("it is one of `{}`", names.join("`, `"))))
 }
 
-fn content(value: &Value, at: &dyn Fn() -> String) -> Result<Content, String> {
+fn content(value: &Value, at: Path<'_>) -> Result<Content, Invalid> {
+    let not_parts = |why: &str| Invalid::new(at(), format!("is not a list of parts: {why}"));
+    let read = |list: &[Json]| parts(list).map_err(|error| not_parts(&error.to_string()));
     match value {
         Value::String(text) => Ok(Content::Text(text.to_string_lossy())),
         Value::Table(table) => {
-            let json = to_json(value, "content", Odd::Refuse)?;
+            let json = to_json(value, &at(), Odd::Refuse)?;
             match json {
-                Json::Array(list) => parts(&list),
-                Json::Object(_) if table.raw_len() == 0 => parts(&[]),
-                _ => Err("it has named fields".to_owned()),
+                Json::Array(list) => read(&list),
+                Json::Object(_) if table.raw_len() == 0 => read(&[]),
+                _ => Err(not_parts("it has named fields")),
             }
-            .map_err(|why| format!("{}.content is not a list of parts: {why}", at()))
         }
-        other => Err(format!("{}.content is {}; it is text or a list of parts", at(), kind(other))),
+        other => Err(Invalid::new(at(), format!("is {}; it is text or a list of parts", kind(other)))),
     }
 }
 
 /// Calls in the form that [`action`] makes, or in the OpenAI shape (`function = { name, arguments =
 /// "json" }`).
-fn tool_calls(value: &Value, at: &dyn Fn() -> String) -> Result<Vec<ToolCall>, String> {
+fn tool_calls(value: &Value, at: Path<'_>) -> Result<Vec<ToolCall>, Invalid> {
     let json = to_json(value, &at(), Odd::Refuse)?;
     let items = match json {
         Json::Array(items) => items,
         Json::Object(fields) if fields.is_empty() => Vec::new(),
-        _ => return Err(format!("{} is not a list of calls", at())),
+        _ => return Err(Invalid::new(at(), "is not a list of calls")),
     };
     let call = |(index, json): (usize, &Json)| {
-        ToolCall::from_json(json).map_err(|why| format!("{}[{}] {why}", at(), index + 1))
+        ToolCall::from_json(json).map_err(|error| error.inside(&format!("{}[{}]", at(), index + 1)))
     };
     items.iter().enumerate().map(call).collect()
 }

@@ -12,6 +12,7 @@ pub(crate) mod language_hints;
 pub(crate) mod limits;
 pub(crate) mod log;
 pub(crate) mod messages;
+pub(crate) mod not_plain;
 pub(crate) mod origin;
 pub(crate) mod place;
 pub(crate) mod policy_request;

@@ -6,7 +6,11 @@ use crate::error::{Error, Kind};
 
 /// An error placed at the line where `function` is defined.
 pub(crate) fn at_definition(function: &Function, message: impl Into<String>) -> Error {
-    let error = Error::new(Kind::Script, message);
+    at_function(function, Error::new(Kind::Script, message))
+}
+
+/// An error with the line where `function` is defined as its place, unless a closer one is known.
+pub(crate) fn at_function(function: &Function, error: Error) -> Error {
     match definition(function) {
         Some(place) => error.at(place),
         None => error,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use mlua::{Lua, Value};
 
-use super::host::misuse;
+use super::host::{misuse, place};
 use super::resource::{Resource, Spec};
 use super::sources::{Module, Resources, Sources};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result, Subject};
 
 /// Finds, reads and caches modules. It is open only while the script loads, so that the hash of a
 /// script covers all code that it can run.
@@ -47,7 +47,7 @@ impl Loader {
     /// # Errors
     /// As [`Resource::open`]; [`Kind::Script`] after loading, and for a resource that was missing
     /// when the script was first loaded.
-    pub(crate) fn resource(&mut self, spec: &Spec) -> crate::error::Result<Arc<Resource>> {
+    pub(crate) fn resource(&mut self, spec: &Spec) -> Result<Arc<Resource>> {
         if let Some(read) = self.resources.get(spec) {
             return Ok(Arc::clone(read));
         }
@@ -69,12 +69,12 @@ impl Loader {
         Ok(read)
     }
 
-    fn find(&mut self, name: &str) -> Result<Module, String> {
+    fn find(&mut self, name: &str) -> Result<Module> {
         match &self.sources {
             Sources::Kept(modules, _) => modules
                 .get(name)
                 .cloned()
-                .ok_or_else(|| format!("require: `{name}` was not there when the script was loaded")),
+                .ok_or_else(|| refused(format!("`{name}` was not there when the script was loaded"))),
             Sources::Disk(root) => {
                 self.sought.insert(root.join(format!("{name}.lua")));
                 read(root, name)
@@ -99,7 +99,7 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
         if !loader.open {
             return Err(fail(format!("require(\"{name}\") after loading: require modules at the top of the script")));
         }
-        loader.find(&name).map_err(fail)?
+        loader.find(&name).map_err(|error| mlua::Error::external(at_caller(lua, error)))?
     };
     let chunk =
         lua.load(module.source.as_str()).set_name(format!("@{}", module.path)).set_mode(mlua::chunk::ChunkMode::Text);
@@ -120,20 +120,34 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
     Ok(value)
 }
 
-fn read(root: &Path, name: &str) -> Result<Module, String> {
+/// An error of `require`, without a place.
+fn refused(message: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Script, format!("require: {message}"))
+}
+
+/// An error with the line of the caller as its place.
+fn at_caller(lua: &Lua, error: Error) -> Error {
+    match place(lua) {
+        Some(place) => error.at(place),
+        None => error,
+    }
+}
+
+fn read(root: &Path, name: &str) -> Result<Module> {
     let relative = PathBuf::from(format!("{name}.lua"));
     let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
     if name.is_empty() || !plain {
-        return Err(format!("require: `{name}` is not inside the script's directory"));
+        return Err(refused(format!("`{name}` is not inside the script's directory")));
     }
     let path = root.join(&relative);
-    let missing = || format!("require: no file {}", path.display());
-    let real = path.canonicalize().map_err(|_| missing())?;
-    let real_root = root.canonicalize().map_err(|_| missing())?;
+    let about = |message: String| refused(message).about(Subject::File(path.clone()));
+    let missing = |_| about(format!("no file {}", path.display()));
+    let real = path.canonicalize().map_err(missing)?;
+    let real_root = root.canonicalize().map_err(missing)?;
     if !real.starts_with(&real_root) {
-        return Err(format!("require: {} leads outside the script's directory", path.display()));
+        return Err(about(format!("{} leads outside the script's directory", path.display())));
     }
     let source = crate::error::readable(&real).and_then(|()| std::fs::read_to_string(&real));
-    let source = source.map_err(|error| format!("require: can't read {}: {error}", path.display()))?;
+    let source = source.map_err(|error| about(format!("can't read {}: {error}", path.display())))?;
     Ok(Module { path: path.display().to_string(), source })
 }

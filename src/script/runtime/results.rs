@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use mlua::{Table, Value};
 
-use super::convert::{self, kind, show};
-use crate::error::suggest;
+use super::convert::{self, Stopped, each_pair, kind, show};
+use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::mdp::{Limit, ToolRecord};
 
 /// Maximum number of reward parts, and bytes of a part's name: each part is a metric of the run.
@@ -49,54 +49,124 @@ pub struct Reward {
     pub parts: BTreeMap<String, f64>,
 }
 
+/// A result of a function of the script while it is read.
+#[derive(Clone, Copy)]
+struct Returned<'a> {
+    /// `step`, `reward` or `flow`.
+    function: &'a str,
+}
+
+impl Returned<'_> {
+    /// An error about a field, or about the whole result.
+    fn refused(self, field: &str, message: String) -> Error {
+        let field = (!field.is_empty()).then(|| field.to_owned());
+        Error::new(Kind::Script, message).about(Subject::Returned { function: self.function.to_owned(), field })
+    }
+
+    /// A finite number; `at` names it in messages.
+    fn number(self, field: &str, at: &str, value: &Value) -> Result<f64> {
+        let wrong = |what: String| Err(self.refused(field, format!("{at} is {what}")));
+        match value {
+            Value::Integer(_) | Value::Number(_) => {
+                let number = convert::float(value).unwrap_or(f64::NAN);
+                if number.is_finite() { Ok(number) } else { wrong(show(value)) }
+            }
+            Value::Boolean(truth) => wrong(format!("{truth}; it must be a number: write `x and 1 or 0`")),
+            other => wrong(format!("{}; it must be a number", kind(other))),
+        }
+    }
+
+    /// Named fields sorted by name, so that sums are deterministic.
+    fn each(self, table: &Table, mut f: impl FnMut(&str, &Value) -> Result<()>) -> Result<()> {
+        let mut fields = BTreeMap::new();
+        let refused = |message: String| Err(self.refused("", message));
+        each_pair(table, |key: Value, value: Value| match key {
+            Value::String(_) if fields.len() == FIELDS => {
+                refused(format!("there are more than {FIELDS} named fields or parts"))
+            }
+            Value::String(name) if name.as_bytes().len() > NAME => {
+                let name = show(&Value::String(name));
+                refused(format!("the name of a field is longer than {NAME} bytes: {name}"))
+            }
+            Value::String(name) => {
+                fields.insert(name.to_string_lossy(), value);
+                Ok(())
+            }
+            other => refused(format!("a field has a name, got the key {}", show(&other))),
+        })
+        .map_err(|stopped| match stopped {
+            Stopped::By(error) => error,
+            Stopped::Machine(error) => self.refused("", error.to_string()),
+        })?;
+        fields.iter().try_for_each(|(name, value)| f(name, value))
+    }
+}
+
 /// The result of a flow: nothing, a reward, or a table as `step` returns it. The task is done
 /// unless `truncated` is set.
-pub(crate) fn flow_result(value: &Value) -> Result<StepResult, String> {
+///
+/// # Errors
+/// `Kind::Script` about the field that is wrong, without a place.
+pub(crate) fn flow_result(value: &Value) -> Result<StepResult> {
+    let flow = Returned { function: "flow" };
     let mut result = match value {
         Value::Nil => StepResult::default(),
         Value::Integer(_) | Value::Number(_) => {
-            StepResult { reward: number("flow: reward", value)?, ..StepResult::default() }
+            StepResult { reward: flow.number("", "flow: reward", value)?, ..StepResult::default() }
         }
         Value::Table(table) if matches!(table.raw_get("done"), Ok(Value::Boolean(false))) => {
-            return Err("the flow returned with done = false; it goes on with policy:generate, and ends early with \
-                        truncated = true"
-                .to_owned());
+            let message = "the flow returned with done = false; it goes on with policy:generate, and ends early with \
+                           truncated = true";
+            return Err(flow.refused("done", message.to_owned()));
         }
-        Value::Table(_) => result_of("flow", value)?,
-        other => return Err(format!("the flow returned {}; it must return a number, a table or nothing", kind(other))),
+        Value::Table(_) => result_of(flow, value)?,
+        other => {
+            let message = format!("the flow returned {}; it must return a number, a table or nothing", kind(other));
+            return Err(flow.refused("", message));
+        }
     };
     result.done = result.done || !result.truncated;
     Ok(result)
 }
 
-pub(crate) fn step_result(value: &Value) -> Result<StepResult, String> {
-    result_of("step", value)
+/// The result of `step`.
+///
+/// # Errors
+/// As [`flow_result`].
+pub(crate) fn step_result(value: &Value) -> Result<StepResult> {
+    result_of(Returned { function: "step" }, value)
 }
 
-/// What a function of that name returned.
-fn result_of(function: &str, value: &Value) -> Result<StepResult, String> {
+fn result_of(returned: Returned<'_>, value: &Value) -> Result<StepResult> {
+    let function = returned.function;
     let Value::Table(table) = value else {
-        return Err(format!("{function} returned {}; it must return {{ reward = …, done = … }}", kind(value)));
+        let message = format!("{function} returned {}; it must return {{ reward = …, done = … }}", kind(value));
+        return Err(returned.refused("", message));
     };
     let mut result = StepResult::default();
-    each(table, |name, value| {
+    returned.each(table, |name, value| {
+        let wrong = |what: &str, wanted: &str| {
+            Err(returned.refused(name, format!("{function}: {name} is {what}; it must be {wanted}")))
+        };
         match name {
-            "reward" => result.reward = number(&format!("{function}: reward"), value)?,
+            "reward" => result.reward = returned.number(name, &format!("{function}: reward"), value)?,
             "done" | "truncated" => match value {
                 Value::Boolean(done) if name == "done" => result.done = *done,
                 Value::Boolean(truncated) => result.truncated = *truncated,
-                other => return Err(format!("{function}: {name} is {}; it must be true or false", kind(other))),
+                other => return wrong(&kind(other), "true or false"),
             },
             "parts" => match value {
-                Value::Table(parts) => each(parts, |name, value| {
-                    result.parts.insert(name.to_owned(), number(&format!("{function}: part `{name}`"), value)?);
+                Value::Table(parts) => returned.each(parts, |name, value| {
+                    let (field, at) = (format!("parts.{name}"), format!("{function}: part `{name}`"));
+                    result.parts.insert(name.to_owned(), returned.number(&field, &at, value)?);
                     Ok(())
                 })?,
-                other => return Err(format!("{function}: parts is {}; it must be a table of numbers", kind(other))),
+                other => return wrong(&kind(other), "a table of numbers"),
             },
             other => {
                 let help = suggest(other, ["reward", "done", "truncated", "parts"]);
-                return Err(format!("{function} returned the unknown field `{other}` ({help})"));
+                let message = format!("{function} returned the unknown field `{other}` ({help})");
+                return Err(returned.refused(other, message));
             }
         }
         Ok(())
@@ -106,27 +176,32 @@ fn result_of(function: &str, value: &Value) -> Result<StepResult, String> {
 
 /// A number, or a table of named parts, of which `total` is the reward if present. Otherwise the
 /// parts are summed; `{ value =, weight = }` counts as value times weight (weight 0: only logged).
-pub(crate) fn reward(value: &Value) -> Result<Reward, String> {
+///
+/// # Errors
+/// As [`flow_result`].
+pub(crate) fn reward(value: &Value) -> Result<Reward> {
+    let returned = Returned { function: "reward" };
     let table = match value {
         Value::Integer(_) | Value::Number(_) => {
-            return Ok(Reward { total: number("reward", value)?, parts: BTreeMap::new() });
+            return Ok(Reward { total: returned.number("", "reward", value)?, parts: BTreeMap::new() });
         }
         Value::Table(table) => table,
         other => {
-            return Err(format!("reward returned {}; it must return a number or a table of named parts", kind(other)));
+            let message = format!("reward returned {}; it must return a number or a table of named parts", kind(other));
+            return Err(returned.refused("", message));
         }
     };
     let (mut total, mut sum) = (None, 0.0);
     let mut parts = BTreeMap::new();
-    each(table, |name, value| {
+    returned.each(table, |name, value| {
         let at = format!("reward part `{name}`");
         if name == "total" {
-            total = Some(number("reward: total", value)?);
+            total = Some(returned.number(name, "reward: total", value)?);
             return Ok(());
         }
         let (value, weight) = match value {
-            Value::Table(weighted) => weighted_part(&at, weighted)?,
-            plain => (number(&at, plain)?, 1.0),
+            Value::Table(weighted) => weighted_part(returned, name, &at, weighted)?,
+            plain => (returned.number(name, &at, plain)?, 1.0),
         };
         if weight != 0.0 {
             sum += value * weight;
@@ -135,62 +210,31 @@ pub(crate) fn reward(value: &Value) -> Result<Reward, String> {
         Ok(())
     })?;
     if parts.is_empty() && total.is_none() {
-        return Err("reward returned an empty table; it must return a number or a table of named parts".to_owned());
+        let message = "reward returned an empty table; it must return a number or a table of named parts";
+        return Err(returned.refused("", message.to_owned()));
     }
     let total = total.unwrap_or(sum);
     if !total.is_finite() {
-        return Err(format!("the sum of the reward's parts is {}", show(&Value::Number(total))));
+        let message = format!("the sum of the reward's parts is {}", show(&Value::Number(total)));
+        return Err(returned.refused("", message));
     }
     Ok(Reward { total, parts })
 }
 
-fn weighted_part(at: &str, table: &Table) -> Result<(f64, f64), String> {
+fn weighted_part(returned: Returned<'_>, part: &str, at: &str, table: &Table) -> Result<(f64, f64)> {
     let (mut value, mut weight) = (None, 1.0);
-    each(table, |name, field| {
+    returned.each(table, |name, field| {
+        let path = format!("{part}.{name}");
         match name {
-            "value" => value = Some(number(at, field)?),
-            "weight" => weight = number(&format!("{at}: weight"), field)?,
+            "value" => value = Some(returned.number(&path, at, field)?),
+            "weight" => weight = returned.number(&path, &format!("{at}: weight"), field)?,
             other => {
-                return Err(format!("{at} has the unknown field `{other}` ({})", suggest(other, ["value", "weight"])));
+                let help = suggest(other, ["value", "weight"]);
+                return Err(returned.refused(&path, format!("{at} has the unknown field `{other}` ({help})")));
             }
         }
         Ok(())
     })?;
-    value.map(|value| (value, weight)).ok_or_else(|| format!("{at} has no value (nil)"))
-}
-
-fn number(at: &str, value: &Value) -> Result<f64, String> {
-    match value {
-        Value::Integer(_) | Value::Number(_) => {
-            let number = convert::float(value).unwrap_or(f64::NAN);
-            if number.is_finite() { Ok(number) } else { Err(format!("{at} is {}", show(value))) }
-        }
-        Value::Boolean(truth) => Err(format!("{at} is {truth}; it must be a number: write `x and 1 or 0`")),
-        other => Err(format!("{at} is {}; it must be a number", kind(other))),
-    }
-}
-
-/// Named fields sorted by name, so that sums are deterministic.
-fn each(table: &Table, mut f: impl FnMut(&str, &Value) -> Result<(), String>) -> Result<(), String> {
-    let mut fields = BTreeMap::new();
-    table
-        .for_each(|key: Value, value: Value| match key {
-            Value::String(_) if fields.len() == FIELDS => {
-                Err(mlua::Error::runtime(format!("there are more than {FIELDS} named fields or parts")))
-            }
-            Value::String(name) if name.as_bytes().len() > NAME => Err(mlua::Error::runtime(format!(
-                "the name of a field is longer than {NAME} bytes: {}",
-                show(&Value::String(name))
-            ))),
-            Value::String(name) => {
-                fields.insert(name.to_string_lossy(), value);
-                Ok(())
-            }
-            other => Err(mlua::Error::runtime(format!("a field has a name, got the key {}", show(&other)))),
-        })
-        .map_err(|error| match error {
-            mlua::Error::RuntimeError(message) => message,
-            other => other.to_string(),
-        })?;
-    fields.iter().try_for_each(|(name, value)| f(name, value))
+    let missing = || returned.refused(&format!("{part}.value"), format!("{at} has no value (nil)"));
+    value.map(|value| (value, weight)).ok_or_else(missing)
 }

@@ -143,8 +143,8 @@ impl State {
     /// deep tables.
     pub fn snapshot(&self) -> Result<Json> {
         let value = Value::Table(self.table.clone());
-        let state = convert::to_json(&value, "state", Odd::Tag).map_err(|why| {
-            Error::new(Kind::Script, why).hint("a state is plain data: text, numbers, booleans, tables")
+        let state = convert::to_json(&value, "state", Odd::Tag).map_err(|not_plain| {
+            Error::from(not_plain).hint("a state is plain data: text, numbers, booleans, tables")
         })?;
         let mut snapshot = json!({
             "state": state, "seed": self.seed, "steps": self.steps.get(),

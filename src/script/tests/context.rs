@@ -400,7 +400,7 @@ fn misuse_is_reported_at_its_line() {
           --> x.lua:14
             14 | function(state, budget) return r1.context(state.messages):map(function() return 'x' end) end,
     :map(function() return nil end)
-        messages is empty
+        `messages` is empty
           --> x.lua:14
             14 | function(state, budget) return r1.context(state.messages):map(function() return nil end) end,
     "#);

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::shared::call;
 use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::malformed::{Empty, Malformed, ReplyError};
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
@@ -80,20 +81,19 @@ impl Scan for Answer {
                 return Step::More;
             }
             self.answered = true;
-            return Step::Calls(rest.len(), vec![Err(format!("{OPEN} was not closed with {CLOSE}"))]);
+            return Step::Calls(rest.len(), vec![Err(Malformed::Unclosed { open: OPEN, close: CLOSE })]);
         };
         self.answered = true;
         let actions = inner[..end].split(SEPARATOR).map(str::trim).filter(|action| !action.is_empty());
         let mut calls: Vec<_> = actions.map(|action| Ok(call(TOOL, json!({ "action": action })))).collect();
         if calls.is_empty() {
-            calls.push(Err(format!("there is no text between {OPEN} and {CLOSE}")));
+            calls.push(Err(Malformed::Empty(Empty::Between(OPEN, CLOSE))));
         }
         Step::Calls(OPEN.len() + end + CLOSE.len(), calls)
     }
 
-    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
-        let missing = || Err(format!("No {OPEN}…{CLOSE} was found, so nothing was done."));
-        if self.answered { Vec::new() } else { vec![missing()] }
+    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
+        if self.answered { Vec::new() } else { vec![Err(ReplyError::NoBlock { open: OPEN, close: CLOSE })] }
     }
 }
 

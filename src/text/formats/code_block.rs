@@ -5,6 +5,7 @@ use super::same_turn::{self, Style};
 use super::shared::{code_call, code_of, on_a_line};
 use crate::error::Result;
 use crate::mdp::{Message, ToolCall};
+use crate::text::malformed::{ProgramError, ReplyError};
 use crate::text::stream::{Scan, Step, THINK, Think};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
@@ -15,9 +16,8 @@ pub(super) trait CodeSyntax: Send + Sync {
     /// The string that ends a reply with a program.
     const STOP: &'static str;
 
-    /// The program at the end of a reply, or an error message for the policy. `None` without a
-    /// program to run.
-    fn program(reply: &str) -> Option<Result<String, String>>;
+    /// The program at the end of a reply, or why it can't be run. `None` without a program to run.
+    fn program(reply: &str) -> Option<Result<String, ProgramError>>;
 
     /// Whether a text contains a program.
     fn has_program(text: &str) -> bool;
@@ -103,7 +103,7 @@ struct CodeScan<'a> {
     think: Think<'static>,
     /// The tool that the program calls.
     tool: &'a str,
-    program: fn(&str) -> Option<Result<String, String>>,
+    program: fn(&str) -> Option<Result<String, ProgramError>>,
 }
 
 impl Scan for CodeScan<'_> {
@@ -112,7 +112,8 @@ impl Scan for CodeScan<'_> {
     }
 
     /// Programs inside the reasoning count too.
-    fn end(&mut self, whole: &str) -> Vec<Result<ToolCall, String>> {
-        (self.program)(whole).map(|code| code.map(|code| code_call(self.tool, &code))).into_iter().collect()
+    fn end(&mut self, whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
+        let call = |code: String| code_call(self.tool, &code);
+        (self.program)(whole).map(|code| code.map(call).map_err(ReplyError::Program)).into_iter().collect()
     }
 }

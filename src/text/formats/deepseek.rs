@@ -7,6 +7,7 @@ use super::shared::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::malformed::{Malformed, Stray};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
@@ -89,7 +90,7 @@ impl Scan for DeepSeek {
             let Some(end) = find(block, &[CALL, END]).map(|(at, _)| at).or(done.then_some(block.len())) else {
                 return Step::More;
             };
-            return Step::Calls(gap + end, vec![Err(format!("expected {CALL} after {BEGIN}"))]);
+            return Step::Calls(gap + end, vec![Err(Malformed::Expected { tag: CALL, after: BEGIN })]);
         };
         match read_call(inner, done) {
             Some((call, used)) => Step::Calls(gap + CALL.len() + used, vec![call]),
@@ -99,7 +100,7 @@ impl Scan for DeepSeek {
 }
 
 /// Parses a call after its opening tag.
-fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
+fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
     // After a malformed call, parsing continues after its closing tag or at the next tag.
     let end = |from: usize| {
         let found = find(&block[from..], &[CALL_END, CALL, END]);
@@ -108,10 +109,10 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
             .or(done.then_some(block.len()))
     };
     let Some((at, tag)) = find(block, &[SEPARATOR, CALL_END, CALL, END]) else {
-        return done.then(|| (Err("it is cut off".to_owned()), block.len()));
+        return done.then(|| (Err(Malformed::CUT_OFF), block.len()));
     };
     if tag != SEPARATOR {
-        return Some((Err(format!("{SEPARATOR} is missing")), end(at)?));
+        return Some((Err(Malformed::NoTag(SEPARATOR)), end(at)?));
     }
     let kind = block[..at].trim();
     let after = at + SEPARATOR.len();
@@ -120,22 +121,21 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
         Some((name, fenced)) if kind == "function" && !name.contains('<') => {
             let fenced = fenced.strip_prefix("json").unwrap_or(fenced);
             if fenced.is_empty() || "json".starts_with(fenced) {
-                return done.then(|| (Err("it is cut off".to_owned()), block.len()));
+                return done.then(|| (Err(Malformed::CUT_OFF), block.len()));
             }
             (name.trim(), block.len() - fenced.len())
         }
         None if kind == "function" && !block[after..].contains('<') => {
-            return done.then(|| (Err("it is cut off".to_owned()), block.len()));
+            return done.then(|| (Err(Malformed::CUT_OFF), block.len()));
         }
         _ => (kind, after),
     };
     let (value, used) = match json::front(&block[from..], done)? {
         Front::Value(value, used) => (value, from + used),
-        Front::Nothing => return Some((Err("it is cut off".to_owned()), block.len())),
-        Front::Broken(error, cut) => {
+        Front::Nothing => return Some((Err(Malformed::CUT_OFF), block.len())),
+        Front::Broken(error) => {
             let closed = block[from..].contains(CALL_END);
-            let why = if cut && !closed { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
-            return Some((Err(why), end(from)?));
+            return Some((Err(Malformed::json(error, closed)), end(from)?));
         }
     };
     let close = block[used..].trim_start();
@@ -143,7 +143,7 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
     if tail.starts_with(CALL_END) {
         let used = block.len() - tail.len() + CALL_END.len();
         let result = if name.is_empty() {
-            Err("it has no name".to_owned())
+            Err(Malformed::NoName { before: None })
         } else {
             json::arguments(value).map(|arguments| call(name, arguments))
         };
@@ -156,7 +156,7 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
         // A call may also end with the reply.
         return Some((json::arguments(value).map(|arguments| call(name, arguments)), block.len()));
     }
-    Some((Err(format!("unexpected text between the JSON object and {CALL_END}")), end(used)?))
+    Some((Err(Malformed::Stray(Stray::BeforeTag(CALL_END))), end(used)?))
 }
 
 /// Appends the calls to the text. `fenced`: as V3 and R1 write them.

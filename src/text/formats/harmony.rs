@@ -8,6 +8,7 @@ use super::shared::{call, code_call};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::malformed::{Malformed, ReplyError, Stray};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, find, held};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
@@ -89,7 +90,7 @@ impl<'a> Harmony<'a> {
         let Some(end) = rest.find(MESSAGE) else {
             return match addressed(rest) {
                 _ if !done => Step::More,
-                ("assistant" | "", Some(_)) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
+                ("assistant" | "", Some(_)) => Step::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
                 // A header without a message is skipped.
                 _ => Step::Skip(rest.len()),
             };
@@ -131,11 +132,7 @@ impl<'a> Harmony<'a> {
             Some(Front::Value(value, used)) => (json::arguments(value), used),
             // `end` reports the empty call.
             Some(Front::Nothing) => return Step::Skip(rest.len()),
-            Some(Front::Broken(error, cut)) => {
-                let closed = find(rest, ENDS).is_some();
-                let why = if cut && !closed { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
-                (Err(why), 0)
-            }
+            Some(Front::Broken(error)) => (Err(Malformed::json(error, find(rest, ENDS).is_some())), 0),
         };
         let Some(end) = find(&rest[from..], ENDS).map(|(at, _)| from + at).or(done.then_some(rest.len())) else {
             return Step::More;
@@ -143,7 +140,7 @@ impl<'a> Harmony<'a> {
         let result = if rest[from..end].trim().is_empty() || result.is_err() {
             result.map(|arguments| call(name, arguments))
         } else {
-            Err("unexpected text after the JSON object".to_owned())
+            Err(Malformed::Stray(Stray::AfterObject))
         };
         // The built-in interpreter takes a program, not JSON.
         let result = match result {
@@ -200,9 +197,9 @@ impl Scan for Harmony<'_> {
         }
     }
 
-    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
+    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
         match &self.place {
-            Place::Body(Body::Call(name)) => vec![Err(format!("The call of `{name}` has no arguments."))],
+            Place::Body(Body::Call(name)) => vec![Err(ReplyError::NoArguments { function: name.clone() })],
             _ => Vec::new(),
         }
     }

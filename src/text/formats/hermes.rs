@@ -7,6 +7,7 @@ use super::shared::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::malformed::{Empty, Malformed, Stray};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
@@ -72,21 +73,21 @@ impl Scan for Hermes {
 
 /// Parses one call after its opening tag: the call and its length in bytes with the closing tag.
 /// `None`: more text is needed.
-fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
+fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
     let (value, used) = match json::front(block, done)? {
         Front::Value(value, used) => (value, used),
-        Front::Nothing => return Some((Err("there is no text between the tags".to_owned()), block.len())),
-        Front::Broken(error, cut) => {
+        Front::Nothing => return Some((Err(Malformed::Empty(Empty::BetweenTags)), block.len())),
+        Front::Broken(error) => {
             // Continue after the closing tag or at the next call, whichever comes first.
             let close = block.find(CLOSE).map(|at| at + CLOSE.len());
             let end = end_of(block, 0, done)?;
             let inside = block[..block.find(CLOSE).unwrap_or(end).min(end)].trim();
             let why = if inside.is_empty() {
-                "there is no text between the tags".to_owned()
-            } else if cut && close.is_none() {
-                format!("it is cut off, {CLOSE} is missing")
+                Malformed::Empty(Empty::BetweenTags)
+            } else if error.is_eof() && close.is_none() {
+                Malformed::CutOff { missing: Some(CLOSE) }
             } else {
-                format!("not valid JSON, {error}")
+                Malformed::NotJson(error)
             };
             return Some((Err(why), end));
         }
@@ -104,7 +105,7 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize
         return Some((json::call(value), block.len()));
     }
     let end = end_of(block, used, done)?;
-    Some((Err(format!("unexpected text between the JSON object and {CLOSE}")), end))
+    Some((Err(Malformed::Stray(Stray::BeforeTag(CLOSE))), end))
 }
 
 /// The end of a malformed call: after its closing tag, or before the next call.

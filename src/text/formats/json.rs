@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use crate::mdp::ToolCall;
+use crate::text::malformed::Malformed;
 
 /// The result of parsing the start of a text.
 pub(super) enum Front {
@@ -10,8 +11,8 @@ pub(super) enum Front {
     Value(Value, usize),
     /// Only white space.
     Nothing,
-    /// Invalid JSON: the reason, and whether the text may only be incomplete.
-    Broken(String, bool),
+    /// Invalid JSON. With [`serde_json::Error::is_eof`] the text may only be incomplete.
+    Broken(serde_json::Error),
 }
 
 /// Parses the JSON value at the start of `text`; `None` if more text is needed. Text after the
@@ -26,15 +27,15 @@ pub(super) fn front(text: &str, done: bool) -> Option<Front> {
             (closed || done || used < text.len()).then_some(Front::Value(value, used))
         }
         None => done.then_some(Front::Nothing),
-        Some(Err(error)) if error.is_eof() => done.then(|| Front::Broken(error.to_string(), true)),
-        Some(Err(error)) => Some(Front::Broken(error.to_string(), false)),
+        Some(Err(error)) if error.is_eof() => done.then_some(Front::Broken(error)),
+        Some(Err(error)) => Some(Front::Broken(error)),
     }
 }
 
 /// A call from `{"name": …, "arguments": {…}}`; Llama uses `parameters`, Mistral adds an `id`.
-pub(super) fn call(value: Value) -> Result<ToolCall, String> {
+pub(super) fn call(value: Value) -> Result<ToolCall, Malformed> {
     let Value::Object(mut object) = value else {
-        return Err(format!("expected a JSON object with `name` and `arguments`, found {}", kind(&value)));
+        return Err(Malformed::NotAnObject { found: kind(&value) });
     };
     // {"type": "function", "function": {…}}, as in the OpenAI API.
     if let Some(Value::Object(function)) = object.get_mut("function") {
@@ -42,8 +43,10 @@ pub(super) fn call(value: Value) -> Result<ToolCall, String> {
     }
     let name = match object.remove("name") {
         Some(Value::String(name)) if !name.is_empty() => name,
-        Some(other) => return Err(format!("`name` must be a non-empty string, found {}", kind(&other))),
-        None => return Err("`name` is missing".to_owned()),
+        Some(other) => {
+            return Err(Malformed::Field { name: "name", wanted: "a non-empty string", found: kind(&other) });
+        }
+        None => return Err(Malformed::NoField("name")),
     };
     let id = object.remove("id").and_then(|id| id.as_str().map(str::to_owned)).filter(|id| !id.is_empty());
     let arguments = object.remove("arguments").or_else(|| object.remove("parameters")).unwrap_or_default();
@@ -51,15 +54,15 @@ pub(super) fn call(value: Value) -> Result<ToolCall, String> {
 }
 
 /// Arguments: an object, an object encoded as a string, or nothing, which is an empty object.
-pub(super) fn arguments(value: Value) -> Result<Value, String> {
-    let found = |value: &Value| format!("`arguments` must be a JSON object, found {}", kind(value));
+pub(super) fn arguments(value: Value) -> Result<Value, Malformed> {
+    let found = |value: &Value| Malformed::Field { name: "arguments", wanted: "a JSON object", found: kind(value) };
     match value {
         Value::Null => Ok(Value::Object(Map::new())),
         Value::Object(_) => Ok(value),
         Value::String(text) => match serde_json::from_str(&text) {
             Ok(Value::Object(arguments)) => Ok(Value::Object(arguments)),
             Ok(other) => Err(found(&other)),
-            Err(error) => Err(format!("`arguments` is a string that is not valid JSON, {error}")),
+            Err(error) => Err(Malformed::ArgumentsNotJson(error)),
         },
         other => Err(found(&other)),
     }

@@ -13,18 +13,15 @@ const DEPTH: usize = 64;
 pub(super) enum Fault {
     /// Incomplete: more text may complete it.
     Cut,
-    Wrong(String),
+    /// What is wrong, and the byte of the text where it was found.
+    Wrong { what: String, at: usize },
 }
 
 type Read<T> = Result<T, Fault>;
 
-fn wrong<T>(why: impl Into<String>) -> Read<T> {
-    Err(Fault::Wrong(why.into()))
-}
-
 /// Parses `name(key=value, …)` at the start of `text`: the call and its length in bytes.
 pub(super) fn read_call(text: &str) -> Read<(ToolCall, usize)> {
-    let mut reader = Reader { rest: text };
+    let mut reader = Reader { length: text.len(), rest: text };
     let name = reader.name()?;
     reader.space();
     reader.expect('(')?;
@@ -33,10 +30,16 @@ pub(super) fn read_call(text: &str) -> Read<(ToolCall, usize)> {
 }
 
 struct Reader<'a> {
+    /// Bytes of the whole text.
+    length: usize,
     rest: &'a str,
 }
 
 impl Reader<'_> {
+    fn wrong<T>(&self, what: impl Into<String>) -> Read<T> {
+        Err(Fault::Wrong { what: what.into(), at: self.length - self.rest.len() })
+    }
+
     fn space(&mut self) {
         self.rest = self.rest.trim_start();
     }
@@ -57,7 +60,7 @@ impl Reader<'_> {
         if self.eat(token)? {
             return Ok(());
         }
-        wrong(format!("expected `{token}`, found `{}`", self.peek()?))
+        self.wrong(format!("expected `{token}`, found `{}`", self.peek()?))
     }
 
     /// A name with dots, as in `math.sqrt`.
@@ -66,7 +69,7 @@ impl Reader<'_> {
         let end = end.ok_or(Fault::Cut)?;
         let (name, rest) = self.rest.split_at(end);
         if name.is_empty() {
-            return wrong(format!("expected a name, found `{}`", self.peek()?));
+            return self.wrong(format!("expected a name, found `{}`", self.peek()?));
         }
         self.rest = rest;
         Ok(name.to_owned())
@@ -82,27 +85,27 @@ impl Reader<'_> {
             }
             let letter = self.peek()?;
             if !letter.is_alphabetic() && letter != '_' {
-                return wrong("every argument needs a name, as in `f(x=1)`");
+                return self.wrong("every argument needs a name, as in `f(x=1)`");
             }
             let key = self.name()?;
             self.space();
             if !self.eat('=')? {
-                return wrong("every argument needs a name, as in `f(x=1)`");
+                return self.wrong("every argument needs a name, as in `f(x=1)`");
             }
             let value = self.value(0)?;
             if arguments.insert(key.clone(), value).is_some() {
-                return wrong(format!("the argument `{key}` is given twice"));
+                return self.wrong(format!("the argument `{key}` is given twice"));
             }
             self.space();
             if !self.eat(',')? && self.peek()? != ')' {
-                return wrong(format!("expected `,` or `)` after `{key}`, found `{}`", self.peek()?));
+                return self.wrong(format!("expected `,` or `)` after `{key}`, found `{}`", self.peek()?));
             }
         }
     }
 
     fn value(&mut self, depth: usize) -> Read<Value> {
         if depth > DEPTH {
-            return wrong("values are nested too deep");
+            return self.wrong("values are nested too deep");
         }
         self.space();
         match self.peek()? {
@@ -126,7 +129,7 @@ impl Reader<'_> {
             items.push(self.value(depth + 1)?);
             self.space();
             if !self.eat(',')? && self.peek()? != close {
-                return wrong(format!("expected `,` or `{close}` in a list, found `{}`", self.peek()?));
+                return self.wrong(format!("expected `,` or `{close}` in a list, found `{}`", self.peek()?));
             }
         }
     }
@@ -142,7 +145,7 @@ impl Reader<'_> {
             let key = match self.value(depth + 1)? {
                 Value::String(key) => key,
                 key @ (Value::Number(_) | Value::Bool(_) | Value::Null) => key.to_string(),
-                _ => return wrong("a key of a dictionary must be a string"),
+                _ => return self.wrong("a key of a dictionary must be a string"),
             };
             self.space();
             self.expect(':')?;
@@ -150,7 +153,7 @@ impl Reader<'_> {
             map.insert(key, value);
             self.space();
             if !self.eat(',')? && self.peek()? != '}' {
-                return wrong(format!("expected `,` or `}}` in a dictionary, found `{}`", self.peek()?));
+                return self.wrong(format!("expected `,` or `}}` in a dictionary, found `{}`", self.peek()?));
             }
         }
     }
@@ -174,7 +177,7 @@ impl Reader<'_> {
             self.rest = &self.rest[letter.len_utf8()..];
             match letter {
                 '\\' => out.push_str(&self.escape()?),
-                '\n' if !long => return wrong("a string is not closed before the end of its line"),
+                '\n' if !long => return self.wrong("a string is not closed before the end of its line"),
                 letter => out.push(letter),
             }
         }
@@ -213,7 +216,7 @@ impl Reader<'_> {
         }
         let digits = self.rest.get(..length).unwrap_or_default();
         let point = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
-        let Some(point) = point else { return wrong(format!("`\\{letter}{digits}` is no character")) };
+        let Some(point) = point else { return self.wrong(format!("`\\{letter}{digits}` is no character")) };
         self.rest = &self.rest[length..];
         Ok(point.to_string())
     }
@@ -229,7 +232,7 @@ impl Reader<'_> {
             .ok()
             .or_else(|| plain.parse::<u64>().map(Number::from).ok())
             .or_else(|| plain.parse::<f64>().ok().and_then(Number::from_f64));
-        let Some(number) = number else { return wrong(format!("`{text}` is not a number")) };
+        let Some(number) = number else { return self.wrong(format!("`{text}` is not a number")) };
         self.rest = rest;
         Ok(Value::Number(number))
     }
@@ -240,7 +243,7 @@ impl Reader<'_> {
             "True" | "true" => Ok(Value::Bool(true)),
             "False" | "false" => Ok(Value::Bool(false)),
             "None" | "null" => Ok(Value::Null),
-            _ => wrong(format!("`{word}` is not a literal; give strings in quotes")),
+            _ => self.wrong(format!("`{word}` is not a literal; give strings in quotes")),
         }
     }
 }
@@ -275,21 +278,22 @@ mod tests {
 
     #[test]
     fn malformed_literals_give_error_messages() {
-        for (text, why) in [
-            ("f(1)", "every argument needs a name, as in `f(x=1)`"),
-            ("f(x)", "every argument needs a name, as in `f(x=1)`"),
-            ("f(x=y)", "`y` is not a literal; give strings in quotes"),
-            ("f(x=1, x=2)", "the argument `x` is given twice"),
-            ("f(x=1 y=2)", "expected `,` or `)` after `x`, found `y`"),
-            ("f(x='a\n')", "a string is not closed before the end of its line"),
-            ("f(x=[1 2])", "expected `,` or `]` in a list, found `2`"),
-            ("f(x={1 2})", "expected `:`, found `2`"),
-            ("f(x=1.2.3)", "`1.2.3` is not a number"),
-            ("f[", "expected `(`, found `[`"),
+        let wrong = |what: &str, at| Err(Fault::Wrong { what: what.to_owned(), at });
+        for (text, at, why) in [
+            ("f(1)", 2, "every argument needs a name, as in `f(x=1)`"),
+            ("f(x)", 3, "every argument needs a name, as in `f(x=1)`"),
+            ("f(x=y)", 5, "`y` is not a literal; give strings in quotes"),
+            ("f(x=1, x=2)", 10, "the argument `x` is given twice"),
+            ("f(x=1 y=2)", 6, "expected `,` or `)` after `x`, found `y`"),
+            ("f(x='a\n')", 7, "a string is not closed before the end of its line"),
+            ("f(x=[1 2])", 7, "expected `,` or `]` in a list, found `2`"),
+            ("f(x={1 2})", 7, "expected `:`, found `2`"),
+            ("f(x=1.2.3)", 4, "`1.2.3` is not a number"),
+            ("f[", 1, "expected `(`, found `[`"),
         ] {
-            assert_eq!(read_call(text), Err(Fault::Wrong(why.to_owned())), "{text}");
+            assert_eq!(read_call(text), wrong(why, at), "{text}");
         }
         let deep = format!("f(x={}", "[".repeat(100_000));
-        assert_eq!(read_call(&deep), Err(Fault::Wrong("values are nested too deep".to_owned())));
+        assert_eq!(read_call(&deep), wrong("values are nested too deep", 69));
     }
 }

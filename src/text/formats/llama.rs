@@ -8,6 +8,7 @@ use super::shared::{code_call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::malformed::Malformed;
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
@@ -69,14 +70,13 @@ impl<'a> Llama<'a> {
                 (json::call(value), used)
             }
             Front::Nothing => return Step::Skip(rest.len()),
-            Front::Broken(error, cut) => {
+            Front::Broken(error) => {
                 if !self.tagged && !meant(rest) {
                     return Step::Content(1);
                 }
-                let why = if cut { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
                 // Skips the rest of the line.
                 let Some(end) = rest.find('\n').or(done.then_some(rest.len())) else { return Step::More };
-                (Err(why), end)
+                (Err(Malformed::json(error, false)), end)
             }
         };
         (self.tagged, self.called) = (false, true);
@@ -103,9 +103,9 @@ impl<'a> Llama<'a> {
                     Step::Calls(used, vec![Ok(call)])
                 }
                 Err(_) if !done => Step::More,
-                Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
+                Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
                 // Not a built-in tool, but a program that starts with a function call.
-                Err(Fault::Wrong(_)) => Step::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))]),
+                Err(Fault::Wrong { .. }) => Step::Calls(rest.len(), vec![Ok(code_call(self.tool, inner.trim_end()))]),
             };
         }
         // A program, up to the end of the reply.

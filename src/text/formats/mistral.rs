@@ -9,6 +9,7 @@ use super::shared::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::malformed::{Empty, Malformed};
 use crate::text::python;
 use crate::text::stream::{Scan, Step, Think, find, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
@@ -60,7 +61,7 @@ impl Scan for Mistral {
         let block = rest[OPEN.len()..].trim_start();
         let start = rest.len() - block.len();
         let read = match block.chars().next() {
-            None if done => return Step::Calls(rest.len(), vec![Err(format!("nothing follows {OPEN}"))]),
+            None if done => return Step::Calls(rest.len(), vec![Err(Malformed::Empty(Empty::After(OPEN)))]),
             None => None,
             Some(_) if ARGUMENTS.starts_with(block) && !done => None,
             Some('[' | '{') if !block.starts_with(ARGUMENTS) => listed(block, done),
@@ -70,31 +71,26 @@ impl Scan for Mistral {
     }
 }
 
-type Calls = Vec<Result<ToolCall, String>>;
+type Calls = Vec<Result<ToolCall, Malformed>>;
 
 /// `[{"name": …, "arguments": …}, …]`
 fn listed(block: &str, done: bool) -> Option<(Calls, usize)> {
     Some(match json::front(block, done)? {
-        Front::Value(Value::Array(items), used) if items.is_empty() => {
-            (vec![Err("the list is empty".to_owned())], used)
-        }
+        Front::Value(Value::Array(items), used) if items.is_empty() => (vec![Err(Malformed::Empty(Empty::List))], used),
         Front::Value(Value::Array(items), used) => (items.into_iter().map(json::call).collect(), used),
         Front::Value(value, used) => (vec![json::call(value)], used),
-        Front::Nothing => (vec![Err(format!("nothing follows {OPEN}"))], block.len()),
-        Front::Broken(error, cut) => {
-            let why = if cut { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
-            (vec![Err(why)], lost(block, done)?)
-        }
+        Front::Nothing => (vec![Err(Malformed::Empty(Empty::After(OPEN)))], block.len()),
+        Front::Broken(error) => (vec![Err(Malformed::json(error, false))], lost(block, done)?),
     })
 }
 
 /// `name[CALL_ID]id[ARGS]{…}`
 fn named(block: &str, done: bool) -> Option<(Calls, usize)> {
     let Some((at, tag)) = find(block, &[ARGUMENTS, OPEN]) else {
-        return done.then(|| (vec![Err(format!("{ARGUMENTS} is missing"))], block.len()));
+        return done.then(|| (vec![Err(Malformed::NoTag(ARGUMENTS))], block.len()));
     };
     if tag == OPEN {
-        return Some((vec![Err(format!("{ARGUMENTS} is missing"))], at));
+        return Some((vec![Err(Malformed::NoTag(ARGUMENTS))], at));
     }
     let (name, id) = block[..at].split_once(ID).map_or((&block[..at], None), |(name, id)| (name, Some(id.trim())));
     let name = name.trim();
@@ -102,13 +98,10 @@ fn named(block: &str, done: bool) -> Option<(Calls, usize)> {
     let (result, used) = match json::front(&block[start..], done)? {
         Front::Value(value, used) => (json::arguments(value), used),
         Front::Nothing => (Ok(Value::Object(serde_json::Map::new())), block.len() - start),
-        Front::Broken(error, cut) => {
-            let why = if cut { "it is cut off".to_owned() } else { format!("not valid JSON, {error}") };
-            (Err(why), lost(&block[start..], done)?)
-        }
+        Front::Broken(error) => (Err(Malformed::json(error, false)), lost(&block[start..], done)?),
     };
     let result = match result {
-        Ok(_) if name.is_empty() => Err(format!("no name before {ARGUMENTS}")),
+        Ok(_) if name.is_empty() => Err(Malformed::NoName { before: Some(ARGUMENTS) }),
         Ok(arguments) => {
             Ok(ToolCall { id: id.filter(|id| !id.is_empty()).map(str::to_owned), ..call(name, arguments) })
         }

@@ -10,7 +10,8 @@ use super::shared::on_a_line;
 use crate::error::{Error, Result};
 use crate::mdp::{Message, ToolCall};
 use crate::text::format::Format;
-use crate::text::stream::{CALLS, Scan, Step, THINK, Think, text_before};
+use crate::text::malformed::{CALLS, ReplyError};
+use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, Reply, ToolFormat, read};
 
 /// The options of a recipe's format, apart from its functions.
@@ -37,9 +38,8 @@ pub struct OwnOptions {
 pub trait OwnFormat {
     fn options(&self) -> &OwnOptions;
 
-    /// The calls of a reply in order; for one that could not be parsed, an error message for the
-    /// policy.
-    fn parse(&self, text: &str, tools: &[Value]) -> Result<Vec<Result<ToolCall, String>>>;
+    /// The calls of a reply in order, and why one could not be parsed.
+    fn parse(&self, text: &str, tools: &[Value]) -> Result<Vec<Result<ToolCall, ReplyError>>>;
 
     /// Calls as text.
     fn write(&self, calls: &[ToolCall]) -> Result<String>;
@@ -152,7 +152,7 @@ struct Reader<'a> {
     /// The part of the answer that was streamed as content.
     answer: String,
     /// The result of `parse`.
-    parsed: Option<Vec<Result<ToolCall, String>>>,
+    parsed: Option<Vec<Result<ToolCall, ReplyError>>>,
     failed: Option<Error>,
 }
 
@@ -203,14 +203,14 @@ impl Scan for Reader<'_> {
         }
     }
 
-    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, String>> {
+    fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
         if self.parsed.is_none() {
             self.parse("");
         }
         let mut calls = self.parsed.take().unwrap_or_default();
         if calls.len() > CALLS {
             calls.truncate(CALLS);
-            calls.push(Err(format!("There are more than {CALLS} tool calls: the rest is not read.")));
+            calls.push(Err(ReplyError::TooManyCalls));
         }
         calls
     }
@@ -251,13 +251,13 @@ mod tests {
             &self.0
         }
 
-        fn parse(&self, text: &str, _tools: &[Value]) -> Result<Vec<Result<ToolCall, String>>> {
+        fn parse(&self, text: &str, _tools: &[Value]) -> Result<Vec<Result<ToolCall, ReplyError>>> {
             let Some((_, inner)) = text.split_once("<search>") else { return Ok(Vec::new()) };
             Ok(match inner.split_once("</search>") {
                 Some(("boom", _)) => return Err(Error::new(Kind::Script, "boom").at("a.lua:3")),
                 Some(("", _)) => Vec::new(),
                 Some((query, _)) => vec![Ok(call("search", json!({ "query": query })))],
-                None => vec![Err("<search> was not closed.".to_owned())],
+                None => vec![Err(ReplyError::Own("<search> was not closed.".to_owned()))],
             })
         }
 

@@ -9,6 +9,7 @@ use super::shared::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::malformed::Malformed;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
 
@@ -93,12 +94,12 @@ impl Pythonic {
         match literal::read_call(inner) {
             Ok((call, used)) => Step::Calls(gap + used, vec![Ok(call)]),
             Err(Fault::Cut) if !done => Step::More,
-            Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err("it is cut off".to_owned())]),
-            Err(Fault::Wrong(why)) => {
+            Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
+            Err(Fault::Wrong { what, at }) => {
                 // Skips the rest of the line.
                 let Some(end) = inner.find('\n').or(done.then_some(inner.len())) else { return Step::More };
                 self.closes = None;
-                Step::Calls(gap + end, vec![Err(why)])
+                Step::Calls(gap + end, vec![Err(Malformed::Syntax { what, at })])
             }
         }
     }

@@ -8,6 +8,7 @@ use super::shared::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::malformed::{Malformed, Stray};
 use crate::text::python;
 use crate::text::schema;
 use crate::text::stream::{Scan, Step, THINK, Think, find, text_before};
@@ -16,9 +17,14 @@ use crate::text::tool_format::{ReadOptions, ToolFormat};
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 const FUNCTION: &str = "<function=";
+/// The same with its parameter, as messages show it.
+const NAMED_FUNCTION: &str = "<function=NAME";
 const FUNCTION_END: &str = "</function>";
 const PARAMETER: &str = "<parameter=";
+const NAMED_PARAMETER: &str = "<parameter=KEY";
 const PARAMETER_END: &str = "</parameter>";
+/// Between parameters there is only white space.
+const OUTSIDE: Malformed = Malformed::Stray(Stray::Outside("<parameter=KEY>", PARAMETER_END));
 /// `<tool_call><function=NAME><parameter=KEY>…` (Qwen3-Coder, Qwen3.5).
 pub(super) struct QwenCoderFormat;
 
@@ -57,7 +63,7 @@ impl<'a> QwenCoder<'a> {
     }
 
     /// Parses a call from its first tag on; `None`: more text is needed.
-    fn read(&self, block: &str, done: bool) -> Option<(Result<ToolCall, String>, usize)> {
+    fn read(&self, block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
         let wrapped = block.strip_prefix(OPEN);
         let inner = wrapped.unwrap_or(block).trim_start();
         let start = block.len() - inner.len();
@@ -69,15 +75,15 @@ impl<'a> QwenCoder<'a> {
             // Other text between the tags: continue after the closing tag.
             let end = next(start).map(|(at, tag)| if tag == CLOSE { at + CLOSE.len() } else { at });
             let end = end.or(done.then_some(block.len()))?;
-            return Some((Err(format!("expected {FUNCTION}NAME> after {OPEN}")), end));
+            return Some((Err(Malformed::Expected { tag: "<function=NAME>", after: OPEN }), end));
         };
         let from = start + FUNCTION.len();
         let Some((at, tag)) = find(body, &[FUNCTION_END, FUNCTION, OPEN, CLOSE]) else {
-            return done.then(|| (Err(format!("it is cut off, {FUNCTION_END} is missing")), block.len()));
+            return done.then(|| (Err(Malformed::CutOff { missing: Some(FUNCTION_END) }), block.len()));
         };
         if tag != FUNCTION_END {
             let end = from + at + if tag == CLOSE { CLOSE.len() } else { 0 };
-            return Some((Err(format!("{FUNCTION_END} is missing")), end));
+            return Some((Err(Malformed::NoTag(FUNCTION_END)), end));
         }
         let mut end = from + at + FUNCTION_END.len();
         let after = block[end..].trim_start();
@@ -90,19 +96,20 @@ impl<'a> QwenCoder<'a> {
     }
 
     /// `NAME> <parameter=KEY>VALUE</parameter> …`
-    fn function(&self, body: &str) -> Result<ToolCall, String> {
-        let (name, mut rest) = body.split_once('>').ok_or_else(|| format!("{FUNCTION}NAME has no closing `>`"))?;
+    fn function(&self, body: &str) -> Result<ToolCall, Malformed> {
+        let (name, mut rest) = body.split_once('>').ok_or(Malformed::BrokenTag { tag: NAMED_FUNCTION, named: true })?;
         let name = name.trim();
         if name.is_empty() || name.contains(['<', '\n']) {
-            return Err(format!("{FUNCTION}NAME> has no name or no closing `>`"));
+            return Err(Malformed::BrokenTag { tag: NAMED_FUNCTION, named: false });
         }
         let mut arguments = Map::new();
         while let Some(start) = rest.find(PARAMETER) {
             if !rest[..start].trim().is_empty() {
-                return Err(format!("unexpected text outside of {PARAMETER}KEY>…{PARAMETER_END}"));
+                return Err(OUTSIDE);
             }
             let inner = &rest[start + PARAMETER.len()..];
-            let (key, value) = inner.split_once('>').ok_or_else(|| format!("{PARAMETER}KEY has no closing `>`"))?;
+            let (key, value) =
+                inner.split_once('>').ok_or(Malformed::BrokenTag { tag: NAMED_PARAMETER, named: true })?;
             // A value without a closing tag ends at the next parameter.
             let (value, after) = match find(value, &[PARAMETER_END, PARAMETER]) {
                 Some((at, PARAMETER_END)) => (&value[..at], &value[at + PARAMETER_END.len()..]),
@@ -117,7 +124,7 @@ impl<'a> QwenCoder<'a> {
             rest = after;
         }
         if !rest.trim().is_empty() {
-            return Err(format!("unexpected text outside of {PARAMETER}KEY>…{PARAMETER_END}"));
+            return Err(OUTSIDE);
         }
         Ok(call(name, Value::Object(arguments)))
     }

@@ -3,6 +3,7 @@
 //! turn.
 
 use super::code_block::{CodeFormat, CodeSyntax};
+use crate::text::malformed::ProgramError;
 
 const OPEN: &str = "<code>";
 const CLOSE: &str = "</code>";
@@ -20,14 +21,14 @@ impl CodeSyntax for Retool {
     const STOP: &'static str = CLOSE;
 
     /// The last code block.
-    fn program(reply: &str) -> Option<Result<String, String>> {
+    fn program(reply: &str) -> Option<Result<String, ProgramError>> {
         Some(match (reply.rfind(OPEN), reply.rfind(CLOSE)) {
             (Some(open), Some(close)) if open < close => {
                 let code = without_fence(&reply[open + OPEN.len()..close]);
-                if code.trim().is_empty() { Err(format!("The {OPEN} block is empty.")) } else { Ok(code) }
+                if code.trim().is_empty() { Err(ProgramError::Empty { block: OPEN }) } else { Ok(code) }
             }
-            (Some(_), _) => Err(format!("{OPEN} was not closed with {CLOSE}, so nothing was run.")),
-            (None, Some(_)) => Err(format!("{CLOSE} is written without {OPEN}, so nothing was run.")),
+            (Some(_), _) => Err(ProgramError::Unclosed { open: OPEN, close: CLOSE }),
+            (None, Some(_)) => Err(ProgramError::Unopened { open: OPEN, close: CLOSE }),
             (None, None) => return None,
         })
     }

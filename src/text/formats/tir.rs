@@ -3,8 +3,11 @@
 //! ```` ```output ````, where generation stops and the environment writes the program's output.
 
 use super::code_block::{CodeFormat, CodeSyntax};
+use crate::text::malformed::ProgramError;
 
 const FENCE: &str = "```";
+/// Opens a program.
+const OPEN: &str = "```python";
 /// Ends a reply that waits for a result.
 const OUTPUT: &str = "```output";
 const LANGUAGES: [&str; 3] = ["python", "py", "python3"];
@@ -19,14 +22,14 @@ impl CodeSyntax for Tir {
     const STOP: &'static str = OUTPUT;
 
     /// The last program, unless text follows it.
-    fn program(reply: &str) -> Option<Result<String, String>> {
+    fn program(reply: &str) -> Option<Result<String, ProgramError>> {
         let last = last_program(reply)?;
         let Some(code) = last.code else {
-            return Some(Err("```python was not closed with ```, so nothing was run.".to_owned()));
+            return Some(Err(ProgramError::Unclosed { open: OPEN, close: FENCE }));
         };
         let code = code.trim_end();
         last.is_last.then(|| {
-            if code.trim().is_empty() { Err("The ```python block is empty.".to_owned()) } else { Ok(code.to_owned()) }
+            if code.trim().is_empty() { Err(ProgramError::Empty { block: OPEN }) } else { Ok(code.to_owned()) }
         })
     }
 

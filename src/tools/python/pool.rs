@@ -14,7 +14,7 @@ use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 use super::call::{Call, exchange};
 use super::interpreter::Interpreter;
 use super::protocol::MAX_CODE;
-use super::server::{Child, Server};
+use super::server::{Child, NotReady, Server};
 use super::{PythonOptions, probe};
 use crate::error::{Error, Kind, Result};
 use crate::tools::Output;
@@ -193,7 +193,7 @@ impl Host {
 
     /// A confined child that waits for its first program.
     async fn child(&self) -> Result<Child> {
-        let mut problem = String::new();
+        let mut problem = NotReady::Stopped;
         for _ in 0..3 {
             let mut server = self.server.lock().await;
             if server.as_ref().is_none_or(|server| !server.alive()) {
@@ -214,7 +214,7 @@ impl Host {
             match tokio::time::timeout(Duration::from_secs(30), child.ready()).await {
                 Ok(Ok(())) => return Ok(child),
                 Ok(Err(why)) => problem = why,
-                Err(_) => "the interpreter did not get ready".clone_into(&mut problem),
+                Err(_) => problem = NotReady::TimedOut,
             }
         }
         Err(fault(format!("no interpreter could be confined: {problem}")))

@@ -253,22 +253,44 @@ impl Process {
     }
 }
 
+/// Why a child can't be used.
+#[derive(Debug)]
+pub(super) enum NotReady {
+    /// The sandbox refused it, for this reason.
+    Unconfined(String),
+    Stopped,
+    TimedOut,
+}
+
+impl std::fmt::Display for NotReady {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Unconfined(why) => why,
+            Self::Stopped => "the interpreter stopped before it was ready",
+            Self::TimedOut => "the interpreter did not get ready",
+        })
+    }
+}
+
 impl Child {
     /// Whether its server is still running.
     pub(super) fn server_alive(&self) -> bool {
         self.alive.get()
     }
 
-    /// Waits until the child is confined; an error if it can't be.
-    pub(super) async fn ready(&mut self) -> Result<(), String> {
+    /// Waits until the child is confined.
+    ///
+    /// # Errors
+    /// If it can't be, or ends before.
+    pub(super) async fn ready(&mut self) -> Result<(), NotReady> {
         let mut buffer = [0; 256];
         loop {
             let size = self.report.read(&mut buffer).await.unwrap_or(0);
             match self.decoder.push(&buffer[..size]) {
                 Ok(Some(Report::Ready)) => return Ok(()),
-                Ok(Some(Report::Unconfined(why))) => return Err(why),
+                Ok(Some(Report::Unconfined(why))) => return Err(NotReady::Unconfined(why)),
                 Ok(None) if size > 0 => {}
-                _ => return Err("the interpreter stopped before it was ready".to_owned()),
+                _ => return Err(NotReady::Stopped),
             }
         }
     }

@@ -173,7 +173,7 @@ impl Manual {
                 let subject = Some(Box::new(Subject::Example(place + 1)));
                 Error { place: Some(format!("example {}", place + 1)), subject, kind: Kind::Usage, ..error }
             };
-            let example = Demonstration::read(example).map_err(|why| named(Error::new(Kind::Usage, why)))?;
+            let example = Demonstration::read(example).map_err(|invalid| named(invalid.of_row()))?;
             let row = demonstrations::row(&example, &renderer).map_err(named)?;
             let (tokens, longest) = (row.len(), self.training.session.max_context);
             if tokens > longest {

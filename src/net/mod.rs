@@ -4,25 +4,27 @@
 //! therefore works while a server does not respond, and hashing and writing overlap with the
 //! transfer. Redirects are not followed, and no status is an error here: the caller handles both.
 
+mod names;
+mod url;
+
 use std::borrow::Cow;
-use std::fmt::Write;
 use std::fs;
 use std::io::Read;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use ureq::config::Config;
-use ureq::http::Uri;
 use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
-use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
-use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
+use ureq::unversioned::resolver::Resolver;
+use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, http};
 
+use self::names::{Inside, Names, Unresolved};
 use crate::error::{Error, Kind, Result};
 
+pub use names::is_public;
 pub use ureq::http::HeaderMap;
+pub use url::{escape, host_and_port, origin, redirect};
 
 /// Interval at which `stop` is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -94,7 +96,7 @@ impl Client {
     /// # Errors
     /// [`Kind::Usage`] for a certificate file that can't be read.
     pub fn new(silence: Duration) -> Result<Self> {
-        Self::with(silence, DefaultResolver::default())
+        Self::with(silence, Names::default())
     }
 
     /// A client for public addresses only: none of this machine, its network or its cloud's
@@ -103,7 +105,7 @@ impl Client {
     /// # Errors
     /// As [`Client::new`].
     pub fn public(silence: Duration) -> Result<Self> {
-        Self::with(silence, PublicOnly::default())
+        Self::with(silence, Names::public_only())
     }
 
     fn with(silence: Duration, resolver: impl Resolver) -> Result<Self> {
@@ -250,11 +252,10 @@ fn fault(agent: &Agent, error: &ureq::Error) -> Fault {
     }
     let absent = match error {
         ureq::Error::HostNotFound | ureq::Error::Timeout(ureq::Timeout::Resolve | ureq::Timeout::Connect) => true,
-        // Names that can't be resolved have no error kind of their own.
+        ureq::Error::Other(inner) => inner.is::<Unresolved>(),
         ureq::Error::Io(error) => {
             [AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable]
                 .contains(&error.kind())
-                || error.to_string().starts_with("failed to lookup address")
         }
         _ => false,
     };
@@ -326,138 +327,6 @@ pub fn pause(length: Duration, stop: &dyn Fn() -> bool) -> Result<(), Fault> {
     }
 }
 
-/// `scheme://host:port` of a URL, the scope of credentials. `None` if it is not http or https.
-pub fn origin(url: &str) -> Option<String> {
-    let uri: Uri = url.parse().ok()?;
-    let scheme = uri.scheme_str()?;
-    let port = match (uri.port_u16(), scheme) {
-        (Some(port), "http" | "https") => port,
-        (None, "http") => 80,
-        (None, "https") => 443,
-        _ => return None,
-    };
-    Some(format!("{scheme}://{}:{port}", uri.host()?.to_ascii_lowercase()))
-}
-
-/// The target of a `Location` relative to `base`. `None` if it must not be followed: not http(s),
-/// or from https to http.
-pub fn redirect(base: &str, location: &str) -> Option<String> {
-    let scheme = base.split_once("://")?.0;
-    if location.is_empty() {
-        return None;
-    }
-    let target = if location.contains("://") {
-        location.to_owned()
-    } else if location.starts_with("//") {
-        format!("{scheme}:{location}")
-    } else {
-        let start = base.find("://")? + 3;
-        let host_end = base[start..].find(['/', '?', '#']).map_or(base.len(), |at| start + at);
-        let path_end = base[host_end..].find(['?', '#']).map_or(base.len(), |at| host_end + at);
-        let folder = base[host_end..path_end].rfind('/').map_or(host_end, |at| host_end + at);
-        if location.starts_with('/') {
-            format!("{}{location}", &base[..host_end])
-        } else {
-            format!("{}/{location}", &base[..folder])
-        }
-    };
-    let origin = origin(&target)?;
-    (scheme != "https" || origin.starts_with("https://")).then_some(target)
-}
-
-/// Escapes a path or a path segment for a URL: other characters are written as `%XX`.
-pub fn escape(text: &str, keep_slashes: bool) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        let plain = byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || (keep_slashes && byte == b'/');
-        if plain {
-            escaped.push(char::from(byte));
-        } else {
-            // Writing to a string can't fail.
-            let _ = write!(escaped, "%{byte:02X}");
-        }
-    }
-    escaped
-}
-
-/// An address that is not public.
-#[derive(Debug)]
-struct Inside(IpAddr);
-
-impl std::fmt::Display for Inside {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} is not a public address", self.0)
-    }
-}
-
-impl std::error::Error for Inside {}
-
-/// Resolves names and refuses those with addresses that are not public.
-#[derive(Debug, Default)]
-struct PublicOnly(DefaultResolver);
-
-impl Resolver for PublicOnly {
-    fn resolve(
-        &self,
-        uri: &Uri,
-        config: &Config,
-        timeout: NextTimeout,
-    ) -> std::result::Result<ResolvedSocketAddrs, ureq::Error> {
-        let found = self.0.resolve(uri, config, timeout)?;
-        // The user chooses the proxy.
-        let to_proxy = config.proxy().is_some_and(|proxy| uri.host() == Some(proxy.host()));
-        match found.iter().find(|address| !to_proxy && !is_public(address.ip())) {
-            None => Ok(found),
-            Some(address) => Err(ureq::Error::Other(Box::new(Inside(address.ip())))),
-        }
-    }
-}
-
-/// Whether an address is public: not this machine, a private network, or one with a special meaning
-/// (IANA's registries of special-purpose addresses).
-pub fn is_public(address: IpAddr) -> bool {
-    match address {
-        IpAddr::V4(v4) => is_public_v4(v4),
-        IpAddr::V6(v6) => {
-            let parts = v6.segments();
-            let embedded = |at: usize| Ipv4Addr::from(u32::from(parts[at]) << 16 | u32::from(parts[at + 1]));
-            match parts {
-                // Mapped and translated addresses, 6to4: the embedded address counts.
-                [0, 0, 0, 0, 0, 0xffff, ..] | [0x64, 0xff9b, 0, 0, 0, 0, ..] => is_public_v4(embedded(6)),
-                [0x2002, ..] => is_public_v4(embedded(1)),
-                [0x2001, 0x0000..=0x01ff | 0x0db8, ..] => false,
-                [first, ..] => first & 0xe000 == 0x2000,
-            }
-        }
-    }
-}
-
-fn is_public_v4(address: Ipv4Addr) -> bool {
-    let [a, b, c, _] = address.octets();
-    let special = match (a, b, c) {
-        (0 | 10 | 127 | 224.., ..)
-        | (169, 254, _)
-        | (192, 168, _)
-        | (192, 0, 0 | 2)
-        | (198, 51, 100)
-        | (203, 0, 113) => true,
-        (100, b, _) => b & 0xc0 == 64,
-        (172, b, _) => b & 0xf0 == 16,
-        (198, b, _) => b & 0xfe == 18,
-        _ => false,
-    };
-    !special
-}
-
-/// The host of a URL in lower case, without the brackets of IPv6, and its port (explicit or
-/// default).
-pub fn host_and_port(url: &str) -> Option<(String, u16)> {
-    let origin = origin(url)?;
-    let (_, authority) = origin.split_once("://")?;
-    let (host, port) = authority.rsplit_once(':')?;
-    Some((host.trim_start_matches('[').trim_end_matches(']').to_owned(), port.parse().ok()?))
-}
-
 fn own_certificates() -> Result<Option<RootCerts>> {
     let named = ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"].into_iter().find_map(|name| {
         let path = std::env::var_os(name).filter(|path| !path.is_empty())?;
@@ -480,97 +349,4 @@ fn own_certificates() -> Result<Option<RootCerts>> {
             .hint(format!("{name} names this file; it must hold certificates in PEM form")));
     }
     Ok(Some(RootCerts::new_with_certs(&certificates)))
-}
-
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used)]
-    use super::*;
-
-    #[test]
-    fn url_origins_are_scheme_host_and_port() {
-        for (url, expected) in [
-            ("https://huggingface.co/a/b", Some("https://huggingface.co:443")),
-            ("https://HuggingFace.co:443/x", Some("https://huggingface.co:443")),
-            ("http://127.0.0.1:8080", Some("http://127.0.0.1:8080")),
-            ("https://hub.co@evil.com/x", Some("https://evil.com:443")),
-            ("file:///etc/passwd", None),
-            ("no address", None),
-        ] {
-            assert_eq!(origin(url).as_deref(), expected, "{url}");
-        }
-    }
-
-    #[test]
-    fn special_purpose_ip_addresses_are_not_public() {
-        let public = |text: &str| is_public(text.parse().unwrap());
-        for text in [
-            "1.1.1.1",
-            "172.32.0.1",
-            "100.128.0.1",
-            "198.20.0.1",
-            "2606:4700::1111",
-            "::ffff:1.1.1.1",
-            "2002:101:101::",
-        ] {
-            assert!(public(text), "{text}");
-        }
-        for text in [
-            "127.0.0.1",
-            "0.0.0.0",
-            "10.1.2.3",
-            "172.16.0.1",
-            "172.31.255.255",
-            "192.168.1.1",
-            "169.254.169.254",
-            "100.64.0.1",
-            "198.18.0.1",
-            "192.0.2.1",
-            "224.0.0.1",
-            "255.255.255.255",
-            "::1",
-            "::",
-            "fe80::1",
-            "fd00::1",
-            "ff02::1",
-            "::ffff:127.0.0.1",
-            "64:ff9b::7f00:1",
-            "2002:7f00:1::",
-            "2001:db8::1",
-            "fec0::1",
-        ] {
-            assert!(!public(text), "{text}");
-        }
-    }
-
-    #[test]
-    fn urls_have_hosts_and_ports() {
-        assert_eq!(host_and_port("https://API.co/x"), Some(("api.co".to_owned(), 443)));
-        assert_eq!(host_and_port("http://[::1]:80/"), Some(("::1".to_owned(), 80)));
-        assert_eq!(host_and_port("ftp://x"), None);
-    }
-
-    #[test]
-    fn relative_redirects_resolve_as_in_browsers() {
-        let base = "https://hub.co/org/name/resolve/main/a.json?x=1";
-        for (location, expected) in [
-            ("https://cdn.co/x?y=1", Some("https://cdn.co/x?y=1")),
-            ("//cdn.co/x", Some("https://cdn.co/x")),
-            ("/new/name", Some("https://hub.co/new/name")),
-            ("b.json", Some("https://hub.co/org/name/resolve/main/b.json")),
-            ("http://cdn.co/x", None),
-            ("file:///etc/passwd", None),
-            ("", None),
-        ] {
-            assert_eq!(redirect(base, location).as_deref(), expected, "{location}");
-        }
-        assert_eq!(redirect("http://h:1", "x").as_deref(), Some("http://h:1/x"));
-        assert_eq!(redirect("http://h:1/a", "https://h/x").as_deref(), Some("https://h/x"));
-    }
-
-    #[test]
-    fn url_paths_are_escaped() {
-        assert_eq!(escape("refs/pr/1", false), "refs%2Fpr%2F1");
-        assert_eq!(escape("a b/c?.json", true), "a%20b/c%3F.json");
-    }
 }

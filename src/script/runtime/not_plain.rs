@@ -1,0 +1,90 @@
+//! Why a Lua value is not plain data.
+
+use std::fmt;
+
+use crate::error::{Error, Kind};
+use crate::mdp::Invalid;
+
+/// A Lua value that can't become JSON, by its path.
+#[derive(Debug)]
+pub(crate) struct NotPlain {
+    /// `state.items[3]`
+    pub(crate) path: String,
+    pub(crate) why: Why,
+}
+
+#[derive(Debug)]
+pub(crate) enum Why {
+    /// Of this type: a function, a userdata.
+    Type(&'static str),
+    /// NaN or an infinity.
+    Number(String),
+    NotUtf8,
+    /// Too many values or bytes.
+    TooMuch,
+    /// Nested too deeply; a table that contains itself is.
+    TooDeep,
+    Metatable,
+    /// Keys that are neither text nor 1, 2, 3 …
+    Keys,
+    /// List items and named fields in one table.
+    Mixed,
+    TableKey,
+    /// The virtual machine failed.
+    Machine(mlua::Error),
+}
+
+impl NotPlain {
+    pub(crate) fn new(path: &str, why: Why) -> Self {
+        Self { path: path.to_owned(), why }
+    }
+
+    /// The path of a function, if that is the value.
+    pub(crate) fn function(&self) -> Option<&str> {
+        matches!(self.why, Why::Type("function")).then_some(&*self.path)
+    }
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type(name) => write!(f, "is a {name}; plain data holds text, numbers, booleans and tables"),
+            Self::Number(number) => write!(f, "is {number}"),
+            Self::NotUtf8 => f.write_str("is not valid UTF-8"),
+            Self::TooMuch => f.write_str("holds too much to be plain data"),
+            Self::TooDeep => f.write_str("is nested too deeply, or contains itself"),
+            Self::Metatable => f.write_str("has a metatable; plain data has none"),
+            Self::Keys => f.write_str("has keys that are neither names nor 1, 2, 3 …"),
+            Self::Mixed => f.write_str("mixes a list with named keys"),
+            Self::TableKey => f.write_str("has a table as a key"),
+            Self::Machine(error) => write!(f, "can't be read: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for NotPlain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = match self.why {
+            Why::TooMuch | Why::TooDeep => short(&self.path),
+            _ => &self.path,
+        };
+        write!(f, "{path} {}", self.why)
+    }
+}
+
+impl From<NotPlain> for Error {
+    fn from(error: NotPlain) -> Self {
+        Self::new(Kind::Script, error.to_string()).about_setting(short(&error.path))
+    }
+}
+
+impl From<NotPlain> for Invalid {
+    fn from(error: NotPlain) -> Self {
+        Self::new(short(&error.path), error.why.to_string())
+    }
+}
+
+/// The first part of a path, for messages.
+pub(crate) fn short(path: &str) -> &str {
+    path.char_indices().nth(60).map_or(path, |(end, _)| &path[..end])
+}
