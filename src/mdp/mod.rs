@@ -10,6 +10,8 @@ mod record;
 mod routing;
 mod seed;
 mod split;
+#[cfg(test)]
+pub(crate) mod testing;
 mod trajectory;
 
 pub use demonstration::Demonstration;

@@ -149,53 +149,17 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
     use super::*;
-    use crate::mdp::{FinishReason, Fork, Status, Step, Support};
+    use crate::mdp::{Fork, Status, Step, testing};
     use crate::rl::pack::merge;
     use crate::rl::rewards::{Grouping, Method};
     use crate::train::policy_loop::compute_advantages;
 
     fn step(prompt: &[u32], reply: &[u32], reward: f64) -> Step {
-        Step {
-            prompt_ids: prompt.to_vec(),
-            response_ids: reply.to_vec(),
-            logprobs: vec![-1.0; reply.len()],
-            text: String::new(),
-            finish_reason: FinishReason::Stop,
-            reward,
-            terminated: false,
-            truncated: false,
-            tools: Vec::new(),
-            prefilled: 0,
-            new_row: false,
-            support: Support::default(),
-            routing: crate::mdp::Routing::default(),
-            privileged: None,
-            next_privileged: None,
-            next_prompt_ids: Vec::new(),
-        }
+        Step { reward, ..testing::step(prompt, reply) }
     }
 
     fn trajectory(id: &str, steps: Vec<Step>) -> Trajectory {
-        Trajectory {
-            id: id.to_owned(),
-            split: crate::mdp::Split::Train,
-            task_index: 0,
-            task: serde_json::Value::Null,
-            group: 0,
-            sample: 0,
-            fork: None,
-            seed: 0,
-            script_hash: String::new(),
-            status: Status::Terminated,
-            truncated_by: None,
-            retries: 0,
-            error: None,
-            steps,
-            outcome_reward: 0.0,
-            reward_parts: std::collections::BTreeMap::new(),
-            messages: Vec::new(),
-            record: Vec::new(),
-        }
+        Trajectory { id: id.to_owned(), ..testing::trajectory(steps) }
     }
 
     static PLAIN: Shaping =

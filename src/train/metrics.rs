@@ -336,7 +336,7 @@ mod tests {
     #![allow(clippy::float_cmp)]
 
     use super::*;
-    use crate::mdp::{CallKind, Support};
+    use crate::mdp::{CallKind, Step, testing};
 
     #[test]
     fn calls_that_name_no_tool_are_counted_apart() {
@@ -350,42 +350,9 @@ mod tests {
             seconds: 0.0,
             ..ToolRecord::default()
         };
-        let of = |kinds: &[CallKind]| Trajectory {
-            id: String::new(),
-            split: crate::mdp::Split::Train,
-            task_index: 0,
-            task: serde_json::Value::Null,
-            group: 0,
-            sample: 0,
-            fork: None,
-            seed: 0,
-            script_hash: String::new(),
-            status: Status::Terminated,
-            truncated_by: None,
-            retries: 0,
-            error: None,
-            steps: vec![Step {
-                prompt_ids: vec![1],
-                response_ids: vec![2],
-                logprobs: vec![-1.0],
-                support: Support::default(),
-                text: String::new(),
-                finish_reason: FinishReason::Stop,
-                reward: 0.0,
-                terminated: true,
-                truncated: false,
-                tools: kinds.iter().map(|kind| call(*kind)).collect(),
-                prefilled: 0,
-                new_row: false,
-                routing: crate::mdp::Routing::default(),
-                privileged: None,
-                next_privileged: None,
-                next_prompt_ids: Vec::new(),
-            }],
-            outcome_reward: 0.0,
-            reward_parts: BTreeMap::new(),
-            messages: Vec::new(),
-            record: Vec::new(),
+        let of = |kinds: &[CallKind]| {
+            let tools = kinds.iter().map(|kind| call(*kind)).collect();
+            testing::trajectory(vec![Step { tools, ..testing::step(&[1], &[2]) }])
         };
         let (ran, bad) = (CallKind::Ran, CallKind::BadArguments);
         let all = [of(&[ran, bad]), of(&[CallKind::Malformed]), of(&[CallKind::Unknown, CallKind::Malformed]), of(&[])];

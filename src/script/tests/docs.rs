@@ -227,24 +227,12 @@ fn declared_types_have_the_fields_of_real_values() {
         fields.filter(|(_, value)| !value.is_null()).map(|(name, _)| name.clone()).collect()
     };
     let mut trajectory = crate::mdp::Trajectory {
-        retries: Default::default(),
-        truncated_by: None,
         id: "1-0-0".to_owned(),
-        split: Split::Train,
-        task_index: 0,
         task: serde_json::json!({ "problem": "?" }),
-        group: 0,
-        sample: 0,
-        fork: None,
         seed: 1,
-        script_hash: String::new(),
-        status: crate::mdp::Status::Terminated,
-        error: None,
-        steps: Vec::new(),
         outcome_reward: 1.0,
         reward_parts: [("solved".to_owned(), 1.0)].into(),
-        messages: Vec::new(),
-        record: Vec::new(),
+        ..crate::mdp::testing::trajectory(Vec::new())
     };
     let step = serde_json::json!({
         "prompt_ids": [1], "response_ids": [2], "logprobs": [-0.5], "text": "x", "finish_reason": "stop",

@@ -9,7 +9,7 @@ use crate::script::Record;
 
 #[test]
 fn programs_read_the_trajectories_of_a_run() {
-    use crate::mdp::{FinishReason, Message, Status, Step, Trajectory};
+    use crate::mdp::{Message, Step, Trajectory, testing};
     let dir = tempfile::tempdir().unwrap();
     let run_dir = crate::store::RunDir::create(dir.path(), "demo").unwrap();
     let settings = crate::config::Settings::default();
@@ -29,42 +29,24 @@ fn programs_read_the_trajectories_of_a_run() {
     };
     run_dir.write_recipe(&recipe).unwrap();
     let step = Step {
-        prompt_ids: vec![1, 2],
-        response_ids: vec![3],
         logprobs: vec![-0.5],
         text: "hi".to_owned(),
-        finish_reason: FinishReason::Stop,
         reward: 0.5,
         terminated: true,
-        truncated: false,
-        tools: Vec::new(),
         prefilled: 2,
         new_row: true,
-        support: crate::mdp::Support::default(),
-        routing: crate::mdp::Routing::default(),
-        privileged: None,
-        next_privileged: None,
-        next_prompt_ids: Vec::new(),
+        ..testing::step(&[1, 2], &[3])
     };
     let trajectory = Trajectory {
         id: "7-0-0".to_owned(),
-        split: Split::Train,
         task_index: 3,
         task: json!({"problem": "?"}),
-        group: 0,
-        sample: 0,
-        fork: None,
         seed: 5,
         script_hash: "aa".to_owned(),
-        status: Status::Terminated,
-        truncated_by: None,
-        retries: 0,
-        error: None,
-        steps: vec![step],
         outcome_reward: 0.5,
         reward_parts: [("right".to_owned(), 1.0)].into(),
         messages: vec![Message::user("?")],
-        record: Vec::new(),
+        ..testing::trajectory(vec![step])
     };
     run_dir.write_trajectories(7, 0, &[trajectory], &[None]).unwrap();
     let program = |code: &str| {

@@ -1,0 +1,224 @@
+//! Tests of reading trajectories back.
+#![allow(clippy::unwrap_used)]
+use std::fs;
+
+use proptest::collection::{btree_map, vec};
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::*;
+use crate::error::Subject;
+use crate::mdp::{Answer, Exchange, Message, ToolCall, testing};
+use crate::store::RunDir;
+
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_filter("JSON has no NaN", |x| x.is_finite()).prop_map(Value::from),
+        ".*".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(2, 8, 3, |inner| {
+        prop_oneof![
+            vec(inner.clone(), 0..3).prop_map(Value::from),
+            btree_map(".*", inner, 0..3).prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+fn call_kind() -> impl Strategy<Value = CallKind> {
+    prop::sample::select(vec![
+        CallKind::Ran,
+        CallKind::BadArguments,
+        CallKind::Excess,
+        CallKind::Unknown,
+        CallKind::Malformed,
+    ])
+}
+
+fn finite() -> impl Strategy<Value = f64> {
+    any::<f64>().prop_filter("finite", |x| x.is_finite())
+}
+
+prop_compose! {
+    fn tool()(name in ".*", arguments in value(), kind in call_kind(), output in ".*", ok: bool, reward in finite(), seconds in finite(),
+        (retries, cached) in any::<(u32, bool)>())
+        -> ToolRecord {
+        ToolRecord { name, arguments, kind, output, ok, reward, seconds, retries, cached }
+    }
+}
+
+prop_compose! {
+    fn step()(
+        prompt_ids in vec(any::<u32>(), 0..20),
+        sampled in vec((any::<u32>(), any::<f32>().prop_filter("finite", |x| x.is_finite())), 0..20),
+        text in ".*",
+        finish_reason in prop_oneof![
+            Just(FinishReason::Stop), Just(FinishReason::StopString), Just(FinishReason::Length),
+            Just(FinishReason::Deadline)
+        ],
+        reward in finite(),
+        (terminated, truncated, new_row) in any::<(bool, bool, bool)>(),
+        next_prompt_ids in vec(any::<u32>(), 0..20),
+        (start, experts) in (0_u32..9, vec(any::<(u16, u16)>(), 0..9)),
+        (privileged, next_privileged) in (proptest::option::of(".*"), proptest::option::of(".*")),
+        support in vec(vec(any::<u32>(), 0..4), 0..3),
+        tools in vec(tool(), 0..3),
+        prefilled: u32,
+    ) -> Step {
+        let (response_ids, logprobs) = sampled.into_iter().unzip();
+        Step {
+            prompt_ids, response_ids, logprobs, text, finish_reason, reward, terminated, truncated, tools,
+            prefilled, new_row, next_prompt_ids, privileged, next_privileged,
+            routing: Routing { start: if experts.is_empty() { 0 } else { start }, width: 2 * u32::from(!experts.is_empty()),
+                experts: experts.into_iter().flat_map(|(a, b)| [a, b]).collect() },
+            support: support.iter().fold(Support::default(), |mut all, ids| {
+                all.push(ids);
+                all
+            }),
+        }
+    }
+}
+
+prop_compose! {
+    fn error()(
+        kind in proptest::sample::select(Kind::ALL.to_vec()),
+        message in ".*",
+        (place, line, hint) in
+            (proptest::option::of(".*"), proptest::option::of(".*"), proptest::option::of(".*")),
+        subject in proptest::option::of(".*"),
+        traceback in vec(".*", 0..3),
+    ) -> ErrorRecord {
+        let subject = subject.map(|name| Box::new(Subject::Setting(name)));
+        ErrorRecord { kind, message, subject, place, line, hint, traceback }
+    }
+}
+
+prop_compose! {
+    fn exchange()(
+        step in 0_u64..5,
+        at in proptest::sample::select(vec!["reset", "context", "step", "step/2", "reward"]),
+        kind in ".*",
+        request in value(),
+        answer in proptest::option::of(prop_oneof![
+            value().prop_map(Answer::Ok),
+            error().prop_map(Answer::Error),
+        ]),
+    ) -> Exchange {
+        Exchange { step, at: at.to_owned(), kind, request, answer }
+    }
+}
+
+/// Exchanges in the order of the trajectory's steps.
+fn in_order(mut exchanges: Vec<Exchange>) -> Vec<Exchange> {
+    exchanges.sort_by_key(|exchange| exchange.step);
+    exchanges
+}
+
+fn message() -> impl Strategy<Value = Message> {
+    (".*", value(), proptest::option::of(".*")).prop_map(|(text, arguments, reasoning_content)| Message {
+        tool_calls: vec![ToolCall { id: None, name: text.clone(), arguments }],
+        reasoning_content,
+        ..Message::assistant(text)
+    })
+}
+
+prop_compose! {
+    fn trajectory()(
+        (id, script_hash) in (".*", ".*"),
+        split in proptest::sample::select(Split::ALL.to_vec()),
+        (task_index, group, seed, sample) in any::<(u64, u64, u64, u32)>(),
+        task in value(),
+        status in proptest::sample::select(Status::ALL.to_vec()),
+        (truncated_by, retries) in
+            (proptest::option::of(proptest::sample::select(Limit::ALL.to_vec())), any::<u32>()),
+        error in proptest::option::of(error()),
+        steps in vec(step(), 0..4),
+        outcome_reward in finite(),
+        reward_parts in btree_map(".*", finite(), 0..3),
+        messages in vec(message(), 0..3),
+        exchanges in vec(exchange(), 0..4),
+        fork in proptest::option::of((".*", any::<u32>()).prop_map(|(parent, step)| Fork { parent, step })),
+    ) -> Trajectory {
+        let record = in_order(exchanges);
+        Trajectory {
+            id, split, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, retries, error, steps,
+            outcome_reward, reward_parts, messages, record,
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #[test]
+    fn stored_trajectories_round_trip(trajectories in vec(trajectory(), 0..6)) {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        let path = run.write_trajectories(3, 2, &trajectories, &[]).unwrap();
+        prop_assert_eq!(read_trajectories(&path).unwrap(), trajectories);
+    }
+}
+
+fn plain(id: &str, steps: usize) -> Trajectory {
+    let step = Step {
+        text: "x".to_owned(),
+        reward: 1.0,
+        terminated: true,
+        prefilled: 2,
+        routing: Routing { start: 0, width: 2, experts: vec![3, 1, 0, 300] },
+        privileged: Some("the key is 4".to_owned()),
+        next_prompt_ids: vec![5, 6],
+        ..testing::step(&[1, 2], &[3])
+    };
+    Trajectory {
+        id: id.to_owned(),
+        task: json!({"problem": "1+1"}),
+        outcome_reward: 1.0,
+        ..testing::trajectory(vec![step; steps])
+    }
+}
+
+#[test]
+fn trajectories_with_equal_ids_or_no_steps_round_trip() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), "demo").unwrap();
+    let mut trajectories: Vec<Trajectory> = (0..120).map(|n| plain("same", n % 5)).collect();
+    trajectories[7].reward_parts.insert("odd".to_owned(), f64::NAN);
+    let path = run.write_trajectories(1, 0, &trajectories, &vec![Some(vec![0.5]); 120]).unwrap();
+    let back = read_trajectories(&path).unwrap();
+    assert!(back[7].reward_parts["odd"].is_nan());
+    assert_eq!(back.len(), 120);
+    assert!(back.iter().zip(&trajectories).all(|(a, b)| a.steps == b.steps));
+}
+
+/// The checksum detects flipped bytes that the compression does not.
+#[test]
+fn trajectory_file_checksum_detects_a_flipped_byte() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), "demo").unwrap();
+    let path = run.write_trajectories(1, 0, &[plain("a", 2), plain("b", 1)], &[]).unwrap();
+    let whole = fs::read(&path).unwrap();
+    assert_eq!(read_trajectories(&path).unwrap().len(), 2);
+    let footer = u32::from_le_bytes(whole[whole.len() - 8..whole.len() - 4].try_into().unwrap()) as usize + 8;
+    for at in 0..whole.len() - footer {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        assert_eq!(read_trajectories(&path).unwrap_err().kind, Kind::Store, "byte {at}");
+    }
+}
+
+#[test]
+fn damaged_and_other_files_are_refused_with_their_path() {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), "demo").unwrap();
+    let path = run.write_trajectories(1, 0, &[plain("a", 2)], &[]).unwrap();
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() / 2]).unwrap();
+    let error = read_trajectories(&path).unwrap_err();
+    assert_eq!((error.kind, error.place.as_deref()), (Kind::Store, path.to_str()));
+    let error = read_trajectories(&root.path().join("none.parquet")).unwrap_err();
+    assert!(error.message.contains("no such file"), "{error}");
+}
