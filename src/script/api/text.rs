@@ -33,6 +33,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let parse = lua.create_function(|lua, (format, reply, options)| parse(lua, &format, &reply, &options))?;
     table.raw_set("parse_tool_calls", parse)?;
     table.raw_set("rank", lua.create_function(|lua, (query, texts): (Value, Value)| rank(lua, &query, &texts))?)?;
+    let lower =
+        lua.create_function(|lua, value: Value| Ok(text(lua, "r1.text.lower", "text", &value)?.to_lowercase()))?;
+    table.raw_set("lower", lower)?;
     super::index::install(lua, &table)?;
     super::seal(lua, "r1.text", &table)?;
     r1.raw_set("text", table)

@@ -123,6 +123,13 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.re.escape(\"1.5\")  --> \"1\\\\.5\"",
     ),
     f(
+        "r1.text.lower",
+        &[p("text", "string", "")],
+        &[("string", "")],
+        "Converts a text to lower case by the rules of Unicode. string.lower converts ASCII letters only.",
+        "r1.text.lower(\"ÉTÉ\")  --> \"été\"",
+    ),
+    f(
         "r1.text.rank",
         &[p("query", "string", ""), p("texts", "{string}", "")],
         &[("{{index: integer, score: number}}", "Best first; texts without a word of the query are omitted")],

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use mlua::{Lua, Value};
 
 use super::host::{misuse, place};
+use super::library;
 use super::resource::{Resource, Spec};
 use super::sources::{Module, Resources, Sources};
-use crate::error::{Error, Kind, Result, Subject};
+use crate::error::{Error, Kind, Result, Subject, suggest};
 
 /// Finds, reads and caches modules. It is open only while the script loads, so that the hash of a
 /// script covers all code that it can run.
@@ -75,6 +76,14 @@ impl Loader {
                 .get(name)
                 .cloned()
                 .ok_or_else(|| refused(format!("`{name}` was not there when the script was loaded"))),
+            // A stored version of a script has the modules of the library that it was run with.
+            Sources::Disk(root) if library::has_prefix(name) && !root.join(format!("{name}.lua")).exists() => {
+                library::module(name).ok_or_else(|| {
+                    let known = library::names();
+                    refused(format!("r1 has no module `{name}`"))
+                        .hint(suggest(name, known.iter().map(String::as_str)))
+                })
+            }
             Sources::Disk(root) => {
                 self.sought.insert(root.join(format!("{name}.lua")));
                 read(root, name)

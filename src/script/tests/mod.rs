@@ -26,6 +26,7 @@ mod refusals;
 mod reload;
 mod repl;
 mod resources;
+mod rewards;
 mod secrets;
 mod settings;
 mod sources;

@@ -1,0 +1,101 @@
+--- Rewards for programs: tests in the sandbox, each in a process of its own.
+---
+--- Sources: pass rate over hidden tests as in APPS (arXiv:2105.09938) and LiveCodeBench
+--- (arXiv:2403.07974). docs/containment.md ("How to grade programs") says why expected values stay
+--- in Lua.
+
+local code = {}
+
+-- The text without trailing spaces of lines and empty lines at its end.
+local function trimmed(text)
+  return (string.gsub(string.gsub(string.gsub(text, "\r\n", "\n"), "[ \t]+\n", "\n"), "%s+$", ""))
+end
+
+-- A Python literal of a text.
+local function literal(text)
+  return r1.json.encode(text)
+end
+
+local function same(printed, expected)
+  printed, expected = trimmed(printed), trimmed(expected)
+  if printed == expected then return true end
+  -- Numbers may be printed in another form; all else is compared as text.
+  local a, b = string.split(printed, "\n"), string.split(expected, "\n")
+  if #a ~= #b then return false end
+  for line = 1, #a do
+    local one, other = tonumber(a[line]), tonumber(b[line])
+    local near = one and other and math.abs(one - other) <= 1e-6 * math.max(1, math.abs(other))
+    if a[line] ~= b[line] and not near then return false end
+  end
+  return true
+end
+
+--- The share of tests that a program passes, and a list with the outcome of each.
+---
+--- `tool` is the name of the environment's Python tool (`"python"`). A test is `{ input =, output = }`
+--- (standard input and output; lines that are numbers have a tolerance of 1e-6) or
+--- `{ expression =, equals = }`: an expression after the program, and the JSON value that it must
+--- have. Each test runs in its own process with the limits of the tool (`timeout`, `memory`), and
+--- all at once; the expected values never reach the process.
+---
+--- `options.all` (default false): 1 if all tests pass, otherwise 0.
+---
+--- Gamed by: partial credit for programs that print a constant; use `all`, or tests without a common
+--- answer.
+function code.tests(program, tests, options)
+  options = options or {}
+  if program == nil or program == "" then return 0, {} end
+  local calls, marker = {}, "r1-result:"
+  for place, test in ipairs(tests) do
+    local body
+    if test.expression then
+      body = `import json as _json\nprint({literal(marker)} + _json.dumps({test.expression}))`
+    elseif test.output ~= nil then
+      -- The program is a text, so that it reads the test's input and not the tool's.
+      body = "import sys as _sys, io as _io\n_sys.stdin = _io.StringIO(" .. literal(test.input or "") .. ")\n"
+        .. "exec(compile(" .. literal(program) .. ", \"program.py\", \"exec\"), {\"__name__\": \"__main__\"})"
+    else
+      error(`tests[{place}] has neither \`output\` nor \`expression\``, 2)
+    end
+    calls[place] = {
+      name = options.tool or "python",
+      arguments = { code = body },
+      prelude = test.expression and program or nil,
+    }
+  end
+  local results = {}
+  -- A prelude is an option of a whole call, so tests with expressions run apart from the others.
+  for _, with_prelude in ipairs { true, false } do
+    local group, places = {}, {}
+    for place, call in ipairs(calls) do
+      if (call.prelude ~= nil) == with_prelude then
+        group[#group + 1] = { name = call.name, arguments = call.arguments }
+        places[#places + 1] = place
+      end
+    end
+    if #group > 0 then
+      for at, result in ipairs(r1.call_tools(group, with_prelude and { prelude = program } or nil)) do
+        results[places[at]] = result
+      end
+    end
+  end
+  local passed, outcomes = 0, {}
+  for place, test in ipairs(tests) do
+    local result = results[place]
+    local fine = result.ok
+    if fine and test.expression then
+      local text = string.match(trimmed(result.content), marker .. "([^\n]*)$")
+      local value = text and r1.json.decode(text)
+      fine = value ~= nil and r1.json.encode(value) == r1.json.encode(test.equals)
+    elseif fine then
+      fine = same(result.content, test.output)
+    end
+    if fine then passed += 1 end
+    outcomes[place] = { passed = fine, output = result.content }
+  end
+  if #tests == 0 then return 0, outcomes end
+  if options.all then return passed == #tests and 1 or 0, outcomes end
+  return passed / #tests, outcomes
+end
+
+return code

@@ -1,0 +1,174 @@
+--- Rewards for structured answers: JSON, tables and lists of values.
+---
+--- Sources: denotation accuracy of WikiTableQuestions (Pasupat and Liang, arXiv:1508.00305); result
+--- sets of text-to-SQL evaluations (Spider, arXiv:1809.08887).
+
+local data = {}
+
+local function number(value)
+  if type(value) == "number" then return value end
+  if type(value) ~= "string" then return nil end
+  local text = string.gsub(value, ",(%d%d%d)", "%1")
+  return string.match(text, "^%s*[-+]?%d*%.?%d+[eE]?[-+]?%d*%s*$") and tonumber(text) or nil
+end
+
+local function near(a, b, tolerance)
+  return a == b or math.abs(a - b) <= tolerance * math.max(1, math.abs(a), math.abs(b))
+end
+
+local function json_equal(a, b, tolerance, depth)
+  if depth > 100 then return false end
+  if type(a) == "number" and type(b) == "number" then return near(a, b, tolerance) end
+  if type(a) ~= "table" or type(b) ~= "table" then return a == b end
+  for key, value in pairs(a) do
+    if b[key] == nil or not json_equal(value, b[key], tolerance, depth + 1) then return false end
+  end
+  for key in pairs(b) do
+    if a[key] == nil then return false end
+  end
+  return true
+end
+
+--- 1 if two JSON values are equal: order of keys and spaces do not matter, order of lists does.
+---
+--- `prediction` is JSON text, or a decoded value; a text that is no JSON has 0. `options.tolerance`
+--- is the relative tolerance of numbers (0).
+---
+--- Gamed by: nothing known; a text around the JSON has 0, so extract it first.
+function data.json_equal(prediction, reference, options)
+  local tolerance = options and options.tolerance or 0
+  local function value(from)
+    if type(from) ~= "string" then return from end
+    return (r1.json.decode(from))
+  end
+  local a, b = value(prediction), value(reference)
+  if a == nil or b == nil then return 0 end
+  return json_equal(a, b, tolerance, 0) and 1 or 0
+end
+
+-- A cell for comparison: a number if it reads as one, otherwise text in lower case.
+local function cell(value)
+  local as_number = number(value)
+  if as_number then return as_number end
+  if type(value) == "string" then return r1.text.lower((string.gsub(value, "^%s*(.-)%s*$", "%1"))) end
+  return value
+end
+
+local function rows_equal(a, b, tolerance)
+  if #a ~= #b then return false end
+  for place, value in ipairs(a) do
+    local other = b[place]
+    local same = value == other
+    if not same and type(value) == "number" and type(other) == "number" then same = near(value, other, tolerance) end
+    if not same then return false end
+  end
+  return true
+end
+
+local function normal(rows, name)
+  if type(rows) ~= "table" then error(name .. ": takes a list of rows, got a " .. type(rows), 3) end
+  local result = {}
+  for place, row in ipairs(rows) do
+    local cells = {}
+    for column, value in ipairs(type(row) == "table" and row or { row }) do
+      cells[column] = cell(value)
+    end
+    result[place] = cells
+  end
+  return result
+end
+
+-- The number of rows of `a` that have a partner in `b`, each of which is used once.
+local function matched(a, b, tolerance, ordered)
+  local used, count = {}, 0
+  for place, row in ipairs(a) do
+    if ordered then
+      if b[place] and rows_equal(row, b[place], tolerance) then count += 1 end
+    else
+      for other, candidate in ipairs(b) do
+        if not used[other] and rows_equal(row, candidate, tolerance) then
+          used[other], count = true, count + 1
+          break
+        end
+      end
+    end
+  end
+  return count
+end
+
+--- 1 if two tables have the same rows, as multisets.
+---
+--- A table is a list of rows, a row a list of cells. Cells that read as numbers are compared with a
+--- relative tolerance (`options.tolerance`, 1e-6), others without case and outer spaces.
+--- `options.ordered`: the order of rows counts. Columns are compared in order.
+---
+--- Gamed by: nothing known at tolerance 1e-6; a large tolerance accepts wrong rows.
+function data.table_match(prediction, reference, options)
+  if prediction == nil then return 0 end
+  options = options or {}
+  local a, b = normal(prediction, "table_match"), normal(reference, "table_match")
+  return #a == #b and matched(a, b, options.tolerance or 1e-6, options.ordered) == #a and 1 or 0
+end
+
+--- F1 of the rows of two tables: partial credit for `table_match`.
+---
+--- Gamed by: tables that list every possible row have recall 1 and a small precision.
+function data.table_f1(prediction, reference, options)
+  if prediction == nil then return 0 end
+  options = options or {}
+  local a, b = normal(prediction, "table_f1"), normal(reference, "table_f1")
+  if #a == 0 and #b == 0 then return 1 end
+  local common = matched(a, b, options.tolerance or 1e-6, options.ordered)
+  return 2 * common / (#a + #b)
+end
+
+--- WikiTableQuestions' denotation accuracy: 1 if two lists have the same values as sets.
+---
+--- Values are compared as numbers (tolerance 1e-6) where both read as numbers, otherwise as text
+--- without case, quotes, outer punctuation and footnote marks.
+---
+--- Gamed by: nothing known; additional values make the sets differ.
+function data.denotation(prediction, reference)
+  if prediction == nil then return 0 end
+  local function value(from)
+    local as_number = number(from)
+    if as_number then return as_number end
+    local text = r1.re.replace(tostring(from), "[‘’´`]", "'")
+    text = r1.re.replace(text, "[“”]", "\"")
+    text = r1.re.replace(text, "[‐‑‒–—−]", "-")
+    local before
+    repeat
+      before = text
+      text = r1.re.replace(text, "(?s)(?:\\[[^\\]]*\\]|[•♦†‡*#+])+$", "")
+      text = r1.re.replace(text, "(?s)(.)\\s*\\([^)]*\\)\\s*$", "$1")
+      text = r1.re.replace(text, "(?s)^\"([^\"]*)\"$", "$1")
+      text = r1.re.replace(text, "^\\s+|\\s+$", "")
+    until text == before
+    text = r1.re.replace(text, "\\.$", "")
+    return r1.text.lower((r1.re.replace(text, "\\s+", " ")))
+  end
+  local function set(list)
+    local values = {}
+    for _, item in ipairs(type(list) == "table" and list or { list }) do
+      local own = value(item)
+      local known = false
+      for _, other in ipairs(values) do
+        known = known or own == other
+      end
+      if not known then values[#values + 1] = own end
+    end
+    return values
+  end
+  local a, b = set(prediction), set(reference)
+  if #a ~= #b then return 0 end
+  for _, own in ipairs(a) do
+    local found = false
+    for _, other in ipairs(b) do
+      found = found or own == other or (type(own) == "number" and type(other) == "number" and near(own, other, 1e-6))
+    end
+    if not found then return 0 end
+  end
+  return 1
+end
+
+return data

@@ -1,0 +1,11 @@
+--- All rewards in one table: `local rewards = require("@r1/rewards")` (docs/rewards.md).
+
+local rewards = {}
+for _, name in ipairs { "qa", "format", "numbers", "data", "penalties", "retrieval", "code" } do
+  for key, value in pairs(require("@r1/rewards/" .. name)) do
+    rewards[key] = value
+  end
+end
+rewards.judge = require("@r1/rewards/judge").new
+
+return rewards

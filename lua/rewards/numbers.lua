@@ -1,0 +1,114 @@
+--- Rewards for final numbers and multiple choice.
+---
+--- Sources: GSM8K (Cobbe et al., arXiv:2110.14168) and verl's `gsm8k` reward with its strict and
+--- flexible extraction; multiple choice as in MMLU's evaluations.
+
+local numbers = {}
+
+local NUMBER = "-?%$?%d[%d,]*%.?%d*"
+
+-- A number without thousands separators, currency and a final point.
+local function plain(text)
+  text = string.gsub(text, "[,%$]", "")
+  return (string.gsub(text, "%.$", ""))
+end
+
+-- The last number of a text. A minus after a letter or digit is no sign ("3-4"), and a number may
+-- begin with its point (".5").
+local function last_number(text)
+  local found
+  for before, number in string.gmatch(" " .. text, "([^%d]-)(" .. NUMBER .. ")") do
+    if string.match(before, "[^%w]%.$") or before == "." then
+      number = "0." .. number
+    elseif string.sub(number, 1, 1) == "-" and (string.match(before, "%w$") or before == "" and found) then
+      number = string.sub(number, 2)
+    end
+    found = number
+  end
+  return found and plain(found)
+end
+
+--- The final number of a response as text, or nil.
+---
+--- Looked for in this order: after the last `####`, in the last `\boxed{}`, in the last
+--- `<answer>`, after the last `options.marker` (plain text), and, unless `options.strict`, the last
+--- number of the text.
+function numbers.final_number(text, options)
+  if text == nil then return nil end
+  options = options or {}
+  local after = string.match(text, ".*####%s*(.*)")
+  local boxed = r1.last_boxed(text)
+  local answer = r1.answer(text)
+  for _, part in ipairs { after or false, boxed or false, answer or false } do
+    local number = part and string.match(part, NUMBER)
+    if number then return plain(number) end
+  end
+  if options.marker then
+    local at, from = nil, 1
+    while true do
+      local first, last = string.find(text, options.marker, from, true)
+      if not first then break end
+      at, from = last + 1, last + 1
+    end
+    local number = at and string.match(string.sub(text, at), NUMBER)
+    if number then return plain(number) end
+  end
+  if options.strict then return nil end
+  return last_number(text)
+end
+
+--- 1 if the final number of a response equals the reference, compared exactly (18 = 18.0).
+---
+--- The reference is a number, or a text such as GSM8K's solution, whose final number counts.
+---
+--- Gamed by: without `strict`, any last number counts, also one without an answer around it.
+function numbers.gsm8k(text, reference, options)
+  local answer = numbers.final_number(text, options)
+  local wanted = type(reference) == "number" and tostring(reference) or numbers.final_number(reference)
+  return answer ~= nil and wanted ~= nil and r1.math_equal(answer, wanted) and 1 or 0
+end
+
+local CHOICE = {
+  "(?i:answer)\\s*(?:is|:)?\\s*:?\\s*\\**\\(?([A-Z])\\)?(?:[^A-Za-z]|$)",
+  "\\(([A-Z])\\)",
+  "(?:^|\\s)([A-Z])[.):]?\\s*$",
+  "^\\s*([A-Z])(?:[.):]|\\s|$)",
+}
+
+--- The letter that a response chooses, or nil. `choices` is the number of choices (4).
+---
+--- Looked for in `\boxed{}` and `<answer>`, then after "answer is", then in parentheses, then at the
+--- end, then at the beginning; the last match counts.
+function numbers.chosen_letter(text, choices)
+  if text == nil then return nil end
+  choices = choices or 4
+  local function valid(letter)
+    letter = letter and string.upper(letter)
+    return letter and string.byte(letter) - 64 <= choices and letter or nil
+  end
+  for _, part in ipairs { r1.last_boxed(text) or false, r1.answer(text) or false } do
+    local letter = part and r1.re.match(part, "^\\s*(?:\\\\text\\{)?\\(?([A-Za-z])(?:[^A-Za-z]|$)")
+    if letter then return valid(letter) end
+  end
+  for _, pattern in ipairs(CHOICE) do
+    local found
+    for _, match in ipairs(r1.re.find_all(text, pattern)) do
+      found = valid(match[1]) or found
+    end
+    if found then return found end
+  end
+  return nil
+end
+
+--- 1 if a response chooses the reference's letter. `reference` is a letter, or the place from 1.
+---
+--- Gamed by: nothing cheaper than guessing, which has 1 in `choices`.
+function numbers.multiple_choice(text, reference, choices)
+  if type(reference) == "number" then reference = string.char(64 + reference) end
+  if type(reference) ~= "string" or not string.match(reference, "^%a$") then
+    error("multiple_choice: the reference must be a letter or a place from 1, got " .. tostring(reference), 2)
+  end
+  return numbers.chosen_letter(text, choices) == string.upper(reference) and 1 or 0
+end
+
+return numbers

@@ -1,0 +1,94 @@
+--- Rewards for short answers: exact match, F1 and substring match, with the normalisation of SQuAD.
+---
+--- Sources: the evaluation scripts of SQuAD 1.1 (Rajpurkar et al., arXiv:1606.05250) and HotpotQA
+--- (Yang et al., arXiv:1809.09600); Search-R1's substring match (`cover_exact_match` of others).
+--- Every function takes the prediction (text, or nil for a missing one) and the references: a text,
+--- or a list of texts of which the best counts.
+
+local qa = {}
+
+local function list(references, name)
+  if type(references) == "string" or type(references) == "number" then return { tostring(references) } end
+  if type(references) ~= "table" then
+    error(name .. ": references must be a text or a list of texts, got a " .. type(references), 3)
+  end
+  return references
+end
+
+-- The largest value of `score` over the references; 0 without a prediction.
+local function best(name, prediction, references, score)
+  if prediction == nil then return 0 end
+  if type(prediction) ~= "string" and type(prediction) ~= "number" then
+    error(name .. ": the prediction must be a text, got a " .. type(prediction), 3)
+  end
+  local most = 0
+  for _, reference in ipairs(list(references, name)) do
+    most = math.max(most, score(tostring(prediction), tostring(reference)))
+  end
+  return most
+end
+
+--- SQuAD's normalisation: lower case, no ASCII punctuation, no articles, single spaces.
+function qa.normalize(text)
+  text = string.gsub(r1.text.lower(text), "[%p]", "")
+  text = r1.re.replace(text, "\\b(a|an|the)\\b", " ")
+  return (string.gsub(r1.re.replace(text, "\\s+", " "), "^ ?(.-) ?$", "%1"))
+end
+
+--- 1 if the normalised prediction equals a normalised reference, otherwise 0.
+---
+--- Gamed by: nothing but the answer format; a long response never matches, so give the extracted
+--- answer and not the whole response.
+function qa.exact_match(prediction, references)
+  return best("exact_match", prediction, references, function(a, b)
+    return qa.normalize(a) == qa.normalize(b) and 1 or 0
+  end)
+end
+
+local function counts(text)
+  local tokens, total = {}, 0
+  for token in string.gmatch(text, "%S+") do
+    tokens[token] = (tokens[token] or 0) + 1
+    total += 1
+  end
+  return tokens, total
+end
+
+local CLOSED = { yes = true, no = true, noanswer = true }
+
+--- F1 of the normalised tokens of prediction and reference, as multisets.
+---
+--- `options.closed` (default true): `yes`, `no` and `noanswer` equal nothing but themselves, as in
+--- HotpotQA; SQuAD has no such rule.
+---
+--- Gamed by: answers that list candidates (a partial match of each still has a positive score), and
+--- by repeating frequent words of references.
+function qa.f1(prediction, references, options)
+  local closed = options == nil or options.closed ~= false
+  return best("f1", prediction, references, function(a, b)
+    a, b = qa.normalize(a), qa.normalize(b)
+    if closed and a ~= b and (CLOSED[a] or CLOSED[b]) then return 0 end
+    local found, predicted = counts(a)
+    local wanted, total = counts(b)
+    local common = 0
+    for token, count in pairs(found) do
+      common += math.min(count, wanted[token] or 0)
+    end
+    if common == 0 then return 0 end
+    local precision, recall = common / predicted, common / total
+    return 2 * precision * recall / (precision + recall)
+  end)
+end
+
+--- 1 if the normalised prediction contains a normalised reference as whole words, otherwise 0.
+---
+--- Gamed by: long answers that enumerate every candidate. Use it for evaluation, or with a length
+--- penalty.
+function qa.substring_match(prediction, references)
+  return best("substring_match", prediction, references, function(a, b)
+    b = qa.normalize(b)
+    return b ~= "" and string.find(" " .. qa.normalize(a) .. " ", " " .. b .. " ", 1, true) ~= nil and 1 or 0
+  end)
+end
+
+return qa

@@ -1,0 +1,35 @@
+//! Lua modules that come with r1: `require("@r1/rewards")`.
+
+use super::sources::Module;
+
+const PREFIX: &str = "@r1/";
+
+/// Name after the prefix, and text.
+const MODULES: [(&str, &str); 9] = [
+    ("rewards", include_str!("../../../lua/rewards/init.lua")),
+    ("rewards/code", include_str!("../../../lua/rewards/code.lua")),
+    ("rewards/data", include_str!("../../../lua/rewards/data.lua")),
+    ("rewards/format", include_str!("../../../lua/rewards/format.lua")),
+    ("rewards/judge", include_str!("../../../lua/rewards/judge.lua")),
+    ("rewards/numbers", include_str!("../../../lua/rewards/numbers.lua")),
+    ("rewards/penalties", include_str!("../../../lua/rewards/penalties.lua")),
+    ("rewards/qa", include_str!("../../../lua/rewards/qa.lua")),
+    ("rewards/retrieval", include_str!("../../../lua/rewards/retrieval.lua")),
+];
+
+/// Whether a name refers to this library.
+pub(super) fn has_prefix(name: &str) -> bool {
+    name.starts_with(PREFIX)
+}
+
+/// The module of a name with its prefix.
+pub(super) fn module(name: &str) -> Option<Module> {
+    let own = name.strip_prefix(PREFIX)?;
+    let (_, source) = MODULES.iter().find(|(known, _)| *known == own)?;
+    Some(Module { path: format!("{name}.lua"), source: (*source).to_owned() })
+}
+
+/// The names of all modules.
+pub(super) fn names() -> Vec<String> {
+    MODULES.iter().map(|(name, _)| format!("{PREFIX}{name}")).collect()
+}
