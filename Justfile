@@ -43,6 +43,10 @@ test-rust *args:
 test-data *args:
     @{{torch}} && cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
 
+# Tests of a build without the CPU kernels; those that compare bits are ignored
+test-without-kernels *args:
+    @{{torch}} && cargo nextest run --release --no-default-features --no-fail-fast {{args}}
+
 # Build and run a crate that depends on r1, as in README's "As a library" (takes minutes)
 test-dependent:
     @{{torch}} && cp Cargo.lock tests/dependent/ && CARGO_TARGET_DIR=target cargo run --release --manifest-path tests/dependent/Cargo.toml -- .

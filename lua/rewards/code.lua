@@ -45,7 +45,7 @@ end
 function code.tests(program, tests, options)
   options = options or {}
   if program == nil or program == "" then return 0, {} end
-  local calls, marker = {}, "r1-result:"
+  local calls, marker = {}, "r1_result:"
   for place, test in ipairs(tests) do
     local body
     if test.expression then

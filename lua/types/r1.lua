@@ -1144,6 +1144,11 @@ function r1.re.escape(text) end
 
 r1.text = {}
 
+---Converts a text to lower case by the rules of Unicode. string.lower converts ASCII letters only.
+---@param text string
+---@return string
+function r1.text.lower(text) end
+
 ---Ranks texts by similarity to a query (BM25 over words), without an index: for few or changing texts. For many queries use r1.text.index.
 ---@param query string
 ---@param texts string[]

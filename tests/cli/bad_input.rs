@@ -484,7 +484,7 @@ fn unused_settings_are_reported() {
         a.lua: estimator grpo, loss ppo: nothing contradicts itself
         22 trajectories of 2 of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
 
-        warning (settings): policy.max_context is 4096, and the model takes 128 tokens: 128 it is
+        warning (settings): policy.max_context is 4096, and the model takes 128 tokens: 128 is used
 
         0 errors, 1 warning
         "
@@ -500,7 +500,7 @@ fn unused_settings_are_reported() {
         warning: trainer.warmup is 4 and trainer.steps 2: the learning rate never gets to trainer.lr
           --> a.lua:18
           hint: lower trainer.warmup or raise trainer.steps
-        warning: policy.max_context is 4096, and the model takes 128 tokens: 128 it is
+        warning: policy.max_context is 4096, and the model takes 128 tokens: 128 is used
         warning: step 1: no token was trained: the trajectories of each group earned the same reward; weights and optimiser stay as they are (reported once)
         "
     );

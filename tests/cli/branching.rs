@@ -159,6 +159,7 @@ fn branches_do_not_depend_on_concurrent_trajectories() {
 
 /// Without branches everything equals a run without the setting, bit for bit.
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn as_many_roots_as_samples_equals_no_branches() {
     let dir = directory(&[("a.lua", &still())], true);
     for (name, more) in [

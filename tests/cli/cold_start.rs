@@ -49,6 +49,7 @@ fn kept(run: &Path) -> BTreeMap<String, Vec<u8>> {
     found
 }
 
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn same(a: &Path, b: &Path) {
     let (a, b) = (kept(a), kept(b));
     assert!(a.len() > 10 && a.keys().eq(b.keys()), "{:?} {:?}", a.keys(), b.keys());
@@ -74,6 +75,7 @@ pub(super) fn killed(mut command: Command, file: &Path) {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_cold_start_recipe_runs_sft_and_then_rl() {
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
     let text = succeed(dir.path(), &["run", "a.lua", "--name", "whole"]);
@@ -106,6 +108,7 @@ fn a_cold_start_recipe_runs_sft_and_then_rl() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_killed_cold_start_run_resumes_in_its_phase() {
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
     let runs = dir.path().join("runs");

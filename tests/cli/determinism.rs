@@ -18,6 +18,7 @@ return r1.recipe {
 "#;
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn an_adapter_does_not_depend_on_rollout_concurrency() {
     let dir = directory(&[("a.lua", RECIPE)], false);
     let adapter = |name: &str, concurrency: usize| {

@@ -84,6 +84,7 @@ fn timeless(mut trajectories: Vec<Trajectory>) -> Vec<Trajectory> {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn an_evaluation_is_stored_the_same_by_a_resumed_run() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let train = |name: &str, more: &[&str]| {

@@ -55,6 +55,7 @@ fn ran(dir: &std::path::Path, args: &[&str]) -> String {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_flow_gives_the_weights_of_the_equivalent_environment() {
     let trainers = [
         ("grpo", "r1.grpo { steps = 2, groups_per_step = 2, group_size = 3, lr = 1e-3, warmup = 0 }"),

@@ -108,13 +108,13 @@ fn interrupted_streams_are_distinguished_from_complete_ones() {
     It is
     --- stderr
     error: SERVER/v1 interrupted its reply
-      hint: ask again; see the server's log
+      hint: try again; see the server's log
     ");
     insta::assert_snapshot!(ended(9), @r"
     exit: 5
     --- stderr
     error: SERVER/v1 interrupted its reply
-      hint: ask again; see the server's log
+      hint: try again; see the server's log
     ");
     // The connection ends before the announced length.
     let lost = |_: &Received, _: usize| {
@@ -129,7 +129,7 @@ fn interrupted_streams_are_distinguished_from_complete_ones() {
     It is
     --- stderr
     error: SERVER/v1 interrupted its reply: Peer disconnected
-      hint: ask again; see the server's log
+      hint: try again; see the server's log
     ");
     let whole = |_: &Received, _: usize| {
         let mut answer = Response::new(200, r#"{"choices": [{"message": "#).with("Content-Type", "application/json");
@@ -140,7 +140,7 @@ fn interrupted_streams_are_distinguished_from_complete_ones() {
     exit: 5
     --- stderr
     error: SERVER/v1 interrupted its reply: what it sent is cut short
-      hint: ask again; see the server's log
+      hint: try again; see the server's log
     ");
 }
 

@@ -48,6 +48,7 @@ fn every_algorithm_runs() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_critic_ema_and_kl_coefficient_have_the_same_bits() {
     for shared in ["true", "false"] {
         let dir = directory(&[("a.lua", RECIPE)], true);
@@ -113,6 +114,7 @@ fn frozen_weights_do_not_change() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_recipe_defines_an_estimator() {
     let with = |body: &str| {
         let script = RECIPE.replace(
@@ -186,6 +188,7 @@ fn a_custom_estimator_that_keeps_state_between_calls_is_refused() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_run_with_a_custom_estimator_resumes_to_the_same_weights() {
     // `math.random` draws the same numbers in every call.
     let body = "local noise = math.random()\n    return { group[1].total + noise, -noise }";
@@ -271,6 +274,7 @@ fn the_last_refill_round_keeps_all_groups() {
 /// Step-level GAE written in Lua, with the critic's targets: the weights of policy and critic equal
 /// those of `gae`.
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_recipe_defines_an_estimator_with_a_critic() {
     let gae = "local advantages, returns = {}, {}
     for i, one in ipairs(group) do
@@ -467,6 +471,7 @@ fn the_policy_is_not_updated_during_critic_warmup() {
 /// Rewards divided by a running standard deviation of the returns, which is state that a resume
 /// restores.
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_running_reward_deviation_is_resumed() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let train = |name: &'static str, more: &[&'static str]| {

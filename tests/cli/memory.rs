@@ -65,6 +65,7 @@ fn measure(dir: &Path, settings: &[&str]) -> (f64, Value) {
 
 #[test]
 #[cfg(target_os = "linux")]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn the_memory_plan_matches_a_run() {
     let dir = directory(&[("a.lua", RECIPE), ("model.lua", MODEL)], false);
     let made = r1(dir.path(), &["sft", "model.lua", "--out", "model"]).output().unwrap();

@@ -31,6 +31,7 @@ return r1.recipe {
 "#;
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_grpo_loop_in_lua_equals_the_run_to_the_bit() {
     let program = r#"
 local t = r1.training("a.lua", { name = "loop" })

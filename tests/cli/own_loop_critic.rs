@@ -31,6 +31,7 @@ return r1.recipe {
 "#;
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_ppo_loop_in_lua_equals_the_run_to_the_bit() {
     let program = r#"
 local t = r1.training("a.lua", { name = "loop", settings = { ["trainer.critic.shared"] = arg[1] == "shared" } })
@@ -91,6 +92,7 @@ t:next_step()
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn an_updated_reference_policy_is_used_and_saved() {
     let recipe = RECIPE.replace("r1.ppo", "r1.grpo").replace("critic = { lr = 1e-2, warmup = 1 }, ", "");
     let recipe = recipe.replace("group_size = 1", "group_size = 2").replace("place = \"reward\"", "place = \"loss\"");
@@ -135,6 +137,7 @@ t:save()
 
 /// The recipe may be part of the program: script workers load the program up to that call.
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_recipe_inside_a_program_equals_a_recipe_file() {
     let table = RECIPE.trim().strip_prefix("return r1.recipe ").unwrap();
     let program = |open: &str| {

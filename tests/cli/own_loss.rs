@@ -59,6 +59,7 @@ const PPO: &str = r#"
     return b:token_mean(b:where(b.advantages:lt(0), loss:min(push * 3), loss))"#;
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
     let (dir, same) = both(PPO, &["trainer.loss=ppo"]);
     assert!(same);
@@ -86,6 +87,7 @@ fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn gspo_and_cispo_losses_in_lua_equal_the_built_in_ones_to_the_bit() {
     let gspo = r#"
     local log_ratio = b.logp - b.logp_old

@@ -247,6 +247,7 @@ fn no_reload_disables_reloading() {
 /// A rewrite with the same content, a refused version, and one that is reverted before it is used
 /// leave no trace.
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn an_identical_reload_does_not_change_the_weights() {
     let files = [("a.lua", recipe("one")), ("lib.lua", "return { value = 1 }".to_owned())];
     let files = files.each_ref().map(|(name, text)| (*name, text.as_str()));

@@ -49,6 +49,7 @@ fn config(run: &Path) -> Value {
 
 /// A run of six steps, and one that is stopped after two and after four, where the checkpoint that
 /// it resumed from is removed: their last checkpoints have the same bytes.
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expected: &[&str]) {
     let dir = directory(&[("a.lua", recipe)], true);
     let train = |name: &str, more: &[&str]| {
@@ -84,6 +85,7 @@ fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expect
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_grpo_run_has_the_same_checkpoints() {
     resumes_to_the_same_bytes(
         "run",
@@ -94,6 +96,7 @@ fn a_resumed_grpo_run_has_the_same_checkpoints() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_ppo_run_has_the_same_checkpoints() {
     let settings = ["trainer.algorithm=ppo", "trainer.critic.lr=1e-3", "trainer.kl.coef=0.1", "trainer.kl.target=0.01"];
     let critic = ["model.safetensors", "value_head.safetensors", "optimizer.safetensors"];
@@ -110,6 +113,7 @@ fn a_resumed_adapter_has_the_same_checkpoints() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_run_with_branches_has_the_same_checkpoints() {
     let settings = ["trainer.group_size=4", "trainer.branch.roots=1", "trainer.estimator=tree"];
     resumes_to_the_same_bytes("run", RECIPE, &settings, &[]);
@@ -216,6 +220,7 @@ fn a_run_in_the_first_layout_is_resumed() {
 /// The reference policy is the model that the run started from, even if its run has continued
 /// since.
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_run_starts_from_another_run() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "first", "checkpoint.keep=0"]);

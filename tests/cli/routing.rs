@@ -55,6 +55,7 @@ fn mixture() -> tempfile::TempDir {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn expert_routing_of_rollouts_is_stored_and_used_in_training() {
     let dir = mixture();
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);

@@ -237,6 +237,7 @@ fn a_critic_can_read_privileged_state() {
 /// A function that returns the same text as the template gives the same weights; its texts are
 /// stored, and training uses the stored texts even if the function would return others.
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn privileged_text_can_be_a_function_of_the_state() {
     let env = "env = r1.env { format = \"retool\", max_steps = 2,
     reset = function(task) return { messages = { r1.user(task.prompt) }, number = task.number, turn = 1 } end,

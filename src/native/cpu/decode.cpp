@@ -1,8 +1,8 @@
 // A decode step of a few tokens in bf16, which is bound by the memory bandwidth of reading the
 // weights.
 //
-// All threads compute the layers together (thread_pool.h). Each thread computes small operations such as
-// norms itself instead of waiting. Sums are bitwise equal to those of step.cpp.
+// All threads compute the layers together (thread_pool.h). Each thread computes small operations
+// such as norms itself instead of waiting. Sums are bitwise equal to those of step.cpp.
 #include <algorithm>
 #if defined(_OPENMP)
 #include <omp.h>

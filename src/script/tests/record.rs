@@ -93,7 +93,7 @@ fn a_replay_reports_the_first_difference() {
     assert_eq!((difference.step, difference.at.as_str()), (0, "step/1/1"));
     assert_eq!(
         difference.to_string(),
-        r#"step 0, step/1/1: the record has tool {"tool":"rhai","arguments":{"code":"print(3 * 2)"}} and the script asks for tool {"tool":"rhai","arguments":{"code":"print(4 * 2)"}}"#
+        r#"step 0, step/1/1: the record has tool {"tool":"rhai","arguments":{"code":"print(3 * 2)"}} and the script requests tool {"tool":"rhai","arguments":{"code":"print(4 * 2)"}}"#
     );
 
     // An entry that was not requested is a difference too.
