@@ -80,8 +80,7 @@ impl Loader {
             Sources::Disk(root) if library::has_prefix(name) && !root.join(format!("{name}.lua")).exists() => {
                 library::module(name).ok_or_else(|| {
                     let known = library::names();
-                    refused(format!("r1 has no module `{name}`"))
-                        .hint(suggest(name, known.iter().map(String::as_str)))
+                    refused(format!("r1 has no module `{name}`")).hint(suggest(name, known.iter().map(String::as_str)))
                 })
             }
             Sources::Disk(root) => {

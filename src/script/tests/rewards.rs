@@ -30,7 +30,7 @@ fn short_answers_are_graded_as_by_squad_and_hotpotqa() {
         &reference_data("answer-grading").join("qa_em_f1.jsonl"),
         "local wrong = { pairs = #rows, exact_match = 0, hotpot = 0, squad = 0, normal = 0 }
          local function count(name, same) if not same then wrong[name] += 1 end end
-         for _, row in ipairs(rows) do
+         for _, row in rows do
            count('exact_match', (rewards.exact_match(row.pred, row.gold) == 1) == row.em)
            count('hotpot', math.abs(rewards.f1(row.pred, row.gold) - row.hotpot_f1) < 1e-9)
            count('squad', math.abs(rewards.f1(row.pred, row.gold, { closed = false }) - row.squad_f1) < 1e-9)
@@ -47,7 +47,7 @@ fn denotations_are_graded_as_by_wikitablequestions() {
     let counts = graded(
         &reference_data("answer-grading").join("wtq_denotation.jsonl"),
         "local wrong = { pairs = #rows, wrong = 0 }
-         for _, row in ipairs(rows) do
+         for _, row in rows do
            if (rewards.denotation(row.pred, row.target) == 1) ~= row.correct then wrong.wrong += 1 end
          end
          return wrong",
@@ -61,7 +61,7 @@ fn final_numbers_are_graded_as_gsm8k_labels_them() {
     let counts = graded(
         &reference_data("gsm8k").join("graded_responses.jsonl"),
         "local wrong = { pairs = 0, strict = 0, flexible = 0 }
-         for _, row in ipairs(rows) do
+         for _, row in rows do
            for _, response in pairs(row.responses) do
              wrong.pairs += 1
              local strict = rewards.gsm8k(response.text, row.gold, { strict = true, marker = 'A: ' }) == 1
@@ -181,8 +181,8 @@ fn a_stored_script_keeps_the_library_that_it_was_run_with() {
     };
     assert_eq!(result(&script), json!(1));
     let changed: BTreeMap<String, String> = stored
-        .into_iter()
-        .map(|(name, _)| (name, "return { exact_match = function() return 'old' end }".to_owned()))
+        .into_keys()
+        .map(|name| (name, "return { exact_match = function() return 'old' end }".to_owned()))
         .collect();
     let kept = Script::kept(&bench.dir.path().join("x.lua"), source.to_owned(), changed.clone(), &[]).unwrap();
     assert_eq!(result(&kept), json!("old"));
