@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
-use r1::mdp::Trajectory;
 use serde_json::Value;
 
+use super::run_files::{run_dir, stored, training_steps};
 use super::{directory, fail, r1, succeed};
 
 /// Four replies per sample; the env draws random numbers, and the context of each step is written
@@ -37,21 +37,14 @@ return r1.recipe {
 "#;
 
 /// The metrics of the training steps, without times.
-fn metrics(dir: &Path, run: &str) -> Vec<HashMap<String, Value>> {
-    let text = fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
-    let lines = text.lines().map(|line| serde_json::from_str::<HashMap<String, Value>>(line).unwrap());
-    let timeless = |mut line: HashMap<String, Value>| {
-        line.retain(|name, _| {
+fn timeless_metrics(dir: &Path, run: &str) -> Vec<Value> {
+    let mut steps = training_steps(&run_dir(dir, run));
+    for line in &mut steps {
+        line.as_object_mut().unwrap().retain(|name, _| {
             !["time", "memory", "throughput", "script", "rollout/cached"].iter().any(|odd| name.starts_with(odd))
         });
-        line
-    };
-    lines.filter(|line| line.contains_key("policy/version")).map(timeless).collect()
-}
-
-fn trajectories(dir: &Path, run: &str, step: u64) -> Vec<Trajectory> {
-    let path = dir.join("runs").join(run).join(format!("trajectories/step-{step:06}.parquet"));
-    r1::store::read_trajectories(&path).unwrap()
+    }
+    steps
 }
 
 #[test]
@@ -59,7 +52,7 @@ fn a_run_with_branches_stores_trees_that_replay() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
     for step in [1, 2] {
-        let all = trajectories(dir.path(), "a", step);
+        let all = stored(dir.path(), "a", step);
         assert_eq!(all.len(), 10);
         for trajectory in &all {
             let parent = trajectory.fork.as_ref().map(|fork| fork.parent.clone());
@@ -83,13 +76,13 @@ fn a_run_with_branches_stores_trees_that_replay() {
     let rescored = succeed(dir.path(), &["rescore", "a", "--script", "a.lua"]);
     assert!(rescored.contains("every reward is as it was"), "{rescored}");
 
-    let last = metrics(dir.path(), "a").pop().unwrap();
+    let last = timeless_metrics(dir.path(), "a").pop().unwrap();
     assert_eq!(last["rollout/branches"], 6.0);
     let number = |name: &str| last[name].as_f64().unwrap();
     assert!(number("rollout/shared_token_share") > 0.1 && number("rollout/forked_at") >= 1.0, "{last:?}");
     assert!(number("mismatch/max_abs") < 1e-4, "{last:?}");
     // Shared steps are not counted as computed prompt tokens.
-    let all = trajectories(dir.path(), "a", 2);
+    let all = stored(dir.path(), "a", 2);
     for trajectory in all.iter().filter(|trajectory| trajectory.fork.is_some()) {
         let first = &trajectory.own_steps()[0];
         assert!(
@@ -110,7 +103,7 @@ fn branches_of_branches_are_sampled_in_rounds() {
     let tree =
         ["trainer.group_size=8", "trainer.branch.roots=1", "trainer.branch.rounds=6", "trainer.branch.at=random"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "trainer.steps=1"], &tree[..]].concat());
-    let all = trajectories(dir.path(), "a", 1);
+    let all = stored(dir.path(), "a", 1);
     let mut depths: HashMap<&str, usize> = HashMap::new();
     for trajectory in &all {
         let depth = trajectory.fork.as_ref().map_or(0, |fork| {
@@ -126,7 +119,7 @@ fn branches_of_branches_are_sampled_in_rounds() {
     assert!(depths.values().any(|depth| *depth > 1), "{depths:?}");
     let replayed = succeed(dir.path(), &["replay", "a"]);
     assert_eq!(replayed, "16 trajectories: every observation, reward and status as recorded\n");
-    let last = metrics(dir.path(), "a").pop().unwrap();
+    let last = timeless_metrics(dir.path(), "a").pop().unwrap();
     assert_eq!(last["rollout/branches"], 14.0);
     assert!(last["mismatch/max_abs"].as_f64().unwrap() < 1e-4, "{last:?}");
 }
@@ -145,7 +138,7 @@ fn branches_do_not_depend_on_concurrent_trajectories() {
         succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, more]);
     }
     let printed = |run: &str| -> Vec<_> {
-        let all = [1, 2].into_iter().flat_map(|step| trajectories(dir.path(), run, step));
+        let all = [1, 2].into_iter().flat_map(|step| stored(dir.path(), run, step));
         all.map(|t| (t.id.clone(), t.fork.clone(), t.total_reward(), t.steps.last().map(|s| s.response_ids.clone())))
             .collect()
     };
@@ -169,8 +162,8 @@ fn as_many_roots_as_samples_equals_no_branches() {
     ] {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name], &more[..]].concat());
     }
-    assert_eq!(metrics(dir.path(), "all"), metrics(dir.path(), "off"));
-    assert_eq!(metrics(dir.path(), "tree"), metrics(dir.path(), "off"));
+    assert_eq!(timeless_metrics(dir.path(), "all"), timeless_metrics(dir.path(), "off"));
+    assert_eq!(timeless_metrics(dir.path(), "tree"), timeless_metrics(dir.path(), "off"));
     let weights =
         |run: &str| fs::read(dir.path().join("runs").join(run).join("checkpoints/step-000002/model.safetensors"));
     assert_eq!(weights("all").unwrap(), weights("off").unwrap());
@@ -196,7 +189,7 @@ fn every_kind_of_algorithm_trains_on_branches() {
     ] {
         let args = ["run", "a.lua", "-q", "--name", name, "trainer.steps=1"];
         succeed(dir.path(), &[&args[..], &more].concat());
-        let found = metrics(dir.path(), name).pop().unwrap();
+        let found = timeless_metrics(dir.path(), name).pop().unwrap();
         assert!(
             found["policy/grad_norm"].as_f64().is_some_and(|norm| norm.is_finite() && norm > 0.0),
             "{name}: {found:?}"

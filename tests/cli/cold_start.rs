@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::run_files::files;
+use super::run_files::{files, metrics};
 use super::{directory, fail, r1, succeed};
 
 const RECIPE: &str = r#"
@@ -36,11 +36,6 @@ const ROWS: &str = r#"{"prompt": "Say 3", "completion": "I say 3"}
 {"prompt": "Say 4", "completion": "I say 4"}
 {"prompt": "Say 5", "completion": "I say 5"}
 "#;
-
-fn metrics(run: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 /// The files of all checkpoints and of the best model of a run, with their bytes.
 fn kept(run: &Path) -> BTreeMap<String, Vec<u8>> {

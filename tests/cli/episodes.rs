@@ -1,12 +1,8 @@
 //! Runs of environments whose trajectories reach their limits.
 
-use std::collections::HashMap;
-use std::fs;
-use std::path::Path;
-
 use ::r1::mdp::{Limit, Status};
-use serde_json::Value;
 
+use super::run_files::{last_step, stored};
 use super::{directory, fail, r1, succeed};
 
 /// The env never ends: the context of 96 tokens is full after a few steps.
@@ -32,17 +28,6 @@ return r1.recipe {
 }
 "#;
 
-/// The metrics of the last training step.
-fn metrics(run: &Path) -> HashMap<String, Value> {
-    let text = fs::read_to_string(run.join("metrics.jsonl")).unwrap();
-    let mut lines = text.lines().map(|line| serde_json::from_str::<HashMap<String, Value>>(line).unwrap());
-    lines.rfind(|line| line.contains_key("rollout/steps")).unwrap()
-}
-
-fn stored(run: &Path, step: u64) -> Vec<::r1::mdp::Trajectory> {
-    ::r1::store::read_trajectories(&run.join(format!("trajectories/step-{step:06}.parquet"))).unwrap()
-}
-
 #[test]
 fn a_full_context_is_scored_and_trained_on() {
     for algorithm in ["grpo", "ppo"] {
@@ -51,13 +36,13 @@ fn a_full_context_is_scored_and_trained_on() {
         let small = ["trainer.group_size=4", "trainer.groups_per_step=2"];
         succeed(dir.path(), &[&["run", "a.lua", "-q", &algorithm], &small[..]].concat());
         let run = dir.path().join("runs/a");
-        let found = metrics(&run);
+        let found = last_step(&run);
         let number = |name: &str| found[name].as_f64().unwrap();
         assert_eq!((number("rollout/overflow_share"), number("reward/full")), (1.0, 1.0), "{algorithm}: {found:?}");
         assert_eq!((number("rollout/truncated_share"), number("rollout/failed_share")), (1.0, 0.0));
         assert_eq!((number("rollout/truncated/context_overflow"), number("rollout/retries")), (8.0, 0.0));
         assert!(number("policy/grad_norm") > 0.0, "{algorithm}");
-        for trajectory in stored(&run, 2) {
+        for trajectory in stored(dir.path(), "a", 2) {
             assert_eq!(trajectory.truncated_by, Some(Limit::ContextOverflow));
             assert!(trajectory.steps.last().unwrap().next_prompt_ids.is_empty());
         }
@@ -82,7 +67,7 @@ fn trajectories_without_a_step_do_not_stop_training() {
         let dir = directory(&[("a.lua", &script)], true);
         let settings = ["trainer.groups_per_step=8", "trainer.group_size=2", "rollout.retries=3"];
         succeed(dir.path(), &[&["run", "a.lua", "-q", algorithm], &settings[..]].concat());
-        let found = stored(&dir.path().join("runs/a"), 1);
+        let found = stored(dir.path(), "a", 1);
         let empty: Vec<_> = found.iter().filter(|trajectory| trajectory.steps.is_empty()).collect();
         assert_eq!((empty.len(), found.len()), (8, 16), "{algorithm}");
         assert!(empty.iter().all(|it| (it.status, it.retries) == (Status::ContextOverflow, 0)));
@@ -96,8 +81,8 @@ fn sampled_tokens_of_a_trajectory_have_a_limit() {
         let small = ["trainer.group_size=4", "trainer.groups_per_step=2", "env.max_tokens=14"];
         succeed(dir.path(), &[&["run", "a.lua", "-q", algorithm], &small[..]].concat());
         let run = dir.path().join("runs/a");
-        assert_eq!(metrics(&run)["rollout/truncated/max_tokens"], 8.0, "{algorithm}");
-        for trajectory in stored(&run, 1) {
+        assert_eq!(last_step(&run)["rollout/truncated/max_tokens"], 8.0, "{algorithm}");
+        for trajectory in stored(dir.path(), "a", 1) {
             assert_eq!(trajectory.response_tokens(), 14);
             assert!(trajectory.steps.iter().all(|step| step.response_ids.len() <= 12));
         }
@@ -120,9 +105,13 @@ fn penalties_of_malformed_calls_are_process_rewards() {
         let run = ["run", "a.lua", "-q", "--name", name, "trainer.steps=1", "trainer.estimator.normalize=none"];
         succeed(dir.path(), &[&run[..], settings].concat());
         let run = dir.path().join("runs").join(name);
-        let tools: Vec<f64> =
-            stored(&run, 1).iter().flat_map(|it| &it.steps).flat_map(|step| &step.tools).map(|t| t.reward).collect();
-        (tools, metrics(&run)["advantage/std"].as_f64().unwrap())
+        let tools: Vec<f64> = stored(dir.path(), "a", 1)
+            .iter()
+            .flat_map(|it| &it.steps)
+            .flat_map(|step| &step.tools)
+            .map(|t| t.reward)
+            .collect();
+        (tools, last_step(&run)["advantage/std"].as_f64().unwrap())
     };
     let (tools, small) = spread("small", &["env.call_rewards.malformed=-0.1"]);
     assert!(!tools.is_empty() && tools.iter().all(|reward| (reward + 0.1).abs() < 1e-12), "{tools:?}");
@@ -149,7 +138,7 @@ fn a_missing_grant_is_an_error_of_the_recipe() {
         "{error}"
     );
     assert!(error.contains("needs = { \"http:127.0.0.1\" }"), "{error}");
-    assert!(stored(&dir.path().join("runs/a"), 1).iter().all(|it| it.retries == 0 && it.steps.len() == 1));
+    assert!(stored(dir.path(), "a", 1).iter().all(|it| it.retries == 0 && it.steps.len() == 1));
     let checked = r1(dir.path(), &["check", "a.lua", "--json"]).output().unwrap();
     let checked = String::from_utf8(checked.stdout).unwrap();
     assert!(checked.contains("the recipe does not declare that it needs this"), "{checked}");

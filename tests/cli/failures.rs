@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::run_files::stored;
 use super::{directory, r1, shown};
 
 /// Fails for every second row, in a function called by a tool's `run`, with a different number each
@@ -50,7 +51,7 @@ fn a_failure_cause_is_reported_once_with_its_line_frames_and_command() {
     assert!(lines[7].starts_with("  again: r1 repl a.lua --replay runs/a:1-") && lines[7].ends_with(":1"), "{first}");
     assert!(last.contains("\n  24 x env_error: row "), "{last}");
     // The reason is stored with each of them.
-    let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000002.parquet")).unwrap();
+    let stored = stored(dir.path(), "a", 2);
     let failed: Vec<_> = stored.iter().filter_map(r1::mdp::Trajectory::error_text).collect();
     assert_eq!(failed.len(), 8);
     assert!(
@@ -84,6 +85,6 @@ fn the_failed_step_that_stopped_a_run_is_stored() {
     assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert!(stderr.contains("error: 8 of 16 trajectories failed\n  8 x env_error: row "), "{stderr}");
-    let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000001.parquet")).unwrap();
+    let stored = stored(dir.path(), "a", 1);
     assert_eq!(stored.iter().filter(|trajectory| trajectory.status.is_failure()).count(), 8);
 }

@@ -1,7 +1,7 @@
 //! Flows in runs: the same weights as the equivalent environment, evaluation, replays, mixtures,
 //! the prompt.
 
-use super::{directory, r1, shown};
+use super::{directory, r1, run_files, shown};
 
 /// An environment and an equivalent flow.
 const SAME: &str = r#"
@@ -86,8 +86,7 @@ fn a_flow_gives_the_weights_of_the_equivalent_environment() {
 
 /// Metrics of evaluations, and the reward of training steps.
 fn metrics(dir: &std::path::Path, run: &str) -> (Vec<serde_json::Value>, Vec<f64>) {
-    let text = std::fs::read_to_string(dir.join("runs").join(run).join("metrics.jsonl")).unwrap();
-    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = run_files::metrics(&run_files::run_dir(dir, run));
     let of_evaluation = |line: &serde_json::Value| -> Option<serde_json::Value> {
         let fields = line.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("eval/"));
         let found: serde_json::Map<_, _> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::run_files::{checkpoint, last_step, metrics, weights};
+use super::run_files::{checkpoint, last_step, metrics, stored, weights};
 use super::{directory, fail, r1, shown, succeed};
 
 /// Two replies per sample, so that there are several steps; even lengths are rewarded, so that
@@ -431,7 +431,7 @@ fn a_step_that_fails_in_its_update_is_stored() {
         assert_eq!(output.status.code(), Some(9), "{}", shown(dir.path(), &output));
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(error.contains("step 1: ") && error.contains("stored: r1 repl a.lua --replay runs/a:1-"), "{error}");
-        let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000001.parquet")).unwrap();
+        let stored = stored(dir.path(), "a", 1);
         assert!(stored.len() == 16 && stored.iter().all(|one| one.steps.len() == 2));
         assert!(succeed(dir.path(), &["replay", "a", "1-0"]).contains("as recorded"));
     }
@@ -445,7 +445,7 @@ fn nan_rewards_are_stored_with_their_trajectories() {
     let dir = directory(&[("a.lua", &nan)], true);
     let output = r1(dir.path(), &["run", "a.lua", "-q"]).output().unwrap();
     assert_eq!(output.status.code(), Some(6), "{}", shown(dir.path(), &output));
-    let stored = r1::store::read_trajectories(&dir.path().join("runs/a/trajectories/step-000001.parquet")).unwrap();
+    let stored = stored(dir.path(), "a", 1);
     let says = |one: &::r1::mdp::Trajectory| one.error_text().is_some_and(|text| text.contains("reward is NaN"));
     assert!(stored.len() == 4 && stored.iter().all(|one| one.steps.len() == 2 && says(one)), "{stored:?}");
     assert!(

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-use serde_json::Value;
-
+use super::run_files::{metrics, run_dir};
 use super::{directory, fail, succeed};
 
 const RECIPE: &str = r#"
@@ -35,11 +34,10 @@ return r1.recipe {
 fn rewards_can_compute_log_probabilities_of_models() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
-    let text = fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = metrics(&run_dir(dir.path(), "a"));
     let part = |step: usize, name: &str| lines[step][format!("reward/{name}")].as_f64().unwrap();
     assert_eq!((part(0, "moved"), part(0, "named"), part(1, "named")), (0.0, 0.0, 0.0));
-    assert!(part(1, "moved") > 1e-4, "{text}");
+    assert!(part(1, "moved") > 1e-4, "{lines:?}");
     // The numbers are recorded: a replay needs no model.
     succeed(dir.path(), &["replay", "runs/a"]);
     succeed(dir.path(), &["check", "a.lua"]);

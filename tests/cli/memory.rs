@@ -6,6 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::run_files::{metrics, run_dir};
 use super::{cli_snapshot, directory, r1, shown};
 
 /// Long replies, more than fit into a batch, so that batches are nearly full.
@@ -56,11 +57,8 @@ fn measure(dir: &Path, settings: &[&str]) -> (f64, Value) {
     let plan: Value = serde_json::from_str(&run(&["--plan", "--json"])).unwrap();
     let _ = fs::remove_dir_all(dir.join("runs"));
     run(&["-q"]);
-    let log = fs::read_to_string(dir.join("runs/a/metrics.jsonl")).unwrap();
-    (
-        plan["peak_bytes"].as_f64().unwrap() / f64::from(1 << 20),
-        serde_json::from_str(log.lines().last().unwrap()).unwrap(),
-    )
+    let last = metrics(&run_dir(dir, "a")).pop().unwrap();
+    (plan["peak_bytes"].as_f64().unwrap() / f64::from(1 << 20), last)
 }
 
 #[test]
@@ -116,9 +114,7 @@ fn an_adapters_kl_penalty_needs_no_second_model() {
     let args = [&["run", "a.lua", "-q", "policy.lora.rank=2"], &settings[..]].concat();
     let output = r1(dir.path(), &args).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
-    let log = fs::read_to_string(dir.path().join("runs/a/metrics.jsonl")).unwrap();
-    let kl: Vec<f64> =
-        log.lines().filter_map(|line| serde_json::from_str::<Value>(line).unwrap()["kl/mean"].as_f64()).collect();
+    let kl: Vec<f64> = metrics(&run_dir(dir.path(), "a")).iter().filter_map(|line| line["kl/mean"].as_f64()).collect();
     // A new adapter changes nothing; training moves it away from the base.
     assert!(kl[0].abs() < 1e-6 && kl[1] > 1e-6, "{kl:?}");
 }

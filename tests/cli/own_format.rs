@@ -1,5 +1,6 @@
 //! Tool-call formats defined by a recipe, in complete runs.
 
+use super::run_files::{metrics, run_dir};
 use super::{directory, r1, shown, succeed};
 
 /// Every reply is a call of `note` with its first letters; a reply that begins with a vowel is
@@ -30,12 +31,11 @@ return r1.recipe {
 fn a_recipe_trains_and_replays_with_its_own_tool_call_format() {
     let dir = directory(&[("own.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "own.lua", "--name", "own", "seed=3"]);
-    let text = std::fs::read_to_string(dir.path().join("runs/own/metrics.jsonl")).unwrap();
-    let lines: Vec<serde_json::Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = metrics(&run_dir(dir.path(), "own"));
     let of = |name: &str| lines.iter().filter_map(|line| line[name].as_f64()).sum::<f64>();
     // Two calls per trajectory, including malformed ones.
-    assert!(of("rollout/tool_calls") > 0.0, "{text}");
-    assert!((of("rollout/tool_calls") + of("rollout/malformed_calls") - 4.0).abs() < 1e-9, "{text}");
+    assert!(of("rollout/tool_calls") > 0.0, "{lines:?}");
+    assert!((of("rollout/tool_calls") + of("rollout/malformed_calls") - 4.0).abs() < 1e-9, "{lines:?}");
     let replayed = succeed(dir.path(), &["replay", "own"]);
     assert!(replayed.contains("8 of 8") || replayed.contains("8 trajectories"), "{replayed}");
     let shows = "for _, t in ipairs(r1.store.trajectories('own', 1)) do\n\

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::run_files::{checkpoint, training_steps, weights};
+use super::run_files::{checkpoint, stored, training_steps, weights};
 use super::{directory, fail, r1, shown, succeed};
 
 const RECIPE: &str = r#"
@@ -66,8 +66,7 @@ print(t:save())
     assert_eq!(state("run"), state("loop"));
     for step in 1..=3 {
         let stored = |run: &str| {
-            let path = dir.path().join(format!("runs/{run}/trajectories/step-{step:06}.parquet"));
-            let mut all = r1::store::read_trajectories(&path).unwrap();
+            let mut all = stored(dir.path(), run, step);
             // The number of cached tokens depends on the order of requests.
             all.iter_mut().flat_map(|one| &mut one.steps).for_each(|step| step.prefilled = 0);
             all
@@ -150,7 +149,7 @@ print(t.run_dir)
 "#;
     let dir = directory(&[("a.lua", RECIPE), ("t.lua", program)], true);
     assert_eq!(succeed(dir.path(), &["lua", "t.lua"]).trim(), "runs/loop");
-    let stored = r1::store::read_trajectories(&dir.path().join("runs/loop/trajectories/step-000001.parquet")).unwrap();
+    let stored = stored(dir.path(), "loop", 1);
     assert_eq!(stored.len(), 2);
 }
 

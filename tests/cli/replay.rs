@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::run_files::json_lines;
 use super::{directory, r1, shown};
 
 /// Every step reads random numbers of the operating system, so that only the record can reproduce
@@ -49,9 +50,9 @@ fn run(dir: &Path, args: &[&str]) -> String {
     shown(dir, &r1(dir, args).output().unwrap())
 }
 
-fn json_lines(dir: &Path, args: &[&str]) -> Vec<Value> {
+fn events(dir: &Path, args: &[&str]) -> Vec<Value> {
     let output = r1(dir, &[args, &["--json"]].concat()).output().unwrap();
-    String::from_utf8(output.stdout).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    json_lines(std::str::from_utf8(&output.stdout).unwrap())
 }
 
 #[test]
@@ -65,7 +66,7 @@ fn a_replay_repeats_a_run_and_shows_differences() {
     assert_eq!(run(dir.path(), &["replay", "runs/a", "-q"]), same);
     let one = "exit: 0\n--- stdout\n1 trajectory: every observation, reward and status as recorded";
     assert_eq!(run(dir.path(), &["replay", "a", "2-1-0", "-q"]), one);
-    assert_eq!(json_lines(dir.path(), &["replay", "a", "--last", "1"]).len(), 5);
+    assert_eq!(events(dir.path(), &["replay", "a", "--last", "1"]).len(), 5);
     let unknown = run(dir.path(), &["replay", "a", "2-1-7", "-q"]);
     assert!(unknown.starts_with("exit: 2") && unknown.contains("did you mean `2-1-0`"), "{unknown}");
     assert!(run(dir.path(), &["replay", "b", "-q"]).contains("there is no run `b`"));
@@ -78,7 +79,7 @@ fn a_replay_repeats_a_run_and_shows_differences() {
     assert!(output.starts_with("exit: 6\n--- stdout\n1-0-0: step 1, reward\n  recorded  "), "{output}");
     assert!(output.ends_with("1 of 1 trajectory not as recorded"), "{output}");
     fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
-    let told = json_lines(dir.path(), &["replay", "a", "1-0-0", "--script", "new.lua"]);
+    let told = events(dir.path(), &["replay", "a", "1-0-0", "--script", "new.lua"]);
     assert_eq!(told[0]["difference"]["field"], "the external calls of the script");
     assert_eq!(told[0]["difference"]["step"], 1);
     assert!(told[0]["difference"]["now"].as_str().unwrap().contains("print(3)"));
@@ -92,14 +93,14 @@ fn a_replay_repeats_a_run_and_shows_differences() {
 fn rescore_compares_the_changed_reward_with_the_old_one() {
     let dir = lucky_run();
     // The same to the bit, then with the sign reversed.
-    let same = json_lines(dir.path(), &["rescore", "a", "--script", "a.lua"]);
+    let same = events(dir.path(), &["rescore", "a", "--script", "a.lua"]);
     assert_eq!(same.len(), 9);
     assert!(same[..8].iter().all(|line| line["old"] == line["new"] && line["flips"] == false), "{same:?}");
     assert_eq!(same[8]["sign_flips"], 0);
 
     let turned = LUCKY.replace("luck = state.luck,", "luck = -state.luck,").replace("reward = state.luck / 7,", "");
     fs::write(dir.path().join("new.lua"), turned).unwrap();
-    let told = json_lines(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "2"]);
+    let told = events(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "2"]);
     let summary = told.last().unwrap();
     assert_eq!((&summary["trajectories"], &summary["steps"]), (&Value::from(8), &serde_json::json!([1, 2])));
     assert!(summary["rank_correlation"].as_f64().unwrap() < 0.0, "{summary}");
@@ -116,6 +117,6 @@ fn rescore_compares_the_changed_reward_with_the_old_one() {
     fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
     let refused = run(dir.path(), &["rescore", "a", "--script", "new.lua", "-q"]);
     assert!(refused.starts_with("exit: 6") && refused.contains("--live runs it"), "{refused}");
-    let live = json_lines(dir.path(), &["rescore", "a", "--script", "new.lua", "--live"]);
+    let live = events(dir.path(), &["rescore", "a", "--script", "new.lua", "--live"]);
     assert_eq!(live.last().unwrap()["trajectories"], 8);
 }

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::{Value, json};
 
-use super::run_files::{run_dir, training_steps, weights};
+use super::run_files::{run_dir, stored, training_steps, weights};
 use super::{directory, fail, succeed};
 
 const RECIPE: &str = r#"
@@ -59,9 +59,9 @@ fn mixture() -> tempfile::TempDir {
 fn expert_routing_of_rollouts_is_stored_and_used_in_training() {
     let dir = mixture();
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
-    let stored = r1::store::read_trajectories(&dir.path().join("runs/whole/trajectories/step-000002.parquet")).unwrap();
-    assert_eq!(stored.len(), 8);
-    for one in &stored {
+    let whole = stored(dir.path(), "whole", 2);
+    assert_eq!(whole.len(), 8);
+    for one in &whole {
         let mut covered = 0;
         for step in &one.steps {
             let computed = step.prompt_ids.len() + step.response_ids.len() - 1;
@@ -76,7 +76,7 @@ fn expert_routing_of_rollouts_is_stored_and_used_in_training() {
     }
     // Without recording nothing is stored.
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "off", "trainer.routing_replay=off"]);
-    let plain = r1::store::read_trajectories(&dir.path().join("runs/off/trajectories/step-000001.parquet")).unwrap();
+    let plain = stored(dir.path(), "off", 1);
     assert!(plain.iter().flat_map(|one| &one.steps).all(|step| step.routing.is_empty()));
 
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "parts", "trainer.steps=1"]);

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use r1::mdp::Trajectory;
+use r1::store::read_trajectories;
 use serde_json::Value;
 
 /// One JSON object per line.
@@ -29,6 +31,11 @@ pub(crate) fn last_step(run: &Path) -> Value {
 /// The directory of `runs/RUN`.
 pub(crate) fn run_dir(dir: &Path, run: &str) -> PathBuf {
     dir.join("runs").join(run)
+}
+
+/// The stored trajectories of a training step of `runs/RUN`.
+pub(crate) fn stored(dir: &Path, run: &str, step: u64) -> Vec<Trajectory> {
+    read_trajectories(&run_dir(dir, run).join(format!("trajectories/step-{step:06}.parquet"))).unwrap()
 }
 
 /// The directory of a checkpoint.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::run_files::{checkpoint, files, last_step, training_steps};
+use super::run_files::{checkpoint, files, last_step, stored, training_steps};
 use super::{directory, r1, shown, succeed};
 
 /// Rewards that differ within groups. Tests replace the reward.
@@ -274,11 +274,7 @@ fn privileged_text_can_be_a_function_of_the_state() {
     assert!(by_template.len() > 3 && by_template == by_function, "the weights differ");
     let by_turn = train("turn.lua", "turn", &[]);
     assert!(by_turn != by_function);
-    let stored = |run: &str, step: u64| {
-        r1::store::read_trajectories(&dir.path().join(format!("runs/{run}/trajectories/step-{step:06}.parquet")))
-            .unwrap()
-    };
-    for one in stored("turn", 1) {
+    for one in stored(dir.path(), "turn", 1) {
         let number = one.task["number"].as_f64().unwrap();
         let texts: Vec<_> = one.steps.iter().map(|step| step.privileged.clone().unwrap()).collect();
         assert_eq!(texts, [1, 2].map(|turn| format!("Turn {turn} of {number}")));
@@ -287,7 +283,7 @@ fn privileged_text_can_be_a_function_of_the_state() {
         assert_eq!(one.steps[1].next_privileged.as_deref(), Some(format!("Turn 3 of {number}").as_str()));
         assert_eq!(one.steps[0].next_privileged, None);
     }
-    assert!(stored("template", 1).iter().all(|one| one.steps[0].privileged.is_none()));
+    assert!(stored(dir.path(), "template", 1).iter().all(|one| one.steps[0].privileged.is_none()));
     // Resumed to the same bytes.
     succeed(dir.path(), &["run", "turn.lua", "-q", "--name", "parts", "trainer.critic.lr=1e-2", "trainer.steps=1"]);
     succeed(dir.path(), &["run", "turn.lua", "-q", "--resume", "runs/parts", "trainer.steps=3"]);

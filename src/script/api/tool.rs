@@ -36,8 +36,9 @@ fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     let description = fields.text("description")?.unwrap_or_default();
     let parameters = parameters(fields.json("parameters")?).map_err(|error| fail_with(lua, NAME, error))?;
     schema::refuse_unknown(&parameters).map_err(|why| {
+        let dot = if why.path.is_empty() { "" } else { "." };
         let message = format!("`parameters`: {why}");
-        fields.refused("parameters", Error::new(Kind::Script, message))
+        fields.refused(&format!("parameters{dot}{}", why.path), Error::new(Kind::Script, message))
     })?;
     let (max_result_tokens, rewards) = (max_result_tokens(&fields)?, rewards(lua, NAME, &fields)?);
     let (limits, run) = (tool_limits::read(&fields)?, Run::Lua { run, timeout });
