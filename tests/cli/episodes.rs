@@ -105,7 +105,7 @@ fn penalties_of_malformed_calls_are_process_rewards() {
         let run = ["run", "a.lua", "-q", "--name", name, "trainer.steps=1", "trainer.estimator.normalize=none"];
         succeed(dir.path(), &[&run[..], settings].concat());
         let run = dir.path().join("runs").join(name);
-        let tools: Vec<f64> = stored(dir.path(), "a", 1)
+        let tools: Vec<f64> = stored(dir.path(), name, 1)
             .iter()
             .flat_map(|it| &it.steps)
             .flat_map(|step| &step.tools)
