@@ -1,6 +1,6 @@
 -- Scripts and their trajectories for programs: r1.script and r1.rollout.
 
-local ask, handle_of, model_of = ... -- host: call a service; the number of a handle; the model of an object, or nil
+local host, handle_of, model_of = ... -- host: calls; the number of a handle; the model of an object, or nil
 
 local Script = {}
 local Attempt = {}
@@ -40,28 +40,29 @@ local function open(path, options)
   if options.model ~= nil then
     local model = model_of(options.model)
     if model == nil then error("r1.script: `model` must be what r1.model gives", 2) end
-    dir = ask("model.dir", { model = model })
+    dir = host.model_dir { model = model }
   end
-  local handle, about = ask("env.open", { path = path, overrides = overrides, model = dir })
+  local handle, about = host.open { path = path, overrides = overrides, model = dir }
   return setmetatable({ handle = handle, path = about.path, tools = about.tools, format = about.format, dir = dir }, Script)
 end
 
 --- Number of rows of a split ("train" or "eval").
 function Script:rows(split)
-  return ask("env.rows", { script = handle_of(self.handle), split = split })
+  return host.rows { script = handle_of(self.handle), split = split }
 end
 
 --- One row, counted from 0.
 function Script:row(row, split)
-  return ask("env.row", { script = handle_of(self.handle), row = row or 0, split = split })
+  return host.row { script = handle_of(self.handle), row = row or 0, split = split }
 end
 
 --- Begins a trajectory at a row (0, 1, …) or at a given task.
 function Script:reset(which)
   which = check(which, "table", "reset: its argument") or {}
   known(which, { "row", "split", "task", "seed" }, "reset")
-  local handle = ask("env.reset", {
-    script = handle_of(self.handle), row = which.row or 0, split = which.split, task = which.task, seed = which.seed,
+  local handle = host.reset({
+    script = handle_of(self.handle),
+    task = { row = which.row or 0, split = which.split, task = which.task, seed = which.seed },
   })
   return setmetatable({ handle = handle, dir = self.dir }, Attempt)
 end
@@ -69,8 +70,8 @@ end
 --- The current observation: messages, text, or { token_ids = … }; nil if the context is full and
 --- the trajectory has ended.
 function Attempt:observe()
-  local shown = ask("env.observe", { attempt = handle_of(self.handle) })
-  if shown.over then return nil end
+  local shown = host.observe { attempt = handle_of(self.handle) }
+  if shown == nil then return nil end
   return shown.messages or shown.text or shown
 end
 
@@ -83,7 +84,7 @@ function Attempt:step(reply)
   known(reply, { "text", "tool_calls", "finish_reason" }, "step")
   local calls = reply.tool_calls
   if calls ~= nil and #calls == 0 then calls = nil end
-  return ask("env.step", {
+  return host.step({
     attempt = handle_of(self.handle),
     reply = { text = reply.text, calls = calls, finish_reason = reply.finish_reason },
   })
@@ -99,12 +100,12 @@ end
 function Attempt:sample(model, sampling)
   if model_of(model) == nil then error("sample: takes what r1.model gives", 2) end
   if self.dir == nil then error("sample: open the script with the model: r1.script(path, { model = model })", 2) end
-  local wanted = ask("env.request", { attempt = handle_of(self.handle) })
+  local wanted = host.request { attempt = handle_of(self.handle) }
   local own = wanted.sampling
   own.stop_ids, own.seed = wanted.stop_ids, wanted.seed
   for name, value in pairs(sampling or {}) do own[name] = value end
   local reply = model:generate(wanted.prompt_ids, own)
-  return ask("env.step", {
+  return host.step({
     attempt = handle_of(self.handle),
     reply = { token_ids = reply.token_ids, logprobs = reply.logprobs, finish_reason = reply.finish_reason },
   })
@@ -112,23 +113,23 @@ end
 
 --- A copy of the environment's state as plain data.
 function Attempt:state()
-  return ask("env.state", { attempt = handle_of(self.handle) })
+  return host.state { attempt = handle_of(self.handle) }
 end
 
 --- The total reward if the trajectory ended here, and its components.
 function Attempt:reward()
-  local reward = ask("env.reward", { attempt = handle_of(self.handle) })
+  local reward = host.reward { attempt = handle_of(self.handle) }
   return reward.total, reward.parts
 end
 
 --- An independent copy.
 function Attempt:fork()
-  return setmetatable({ handle = ask("env.fork", { attempt = handle_of(self.handle) }), dir = self.dir }, Attempt)
+  return setmetatable({ handle = host.fork { attempt = handle_of(self.handle) }, dir = self.dir }, Attempt)
 end
 
 --- The result so far: { status, reward, steps, messages, … }. The trajectory can be continued.
 function Attempt:finish()
-  return ask("env.finish", { attempt = handle_of(self.handle) })
+  return host.finish { attempt = handle_of(self.handle) }
 end
 
 -- Runs a trajectory with a function `policy(observation, step, attempt)`, which returns the
@@ -182,10 +183,10 @@ local function rollout(options)
 
   if model then
     if script.dir == nil then error("r1.rollout: open the script with the model: r1.script(path, { model = model })", 2) end
-    return ask("env.run", {
+    return host.run({
       script = handle_of(script.handle), model = model, tasks = tasks, samples = samples, sampling = options.sampling,
       seed = options.seed or 0, branch = branch and { step = branch.step or 1, count = branch.count or 1 },
-    }).trajectories
+    })
   end
   if options.sampling ~= nil then error("r1.rollout: `sampling` is for a model", 2) end
   local all = {}

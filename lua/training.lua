@@ -1,7 +1,8 @@
 -- Training loops for programs: r1.training.
 
--- host: open a run; the place of a recipe in this program; call a run; a loss function as a graph
-local open, here, ask, trace = ...
+-- host: calls of a run; the number of a handle; the place of a recipe in this program; a loss
+-- function as a graph
+local host, handle_of, here, trace = ...
 
 local Training = {}
 Training.__index = Training
@@ -39,9 +40,10 @@ local function ids_of(list, name)
 end
 
 -- Calls the host and updates the run's step.
-local function call(self, name, arguments)
-  local values_found, about = ask(self.handle, name, arguments)
-  self.step = about.step
+local function call(self, method, arguments, ...)
+  arguments.training = handle_of(self.handle)
+  local values_found, step = method(arguments, ...)
+  self.step = step
   return values_found
 end
 
@@ -57,7 +59,7 @@ local function training(recipe, options)
     overrides[#overrides + 1] = { name, value }
   end
   table.sort(overrides, function(a, b) return a[1] < b[1] end)
-  local handle, about = open {
+  local handle, about = host.open {
     path = path, recipe = settings, overrides = overrides, name = check(options.name, "string", "r1.training: `name`"),
     runs = check(options.runs, "string", "r1.training: `runs`"),
     resume = check(options.resume, "string", "r1.training: `resume`"),
@@ -70,14 +72,14 @@ end
 --- Samples trajectories with the current weights: of the next tasks, or of given rows.
 function Training:rollout(options)
   options = known(check(options, "table", "rollout: options"), { "groups", "samples", "rows", "ids" }, "rollout")
-  return call(self, "rollout", {
-    options = { groups = options.groups, samples = options.samples, rows = options.rows }, with_ids = options.ids,
-  })
+  return call(self, host.rollout, {
+    options = { groups = options.groups, samples = options.samples, rows = options.rows },
+  }, options.ids)
 end
 
 --- The advantages of trajectories: per trajectory one list per step, with one value per token.
 function Training:advantages(trajectories, estimator)
-  return call(self, "advantages", { ids = ids_of(trajectories, "advantages"), estimator = estimator })
+  return call(self, host.advantages, { ids = ids_of(trajectories, "advantages"), estimator = estimator })
 end
 
 --- Updates the policy with trajectories; returns metrics.
@@ -98,14 +100,14 @@ function Training:update(trajectories, options)
   else
     chosen.loss = options.loss
   end
-  return call(self, "update", { ids = ids_of(trajectories, "update"), options = chosen })
+  return call(self, host.update, { ids = ids_of(trajectories, "update"), options = chosen })
 end
 
 --- A supervised step on conversations; returns metrics.
 function Training:sft(examples, options)
   options = known(check(options, "table", "sft: options"), { "lr" }, "sft")
   if type(examples) ~= "table" or #examples == 0 then error("sft: takes a list of rows { messages = … }", 2) end
-  return call(self, "sft", { examples = examples, options = { lr = options.lr } })
+  return call(self, host.sft, { examples = examples, options = { lr = options.lr } })
 end
 
 --- Log-probabilities of the sampled tokens, by step.
@@ -115,23 +117,23 @@ function Training:logprobs(trajectories, options)
   if model ~= "policy" and model ~= "reference" then
     error("logprobs: `model` is \"policy\" or \"reference\", got " .. tostring(model), 2)
   end
-  return call(self, "logprobs", { ids = ids_of(trajectories, "logprobs"), model = model })
+  return call(self, host.logprobs, { ids = ids_of(trajectories, "logprobs"), model = model })
 end
 
 --- The critic's values of the states before the sampled tokens, by step; and of the next states.
 function Training:values(trajectories)
-  local values_found = call(self, "values", { ids = ids_of(trajectories, "values") })
+  local values_found = call(self, host.values, { ids = ids_of(trajectories, "values") })
   return values_found.values, values_found.next
 end
 
 --- Copies the current policy to the reference policy.
 function Training:renew_reference()
-  call(self, "renew_reference", {})
+  call(self, host.renew_reference, {})
 end
 
 --- Evaluates on the held-out tasks; nil if there are none.
 function Training:evaluate()
-  return call(self, "evaluate", {})
+  return call(self, host.evaluate, {})
 end
 
 --- Adds metrics to the current step.
@@ -141,19 +143,19 @@ function Training:log(values)
       error("log: takes numbers by name, got " .. tostring(name) .. " = " .. tostring(value), 2)
     end
   end
-  call(self, "log", { values = values })
+  call(self, host.log, { values = values })
 end
 
 --- Ends the step and returns its metrics.
 function Training:next_step(values)
   if values ~= nil then self:log(values) end
-  return call(self, "next_step", {})
+  return call(self, host.next_step, {})
 end
 
 --- Writes a checkpoint, and optionally the model to another directory; returns the checkpoint's
 --- path.
 function Training:save(out)
-  return call(self, "save", { out = check(out, "string", "save: the directory") })
+  return call(self, host.save, { out = check(out, "string", "save: the directory") })
 end
 
 return training, Training

@@ -3,6 +3,7 @@
 pub mod conversation;
 mod demonstration;
 mod error_record;
+mod evaluation;
 mod generation;
 mod invalid;
 mod message;
@@ -10,17 +11,22 @@ mod record;
 mod routing;
 mod seed;
 mod split;
+mod step_row;
 #[cfg(test)]
 pub(crate) mod testing;
 mod trajectory;
 
 pub use demonstration::Demonstration;
 pub use error_record::ErrorRecord;
+pub use evaluation::Evaluation;
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use invalid::Invalid;
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
-pub use record::{Answer, Exchange};
+pub use record::{
+    Answer, Exchange, Failed, GeneratedText, InterpreterOutput, InterpreterRequest, Outcome, SampledTokens,
+};
 pub use routing::Routing;
 pub use seed::{Seed, environment_seed, seed_value};
 pub use split::Split;
+pub use step_row::StepRow;
 pub use trajectory::{CallKind, Fork, Limit, Status, Step, ToolRecord, Trajectory};

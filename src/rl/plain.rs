@@ -1,6 +1,6 @@
 //! Estimators and losses over plain data, for scripts.
 //!
-//! Rows, options and results are tables of numbers; [`StepRow`] has the fields of a row.
+//! Options are tables by name; [`StepRow`] has the fields of a row.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use super::options::{names, refuse_rest, table, take};
 use super::rewards::{KlPenalty, Overlong, Shaping, shape};
 use super::rows::{Batch, StepRow};
 use crate::config::{CUSTOM, Input, LossAgg, LossGraph};
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result};
 
 /// Options of every estimator, in addition to its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,72 +47,6 @@ struct Corrections {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct Own {
     loss_agg: Option<LossAgg>,
-}
-
-/// Rows from a list of tables.
-///
-/// # Errors
-/// [`Kind::Usage`] names the row (counted from 1) and what is wrong with it.
-pub fn rows(list: &Value) -> Result<Vec<StepRow>> {
-    let list = match list {
-        Value::Array(list) => list.as_slice(),
-        Value::Object(table) if table.is_empty() => &[],
-        other => return Err(Error::new(Kind::Usage, format!("the rows are a list of tables, not {other}"))),
-    };
-    let known = names(&StepRow::default());
-    let row = |(i, row): (usize, &Value)| {
-        let place = format!("row {}", i + 1);
-        let odd = row.as_object().and_then(|row| row.keys().find(|field| !known.contains(field)));
-        if let Some(field) = odd {
-            let hint = suggest(field, known.iter().map(String::as_str));
-            return Err(Error::new(Kind::Usage, format!("unknown field `{field}`")).at(place).hint(hint));
-        }
-        let row = integral(row);
-        let Value::Object(mut fields) = row else {
-            return Err(Error::new(Kind::Usage, format!("a row is a table, not {row}")).at(place));
-        };
-        if !fields.contains_key("mask") {
-            let error = Error::new(Kind::Usage, "there is no `mask`").at(place);
-            return Err(error.hint("a list with 1 for each token that the policy sampled and 0 for others"));
-        }
-        if fields.get("parts").and_then(Value::as_array).is_some_and(Vec::is_empty) {
-            fields.remove("parts");
-        }
-        for name in FOR_ALL {
-            if let Some(one) = fields.get_mut(name).filter(|value| value.is_number()) {
-                *one = Value::Array(vec![one.clone()]);
-            }
-        }
-        serde_json::from_value(Value::Object(fields.clone())).map_err(|error| misfit(&fields, &error).at(place))
-    };
-    list.iter().enumerate().map(row).collect()
-}
-
-/// Lists for which one number may stand.
-const FOR_ALL: [&str; 4] = ["rewards", "process", "values", "advantages"];
-
-/// The error of the first field that does not fit.
-fn misfit(fields: &serde_json::Map<String, Value>, error: &serde_json::Error) -> Error {
-    let alone = |name: &String, value: &Value| {
-        let row = Value::Object(serde_json::Map::from_iter([(name.clone(), value.clone())]));
-        serde_json::from_value::<StepRow>(row).err()
-    };
-    let Some((name, value, error)) =
-        fields.iter().find_map(|(name, value)| Some((name, value, alone(name, value)?.to_string())))
-    else {
-        return Error::new(Kind::Usage, error.to_string());
-    };
-    let wanted = match name.as_str() {
-        "group" | "trajectory" | "step" | "shared" | "tag" => "a whole number, 0 or more",
-        "next_value" => "a number",
-        "terminated" | "truncated" | "greedy" => "true or false",
-        "anchor" => "text",
-        "parts" => "a table of numbers by name",
-        name if FOR_ALL.contains(&name) => "a number, or a list of one for each token",
-        "mask" | "status" => return Error::new(Kind::Usage, error),
-        _ => "a list with a number for each token",
-    };
-    Error::new(Kind::Usage, format!("`{name}` must be {wanted}, got {value}"))
 }
 
 /// Whole numbers as integers (a script may have floats only), and empty tables inside as empty

@@ -6,69 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
-
 use crate::error::{Error, Kind, Result};
+pub use crate::mdp::StepRow;
 use crate::mdp::{Status, Trajectory};
-
-/// One step. Lists have one entry for each of the T tokens of its response. Lists that are not
-/// needed may be empty.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StepRow {
-    /// Trajectories with the same number are samples of the same task.
-    pub group: u64,
-    pub trajectory: u64,
-    /// Place in the trajectory. Numbers may have gaps.
-    pub step: u64,
-    /// True (or 1) on sampled tokens. Others have advantage 0 and no estimator counts them as a
-    /// decision.
-    #[serde(deserialize_with = "flags")]
-    pub mask: Vec<bool>,
-    /// `[T]`, or one number for the whole step, which then sits on its last sampled token.
-    pub rewards: Vec<f64>,
-    /// Process rewards, apart from `rewards` so that they can be normalised alone. Shaped like
-    /// them; empty is none.
-    pub process: Vec<f64>,
-    /// The critic's value of the state before each token `[T]`, or one number: the value before the
-    /// step.
-    pub values: Vec<f64>,
-    /// The critic's value of the observation after a truncated trajectory's last step.
-    pub next_value: Option<f64>,
-    /// Log-probability of each token under the current, the behaviour and the reference policy
-    /// `[T]`.
-    pub logp: Vec<f64>,
-    pub logp_old: Vec<f64>,
-    pub logp_ref: Vec<f64>,
-    /// Of the sampler, where `logp_old` was computed again by the learner `[T]`.
-    pub logp_rollout: Vec<f64>,
-    /// Entropy at each token `[T]`, nats.
-    pub entropy: Vec<f64>,
-    /// The sum of squared probabilities over the vocabulary at each token `[T]`, under the
-    /// behaviour policy.
-    pub sum_pi_squared: Vec<f64>,
-    /// Named parts of the reward that this step earned; those of a trajectory's steps are added up.
-    pub parts: BTreeMap<String, f64>,
-    /// For a loss: the advantage of each token `[T]`, or of all.
-    pub advantages: Vec<f64>,
-    /// The environment ended the task with this step.
-    pub terminated: bool,
-    /// A limit cut the task after this step.
-    pub truncated: bool,
-    /// How the trajectory ended. A failure is not caused by the policy and is left out of all
-    /// statistics. `None`: it did not fail.
-    pub status: Option<Status>,
-    /// A step of the greedy baseline rollout of its group, which is not trained on.
-    pub greedy: bool,
-    /// The observation, for estimators that compare steps with the same one.
-    pub anchor: Option<String>,
-    /// The trajectory that sampled this step, where a fork shares it: the step with the same number
-    /// there. It is one decision, trained once.
-    pub shared: Option<u64>,
-    /// Kind of task, for normalisation across groups of one kind.
-    pub tag: u64,
-}
 
 impl StepRow {
     /// A step of `tokens` sampled tokens with one reward.
@@ -171,23 +111,6 @@ impl StepRow {
         }
         Ok(())
     }
-}
-
-/// A mask written with booleans or with 0 and 1.
-fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<bool>, D::Error> {
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Flag {
-        Is(bool),
-        Number(f64),
-    }
-    let truth = |flag| match flag {
-        Flag::Is(truth) => Ok(truth),
-        Flag::Number(0.0) => Ok(false),
-        Flag::Number(1.0) => Ok(true),
-        Flag::Number(other) => Err(D::Error::custom(format!("`mask` holds {other}; it is of 0 and 1, or booleans"))),
-    };
-    Vec::<Flag>::deserialize(deserializer)?.into_iter().map(truth).collect()
 }
 
 /// The entries of `values` at sampled tokens. A single number stands at the first one's place only

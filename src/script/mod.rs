@@ -45,12 +45,12 @@ pub use runtime::policy_request::{
 };
 pub use runtime::record::{Difference, Record, Strictness};
 pub use runtime::results::{Outcome, Reward, StepResult};
+pub use runtime::services;
 pub use runtime::services::{Services, share_services};
 pub use runtime::show::{Layout, Shown, Span, Style};
 pub use runtime::state::State;
 pub use settings::reload::{Change, changes};
 pub use settings::setting_keys;
-pub(crate) use settings::{section, section_over};
 
 #[cfg(test)]
 mod tests;

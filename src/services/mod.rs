@@ -1,5 +1,5 @@
-//! Models and environments for programs: calls with plain data ([`Services`]) to the thread that
-//! owns the tensors and to the thread that runs scripts.
+//! Models, scripts and runs for programs: typed calls ([`Services`]) to the thread that owns the
+//! tensors and to the thread that runs scripts.
 //!
 //! Threads start with the first call, so that a program without a model starts fast. Calls are
 //! processed in order; concurrent generate calls of one model (`r1.join`) are batched.
@@ -14,163 +14,133 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, FutureExt};
-use serde_json::Value as Json;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use crate::engine::{self, EngineClient, Queue};
+use crate::engine::{self, Queue};
 use crate::error::{Error, Kind, Result};
 use crate::script::Services;
+use crate::script::services::Call;
+use crate::script::services::env::EnvCall;
+use crate::script::services::model::{Generate, ModelCall, Response};
+use crate::script::services::request::Reply;
 use crate::telemetry::Reporter;
 pub use at_hand::Loaded;
+use envs::ServedModel;
 use models::Models;
 use training::Trainings;
 
-/// A call for the tensor thread.
-struct Call {
-    function: String,
-    arguments: Json,
-    reply: oneshot::Sender<Result<Json>>,
-    /// Requests of trajectories, for `model.serve`.
-    queue: Option<Queue>,
+/// A job of the tensor thread.
+enum Job {
+    Call(Call),
+    /// Serves the requests of trajectories with a model until the last one is complete.
+    Serve {
+        model: u64,
+        queue: Queue,
+        served: oneshot::Sender<Result<()>>,
+    },
 }
 
 /// Models on a separate thread, which ends when this value is dropped.
 pub struct TensorThread {
     reporter: Reporter,
-    calls: Mutex<Option<mpsc::Sender<Call>>>,
+    jobs: Mutex<Option<mpsc::Sender<Job>>>,
     envs: Mutex<Option<UnboundedSender<envs::Job>>>,
 }
 
 impl TensorThread {
     /// Creates the services; `reporter` shows downloads from the Hub.
     pub fn new(reporter: Reporter) -> Self {
-        Self { reporter, calls: Mutex::new(None), envs: Mutex::new(None) }
+        Self { reporter, jobs: Mutex::new(None), envs: Mutex::new(None) }
     }
 
-    fn send(&self, call: Call) -> Result<()> {
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        if calls.is_none() {
+    /// Sends a job to the tensor thread, which starts with the first one.
+    fn send_tensors(&self, job: Job) -> Result<()> {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        if jobs.is_none() {
             let (sender, receiver) = mpsc::channel();
             let reporter = self.reporter.clone();
             std::thread::Builder::new()
                 .name("r1-tensors".to_owned())
                 .spawn(move || answer(&receiver, reporter))
                 .map_err(|error| Error::new(Kind::Internal, format!("can't start the tensor thread: {error}")))?;
-            *calls = Some(sender);
+            *jobs = Some(sender);
         }
         let stopped = || Error::new(Kind::Internal, "the tensor thread has stopped");
-        calls.as_ref().ok_or_else(stopped)?.send(call).map_err(|_| stopped())
+        jobs.as_ref().ok_or_else(stopped)?.send(job).map_err(|_| stopped())
     }
-}
 
-impl TensorThread {
-    /// Calls the tensor thread. The call is sent immediately, not when the future is polled,
-    /// because the close of a model is not awaited.
-    fn call_tensors(&self, function: &str, arguments: Json, queue: Option<Queue>) -> BoxFuture<'static, Result<Json>> {
-        let (reply, answer) = oneshot::channel();
-        let sent = self.send(Call { function: function.to_owned(), arguments, reply, queue });
-        async move {
-            sent?;
-            answer.await.map_err(|_| Error::new(Kind::Internal, "the tensor thread has stopped"))?
+    /// Sends a job to the script thread, which starts with the first one.
+    fn send_scripts(&self, job: envs::Job) -> Result<()> {
+        let mut envs = self.envs.lock().unwrap_or_else(PoisonError::into_inner);
+        if envs.is_none() {
+            *envs = Some(envs::start(self.reporter.clone())?);
         }
-        .boxed()
-    }
-
-    /// Calls the script thread, which starts with the first call.
-    fn call_scripts(
-        &self,
-        function: &str,
-        arguments: Json,
-        policy: Option<EngineClient>,
-    ) -> BoxFuture<'static, Result<Json>> {
-        let (reply, answer) = oneshot::channel();
         let stopped = || Error::new(Kind::Internal, "the script thread has stopped");
-        let sent = || {
-            let mut envs = self.envs.lock().unwrap_or_else(PoisonError::into_inner);
-            if envs.is_none() {
-                *envs = Some(envs::start(self.reporter.clone())?);
-            }
-            let job = envs::Job { function: function.to_owned(), arguments, policy, reply };
-            envs.as_ref().ok_or_else(stopped)?.send(job).map_err(|_| stopped())
-        };
-        let sent = sent();
-        async move {
-            sent?;
-            answer.await.map_err(|_| stopped())?
-        }
-        .boxed()
+        envs.as_ref().ok_or_else(stopped)?.send(job).map_err(|_| stopped())
     }
 }
 
 impl Services for TensorThread {
-    fn call(&self, function: &str, arguments: Json) -> BoxFuture<'static, Result<Json>> {
-        if function == "env.run" {
+    fn send(&self, call: Call) -> Result<()> {
+        let Call::Env(call) = call else { return self.send_tensors(Job::Call(call)) };
+        let mut model = None;
+        if let EnvCall::RunTasks(request, _) = &call {
             // The tensor thread serves the requests of the trajectories on the script thread.
             let (client, queue) = engine::channel();
-            let served = self.call_tensors("model.serve", arguments.clone(), Some(queue));
-            let run = self.call_scripts(function, arguments, Some(client));
-            return async move {
-                let run = run.await;
-                served.await?;
-                run
-            }
-            .boxed();
+            let (sender, served) = oneshot::channel();
+            self.send_tensors(Job::Serve { model: request.model, queue, served: sender })?;
+            model = Some(ServedModel { client, served });
         }
-        if function.starts_with("env.") {
-            return self.call_scripts(function, arguments, None);
-        }
-        self.call_tensors(function, arguments, None)
+        self.send_scripts(envs::Job { call, model })
     }
 }
-
-const GENERATE: &str = "model.generate";
 
 /// Time that a generate call waits for further ones: functions of `r1.join` call in quick
 /// succession.
 const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
-/// Collects the following generate calls of the same model. The first other call is deferred.
-fn collect_batch(first: Call, calls: &mpsc::Receiver<Call>, deferred: &mut VecDeque<Call>) -> Vec<Call> {
+/// A generate call.
+type GenerateCall = (Generate, Reply<Response>);
+
+/// Collects the following generate calls of the same model. The first other job is deferred.
+fn collect_batch(first: GenerateCall, jobs: &mpsc::Receiver<Job>, deferred: &mut VecDeque<Job>) -> Vec<GenerateCall> {
+    let model = first.0.model;
     let mut batch = vec![first];
     while batch.len() < models::MAX_BATCH {
-        let Some(next) = deferred.pop_front().or_else(|| calls.recv_timeout(BATCH_WINDOW).ok()) else { break };
-        if next.function == GENERATE && next.arguments["model"] == batch[0].arguments["model"] {
-            batch.push(next);
-        } else {
-            deferred.push_front(next);
-            break;
+        let Some(next) = deferred.pop_front().or_else(|| jobs.recv_timeout(BATCH_WINDOW).ok()) else { break };
+        match next {
+            Job::Call(Call::Model(ModelCall::Generate(next, reply))) if next.model == model => {
+                batch.push((next, reply));
+            }
+            next => {
+                deferred.push_front(next);
+                break;
+            }
         }
     }
     batch
 }
 
-fn answer(calls: &mpsc::Receiver<Call>, reporter: Reporter) {
+fn answer(jobs: &mpsc::Receiver<Job>, reporter: Reporter) {
     let mut models = Models::new(reporter);
     let mut trainings = Trainings::default();
     let mut deferred = VecDeque::new();
-    while let Some(call) = deferred.pop_front().or_else(|| calls.recv().ok()) {
-        if call.function == GENERATE {
-            let (arguments, replies): (Vec<Json>, Vec<_>) =
-                collect_batch(call, calls, &mut deferred).into_iter().map(|call| (call.arguments, call.reply)).unzip();
-            for (reply, answer) in replies.into_iter().zip(models.generate(&arguments)) {
-                let _ = reply.send(answer);
+    while let Some(job) = deferred.pop_front().or_else(|| jobs.recv().ok()) {
+        match job {
+            Job::Call(Call::Model(ModelCall::Generate(request, reply))) => {
+                models.generate(collect_batch((request, reply), jobs, &mut deferred));
             }
-            continue;
+            Job::Call(Call::Model(call)) => models.answer(call),
+            Job::Call(Call::Rl(call)) => rl::answer(call),
+            Job::Call(Call::Training(call)) => trainings.answer(call),
+            // Scripts have a thread of their own.
+            Job::Call(Call::Env(_)) => {}
+            Job::Serve { model, queue, served } => {
+                // A caller that has stopped waits for no result.
+                let _ = served.send(models.serve(model, queue));
+            }
         }
-        let Call { function, arguments, reply, queue } = call;
-        // The caller of a close may not wait for the result.
-        let answer = if function.starts_with("rl.") {
-            rl::call(&function, &arguments)
-        } else if function.starts_with("training.") {
-            trainings.call(&function, &arguments)
-        } else if let Some(queue) = queue {
-            models.serve(&arguments, queue)
-        } else {
-            models.call(&function, &arguments)
-        };
-        let _ = reply.send(answer);
     }
 }
 
@@ -178,31 +148,36 @@ fn answer(calls: &mpsc::Receiver<Call>, reporter: Reporter) {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use serde_json::json;
-
     use super::*;
+    use crate::script::services::model::{CloseModel, Prompt, ResponseOptions, SamplingFields};
+    use crate::script::services::request::Request;
 
-    fn call(function: &str, model: u64) -> Call {
-        let (reply, _) = oneshot::channel();
-        Call { function: function.to_owned(), arguments: json!({ "model": model }), reply, queue: None }
+    fn job<R: Request<Calls: Into<Call>>>(request: R) -> Job {
+        Job::Call(request.into_call(Reply::channel().0).into())
+    }
+
+    fn generate(model: u64) -> Job {
+        let prompt = Prompt::Ids(vec![1]);
+        job(Generate { model, prompt, options: ResponseOptions::default(), sampling: SamplingFields::default() })
     }
 
     #[test]
     fn concurrent_generate_calls_of_one_model_are_batched() {
-        let (sender, calls) = mpsc::channel();
-        for (function, model) in [(GENERATE, 1), (GENERATE, 1), (GENERATE, 2), ("model.close", 1), (GENERATE, 1)] {
-            sender.send(call(function, model)).unwrap();
+        let (sender, jobs) = mpsc::channel();
+        for next in [generate(1), generate(1), generate(2), job(CloseModel { model: 1 }), generate(1)] {
+            sender.send(next).unwrap();
         }
         let mut deferred = VecDeque::new();
         let mut batches = Vec::new();
-        while let Some(next) = deferred.pop_front().or_else(|| calls.try_recv().ok()) {
-            if next.function == GENERATE {
-                batches.push((GENERATE, collect_batch(next, &calls, &mut deferred).len()));
-            } else {
-                batches.push(("close", 1));
+        while let Some(next) = deferred.pop_front().or_else(|| jobs.try_recv().ok()) {
+            match next {
+                Job::Call(Call::Model(ModelCall::Generate(request, reply))) => {
+                    batches.push(("generate", collect_batch((request, reply), &jobs, &mut deferred).len()));
+                }
+                _ => batches.push(("close", 1)),
             }
         }
         // The order of the calls is kept: a model is not used after its close.
-        assert_eq!(batches, [(GENERATE, 2), (GENERATE, 1), ("close", 1), (GENERATE, 1)]);
+        assert_eq!(batches, [("generate", 2), ("generate", 1), ("close", 1), ("generate", 1)]);
     }
 }

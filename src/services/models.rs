@@ -1,26 +1,25 @@
-//! `model.*`: loading, scoring, sampling; `text.dir`: the directory of a model's tokenizer and
-//! template.
+//! Models: loading, scoring, sampling.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde_json::{Map, Value as Json, json};
+use serde_json::Value as Json;
 use tch::{Kind as Type, Tensor};
 
-use crate::config::PolicySettings;
 use crate::engine::{self, Engine, EngineOptions, Policy, Queue, TokenBytes, logprobs_of};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, Message, Request, Sampling, Seed, StreamSeed};
+use crate::mdp::{Completion, Request, Sampling, StreamSeed};
 use crate::model::{Model, Packed};
-use crate::schema::section;
-use crate::script::section_over;
+use crate::script::services::model::{
+    Generate, Logprobs, ModelCall, OpenModel, Prompt, Response, Score, ScoredIds, TokenLogprob,
+};
+use crate::script::services::request::Reply;
 use crate::telemetry::Reporter;
 use crate::text::{AUTO, FormatChoice, Renderer, Style};
 use crate::train::Fetching;
-use crate::{script, store, train};
+use crate::{store, train};
 
 /// Number of positions whose logits are in memory at once.
 const CHUNK: usize = 256;
@@ -49,99 +48,75 @@ struct Opened {
     requests: u64,
 }
 
-/// Options of `model.open`. Other fields are those of `policy` in a recipe.
-#[derive(Deserialize)]
-struct OpenOptions {
-    #[serde(default)]
-    format: Option<String>,
-    #[serde(flatten)]
-    policy: Map<String, Json>,
-}
-
-section! {
-    /// Options of `generate` in addition to the fields of [`Sampling`], which override the model's
-    /// defaults.
-    struct GenerateOptions: "" {
-        /// Token ids that end a response, in addition to the model's own.
-        stop_ids: Vec<u32> = Vec::new();
-        /// Does not end a response at the model's own ids.
-        ignore_eos: bool = false;
-        /// Seed of the response.
-        seed: Seed = Seed::default();
-        /// Schemas of tools, for the chat template.
-        tools: Vec<Json> = Vec::new();
-    }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-struct Scoring {
-    top: usize,
-    temperature: Option<f64>,
-}
-
 impl Models {
     pub(super) fn new(reporter: Reporter) -> Self {
         Self { reporter, open: BTreeMap::new(), next: 0 }
     }
 
-    pub(super) fn call(&mut self, function: &str, arguments: &Json) -> Result<Json> {
-        match function {
-            "model.open" => return self.open(arguments),
-            "text.dir" => return self.text_dir(arguments),
-            "model.close" => {
-                self.open.remove(&arguments["model"].as_u64().unwrap_or(u64::MAX));
-                return Ok(Json::Null);
+    pub(super) fn answer(&mut self, call: ModelCall) {
+        use ModelCall as Call;
+        match call {
+            Call::OpenModel(request, reply) => reply.send(self.open(request)),
+            Call::CloseModel(request, reply) => {
+                self.open.remove(&request.model);
+                reply.send(Ok(()));
             }
-            _ => {}
-        }
-        let opened = arguments["model"].as_u64().and_then(|handle| self.open.get_mut(&handle));
-        let opened = opened.ok_or_else(|| Error::new(Kind::Internal, "the model is not open"))?;
-        match function {
-            "model.config" => Ok(opened.model.config.to_json()),
-            "model.dir" => Ok(json!(opened.dir)),
-            "model.logprobs" => opened.logprobs(&read::<Vec<u32>>(&arguments["ids"])?, &read(&arguments["options"])?),
-            "model.score" => opened.score(arguments),
-            "model.logits" => opened.logits(&read::<Vec<u32>>(&arguments["ids"])?),
-            other => Err(Error::new(Kind::Internal, format!("unknown service `{other}`"))),
+            Call::TextDir(request, reply) => reply.send(self.text_dir(&request.name)),
+            Call::ModelConfig(request, reply) => {
+                reply.send(self.opened(request.model).map(|opened| opened.model.config.to_json()));
+            }
+            Call::ModelDir(request, reply) => {
+                reply.send(self.opened(request.model).map(|opened| opened.dir.clone()));
+            }
+            Call::Logprobs(request, reply) => {
+                reply.send(self.opened(request.model).and_then(|opened| opened.logprobs(&request)));
+            }
+            Call::Score(request, reply) => {
+                reply.send(self.opened(request.model).and_then(|opened| opened.score(request)));
+            }
+            Call::Logits(request, reply) => {
+                reply.send(self.opened(request.model).and_then(|opened| opened.logits(&request.ids)));
+            }
+            Call::Generate(request, reply) => self.generate(vec![(request, reply)]),
         }
     }
 
-    /// Generates a batch of responses, in the order of `calls`, which are all for the model of the
-    /// first.
-    pub(super) fn generate(&mut self, calls: &[Json]) -> Vec<Result<Json>> {
-        let handle = calls.first().and_then(|first| first["model"].as_u64());
-        match handle.and_then(|handle| self.open.get_mut(&handle)) {
-            Some(opened) => opened.generate(calls),
-            None => calls.iter().map(|_| Err(Error::new(Kind::Internal, "the model is not open"))).collect(),
+    fn opened(&mut self, model: u64) -> Result<&mut Opened> {
+        self.open.get_mut(&model).ok_or_else(|| Error::new(Kind::Internal, "the model is not open"))
+    }
+
+    /// Generates a batch of responses; `calls` are all for the model of the first.
+    pub(super) fn generate(&mut self, calls: Vec<(Generate, Reply<Response>)>) {
+        let model = calls.first().map_or(0, |(first, _)| first.model);
+        let (requests, replies): (Vec<_>, Vec<_>) = calls.into_iter().unzip();
+        match self.opened(model) {
+            Ok(opened) => {
+                let results = opened.generate(requests);
+                replies.into_iter().zip(results).for_each(|(reply, result)| reply.send(result));
+            }
+            Err(error) => replies.into_iter().for_each(|reply| reply.send(Err(error.clone()))),
         }
     }
 
     /// Serves the requests of trajectories until the last one is complete.
-    pub(super) fn serve(&mut self, arguments: &Json, queue: Queue) -> Result<Json> {
-        let opened = arguments["model"].as_u64().and_then(|handle| self.open.get_mut(&handle));
-        let opened = opened.ok_or_else(|| Error::new(Kind::Internal, "the model is not open"))?;
-        opened.engine.serve(queue).map(|_| Json::Null)
+    pub(super) fn serve(&mut self, model: u64, queue: Queue) -> Result<()> {
+        self.opened(model)?.engine.serve(queue).map(drop)
     }
 
     /// Directory of a tokenizer and a template: a run's newest checkpoint, or the model of a name.
-    fn text_dir(&self, arguments: &Json) -> Result<Json> {
-        let name: String = read(&arguments["name"])?;
-        let path = Path::new(&name);
+    fn text_dir(&self, name: &str) -> Result<PathBuf> {
+        let path = Path::new(name);
         let fetching = Fetching { reporter: &self.reporter, interrupt: None };
-        let dir = if path.exists() { store::find_model(path)? } else { train::text_dir(&name, fetching)? };
-        Ok(json!(dir))
+        if path.exists() { store::find_model(path) } else { train::text_dir(name, fetching) }
     }
 
-    fn open(&mut self, arguments: &Json) -> Result<Json> {
-        let name: String = read(&arguments["model"])?;
-        let mut options: OpenOptions = read(&arguments["options"])?;
-        let path = Path::new(&name);
-        let name = if path.exists() { store::find_model(path)?.display().to_string() } else { name };
-        options.policy.insert("model".to_owned(), json!(name));
-        let policy: PolicySettings = script::section("policy", &Json::Object(options.policy))?;
+    fn open(&mut self, OpenModel { mut policy, format }: OpenModel) -> Result<u64> {
+        let path = Path::new(&policy.model);
+        if path.exists() {
+            policy.model = store::find_model(path)?.display().to_string();
+        }
         let (model, dir) = train::load_model(&policy, Fetching { reporter: &self.reporter, interrupt: None })?;
-        let format = FormatChoice::named(options.format.as_deref().unwrap_or(AUTO))?;
+        let format = FormatChoice::named(format.as_deref().unwrap_or(AUTO))?;
         let with_text = dir.join("tokenizer.json").exists();
         let renderer =
             if with_text { Some(train::load_renderer(&dir, &Style::of_format(format), &self.reporter)?) } else { None };
@@ -159,7 +134,7 @@ impl Models {
         let opened = Opened { model, renderer, dir, engine, sampling, eos, requests: 0 };
         self.next += 1;
         self.open.insert(self.next, opened);
-        Ok(json!(self.next))
+        Ok(self.next)
     }
 }
 
@@ -170,16 +145,6 @@ fn eos(value: &Json) -> Vec<u32> {
         Json::Array(ids) => ids.iter().filter_map(id).collect(),
         one => id(one).into_iter().collect(),
     }
-}
-
-fn read<T: for<'de> Deserialize<'de>>(value: &Json) -> Result<T> {
-    let value = if value.as_array().is_some_and(Vec::is_empty) { &json!({}) } else { value };
-    T::deserialize(value)
-        .or_else(|error| {
-            // An empty Lua table is a list and an object.
-            if value.as_object().is_some_and(Map::is_empty) { T::deserialize(&json!([])) } else { Err(error) }
-        })
-        .map_err(|error| Error::new(Kind::Script, error.to_string()))
 }
 
 impl Opened {
@@ -202,18 +167,17 @@ impl Opened {
     }
 
     /// For each id after the first: its log-probability, and the most likely ids at its position.
-    fn logprobs(&self, ids: &[u32], options: &Scoring) -> Result<Json> {
-        let temperature = options.temperature.unwrap_or(1.0);
+    fn logprobs(&self, Logprobs { ids, top, temperature, .. }: &Logprobs) -> Result<ScoredIds> {
+        let (vocab, top, temperature) = (self.model.config.vocab_size, *top, *temperature);
         if !(temperature > 0.0 && temperature.is_finite()) {
             return Err(Error::new(Kind::Script, format!("`temperature` must be more than 0, got {temperature}")));
         }
-        if options.top > self.model.config.vocab_size {
-            let vocab = self.model.config.vocab_size;
-            return Err(Error::new(Kind::Script, format!("`top` is {} and the vocabulary has {vocab}", options.top)));
+        if top > vocab {
+            return Err(Error::new(Kind::Script, format!("`top` is {top} and the vocabulary has {vocab}")));
         }
         self.check(ids)?;
         if ids.len() < 2 {
-            return Ok(json!({ "logprobs": [], "top": [] }));
+            return Ok(ScoredIds::default());
         }
         let _guard = tch::no_grad_guard();
         let hidden = self.hidden(ids)?;
@@ -222,30 +186,27 @@ impl Opened {
         let targets: Vec<i64> = ids[1..].iter().map(|&id| i64::from(id)).collect();
         let targets = Tensor::f_from_slice(&targets)?.f_to_device(self.model.device())?;
         let (logprobs, _) = self.model.logprobs(&before, &targets, temperature, CHUNK)?;
-        let logprobs = numbers(&logprobs)?;
-        let mut top = Vec::new();
-        if options.top > 0 {
+        let mut scored = ScoredIds { logprobs: numbers(&logprobs)?, top: Vec::new() };
+        if top > 0 {
             for start in (0..count).step_by(CHUNK) {
                 let piece = before.f_narrow(0, start, (count - start).min(CHUNK as i64))?;
                 let logits = self.model.logits(&piece)?.f_to_kind(Type::Float)?.f_div_scalar(temperature)?;
-                let (values, places) =
-                    logits.f_log_softmax(-1, Type::Float)?.f_topk(options.top as i64, -1, true, true)?;
+                let (values, places) = logits.f_log_softmax(-1, Type::Float)?.f_topk(top as i64, -1, true, true)?;
                 let places: Vec<i64> = places.f_view(-1)?.f_to_device(tch::Device::Cpu)?.try_into()?;
-                for (values, ids) in numbers(&values)?.chunks(options.top).zip(places.chunks(options.top)) {
-                    let row = ids.iter().zip(values).map(|(id, logprob)| json!({ "id": id, "logprob": logprob }));
-                    top.push(Json::Array(row.collect()));
-                }
+                let pairs = places.into_iter().zip(numbers(&values)?);
+                let pairs: Vec<_> = pairs.map(|(id, logprob)| TokenLogprob { id: id as u32, logprob }).collect();
+                scored.top.extend(pairs.chunks(top).map(<[_]>::to_vec));
             }
         }
-        Ok(json!({ "logprobs": logprobs, "top": top }))
+        Ok(scored)
     }
 
     /// Log-probabilities of a text after a prompt.
-    fn score(&self, arguments: &Json) -> Result<Json> {
-        let mut ids = self.prompt(&arguments["prompt"], &[])?;
+    fn score(&self, Score { prompt, text, temperature, .. }: Score) -> Result<Vec<f64>> {
+        let mut ids = self.prompt(prompt, &[])?;
         let from = ids.len();
         match &self.renderer {
-            Some(renderer) => ids.extend(renderer.tokenizer().encode(arguments["text"].as_str().unwrap_or_default())?),
+            Some(renderer) => ids.extend(renderer.tokenizer().encode(&text)?),
             None => return Err(Error::new(Kind::Script, "the model has no tokenizer.json, so it cannot score text")),
         }
         let most = self.model.config.longest_context();
@@ -253,33 +214,32 @@ impl Opened {
             let message = format!("prompt and text have {} tokens, more than the context of {most}", ids.len());
             return Err(Error::new(Kind::Env, message));
         }
-        let temperature = arguments["temperature"].as_f64().unwrap_or(1.0);
         let scored = logprobs_of(&self.model, &engine::Scoring { ids, from, temperature, reference: false })?;
-        Ok(json!({ "logprobs": scored.into_iter().map(f64::from).collect::<Vec<_>>() }))
+        Ok(scored.into_iter().map(f64::from).collect())
     }
 
     /// A list of V logits for each id.
-    fn logits(&self, ids: &[u32]) -> Result<Json> {
+    fn logits(&self, ids: &[u32]) -> Result<Vec<Vec<f64>>> {
         let vocab = self.model.config.vocab_size;
         if ids.len() * vocab > MAX_LOGITS {
             let message = format!("{} ids times {vocab} logits are more than {MAX_LOGITS} numbers", ids.len());
             return Err(Error::new(Kind::Script, message).hint("use :logprobs(ids, { top = k }), or fewer ids"));
         }
         if ids.is_empty() {
-            return Ok(json!([]));
+            return Ok(Vec::new());
         }
         let _guard = tch::no_grad_guard();
         let all = numbers(&self.model.logits(&self.hidden(ids)?)?)?;
-        Ok(Json::Array(all.chunks(vocab).map(|row| json!(row)).collect()))
+        Ok(all.chunks(vocab).map(<[f64]>::to_vec).collect())
     }
 
-    /// Generates responses to ids, text or messages as one batch.
-    fn generate(&mut self, calls: &[Json]) -> Vec<Result<Json>> {
+    /// Generates responses as one batch, in the order of `calls`.
+    fn generate(&mut self, calls: Vec<Generate>) -> Vec<Result<Response>> {
         let (client, queue) = engine::channel();
         let submitted: Vec<Result<_>> = calls
-            .iter()
+            .into_iter()
             .map(|call| {
-                let request = self.request(&call["prompt"], &call["sampling"])?;
+                let request = self.request(call)?;
                 Ok((Arc::clone(&request.stop_ids), client.submit(request)))
             })
             .collect();
@@ -289,17 +249,13 @@ impl Opened {
         let all = submitted.into_iter().map(|submitted| {
             let (stop_ids, reply) = submitted?;
             let reply = reply.blocking_recv().map_err(|_| served.as_ref().err().cloned().unwrap_or_else(gone))??;
-            Ok(self.completion_json(&reply, &stop_ids))
+            Ok(self.response(reply, &stop_ids))
         });
         all.collect()
     }
 
-    fn request(&mut self, prompt: &Json, options: &Json) -> Result<Request> {
-        let fields = options.as_object().cloned().unwrap_or_default();
-        let own = |name: &String| ["stop_ids", "ignore_eos", "seed", "tools"].contains(&name.as_str());
-        let (options, sampling): (Map<_, _>, Map<_, _>) = fields.into_iter().partition(|(name, _)| own(name));
-        let options: GenerateOptions = script::section("sampling", &Json::Object(options))?;
-        let sampling = section_over("sampling", &Json::Object(sampling), &self.sampling)?;
+    fn request(&mut self, Generate { prompt, options, sampling, .. }: Generate) -> Result<Request> {
+        let sampling = sampling.over(&self.sampling)?;
         let prompt_ids = self.prompt(prompt, &options.tools)?;
         self.check(&prompt_ids)?;
         self.check(&options.stop_ids)?;
@@ -315,40 +271,33 @@ impl Opened {
         })
     }
 
-    fn completion_json(&self, reply: &Completion, stop_ids: &[u32]) -> Json {
+    fn response(&self, reply: Completion, stop_ids: &[u32]) -> Response {
         let own = match reply.token_ids.split_last() {
             Some((last, own)) if stop_ids.contains(last) => own,
             _ => &reply.token_ids,
         };
         let text = self.renderer.as_ref().map(|renderer| renderer.tokenizer().decode(own, false));
-        let one = |&(id, logprob): &(u32, f32)| json!({ "id": id, "logprob": logprob });
-        let top: Vec<Json> = reply.top_logprobs.iter().map(|place| place.iter().map(one).collect()).collect();
-        let top = if top.is_empty() { Json::Null } else { top.into() };
-        let logprobs: Vec<f64> = reply.logprobs.iter().map(|&logprob| f64::from(logprob)).collect();
-        json!({
-            "text": text, "token_ids": reply.token_ids, "logprobs": logprobs,
-            "finish_reason": reply.finish_reason.name(), "top_logprobs": top,
-        })
+        let one = |&(id, logprob): &(u32, f32)| TokenLogprob { id, logprob: f64::from(logprob) };
+        let top: Vec<Vec<_>> = reply.top_logprobs.iter().map(|place| place.iter().map(one).collect()).collect();
+        Response {
+            text,
+            logprobs: reply.logprobs.iter().map(|&logprob| f64::from(logprob)).collect(),
+            finish_reason: reply.finish_reason,
+            top_logprobs: Some(top).filter(|top| !top.is_empty()),
+            token_ids: reply.token_ids,
+        }
     }
 
-    fn prompt(&self, prompt: &Json, tools: &[Json]) -> Result<Vec<u32>> {
-        let wrong = || Error::new(Kind::Script, "the prompt must be a list of token ids, a list of messages, or text");
+    fn prompt(&self, prompt: Prompt, tools: &[Json]) -> Result<Vec<u32>> {
         let renderer = || {
             self.renderer
                 .as_ref()
                 .ok_or_else(|| Error::new(Kind::Script, "the model has no tokenizer.json, so it takes token ids only"))
         };
         match prompt {
-            Json::String(text) => renderer()?.tokenizer().encode(text),
-            Json::Array(list) if list.first().is_some_and(Json::is_u64) => {
-                Vec::<u32>::deserialize(prompt).map_err(|_| wrong())
-            }
-            Json::Array(list) if list.first().is_some_and(Json::is_object) => {
-                let messages = Vec::<Message>::deserialize(prompt)
-                    .map_err(|error| Error::new(Kind::Script, format!("a message of the prompt: {error}")))?;
-                renderer()?.prompt(&messages, tools)
-            }
-            _ => Err(wrong()),
+            Prompt::Text(text) => renderer()?.tokenizer().encode(&text),
+            Prompt::Ids(ids) => Ok(ids),
+            Prompt::Messages(messages) => renderer()?.prompt(&messages, tools),
         }
     }
 }
@@ -367,36 +316,43 @@ fn numbers(tensor: &Tensor) -> Result<Vec<f64>> {
 mod tests {
     #![allow(clippy::unwrap_used)]
 
+    use serde_json::json;
+
     use super::*;
+    use crate::config::PolicySettings;
+    use crate::mdp::Seed;
+    use crate::script::services::model::ResponseOptions;
 
     #[test]
     fn batched_generate_equals_separate_generate() {
         let mut models = Models::new(Reporter::silent());
         let nano = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
-        let model = models.call("model.open", &json!({ "model": nano, "options": {} })).unwrap();
-        let options: Vec<Json> = (0..6)
-            .map(|seed| {
-                let sampling = json!({ "seed": seed, "temperature": 1, "max_new_tokens": 12 });
-                json!({ "model": model, "prompt": format!("What is {seed} + 3?"), "sampling": sampling })
-            })
-            .collect();
-        let alone: Vec<Json> =
-            options.iter().map(|one| models.generate(std::slice::from_ref(one)).remove(0).unwrap()).collect();
-        let mut mixed = options.clone();
-        mixed.insert(2, json!({ "model": model, "prompt": 5, "sampling": {} }));
-        let mut together = models.generate(&mixed);
+        let policy = Box::new(PolicySettings { model: nano.display().to_string(), ..PolicySettings::default() });
+        let model = models.open(OpenModel { policy, format: None }).unwrap();
+        let generate = |prompt, seed| {
+            let sampling = serde_json::from_value(json!({ "temperature": 1, "max_new_tokens": 12 })).unwrap();
+            let options = ResponseOptions { seed: Seed(seed), ..ResponseOptions::default() };
+            Generate { model, prompt, options, sampling }
+        };
+        let calls: Vec<Generate> =
+            (0..6).map(|seed| generate(Prompt::Text(format!("What is {seed} + 3?")), seed)).collect();
+        let opened = models.opened(model).unwrap();
+        let alone: Vec<Response> =
+            calls.iter().map(|one| opened.generate(vec![one.clone()]).remove(0).unwrap()).collect();
+        let mut mixed = calls;
+        mixed.insert(2, generate(Prompt::Ids(vec![u32::MAX]), 0));
+        let mut together = opened.generate(mixed);
         // An invalid call fails alone.
         assert!(together.remove(2).is_err());
         for (mut found, mut expected) in together.into_iter().map(Result::unwrap).zip(alone) {
             // Without the CPU kernels the last bits depend on the batch.
             if !crate::native::has_cpu_kernels() {
-                let numbers = |json: Json| -> Vec<f64> { serde_json::from_value(json).unwrap() };
-                let (found, expected) = (numbers(found["logprobs"].take()), numbers(expected["logprobs"].take()));
+                let found = std::mem::take(&mut found.logprobs);
+                let expected = std::mem::take(&mut expected.logprobs);
                 assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-3));
             }
             assert_eq!(found, expected);
         }
-        let opened = models.open.values().next().unwrap();
         assert_eq!(opened.engine.progress().stats().max_batch, 6);
     }
 }

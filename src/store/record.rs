@@ -4,10 +4,27 @@
 //! A program run by a tool is already in the column `tools`. Its exchange refers to that entry
 //! (`{"tool": 0}`) instead of repeating code and output.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::trajectories::Row;
-use crate::mdp::{Answer, Exchange, ToolRecord};
+use crate::mdp::{Answer, Exchange, InterpreterOutput, InterpreterRequest, ToolRecord};
+
+/// The stored request of a program that is in the column `tools`.
+#[derive(Serialize, Deserialize)]
+struct ProgramPlace {
+    /// Its place there.
+    tool: usize,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    prelude: String,
+}
+
+/// The stored answer of such a program: what the column does not have.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(default)]
+struct ProgramEnd {
+    timed_out: bool,
+}
 
 /// Content of a row.
 pub(super) fn of_row(row: &Row<'_>) -> Vec<Value> {
@@ -18,29 +35,24 @@ pub(super) fn of_row(row: &Row<'_>) -> Vec<Value> {
 }
 
 fn compact(exchange: &Exchange, tools: &[ToolRecord]) -> Value {
-    let place = tools.iter().position(|tool| {
-        let (request, answer) = program(tool, exchange);
-        exchange.request == request && exchange.answer == Some(Answer::Ok(answer))
+    let place = exchange.program().and_then(|(request, output)| {
+        let (prelude, timed_out) = (request.prelude.clone(), output.timed_out);
+        let own = (request, output);
+        let tool = tools.iter().position(|tool| program(tool, prelude.clone(), timed_out) == own)?;
+        Some((ProgramPlace { tool, prelude }, ProgramEnd { timed_out }))
     });
-    let mut exchange = exchange.clone();
-    if let Some(place) = place.filter(|_| exchange.kind == "tool") {
-        let timed_out = match &exchange.answer {
-            Some(Answer::Ok(answer)) => answer["timed_out"].clone(),
-            _ => Value::Null,
-        };
-        let prelude = exchange.request.get("prelude").cloned();
-        exchange.request = json!({ "tool": place });
-        if let Some(prelude) = prelude {
-            exchange.request["prelude"] = prelude;
+    match place {
+        Some((place, end)) => {
+            let (request, answer) = (json!(place), Some(Answer::Ok(json!(end))));
+            json!(Exchange { request, answer, at: exchange.at.clone(), kind: exchange.kind.clone(), ..*exchange })
         }
-        exchange.answer = Some(Answer::Ok(json!({ "timed_out": timed_out })));
+        None => json!(exchange),
     }
-    json!(exchange)
 }
 
 /// An exchange that refers to a tool call which the row does not have: its index.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct NoToolCall(u64);
+pub(super) struct NoToolCall(usize);
 
 impl std::fmt::Display for NoToolCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -52,30 +64,28 @@ impl std::fmt::Display for NoToolCall {
 pub(super) fn expand(row: Vec<Exchange>, tools: &[ToolRecord]) -> Result<Vec<Exchange>, NoToolCall> {
     row.into_iter()
         .map(|mut exchange| {
-            let Some(place) = exchange.request["tool"].as_u64().filter(|_| exchange.kind == "tool") else {
+            if exchange.kind != "tool" {
+                return Ok(exchange);
+            }
+            let Ok(ProgramPlace { tool, prelude }) = ProgramPlace::deserialize(&exchange.request) else {
                 return Ok(exchange);
             };
-            let tool = tools.get(place as usize).ok_or(NoToolCall(place))?;
-            let (request, answer) = program(tool, &exchange);
-            exchange.request = request;
-            exchange.answer = Some(Answer::Ok(answer));
+            let called = tools.get(tool).ok_or(NoToolCall(tool))?;
+            let end = match &exchange.answer {
+                Some(Answer::Ok(answer)) => ProgramEnd::deserialize(answer).unwrap_or_default(),
+                _ => ProgramEnd::default(),
+            };
+            let (request, output) = program(called, prelude, end.timed_out);
+            (exchange.request, exchange.answer) = (json!(request), Some(Answer::Ok(json!(output))));
             Ok(exchange)
         })
         .collect()
 }
 
-/// Exchange of an interpreter call, from `tool` and the remaining fields of `exchange`.
-fn program(tool: &ToolRecord, exchange: &Exchange) -> (Value, Value) {
-    let mut request = json!({ "tool": tool.name, "arguments": tool.arguments });
-    if let Some(prelude) = exchange.request.get("prelude") {
-        request["prelude"] = prelude.clone();
-    }
-    let timed_out = match &exchange.answer {
-        Some(Answer::Ok(answer)) => answer["timed_out"].clone(),
-        _ => Value::Null,
-    };
-    let answer = json!({ "text": tool.output, "ok": tool.ok, "timed_out": timed_out, "seconds": tool.seconds });
-    (request, answer)
+/// Program and output of an interpreter call, from `tool` and what the column does not have.
+fn program(tool: &ToolRecord, prelude: String, timed_out: bool) -> (InterpreterRequest, InterpreterOutput) {
+    let request = InterpreterRequest { tool: tool.name.clone(), arguments: tool.arguments.clone(), prelude };
+    (request, InterpreterOutput { text: tool.output.clone(), ok: tool.ok, timed_out, seconds: tool.seconds })
 }
 
 #[cfg(test)]

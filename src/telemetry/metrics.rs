@@ -48,6 +48,12 @@ impl Metrics {
     }
 }
 
+impl From<Metrics> for BTreeMap<String, f64> {
+    fn from(metrics: Metrics) -> Self {
+        metrics.0
+    }
+}
+
 /// Writes the metrics of each step to `metrics.jsonl` and `tb/` in a run directory.
 #[derive(Debug)]
 pub struct MetricsLog {

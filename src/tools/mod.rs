@@ -37,16 +37,4 @@ pub fn is_without_namespaces() -> bool {
     WITHOUT_NAMESPACES.load(Ordering::Relaxed)
 }
 
-/// The result of a program, formatted for the policy.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Output {
-    /// The printed text, then the error if there is one; without the last line break. If nothing
-    /// was printed and the last statement is an expression with a value, that value.
-    pub text: String,
-    /// The program ended by itself and without an error.
-    pub ok: bool,
-    /// The program was stopped at its time limit.
-    pub timed_out: bool,
-    /// Wall time of the program in seconds, without waiting for a free interpreter.
-    pub seconds: f64,
-}
+pub use crate::mdp::InterpreterOutput as Output;

@@ -3,7 +3,6 @@
 
 use super::custom_estimator::ScriptEstimator;
 use super::generated::Trainable;
-use super::given_advantages::Given;
 use super::steps::Steps;
 use crate::config::OnNan;
 use crate::error::{Error, Kind, Result, Subject, trajectories_place};
@@ -12,6 +11,7 @@ use crate::rl::advantages::{Advantages, Estimator};
 use crate::rl::kl::{KlKind, kl_value};
 use crate::rl::pack::{Row, put_advantages};
 use crate::rl::rewards::{ReturnScale, Shaping};
+use crate::script::services::training::Given;
 
 /// How rewards become advantages.
 pub struct AdvantageConfig<'a> {

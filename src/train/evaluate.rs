@@ -5,30 +5,10 @@ use std::time::Instant;
 
 use super::session::Session;
 use crate::error::Result;
+pub use crate::mdp::Evaluation;
 use crate::mdp::{Split, StreamSeed, Trajectory};
 use crate::rollout::Spec;
 use crate::telemetry::Reporter;
-
-/// The results on the held-out tasks.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
-pub struct Evaluation {
-    pub tasks: usize,
-    /// The recipe's `eval.accuracy` part, or the share of tasks with a positive reward.
-    pub accuracy: f64,
-    pub reward: f64,
-    /// Share of trajectories with at least one tool call.
-    pub tool_call_share: f64,
-    pub tool_calls: f64,
-    pub steps: f64,
-    pub response_tokens: f64,
-    pub failures: usize,
-    /// Mean of each named part of the reward.
-    pub parts: BTreeMap<String, f64>,
-    pub seconds: f64,
-    /// The same for the tasks of each source (the column `data_source`), where tasks have one.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    pub sources: BTreeMap<String, Evaluation>,
-}
 
 impl Evaluation {
     /// Means over `trajectories`, together and by source; a failed one counts as wrong.

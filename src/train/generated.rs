@@ -3,9 +3,7 @@
 
 use std::borrow::Cow;
 
-use serde_json::Value;
-
-use crate::mdp::{Answer, Exchange, FinishReason, Step, Trajectory};
+use crate::mdp::{Exchange, GeneratedText, Step, Trajectory};
 
 /// Trajectories with the steps that are trained on.
 #[derive(Debug)]
@@ -78,29 +76,20 @@ fn with_generated(trajectory: &Trajectory) -> (Trajectory, Vec<bool>) {
 
 /// The step that an exchange stands for, if it is to be trained on.
 fn read(exchange: &Exchange) -> Option<Step> {
-    if exchange.kind != "generate" || exchange.request["train"] != Value::Bool(true) {
-        return None;
-    }
-    let Some(Answer::Ok(answer)) = &exchange.answer else { return None };
-    let ids = |name: &str| {
-        let list = answer[name].as_array()?;
-        list.iter().map(|id| u32::try_from(id.as_u64()?).ok()).collect::<Option<Vec<u32>>>()
-    };
-    let logprobs = answer["logprobs"].as_array()?.iter().map(|number| Some(number.as_f64()? as f32));
-    let reasons = [FinishReason::Stop, FinishReason::StopString, FinishReason::Length, FinishReason::Deadline];
+    let (GeneratedText { text, finish_reason, .. }, sampled) = exchange.generated()?;
     Some(Step {
-        prompt_ids: ids("prompt_ids")?,
-        response_ids: ids("token_ids")?,
-        logprobs: logprobs.collect::<Option<Vec<f32>>>()?,
-        text: answer["text"].as_str()?.to_owned(),
-        finish_reason: reasons.into_iter().find(|reason| answer["finish_reason"] == reason.name())?,
+        prompt_ids: sampled.prompt_ids,
+        response_ids: sampled.token_ids,
+        logprobs: sampled.logprobs,
+        text,
+        finish_reason,
         reward: 0.0,
         terminated: false,
         truncated: false,
         tools: Vec::new(),
         prefilled: 0,
         new_row: true,
-        support: serde_json::from_value(answer["support"].clone()).unwrap_or_default(),
+        support: sampled.support,
         routing: crate::mdp::Routing::default(),
         privileged: None,
         next_privileged: None,
@@ -115,7 +104,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::mdp::Status;
+    use crate::mdp::{Answer, Status};
     use crate::rl::pack::merge;
 
     fn step(prompt: &[u32], reply: &[u32]) -> Step {

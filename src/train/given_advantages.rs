@@ -4,23 +4,7 @@ use super::generated::Trainable;
 use crate::error::{Error, Kind, Result};
 use crate::rl::advantages::Advantages;
 use crate::rl::rows::StepRow;
-
-/// Advantages or returns of a trajectory that a program computed.
-#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
-#[serde(untagged)]
-pub enum Given {
-    /// One number for all tokens.
-    All(f64),
-    Steps(Vec<GivenStep>),
-}
-
-/// Advantages of a step.
-#[derive(Clone, Debug, PartialEq, serde::Deserialize)]
-#[serde(untagged)]
-pub enum GivenStep {
-    All(f64),
-    Tokens(Vec<f64>),
-}
+use crate::script::services::training::{Given, GivenStep};
 
 /// What is given for a step.
 enum Numbers<'a> {

@@ -5,7 +5,6 @@
 use super::advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource, with_trajectory_ids};
 use super::custom_estimator::ScriptEstimator;
 use super::generated::{Trainable, with_generated_steps};
-use super::given_advantages::Given;
 use super::metrics;
 use super::mini_batches::Parts;
 use super::objective::Objective;
@@ -19,6 +18,7 @@ use crate::config::Learner;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::rl::advantages::Need;
+use crate::script::services::training::Given;
 use crate::telemetry::{Metrics, Reporter};
 use crate::text::Renderer;
 

@@ -8,22 +8,19 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
-
 use super::cold_start::Started;
 use super::collect::{Draw, RolloutExtras, collect};
 use super::evaluate::{Evaluation, solved};
-use super::given_advantages::Given;
 use super::resume::Opened;
 use super::setup::Training;
 use super::update::UpdateStats;
 use super::{RunOptions, cold_start, files, metrics, report, tensorboard};
-use crate::config::{Choice, Filter, LossGraph};
+use crate::config::Filter;
 use crate::engine::Stats;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Split, Trajectory};
 use crate::rl::advantages::Need;
+use crate::script::services::training::{AboutTraining, MetricValues, RolloutOptions};
 use crate::store::read_trajectories;
 use crate::telemetry::{Metrics, Reporter};
 
@@ -48,46 +45,6 @@ pub struct Manual {
     sampling_seconds: f64,
     training_seconds: f64,
     began: Instant,
-}
-
-/// Which tasks to sample, and how often.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Rollout {
-    /// Tasks; `trainer.groups_per_step` by default.
-    pub groups: Option<usize>,
-    /// Trajectories of each; `trainer.group_size` by default.
-    pub samples: Option<usize>,
-    /// Rows of the training data, from 0, in place of the next ones.
-    pub rows: Option<Vec<u64>>,
-}
-
-/// Settings of an update; the recipe gives the others.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct UpdateOptions {
-    /// For each trajectory a number, or a list with a number or a list of numbers for each step.
-    pub advantages: Option<Vec<Given>>,
-    pub estimator: Option<Choice>,
-    pub loss: Option<Choice>,
-    /// A custom loss.
-    pub graph: Option<LossGraph>,
-    /// The same of returns, for the critic to predict.
-    pub returns: Option<Vec<Given>>,
-    /// Whether the policy is updated (default), or only the critic.
-    pub policy: Option<bool>,
-    /// For each trajectory the number of the group that it is compared in.
-    pub groups: Option<Vec<u64>>,
-    pub lr: Option<f64>,
-    pub epochs: Option<usize>,
-    pub mini_batches: Option<usize>,
-}
-
-/// A supervised step.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SupervisedOptions {
-    pub lr: Option<f64>,
 }
 
 impl Manual {
@@ -122,22 +79,32 @@ impl Manual {
         })
     }
 
-    /// Where the run is: `{ step, steps, run_dir, rows, settings }`.
-    pub fn about(&self) -> Value {
-        json!({
-            "step": self.training.state.step, "steps": self.training.learner.steps, "run_dir": self.training.run.path(), "rows": self.training.session.pool.rows(Split::Train),
-            "settings": self.training.session.settings, "critic": self.training.critic.is_some(),
-        })
+    /// Where the run is, and what it trains.
+    pub fn about(&self) -> AboutTraining {
+        let Training { state, learner, run, session, critic, .. } = &self.training;
+        AboutTraining {
+            step: state.step,
+            steps: learner.steps,
+            run_dir: run.path().to_owned(),
+            rows: session.pool.rows(Split::Train),
+            settings: Box::new(session.settings.clone()),
+            critic: critic.is_some(),
+        }
+    }
+
+    /// Completed steps.
+    pub fn step(&self) -> u64 {
+        self.training.state.step
     }
 
     /// Samples the next tasks, `group_size` trajectories each, with the current weights; gives the
     /// new trajectories.
-    pub fn rollout(&mut self, wanted: &Rollout) -> Result<&[Trajectory]> {
+    pub fn rollout(&mut self, options: &RolloutOptions) -> Result<&[Trajectory]> {
         let started = Instant::now();
         let mut learner = self.training.learner.clone();
-        learner.group_size = wanted.samples.unwrap_or(learner.group_size);
-        learner.groups_per_step = wanted.groups.unwrap_or(learner.groups_per_step);
-        if let Some(rows) = &wanted.rows {
+        learner.group_size = options.samples.unwrap_or(learner.group_size);
+        learner.groups_per_step = options.groups.unwrap_or(learner.groups_per_step);
+        if let Some(rows) = &options.rows {
             let count = self.training.session.pool.rows(Split::Train).unwrap_or(0);
             if let Some(row) = rows.iter().find(|row| **row >= count) {
                 let message = format!("there is no row {row}: the training data has {count}");
@@ -153,7 +120,7 @@ impl Manual {
             greedy: self.training.objective.needs(Need::Greedy),
             next_prompt: self.training.critic.is_some(),
         };
-        let draw = Draw { first: self.groups, rows: wanted.rows.as_deref() };
+        let draw = Draw { first: self.groups, rows: options.rows.as_deref() };
         self.training.session.engine.clear_cache();
         let mut collected =
             collect(&mut self.training.session, &learner, &self.training.state, extras, draw, &self.reporter)
@@ -206,7 +173,7 @@ impl Manual {
 
     /// Ends a step: stores the trajectories with the advantages of their updates, writes the
     /// metrics and advances the counters.
-    pub fn next_step(&mut self) -> Result<Map<String, Value>> {
+    pub fn next_step(&mut self) -> Result<MetricValues> {
         let mut all = std::mem::take(&mut self.sampled);
         let sampled = all.len();
         all.append(&mut self.baselines);
@@ -240,7 +207,7 @@ impl Manual {
         self.stats = Stats::default();
         self.updates.clear();
         (self.sampling_seconds, self.training_seconds, self.began) = (0.0, 0.0, Instant::now());
-        Ok(values.to_json())
+        Ok(values.into())
     }
 
     /// Writes a checkpoint of the steps that have ended; with `out` also the model alone, in the

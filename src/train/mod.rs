@@ -66,7 +66,7 @@ use resume::Opened;
 pub use advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource};
 pub use cold_start::check as check_cold_start;
 pub use generation::model_sampling;
-pub use manual::{Manual, Rollout, SupervisedOptions, UpdateOptions};
+pub use manual::Manual;
 pub use masks::{ShownToken, ShownTrajectory, masks};
 pub use objective::Objective;
 pub use plan::{Plan, plan};

@@ -27,7 +27,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &["native"]),
     ("rl", &["mdp", "config", "native"]),
     ("engine", &["model", "mdp"]),
-    ("tools", &["net", "schema"]),
+    ("tools", &["mdp", "net", "schema"]),
     // Datasets lie in Parquet and on the hub.
     ("script", &["answers", "mdp", "text", "tools", "config", "store", "hub", "clock", "glob", "schema", "units"]),
     ("rollout", &["engine", "script", "text", "mdp", "config"]),

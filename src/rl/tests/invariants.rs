@@ -394,11 +394,11 @@ fn what_a_row_misses_is_named() {
 }
 
 #[test]
-fn rows_are_read_from_tables_of_floats() {
-    let table = json!([{"group": 1.0, "trajectory": 2.0, "step": 0.0, "mask": [1.0, 0.0], "rewards": [0.5, 0.0], "values": {}}]);
-    let rows = plain::rows(&table).unwrap();
+fn rows_are_read_from_tables() {
+    let table = json!([{"group": 1, "trajectory": 2, "step": 0, "mask": [1, 0], "rewards": [0.5, 0.0], "values": {}}]);
+    let rows = StepRow::read_all(table).unwrap();
     assert_eq!((rows[0].group, rows[0].mask.clone(), rows[0].reward()), (1, vec![true, false], 0.5));
-    let error = plain::rows(&json!([{"mask": [1]}, {"mask": [1], "reward": 2}])).unwrap_err().to_string();
+    let error = StepRow::read_all(json!([{"mask": [1]}, {"mask": [1], "reward": 2}])).unwrap_err().to_string();
     assert!(error.contains("unknown field `reward`") && error.contains("row 2"), "{error}");
     assert!(error.contains("did you mean `rewards`"), "{error}");
     let options = json!({"overlong": {"longest": 4.0, "buffer": 2.0, "factor": 1.0}, "normalize": "none"});

@@ -28,6 +28,16 @@ impl Argument for bool {
     }
 }
 
+impl Argument for f64 {
+    fn wanted() -> String {
+        "a number".to_owned()
+    }
+
+    fn read(value: &Value) -> Option<Self> {
+        float(value)
+    }
+}
+
 impl Argument for String {
     fn wanted() -> String {
         "text".to_owned()

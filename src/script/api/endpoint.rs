@@ -14,7 +14,7 @@ use super::args::{Fields, fail, undeclared};
 use super::argument::Whole;
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Message;
+use crate::mdp::{Failed, FinishReason, GeneratedText, Message, Outcome};
 use crate::script::runtime::convert::{clip, kind};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;
@@ -108,7 +108,7 @@ impl Endpoint {
         host: &Host,
         messages: &[Message],
         options: &GenerateOptions,
-    ) -> Result<Json> {
+    ) -> Result<Outcome<GeneratedText>> {
         let mut body = json!({ "model": self.name, "messages": messages });
         body[MAX_TOKENS] = json!(options.max_new_tokens.unwrap_or(256));
         let given = [
@@ -131,10 +131,12 @@ impl Endpoint {
             let sent = self.ask(host, &body, &mut secrets).await?;
             let (why, wait) = match sent {
                 // Another request would have the same result.
-                Err(HttpError::NotPublic(why)) => return Ok(json!({ "error": secrets.mask(why), "undeclared": true })),
+                Err(HttpError::NotPublic(why)) => {
+                    return Ok(Outcome::Failed(Failed { error: secrets.mask(why), undeclared: true }));
+                }
                 Ok(answer) if answer.status == 200 => {
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
-                    return parse_response(&text).map_err(|why| failed(why.to_string()));
+                    return parse_response(&text).map(Outcome::Ok).map_err(|why| failed(why.to_string()));
                 }
                 Ok(answer) => {
                     let (status, wait) = (answer.status, wait_of(&answer));
@@ -224,15 +226,16 @@ impl std::fmt::Display for Unreadable {
     }
 }
 
-/// The text of a response, as `r1.generate` records it.
-fn parse_response(body: &str) -> Result<Json, Unreadable> {
+/// The text of a response.
+fn parse_response(body: &str) -> Result<GeneratedText, Unreadable> {
     let shown = || body.to_owned();
     let answer: Json = serde_json::from_str(body).map_err(|_| Unreadable::NotJson { body: shown() })?;
     let choice = &answer["choices"][0];
     let text = choice["message"]["content"].as_str().ok_or_else(|| Unreadable::NoText { body: shown() })?;
-    let reason = match choice["finish_reason"].as_str() {
-        Some("length") => "length",
-        _ => "stop",
+    let finish_reason = match choice["finish_reason"].as_str() {
+        Some("length") => FinishReason::Length,
+        _ => FinishReason::Stop,
     };
-    Ok(json!({ "text": text, "finish_reason": reason, "tokens": answer["usage"]["completion_tokens"].as_u64() }))
+    let tokens = answer["usage"]["completion_tokens"].as_u64();
+    Ok(GeneratedText { text: text.to_owned(), finish_reason, tokens, sampled: None })
 }

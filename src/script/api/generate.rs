@@ -7,18 +7,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::{Lua, Table, Value};
-use serde_json::{Value as Json, json};
+use serde::Serialize;
+use serde_json::{Map, Value as Json, json};
 use tokio::sync::oneshot;
 
 use super::args::{Fields, fail, fail_with, leads_inside, raise};
 use super::endpoint::Endpoint;
+use crate::config::PolicySettings;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Message;
+use crate::mdp::{Completion, Failed, GeneratedText, Message, Outcome, SampledTokens, Seed};
 use crate::script::Services;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::{Call, Host, place};
 use crate::script::runtime::messages::messages;
 use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, PolicyRequest, Written};
+use crate::script::runtime::services::model::{Generate, OpenModel, Prompt, ResponseOptions};
+use crate::script::runtime::services::shared;
 
 const NAME: &str = "r1.generate";
 
@@ -27,21 +31,22 @@ const OPTIONS: [&str; 8] = ["model", "max_new_tokens", "temperature", "top_k", "
 
 /// Models by name that this virtual machine has opened.
 #[derive(Clone, Default)]
-pub(super) struct Opened(Rc<RefCell<BTreeMap<String, Json>>>);
+pub(super) struct Opened(Rc<RefCell<BTreeMap<String, u64>>>);
 
 impl Opened {
     /// The services, and the handle of the model `name`, which is opened once.
-    pub(super) async fn get(&self, host: &Host, function: &str, name: &str) -> Result<(Arc<dyn Services>, Json)> {
-        let Some(services) = host.services.clone().or_else(crate::script::runtime::services::shared) else {
+    pub(super) async fn get(&self, host: &Host, function: &str, name: &str) -> Result<(Arc<dyn Services>, u64)> {
+        let Some(services) = host.services.clone().or_else(shared) else {
             return Err(Error::new(Kind::Script, format!("{function}: the model `{name}` can't be opened here")));
         };
-        let known = self.0.borrow().get(name).cloned();
+        let known = self.0.borrow().get(name).copied();
         if let Some(model) = known {
             return Ok((services, model));
         }
-        let model = services.call("model.open", json!({ "model": name, "options": {} })).await?;
+        let policy = Box::new(PolicySettings { model: name.to_owned(), ..PolicySettings::default() });
+        let model = services.call(OpenModel { policy, format: None }).await?;
         // Two calls that waited for the same model hold one each; later calls use the last one.
-        self.0.borrow_mut().insert(name.to_owned(), model.clone());
+        self.0.borrow_mut().insert(name.to_owned(), model);
         Ok((services, model))
     }
 }
@@ -56,7 +61,13 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
         async move {
             let GenerateCall { messages, options, model } = arguments?;
             let seed = call.random();
-            let request = request(&messages, &options, &model, seed);
+            let shown = match &model {
+                Writer::Policy => None,
+                Writer::Model(name) => Some(json!(name)),
+                Writer::Endpoint(endpoint) => Some(endpoint.shown()),
+            };
+            let request = Recorded { messages: &messages, train: options.train, seed, model: shown, options: &options };
+            let request = json!(request);
             let target = if let Writer::Endpoint(endpoint) = &model { Some(endpoint.target()) } else { None };
             let live = async {
                 match model {
@@ -66,17 +77,18 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                 }
             };
             let result = call.ask("generate", request, live).await.map_err(raise)?;
-            if let (Some((name, port)), true) = (target, result["undeclared"] == true) {
-                let why = result["error"].as_str().unwrap_or_default();
-                return Err(raise(leads_inside(&call, NAME, (&name, port), why, at)));
+            match (result, target) {
+                (Outcome::Failed(Failed { error, undeclared: true }), Some((name, port))) => {
+                    Err(raise(leads_inside(&call, NAME, (&name, port), &error, at)))
+                }
+                (Outcome::Failed(Failed { error, .. }), _) => Ok((None, Value::String(lua.create_string(error)?))),
+                (Outcome::Ok(GeneratedText { text, finish_reason, tokens, .. }), _) => {
+                    let facts = lua.create_table_with_capacity(0, 2)?;
+                    facts.raw_set("finish_reason", finish_reason.name())?;
+                    facts.raw_set("tokens", tokens)?;
+                    Ok((Some(text), Value::Table(facts)))
+                }
             }
-            if let Some(why) = result["error"].as_str() {
-                return Ok((None, Value::String(lua.create_string(why)?)));
-            }
-            let facts = lua.create_table_with_capacity(0, 2)?;
-            facts.raw_set("finish_reason", result["finish_reason"].as_str())?;
-            facts.raw_set("tokens", result["tokens"].as_u64())?;
-            Ok((result["text"].as_str().map(str::to_owned), Value::Table(facts)))
         }
     })?;
     r1.raw_set("generate", generate)
@@ -153,33 +165,24 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
 }
 
 /// The request as recorded.
-fn request(messages: &[Message], options: &GenerateOptions, model: &Writer, seed: u64) -> Json {
-    let mut request = json!({ "messages": messages, "train": options.train, "seed": seed });
-    for (name, value) in [
-        (
-            "model",
-            match model {
-                Writer::Policy => Json::Null,
-                Writer::Model(name) => json!(name),
-                Writer::Endpoint(endpoint) => endpoint.shown(),
-            },
-        ),
-        ("max_new_tokens", json!(options.max_new_tokens)),
-        ("temperature", json!(options.temperature)),
-        ("top_k", json!(options.top_k)),
-        ("top_p", json!(options.top_p)),
-        ("min_p", json!(options.min_p)),
-        ("stop", if options.stop.is_empty() { Json::Null } else { json!(options.stop) }),
-    ] {
-        if !value.is_null() {
-            request[name] = value;
-        }
-    }
-    request
+#[derive(Serialize)]
+struct Recorded<'a> {
+    messages: &'a [Message],
+    train: bool,
+    seed: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<Json>,
+    #[serde(flatten)]
+    options: &'a GenerateOptions,
 }
 
 /// Generates with the policy. If the tokens are trained on, they are recorded.
-async fn write(call: &Call, messages: Vec<Message>, options: GenerateOptions, seed: u64) -> Result<Json> {
+async fn write(
+    call: &Call,
+    messages: Vec<Message>,
+    options: GenerateOptions,
+    seed: u64,
+) -> Result<Outcome<GeneratedText>> {
     let (reply, written) = oneshot::channel();
     let train = options.train;
     if !call.record.send(PolicyRequest::Generate(GenerateRequest { messages, options, seed, reply })) {
@@ -190,21 +193,15 @@ async fn write(call: &Call, messages: Vec<Message>, options: GenerateOptions, se
     let Written { prompt_ids, completion, text } = match written.await.map_err(|_| gone())? {
         Ok(written) => written,
         // Errors that the script can fix: a prompt that is too long.
-        Err(error) if error.kind == Kind::Env => return Ok(json!({ "error": error.message })),
+        Err(error) if error.kind == Kind::Env => {
+            return Ok(Outcome::Failed(Failed { error: error.message, undeclared: false }));
+        }
         Err(error) => return Err(error),
     };
-    let mut result = json!({
-        "text": text, "finish_reason": completion.finish_reason.name(), "tokens": completion.token_ids.len(),
-    });
-    if train {
-        result["prompt_ids"] = json!(prompt_ids);
-        result["token_ids"] = json!(completion.token_ids);
-        result["logprobs"] = completion.logprobs.iter().map(|&logprob| Json::from(f64::from(logprob))).collect();
-        if !completion.support.is_whole() {
-            result["support"] = json!(completion.support);
-        }
-    }
-    Ok(result)
+    let Completion { token_ids, logprobs, finish_reason, support, .. } = completion;
+    let tokens = Some(token_ids.len() as u64);
+    let sampled = train.then_some(SampledTokens { prompt_ids, token_ids, logprobs, support });
+    Ok(Outcome::Ok(GeneratedText { text, finish_reason, tokens, sampled }))
 }
 
 /// Generates with a model by name, which is opened once.
@@ -215,21 +212,25 @@ async fn write_with(
     messages: &[Message],
     options: &GenerateOptions,
     seed: u64,
-) -> Result<Json> {
+) -> Result<Outcome<GeneratedText>> {
     let (services, model) = opened.get(host, NAME, name).await?;
-    let mut sampling =
-        json!({ "seed": seed, "max_new_tokens": options.max_new_tokens.unwrap_or(256), "stop": options.stop });
-    let own = [
+    let given = [
+        ("max_new_tokens", json!(options.max_new_tokens.unwrap_or(256))),
+        ("stop", json!(options.stop)),
         ("temperature", json!(options.temperature)),
         ("top_k", json!(options.top_k)),
         ("top_p", json!(options.top_p)),
         ("min_p", json!(options.min_p)),
     ];
-    for (field, value) in own.into_iter().filter(|(_, value)| !value.is_null()) {
-        sampling[field] = value;
-    }
-    let arguments = json!({ "model": model, "prompt": messages, "sampling": sampling });
-    let result = services.call("model.generate", arguments).await?;
-    let tokens = result["token_ids"].as_array().map_or(0, Vec::len);
-    Ok(json!({ "text": result["text"], "finish_reason": result["finish_reason"], "tokens": tokens }))
+    let given = given.into_iter().filter(|(_, value)| !value.is_null());
+    let sampling: Map<String, Json> = given.map(|(name, value)| (name.to_owned(), value)).collect();
+    let options = ResponseOptions { seed: Seed(seed), ..ResponseOptions::default() };
+    let prompt = Prompt::Messages(messages.to_vec());
+    let response = services.call(Generate { model, prompt, options, sampling: sampling.into() }).await?;
+    Ok(Outcome::Ok(GeneratedText {
+        text: response.text.unwrap_or_default(),
+        finish_reason: response.finish_reason,
+        tokens: Some(response.token_ids.len() as u64),
+        sampled: None,
+    }))
 }

@@ -1,15 +1,18 @@
 //! `r1.http`: requests to hosts that a recipe declares. Only the calling trajectory waits;
 //! responses are recorded.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use mlua::{Lua, Table, Value};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, bytes_of, fail, fail_with, json_of, leads_inside, raise, text, undeclared};
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind};
+use crate::mdp::{Failed, Outcome};
 use crate::script::runtime::convert::{Odd, kind, to_json};
 use crate::script::runtime::host::{Call, Host, place};
 use crate::tools::{HttpError, HttpRequest, METHODS, Reach, http, is_private_host, url_target, url_with_query};
@@ -229,34 +232,48 @@ impl PendingRequest {
             let mut secrets = Secrets::default();
             let request = request.reveal(&mut secrets)?;
             Ok(match http(request, &reach).await {
-                Ok(answer) => {
-                    let headers: Map<String, Json> =
-                        answer.headers.into_iter().map(|(name, value)| (name, secrets.mask(value).into())).collect();
-                    let body = secrets.mask_bytes(answer.body);
-                    let url = secrets.mask(answer.url);
-                    json!({ "status": answer.status, "headers": headers, "body": json_of(&body), "url": url })
+                Ok(answer) => Outcome::Ok(Response {
+                    status: answer.status,
+                    headers: answer.headers.into_iter().map(|(name, value)| (name, secrets.mask(value))).collect(),
+                    body: secrets.mask_bytes(answer.body),
+                    url: secrets.mask(answer.url),
+                }),
+                Err(HttpError::NotPublic(why)) => {
+                    Outcome::Failed(Failed { error: secrets.mask(why), undeclared: true })
                 }
-                Err(HttpError::NotPublic(why)) => json!({ "error": secrets.mask(why), "undeclared": true }),
-                Err(HttpError::Failed(why)) => json!({ "error": secrets.mask(why) }),
+                Err(HttpError::Failed(why)) => Outcome::Failed(Failed { error: secrets.mask(why), undeclared: false }),
             })
         };
-        let result = call.ask("http", shown, live).await.map_err(raise)?;
-        if result["undeclared"] == true {
-            let why = result["error"].as_str().unwrap_or_default();
-            return Err(raise(leads_inside(&call, function, (&name, port), why, place)));
-        }
-        if let Some(why) = result["error"].as_str() {
-            return Ok((Value::Nil, Some(why.to_owned())));
-        }
+        let Response { status, headers, body, url } = match call.ask("http", shown, live).await.map_err(raise)? {
+            Outcome::Ok(response) => response,
+            Outcome::Failed(Failed { error, undeclared: true }) => {
+                return Err(raise(leads_inside(&call, function, (&name, port), &error, place)));
+            }
+            Outcome::Failed(Failed { error, .. }) => return Ok((Value::Nil, Some(error))),
+        };
         let table = lua.create_table_with_capacity(0, 4)?;
-        table.raw_set("status", result["status"].as_u64())?;
-        table.raw_set("url", result["url"].as_str())?;
-        table.raw_set("body", lua.create_string(bytes_of(&result["body"]))?)?;
-        let headers = lua.create_table()?;
-        for (name, value) in result["headers"].as_object().into_iter().flatten() {
-            headers.raw_set(name.as_str(), value.as_str())?;
-        }
+        table.raw_set("status", status)?;
+        table.raw_set("url", url)?;
+        table.raw_set("body", lua.create_string(body)?)?;
         table.raw_set("headers", headers)?;
         Ok((Value::Table(table), None))
     }
+}
+
+/// A response as recorded.
+#[derive(Serialize, Deserialize)]
+struct Response {
+    status: u16,
+    headers: BTreeMap<String, String>,
+    #[serde(serialize_with = "write_bytes", deserialize_with = "read_bytes")]
+    body: Vec<u8>,
+    url: String,
+}
+
+fn write_bytes<S: Serializer>(bytes: &[u8], serializer: S) -> Result<S::Ok, S::Error> {
+    json_of(bytes).serialize(serializer)
+}
+
+fn read_bytes<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
+    Json::deserialize(deserializer).map(|json| bytes_of(&json))
 }

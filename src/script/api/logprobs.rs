@@ -4,17 +4,19 @@
 use std::rc::Rc;
 
 use mlua::{Lua, Table, Value};
-use serde_json::{Value as Json, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tokio::sync::oneshot;
 
 use super::args::{Fields, fail, fail_with, raise};
 use super::generate::Opened;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Message;
+use crate::mdp::{Failed, Message, Outcome};
 use crate::script::runtime::convert::{from_answer, kind};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
 use crate::script::runtime::policy_request::{LogprobsRequest, PolicyRequest};
+use crate::script::runtime::services::model::{Prompt, Score};
 
 const NAME: &str = "r1.logprobs";
 
@@ -24,6 +26,12 @@ struct LogprobsCall {
     text: String,
     model: String,
     temperature: f64,
+}
+
+/// The answer as recorded.
+#[derive(Serialize, Deserialize)]
+struct Scored {
+    logprobs: Vec<f64>,
 }
 
 pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -> mlua::Result<()> {
@@ -40,23 +48,25 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                     "policy" | "reference" => score(&call, messages, text, temperature, model == "reference").await,
                     name => {
                         let (services, model) = opened.get(&host, NAME, name).await?;
-                        let arguments =
-                            json!({ "model": model, "prompt": messages, "text": text, "temperature": temperature });
-                        services.call("model.score", arguments).await
+                        let prompt = Prompt::Messages(messages);
+                        services.call(Score { model, prompt, text, temperature }).await
                     }
                 };
                 match found {
+                    Ok(logprobs) => Ok(Outcome::Ok(Scored { logprobs })),
                     // Errors that the script can fix: a text that is too long.
-                    Err(error) if error.kind == Kind::Env => Ok(json!({ "error": error.message })),
-                    found => found,
+                    Err(error) if error.kind == Kind::Env => {
+                        Ok(Outcome::Failed(Failed { error: error.message, undeclared: false }))
+                    }
+                    Err(error) => Err(error),
                 }
             };
-            let result = call.ask("logprobs", request, live).await.map_err(raise)?;
-            if let Some(why) = result["error"].as_str() {
-                return Ok((Value::Nil, Value::String(lua.create_string(why)?)));
-            }
-            let numbers: Vec<f64> =
-                result["logprobs"].as_array().into_iter().flatten().filter_map(Json::as_f64).collect();
+            let numbers = match call.ask("logprobs", request, live).await.map_err(raise)? {
+                Outcome::Ok(Scored { logprobs }) => logprobs,
+                Outcome::Failed(Failed { error, .. }) => {
+                    return Ok((Value::Nil, Value::String(lua.create_string(error)?)));
+                }
+            };
             let sum: f64 = numbers.iter().sum();
             let mean = sum / numbers.len().max(1) as f64;
             let found = json!({ "logprobs": numbers, "sum": sum, "mean": mean, "tokens": numbers.len() });
@@ -87,7 +97,13 @@ fn read(lua: &Lua, options: &Value) -> mlua::Result<LogprobsCall> {
 }
 
 /// Scores the text with the policy or the reference policy.
-async fn score(call: &Call, messages: Vec<Message>, text: String, temperature: f64, reference: bool) -> Result<Json> {
+async fn score(
+    call: &Call,
+    messages: Vec<Message>,
+    text: String,
+    temperature: f64,
+    reference: bool,
+) -> Result<Vec<f64>> {
     let (reply, scored) = oneshot::channel();
     if !call.record.send(PolicyRequest::Logprobs(LogprobsRequest { messages, text, temperature, reference, reply })) {
         return Err(Error::new(Kind::Script, format!("{NAME}: there is no policy here"))
@@ -95,5 +111,5 @@ async fn score(call: &Call, messages: Vec<Message>, text: String, temperature: f
     }
     let gone = || Error::new(Kind::Interrupted, format!("{NAME}: the policy stopped before it replied"));
     let logprobs = scored.await.map_err(|_| gone())??;
-    Ok(json!({ "logprobs": logprobs.into_iter().map(f64::from).collect::<Vec<_>>() }))
+    Ok(logprobs.into_iter().map(f64::from).collect())
 }

@@ -30,6 +30,7 @@ mod rl;
 mod run_call;
 mod search;
 pub(crate) mod secret;
+mod service;
 pub(crate) mod store;
 mod store_write;
 pub(crate) mod test;

@@ -4,14 +4,24 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mlua::{AnyUserData, Lua, Table, UserData, Value};
-use serde_json::{Value as Json, json};
+use mlua::{AnyUserData, Lua, Table, Value};
+use serde::Serialize;
+use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, raise, text};
+use super::argument::{ANY, Whole};
+use super::service::{Held, call};
 use super::text::ids;
+use crate::config::PolicySettings;
+use crate::error::Error;
+use crate::schema::Section;
 use crate::script::Services;
 use crate::script::runtime::convert::{Odd, from_answer, kind, to_json};
 use crate::script::runtime::host::{Host, misuse};
+use crate::script::runtime::services::model::{
+    CloseModel, Generate, Logits, Logprobs, ModelConfig, OpenModel, Prompt, ResponseOptions,
+};
+use crate::script::settings::section;
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let meta = lua.create_table()?;
@@ -27,16 +37,16 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let Some(services) = services else {
                 return Err(fail(&lua, NAME, "is for programs (`r1 lua`); a recipe names its model in `policy`"));
             };
-            let options = match options {
-                Value::Nil => json!({}),
-                options => Json::Object(
-                    Fields::new(&lua, NAME, &options, &["base", "device", "dtype", "format", "max_context"])?
-                        .rest(&[])?,
-                ),
-            };
-            let handle = ask(&lua, &services, "model.open", json!({ "model": name, "options": options })).await?;
+            let options =
+                Fields::optional(&lua, NAME, &options, &["base", "device", "dtype", "format", "max_context"])?;
+            let format = options.text("format")?;
+            let policy = section("policy", &Json::Object(options.rest(&["format"])?));
+            let policy: PolicySettings = policy.map_err(|error| at_caller(&lua, error))?;
+            let policy = Box::new(PolicySettings { model: name, ..policy });
+            let request = OpenModel { policy, format };
+            let number = call(&lua, &services, request).await?;
             let model = lua.create_table()?;
-            model.raw_set(HANDLE, lua.create_userdata(Model { services, handle })?)?;
+            model.raw_set(HANDLE, lua.create_userdata(Held::new(&services, number, close))?)?;
             model.set_metatable(Some(meta))?;
             model.set_readonly(true);
             Ok(model)
@@ -48,49 +58,25 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 /// The field of an open model with the host's handle.
 const HANDLE: &str = "handle";
 
-/// Calls the services; their errors are raised at the caller's line.
-pub(super) async fn ask(
-    lua: &Lua,
-    services: &Arc<dyn Services>,
-    function: &str,
-    arguments: Json,
-) -> mlua::Result<Json> {
-    let place = misuse(lua, "").place;
-    services.call(function, arguments).await.map_err(|error| match place {
-        Some(place) if error.place.is_none() => raise(error.at(place)),
-        _ => raise(error),
-    })
-}
-
-/// An open model; closed when Lua collects it.
-struct Model {
-    services: Arc<dyn Services>,
-    handle: Json,
-}
-
-impl UserData for Model {}
-
-impl Drop for Model {
-    fn drop(&mut self) {
-        drop(self.services.call("model.close", json!({ "model": self.handle })));
-    }
+fn close(services: &dyn Services, model: u64) {
+    drop(services.call(CloseModel { model }));
 }
 
 /// The handle of an open model; `None` for other values.
-pub(super) fn handle(value: &Value) -> Option<Json> {
+pub(super) fn handle(value: &Value) -> Option<u64> {
     let held: Option<AnyUserData> = value.as_table()?.raw_get(HANDLE).ok()?;
-    held?.borrow::<Model>().ok().map(|model| model.handle.clone())
+    held?.borrow::<Held>().ok().map(|model| model.number)
 }
 
 /// The model of `self`.
-fn parts(lua: &Lua, function: &str, this: &Value) -> mlua::Result<(Arc<dyn Services>, Json)> {
+fn parts(lua: &Lua, function: &str, this: &Value) -> mlua::Result<(Arc<dyn Services>, u64)> {
     let handle = match this {
         Value::Table(table) => table.raw_get::<Option<AnyUserData>>(HANDLE)?,
         _ => None,
     };
     let Some(handle) = handle else { return Err(fail(lua, function, format!("call it as model:{function}(…)"))) };
-    let model = handle.borrow::<Model>()?;
-    Ok((model.services.clone(), model.handle.clone()))
+    let model = handle.borrow::<Held>()?;
+    Ok((model.services.clone(), model.number))
 }
 
 /// The methods. Created while the VM still has the globals needed to build async functions.
@@ -100,40 +86,55 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
         "logprobs",
         lua.create_async_function(|lua, (this, list, options): (Value, Value, Value)| async move {
             let (services, model) = parts(&lua, "logprobs", &this)?;
-            let list = ids(&lua, "logprobs", &list)?;
-            let options = plain(&lua, "logprobs", &options, &["top", "temperature"])?;
-            let request = json!({ "model": model, "ids": list, "options": options });
-            let result = ask(&lua, &services, "model.logprobs", request).await?;
-            Ok((from_answer(&lua, &result["logprobs"])?, from_answer(&lua, &result["top"])?))
+            let ids = ids(&lua, "logprobs", &list)?;
+            let options = Fields::optional(&lua, "logprobs", &options, &["top", "temperature"])?;
+            let top = options.read::<Whole<0, ANY>>("top")?.map_or(0, |top| top.0 as usize);
+            let temperature = options.read("temperature")?.unwrap_or(1.0);
+            let scored = call(&lua, &services, Logprobs { model, ids, top, temperature }).await?;
+            Ok((answer(&lua, &scored.logprobs)?, answer(&lua, &scored.top)?))
         })?,
     )?;
     methods.raw_set(
         "logits",
         lua.create_async_function(|lua, (this, list): (Value, Value)| async move {
             let (services, model) = parts(&lua, "logits", &this)?;
-            let list = ids(&lua, "logits", &list)?;
-            from_answer(&lua, &ask(&lua, &services, "model.logits", json!({ "model": model, "ids": list })).await?)
+            let ids = ids(&lua, "logits", &list)?;
+            answer(&lua, &call(&lua, &services, Logits { model, ids }).await?)
         })?,
     )?;
     methods.raw_set(
         "generate",
-        lua.create_async_function(|lua, (this, prompt, sampling): (Value, Value, Value)| async move {
-            let (services, model) = parts(&lua, "generate", &this)?;
-            let sampling = request(&lua, &sampling)?;
-            let prompt = to_json(&prompt, "prompt", Odd::Refuse).map_err(|why| fail(&lua, "generate", why))?;
-            let request = json!({ "model": model, "prompt": prompt, "sampling": sampling });
-            from_answer(&lua, &ask(&lua, &services, "model.generate", request).await?)
+        lua.create_async_function(|lua, (this, prompt, options): (Value, Value, Value)| async move {
+            const NAME: &str = "generate";
+            let (services, model) = parts(&lua, NAME, &this)?;
+            let (own, sampling) = sampling(&lua, &options)?;
+            let options: ResponseOptions =
+                section("sampling", &Json::Object(own)).map_err(|error| at_caller(&lua, error))?;
+            let prompt = to_json(&prompt, "prompt", Odd::Refuse).map_err(|why| fail(&lua, NAME, why))?;
+            let prompt = Prompt::try_from(prompt).map_err(|error| at_caller(&lua, error))?;
+            let request = Generate { model, prompt, options, sampling: sampling.into() };
+            answer(&lua, &call(&lua, &services, request).await?)
         })?,
     )?;
     methods.raw_set(
         "config",
         lua.create_async_function(|lua, this: Value| async move {
             let (services, model) = parts(&lua, "config", &this)?;
-            from_answer(&lua, &ask(&lua, &services, "model.config", json!({ "model": model })).await?)
+            answer(&lua, &call(&lua, &services, ModelConfig { model }).await?)
         })?,
     )?;
     super::seal(lua, "model", &methods)?;
     Ok(methods)
+}
+
+/// An error of an argument, at the line of the caller.
+fn at_caller(lua: &Lua, error: Error) -> mlua::Error {
+    raise(Error { place: misuse(lua, "").place, ..error })
+}
+
+/// What the host computed.
+pub(super) fn answer(lua: &Lua, reply: &impl Serialize) -> mlua::Result<Value> {
+    from_answer(lua, &serde_json::to_value(reply).map_err(mlua::Error::external)?)
 }
 
 /// Options of `:generate`.
@@ -154,18 +155,20 @@ const SAMPLING: [&str; 14] = [
     "ignore_eos",
 ];
 
-/// The options of `:generate` as an object; keys of `logit_bias` are ids, as numbers or text.
-fn request(lua: &Lua, options: &Value) -> mlua::Result<Json> {
+/// The options of `:generate`: those of the response, and those of sampling. Keys of `logit_bias`
+/// are ids, as numbers or text.
+fn sampling(lua: &Lua, options: &Value) -> mlua::Result<(Map<String, Json>, Map<String, Json>)> {
     const BIAS: &str = "logit_bias";
-    if !matches!(options, Value::Table(_)) {
-        return plain(lua, "generate", options, &SAMPLING);
+    if !matches!(options, Value::Nil | Value::Table(_)) {
+        return Err(fail(lua, "generate", format!("options must be a table, got {}", kind(options))));
     }
-    let fields = Fields::new(lua, "generate", options, &SAMPLING)?;
-    let mut object = fields.rest(&[BIAS])?;
+    let fields = Fields::optional(lua, "generate", options, &SAMPLING)?;
+    let (own, mut sampling): (Map<_, _>, Map<_, _>) =
+        fields.rest(&[BIAS])?.into_iter().partition(|(name, _)| ResponseOptions::FIELDS.contains(&name.as_str()));
     match fields.get(BIAS)? {
         Value::Nil => {}
         Value::Table(given) => {
-            let mut bias = serde_json::Map::new();
+            let mut bias = Map::new();
             given.for_each(|id: Value, by: Value| {
                 let name = match &id {
                     Value::Integer(id) => id.to_string(),
@@ -182,18 +185,9 @@ fn request(lua: &Lua, options: &Value) -> mlua::Result<Json> {
                     None => Ok(()),
                 }
             })?;
-            object.insert(BIAS.to_owned(), Json::Object(bias));
+            sampling.insert(BIAS.to_owned(), Json::Object(bias));
         }
         other => return Err(fields.refuse(BIAS, "numbers by token id", &other)),
     }
-    Ok(Json::Object(object))
-}
-
-/// A table of known options as an object; nil is an empty one.
-fn plain(lua: &Lua, function: &'static str, options: &Value, known: &[&str]) -> mlua::Result<Json> {
-    match options {
-        Value::Nil => Ok(json!({})),
-        Value::Table(_) => Ok(Json::Object(Fields::new(lua, function, options, known)?.rest(&[])?)),
-        other => Err(fail(lua, function, format!("options must be a table, got {}", kind(other)))),
-    }
+    Ok((own, sampling))
 }

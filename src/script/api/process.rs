@@ -5,11 +5,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use mlua::{Lua, Table, Value};
+use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, fail_with, json_of, raise, undeclared};
 use super::argument::Mebibytes;
+use super::model::answer;
 use super::secret::{Named, Secrets, Text};
+use crate::mdp::{Failed, Outcome};
 use crate::script::runtime::convert::{Odd, to_json};
 use crate::script::runtime::host::{Call, Host};
 use crate::tools::{Program, run_program};
@@ -102,22 +105,28 @@ async fn run(lua: &Lua, call: &Call, mut program: Program, variables: Named) -> 
             program.env.push((name, value.reveal(&mut secrets)?));
         }
         Ok(match run_program(program).await {
-            Ok(done) => json!({
-                "code": done.code, "out": secrets.mask(done.out), "err": secrets.mask(done.err),
-                "timed_out": done.timed_out, "seconds": done.seconds,
+            Ok(done) => Outcome::Ok(Ended {
+                code: done.code,
+                out: secrets.mask(done.out),
+                err: secrets.mask(done.err),
+                timed_out: done.timed_out,
+                seconds: done.seconds,
             }),
-            Err(error) => json!({ "error": secrets.mask(error.to_string()) }),
+            Err(error) => Outcome::Failed(Failed { error: secrets.mask(error.to_string()), undeclared: false }),
         })
     };
-    let outcome = call.ask("process", request, live).await.map_err(raise)?;
-    if let Some(why) = outcome["error"].as_str() {
-        return Ok((Value::Nil, Some(why.to_owned())));
+    match call.ask("process", request, live).await.map_err(raise)? {
+        Outcome::Ok(ended) => Ok((answer(lua, &ended)?, None)),
+        Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Some(error))),
     }
-    let table: Table = lua.create_table_with_capacity(0, 5)?;
-    table.raw_set("code", outcome["code"].as_i64())?;
-    table.raw_set("out", outcome["out"].as_str())?;
-    table.raw_set("err", outcome["err"].as_str())?;
-    table.raw_set("timed_out", outcome["timed_out"].as_bool())?;
-    table.raw_set("seconds", outcome["seconds"].as_f64())?;
-    Ok((Value::Table(table), None))
+}
+
+/// The result of a program, as recorded and as the script sees it.
+#[derive(Serialize, Deserialize)]
+struct Ended {
+    code: i32,
+    out: String,
+    err: String,
+    timed_out: bool,
+    seconds: f64,
 }

@@ -12,10 +12,12 @@ use super::args::raise;
 use super::call::NAME;
 
 use crate::error::{Error, Kind, Subject};
+use crate::mdp::InterpreterRequest;
 use crate::script::runtime::convert::{self, Odd, kind, to_json};
 use crate::script::runtime::host::{Call, Host, misuse};
 use crate::script::runtime::interpreters;
 use crate::script::runtime::place::at_definition;
+use crate::script::runtime::shared_calls::CachedResult;
 use crate::script::runtime::suspended::{Suspended, with_room};
 use crate::script::runtime::tool::{CacheScope, Run, Tool};
 use crate::tools::{Output, Python, Rhai};
@@ -79,7 +81,7 @@ impl Ready {
             output.seconds = started.elapsed().as_secs_f64();
         }
         if let Some(scope) = limits.cache.filter(|_| output.ok && !call.record.is_replay()) {
-            self.keep(scope, call, host, &json!({ "text": output.text, "reward": reward }));
+            self.keep(scope, call, host, CachedResult { text: output.text.clone(), reward });
         }
         Ok(CallResult { output, reward, retries, cached: false })
     }
@@ -105,20 +107,20 @@ impl Ready {
                 (CacheScope::Run, _) => host.shared.borrow().cache().get(&key),
                 (CacheScope::Trajectory, Some(session)) => session.cache.borrow().get(&key),
                 (CacheScope::Trajectory, None) => None,
-            }
-            .unwrap_or_default())
+            })
         };
-        let found = call.ask_now("cache", request, look).map_err(raise)?;
-        let Some(text) = found["text"].as_str() else { return Ok(None) };
-        let output = Output { text: text.to_owned(), ok: true, timed_out: false, seconds: 0.0 };
-        Ok(Some(CallResult { output, reward: found["reward"].as_f64(), retries: 0, cached: true }))
+        let found: Option<CachedResult> = call.ask_now("cache", request, look).map_err(raise)?;
+        Ok(found.map(|CachedResult { text, reward }| {
+            let output = Output { text, ok: true, timed_out: false, seconds: 0.0 };
+            CallResult { output, reward, retries: 0, cached: true }
+        }))
     }
 
-    fn keep(&self, scope: CacheScope, call: &Call, host: &Host, result: &Json) {
+    fn keep(&self, scope: CacheScope, call: &Call, host: &Host, result: CachedResult) {
         let key = self.request().to_string();
         match (scope, &call.session) {
-            (CacheScope::Run, _) => host.shared.borrow().cache().put(&key, result.clone()),
-            (CacheScope::Trajectory, Some(session)) => session.cache.borrow_mut().put(&key, result.clone()),
+            (CacheScope::Run, _) => host.shared.borrow().cache().put(&key, result),
+            (CacheScope::Trajectory, Some(session)) => session.cache.borrow_mut().put(&key, result),
             (CacheScope::Trajectory, None) => {}
         }
     }
@@ -236,21 +238,9 @@ async fn interpret(
     prelude: &str,
     live: impl Future<Output = Result<Output, Error>>,
 ) -> mlua::Result<Output> {
-    let mut request = json!({ "tool": tool, "arguments": arguments });
-    if !prelude.is_empty() {
-        request["prelude"] = json!(prelude);
-    }
-    let live = async {
-        let Output { text, ok, timed_out, seconds } = live.await?;
-        Ok(json!({ "text": text, "ok": ok, "timed_out": timed_out, "seconds": seconds }))
-    };
-    let answer = call.ask("tool", request, live).await.map_err(raise)?;
-    Ok(Output {
-        text: answer["text"].as_str().unwrap_or_default().to_owned(),
-        ok: answer["ok"] == true,
-        timed_out: answer["timed_out"] == true,
-        seconds: answer["seconds"].as_f64().unwrap_or(0.0),
-    })
+    let request =
+        InterpreterRequest { tool: tool.to_owned(), arguments: arguments.clone(), prelude: prelude.to_owned() };
+    call.ask("tool", request, live).await.map_err(raise)
 }
 
 /// A result for the policy, truncated to `most` bytes with the number of omitted bytes.

@@ -12,7 +12,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with, in_time, raise, text, time_left};
 use super::format::{Callable, Lent};
-use super::model::ask;
+use super::service::call;
 use super::tool::in_order;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Message;
@@ -22,6 +22,7 @@ use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
 use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::messages::messages;
+use crate::script::runtime::services::model::TextDir;
 use crate::text::{
     CODE_TOOL, Format, FormatChoice, Renderer, Style, Template, TimeLimit, Tokenizer, read_with, schema,
 };
@@ -120,8 +121,8 @@ async fn found(lua: &Lua, services: &Arc<dyn Services>, from: String) -> mlua::R
     if is_source(&from) || has("tokenizer.json") || has(TEMPLATE) || (path.is_file() && !path.ends_with("latest")) {
         return Ok(from);
     }
-    let dir = ask(lua, services, "text.dir", json!({ "name": from })).await?;
-    Ok(dir.as_str().map_or(from, str::to_owned))
+    let dir = call(lua, services, TextDir { name: from }).await?;
+    Ok(dir.display().to_string())
 }
 
 const TEMPLATE: &str = "chat_template.jinja";

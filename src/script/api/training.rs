@@ -2,51 +2,63 @@
 //! the host's [`Services`].
 
 use std::rc::Rc;
-use std::sync::Arc;
 
-use mlua::{AnyUserData, Function, Lua, Table, UserData, Value};
-use serde_json::{Value as Json, json};
+use mlua::{AnyUserData, Function, Lua, Table, Value};
+use serde::Serialize;
+use serde_json::Value as Json;
 
 use super::args::fail;
-use super::trajectory::{directory, overrides};
-use super::{loss, model, recipe};
+use super::service::{Functions, Held, call, to_lua};
+use super::store::trajectory_table;
+use super::trajectory::directory;
+use super::{loss, recipe};
 use crate::script::Services;
 use crate::script::runtime::convert::{Odd, from_json, to_json};
 use crate::script::runtime::host::{Host, place};
+use crate::script::runtime::services::training::{
+    AtStep, CloseTraining, Evaluate, LogMetrics, NextStep, OpenTraining, RenewReference, SampleTrajectories,
+    SaveCheckpoint, SupervisedStep, TrajectoryAdvantages, TrajectoryLogprobs, TrajectoryValues, UpdateWeights,
+};
 
 const NAME: &str = "r1.training";
 
-/// A run that the host keeps for the program; closed when Lua collects it.
-struct Held {
-    services: Arc<dyn Services>,
-    number: Json,
-}
-
-impl UserData for Held {}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        drop(self.services.call("training.close", json!({ "training": self.number })));
-    }
-}
-
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-    let own = host.clone();
-    let open = lua.create_async_function(move |lua, arguments: Value| {
-        let services = own.services.clone();
-        let beside = directory(&lua);
+    let functions = Functions { host: host.clone(), name: NAME, only: "is for programs (`r1 lua`)" };
+    let calls = lua.create_table()?;
+    let own = functions.clone();
+    let open = lua.create_async_function(move |lua, fields: Value| {
+        let (own, beside) = (own.clone(), directory(&lua));
         async move {
-            let Some(services) = services else {
-                return Err(fail(&lua, NAME, "is for programs (`r1 lua`)"));
-            };
-            let mut request = plain(&lua, &arguments)?;
-            request["beside"] = json!(beside);
-            request["overrides"] = overrides(&request["overrides"]);
-            let returned = model::ask(&lua, &services, "training.open", request).await?;
-            let held = Held { services, number: returned["training"].clone() };
-            Ok((lua.create_userdata(held)?, from_json(&lua, &returned["about"])?))
+            let services = own.services(&lua)?;
+            let request = OpenTraining { beside, ..own.read(&lua, &fields)? };
+            let opened = call(&lua, &services, request).await?;
+            let held = Held::new(&services, opened.training, close);
+            Ok((lua.create_userdata(held)?, to_lua(&lua, &opened.about)?))
         }
     })?;
+    calls.raw_set("open", open)?;
+    let handle_of = lua.create_function(|lua, held: AnyUserData| Held::number_of(lua, &held))?;
+    let own = functions.clone();
+    let rollout = lua.create_async_function(move |lua, (fields, with_ids): (Value, bool)| {
+        let own = own.clone();
+        async move {
+            let request: SampleTrajectories = own.read(&lua, &fields)?;
+            let AtStep { result, step } = call(&lua, &own.services(&lua)?, request).await?;
+            let all: Json = result.iter().map(|trajectory| trajectory_table(trajectory, with_ids, false)).collect();
+            Ok((from_json(&lua, &all)?, step))
+        }
+    })?;
+    calls.raw_set("rollout", rollout)?;
+    calls.raw_set("advantages", functions.function::<TrajectoryAdvantages, _, _>(lua, at_step)?)?;
+    calls.raw_set("update", functions.function::<UpdateWeights, _, _>(lua, at_step)?)?;
+    calls.raw_set("sft", functions.function::<SupervisedStep, _, _>(lua, at_step)?)?;
+    calls.raw_set("logprobs", functions.function::<TrajectoryLogprobs, _, _>(lua, at_step)?)?;
+    calls.raw_set("values", functions.function::<TrajectoryValues, _, _>(lua, at_step)?)?;
+    calls.raw_set("renew_reference", functions.function::<RenewReference, _, _>(lua, at_step)?)?;
+    calls.raw_set("evaluate", functions.function::<Evaluate, _, _>(lua, at_step)?)?;
+    calls.raw_set("log", functions.function::<LogMetrics, _, _>(lua, at_step)?)?;
+    calls.raw_set("next_step", functions.function::<NextStep, _, _>(lua, at_step)?)?;
+    calls.raw_set("save", functions.function::<SaveCheckpoint, _, _>(lua, at_step)?)?;
     let own = host.clone();
     // A recipe inside the program: its path and settings. A script worker runs the file up to here
     // to load it.
@@ -61,31 +73,25 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let settings = serde_json::to_string(&recipe.settings);
         Ok((path, settings.map_err(|error| fail(lua, NAME, format!("the recipe: {error}")))?))
     })?;
-    let ask =
-        lua.create_async_function(|lua, (held, function, arguments): (AnyUserData, String, Value)| async move {
-            let (services, number) = {
-                let held = held.borrow::<Held>()?;
-                (held.services.clone(), held.number.clone())
-            };
-            let mut request = plain(&lua, &arguments)?;
-            request["training"] = number;
-            // A graph is passed as text, since Lua tables have no null and no empty list.
-            if let Some(text) = request["options"]["graph"].as_str() {
-                request["options"]["graph"] =
-                    serde_json::from_str(text).map_err(|error| fail(&lua, NAME, format!("the loss: {error}")))?;
-            }
-            let returned = model::ask(&lua, &services, &format!("training.{function}"), request).await?;
-            Ok((from_json(&lua, &returned["result"])?, from_json(&lua, &returned["about"])?))
-        })?;
     let trace = lua.create_function(|lua, (function, options): (Function, Value)| {
         let options = if options.is_nil() { Json::Null } else { plain(lua, &options)? };
         let graph = loss::trace(lua, &function, &options)?;
         serde_json::to_string(&graph).map_err(|error| fail(lua, NAME, format!("the loss: {error}")))
     })?;
     let source = include_str!("../../../lua/training.lua");
-    let (training, methods): (Function, Table) = lua.load(source).set_name("=[r1]").call((open, here, ask, trace))?;
+    let (training, methods): (Function, Table) =
+        lua.load(source).set_name("=[r1]").call((calls, handle_of, here, trace))?;
     methods.set_readonly(true);
     r1.raw_set("training", training)
+}
+
+fn close(services: &dyn Services, training: u64) {
+    drop(services.call(CloseTraining { training }));
+}
+
+/// A result and the step of the run.
+fn at_step<T: Serialize>(lua: &Lua, _: &Functions, AtStep { result, step }: AtStep<T>) -> mlua::Result<(Value, u64)> {
+    Ok((to_lua(lua, &result)?, step))
 }
 
 fn plain(lua: &Lua, value: &Value) -> mlua::Result<Json> {

@@ -2,6 +2,7 @@
 //! (`r1.logprobs`). The driver of the trajectory serves them, since this module does not see the
 //! policy.
 
+use serde::Serialize;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::error::Result;
@@ -40,15 +41,22 @@ pub struct GenerateRequest {
 }
 
 /// Sampling options; options that are `None` have the value of the recipe's `sampling`.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GenerateOptions {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub max_new_tokens: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_k: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub top_p: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub min_p: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
     /// Whether the sampled tokens are trained on like the policy's own.
+    #[serde(skip)]
     pub train: bool,
 }
 

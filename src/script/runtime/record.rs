@@ -2,7 +2,7 @@
 //! that is not a function of its state, the action and the seed.
 //!
 //! Host functions with such values go through [`Call::ask`] (which may wait) or [`Call::ask_now`]:
-//! a kind, a plain JSON request, and a function for the live answer, also plain JSON. The exchange
+//! a kind, a request, and a function for the live answer. Both are plain data, JSON in the record. The exchange
 //! is recorded. A replay answers from the record and makes no live call. A request that the record
 //! does not contain is the *first difference*.
 //!
@@ -24,6 +24,8 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use tokio::sync::mpsc;
 
@@ -232,9 +234,9 @@ struct Slot<'a> {
 }
 
 impl Slot<'_> {
-    fn finish(&self, answer: &Result<Json>) {
+    fn finish(&self, answer: &Result<impl Serialize>) {
         let answer = match answer {
-            Ok(answer) => Answer::Ok(answer.clone()),
+            Ok(answer) => Answer::Ok(to_json(answer)),
             Err(error) => Answer::Error(ErrorRecord::from(error)),
         };
         self.fill(answer);
@@ -247,9 +249,15 @@ impl Slot<'_> {
     }
 }
 
-fn decode(answer: Answer) -> Result<Json> {
+fn to_json(value: &impl Serialize) -> Json {
+    // What is recorded is plain data, which is always JSON.
+    serde_json::to_value(value).unwrap_or_default()
+}
+
+fn decode<A: DeserializeOwned>(answer: Answer) -> Result<A> {
     match answer {
-        Answer::Ok(answer) => Ok(answer),
+        Answer::Ok(answer) => serde_json::from_value(answer)
+            .map_err(|error| Error::new(Kind::Env, format!("an answer of the record can't be read: {error}"))),
         Answer::Error(error) => Err(error.into()),
     }
 }
@@ -326,14 +334,20 @@ impl Call {
     }
 
     /// Makes an external call with an immediate answer (the clock). `request` and answer are plain
-    /// JSON.
+    /// data; the record has them as JSON.
     ///
     /// # Errors
     /// The error of `live`, now or as recorded; [`Kind::Env`] if a replay has no answer.
-    pub(crate) fn ask_now(&self, kind: &str, request: Json, live: impl FnOnce() -> Result<Json>) -> Result<Json> {
+    pub(crate) fn ask_now<A: Serialize + DeserializeOwned>(
+        &self,
+        kind: &str,
+        request: impl Serialize,
+        live: impl FnOnce() -> Result<A>,
+    ) -> Result<A> {
         if self.record.0.off {
             return live();
         }
+        let request = to_json(&request);
         let (step, branch) = (self.seed.1, self.current());
         let recalled = self.record.recall(step, &branch.path, kind, &request)?;
         let slot = self.record.begin(step, &branch.path, kind, request);
@@ -351,15 +365,16 @@ impl Call {
     ///
     /// # Errors
     /// As [`Call::ask_now`].
-    pub(crate) async fn ask(
+    pub(crate) async fn ask<A: Serialize + DeserializeOwned>(
         &self,
         kind: &str,
-        request: Json,
-        live: impl Future<Output = Result<Json>>,
-    ) -> Result<Json> {
+        request: impl Serialize,
+        live: impl Future<Output = Result<A>>,
+    ) -> Result<A> {
         if self.record.0.off {
             return live.await;
         }
+        let request = to_json(&request);
         let (step, branch) = (self.seed.1, self.current());
         let recalled = self.record.recall(step, &branch.path, kind, &request)?;
         let slot = self.record.begin(step, &branch.path, kind, request);

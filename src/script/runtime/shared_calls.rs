@@ -4,13 +4,21 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde_json::Value as Json;
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+
+/// The result of a tool in a cache, and in the record of the trajectory that uses it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CachedResult {
+    pub(crate) text: String,
+    /// The process reward, if the tool returned one.
+    pub(crate) reward: Option<f64>,
+}
 
 /// A cache of results; the oldest are evicted when it is full.
 #[derive(Clone, Debug)]
 pub(crate) struct Cache {
-    results: HashMap<String, Json>,
+    results: HashMap<String, CachedResult>,
     /// In insertion order, with their sizes.
     order: VecDeque<(String, usize)>,
     bytes: usize,
@@ -32,12 +40,12 @@ impl Cache {
         Self { results: HashMap::new(), order: VecDeque::new(), bytes: 0, most }
     }
 
-    pub(crate) fn get(&self, key: &str) -> Option<Json> {
+    pub(crate) fn get(&self, key: &str) -> Option<CachedResult> {
         self.results.get(key).cloned()
     }
 
-    pub(crate) fn put(&mut self, key: &str, result: Json) {
-        let size = key.len() * 2 + result.to_string().len();
+    pub(crate) fn put(&mut self, key: &str, result: CachedResult) {
+        let size = key.len() * 2 + result.text.len();
         if self.results.contains_key(key) || size > self.most {
             return;
         }
@@ -80,25 +88,27 @@ impl Shared {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
+
+    fn result(text: &str) -> CachedResult {
+        CachedResult { text: text.to_owned(), reward: None }
+    }
 
     #[test]
     fn a_full_tool_cache_evicts_the_oldest_results() {
         let mut cache = Cache::of(60);
         for key in ["one", "two", "three"] {
-            cache.put(key, json!("x".repeat(10)));
+            cache.put(key, result(&"x".repeat(10)));
         }
-        assert_eq!(cache.get("one"), Some(json!("xxxxxxxxxx")));
-        cache.put("four", json!("x".repeat(10)));
+        assert_eq!(cache.get("one"), Some(result("xxxxxxxxxx")));
+        cache.put("four", result(&"x".repeat(10)));
         assert_eq!((cache.get("one"), cache.get("four").is_some()), (None, true));
         assert!(cache.bytes <= 60);
         // A result larger than the cache is not stored and evicts nothing.
-        cache.put("large", json!("x".repeat(100)));
+        cache.put("large", result(&"x".repeat(100)));
         assert!(cache.get("large").is_none() && cache.get("four").is_some());
         // The first result stays.
-        cache.put("four", json!("other"));
-        assert_eq!(cache.get("four"), Some(json!("xxxxxxxxxx")));
+        cache.put("four", result("other"));
+        assert_eq!(cache.get("four"), Some(result("xxxxxxxxxx")));
     }
 }

@@ -6,15 +6,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::{Manual, SupervisedOptions, UpdateOptions};
+use super::Manual;
 use crate::config::{CUSTOM, Choice, Learner, Sft};
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Demonstration, Trajectory};
 use crate::rl::advantages::Need;
 use crate::rl::pack::Row;
 use crate::rl::rows::StepRow;
+use crate::script::services::training::{
+    MetricValues, ScoringModel, SupervisedOptions, TrajectoryValueReport, UpdateOptions,
+};
 use crate::telemetry::Metrics;
 use crate::train::learn::{TrainingData, UpdateSettings, advantage_config, update_weights};
 use crate::train::objective::Objective;
@@ -64,9 +67,9 @@ impl Manual {
         Ok((all, own))
     }
 
-    /// For each trajectory a list with the advantages of the sampled tokens of each step; null for
-    /// one that does not count.
-    pub fn advantages(&mut self, ids: &[String], estimator: Option<Choice>) -> Result<Value> {
+    /// Advantages by trajectory, step and sampled token; `None` for a trajectory that does not
+    /// count.
+    pub fn advantages(&mut self, ids: &[String], estimator: Option<Choice>) -> Result<Vec<Option<Vec<Vec<f64>>>>> {
         let (learner, objective) = self.settings_of(&UpdateOptions { estimator, ..UpdateOptions::default() })?;
         let (all, own) = self.with_baselines(ids, &objective)?;
         let all = regroup(all, None);
@@ -86,11 +89,11 @@ impl Manual {
             return Err(error);
         }
         let by_token = data.trainable.without_generated(batch.by_token(data.trajectories()));
-        Ok(by_token.into_iter().take(own).map(|one| json!(one)).collect())
+        Ok(by_token.into_iter().take(own).collect())
     }
 
     /// Updates the weights with trajectories; returns the metrics of the updates.
-    pub fn update(&mut self, ids: &[String], wanted: &UpdateOptions) -> Result<Map<String, Value>> {
+    pub fn update(&mut self, ids: &[String], wanted: &UpdateOptions) -> Result<MetricValues> {
         let started = Instant::now();
         let (learner, objective) = self.settings_of(wanted)?;
         let counts = [
@@ -150,7 +153,7 @@ impl Manual {
         self.changed |= updates.iter().any(|update| update.stepped);
         self.updates.extend(updates);
         self.training_seconds += started.elapsed().as_secs_f64();
-        Ok(values.to_json())
+        Ok(values.into())
     }
 
     /// The learning rate of a call, or the recipe's at this step.
@@ -164,7 +167,7 @@ impl Manual {
 
     /// A supervised step on conversations, rows `{ messages, tools, format }`; the loss is a mean
     /// over the assistant's tokens.
-    pub fn supervised(&mut self, examples: &[Value], wanted: &SupervisedOptions) -> Result<Map<String, Value>> {
+    pub fn supervised(&mut self, examples: &[Value], wanted: &SupervisedOptions) -> Result<MetricValues> {
         let started = Instant::now();
         let renderer = Arc::clone(&self.training.session.renderer);
         let mut rows = Vec::with_capacity(examples.len());
@@ -196,17 +199,17 @@ impl Manual {
             self.values.set(name, value);
         }
         self.training_seconds += started.elapsed().as_secs_f64();
-        Ok(values.to_json())
+        Ok(values.into())
     }
 
     /// For each trajectory a list with the log-probabilities of the sampled tokens of each step,
     /// under the policy as it is now or under the reference policy.
-    pub fn logprobs(&mut self, ids: &[String], reference: bool) -> Result<Value> {
+    pub fn logprobs(&mut self, ids: &[String], model: ScoringModel) -> Result<Vec<Vec<Vec<f64>>>> {
         let all = self.find(ids)?;
         let mut rows = update_batch::training_rows(&self.training.learner, &all, |_| false)?;
         let temperature = self.training.session.settings.sampling.temperature;
         let tokens = self.training.learner.tokens_per_batch;
-        let scores = if reference {
+        let scores = if model == ScoringModel::Reference {
             self.training.load_reference(&self.reporter)?;
             match &self.training.reference {
                 Some(reference) => reference.score(&rows, temperature, tokens)?,
@@ -218,18 +221,17 @@ impl Manual {
         update_batch::set_column(&mut rows, scores, |row| &mut row.logp_old);
         let mut steps = Steps::of(&all, |_| false);
         steps.read_column(&rows, |row| &row.logp_old, |step| &mut step.logp);
-        let of =
-            |index: usize| -> Vec<&Vec<f64>> { steps.of_trajectory(index).map(|row| &steps.rows[row].logp).collect() };
-        Ok((0..all.len()).map(|index| json!(of(index))).collect())
+        let of = |index| steps.of_trajectory(index).map(|row| steps.rows[row].logp.clone()).collect();
+        Ok((0..all.len()).map(of).collect())
     }
 
     /// For each trajectory a list with the values of the sampled tokens of each step under the
-    /// current critic; and the value of the next observation, null where the trajectory was not
+    /// current critic; and the value of the next observation, `None` where the trajectory was not
     /// cut.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a recipe whose trainer has no critic.
-    pub fn values(&mut self, ids: &[String]) -> Result<Value> {
+    pub fn values(&mut self, ids: &[String]) -> Result<TrajectoryValueReport> {
         let all = self.find(ids)?;
         let Training { critic: Some(critic), learner, session, .. } = &self.training else {
             return Err(no_critic("t:values needs a critic"));
@@ -238,11 +240,8 @@ impl Manual {
         let values = critic.values(&session.model, &mut rows, &all, session.renderer.tokenizer(), learner)?;
         let mut steps = Steps::of(&all, |_| false);
         steps.read_columns(&rows);
-        let of = |index: usize| -> Vec<Vec<f64>> {
-            steps.of_trajectory(index).map(|row| sampled(&steps.rows[row])).collect()
-        };
-        let all: Vec<_> = (0..all.len()).map(of).collect();
-        Ok(json!({ "values": all, "next": values.next }))
+        let of = |index| steps.of_trajectory(index).map(|row| sampled(&steps.rows[row])).collect();
+        Ok(TrajectoryValueReport { values: (0..all.len()).map(of).collect(), next: values.next })
     }
 
     /// Makes the policy as it is now the reference policy, which checkpoints hold from then on.

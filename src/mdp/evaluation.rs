@@ -1,0 +1,26 @@
+//! The results of an evaluation.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The results on the held-out tasks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Evaluation {
+    pub tasks: usize,
+    /// The recipe's `eval.accuracy` part, or the share of tasks with a positive reward.
+    pub accuracy: f64,
+    pub reward: f64,
+    /// Share of trajectories with at least one tool call.
+    pub tool_call_share: f64,
+    pub tool_calls: f64,
+    pub steps: f64,
+    pub response_tokens: f64,
+    pub failures: usize,
+    /// Mean of each named part of the reward.
+    pub parts: BTreeMap<String, f64>,
+    pub seconds: f64,
+    /// The same for the tasks of each source (the column `data_source`), where tasks have one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub sources: BTreeMap<String, Evaluation>,
+}
