@@ -5,13 +5,17 @@
 //! of a recipe (reset, step, context, reward, row generators) stay in the script's VM.
 
 mod branch;
+mod correction;
 pub mod counterparts;
 mod data;
 mod env;
+mod kl;
 mod learner;
 mod loss_graph;
 mod reference;
 mod refusal;
+mod shaping;
+mod source;
 
 use std::collections::BTreeMap;
 
@@ -19,20 +23,25 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 pub use branch::{Branch, BranchAt};
-pub use data::{
-    Columns, Compression, DataFile, DataFormat, DataSettings, HubData, OverlongPrompts, Part, Paths, Source,
-};
+pub use correction::{Estimate, Importance, Measure, Rejection, Scope};
+pub use data::{Compression, DataFormat, DataSettings, OverlongPrompts};
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow, ToolChoice};
+pub use kl::{Kl, KlKind, KlPlace};
 pub use learner::{
-    ALGORITHMS, Algorithm, CUSTOM, Choice, CriticSettings, Decay, Filter, Kl, KlPlace, Learner, MiniBatchBy, OnNan,
-    RoutingReplay, WeightGroup,
+    ALGORITHMS, Algorithm, CUSTOM, Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay,
+    WeightGroup,
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 
-pub use reference::{Range, check_ranges, settings};
+pub use reference::{Lacking, Range, check_ranges, lacking, settings, value_of};
+pub use refusal::unknown_hint;
+pub use shaping::{Grouping, Method, OverlongPenalty, Shaping};
+pub use source::{Columns, DataFile, Generated, HubData, Part, PartOptions, Paths, SOURCE_KINDS, Source};
 
 use crate::mdp::Sampling;
-use crate::schema::{Field, KiB, MiB, Misfit, Reload, Section, Setting, Time, choices, fields_of, join, section};
+use crate::schema::{
+    Field, KiB, MiB, Misfit, Reload, Section, Setting, Table, Time, choices, fields_of, join, section,
+};
 
 section! {
     /// All settings of a recipe.
@@ -41,11 +50,11 @@ section! {
         name: String = String::new(), restart();
         /// Seed of every random stream: the same seed gives the same run.
         seed: u64 = 0, range("≥ 0"), restart();
-        /// Which model is trained.
+        /// The model that is trained.
         policy: PolicySettings = PolicySettings::default(), restart();
-        /// Where tasks come from.
+        /// Datasets of tasks; several datasets, by name or as a list, are mixed (docs/data.md).
         data: DataSettings = DataSettings::default(), restart();
-        /// How replies are sampled in training.
+        /// Sampling of responses in training.
         sampling: Sampling = Sampling::default();
         /// The environment of a recipe with one.
         env: EnvSettings = EnvSettings::default();
@@ -53,21 +62,22 @@ section! {
         /// env. env is then unused.
         #[serde(skip_serializing_if = "BTreeMap::is_empty")]
         envs: BTreeMap<String, EnvSettings> = BTreeMap::new();
-        /// How trajectories are run.
+        /// Concurrency, retries and failures of rollouts.
         rollout: RolloutSettings = RolloutSettings::default();
-        /// How to train.
+        /// Algorithm and its settings: a result of r1.grpo, r1.ppo, r1.sft or r1.trainer.
         trainer: Trainer = Trainer::Grpo(Learner::default());
         /// Evaluation on data.eval.
         eval: EvalSettings = EvalSettings::default();
         /// Checkpoints and the exported model.
         checkpoint: CheckpointSettings = CheckpointSettings::default();
-        /// Limits of the script.
+        /// Time and memory limits of script calls.
         limits: Limits = Limits::default();
         /// A recipe with r1.sft that r1 run runs once before reinforcement learning; override its
         /// settings with cold_start.KEY (docs/sft.md).
         #[serde(skip_serializing_if = "Option::is_none")]
         cold_start: Option<Box<Settings>> = None, restart();
-        /// External access of the script: "http", "http:HOST", "process:NAME", "fs:DIR".
+        /// External access of the script: "http" (public hosts), "http:HOST", "process",
+        /// "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR".
         #[serde(skip_serializing_if = "Vec::is_empty")]
         needs: Vec<String> = Vec::new(), restart();
     }
@@ -273,6 +283,10 @@ impl Field for Trainer {
         Ok(if critic { Self::Ppo(learner) } else { Self::Grpo(learner) })
     }
 
+    fn tables() -> Vec<Table> {
+        [Learner::tables(), Sft::tables()].concat()
+    }
+
     fn settings(_: Setting) -> Vec<Setting> {
         const DOC: &str =
             "The algorithm: an estimator, a loss and their defaults by name. r1.grpo, r1.ppo and r1.sft set it.";
@@ -343,7 +357,8 @@ section! {
         overlong: Overlong = Overlong::Error;
         /// Consecutive evaluations of data.eval without a lower loss after which the run stops; 0
         /// disables early stopping.
-        patience: usize = 0, unit("evaluations"), range("≥ 0");
+        patience: usize = 0, unit("evaluations"), range("≥ 0"),
+            needs("data.eval", Is::Set), needs("eval.every", Is::Positive);
         /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
         /// less memory, more time.
         gradient_checkpointing: bool = false;
@@ -368,9 +383,9 @@ section! {
     /// Evaluation on `data.eval`.
     pub struct EvalSettings: "eval." {
         /// Training steps between evaluations; 0 evaluates before and after only.
-        every: usize = 0, unit("steps"), range("≥ 0");
+        every: usize = 0, unit("steps"), range("≥ 0"), needs("data.eval", Is::Set);
         /// Rows evaluated of each dataset of data.eval; 0 is all.
-        limit: usize = 128, unit("rows"), range("≥ 0");
+        limit: usize = 128, unit("rows"), range("≥ 0"), needs("data.eval", Is::Set);
         /// Evaluates before the first step.
         before: bool = true;
         /// Evaluates after the last step.

@@ -329,9 +329,13 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
             // Sections are few and long: a shared section is a poor reason to suggest a name.
             let (section, last) = candidate.rsplit_once('.').unwrap_or(("", candidate));
             let (own_section, own) = name.rsplit_once('.').unwrap_or(("", name));
-            let whole = strsim::jaro_winkler(name, candidate);
             let part = strsim::jaro_winkler(own, last);
-            (if section == own_section { part } else { whole.max(part * 0.97) }, candidate)
+            let sections = match own_section {
+                own if own == section => 1.0,
+                "" => 0.97,
+                own => 0.88 + 0.1 * strsim::jaro_winkler(own, section),
+            };
+            (part * sections, candidate)
         })
         .filter(|(similarity, _)| *similarity > 0.8)
         .collect();
@@ -387,5 +391,9 @@ mod tests {
         assert!(nearest("zzz", known).is_empty());
         let known = ["trainer.group_size", "trainer.normalize", "trainer.lr"];
         assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
+        // A section in common is no similarity, a misspelt one no difference.
+        let known = ["trainer.kl.horizon", "trainer.group_size", "policy.dtype", "policy.model"];
+        assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
+        assert_eq!(nearest("polcy.model", known), ["policy.model"]);
     }
 }

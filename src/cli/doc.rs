@@ -57,14 +57,13 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let error = Error::new(Kind::Usage, format!("there is no function, type or setting `{name}`"));
-    let like: Vec<&str> = docs::like(name).into_iter().chain(docs::settings_like(name)).take(3).collect();
-    Err(if like.is_empty() {
-        error.hint("`r1 doc` lists them all")
-    } else {
-        error.hint(format!(
-            "did you mean {}?",
-            like.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ")
-        ))
+    if let Some(hint) = docs::settings_hint(name) {
+        return Err(error.hint(hint));
+    }
+    let like: Vec<String> = docs::like(name).into_iter().take(3).map(|name| format!("`{name}`")).collect();
+    Err(match like.as_slice() {
+        [] => error.hint("`r1 doc` lists them all"),
+        like => error.hint(format!("did you mean {}?", like.join(" or "))),
     })
 }
 

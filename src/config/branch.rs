@@ -8,7 +8,7 @@ use crate::schema::{Field, Misfit, choices, section};
 section! {
     /// Tree sampling: some trajectories of a group start at the task, the others continue from
     /// intermediate states of those.
-    pub struct Branch: "trainer.branch." {
+    pub struct Branch: "trainer.branch.", needs("trainer.branch.roots", Is::Positive) {
         /// Tree sampling: trajectories of a group that start at the task; the others continue from
         /// their states. 0 is off.
         roots: usize = 0, unit("trajectories"), range("0 to group_size");

@@ -12,17 +12,16 @@ section! {
         /// Response tokens after which a trajectory is truncated; 0 is no limit.
         max_tokens: usize = 0, unit("tokens"), range("≥ 0");
         /// Handling of a trajectory whose context is full: end truncates and scores it, fail makes
-        /// it a
-        /// failure.
-        on_overflow: OnOverflow = OnOverflow::End, range("end, fail");
+        /// it a failure.
+        on_overflow: OnOverflow = OnOverflow::End;
         /// Most tool calls executed per response; 0 is no limit.
         max_calls: usize = 0, unit("calls"), range("≥ 0");
         /// Handling of a response with more calls: the others are refused, all are refused, or the
         /// others are ignored.
-        excess_calls: ExcessCalls = ExcessCalls::Refuse, range("refuse, refuse_all, ignore");
+        excess_calls: ExcessCalls = ExcessCalls::Refuse;
         /// Responses that must call a tool: none, the first of a trajectory, or all. A missing call
         /// counts as malformed.
-        tool_choice: ToolChoice = ToolChoice::Auto, range("auto, first, required");
+        tool_choice: ToolChoice = ToolChoice::Auto;
         /// Maximum length of a tool result; a longer result is truncated. 0 is no limit.
         max_result_tokens: usize = 0, unit("tokens"), range("≥ 0");
         /// Process rewards of tool calls by outcome.

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value, json};
 
-use super::{Branch, LossAgg};
-use crate::schema::{Field, Misfit, NameList, Names, Reload, Section, Written, choices, section};
+use super::{Branch, Importance, Kl, LossAgg, Rejection, Shaping};
+use crate::schema::{Field, Misfit, Reload, Section, Written, choices, section};
 
 section! {
-    /// Settings of policy optimisation. The defaults are those of GRPO; [`Algorithm::settings`] has
-    /// those of other algorithms.
+    /// Settings of policy optimisation. The defaults are those of GRPO; other algorithms have some
+    /// of their own.
     pub struct Learner: "trainer." {
         /// Training steps: rollouts, each followed by updates.
         steps: usize = 100, unit("steps"), range("≥ 0");
@@ -22,7 +22,7 @@ section! {
         /// recipe's function `advantage`.
         estimator: Choice = Choice::new("grpo"), range("one of docs/training.md, or custom"), reload(Reload::Options);
         /// Reward shaping before the estimator.
-        shaping: Map<String, Value> = Map::new();
+        shaping: Shaping = Shaping::default();
         /// Policy loss: a name, or a table of `name` and its options. custom is the recipe's
         /// function `loss`.
         loss: Choice = Choice::new("ppo"), range("one of docs/training.md, or custom"), reload(Reload::Options);
@@ -34,19 +34,18 @@ section! {
         entropy: f64 = 0.0;
         /// KL penalty to the reference policy.
         kl: Kl = Kl::default();
-        /// Importance weights for the mismatch between sampler and learner; requires
-        /// recompute_above.
-        importance: Option<Map<String, Value>> = None;
-        /// Rejects sequences that are too unlikely under the learner; requires recompute_above.
-        rejection: Option<Map<String, Value>> = None;
+        /// Importance weights for the mismatch between sampler and learner.
+        importance: Option<Importance> = None, needs("trainer.recompute_above", Is::Positive);
+        /// Rejects sequences that are too unlikely under the learner.
+        rejection: Option<Rejection> = None, needs("trainer.recompute_above", Is::Positive);
         /// Learning rate of AdamW.
         lr: f64 = 1e-6, range("≥ 0");
         /// Steps over which the learning rate rises linearly from 0.
         warmup: usize = 0, unit("steps"), range("≥ 0");
         /// The learning rate after the warm-up.
         decay: Decay = Decay::Constant;
-        /// Learning rate at the end of a linear or cosine decay, as a fraction of lr.
-        final_lr: f64 = 0.0, range("≥ 0");
+        /// Learning rate at the end of the decay, as a fraction of lr.
+        final_lr: f64 = 0.0, range("≥ 0"), needs("trainer.decay", Is::OneOf(&["linear", "cosine"]));
         /// Decoupled weight decay of AdamW.
         weight_decay: f64 = 0.0, range("≥ 0"), restart();
         /// Global gradient norm above which gradients are scaled down; 0 is off.
@@ -66,9 +65,8 @@ section! {
         /// Content of a mini-batch: whole trajectories, or all steps with the same index, last
         /// index first (SeeUPO, arXiv:2602.06554).
         mini_batch_by: MiniBatchBy = MiniBatchBy::Trajectory;
-        /// With mini_batch_by = step: clip range of the ratio of later steps, a factor on the
-        /// advantages of earlier steps.
-        step_ratio_clip: f64 = 0.2, range("0 ≤ x < 1");
+        /// Clip range of the ratio of later steps, a factor on the advantages of earlier steps.
+        step_ratio_clip: f64 = 0.2, range("0 ≤ x < 1"), needs("trainer.mini_batch_by", Is::OneOf(&["step"]));
         /// Maximum number of tokens per micro-batch: memory against speed; results are equal up to
         /// rounding.
         tokens_per_batch: usize = 4096, unit("tokens"), range("≥ 1");
@@ -228,48 +226,13 @@ choices! {
 }
 
 section! {
-    /// KL penalty to the reference policy: the policy at the start of the run, or the base model of
-    /// the adapter.
-    pub struct Kl: "trainer.kl." {
-        /// Coefficient of the KL penalty to the reference policy (the policy at the start of the
-        /// run); 0 is off.
-        coef: f64 = 0.0, range("≥ 0"), reload(Reload::Switch);
-        /// Estimator of the KL divergence.
-        kind: String as Names<KlKinds> = "k3".to_owned();
-        /// Uses the gradient of k2 for every kind.
-        straight_through: bool = false;
-        /// The KL penalty is a term of the loss, or is subtracted from the reward of each token.
-        place: KlPlace = KlPlace::Loss;
-        /// Target KL of an adaptive coefficient; 0 is a fixed coefficient.
-        target: f64 = 0.0, unit("nats per token"), range("≥ 0");
-        /// Trajectories over which the coefficient adapts.
-        horizon: f64 = 10_000.0, unit("trajectories"), range("> 0");
-    }
-}
-
-/// Estimators of the KL divergence, by name.
-pub(super) struct KlKinds;
-
-impl NameList for KlKinds {
-    const NAMES: &'static [&'static str] = &["k1", "abs", "k2", "k3"];
-}
-
-choices! {
-    /// Where the KL penalty is applied.
-    pub enum KlPlace {
-        Loss = "loss",
-        Reward = "reward",
-    }
-}
-
-section! {
     /// Selection of the groups that are trained on.
     pub struct Filter: "trainer.filter." {
         /// Replaces groups with equal rewards by new groups in the same step (dynamic sampling,
         /// DAPO, arXiv:2503.14476).
         uniform: bool = false;
         /// Maximum number of such replacement rounds per step.
-        refills: usize = 4, range("≥ 0");
+        refills: usize = 4, range("≥ 0"), needs("trainer.filter.uniform", Is::True);
         /// Fraction of groups kept: those with the largest standard deviation of rewards (StarPO-S,
         /// arXiv:2504.20073).
         keep: f64 = 1.0, range("0 < x ≤ 1");
@@ -278,7 +241,7 @@ section! {
 
 section! {
     /// The value model of PPO.
-    pub struct CriticSettings: "trainer.critic.", restart() {
+    pub struct CriticSettings: "trainer.critic.", restart(), needs("trainer.algorithm", Is::OneOf(&WITH_CRITIC)) {
         /// The critic is a value head on the policy's hidden states instead of a separate model.
         shared: bool = false;
         /// Learning rate of the critic.
@@ -287,13 +250,13 @@ section! {
         warmup: usize = 0, unit("steps"), range("≥ 0");
         /// Clip range of the value change per update; 0 is off.
         clip: f64 = 0.5, range("≥ 0");
-        /// Weight of the value loss with a shared critic.
-        weight: f64 = 0.5, range("≥ 0");
+        /// Weight of the value loss.
+        weight: f64 = 0.5, range("≥ 0"), needs("trainer.critic.shared", Is::True);
         /// Text prepended to the critic's rows only, with {column} for columns of the dataset row;
         /// empty is off. The recipe's function privileged returns a text per step.
         privileged: String = String::new();
         /// Maximum number of tokens of that text; a longer text ends the run.
-        privileged_tokens: usize = 256, unit("tokens"), range("≥ 1");
+        privileged_tokens: usize = 256, unit("tokens"), range("≥ 1"), needs("trainer.critic.privileged", Is::Set);
     }
 }
 
@@ -326,6 +289,9 @@ pub const ALGORITHMS: [&str; 26] = [
     "vespo",
     "dro",
 ];
+
+/// Those that train a critic.
+const WITH_CRITIC: [&str; 3] = ["ppo", "pspo", "capo"];
 
 /// An algorithm: its default settings, and whether it needs a critic.
 #[derive(Clone, Debug, PartialEq)]
@@ -377,7 +343,7 @@ impl Algorithm {
             },
             _ => return None,
         };
-        Some(Self { critic: matches!(name, "ppo" | "pspo" | "capo"), settings })
+        Some(Self { critic: WITH_CRITIC.contains(&name), settings })
     }
 }
 

@@ -1,23 +1,98 @@
 //! The error of a value that does not fit, with a hint: the nearest names, or the r1 name of a
 //! setting of verl or TRL.
 
-use super::counterparts;
+use super::counterparts::{self, similarity};
+use super::settings;
 use crate::error::{Error, Kind, nearest, suggest};
-use crate::schema::{Misfit, Why};
+use crate::schema::{Misfit, Setting, Why};
 
 impl From<Misfit> for Error {
     fn from(misfit: Misfit) -> Self {
         let error = Self::new(Kind::Script, misfit.to_string()).about_setting(&misfit.key);
         match misfit.why {
-            Why::Unknown { name, known } => {
-                error.hint(counterparts::hint(&misfit.key).unwrap_or_else(|| suggest(&name, known)))
-            }
+            Why::Unknown { name, known } => error.hint(unknown_hint(&misfit.key, &name, &known)),
             Why::NotOneOf { got, names } => match counterparts::value_hint(&misfit.key, &got) {
                 Some(hint) => error.hint(hint),
                 None if nearest(&got, names.iter().copied()).is_empty() => error,
                 None => error.hint(suggest(&got, names)),
             },
-            Why::Wanted { .. } => error,
+            Why::Refused { hint: "", .. } | Why::Wanted { .. } => error,
+            Why::Refused { hint, .. } => error.hint(hint),
         }
+    }
+}
+
+/// Similarity from which a name is taken for a misspelling of another; 1 is equality.
+const MISSPELT: f64 = 0.75;
+
+/// The hint for an unknown setting with the dotted name `key`, which is `name` among `known`: its
+/// r1 name if it is a name of another system, the section that has it, or the nearest names.
+/// Misspellings of names of other systems count.
+pub fn unknown_hint(key: &str, name: &str, known: &[&str]) -> String {
+    if let Some(hint) = counterparts::hint(key) {
+        return hint;
+    }
+    if settings().any(|setting| setting.path == key && setting.only == "sft") {
+        return format!("`{key}` is a setting of r1.sft");
+    }
+    if settings().any(|setting| setting.section() == key) {
+        return format!("`{key}` is a section of settings, which `r1 doc {key}` lists");
+    }
+    let last = last_part(key);
+    let beside = known.iter().map(|other| similarity(last, last_part(other))).fold(0.0, f64::max);
+    if let Some((similar, hint)) = counterparts::misspelt(key)
+        && similar >= MISSPELT
+        && similar > beside
+    {
+        return hint;
+    }
+    let elsewhere = settings().map(|setting| similarity(last, setting.name())).fold(0.0, f64::max);
+    // A setting that is not one of this recipe: `data.train.columns` of rows that are generated.
+    let is_setting = settings().any(|setting| setting.path == key);
+    if !is_setting && elsewhere >= MISSPELT && elsewhere > beside {
+        let same = |setting: &&Setting| similarity(last, setting.name()) >= elsewhere;
+        let mut paths: Vec<String> = settings().filter(same).map(|setting| format!("`{}`", setting.path)).collect();
+        paths.dedup();
+        paths.truncate(3);
+        return format!("did you mean {}?", paths.join(" or "));
+    }
+    suggest(name, known.iter().copied())
+}
+
+fn last_part(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_setting_is_refused_with_the_nearest_name() {
+        let all: Vec<&str> = settings().filter(|setting| setting.only.is_empty()).map(|setting| setting.path).collect();
+        for (typed, hint) in [
+            ("trainer.group_sizee", "did you mean `trainer.group_size`"),
+            ("policy.max_tokns", "did you mean `env.max_tokens`"),
+            ("polcy.model", "did you mean `policy.model`"),
+            ("data.trian", "did you mean `data.train`"),
+            ("trainer.leraning_rate", "`learning_rate` of TRL is `trainer.lr` in r1"),
+            ("trainer.learningrate", "`learning_rate` of TRL is `trainer.lr` in r1"),
+            ("trainer.critic.learning_rate", "`learning_rate` of TRL is `trainer.critic.lr` in r1"),
+            ("trainer.num_generation", "`num_generations` of TRL is `trainer.group_size` in r1"),
+            ("trainer.wd", "`wd` is `trainer.weight_decay` in r1"),
+            ("trainer.clip_grad_nrm", "`clip_grad_norm` is `trainer.max_grad_norm` in r1"),
+            ("sampling.max_tokens", "`max_tokens` is `sampling.max_new_tokens` in r1"),
+            ("trainer.batch_size", "`batch_size` is `trainer.groups_per_step` in r1"),
+            ("trainer", "`trainer` is a section of settings"),
+            ("trainer.overlong", "`trainer.overlong` is a setting of r1.sft"),
+        ] {
+            let given = unknown_hint(typed, typed, &all);
+            assert!(given.starts_with(hint), "{typed}: {given}");
+        }
+        // Among the fields of a table, as in a script.
+        let hint = unknown_hint("policy.max_tokns", "max_tokns", &["model", "dtype"]);
+        assert_eq!(hint, "did you mean `env.max_tokens`?");
+        assert_eq!(unknown_hint("policy.modle", "modle", &["model", "dtype"]), "did you mean `model`?");
+        assert_eq!(unknown_hint("policy.xyzzy", "xyzzy", &["model", "dtype"]), "known: `dtype`, `model`");
     }
 }

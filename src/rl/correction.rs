@@ -5,86 +5,14 @@
 //! have no gradient. They are known before the first update, so they are computed once for the
 //! whole mini-batch: a sequence is a trajectory or a step, as the caller numbers it.
 
-use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad_guard};
 
 use super::segments::{Segments, count, ones_where};
+pub use crate::config::{Estimate, Importance, Measure, Rejection, Scope};
 use crate::error::{Error, Kind as ErrorKind, Result};
 
 /// Log ratios are kept within this before exp.
 const LIMIT: f64 = 20.0;
-
-/// What a weight belongs to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scope {
-    /// Each token has its own ratio: biased, little variance.
-    Token,
-    /// The product over a sequence: unbiased, much variance.
-    Sequence,
-}
-
-/// Importance weights.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Importance {
-    pub scope: Scope,
-    /// Weights are truncated here (TIS).
-    pub cap: f64,
-    /// With a floor, weights outside `[floor, cap]` are 0 instead (IcePop).
-    pub floor: Option<f64>,
-    /// Divide by the mean weight: over tokens, or over sequences.
-    pub normalize: bool,
-}
-
-impl Default for Importance {
-    fn default() -> Self {
-        Self { scope: Scope::Token, cap: 2.0, floor: None, normalize: false }
-    }
-}
-
-/// How a sequence is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Measure {
-    /// Not at all: each token alone.
-    Token,
-    Sum,
-    Mean,
-    /// The token farthest off.
-    Max,
-}
-
-/// Estimates of KL(rollout || learner) at a token, from its log ratio d.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Estimate {
-    /// `-d`, which may be of either sign: bounded on both sides.
-    K1,
-    /// `d^2 / 2`.
-    K2,
-    /// `exp(d) - 1 - d`.
-    K3,
-}
-
-/// Tokens or whole sequences that are too far off are left out.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Rejection {
-    pub measure: Measure,
-    pub estimate: Estimate,
-    /// Upper bound of the measure. For k1 it is a ratio, as is `lower`: the measure stays within
-    /// their logarithms.
-    pub upper: f64,
-    /// Of k1 only; without it `1 / upper`.
-    pub lower: Option<f64>,
-}
-
-impl Default for Rejection {
-    fn default() -> Self {
-        Self { measure: Measure::Mean, estimate: Estimate::K3, upper: 0.01, lower: None }
-    }
-}
 
 impl Importance {
     /// Refuses bounds that can't be.

@@ -5,22 +5,8 @@
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
+pub use crate::config::KlKind;
 use crate::error::Result;
-
-/// Which estimate; d = `logp` - `logp_ref`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum KlKind {
-    /// d: unbiased, noisy, may be negative.
-    K1,
-    /// |d|.
-    Abs,
-    /// d^2 / 2: biased, little noise; its gradient is an unbiased one of the KL on samples of the
-    /// policy.
-    K2,
-    /// exp(-d) + d - 1: unbiased, never negative, less noise than k1.
-    K3,
-}
 
 /// -d is kept within this before exp, as in verl.
 const EXPONENT_LIMIT: f64 = 20.0;

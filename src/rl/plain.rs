@@ -15,7 +15,7 @@ use super::custom;
 use super::losses::Tokens;
 use super::objective::{Inputs, Objective, Unit};
 use super::options::{names, refuse_rest, table, take};
-use super::rewards::{KlPenalty, Overlong, Shaping, shape};
+use super::rewards::{Grouping, KlPenalty, Method, OverlongPenalty, RewardShaping, Shaping, shape};
 use super::rows::{Batch, StepRow};
 use crate::config::{CUSTOM, Input, LossAgg, LossGraph};
 use crate::error::{Error, Kind, Result};
@@ -27,11 +27,11 @@ struct Beside {
     include_failures: bool,
     /// See [`Shaping`].
     prime: bool,
-    reward_grouping: Option<super::rewards::Grouping>,
-    reward_method: Option<super::rewards::Method>,
+    reward_grouping: Option<Grouping>,
+    reward_method: Option<Method>,
     reward_scale: Option<f64>,
     kl_penalty: Option<KlPenalty>,
-    overlong: Option<Overlong>,
+    overlong: Option<OverlongPenalty>,
 }
 
 /// Options of every loss, in addition to its own and [`super::objective::Terms`].
@@ -87,16 +87,10 @@ pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advan
             return Err(Error::new(Kind::Usage, message));
         }
     };
-    let shaping = Shaping {
-        overlong: beside.overlong,
-        prime: beside.prime,
-        normalize,
-        scale: beside.reward_scale,
-        running: None,
-        kl: beside.kl_penalty,
-    };
-    shaping.check()?;
-    let shaped = shape(rows, &shaping, beside.include_failures)?;
+    let Beside { prime, overlong, reward_scale: scale, kl_penalty: kl, .. } = beside;
+    let settings = Shaping { overlong, prime, normalize, scale, running: None };
+    settings.check()?;
+    let shaped = shape(rows, &RewardShaping { settings, kl }, beside.include_failures)?;
     let found = estimator.estimate(&shaped, beside.include_failures)?;
     found.finite(&shaped)?;
     Ok(found)

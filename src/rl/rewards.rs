@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::advantages::{mean_std, per_group};
 use super::kl::{KlKind, kl_value};
 use super::rows::{Batch, Path, StepRow, on_sampled};
+pub use crate::config::{Grouping, Method, OverlongPenalty, Shaping};
 use crate::error::{Error, Kind, Result};
 
 /// The factor of PRIME's normalisation (arXiv:2502.01456): `1 / (max |sum of the rewards from a
@@ -68,30 +69,6 @@ impl ReturnScale {
     }
 }
 
-/// Which trajectories are normalised together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Grouping {
-    /// Those of one group: the same task and initial state.
-    State,
-    /// All.
-    Batch,
-    /// Those of one kind of task ([`StepRow::tag`]).
-    Inductive,
-}
-
-/// How the returns of a grouping are normalised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Method {
-    Identity,
-    Mean,
-    /// `(S - mean) / (std + 1e-6)` with n - 1; 0 where the deviation is at most 1e-6.
-    MeanStd,
-    /// The same, kept in [-1, 3].
-    AsymClip,
-}
-
 /// Returns normalised as in RAGEN (arXiv:2504.20073); rewards with the same key are normalised
 /// together. One alone becomes 0, except by [`Method::Identity`].
 pub fn normalize(returns: &[f64], keys: &[u64], method: Method) -> Vec<f64> {
@@ -124,39 +101,25 @@ pub struct KlPenalty {
     pub kind: KlKind,
 }
 
-/// A penalty for long replies, see [`overlong_penalty`]; the length is that of all sampled tokens
-/// of a trajectory.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Overlong {
-    pub longest: usize,
-    pub buffer: usize,
-    pub factor: f64,
-}
-
 /// What is done to the rewards of a batch, in this order: the penalty for length on the outcome,
 /// outcome rewards normalised, process rewards normalised, both added, divided by a running
 /// deviation, the KL penalty subtracted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Shaping {
-    /// Joins the reward of the last sampled token.
-    pub overlong: Option<Overlong>,
-    /// Process rewards are scaled by [`prime_factor`].
-    pub prime: bool,
-    /// The returns of trajectories (process rewards not counted) are normalised and put on the last
-    /// sampled token.
-    pub normalize: Option<(Grouping, Method)>,
-    /// All rewards are multiplied by this, for example by [`ReturnScale::factor`].
-    pub scale: Option<f64>,
-    /// The discount of a [`ReturnScale`] that lives as long as the run; who keeps it hands its
-    /// factor on as `scale`.
-    pub running: Option<f64>,
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RewardShaping {
+    /// `trainer.shaping`. The factor of a [`ReturnScale`] for `running` is given as `scale`.
+    pub settings: Shaping,
     /// `coef * KL(logp_old || logp_ref)` is subtracted at every sampled token.
     pub kl: Option<KlPenalty>,
 }
 
+impl From<Shaping> for RewardShaping {
+    fn from(settings: Shaping) -> Self {
+        Self { settings, kl: None }
+    }
+}
+
 impl Shaping {
-    /// Refuses what can't be.
+    /// Refuses options that contradict each other, and numbers out of range.
     ///
     /// # Errors
     /// [`Kind::Usage`] names the option.
@@ -171,7 +134,7 @@ impl Shaping {
         if self.scale.is_some() && self.running.is_some() {
             return refuse("`scale` and `running` are two ways to the same: give one".to_owned());
         }
-        if let Some(Overlong { longest, buffer, factor }) = self.overlong
+        if let Some(OverlongPenalty { longest, buffer, factor }) = self.overlong
             && !(buffer > 0 && buffer <= longest && factor >= 0.0 && factor.is_finite())
         {
             return refuse(format!(
@@ -191,7 +154,8 @@ impl Shaping {
 ///
 /// # Errors
 /// Those of [`Batch::new`]; [`Kind::Usage`] if the KL penalty misses `logp_old` or `logp_ref`.
-pub fn shape(rows: &[StepRow], shaping: &Shaping, include_failures: bool) -> Result<Vec<StepRow>> {
+pub fn shape(rows: &[StepRow], shaping: &RewardShaping, include_failures: bool) -> Result<Vec<StepRow>> {
+    let RewardShaping { settings: shaping, kl } = shaping;
     let batch = Batch::new(rows, include_failures)?;
     let mut shaped = rows.to_vec();
     // A step without sampled tokens keeps its reward in a single slot.
@@ -207,7 +171,7 @@ pub fn shape(rows: &[StepRow], shaping: &Shaping, include_failures: bool) -> Res
         batch.counted().map(|path| path.rows.iter().flat_map(|&i| process[i].iter().copied()).collect()).collect();
     let prime = if shaping.prime { prime_factor(&of_paths) } else { 1.0 };
     let mut outcome: Vec<Vec<f64>> = rows.iter().map(|row| slots(&row.rewards, row)).collect();
-    if let Some(Overlong { longest, buffer, factor }) = shaping.overlong {
+    if let Some(OverlongPenalty { longest, buffer, factor }) = shaping.overlong {
         for path in &batch.paths {
             if let Some(last) = last_token(rows, &mut outcome, path) {
                 *last += overlong_penalty(path.tokens, longest, buffer, factor);
@@ -238,7 +202,7 @@ pub fn shape(rows: &[StepRow], shaping: &Shaping, include_failures: bool) -> Res
         let scale = shaping.scale.unwrap_or(1.0);
         let mut rewards: Vec<f64> =
             outcome[i].iter().zip(&process[i]).map(|(outcome, process)| (outcome + prime * process) * scale).collect();
-        if let Some(KlPenalty { coef, kind }) = shaping.kl {
+        if let Some(KlPenalty { coef, kind }) = *kl {
             let tokens = row.mask.len();
             if row.logp_old.len() != tokens || row.logp_ref.len() != tokens {
                 return Err(Error::new(Kind::Usage, "a KL penalty needs `logp_old` and `logp_ref` for every token")
@@ -314,10 +278,10 @@ mod tests {
         let silent = |mask: Vec<bool>| StepRow { mask, process: vec![0.5], ..StepRow::new(0, 0, 1, 0, 3.0) };
         for mask in [vec![], vec![false, false]] {
             let rows = [StepRow::new(0, 0, 0, 2, 1.0), silent(mask)];
-            let shaped = shape(&rows, &Shaping { scale: Some(2.0), ..Shaping::default() }, false).unwrap();
+            let shaped = shape(&rows, &Shaping { scale: Some(2.0), ..Shaping::default() }.into(), false).unwrap();
             assert_eq!((shaped[0].reward(), shaped[1].reward()), (2.0, 7.0));
             let normal = Shaping { normalize: Some((Grouping::Batch, Method::Identity)), ..Shaping::default() };
-            let shaped = shape(&rows, &normal, false).unwrap();
+            let shaped = shape(&rows, &normal.into(), false).unwrap();
             assert_eq!((shaped[0].rewards.clone(), shaped[1].reward()), (vec![0.0, 4.0], 0.5));
         }
     }
@@ -330,12 +294,9 @@ mod tests {
             logp_ref: vec![-1.5, -1.0],
             ..StepRow::new(0, trajectory, 0, 2, reward)
         });
-        let shaping = Shaping {
-            overlong: None,
-            prime: true,
-            normalize: Some((Grouping::State, Method::Mean)),
-            scale: Some(0.5),
-            running: None,
+        let normalize = Some((Grouping::State, Method::Mean));
+        let shaping = RewardShaping {
+            settings: Shaping { prime: true, normalize, scale: Some(0.5), ..Shaping::default() },
             kl: Some(KlPenalty { coef: 0.1, kind: KlKind::K1 }),
         };
         let shaped = shape(&rows, &shaping, false).unwrap();
@@ -344,7 +305,7 @@ mod tests {
             assert!((row.rewards[0] + 0.05).abs() < 1e-15 && row.process.is_empty());
             assert!((row.rewards[1] - (outcome + process) * 0.5).abs() < 1e-15);
         }
-        let plain = shape(&rows, &Shaping::default(), false).unwrap();
+        let plain = shape(&rows, &RewardShaping::default(), false).unwrap();
         assert_eq!(plain[0].rewards, [0.0, 6.0]);
         let bare = [StepRow::new(0, 0, 0, 1, 1.0)];
         assert!(shape(&bare, &shaping, false).unwrap_err().to_string().contains("`logp_old` and `logp_ref`"));

@@ -1,14 +1,13 @@
 //! Types that settings have: what they are called, how they are read, what a reload does to them.
 
 use std::collections::BTreeMap;
-use std::marker::PhantomData;
 use std::path::PathBuf;
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
 use super::misfit::{Misfit, join};
-use super::section::fields_of;
+use super::section::{Table, fields_of};
 use super::{Reload, Setting, Written};
 use crate::units;
 
@@ -37,6 +36,11 @@ pub trait Field {
     /// The settings of a declared field: itself, or those of its table.
     fn settings(own: Setting) -> Vec<Setting> {
         vec![own]
+    }
+
+    /// The tables of settings that the value has, for editor types.
+    fn tables() -> Vec<Table> {
+        Vec::new()
     }
 
     /// The value with which a run continues after the one in the script has changed.
@@ -77,10 +81,34 @@ plain! {
     String: "string", "string", "text", Text, |json| json.as_str().map(str::to_owned);
     PathBuf: "string", "string", "text", Text, |json| json.as_str().map(PathBuf::from);
     Json: "any", "any", "a value", Json, |json| Some(json.clone());
-    (f64, f64): "list", "{number}", "a list of two numbers", Json, |json| match json.as_array()?.as_slice() {
-        [first, second] => Some((first.as_f64()?, second.as_f64()?)),
-        _ => None,
-    };
+}
+
+/// A list of two.
+impl<A, B> Field for (A, B)
+where
+    A: Field<Value = A> + Clone + PartialEq + Serialize,
+    B: Field<Value = B> + Clone + PartialEq + Serialize,
+{
+    type Value = Self;
+
+    fn kind() -> String {
+        "list".to_owned()
+    }
+
+    fn lua() -> String {
+        if A::lua() == B::lua() { format!("{{{}}}", A::lua()) } else { format!("{{{} | {}}}", A::lua(), B::lua()) }
+    }
+
+    fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
+        match json.as_array().map(Vec::as_slice) {
+            Some([first, second]) => {
+                let at = |place: usize| format!("{key}[{place}]");
+                Ok((A::read(&at(1), first, None)?, B::read(&at(2), second, None)?))
+            }
+            _ if A::kind() == B::kind() => Err(Misfit::wanted(key, &format!("a list of two {}s", A::kind()), json)),
+            _ => Err(Misfit::wanted(key, &format!("a list of two, {} and {}", A::kind(), B::kind()), json)),
+        }
+    }
 }
 
 /// Seconds as a number, or as text with a unit.
@@ -118,28 +146,6 @@ with_unit! {
     KiB: usize, "integer or string", units::SIZE, units::kib;
 }
 
-/// Text that is one of a few names which another module gives a meaning.
-pub struct Names<N>(PhantomData<N>);
-
-/// The names of [`Names`].
-pub trait NameList {
-    const NAMES: &'static [&'static str];
-}
-
-impl<N: NameList> Field for Names<N> {
-    type Value = String;
-    const WRITTEN: Written = Written::Text;
-
-    fn kind() -> String {
-        N::NAMES.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(" | ")
-    }
-
-    fn read(key: &str, json: &Json, usual: Option<&String>) -> Result<String, Misfit> {
-        let name = String::read(key, json, usual)?;
-        if N::NAMES.contains(&name.as_str()) { Ok(name) } else { Err(Misfit::not_one_of(key, &name, N::NAMES)) }
-    }
-}
-
 impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Option<T> {
     type Value = Self;
     const WRITTEN: Written = T::WRITTEN;
@@ -158,6 +164,10 @@ impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Option<T> {
             return Ok(None);
         }
         T::read(key, json, usual.and_then(Option::as_ref)).map(Some)
+    }
+
+    fn tables() -> Vec<Table> {
+        T::tables()
     }
 
     /// A table that may be missing is a setting, and so are its fields.
@@ -189,6 +199,10 @@ impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Vec<T> {
             other => return Err(Misfit::wanted(key, "a list", other)),
         };
         (1..).zip(items).map(|(place, item)| T::read(&format!("{key}[{place}]"), item, None)).collect()
+    }
+
+    fn tables() -> Vec<Table> {
+        T::tables()
     }
 }
 

@@ -20,6 +20,8 @@ pub enum Why {
     Wanted { wanted: String, got: Json },
     /// It is none of these names.
     NotOneOf { got: String, names: Vec<&'static str> },
+    /// Another reason, and how to mend it; an empty hint is none.
+    Refused { message: String, hint: &'static str },
 }
 
 impl Misfit {
@@ -30,6 +32,10 @@ impl Misfit {
     /// `wanted`: `a number`, `a list of two numbers`.
     pub fn wanted(key: &str, wanted: &str, got: &Json) -> Self {
         Self { key: key.to_owned(), why: Why::Wanted { wanted: wanted.to_owned(), got: got.clone() } }
+    }
+
+    pub fn refused(key: &str, message: impl Into<String>, hint: &'static str) -> Self {
+        Self { key: key.to_owned(), why: Why::Refused { message: message.into(), hint } }
     }
 
     pub fn not_one_of(key: &str, got: &str, names: &[&'static str]) -> Self {
@@ -43,6 +49,7 @@ impl fmt::Display for Misfit {
         match &self.why {
             Why::Unknown { .. } => write!(f, "unknown field `{key}`"),
             Why::Wanted { wanted, got } => write!(f, "`{key}` must be {wanted}, got {}", described(got)),
+            Why::Refused { message, .. } => f.write_str(message),
             Why::NotOneOf { got, names } => {
                 let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
                 write!(f, "`{key}` is \"{got}\"; it is one of {}", names.join(", "))

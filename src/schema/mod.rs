@@ -6,14 +6,16 @@
 
 mod field;
 mod misfit;
+mod need;
 mod section;
 
 use serde::Serialize;
 use serde_json::Value as Json;
 
-pub use field::{Field, KiB, MiB, NameList, Names, Time};
+pub use field::{Field, KiB, MiB, Time};
 pub use misfit::{Misfit, Why, join};
-pub use section::{Section, fields_of, read};
+pub use need::{Is, Need, is_off};
+pub use section::{Section, Table, fields_of, read};
 pub(crate) use section::{choices, section};
 
 /// One setting.
@@ -37,6 +39,9 @@ pub struct Setting {
     /// The values that are allowed, where the type allows more; empty for all.
     pub range: &'static str,
     pub doc: &'static str,
+    /// Without these it has no effect.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<Need>,
     /// When a changed script changes it in a run.
     pub reload: Reload,
     /// What `key=value` on the command line means.
@@ -112,6 +117,7 @@ impl Setting {
             default: "null".to_owned(),
             range: "",
             doc: doc.trim_ascii(),
+            needs: Vec::new(),
             reload: Reload::NextStep,
             written: if kind == "string" { Written::Text } else { Written::Json },
             open: false,
@@ -136,6 +142,22 @@ impl Setting {
     pub fn range(mut self, range: &'static str) -> Self {
         self.range = range;
         self
+    }
+
+    /// Has no effect unless `setting` is this: a recipe with the one and not the other is refused,
+    /// and the reference says what is needed. A setting does not need itself, so that the option of
+    /// a whole table may name the switch in it.
+    #[must_use]
+    pub fn needs(mut self, setting: &'static str, is: Is) -> Self {
+        if setting != self.path {
+            self.needs.push(Need { setting, is });
+        }
+        self
+    }
+
+    /// What it needs, in words: `trainer.kl.coef > 0`. Empty if it needs nothing.
+    pub fn needed(&self) -> String {
+        self.needs.iter().map(Need::words).collect::<Vec<_>>().join("; ")
     }
 
     /// Waits for a restart when a script is reloaded.
@@ -185,7 +207,9 @@ impl Setting {
             table if table.starts_with('{') => String::new(),
             default => format!("default {default}"),
         };
-        let notes: Vec<&str> = [&default, self.unit, self.range].into_iter().filter(|text| !text.is_empty()).collect();
+        let needed = if self.needs.is_empty() { String::new() } else { format!("needs {}", self.needed()) };
+        let notes = [&default, self.unit, self.range, &needed].into_iter().filter(|text| !text.is_empty());
+        let notes: Vec<&str> = notes.collect();
         if notes.is_empty() {
             return self.doc.to_owned();
         }

@@ -8,8 +8,6 @@ use super::{Field, Setting};
 
 /// A table of settings, declared by `section!`.
 pub trait Section: Clone + PartialEq + Default + Serialize + Field<Value = Self> {
-    /// Its name, in editor types too.
-    const NAME: &'static str;
     /// The names of its fields.
     const FIELDS: &'static [&'static str];
     /// What the table is.
@@ -27,6 +25,16 @@ pub trait Section: Clone + PartialEq + Default + Serialize + Field<Value = Self>
 
     /// All settings in it, those of its tables included.
     fn listed() -> Vec<Setting>;
+}
+
+/// A declared table of settings, as data.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Its name in editor types.
+    pub name: &'static str,
+    /// What it is.
+    pub about: String,
+    pub fields: Vec<Setting>,
 }
 
 /// Reads a table over `usual`; every refusal names the field.
@@ -103,7 +111,6 @@ macro_rules! section {
         }
 
         impl $crate::schema::Section for $Name {
-            const NAME: &'static str = stringify!($Name);
             const FIELDS: &'static [&'static str] = &[$(stringify!($field)),+];
 
             fn about() -> String {
@@ -112,7 +119,7 @@ macro_rules! section {
 
             fn declared() -> Vec<$crate::schema::Setting> {
                 #[allow(unused_imports)] // some sections have no such rule
-                use $crate::schema::Reload;
+                use $crate::schema::{Is, Reload};
                 let usual = Self::default();
                 let all = |setting: $crate::schema::Setting| setting $(.$all($($all_arguments)*))*;
                 vec![$(
@@ -186,6 +193,20 @@ macro_rules! section {
 
             fn settings(_: $crate::schema::Setting) -> Vec<$crate::schema::Setting> {
                 <Self as $crate::schema::Section>::listed()
+            }
+
+            fn tables() -> Vec<$crate::schema::Table> {
+                let own = $crate::schema::Table {
+                    name: stringify!($Name),
+                    about: <Self as $crate::schema::Section>::about(),
+                    fields: <Self as $crate::schema::Section>::declared(),
+                };
+                let mut all = vec![own];
+                $(
+                    all.extend(<$crate::schema::section!(@field $Type $(, $How)?) as $crate::schema::Field>::tables());
+                    let _ = stringify!($field);
+                )+
+                all
             }
 
             fn reloaded(class: $crate::schema::Reload, old: &Self, new: &Self) -> Self {

@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::{Field, Reload, Section, Setting, Time, Written, choices, read, section};
+use super::{Field, Is, Need, Reload, Section, Setting, Time, Written, choices, read, section};
 
 choices! {
     /// A choice.
@@ -38,7 +38,7 @@ section! {
         /// What may be missing.
         spare: Option<Inner> = None, restart();
         /// Names.
-        names: Vec<String> = Vec::new();
+        names: Vec<String> = Vec::new(), needs("outer.rate", Is::Positive), needs("outer.names", Is::Set);
     }
 }
 
@@ -65,6 +65,36 @@ fn a_declaration_is_all_there_is_to_a_setting() {
     assert_eq!((all[1].default.as_str(), all[1].unit, all[1].reload), ("60", "steps", Reload::Restart));
     assert_eq!(all[2].kind, "\"round\" | \"long_and_thin\"");
     assert_eq!((Outer::about().as_str(), Outer::declared()[4].lua.as_str()), ("An example. It is one.", "Inner"));
+}
+
+#[test]
+fn a_setting_names_what_it_needs_to_have_an_effect() {
+    let names = Outer::declared().pop().unwrap();
+    assert_eq!(names.needs, [Need { setting: "outer.rate", is: Is::Positive }]);
+    assert_eq!(names.summary(), "Names (steps, needs outer.rate > 0).");
+    for (is, words, met, unmet, why) in [
+        (Is::Positive, "a.b > 0", json!(0.1), json!(0), "a.b is 0"),
+        (Is::Positive, "a.b > 0", json!(1), json!(0.0), "a.b is 0"),
+        (Is::True, "a.b = true", json!(true), json!(false), "a.b is false"),
+        (Is::Set, "a.b", json!("x"), json!(""), "a.b is empty"),
+        (Is::Set, "a.b", json!([1]), json!(null), "a.b is not set"),
+        (Is::OneOf(&["x"]), "a.b = \"x\"", json!("x"), json!("y"), "a.b is \"y\""),
+        (Is::OneOf(&["x", "y", "z"]), "a.b = \"x\", \"y\" or \"z\"", json!("z"), json!(null), "a.b is not set"),
+    ] {
+        let need = Need { setting: "a.b", is };
+        assert_eq!((need.words().as_str(), need.unmet(&met)), (words, None));
+        assert_eq!(need.unmet(&unmet).as_deref(), Some(why));
+    }
+    let switch = Need { setting: "a.b.on", is: Is::True };
+    assert!(switch.is_switch_of("a.b.c") && switch.is_switch_of("a.b.c.d") && !switch.is_switch_of("a.c"));
+    assert!(!Need { setting: "a.on", is: Is::True }.is_switch_of("a.c"));
+    assert!(!Need { setting: "a.b.kind", is: Is::OneOf(&["x"]) }.is_switch_of("a.b.c"));
+}
+
+#[test]
+fn a_section_lists_its_tables() {
+    let names: Vec<&str> = Outer::tables().iter().map(|table| table.name).collect();
+    assert_eq!(names, ["Outer", "Inner", "Inner"]);
 }
 
 #[test]

@@ -10,13 +10,13 @@ use crate::mdp::Trajectory;
 use crate::rl::advantages::{Advantages, Estimator};
 use crate::rl::kl::{KlKind, kl_value};
 use crate::rl::pack::{Row, put_advantages};
-use crate::rl::rewards::{ReturnScale, Shaping};
+use crate::rl::rewards::{ReturnScale, RewardShaping};
 use crate::script::services::training::Given;
 
 /// How rewards become advantages.
 pub struct AdvantageConfig<'a> {
     pub source: AdvantageSource<'a>,
-    pub shaping: Shaping,
+    pub shaping: RewardShaping,
     /// The running standard deviation of returns, where rewards are divided by it. A batch updates
     /// it.
     pub returns: &'a mut Option<ReturnScale>,
@@ -27,7 +27,7 @@ pub struct AdvantageConfig<'a> {
 
 impl<'a> AdvantageConfig<'a> {
     /// The advantages of an estimator.
-    pub fn new(estimator: &'a Estimator, shaping: Shaping, returns: &'a mut Option<ReturnScale>) -> Self {
+    pub fn new(estimator: &'a Estimator, shaping: RewardShaping, returns: &'a mut Option<ReturnScale>) -> Self {
         let source = AdvantageSource::Estimator(estimator);
         Self { source, shaping, returns, given_returns: None, on_nan: OnNan::Stop }
     }
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
     use crate::mdp::{Fork, Status, Step, testing};
     use crate::rl::pack::merge;
-    use crate::rl::rewards::{Grouping, Method};
+    use crate::rl::rewards::{Grouping, Method, Shaping};
     use crate::train::policy_loop::compute_advantages;
 
     fn step(prompt: &[u32], reply: &[u32], reward: f64) -> Step {
@@ -162,11 +162,8 @@ mod tests {
         Trajectory { id: id.to_owned(), ..testing::trajectory(steps) }
     }
 
-    static PLAIN: Shaping =
-        Shaping { overlong: None, prime: false, normalize: None, scale: None, running: None, kl: None };
-
     fn config<'a>(estimator: &'a Estimator, returns: &'a mut Option<ReturnScale>) -> AdvantageConfig<'a> {
-        AdvantageConfig::new(estimator, PLAIN.clone(), returns)
+        AdvantageConfig::new(estimator, RewardShaping::default(), returns)
     }
 
     /// A column of the rows after [`AdvantageBatch::write_into`]. The rows have a critic's values.
@@ -330,7 +327,7 @@ mod tests {
         let plain = Estimator::new("reinforce_pp", &serde_json::json!({ "whiten": "none" })).unwrap();
         let assign = |all: &[Trajectory]| {
             let mut returns = None;
-            let config = AdvantageConfig::new(&plain, shaping.clone(), &mut returns);
+            let config = AdvantageConfig::new(&plain, shaping.clone().into(), &mut returns);
             compute_advantages(Steps::of(all, |_| false), config, all)
         };
         assert_eq!(assign(&all).unwrap().all().collect::<Vec<_>>(), [-2.0, -1.0, 1.0, 2.0]);
@@ -379,7 +376,7 @@ mod tests {
             let shaping: Shaping = serde_json::from_value(shaping).unwrap();
             let plain = Estimator::new("grpo", &serde_json::json!({ "normalize": "none" })).unwrap();
             let mut returns = None;
-            let config = AdvantageConfig::new(&plain, shaping, &mut returns);
+            let config = AdvantageConfig::new(&plain, shaping.into(), &mut returns);
             let batch = compute_advantages(Steps::of(&all, |_| false), config, &all).unwrap();
             batch.by_step(&all).into_iter().map(|own| own.unwrap()[0]).collect::<Vec<_>>()
         };
@@ -407,7 +404,7 @@ mod tests {
         let (mut returns, mut by_hand) = (None, ReturnScale::new(0.5));
         for rewards in [[2.0, 4.0], [0.0, -6.0]] {
             let all = sampled(rewards);
-            let config = AdvantageConfig::new(&plain, shaping.clone(), &mut returns);
+            let config = AdvantageConfig::new(&plain, shaping.clone().into(), &mut returns);
             let batch = compute_advantages(Steps::of(&all, |_| false), config, &all).unwrap();
             by_hand.update(&[vec![rewards[0], 1.0], vec![rewards[1], 1.0]]);
             let want = (rewards[0] - rewards[1]) / 2.0 * by_hand.factor();

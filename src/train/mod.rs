@@ -5,7 +5,6 @@
 
 mod adapter;
 mod advantages;
-mod bounds;
 mod checkpoint;
 mod cold_start;
 mod collect;
@@ -37,6 +36,7 @@ mod reload;
 mod report;
 mod resume;
 mod row_check;
+mod rules;
 mod score;
 mod script_log;
 mod selection;

@@ -1,21 +1,22 @@
 //! The objective of a recipe, validated before anything runs: known names and options, and no
 //! contradictions.
 
-use serde::de::DeserializeOwned;
-use serde_json::{Map, Value};
-
 use std::sync::Arc;
 
-use super::bounds::{self, refusal};
-use crate::config::{Input, KlPlace, Learner, LossAgg, LossGraph, MiniBatchBy, Over, Shape, counterparts};
-use crate::error::{Error, Kind, Result, suggest};
+use serde_json::Value;
+
+use super::rules::{self, refusal};
+use crate::config::{
+    Input, KlPlace, Learner, LossAgg, LossGraph, MiniBatchBy, Over, Settings, Shape, Trainer, check_ranges,
+};
+use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
 use crate::rl::advantages::{Estimator, Need};
 use crate::rl::correction::{Importance, Rejection};
-use crate::rl::kl::{KlController, KlKind};
+use crate::rl::kl::KlController;
 use crate::rl::objective as policy;
 use crate::rl::registry::{self, Host};
-use crate::rl::rewards::{KlPenalty, Shaping};
+use crate::rl::rewards::{KlPenalty, RewardShaping, Shaping};
 use crate::script::Script;
 
 /// Estimator, reward shaping and loss of a recipe.
@@ -23,7 +24,7 @@ use crate::script::Script;
 pub struct Objective {
     /// `None` for the recipe's function `advantage`.
     pub estimator: Option<Estimator>,
-    pub shaping: Shaping,
+    pub shaping: RewardShaping,
     pub policy: policy::Objective,
     /// The custom policy loss, in place of the formula of `policy`.
     pub custom: Option<Arc<LossGraph>>,
@@ -67,9 +68,9 @@ impl Objective {
     /// # Errors
     /// `Kind::Script` names the setting and the reason.
     pub fn new(learner: &Learner, sampling: &Sampling, critic: bool) -> Result<Self> {
-        bounds::numbers(learner)?;
-        bounds::branches(learner)?;
-        bounds::sampled(sampling)?;
+        check_ranges(&Settings { trainer: Trainer::Grpo(learner.clone()), ..Settings::default() })?;
+        rules::check(rules::LEARNER, learner)?;
+        rules::check(rules::SAMPLING, sampling)?;
         let name = &learner.estimator.name;
         let options = Value::Object(learner.estimator.options.clone());
         let estimator = if learner.estimator.is_custom() && learner.estimator.options.is_empty() {
@@ -91,31 +92,27 @@ impl Objective {
             return Err(refusal("trainer.mini_batch_by", message)
                 .hint("use r1.grpo, or trainer.mini_batch_by = \"trajectory\""));
         }
-        if learner.filter.uniform && learner.group_size < 2 {
-            let message = "trainer.filter.uniform drops groups without variance, and groups of one have none";
-            return Err(
-                refusal("trainer.filter.uniform", message).hint("raise trainer.group_size or leave the filter out")
-            );
-        }
         let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
-        let mut shaping: Shaping = read("shaping", &learner.shaping)?;
-        shaping.check().map_err(|error| at("shaping", error))?;
+        learner.shaping.check().map_err(|error| at("shaping", error))?;
         let parts = estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&Need::Parts));
-        if parts && (shaping != Shaping::default() || (learner.kl.place == KlPlace::Reward && learner.kl.coef > 0.0)) {
+        if parts
+            && (learner.shaping != Shaping::default() || (learner.kl.place == KlPlace::Reward && learner.kl.coef > 0.0))
+        {
             let message = "trainer.estimator is gdpo, which reads the parts of the reward: trainer.shaping and a KL in \
                            the reward act on their sum, and do nothing";
             return Err(refusal("trainer.estimator", message).hint("leave them out, or put the KL into the loss"));
         }
+        let mut shaping = RewardShaping::from(learner.shaping.clone());
         let mut coef = learner.kl.coef;
         if learner.kl.place == KlPlace::Reward && coef > 0.0 {
-            shaping.kl = Some(KlPenalty { coef, kind: kl_kind(&learner.kl.kind)? });
+            shaping.kl = Some(KlPenalty { coef, kind: learner.kl.kind });
         } else if coef > 0.0 {
             if learner.loss.options.contains_key("kl_coef") {
                 let message = "trainer.kl.coef and `kl_coef` of trainer.loss both set the coefficient of the KL";
                 return Err(refusal("trainer.kl.coef", message).hint("leave one of the two out"));
             }
             policy.terms.kl_coef = coef;
-            policy.terms.kl = kl_kind(&learner.kl.kind)?;
+            policy.terms.kl = learner.kl.kind;
             policy.terms.kl_straight_through = learner.kl.straight_through;
         } else {
             coef = policy.terms.kl_coef;
@@ -138,17 +135,9 @@ impl Objective {
             let host = Host { group_size: learner.group_size, has: &has, branches: learner.branch.roots > 0 };
             registry::check(estimator, &policy, &host).map_err(|error| at("estimator", error))?;
         }
-        let importance: Option<Importance> =
-            learner.importance.as_ref().map(|given| read("importance", given)).transpose()?;
-        let rejection: Option<Rejection> =
-            learner.rejection.as_ref().map(|given| read("rejection", given)).transpose()?;
+        let (importance, rejection) = (learner.importance, learner.rejection);
         importance.map_or(Ok(()), |given| given.check()).map_err(|error| at("importance", error))?;
         rejection.map_or(Ok(()), |given| given.check()).map_err(|error| at("rejection", error))?;
-        if (importance.is_some() || rejection.is_some()) && learner.recompute_above == 0.0 {
-            let message = "trainer.importance and trainer.rejection weigh what differs between sampler and learner, and \
-                           trainer.recompute_above, which measures it, is off";
-            return Err(refusal("trainer.recompute_above", message).hint("set trainer.recompute_above = 1e-3"));
-        }
         Ok(Self { estimator, shaping, policy, custom: None, importance, rejection, kl_coef })
     }
 
@@ -197,36 +186,6 @@ fn at(field: &str, error: Error) -> Error {
     error.about_setting(format!("trainer.{field}"))
 }
 
-/// A table of options as serde reads it.
-fn read<T: DeserializeOwned + serde::Serialize + Default>(field: &str, options: &Map<String, Value>) -> Result<T> {
-    let known = match serde_json::to_value(T::default()) {
-        Ok(Value::Object(known)) => known,
-        _ => Map::new(),
-    };
-    if let Some(name) = options.keys().find(|name| !known.contains_key(*name)) {
-        let names = known.keys().map(String::as_str);
-        let key = format!("trainer.{field}.{name}");
-        return Err(refusal(&key, format!("unknown field `{key}`")).hint(suggest(name, names.collect::<Vec<_>>())));
-    }
-    serde_json::from_value(Value::Object(options.clone())).map_err(|error| {
-        let error = refusal(&format!("trainer.{field}"), format!("trainer.{field}: {error}"));
-        match options.get("normalize") {
-            Some(given) if !given.is_array() && !given.is_null() && field == "shaping" => {
-                error.hint("`normalize` is what is compared and how, such as { \"state\", \"mean_std\" }")
-            }
-            _ => error,
-        }
-    })
-}
-
-fn kl_kind(name: &str) -> Result<KlKind> {
-    serde_json::from_value(Value::from(name)).map_err(|_| {
-        let hint = counterparts::value_hint("trainer.kl.kind", name);
-        refusal("trainer.kl.kind", format!("trainer.kl.kind is \"{name}\""))
-            .hint(hint.unwrap_or_else(|| suggest(name, ["k1", "abs", "k2", "k3"])))
-    })
-}
-
 /// The loss with the settings that the recipe has outside of its options.
 fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
     if learner.loss.is_custom() {
@@ -259,10 +218,12 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
-    use serde_json::json;
+    use serde_json::{Map, json};
 
     use super::*;
-    use crate::config::{ALGORITHMS, Algorithm, Branch, BranchAt, Choice, CriticSettings, Filter, Kl};
+    use crate::config::{
+        ALGORITHMS, Algorithm, Branch, BranchAt, Choice, CriticSettings, Filter, Kl, KlKind, OverlongPenalty,
+    };
 
     fn refused(learner: &Learner, critic: bool) -> String {
         Objective::new(learner, &Sampling::default(), critic).unwrap_err().to_string()
@@ -309,13 +270,13 @@ mod tests {
         assert!(refused(&Learner { step_ratio_clip: 1.0, ..by_step.clone() }, false).contains("step_ratio_clip is 1"));
         let gae = Choice { name: "gae".to_owned(), options: Map::new() };
         assert!(refused(&Learner { estimator: gae, ..by_step }, true).contains("without a critic"));
-        let prime = Map::from_iter([("prime".to_owned(), Value::from(true))]);
-        let parts = Learner { shaping: prime, ..Algorithm::named("gdpo").unwrap().settings };
+        let parts = Learner {
+            shaping: Shaping { prime: true, ..Shaping::default() },
+            ..Algorithm::named("gdpo").unwrap().settings
+        };
         assert!(refused(&parts, false).contains("reads the parts of the reward"));
         assert!(refused(&Learner { clip: Some((-0.1, 0.2)), ..usual.clone() }, false).contains("trainer.clip"));
         assert!(refused(&Learner { lr: f64::NAN, ..usual.clone() }, false).contains("trainer.lr is NaN"));
-        let kl = Kl { coef: 0.1, kind: "k9".to_owned(), ..Kl::default() };
-        assert!(refused(&Learner { kl, ..usual.clone() }, false).contains("k3"));
         let twice = Learner {
             kl: Kl { coef: 0.1, ..Kl::default() },
             loss: Choice { name: "ppo".to_owned(), options: Map::from_iter([("kl_coef".to_owned(), 0.2.into())]) },
@@ -325,8 +286,6 @@ mod tests {
         let filter = Filter { uniform: true, ..Filter::default() };
         let alone = Learner { filter, ..Algorithm::named("reinforce_pp").unwrap().settings };
         assert!(refused(&alone, false).contains("filter.uniform"));
-        let importance = Some(Map::new());
-        assert!(refused(&Learner { importance, ..usual.clone() }, false).contains("recompute_above"));
         let branch = |roots, at, width, rounds| {
             refused(&Learner { branch: Branch { roots, at, width, rounds }, ..usual.clone() }, false)
         };
@@ -336,23 +295,20 @@ mod tests {
         assert!(branch(2, BranchAt::Random, 1, 4).contains("is 4, and 3 trajectories branch off each root"));
         assert!(branch(2, BranchAt::Steps(vec![0, 1]), 1, 1).contains("trainer.branch.at is [0, 1]"));
         assert!(branch(2, BranchAt::Steps(Vec::new()), 1, 1).contains("list numbers of steps"));
-        let shaping = Map::from_iter([("primes".to_owned(), Value::from(true))]);
-        assert!(refused(&Learner { shaping, ..usual.clone() }, false).contains("prime"));
-        let shaped = |shaping: Value| {
-            let shaping = shaping.as_object().unwrap().clone();
-            refused(&Learner { shaping, ..usual.clone() }, false)
-        };
-        assert!(shaped(json!({ "scale": -1.0 })).contains("trainer.shaping.scale is -1"));
-        assert!(shaped(json!({ "running": 1.5 })).contains("trainer.shaping.running is 1.5"));
-        assert!(shaped(json!({ "running": 0.9, "scale": 2.0 })).contains("give one"));
-        assert!(shaped(json!({ "overlong": { "longest": 4, "buffer": 5, "factor": 1.0 } })).contains("`overlong`"));
-        assert!(shaped(json!({ "normalize": "mean" })).contains("{ \"state\", \"mean_std\" }"));
+        let shaped = |shaping: Shaping| refused(&Learner { shaping, ..usual.clone() }, false);
+        let none = Shaping::default();
+        assert!(shaped(Shaping { scale: Some(-1.0), ..none.clone() }).contains("trainer.shaping.scale is -1"));
+        assert!(shaped(Shaping { running: Some(1.5), ..none.clone() }).contains("trainer.shaping.running is 1.5"));
+        let both = Shaping { running: Some(0.9), scale: Some(2.0), ..none.clone() };
+        assert!(shaped(both).contains("give one"));
+        let overlong = Some(OverlongPenalty { longest: 4, buffer: 5, factor: 1.0 });
+        assert!(shaped(Shaping { overlong, ..none }).contains("`overlong`"));
         let kl = Kl { target: 0.1, ..Kl::default() };
         assert!(refused(&Learner { kl, ..usual.clone() }, false).contains("trainer.kl.target"));
         // Before anything is sampled, not when they are first used.
         let bounds = |importance: Option<Value>, rejection: Option<Value>| {
-            let table = |given: Option<Value>| given.map(|given| given.as_object().unwrap().clone());
-            let (importance, rejection) = (table(importance), table(rejection));
+            let importance = importance.map(|given| serde_json::from_value(given).unwrap());
+            let rejection = rejection.map(|given| serde_json::from_value(given).unwrap());
             refused(&Learner { importance, rejection, recompute_above: 1e-3, ..usual.clone() }, false)
         };
         assert!(bounds(Some(json!({ "cap": -1.0 })), None).contains("trainer.importance.cap is -1"));
@@ -364,7 +320,7 @@ mod tests {
     #[test]
     fn the_kl_penalty_has_the_settings_of_the_recipe() {
         let penalty = |place: KlPlace, straight_through: bool| {
-            let kl = Kl { coef: 0.25, kind: "k2".to_owned(), straight_through, place, ..Kl::default() };
+            let kl = Kl { coef: 0.25, kind: KlKind::K2, straight_through, place, ..Kl::default() };
             Objective::new(&Learner { kl, ..Learner::default() }, &Sampling::default(), false).unwrap()
         };
         for straight_through in [false, true] {

@@ -31,7 +31,7 @@ use crate::model::Model;
 use crate::rl::adamw::AdamW;
 use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
-use crate::rl::rewards::{ReturnScale, Shaping};
+use crate::rl::rewards::{ReturnScale, RewardShaping};
 use crate::rl::schedule::Schedule;
 use crate::script::Script;
 use crate::store::{Origins, RunDir, State, latest_checkpoint, trainer_state};
@@ -245,7 +245,7 @@ impl Training {
     }
 
     /// An objective's shaping with the coefficient that the KL has now.
-    pub(super) fn shaping(&self, objective: &Objective) -> Shaping {
+    pub(super) fn shaping(&self, objective: &Objective) -> RewardShaping {
         let mut shaping = objective.shaping.clone();
         if let Some(penalty) = &mut shaping.kl {
             penalty.coef = self.kl.coef();

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::rl::pack::Row;
-use crate::rl::rewards::{Grouping, ReturnScale, Shaping, shape};
+use crate::rl::rewards::{Grouping, ReturnScale, RewardShaping, Shaping, shape};
 use crate::rl::rows::{Batch, StepRow};
 use crate::text::Renderer;
 
@@ -139,18 +139,18 @@ impl Steps {
     /// without a tag.
     pub(super) fn shape_rewards(
         &mut self,
-        shaping: &Shaping,
+        shaping: &RewardShaping,
         returns: &mut Option<ReturnScale>,
         trajectories: &[Trajectory],
     ) -> Result<()> {
-        let shaping = self.scaled(shaping, returns)?;
-        if let Some((Grouping::Inductive, _)) = shaping.normalize {
+        let settings = self.scaled(&shaping.settings, returns)?;
+        if let Some((Grouping::Inductive, _)) = settings.normalize {
             self.set_tags(trajectories)?;
         }
-        if shaping.has_parts() {
+        if settings.has_parts() {
             self.set_process_rewards(trajectories);
         }
-        self.rows = shape(&self.rows, &shaping, false)?;
+        self.rows = shape(&self.rows, &RewardShaping { settings, kl: shaping.kl }, false)?;
         Ok(())
     }
 

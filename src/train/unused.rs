@@ -1,21 +1,22 @@
-//! Unused settings, and settings that others contradict: a warm-up longer than the run, a critic's
-//! learning rate without a critic.
+//! Settings that have no effect, and settings that others contradict: a warm-up longer than the
+//! run, a critic's learning rate without a critic.
 //!
-//! A recipe that contradicts itself is refused, and so is an override. Where an override only makes
-//! a setting of the recipe useless (`trainer.steps=2`, `trainer.algorithm=grpo`), there is a
-//! warning.
+//! What a setting needs stands at its declaration ([`lacking`]); the rules here are about more than
+//! one other setting. A recipe that contradicts itself is refused, and so is an override. Where an
+//! override only makes a setting of the recipe useless (`trainer.steps=2`,
+//! `trainer.algorithm=grpo`), there is a warning.
 
 use serde_json::Value;
 
-use crate::config::{Branch, Decay, KlPlace, Learner, LossAgg, MiniBatchBy, Settings, Sft, Trainer};
+use super::rules::Rule;
+use crate::config::{KlPlace, Lacking, Learner, LossAgg, Settings, Trainer, lacking, value_of};
 use crate::error::{Error, Kind, Result};
 use crate::rl::objective::{Formula, Objective};
 use crate::script::Script;
 
-/// A setting that does nothing, and why.
-#[derive(Clone, Debug, PartialEq)]
+/// A setting that has no effect, or that others contradict, and why.
 struct UnusedSetting {
-    key: String,
+    key: &'static str,
     message: String,
     hint: String,
     /// Whether it is an error rather than a warning: the setting was written, and is not a default.
@@ -28,7 +29,7 @@ struct UnusedSetting {
 /// `Kind::Script` with the line of the setting, `Kind::Usage` for one that was typed.
 pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     let written = &script.written;
-    let find = |settings: &Settings, given: &Value| find(settings, given, script.privileged);
+    let find = |settings: &Settings, given: &Value| Recipe::new(settings, given, script.privileged).unused();
     let found = find(&script.settings, &written.all);
     if found.is_empty() {
         return Ok(Vec::new());
@@ -36,13 +37,8 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     let alone = script.without_overrides().map(|settings| find(&settings, &written.recipe)).unwrap_or_default();
     let mut warnings = Vec::new();
     for UnusedSetting { key, message, hint, is_error } in found {
-        let typed = script.typed(&key);
-        let error = match typed {
-            Some(typed) => Error::new(Kind::Usage, message).at(typed),
-            None => Error::new(Kind::Script, message).at(script.place_of(&key)),
-        };
-        let error = error.about_setting(&*key).hint(hint);
-        if is_error && (typed.is_some() || alone.iter().any(|own| own.key == key)) {
+        let error = script.placed(Error::new(Kind::Script, message).about_setting(key).hint(hint));
+        if is_error && (script.typed(key).is_some() || alone.iter().any(|own| own.key == key)) {
             return Err(error);
         }
         warnings.push(error);
@@ -50,215 +46,212 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     Ok(warnings)
 }
 
-/// The settings that do nothing. `given` has the written settings; `privileged` says whether the
-/// recipe has that function.
-fn find(settings: &Settings, given: &Value, privileged: bool) -> Vec<UnusedSetting> {
-    let mut found = Found { given, privileged, list: Vec::new() };
-    match &settings.trainer {
-        Trainer::Sft(sft) => found.supervised(sft, settings),
-        Trainer::Grpo(learner) => found.learner(learner, false),
-        Trainer::Ppo(learner) => found.learner(learner, true),
-    }
-    if !matches!(settings.trainer, Trainer::Sft(_)) {
-        if settings.policy.init.is_some() && settings.cold_start.is_none() {
-            let message =
-                "policy.init makes a new model for supervised training, and this trainer starts from policy.model";
-            found.add(
-                "policy.init",
-                message,
-                "make it in a cold_start with r1.sft (docs/sft.md), or give a policy.model",
-            );
-        }
-        if settings.data.eval.is_none() && settings.eval.every > 0 {
-            found.add("eval.every", "eval.every is set, and there is nothing to evaluate on", "give data.eval");
-        }
-        if settings.data.eval.is_none() && found.says("eval.limit") {
-            found.add("eval.limit", "eval.limit is set, and there is nothing to evaluate on", "give data.eval");
-        }
-    }
-    found.list
+/// The settings of a recipe, as rules see them.
+struct Recipe {
+    settings: Settings,
+    /// The settings that were written, without defaults.
+    written: Value,
+    /// The values of all settings.
+    values: Value,
+    /// The loss with its own options; `None` for one that is refused elsewhere.
+    loss: Option<Objective>,
 }
 
-struct Found<'a> {
-    given: &'a Value,
-    privileged: bool,
-    list: Vec<UnusedSetting>,
+/// Settings that have no effect.
+struct NoEffect {
+    settings: &'static [&'static str],
+    why: fn(&Recipe) -> Option<String>,
+    hint: &'static str,
 }
 
-impl Found<'_> {
-    fn get(&self, key: &str) -> Option<&Value> {
-        let found = key.split('.').try_fold(self.given, |value, name| value.get(name));
-        found.filter(|value| !value.is_null())
+const NO_EFFECT: &[NoEffect] = &[
+    NoEffect {
+        settings: &["policy.init"],
+        why: |recipe| {
+            let learns = recipe.learner().is_some() && recipe.settings.cold_start.is_none();
+            learns.then(|| "reinforcement learning starts from policy.model".to_owned())
+        },
+        hint: "initialise it in a cold_start with r1.sft (docs/sft.md), or set policy.model",
+    },
+    NoEffect {
+        settings: &["trainer.clip"],
+        why: |recipe| {
+            recipe.learner()?.clip?;
+            let loss = recipe.loss.as_ref().filter(|loss| !loss.has_option("clip_low"))?;
+            Some(format!("the loss `{}` has no clip", loss.name))
+        },
+        hint: "leave it out; on the command line: trainer.clip=null",
+    },
+    NoEffect {
+        settings: &["trainer.kl.kind", "trainer.kl.straight_through", "trainer.kl.place"],
+        why: |recipe| {
+            // A written coefficient of 0 is a switch.
+            let off = recipe.learner()?.kl.coef == 0.0 && !recipe.says("trainer.kl.coef");
+            let loss = recipe.loss.as_ref().filter(|loss| off && loss.terms.kl_coef > 0.0)?;
+            let name = loss.name;
+            Some(format!(
+                "the KL of the loss `{name}` has its own options: loss = {{ name = \"{name}\", kl = \"k1\" }}"
+            ))
+        },
+        hint: "set it as an option of the loss",
+    },
+    NoEffect {
+        settings: &["trainer.loss.kl", "trainer.loss.kl_straight_through"],
+        why: |recipe| recipe.has_kl_in_loss()?.then(|| "the KL is that of trainer.kl".to_owned()),
+        hint: "leave it out",
+    },
+    NoEffect {
+        settings: &["trainer.loss.kl", "trainer.loss.kl_straight_through", "trainer.loss.kl_times_ratio"],
+        why: |recipe| {
+            let none = !recipe.has_kl_in_loss()? && recipe.loss.as_ref()?.terms.kl_coef == 0.0;
+            (none && !recipe.says("trainer.loss.kl_coef")).then(|| "the loss has no KL: its kl_coef is 0".to_owned())
+        },
+        hint: "leave it out",
+    },
+    NoEffect {
+        settings: &["trainer.loss.horizon"],
+        why: |recipe| {
+            let unread = recipe.loss.as_ref()?.terms.loss_agg != LossAgg::SeqMeanTokenSumNorm;
+            unread.then(|| "only loss_agg = \"seq-mean-token-sum-norm\" divides by it".to_owned())
+        },
+        hint: "leave it out",
+    },
+    NoEffect {
+        settings: &["trainer.loss.seq"],
+        why: |recipe| {
+            let tokens = recipe.loss.as_ref()?.terms.loss_agg == LossAgg::TokenMean;
+            tokens.then(|| "loss_agg = \"token-mean\" has no sequences".to_owned())
+        },
+        hint: "leave it out",
+    },
+    NoEffect {
+        settings: &["trainer.loss.ratio_over"],
+        why: |recipe| {
+            let formula = &recipe.loss.as_ref()?.formula;
+            let sequences = matches!(formula, Formula::Gspo(_) | Formula::GeoMean(_) | Formula::Vespo(_));
+            (!sequences).then(|| "the ratio of this loss is that of a token".to_owned())
+        },
+        hint: "leave it out",
+    },
+];
+
+/// Settings that others contradict, defaults included.
+const CONTRADICTIONS: &[Rule<Recipe>] = &[
+    Rule {
+        setting: "trainer.warmup",
+        broken: |recipe| {
+            let (warmup, steps) = match &recipe.settings.trainer {
+                Trainer::Grpo(learner) | Trainer::Ppo(learner) => (learner.warmup, learner.steps),
+                Trainer::Sft(sft) => (sft.warmup, sft.steps),
+            };
+            let own = if recipe.says("trainer.warmup") { "" } else { " by default" };
+            (steps > 0 && warmup > steps).then(|| {
+                format!(
+                    "trainer.warmup{own} is {warmup} and trainer.steps {steps}: the learning rate never reaches \
+                     trainer.lr"
+                )
+            })
+        },
+        hint: "lower trainer.warmup or raise trainer.steps",
+    },
+    Rule {
+        setting: "trainer.critic.warmup",
+        broken: |recipe| {
+            let Trainer::Ppo(learner) = &recipe.settings.trainer else { return None };
+            let (warmup, steps) = (learner.critic.warmup, learner.steps);
+            (steps > 0 && warmup >= steps).then(|| {
+                format!("trainer.critic.warmup is {warmup} and trainer.steps {steps}: the policy is never trained")
+            })
+        },
+        hint: "lower trainer.critic.warmup or raise trainer.steps",
+    },
+    Rule {
+        setting: "trainer.filter.refills",
+        broken: |recipe| {
+            let filter = &recipe.learner()?.filter;
+            (filter.uniform && filter.refills == 0).then(|| {
+                "trainer.filter.uniform replaces groups without variance, and trainer.filter.refills is 0: all stay"
+                    .to_owned()
+            })
+        },
+        hint: "allow at least one, or set trainer.filter.uniform = false",
+    },
+];
+
+/// Settings that are allowed and unlikely to be meant.
+const REMARKS: &[Rule<Recipe>] = &[Rule {
+    setting: "trainer.branch.roots",
+    broken: |recipe| {
+        let learner = recipe.learner()?;
+        let roots = learner.branch.roots;
+        (roots > 0 && roots == learner.group_size).then(|| {
+            format!("trainer.branch.roots is {roots} and so is trainer.group_size: nothing is left to branch off")
+        })
+    },
+    hint: "give fewer roots than the group has members, or 0",
+}];
+
+impl Recipe {
+    /// `written` has the written settings; `privileged` says whether the recipe has that function.
+    fn new(settings: &Settings, written: &Value, privileged: bool) -> Self {
+        let mut values = serde_json::to_value(settings).unwrap_or_default();
+        // The name of the algorithm, not that of its training loop.
+        if let Some(name) = value_of(written, "trainer.algorithm").as_str() {
+            values["trainer"]["algorithm"] = name.into();
+        }
+        if privileged {
+            values["trainer"]["critic"]["privileged"] = "the recipe's function".into();
+        }
+        let mut recipe = Self { settings: settings.clone(), written: written.clone(), values, loss: None };
+        recipe.loss = recipe.learner().and_then(loss_of);
+        recipe
     }
 
+    fn learner(&self) -> Option<&Learner> {
+        match &self.settings.trainer {
+            Trainer::Grpo(learner) | Trainer::Ppo(learner) => Some(learner),
+            Trainer::Sft(_) => None,
+        }
+    }
+
+    /// Whether the KL penalty of `trainer.kl` is a term of the loss.
+    fn has_kl_in_loss(&self) -> Option<bool> {
+        let kl = &self.learner()?.kl;
+        Some(kl.coef > 0.0 && kl.place == KlPlace::Loss)
+    }
+
+    /// Whether a setting was written.
     fn says(&self, key: &str) -> bool {
-        self.get(key).is_some()
+        !value_of(&self.written, key).is_null()
     }
 
-    /// The fields that are set of those of a table.
-    fn fields<'n>(&self, table: &str, names: &[&'n str]) -> Vec<&'n str> {
-        names.iter().copied().filter(|name| self.says(&format!("{table}.{name}"))).collect()
-    }
-
-    fn add(&mut self, key: &str, message: impl Into<String>, hint: impl Into<String>) {
-        let is_error = self.says(key);
-        self.list.push(UnusedSetting { key: key.to_owned(), message: message.into(), hint: hint.into(), is_error });
-    }
-
-    fn warmup(&mut self, warmup: usize, steps: usize) {
-        if steps > 0 && warmup > steps {
-            let own = if self.says("trainer.warmup") { "" } else { " by default" };
-            let message = format!(
-                "trainer.warmup{own} is {warmup} and trainer.steps {steps}: the learning rate never gets to trainer.lr"
-            );
-            self.add("trainer.warmup", message, "lower trainer.warmup or raise trainer.steps");
-        }
-    }
-
-    fn supervised(&mut self, sft: &Sft, settings: &Settings) {
-        self.warmup(sft.warmup, sft.steps);
-        let nothing = settings.data.eval.is_none();
-        if nothing && settings.eval.every > 0 {
-            self.add("eval.every", "eval.every is set, and there is nothing to evaluate on", "give data.eval");
-        }
-        if sft.patience > 0 && (nothing || settings.eval.every == 0) {
-            let message = "trainer.patience counts evaluations during training, and there are none";
-            self.add("trainer.patience", message, "give data.eval and eval.every");
-        }
-    }
-
-    fn learner(&mut self, learner: &Learner, critic: bool) {
-        self.warmup(learner.warmup, learner.steps);
-        self.critic(learner, critic);
-        let loss = loss_of(learner);
-        if learner.clip.is_some() && loss.is_some_and(|loss| !loss.has_option("clip_low")) {
-            let message = format!("trainer.clip is set, and the loss `{}` has no clip", learner.loss.name);
-            self.add("trainer.clip", message, "leave it out; on the command line: trainer.clip=null");
-        }
-        if let Some(loss) = &loss {
-            self.terms(loss, learner);
-            self.kl_penalty(learner, loss);
-        }
-        self.branches(learner);
-        if learner.mini_batch_by == MiniBatchBy::Trajectory && self.says("trainer.step_ratio_clip") {
-            let message = "trainer.step_ratio_clip is set, and trainer.mini_batch_by is \"trajectory\"";
-            self.add("trainer.step_ratio_clip", message, "set trainer.mini_batch_by = \"step\" or leave it out");
-        }
-        let filter = &learner.filter;
-        if !filter.uniform && self.says("trainer.filter.refills") && !self.says("trainer.filter.uniform") {
-            let message = "trainer.filter.refills is set, and no group is replaced: trainer.filter.uniform is false";
-            self.add("trainer.filter.refills", message, "set trainer.filter.uniform = true or leave it out");
-        }
-        if filter.uniform && filter.refills == 0 {
-            let message =
-                "trainer.filter.uniform replaces groups without variance, and trainer.filter.refills is 0: all stay";
-            self.add("trainer.filter.refills", message, "allow at least one, or set trainer.filter.uniform = false");
-        }
-        if learner.decay == Decay::Constant && self.says("trainer.final_lr") {
-            let message = "trainer.final_lr is where the learning rate ends, and trainer.decay is \"constant\"";
-            self.add("trainer.final_lr", message, "set trainer.decay = \"linear\" or \"cosine\", or leave it out");
-        }
-    }
-
-    fn critic(&mut self, learner: &Learner, critic: bool) {
-        if !critic {
-            for name in self.fields(
-                "trainer.critic",
-                &["shared", "lr", "warmup", "clip", "weight", "privileged", "privileged_tokens"],
-            ) {
-                let key = format!("trainer.critic.{name}");
-                let message = format!("{key} is set, and this algorithm trains no critic");
-                self.add(&key, message, "use r1.ppo or leave it out");
-            }
-            return;
-        }
-        let (own, steps) = (&learner.critic, learner.steps);
-        if steps > 0 && own.warmup >= steps {
-            let message = format!(
-                "trainer.critic.warmup is {} and trainer.steps {steps}: the critic alone learns, the policy never does",
-                own.warmup
-            );
-            self.add("trainer.critic.warmup", message, "lower trainer.critic.warmup or raise trainer.steps");
-        }
-        if own.privileged.is_empty() && !self.privileged && self.says("trainer.critic.privileged_tokens") {
-            let message =
-                "trainer.critic.privileged_tokens bounds what trainer.critic.privileged shows, which is empty";
-            self.add("trainer.critic.privileged_tokens", message, "set trainer.critic.privileged or leave it out");
-        }
-        if !own.shared && self.says("trainer.critic.weight") && !self.says("trainer.critic.shared") {
-            let message =
-                "trainer.critic.weight weighs the value loss on a shared trunk, and trainer.critic.shared is false";
-            self.add("trainer.critic.weight", message, "set trainer.critic.shared = true or leave it out");
-        }
-    }
-
-    /// Options of the loss that its other options make void.
-    fn terms(&mut self, loss: &Objective, learner: &Learner) {
-        let options = self
-            .fields("trainer.loss", &["kl", "kl_straight_through", "kl_times_ratio", "horizon", "seq", "ratio_over"]);
-        let sequences = matches!(loss.formula, Formula::Gspo(_) | Formula::GeoMean(_) | Formula::Vespo(_));
-        for name in options {
-            let kl_in_loss = learner.kl.coef > 0.0 && learner.kl.place == KlPlace::Loss;
-            let none = !kl_in_loss && loss.terms.kl_coef == 0.0 && !self.says("trainer.loss.kl_coef");
-            let why = match name {
-                "kl" | "kl_straight_through" if kl_in_loss => "the KL is that of trainer.kl",
-                "kl" | "kl_straight_through" | "kl_times_ratio" if none => "the loss has no KL: its kl_coef is 0",
-                "horizon" if loss.terms.loss_agg != LossAgg::SeqMeanTokenSumNorm => {
-                    "only loss_agg = \"seq-mean-token-sum-norm\" divides by it"
-                }
-                "seq" if loss.terms.loss_agg == LossAgg::TokenMean => "loss_agg = \"token-mean\" has no sequences",
-                "ratio_over" if !sequences => "the ratio of this loss is that of a token",
-                _ => continue,
-            };
-            let key = format!("trainer.loss.{name}");
-            self.add(&key, format!("{key} is set and does nothing: {why}"), "leave it out");
-        }
-    }
-
-    fn kl_penalty(&mut self, learner: &Learner, loss: &Objective) {
-        let kl = &learner.kl;
-        // A written coefficient of 0 is a switch.
-        let off = kl.coef == 0.0 && !self.says("trainer.kl.coef");
-        for name in self.fields("trainer.kl", &["kind", "straight_through", "place", "target", "horizon"]) {
-            let (why, hint) = match name {
-                "kind" | "straight_through" | "place" if off && loss.terms.kl_coef > 0.0 => (
-                    format!("the KL of the loss `{}` goes by options of its own", loss.name),
-                    format!("write them there: loss = {{ name = \"{}\", kl = \"k1\" }}", loss.name),
-                ),
-                "kind" | "straight_through" | "place" | "horizon" if off && loss.terms.kl_coef == 0.0 => (
-                    "trainer.kl.coef is 0, so there is no reference policy".to_owned(),
-                    "set trainer.kl.coef, such as 0.001, or leave it out".to_owned(),
-                ),
-                "straight_through" if kl.straight_through && kl.coef > 0.0 && kl.place == KlPlace::Reward => {
-                    ("a KL in the reward has no gradient".to_owned(), "leave it out".to_owned())
-                }
-                "horizon" if kl.target == 0.0 && !self.says("trainer.kl.target") => (
-                    "the coefficient is fixed: trainer.kl.target is 0".to_owned(),
-                    "set trainer.kl.target or leave it out".to_owned(),
-                ),
-                _ => continue,
-            };
-            let key = format!("trainer.kl.{name}");
-            self.add(&key, format!("{key} is set and does nothing: {why}"), hint);
-        }
-    }
-
-    fn branches(&mut self, learner: &Learner) {
-        let Branch { roots, .. } = learner.branch;
-        if roots == 0 && !self.says("trainer.branch.roots") {
-            for name in self.fields("trainer.branch", &["at", "width", "rounds"]) {
-                let key = format!("trainer.branch.{name}");
-                let message = format!("{key} is set, and nothing branches: trainer.branch.roots is 0");
-                self.add(&key, message, "set trainer.branch.roots, such as 2, or leave it out");
+    /// The settings that have no effect or are contradicted, each once.
+    fn unused(&self) -> Vec<UnusedSetting> {
+        let mut found = Vec::new();
+        for (rules, is_error) in [(CONTRADICTIONS, true), (REMARKS, false)] {
+            for &Rule { setting: key, broken, hint } in rules {
+                let Some(message) = broken(self) else { continue };
+                let is_error = is_error && self.says(key);
+                found.push(UnusedSetting { key, message, hint: hint.to_owned(), is_error });
             }
         }
-        if roots > 0 && roots == learner.group_size {
-            let message =
-                format!("trainer.branch.roots is {roots} and so is trainer.group_size: nothing is left to branch off");
-            self.add("trainer.branch.roots", message, "give fewer roots than the group has members, or 0");
-            // A plain group is the end of the scale.
-            self.list.iter_mut().rev().take(1).for_each(|unused| unused.is_error = false);
+        let mut none = |key: &'static str, why: &str, hint: String| {
+            if !found.iter().any(|known: &UnusedSetting| known.key == key) {
+                let message = format!("{key} is set and has no effect: {why}");
+                found.push(UnusedSetting { key, message, hint, is_error: true });
+            }
+        };
+        for NoEffect { settings, why, hint } in NO_EFFECT {
+            for key in settings.iter().filter(|key| self.says(key)) {
+                if let Some(why) = why(self) {
+                    none(key, &why, (*hint).to_owned());
+                }
+            }
         }
+        for Lacking { setting, need, why } in lacking(&self.values, &self.written, self.learner().is_none()) {
+            none(setting, &why, format!("set {need}, or leave {setting} out"));
+        }
+        found
     }
 }
 
@@ -299,15 +292,18 @@ mod tests {
         for (trainer, reason) in [
             ("r1.grpo { steps = 5, warmup = 6 }", "trainer.warmup is 6 and trainer.steps 5"),
             ("r1.sft { steps = 5, warmup = 6 }", "trainer.warmup is 6 and trainer.steps 5"),
-            ("r1.grpo { critic = { lr = 1e-5 } }", "trainer.critic.lr is set, and this algorithm trains no critic"),
-            ("r1.ppo { steps = 5, critic = { warmup = 5 } }", "the policy never does"),
+            (
+                "r1.grpo { critic = { lr = 1e-5 } }",
+                "trainer.critic.lr is set and has no effect: trainer.algorithm is \"grpo\"",
+            ),
+            ("r1.ppo { steps = 5, critic = { warmup = 5 } }", "the policy is never trained"),
             ("r1.ppo { critic = { weight = 1 } }", "trainer.critic.shared is false"),
-            ("r1.ppo { critic = { privileged_tokens = 9 } }", "trainer.critic.privileged shows, which is empty"),
-            ("r1.grpo { kl = { kind = \"k1\" } }", "there is no reference policy"),
-            ("r1.grpo { kl = { coef = 0.1, horizon = 5 } }", "the coefficient is fixed"),
+            ("r1.ppo { critic = { privileged_tokens = 9 } }", "trainer.critic.privileged is empty"),
+            ("r1.grpo { kl = { kind = \"k1\" } }", "trainer.kl.coef is 0"),
+            ("r1.grpo { kl = { coef = 0.1, horizon = 5 } }", "trainer.kl.target is 0"),
             (
                 "r1.grpo { kl = { coef = 0.1, place = \"reward\", straight_through = true } }",
-                "a KL in the reward has no gradient",
+                "trainer.kl.place is \"reward\"",
             ),
             ("r1.trainer { algorithm = \"pspo\", kl = { kind = \"k1\" } }", "loss = { name = \"pspo\", kl = \"k1\" }"),
             ("r1.grpo { loss = \"reinforce\", clip = { 0.2, 0.2 } }", "the loss `reinforce` has no clip"),
@@ -321,9 +317,14 @@ mod tests {
             ("r1.grpo { filter = { uniform = true, refills = 0 } }", "all stay"),
             ("r1.grpo { final_lr = 0.1 }", "trainer.decay is \"constant\""),
             ("r1.grpo { step_ratio_clip = 0.1 }", "trainer.mini_batch_by is \"trajectory\""),
-            ("r1.grpo {}, policy = { init = {} }", "policy.init makes a new model"),
-            ("r1.grpo {}, eval = { every = 5 }", "nothing to evaluate on"),
-            ("r1.grpo {}, eval = { limit = 5 }", "nothing to evaluate on"),
+            ("r1.grpo { importance = { cap = 3 } }", "set trainer.recompute_above > 0"),
+            (
+                "r1.sft { warmup = 0, patience = 3 }, data = { train = \"x.jsonl\", eval = \"x.jsonl\" }",
+                "eval.every is 0",
+            ),
+            ("r1.grpo {}, policy = { init = {} }", "policy.init is set and has no effect"),
+            ("r1.grpo {}, eval = { every = 5 }", "data.eval is not set"),
+            ("r1.grpo {}, eval = { limit = 5 }", "data.eval is not set"),
         ] {
             let error = said(trainer, &[]).unwrap_err();
             assert!(error.contains(reason) && error.contains("a.lua:4"), "{trainer}: {error}");
@@ -365,7 +366,7 @@ mod tests {
         // What is typed is meant.
         let typed = said(long, &["trainer.steps=2", "trainer.warmup=3"]).unwrap_err();
         assert!(typed.contains("--> trainer.warmup=3"), "{typed}");
-        assert!(said("r1.grpo {}", &["trainer.critic.lr=1"]).unwrap_err().contains("trains no critic"));
+        assert!(said("r1.grpo {}", &["trainer.critic.lr=1"]).unwrap_err().contains("\"ppo\", \"pspo\" or \"capo\""));
         let loss = "{\"name\": \"ppo\", \"horizon\": 3}";
         assert!(said("r1.grpo {}", &[&format!("trainer.loss={loss}")]).unwrap_err().contains("trainer.loss.horizon"));
         // Another algorithm, another loss.

@@ -257,7 +257,7 @@ mod tests {
         rows[0].logp_old = vec![0.0, -0.5, -2.0];
         rows[1].logp_old = vec![0.0, -2.0, 1.0];
         let weights = |importance: serde_json::Value| {
-            let importance = importance.as_object().cloned();
+            let importance = Some(serde_json::from_value(importance).unwrap());
             let learner = Learner { importance, recompute_above: 1.0, ..Default::default() };
             let objective = Objective::new(&learner, &crate::mdp::Sampling::default(), false).unwrap();
             let mut rows = rows.clone();

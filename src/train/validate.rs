@@ -1,7 +1,7 @@
 //! Validation of all settings of a recipe, before anything runs.
 
-use super::bounds::room_to_branch;
 use super::objective::Objective;
+use super::rules;
 use super::unused::unused_settings;
 use crate::config::{Learner, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
@@ -35,7 +35,7 @@ pub fn validate(script: &Script) -> Result<ValidatedTrainer> {
     let placed = |error| script.placed(error);
     check_ranges(&script.settings).map_err(placed)?;
     let objective = Objective::of(script, learner, critic).map_err(placed)?;
-    room_to_branch(&script.settings, learner).map_err(placed)?;
+    rules::check(rules::RECIPE, &script.settings).map_err(placed)?;
     privileged(script, learner, critic)?;
     let warnings = unused_settings(script)?;
     Ok(ValidatedTrainer { learner: learner.clone(), objective, critic, warnings })

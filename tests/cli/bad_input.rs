@@ -89,7 +89,7 @@ fn an_unknown_override() {
     --- stderr
     error: unknown setting `trainer.goup_size`
       --> trainer.goup_size=4
-      hint: did you mean `trainer.group_size` or `trainer.kl.horizon` or `trainer.kl.coef`?
+      hint: did you mean `trainer.group_size` or `trainer.groups`?
     ");
     cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "trainer.lr"], @"
     exit: 2
@@ -280,7 +280,7 @@ fn errors_as_json() {
     cli_snapshot!({ "a.lua" => RECIPE }, ["run", "a.lua", "--json", "trainer.goup_size=4"], @r#"
     exit: 2
     --- stdout
-    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","subject":{"setting":"trainer.goup_size"},"place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size` or `trainer.kl.horizon` or `trainer.kl.coef`?"}
+    {"event":"error","kind":"usage","exit_code":2,"message":"unknown setting `trainer.goup_size`","subject":{"setting":"trainer.goup_size"},"place":"trainer.goup_size=4","hint":"did you mean `trainer.group_size` or `trainer.groups`?"}
     "#);
 }
 
@@ -441,7 +441,7 @@ fn unused_settings_are_reported() {
     cli_snapshot!(model, { "a.lua" => files("steps = 1,", "steps = 1, warmup = 4,"), "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 3
     --- stderr
-    error: trainer.warmup is 4 and trainer.steps 1: the learning rate never gets to trainer.lr
+    error: trainer.warmup is 4 and trainer.steps 1: the learning rate never reaches trainer.lr
       --> a.lua:18
       hint: lower trainer.warmup or raise trainer.steps
     ");
@@ -455,7 +455,7 @@ fn unused_settings_are_reported() {
         a.lua: estimator grpo, loss ppo
         22 trajectories of 2 of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
 
-        warning (settings): trainer.warmup is 4 and trainer.steps 2: the learning rate never gets to trainer.lr
+        warning (settings): trainer.warmup is 4 and trainer.steps 2: the learning rate never reaches trainer.lr
           --> a.lua:19
           hint: lower trainer.warmup or raise trainer.steps
 
@@ -466,13 +466,13 @@ fn unused_settings_are_reported() {
         model,
         { "a.lua" => files("r1.grpo {", "r1.grpo { critic = { lr = 1e-4 },"), "tasks.jsonl" => TASKS },
         ["run", "a.lua", "--plan"],
-        @"
+        @r#"
         exit: 3
         --- stderr
-        error: trainer.critic.lr is set, and this algorithm trains no critic
+        error: trainer.critic.lr is set and has no effect: trainer.algorithm is "grpo"
           --> a.lua:18
-          hint: use r1.ppo or leave it out
-        "
+          hint: set trainer.algorithm = "ppo", "pspo" or "capo", or leave trainer.critic.lr out
+        "#
     );
     cli_snapshot!(
         model,
@@ -497,7 +497,7 @@ fn unused_settings_are_reported() {
         @"
         exit: 0
         --- stderr
-        warning: trainer.warmup is 4 and trainer.steps 2: the learning rate never gets to trainer.lr
+        warning: trainer.warmup is 4 and trainer.steps 2: the learning rate never reaches trainer.lr
           --> a.lua:18
           hint: lower trainer.warmup or raise trainer.steps
         warning: policy.max_context is 4096, and the model takes 128 tokens: 128 is used

@@ -128,7 +128,9 @@ fn a_setting_and_a_section() {
     let printed: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&printed[0]["unit"], &printed[0]["default"]), (&"seconds".into(), &"1".into()));
     let near = super::fail(std::path::Path::new("."), &["doc", "trainer.leraning_rate"]);
-    assert!(near.contains("there is no function, type or setting"), "{near}");
+    assert!(near.contains("there is no function, type or setting") && near.contains("`trainer.lr`"), "{near}");
+    let needs = super::succeed(std::path::Path::new("."), &["doc", "trainer.final_lr"]);
+    assert!(needs.contains("needs    trainer.decay = \"linear\" or \"cosine\""), "{needs}");
 }
 
 #[test]
@@ -137,7 +139,7 @@ fn names_that_do_not_exist() {
     exit: 2
     --- stderr
     error: there is no function, type or setting `r1.http.gett`
-      hint: did you mean `r1.http.get` or `r1.text.template` or `r1.data.generate`?
+      hint: did you mean `r1.http.get`?
     "#);
     cli_snapshot!(["doc", "xyzzy"], @r#"
     exit: 2

@@ -157,7 +157,7 @@ fn parameter_groups_have_their_own_settings() {
     --- stderr
     error: trainer.groups: no weight is called `model.layers.0.mlp.up_prj.weight`
       --> a.lua:17
-      hint: did you mean `model.layers.0.mlp.up_proj.weight` or `model.embed_tokens.weight` or `model.layers.0.input_layernorm.weight`?
+      hint: did you mean `model.layers.0.mlp.up_proj.weight` or `model.layers.0.mlp.down_proj.weight` or `model.layers.0.mlp.gate_proj.weight`?
     ");
     cli_snapshot!(model, { "a.lua" => groups("{ weights = \"*\", lr = -1 }") }, ["run", "a.lua", "-q"], @"
     exit: 3

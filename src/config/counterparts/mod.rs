@@ -4,10 +4,13 @@
 //! the tables of docs/coming-from.md. A test checks every r1 name against the settings reference.
 
 mod agent_r1;
+mod synonyms;
 mod trl;
 mod verl;
 
 use std::fmt::Write;
+
+use self::synonyms::SYNONYMS;
 
 /// A system whose setting names are recognised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,8 +105,9 @@ pub const VALUES: &[ValueName] = &[
 
 /// The counterpart of an unknown setting: the entry that shares most trailing segments with `name`.
 ///
-/// Names of one word without `_`, such as `lr` or `path`, are too common to be recognised by the
-/// last segment alone, unless the other system has no sections (TRL).
+/// Names of one word without `_`, such as `lr` or `path`, and names that r1 has too, such as
+/// `max_tokens`, are not recognised by the last segment alone, unless the other system has no
+/// sections (TRL).
 pub fn counterpart(name: &str) -> Option<(System, &'static Counterpart)> {
     // A setting of r1 that does not apply to this recipe, such as `env.max_steps` together with
     // `envs`.
@@ -115,8 +119,9 @@ pub fn counterpart(name: &str) -> Option<(System, &'static Counterpart)> {
     for system in System::ALL {
         for entry in system.settings() {
             let shared = shared_segments(entry.name, name);
-            let last = entry.name.rsplit('.').next().unwrap_or_default();
-            let significant = shared > 1 || last.contains('_') || !entry.name.contains('.');
+            let last = last_part(entry.name);
+            let named = last.contains('_') && !super::settings().any(|setting| setting.name() == last);
+            let significant = shared > 1 || named || !entry.name.contains('.');
             if shared > most && significant {
                 most = shared;
                 best = Some((system, entry));
@@ -130,16 +135,64 @@ fn shared_segments(a: &str, b: &str) -> usize {
     a.rsplit('.').zip(b.rsplit('.')).take_while(|(a, b)| a == b).count()
 }
 
-/// The hint for an unknown setting that another system has; `None` for any other name.
-pub fn hint(name: &str) -> Option<String> {
-    let (system, entry) = counterpart(name)?;
+/// The hint for an unknown setting that has a name of another system, or a common one; `None` for
+/// any other name.
+pub fn hint(key: &str) -> Option<String> {
+    if let Some((system, entry)) = counterpart(key) {
+        return Some(hint_of(key, system, entry));
+    }
+    let named = |name: &str| shared_segments(name, key) == name.split('.').count();
+    let (name, setting) = SYNONYMS.iter().find(|(name, _)| named(name))?;
+    Some(synonym_hint(name, setting))
+}
+
+/// As [`hint`] for the name that is most similar to the last part of `key`, and how similar it is.
+pub fn misspelt(key: &str) -> Option<(f64, String)> {
+    // Shorter names resemble too many others.
+    const SHORTEST: usize = 5;
+    let last = last_part(key);
+    let similar = |name: &str| if name.len() < SHORTEST { 0.0 } else { similarity(last, name) };
+    let entries = System::ALL.into_iter().flat_map(|system| system.settings().iter().map(move |entry| (system, entry)));
+    let entries = entries.map(|(system, entry)| (similar(last_part(entry.name)), (system, entry)));
+    let synonym = SYNONYMS.iter().map(|(name, setting)| (similar(last_part(name)), (name, setting)));
+    let entry = entries.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let synonym = synonym.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    if synonym.0 > entry.0 {
+        let (name, setting) = synonym.1;
+        return Some((synonym.0, synonym_hint(name, setting)));
+    }
+    let (system, found) = entry.1;
+    Some((entry.0, hint_of(key, system, found)))
+}
+
+/// How similar two names are; 1 is equality.
+pub(super) fn similarity(a: &str, b: &str) -> f64 {
+    // No name is that long; comparing one takes time.
+    if a.len() > 200 { 0.0 } else { strsim::normalized_damerau_levenshtein(a, b) }
+}
+
+fn synonym_hint(name: &str, setting: &str) -> String {
+    format!("`{}` is `{setting}` in r1", last_part(name))
+}
+
+fn hint_of(key: &str, system: System, entry: &Counterpart) -> String {
     let (system, theirs) = (system.name(), entry.name);
     let value = if entry.value.is_empty() { String::new() } else { format!(": {}", entry.value) };
-    Some(if entry.settings.is_empty() {
-        format!("`{theirs}` is a setting of {system} that r1 does not have{value}")
-    } else {
-        format!("`{theirs}` of {system} is {} in r1{value}", quoted(entry.settings))
-    })
+    if entry.settings.is_empty() {
+        return format!("`{theirs}` is a setting of {system} that r1 does not have{value}");
+    }
+    // `trainer.critic.learning_rate` is meant to be `trainer.critic.lr`.
+    let beside = |setting: &&'static str| {
+        let (table, _) = key.rsplit_once('.')?;
+        let path = format!("{table}.{}", last_part(setting));
+        super::settings().find(|setting| setting.path == path).map(|setting| setting.path)
+    };
+    let names: Vec<&str> = entry.settings.iter().map(|setting| beside(&setting).unwrap_or(setting)).collect();
+    format!("`{theirs}` of {system} is {} in r1{value}", quoted(&names))
+}
+
+fn last_part(key: &str) -> &str {
+    key.rsplit('.').next().unwrap_or(key)
 }
 
 /// The hint for an unknown value of `setting` that another system has.
@@ -220,6 +273,14 @@ mod tests {
         for entry in System::ALL.into_iter().flat_map(System::settings) {
             let same = crate::config::settings().any(|setting| setting.path == entry.name);
             assert!(!same, "`{}` is a setting of r1 and is never refused", entry.name);
+        }
+    }
+
+    #[test]
+    fn every_synonym_is_a_setting_of_the_reference() {
+        for (name, setting) in SYNONYMS {
+            assert!(is_setting(setting), "{name}: r1 has no `{setting}`");
+            assert!(counterpart(name).is_none(), "{name} is a name of another system");
         }
     }
 

@@ -3,11 +3,12 @@
 //! `r1 doc trainer.lr`, `r1 doc trainer`, docs/settings.md, completion and editor types are made
 //! from it.
 
-mod options;
+mod needs;
 mod range;
 
 use std::sync::LazyLock;
 
+pub use needs::{Lacking, lacking, value_of};
 pub use range::{Range, check_ranges};
 
 use super::Settings;
@@ -15,16 +16,7 @@ use crate::schema::{Section, Setting};
 
 /// All settings, section by section.
 pub fn settings() -> impl Iterator<Item = &'static Setting> {
-    static ALL: LazyLock<Vec<Setting>> = LazyLock::new(|| {
-        let mut options = options::options();
-        let mut all = Vec::new();
-        for setting in Settings::listed() {
-            let table = setting.path;
-            all.push(setting);
-            all.extend(options.extract_if(.., |option| option.path.rsplit_once('.').is_some_and(|at| at.0 == table)));
-        }
-        all
-    });
+    static ALL: LazyLock<Vec<Setting>> = LazyLock::new(Settings::listed);
     ALL.iter()
 }
 

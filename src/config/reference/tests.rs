@@ -8,8 +8,10 @@ use serde_json::Value;
 
 use super::settings;
 use crate::config::{
-    DataFile, DataSettings, HubData, InitModel, LoraSettings, PolicySettings, Settings, Sft, Source, Trainer,
+    ALGORITHMS, DataFile, DataSettings, Generated, HubData, InitModel, LoraSettings, PolicySettings, Settings, Sft,
+    Source, Trainer,
 };
+use crate::schema::Is;
 
 /// Every setting of these settings, by its path.
 fn paths(at: &str, value: &Value, found: &mut Vec<String>) {
@@ -33,7 +35,7 @@ fn every_field_of_every_settings_struct_is_in_the_reference() {
     };
     let sft = Settings { policy, trainer: Trainer::Sft(Sft::default()), ..Settings::default() };
     let sources =
-        [Source::File(DataFile::default()), Source::Hub(HubData::default()), Source::Generated { count: 0, seed: 0 }];
+        [Source::File(DataFile::default()), Source::Hub(HubData::default()), Source::Generated(Generated::default())];
     let data = sources.map(|source| {
         let data = DataSettings { train: Some(source.clone()), eval: Some(source), ..DataSettings::default() };
         Settings { data, ..Settings::default() }
@@ -59,6 +61,40 @@ fn entries_are_whole() {
     assert_eq!(settings().filter(|setting| setting.path == "trainer.lr").count(), 2);
     assert!(settings().any(|setting| setting.is_below("trainer.kl") && setting.path == "trainer.kl.coef"));
     assert!(!settings().any(|setting| setting.is_below("trainer.k")));
+}
+
+#[test]
+fn a_setting_needs_a_setting_of_the_type_that_its_condition_says() {
+    for setting in settings() {
+        for need in &setting.needs {
+            let other = settings().find(|other| other.path == need.setting);
+            let kind = other.map(|other| other.kind.as_str()).unwrap_or_default();
+            let fits = match need.is {
+                Is::Positive => matches!(kind, "number" | "integer"),
+                Is::True => kind == "boolean",
+                Is::Set => !kind.is_empty(),
+                Is::OneOf(names) if need.setting == "trainer.algorithm" => {
+                    names.iter().all(|name| ALGORITHMS.contains(name))
+                }
+                Is::OneOf(names) => names.iter().all(|name| kind.contains(&format!("\"{name}\""))),
+            };
+            assert!(fits, "{} needs {}, a setting of type {kind:?}", setting.path, need.words());
+        }
+    }
+    assert!(settings().any(|setting| setting.path == "trainer.critic.lr" && !setting.needs.is_empty()));
+}
+
+#[test]
+fn the_page_about_training_has_no_table_of_settings_beside_the_generated_one() {
+    let page = include_str!("../../../docs/training.md");
+    let own = page.split("## Settings of `trainer`").nth(1).unwrap().split("\n## ").next().unwrap();
+    assert!(own.contains("(settings.md#trainer)") && !own.contains("|---"));
+    let remarks: Vec<&str> = own.lines().filter_map(|line| line.strip_prefix("- `")).collect();
+    for remark in &remarks {
+        let name = remark.split([' ', '`']).next().unwrap();
+        assert!(settings().any(|setting| setting.path == format!("trainer.{name}")), "no setting `trainer.{name}`");
+    }
+    assert!(remarks.len() >= 5);
 }
 
 #[test]

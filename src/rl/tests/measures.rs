@@ -190,10 +190,10 @@ fn edges_of_filters_and_rewards() {
     // Failures do not count in the size of process rewards.
     let failed = StepRow { status: Some(crate::mdp::Status::EnvError), ..row(1, 0.0, 100.0, 0) };
     let prime = Shaping { prime: true, ..Shaping::default() };
-    let shaped = shape(&[row(0, 0.0, 2.0, 0), failed], &prime, false).unwrap();
+    let shaped = shape(&[row(0, 0.0, 2.0, 0), failed], &prime.into(), false).unwrap();
     assert_close("prime", &shaped[0].rewards, &[2.0 / 2.000_001], 1e-12);
     // Tasks of one kind are compared across groups.
     let kinds = Shaping { normalize: Some((Grouping::Inductive, Method::Mean)), ..Shaping::default() };
-    let shaped = shape(&[row(0, 1.0, 0.0, 7), row(1, 3.0, 0.0, 7), row(2, 9.0, 0.0, 8)], &kinds, false).unwrap();
+    let shaped = shape(&[row(0, 1.0, 0.0, 7), row(1, 3.0, 0.0, 7), row(2, 9.0, 0.0, 8)], &kinds.into(), false).unwrap();
     assert_eq!(shaped.iter().map(StepRow::reward).collect::<Vec<_>>(), [-1.0, 1.0, 0.0]);
 }

@@ -13,7 +13,7 @@ use crate::script::runtime::convert::{Odd, clip, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Host, MESSAGE, misuse, place};
 use crate::script::runtime::limits::Slot;
-use crate::script::runtime::source_map::SourceMap;
+use crate::script::runtime::source_map::{Location, SourceMap};
 use crate::script::runtime::texts::Texts;
 
 /// An error as one of the VM.
@@ -29,15 +29,20 @@ pub(crate) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -
 /// An error in a settings section, at the line where the setting is set, or at the caller's line.
 pub(crate) fn fail_with(lua: &Lua, function: &str, error: impl Into<Error>) -> mlua::Error {
     let error = error.into();
-    let caller = place(lua);
-    let set = caller.as_ref().zip(error.setting()).and_then(|(caller, key)| field_place(lua, caller, function, key));
     let message = clip(&format!("{function}: {}", error.message), MESSAGE);
-    raise(Error { message, place: set.or(caller), ..error })
+    let error = Error { message, place: None, ..error };
+    let Some(caller) = place(lua) else { return raise(error) };
+    let key = error.setting().map(str::to_owned);
+    let set = key.and_then(|key| Some((field_place(lua, &caller, function, &key)?, key)));
+    raise(match set {
+        Some((location, key)) => location.of(error, &key),
+        None => error.at(caller),
+    })
 }
 
 /// The line where the call of `function` at `caller` sets a field. The VM only knows the line of
 /// the call, which may be far above the field.
-fn field_place(lua: &Lua, caller: &str, function: &str, key: &str) -> Option<String> {
+fn field_place(lua: &Lua, caller: &str, function: &str, key: &str) -> Option<Location> {
     let texts = lua.app_data_ref::<Texts>()?;
     let (path, line) = caller.rsplit_once(':')?;
     let line = line.parse().ok()?;
@@ -45,8 +50,13 @@ fn field_place(lua: &Lua, caller: &str, function: &str, key: &str) -> Option<Str
     let map = SourceMap::new(files, texts.modules.clone());
     let function = function.split(": ").next().unwrap_or(function);
     // `trainer.lr` is written `lr` in r1.grpo { … }.
-    let inside = || key.split_once('.').and_then(|(_, key)| map.argument(path, line, function, key));
-    map.argument(path, line, function, key).or_else(inside)
+    let section = match function {
+        "r1.grpo" | "r1.ppo" | "r1.sft" | "r1.trainer" => "trainer",
+        "r1.env" => "env",
+        other => other.strip_prefix("r1.data.").unwrap_or(other),
+    };
+    let own = key.strip_prefix(section).and_then(|rest| rest.strip_prefix('.')).unwrap_or(key);
+    map.argument(path, line, function, own)
 }
 
 /// The dotted name of a field; a function such as `r1.recipe: data` reads that table of the recipe.
@@ -74,7 +84,7 @@ impl<'a> Fields<'a> {
                 let name = name.to_string_lossy();
                 let error =
                     Error::new(Kind::Script, format!("unknown field `{name}`")).about_setting(inside(function, &name));
-                let hint = misplaced::suggest_section(function, &name);
+                let hint = misplaced::unknown_field(function, &name, known);
                 Err(fail_with(lua, function, error.hint(hint.unwrap_or_else(|| suggest(&name, known.iter().copied())))))
             }
             other => Err(fail(lua, function, format!("fields have names, got {}", show(other)))),

@@ -7,7 +7,7 @@ use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
 use super::args::{Fields, fail, fail_with, text};
-use crate::config::DataFormat;
+use crate::config::{DataFormat, Source};
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{Odd, to_json};
 use crate::script::settings;
@@ -122,7 +122,7 @@ pub(crate) fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json
         };
         let own = settings.as_object();
         let said = own.and_then(|own| own.get("name")).and_then(Json::as_str).map(str::to_owned);
-        let Some(name) = key.or(said).or_else(|| own.map(settings::stem)).filter(|name| !name.is_empty()) else {
+        let Some(name) = key.or(said).or_else(|| own.map(Source::name_of)).filter(|name| !name.is_empty()) else {
             return Err(fail(lua, NAME, format!("a dataset of `{at}` has no name")));
         };
         if row.is_none() && settings.get("count").is_some() {

@@ -23,12 +23,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     const NAME: &str = "r1.env";
-    let fields = Fields::new(lua, NAME, value, &fields::ENV)?;
+    let fields = Fields::new(lua, NAME, value, &fields::of_env())?;
     let tools = tools(lua, &fields)?;
     let (reset, step) = (fields.function("reset")?, fields.function("step")?);
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
     let flow = fields.function("flow")?;
-    let mut settings = fields.rest(&["tools", "format", "reset", "step", "flow", "context", "reward"])?;
+    let mut settings = fields.rest(&[&fields::ENV_OBJECTS[..], &["format"]].concat())?;
     let format = match fields.get("format")? {
         Value::Nil => None,
         Value::String(name) => {

@@ -1,46 +1,17 @@
-//! The fields of `r1.recipe` and `r1.env`: what both read, and where a field of the other belongs.
+//! The fields of `r1.recipe` and `r1.env`: the settings of their sections, and what is no setting.
+
+use crate::config::{EnvSettings, Settings};
+use crate::schema::Section;
 
 /// Fields of `r1.recipe`.
-pub(super) const RECIPE: [&str; 20] = [
-    "name",
-    "seed",
-    "env",
-    "envs",
-    "flow",
-    "context",
-    "reward",
-    "privileged",
-    "advantage",
-    "loss",
-    "policy",
-    "cold_start",
-    "data",
-    "sampling",
-    "rollout",
-    "trainer",
-    "eval",
-    "checkpoint",
-    "limits",
-    "needs",
-];
+pub(super) fn of_recipe() -> Vec<&'static str> {
+    [Settings::FIELDS, &["flow", "context", "reward", "privileged", "advantage", "loss"]].concat()
+}
 
 /// Fields of `r1.env`.
-pub(super) const ENV: [&str; 17] = [
-    "tools",
-    "format",
-    "max_steps",
-    "max_tokens",
-    "on_overflow",
-    "max_calls",
-    "excess_calls",
-    "tool_choice",
-    "max_result_tokens",
-    "call_rewards",
-    "system",
-    "reply_prefix",
-    "reset",
-    "step",
-    "flow",
-    "context",
-    "reward",
-];
+pub(super) fn of_env() -> Vec<&'static str> {
+    [EnvSettings::FIELDS, &ENV_OBJECTS].concat()
+}
+
+/// Fields of `r1.env` that are functions and tools.
+pub(super) const ENV_OBJECTS: [&str; 6] = ["tools", "reset", "step", "flow", "context", "reward"];

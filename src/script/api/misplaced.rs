@@ -1,7 +1,7 @@
 //! Hints for misplaced fields: functions where plain data is expected, fields of another table.
 
 use super::fields;
-use crate::config::{Learner, counterparts};
+use crate::config::{Learner, unknown_hint};
 use crate::error::{Error, Kind};
 use crate::schema::Section;
 
@@ -50,23 +50,29 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
     if hint.is_empty() { error } else { error.hint(hint) }
 }
 
-/// Where a field that `function` does not have belongs.
-pub(crate) fn suggest_section(function: &str, name: &str) -> Option<String> {
+/// The hint for a field that `function` does not have, which knows the fields `known`: where it
+/// belongs, or what it is called.
+pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Option<String> {
     let of_trainer = || Learner::FIELDS.contains(&name);
     let trainer = TRAINERS.contains(&function);
     if trainer && name == "algorithm" {
         return Some("another algorithm is r1.trainer { algorithm = \"NAME\", … }".to_owned());
     }
-    if (trainer || function == "r1.env") && fields::RECIPE.contains(&name) {
+    if (trainer || function == "r1.env") && fields::of_recipe().contains(&name) {
         let beside = if trainer { "trainer" } else { "env" };
         return Some(format!("`{name}` is a field of r1.recipe {{ … }}, beside `{beside}`"));
     }
-    if function == "r1.recipe" && fields::ENV.contains(&name) {
+    if function == "r1.recipe" && fields::of_env().contains(&name) {
         return Some(format!("`{name}` is a field of the env: env = r1.env {{ {name} = …, … }}"));
     }
     if function == "r1.recipe" && of_trainer() {
         return Some(format!("`{name}` is a field of the trainer: trainer = r1.grpo {{ {name} = …, … }}"));
     }
-    // A name of verl or TRL.
-    if trainer || matches!(function, "r1.recipe" | "r1.env") { counterparts::hint(name) } else { None }
+    let key = match function {
+        _ if trainer => format!("trainer.{name}"),
+        "r1.env" => format!("env.{name}"),
+        "r1.recipe" => name.to_owned(),
+        _ => return None,
+    };
+    Some(unknown_hint(&key, name, known))
 }

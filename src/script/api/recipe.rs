@@ -9,7 +9,7 @@ use super::args::{Fields, fail, fail_with};
 use super::data::Dataset;
 use super::fields;
 use super::trainer::Trainer;
-use crate::config::{CUSTOM, DataSettings};
+use crate::config::{self, CUSTOM, Choice, DataSettings, Learner, Settings};
 use crate::error::{Error, Kind};
 use crate::schema::Section;
 use crate::script::runtime::convert::kind;
@@ -28,16 +28,19 @@ pub(super) fn of(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     }
 }
 
+/// Settings that constructors such as `r1.env` give, or that have functions inside.
+const BUILT: [&str; 6] = ["env", "envs", "trainer", "eval", "data", "cold_start"];
+
 fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     const NAME: &str = "r1.recipe";
-    let fields = Fields::new(lua, NAME, value, &fields::RECIPE)?;
+    let fields = Fields::new(lua, NAME, value, &fields::of_recipe())?;
     let (context, reward) = (fields.function("context")?, fields.function("reward")?);
     let privileged = fields.function("privileged")?;
     let (advantage, loss) = (fields.function("advantage")?, fields.function("loss")?);
     let mut settings = Map::new();
-    for name in ["name", "seed", "policy", "sampling", "rollout", "checkpoint", "limits", "needs"] {
+    for name in Settings::FIELDS.iter().filter(|name| !BUILT.contains(name)) {
         if !fields.get(name)?.is_nil() {
-            settings.insert(name.to_owned(), fields.json(name)?);
+            settings.insert((*name).to_owned(), fields.json(name)?);
         }
     }
     let mut envs = envs(lua, &fields)?;
@@ -61,15 +64,17 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             named[name] = env.settings.clone();
         }
     }
-    match fields.get("trainer")? {
-        Value::Nil => {}
+    let trainer = match fields.get("trainer")? {
+        Value::Nil => None,
         Value::UserData(data) if data.is::<Trainer>() => {
-            settings.insert("trainer".to_owned(), data.borrow::<Trainer>()?.0.clone());
+            let Trainer { written, settings: trainer } = data.borrow::<Trainer>()?.clone();
+            settings.insert("trainer".to_owned(), written);
+            Some(trainer)
         }
         other => {
             return Err(fields.refuse("trainer", "what r1.grpo { … }, r1.ppo { … } or r1.sft { … } gives", &other));
         }
-    }
+    };
     let eval = match fields.get("eval")? {
         Value::Nil => EvalEnv::default(),
         Value::Table(given) => {
@@ -104,16 +109,19 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             return Err(fail(lua, NAME, format!("`data` must be {{ train =, eval = }}, got {}", kind(&other))));
         }
     }
-    let cold_start = cold_start(lua, &fields, settings.get("trainer"))?;
+    let cold_start = cold_start(lua, &fields, trainer.as_ref())?;
     if let Some(own) = &cold_start {
         settings.insert("cold_start".to_owned(), own.settings.clone());
     }
     let settings = Json::Object(settings);
-    let typed = Box::new(settings::read(&settings).map_err(|error| fail_with(lua, NAME, error))?);
-    let trains = settings.get("trainer").and_then(|trainer| trainer.get("algorithm")).and_then(Json::as_str);
+    let learner = match &trainer {
+        Some(config::Trainer::Grpo(learner) | config::Trainer::Ppo(learner)) => Some(learner.clone()),
+        Some(config::Trainer::Sft(_)) | None => None,
+    };
+    let typed = settings::read_with(&settings, trainer).map_err(|error| fail_with(lua, NAME, error))?;
     let rewards = |env: &Env| env.step.is_some() || env.flow.is_some() || env.reward.is_some();
     let unrewarded = envs.iter().find(|(_, env)| !rewards(env)).map(|(name, _)| name.as_str());
-    if trains.is_some_and(|algorithm| algorithm != "sft")
+    if learner.is_some()
         && reward.is_none()
         && let Some(name) = unrewarded.or(envs.is_empty().then_some(""))
     {
@@ -122,13 +130,27 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             "reinforcement learning needs a `reward` function, or an env whose `step` or `flow` returns rewards";
         return Err(fail(lua, NAME, format!("{message}{which}")));
     }
-    own_function(lua, &settings, "estimator", "advantage", "advantage = function(group) … end", advantage.is_some())?;
-    own_function(lua, &settings, "loss", "loss", "loss = function(b) … end", loss.is_some())?;
-    Ok(Recipe { settings, typed, envs, context, reward, privileged, advantage, loss, cold_start, eval, rows })
+    let chosen = |choice: fn(Learner) -> Choice| learner.clone().is_some_and(|learner| choice(learner).is_custom());
+    let estimator = ("estimator", chosen(|learner| learner.estimator));
+    own_function(lua, estimator, "advantage", "advantage = function(group) … end", advantage.is_some())?;
+    own_function(lua, ("loss", chosen(|learner| learner.loss)), "loss", "loss = function(b) … end", loss.is_some())?;
+    Ok(Recipe {
+        settings,
+        typed: Box::new(typed),
+        envs,
+        context,
+        reward,
+        privileged,
+        advantage,
+        loss,
+        cold_start,
+        eval,
+        rows,
+    })
 }
 
 /// `cold_start = r1.recipe { trainer = r1.sft { … }, … }`, or only the table.
-fn cold_start(lua: &Lua, fields: &Fields<'_>, trainer: Option<&Json>) -> mlua::Result<Option<Box<Recipe>>> {
+fn cold_start(lua: &Lua, fields: &Fields<'_>, trainer: Option<&config::Trainer>) -> mlua::Result<Option<Box<Recipe>>> {
     const WANTED: &str = "a recipe with r1.sft";
     let own = match fields.get("cold_start")? {
         Value::Nil => return Ok(None),
@@ -141,33 +163,36 @@ fn cold_start(lua: &Lua, fields: &Fields<'_>, trainer: Option<&Json>) -> mlua::R
         table @ Value::Table(_) => recipe(lua, &table)?,
         other => return Err(fields.refuse("cold_start", WANTED, &other)),
     };
-    let algorithm = |trainer: Option<&Json>| trainer.and_then(|trainer| trainer.get("algorithm")).cloned();
     let refuse = |message: &str, hint: &str| {
         let error = Error::new(Kind::Script, format!("`cold_start` {message}"));
         Err(fail_with(lua, "r1.recipe", error.hint(hint)))
     };
-    if algorithm(trainer) == Some("sft".into()) {
+    if matches!(trainer, Some(config::Trainer::Sft(_))) {
         return refuse("comes before reinforcement learning, and this trainer is r1.sft", "leave it out");
     }
-    if algorithm(own.settings.get("trainer")) != Some("sft".into()) {
+    if !matches!(own.typed.trainer, config::Trainer::Sft(_)) {
         return refuse("is supervised training, and its trainer is not r1.sft", "give it trainer = r1.sft { … }");
     }
-    if own.settings.get("data").and_then(|data| data.get("train")).is_none() {
+    if own.typed.data.train.is_none() {
         return refuse("has no training data", "give it data = { train = … }: rows with conversations (docs/sft.md)");
     }
     Ok(Some(Box::new(own)))
 }
 
 /// Refuses a custom function that `trainer` does not select, and the selection without a function.
-fn own_function(lua: &Lua, settings: &Json, choice: &str, field: &str, example: &str, there: bool) -> mlua::Result<()> {
-    let chosen = settings.get("trainer").and_then(|trainer| trainer.get(choice));
-    let name = chosen.map(|chosen| chosen.get("name").unwrap_or(chosen));
+fn own_function(
+    lua: &Lua,
+    (choice, custom): (&str, bool),
+    field: &str,
+    example: &str,
+    there: bool,
+) -> mlua::Result<()> {
     let key = format!("trainer.{choice}");
     let error = |message: String, hint: String| {
         let error = Error::new(Kind::Script, message).about_setting(key.as_str());
         Err(fail_with(lua, "r1.recipe", error.hint(hint)))
     };
-    match (name == Some(&Json::from(CUSTOM)), there) {
+    match (custom, there) {
         (true, false) => error(
             format!("`trainer.{choice}` is \"{CUSTOM}\", and the recipe has no `{field}`"),
             format!("give it one: {example} (docs/your-own-algorithm.md)"),

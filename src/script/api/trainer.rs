@@ -8,8 +8,13 @@ use super::args::{Fields, fail_with};
 use crate::config::{self, Learner, Sft};
 use crate::schema::{Field, Section};
 
-/// A trainer's settings, `algorithm` included.
-pub(crate) struct Trainer(pub(crate) Json);
+/// What `r1.grpo { … }` and its like give.
+#[derive(Clone)]
+pub(crate) struct Trainer {
+    /// The settings as written, with `algorithm`.
+    pub(crate) written: Json,
+    pub(crate) settings: config::Trainer,
+}
 
 impl UserData for Trainer {}
 
@@ -32,9 +37,10 @@ fn constructor(
         if name != "trainer" {
             fields.insert("algorithm".to_owned(), Json::from(name));
         }
-        let fields = Json::Object(fields);
-        config::Trainer::read("trainer", &fields, None).map_err(|error| fail_with(lua, function, error))?;
-        Ok(Trainer(fields))
+        let written = Json::Object(fields);
+        let settings = config::Trainer::read("trainer", &written, None);
+        let settings = settings.map_err(|error| fail_with(lua, function, error))?;
+        Ok(Trainer { written, settings })
     };
     r1.raw_set(name, lua.create_function(make)?)
 }

@@ -18,14 +18,18 @@ mod trainers;
 mod training;
 mod types;
 
+use std::sync::LazyLock;
+
 use serde::Serialize;
 
+use crate::config::{EnvSettings, Settings};
 use crate::error::nearest;
+use crate::schema::{Section, Setting};
 
 pub use luacats::luacats;
 pub use luau::luau;
 pub use markdown::{markdown, with_reference};
-pub use settings::{find_settings, settings_like, settings_markdown, settings_page};
+pub use settings::{find_settings, settings_hint, settings_markdown, settings_page};
 pub use types::{Named, named_types};
 
 /// Where a function is available.
@@ -40,7 +44,7 @@ pub enum Scope {
 }
 
 /// A host function, a method (`Context:keep_first`) or a value (`r1.json.null`).
-#[derive(Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Entry {
     pub name: &'static str,
     pub params: &'static [Param],
@@ -58,7 +62,7 @@ pub struct Entry {
 }
 
 /// A parameter, or a field of a table parameter.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct Param {
     /// A final `?` marks an optional parameter.
     pub name: &'static str,
@@ -111,18 +115,47 @@ const fn constant(name: &'static str, kind: &'static [(&'static str, &'static st
 
 /// All entries, in the order of the reference.
 pub fn all() -> impl Iterator<Item = &'static Entry> {
-    let tables: [&'static [Entry]; 9] = [
-        env::ENTRIES,
-        context::ENTRIES,
-        trainers::ENTRIES,
-        loss::ENTRIES,
-        text::ENTRIES,
-        external_calls::ENTRIES,
-        models::ENTRIES,
-        training::ENTRIES,
-        program::ENTRIES,
-    ];
-    tables.into_iter().flatten()
+    static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
+        let tables: [&'static [Entry]; 9] = [
+            env::ENTRIES,
+            context::ENTRIES,
+            trainers::ENTRIES,
+            loss::ENTRIES,
+            text::ENTRIES,
+            external_calls::ENTRIES,
+            models::ENTRIES,
+            training::ENTRIES,
+            program::ENTRIES,
+        ];
+        tables.into_iter().flatten().map(|entry| with_settings(*entry)).collect()
+    });
+    ALL.iter()
+}
+
+/// The entries of `r1.recipe` and `r1.env` with the settings that they take besides the fields that
+/// their entry has.
+fn with_settings(entry: Entry) -> Entry {
+    let (settings, [table]) = (
+        match entry.name {
+            "r1.recipe" => Settings::declared(),
+            "r1.env" => EnvSettings::declared(),
+            _ => return entry,
+        },
+        entry.params,
+    ) else {
+        return entry;
+    };
+    let has = |setting: &Setting| table.fields.iter().any(|field| field.name.trim_end_matches('?') == setting.name());
+    // The list that these texts are in lasts as long as the program.
+    let param = |setting: Setting| Param {
+        name: format!("{}?", setting.name()).leak(),
+        kind: setting.lua.clone().leak(),
+        doc: setting.summary().trim_end_matches('.').to_owned().leak(),
+        fields: &[],
+    };
+    let settings = settings.into_iter().filter(|setting| !has(setting)).map(param);
+    let fields: Vec<Param> = table.fields.iter().copied().chain(settings).collect();
+    Entry { params: vec![Param { fields: fields.leak(), ..*table }].leak(), ..entry }
 }
 
 impl Entry {

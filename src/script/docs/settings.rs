@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use crate::config::settings;
+use crate::config::{settings, unknown_hint};
 use crate::error::nearest;
 use crate::schema::Setting;
 
@@ -33,11 +33,15 @@ pub fn find_settings(name: &str) -> Vec<&'static Setting> {
     settings().filter(|setting| setting.path.rsplit('.').next() == Some(name)).collect()
 }
 
-/// Names of settings similar to an unknown name.
-pub fn settings_like(name: &str) -> Vec<&'static str> {
-    let mut near = nearest(name, settings().map(|setting| setting.path));
-    near.dedup();
-    near
+/// The hint for a name that is no setting; `None` for a name outside of the sections of settings.
+pub fn settings_hint(name: &str) -> Option<String> {
+    let (section, _) = name.split_once('.')?;
+    let sections = settings().map(Setting::section).filter(|known| !known.is_empty());
+    if nearest(section, sections).is_empty() {
+        return None;
+    }
+    let known: Vec<&str> = settings().map(|setting| setting.path).collect();
+    Some(unknown_hint(name, name, &known))
 }
 
 /// Settings for a terminal: one in full, several as a list.
@@ -57,6 +61,7 @@ pub fn settings_page(found: &[&Setting]) -> String {
                 ("unit", setting.unit),
                 ("range", setting.range),
                 ("default", default_of(setting)),
+                ("needs", &setting.needed()),
                 ("changes", setting.reload.words()),
             ];
             page.push('\n');
@@ -91,13 +96,15 @@ pub fn settings_markdown() -> String {
     let mut out = "\
 # Settings
 
-Every setting of a recipe, with its type, unit, default and range. A recipe sets them as fields of `r1.recipe { … }`
-(`trainer` by `r1.grpo { … }`, `env` by `r1.env { … }`), the command line as `key=value` with the dotted name
-(`trainer.lr=2e-6`), which takes precedence. Unknown names are refused with the nearest ones. `r1 doc trainer.lr` shows one in the
-terminal, `r1 doc trainer` a section. This page is made from their declarations in `src/config`.
+Every setting of a recipe, with its type, unit, default and range. A recipe sets them as fields of
+`r1.recipe { … }` (`trainer` by `r1.grpo { … }`, `env` by `r1.env { … }`), the command line as
+`key=value` with the dotted name (`trainer.lr=2e-6`), which takes precedence. Unknown names are
+refused with the nearest ones. A setting that needs another one is refused without it, because it
+would have no effect. `r1 doc trainer.lr` shows one setting in the terminal, `r1 doc trainer` a
+section. This page is made from the declarations in `src/config`.
 
-Times and sizes take a number in the unit given here, or a text with a unit of its own: `\"250ms\"`, `\"5s\"`, `\"2min\"`;
-`\"64KiB\"`, `\"512MiB\"`, `\"2GiB\"`.
+Times and sizes take a number in the unit given here, or a text with a unit of its own: `\"250ms\"`,
+`\"5s\"`, `\"2min\"`; `\"64KiB\"`, `\"512MiB\"`, `\"2GiB\"`.
 "
     .to_owned();
     for (section, about) in SECTIONS {
@@ -132,6 +139,7 @@ fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
         };
         let bounds: Vec<String> =
             [setting.unit, setting.range].iter().filter(|text| !text.is_empty()).map(|text| bar(text)).collect();
+        let needs: Vec<String> = setting.needs.iter().map(|need| format!(" Needs `{}`.", need.words())).collect();
         let _ = writeln!(
             out,
             "| `{}` | {} | {default} | {} | {} | {} |",
@@ -139,7 +147,7 @@ fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
             bar(&setting.kind),
             bounds.join(", "),
             setting.reload.words(),
-            bar(setting.doc)
+            bar(setting.doc) + needs.concat().as_str()
         );
     }
 }

@@ -3,12 +3,8 @@
 
 use serde::Serialize;
 
-use crate::config::{
-    Branch, CallRewards, CheckpointSettings, CriticSettings, EnvSettings, EvalSettings, Filter, InitModel, Kl, Learner,
-    Limits, LoraSettings, PolicySettings, RolloutSettings, Sft, WeightGroup,
-};
-use crate::mdp::Sampling;
-use crate::schema::{Section, Setting};
+use crate::config::Settings;
+use crate::schema::{Field, Setting, Table};
 
 /// A named type: a table with fields, or an opaque object.
 #[derive(Debug, Serialize)]
@@ -299,34 +295,17 @@ pub fn named_types() -> Vec<Named> {
         fields: fields.iter().map(plain).collect(),
     });
     let opaque = OPAQUE.iter().map(|&(name, doc)| Named { name, doc: doc.to_owned(), fields: Vec::new() });
-    let settings = [
-        of_section::<EnvSettings>(),
-        of_section::<CallRewards>(),
-        of_section::<PolicySettings>(),
-        of_section::<InitModel>(),
-        of_section::<LoraSettings>(),
-        of_section::<Sampling>(),
-        of_section::<RolloutSettings>(),
-        of_section::<Learner>(),
-        of_section::<Branch>(),
-        of_section::<Kl>(),
-        of_section::<Filter>(),
-        of_section::<CriticSettings>(),
-        of_section::<WeightGroup>(),
-        of_section::<Sft>(),
-        of_section::<EvalSettings>(),
-        of_section::<CheckpointSettings>(),
-        of_section::<Limits>(),
-    ];
+    // The recipe is one of the opaque objects.
+    let settings = Settings::tables().into_iter().filter(|table| table.name != "Settings").map(of_section);
     tables.chain(opaque).chain(settings).collect()
 }
 
-/// The table of a section of settings; every field may be left out.
-fn of_section<S: Section>() -> Named {
+/// A table of settings; every field may be left out.
+fn of_section(table: Table) -> Named {
     let field = |setting: &Setting| (format!("{}?", setting.name()), setting.lua.clone(), setting.summary());
     Named {
-        name: S::NAME,
-        doc: S::about().replace('`', "").trim_end_matches('.').to_owned(),
-        fields: S::declared().iter().map(field).collect(),
+        name: table.name,
+        doc: table.about.replace('`', "").trim_end_matches('.').to_owned(),
+        fields: table.fields.iter().map(field).collect(),
     }
 }

@@ -61,7 +61,7 @@ pub(crate) fn can_make_rows(settings: &Settings, recipe: &Recipe, prefix: &str) 
     let splits = [("train", &settings.data.train), ("eval", &settings.data.eval)];
     for ((split, source), rows) in splits.into_iter().zip(&recipe.rows) {
         for (name, source) in source.iter().flat_map(Source::parts) {
-            if matches!(source, Source::Generated { .. }) && !rows.contains_key(name) {
+            if matches!(source, Source::Generated(_)) && !rows.contains_key(name) {
                 let dot = if name.is_empty() { "" } else { "." };
                 let at = format!("{prefix}data.{split}{dot}{name}");
                 return Err(Error::new(Kind::Usage, format!("`{at}` has no row function"))

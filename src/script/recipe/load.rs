@@ -385,7 +385,7 @@ impl Script {
                 };
                 found.and_then(allowed).and_then(|paths| Dataset::open(&paths, file.format, &file.columns))
             }
-            Source::Generated { .. } | Source::Rows(_) | Source::Mixed(_) => {
+            Source::Generated(_) | Source::Rows(_) | Source::Mixed(_) => {
                 Err(Error::new(Kind::Data, "this split has no files"))
             }
         };

@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use super::columns;
 use super::load::Named;
 use super::worker::Worker;
-use crate::config::{Source, Trainer};
+use crate::config::{Generated, Source, Trainer};
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::Demonstration;
 pub use crate::mdp::Split;
@@ -55,7 +55,7 @@ impl Worker {
     pub fn parts(&self, split: Split) -> Result<Vec<DataPart>> {
         let part = |named: Named<'_>| {
             let rows = self.count(split, &named)?;
-            let generated = matches!(named.source, Source::Generated { .. });
+            let generated = matches!(named.source, Source::Generated(_));
             Ok(DataPart { name: named.name.to_owned(), weight: named.weight, rows, generated })
         };
         self.script.parts(split).into_iter().map(part).collect()
@@ -63,7 +63,7 @@ impl Worker {
 
     fn count(&self, split: Split, named: &Named<'_>) -> Result<u64> {
         Ok(match named.source {
-            Source::Generated { count, .. } => *count,
+            Source::Generated(generated) => generated.count,
             Source::Rows(rows) => rows.len() as u64,
             _ => self.script.dataset(split, named)?.map_or(0, crate::script::dataset::Dataset::len),
         })
@@ -133,7 +133,7 @@ impl Worker {
             return Err(no_row(split, index, self.rows(split)?.unwrap_or(0)));
         };
         let mut row = match named.source {
-            Source::Generated { count, seed } => self.generate(split, named.name, within, *count, *seed)?,
+            Source::Generated(Generated { count, seed }) => self.generate(split, named.name, within, *count, *seed)?,
             Source::Rows(rows) => usize::try_from(within)
                 .ok()
                 .and_then(|index| rows.get(index))
@@ -160,7 +160,7 @@ impl Worker {
         if supervised && !Demonstration::is_supported(&row) {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let mut hint = format!("it has {}", names(&known));
-            if !matches!(named.source, Source::Generated { .. } | Source::Rows(_)) {
+            if !matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
                 hint = format!("{hint}; columns = {{ messages = \"…\" }} renames one");
             }
             let message =
@@ -176,7 +176,7 @@ impl Worker {
             let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
             let mut hint = format!("it has {}", names(&known));
-            if !matches!(named.source, Source::Generated { .. } | Source::Rows(_)) {
+            if !matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
                 hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
             }
             let message = format!("the row has no column {wanted}, which the default reset needs");

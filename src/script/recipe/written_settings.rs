@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 use super::load::{Part, Script};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
-use crate::script::runtime::source_map::SourceMap;
+use crate::script::runtime::source_map::{Location, SourceMap};
 use crate::script::settings::{self, cold_start};
 
 impl Script {
@@ -38,21 +38,30 @@ impl Script {
 
     /// `path:line` where the recipe sets `key`, or its deepest known part; else the path.
     pub(crate) fn place_of(&self, key: &str) -> String {
+        self.location_of(key).place
+    }
+
+    /// [`Script::place_of`], and whether the setting itself is there.
+    fn location_of(&self, key: &str) -> Location {
         let own = (self.part == Part::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
         let key = own.as_deref().unwrap_or(key);
         let main = self.path.display().to_string();
         let modules = self.modules.values().map(|module| (module.path.as_str(), module.source.as_str()));
         let names = self.modules.iter().map(|(name, module)| (name.clone(), module.path.clone())).collect();
         let map = SourceMap::new(std::iter::once((main.as_str(), self.source.as_str())).chain(modules), names);
-        map.setting(&main, key).unwrap_or(main)
+        map.setting(&main, key).unwrap_or(Location { place: main, is_exact: false })
     }
 
     /// An error about a setting, with its place: an argument of the command line, or a line.
     pub(crate) fn placed(&self, error: Error) -> Error {
         let Some(key) = error.setting().map(str::to_owned) else { return error.at_path(&self.path) };
-        match self.typed(&key) {
-            Some(typed) => Error { kind: Kind::Usage, ..error }.at(typed),
-            None => error.at(self.place_of(&key)),
+        if let Some(typed) = self.typed(&key) {
+            return Error { kind: Kind::Usage, ..error }.at(typed);
         }
+        let written = key.split('.').try_fold(&self.written.recipe, |value, name| value.get(name));
+        let location = self.location_of(&key);
+        // A default has no line of its own.
+        let is_exact = location.is_exact || written.is_none();
+        Location { is_exact, ..location }.of(error, &key)
     }
 }

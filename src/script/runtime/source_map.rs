@@ -3,7 +3,7 @@
 //! Settings are values, and a refused value has no line. The syntax tree has: a dotted name such as
 //! `trainer.critic.lr` is followed through table constructors, constructor calls (`r1.grpo { … }`),
 //! variables that are assigned once, and modules that return tables. For a computed value, the
-//! place is that of the deepest key that is known.
+//! place is that of the deepest key that is known, and marked as such.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,6 +15,8 @@ use full_moon::ast::{
 use full_moon::node::Node;
 use full_moon::tokenizer::{TokenReference, TokenType};
 use full_moon::visitors::Visitor;
+
+use crate::error::Error;
 
 /// Maximum number of variables and modules followed for one name; also ends cycles.
 const HOPS: usize = 32;
@@ -37,6 +39,28 @@ struct FileMap {
     returned: Option<Shape>,
 }
 
+/// Where a script sets a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Location {
+    /// `path:line`.
+    pub(crate) place: String,
+    /// Whether the setting itself is there. It is not where the script computes it: the place is
+    /// then that of the table around it, or of the call that gets it.
+    pub(crate) is_exact: bool,
+}
+
+impl Location {
+    /// The error of the setting `key`, with this place.
+    pub(crate) fn of(self, error: Error, key: &str) -> Error {
+        let error = error.at(&self.place);
+        if self.is_exact {
+            return error;
+        }
+        let note = format!("the script computes {key}: the line is that of the nearest known table or call");
+        Error { hint: Some(error.hint.map_or_else(|| note.clone(), |hint| format!("{hint}; {note}"))), ..error }
+    }
+}
+
 /// Position of a call.
 struct Site {
     /// The function as written: `r1.grpo`.
@@ -52,6 +76,11 @@ enum Shape {
     /// A variable or a field of one: `a.b`.
     Name(String),
     Module(String),
+    /// What a function makes of a table. A constructor of r1 keeps its fields.
+    Call {
+        function: String,
+        argument: Box<Shape>,
+    },
     Computed,
 }
 
@@ -80,22 +109,23 @@ impl SourceMap {
         Self { files: parsed, modules }
     }
 
-    /// `path:line` where the recipe returned by `main` sets `key` (`trainer.lr`), or its deepest
-    /// known part.
-    pub(crate) fn setting(&self, main: &str, key: &str) -> Option<String> {
+    /// Where the recipe returned by `main` sets `key` (`trainer.lr`), or its deepest known part.
+    pub(crate) fn setting(&self, main: &str, key: &str) -> Option<Location> {
         let returned = self.files.get(main)?.returned.as_ref()?;
-        let found = self.follow(main, returned, &segments(key), HOPS)?;
-        Some(found.place())
+        Some(self.follow(main, returned, &segments(key), HOPS)?.location())
     }
 
-    /// `path:line` where the argument of the call of `function` at `line` of `path` sets `key`.
-    pub(crate) fn argument(&self, path: &str, line: usize, function: &str, key: &str) -> Option<String> {
+    /// Where the argument of the call of `function` at `line` of `path` sets `key`: in the call, or
+    /// in what the call gets. `None` for a call with a table that does not set it.
+    pub(crate) fn argument(&self, path: &str, line: usize, function: &str, key: &str) -> Option<Location> {
         let calls = self.files.get(path)?.calls.iter().filter(|(site, _)| site.line == line);
         let (named, others): (Vec<_>, Vec<_>) = calls.partition(|(site, _)| site.function == function);
+        let computed = named.iter().any(|(_, shape)| !matches!(shape, Shape::Table(_)));
         // A constructor under another name (`local grpo = r1.grpo`) is still a call on this line.
         let found =
-            named.into_iter().chain(others).find_map(|(_, shape)| self.follow(path, shape, &segments(key), HOPS))?;
-        Some(found.place())
+            named.into_iter().chain(others).find_map(|(_, shape)| self.follow(path, shape, &segments(key), HOPS));
+        let call = || computed.then_some(Found { path, line, is_exact: false });
+        found.or_else(call).map(|found| found.location())
     }
 
     fn follow<'a>(&'a self, path: &'a str, shape: &Shape, key: &[Segment<'_>], hops: usize) -> Option<Found<'a>> {
@@ -107,14 +137,28 @@ impl SourceMap {
                     Segment::Item(index) => entries.iter().filter(|entry| entry.name.is_none()).nth(*index),
                 }?;
                 let deeper = self.follow(path, &entry.value, rest, hops);
-                Some(deeper.unwrap_or(Found { path, line: entry.line }))
+                Some(deeper.unwrap_or(Found { path, line: entry.line, is_exact: rest.is_empty() }))
             }
             Shape::Name(name) => self.variable(path, name, key, hops),
             Shape::Module(name) => {
                 let path = self.modules.get(name)?;
                 self.follow(path, self.files.get(path)?.returned.as_ref()?, key, hops)
             }
+            Shape::Call { function, argument } => {
+                let found = self.follow(path, argument, key, hops)?;
+                Some(Found { is_exact: found.is_exact && self.is_constructor(path, function), ..found })
+            }
             Shape::Computed => None,
+        }
+    }
+
+    /// Whether a function is one of r1, also under another name (`local grpo = r1.grpo`).
+    fn is_constructor(&self, path: &str, function: &str) -> bool {
+        let assigned = self.files.get(path).and_then(|file| file.assigned.get(function));
+        let is_ours = |name: &str| name.starts_with("r1.");
+        match assigned.map(Vec::as_slice) {
+            Some([(_, Shape::Name(name))]) => is_ours(name),
+            _ => is_ours(function),
         }
     }
 
@@ -134,7 +178,8 @@ impl SourceMap {
                 // With several assignments it is not known which one ran last.
                 Some([(line, value)]) => {
                     let deeper = self.follow(path, value, rest, hops);
-                    return deeper.or_else(|| (named > 0).then_some(Found { path, line: *line }));
+                    let own = Found { path, line: *line, is_exact: rest.is_empty() };
+                    return deeper.or_else(|| (named > 0).then_some(own));
                 }
                 Some(_) => return None,
                 None => {}
@@ -151,11 +196,12 @@ impl SourceMap {
 struct Found<'a> {
     path: &'a str,
     line: usize,
+    is_exact: bool,
 }
 
 impl Found<'_> {
-    fn place(&self) -> String {
-        format!("{}:{}", self.path, self.line)
+    fn location(&self) -> Location {
+        Location { place: format!("{}:{}", self.path, self.line), is_exact: self.is_exact }
     }
 }
 
@@ -222,8 +268,7 @@ impl Visitor for FileMap {
         let Some((_, before)) = suffixes.split_last() else { return };
         let end = before.last().map_or_else(|| call.prefix().end_position(), Node::end_position);
         let Some(end) = end else { return };
-        let function = dotted_parts(call.prefix(), before.iter().copied()).unwrap_or_default();
-        self.calls.push((Site { function, line: end.line() }, argument));
+        self.calls.push((Site { function: called(call), line: end.line() }, argument));
     }
 }
 
@@ -232,7 +277,11 @@ fn shape(expression: &Expression) -> Shape {
     match expression {
         Expression::TableConstructor(table) => fields(table),
         Expression::Parentheses { expression, .. } | Expression::TypeAssertion { expression, .. } => shape(expression),
-        Expression::FunctionCall(call) => argument(call).unwrap_or(Shape::Computed),
+        Expression::FunctionCall(call) => match argument(call) {
+            Some(module @ Shape::Module(_)) => module,
+            Some(argument) => Shape::Call { function: called(call), argument: Box::new(argument) },
+            None => Shape::Computed,
+        },
         Expression::Var(variable) => dotted(variable).map_or(Shape::Computed, Shape::Name),
         _ => Shape::Computed,
     }
@@ -259,6 +308,13 @@ fn argument(call: &FunctionCall) -> Option<Shape> {
         },
         _ => None,
     }
+}
+
+/// The function of a call as written; empty for one without a name.
+fn called(call: &FunctionCall) -> String {
+    let suffixes: Vec<&Suffix> = call.suffixes().collect();
+    let before = suffixes.split_last().map_or(&[][..], |(_, before)| before);
+    dotted_parts(call.prefix(), before.iter().copied()).unwrap_or_default()
 }
 
 fn fields(table: &TableConstructor) -> Shape {
@@ -318,7 +374,12 @@ mod tests {
 
     #[track_caller]
     fn holds(main: &str, key: &str, line: usize) {
-        assert_eq!(map(main).setting("main.lua", key), Some(format!("main.lua:{line}")), "{key}");
+        located(map(main).setting("main.lua", key), &format!("main.lua:{line}"), true);
+    }
+
+    #[track_caller]
+    fn located(found: Option<Location>, place: &str, is_exact: bool) {
+        assert_eq!(found, Some(Location { place: place.to_owned(), is_exact }));
     }
 
     #[test]
@@ -349,8 +410,8 @@ mod tests {
     fn a_computed_setting_has_the_line_of_its_deepest_known_key() {
         let script =
             "local a = { lr = 1 }\na = { lr = 2 }\nreturn r1.recipe {\n  trainer = make(1, 2),\n  sampling = a,\n}";
-        holds(script, "trainer.lr", 4);
-        holds(script, "sampling.lr", 5);
+        located(map(script).setting("main.lua", "trainer.lr"), "main.lua:4", false);
+        located(map(script).setting("main.lua", "sampling.lr"), "main.lua:5", false);
         assert_eq!(map(script).setting("main.lua", "limits.cpu"), None);
         assert_eq!(map("return nonsense(").setting("main.lua", "trainer.lr"), None);
         assert_eq!(map("local a = b\nlocal b = a\nreturn a").setting("main.lua", "trainer.lr"), None);
@@ -365,9 +426,9 @@ mod tests {
         let modules = [("lib/shared", "s/lib/shared.lua"), ("lib/base", "s/lib/base.lua")];
         let modules = modules.map(|(name, path)| (name.to_owned(), path.to_owned())).into();
         let map = SourceMap::new([("m.lua", main), ("s/lib/shared.lua", shared), ("s/lib/base.lua", base)], modules);
-        assert_eq!(map.setting("m.lua", "trainer.lr").unwrap(), "s/lib/shared.lua:3");
-        assert_eq!(map.setting("m.lua", "env.max_steps").unwrap(), "s/lib/shared.lua:4");
-        assert_eq!(map.setting("m.lua", "sampling.temperature").unwrap(), "s/lib/base.lua:2");
+        located(map.setting("m.lua", "trainer.lr"), "s/lib/shared.lua:3", true);
+        located(map.setting("m.lua", "env.max_steps"), "s/lib/shared.lua:4", true);
+        located(map.setting("m.lua", "sampling.temperature"), "s/lib/base.lua:2", true);
     }
 
     #[test]
@@ -382,10 +443,23 @@ mod tests {
                       local f = make {\n\n max_steps = 3 }";
         let map = map(script);
         let at = |line, function, key| map.argument("main.lua", line, function, key);
-        assert_eq!(at(1, "r1.env", "max_steps").unwrap(), "main.lua:1");
-        assert_eq!(at(1, "r1.tool", "max_steps").unwrap(), "main.lua:2");
-        assert_eq!(at(4, "r1.env", "max_steps").unwrap(), "main.lua:6");
+        located(at(1, "r1.env", "max_steps"), "main.lua:1", true);
+        located(at(1, "r1.tool", "max_steps"), "main.lua:2", true);
+        located(at(4, "r1.env", "max_steps"), "main.lua:6", true);
         assert_eq!(at(4, "r1.env", "format"), None);
+    }
+
+    #[test]
+    fn a_setting_that_a_function_computes_is_not_at_an_exact_line() {
+        let script = "local function fast(t) t.lr = 1 return t end\nlocal grpo = r1.grpo\n\
+                      local options = {}\nfor k, v in pairs(more) do options[k] = v end\n\
+                      return r1.recipe {\n trainer = grpo(fast {\n lr = 2 }), env = r1.env(options) }";
+        let map = map(script);
+        located(map.setting("main.lua", "trainer.lr"), "main.lua:7", false);
+        located(map.argument("main.lua", 6, "grpo", "steps"), "main.lua:6", false);
+        located(map.argument("main.lua", 7, "r1.env", "format"), "main.lua:7", false);
+        let script = "local grpo = r1.grpo\nreturn r1.recipe {\n trainer = grpo {\n lr = 2 } }";
+        holds(script, "trainer.lr", 4);
     }
 
     #[test]

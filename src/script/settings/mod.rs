@@ -7,8 +7,8 @@ pub(crate) mod reload;
 
 use serde_json::{Map, Value as Json};
 
-pub(crate) use self::data::{dataset, stem};
-use crate::config::{Settings, counterparts, settings};
+pub(crate) use self::data::dataset;
+use crate::config::{Settings, Trainer, settings, unknown_hint};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::schema::{Field, Section, Setting, Written, fields_of, join};
 use crate::script::runtime::grants::Need;
@@ -25,10 +25,20 @@ pub(crate) fn section_over<S: Section>(at: &str, json: &Json, usual: &S) -> Resu
 
 /// All settings from a recipe's data.
 pub(crate) fn read(json: &Json) -> Result<Settings> {
+    read_with(json, None)
+}
+
+/// [`read`] with the trainer as its constructor has read it.
+pub(crate) fn read_with(json: &Json, trainer: Option<Trainer>) -> Result<Settings> {
     let mut plain = fields_of("", json)?.clone();
-    let tasks = plain.remove("data").unwrap_or_default();
     plain.remove(cold_start::FIELD);
+    if trainer.is_some() {
+        plain.remove("trainer");
+    }
     let mut settings = Settings::read("", &Json::Object(plain), None)?;
+    if let Some(trainer) = trainer {
+        settings.trainer = trainer;
+    }
     if !settings.eval.env.is_empty() && !settings.envs.contains_key(&settings.eval.env) {
         let env = &settings.eval.env;
         let message = format!("`eval.env` is \"{env}\", and the recipe has no such environment");
@@ -38,7 +48,7 @@ pub(crate) fn read(json: &Json) -> Result<Settings> {
     for need in &settings.needs {
         Need::parse(need)?;
     }
-    settings.data = data::read(&tasks, &settings.envs)?;
+    data::check(&settings)?;
     settings.cold_start = cold_start::read(json)?;
     Ok(settings)
 }
@@ -68,11 +78,14 @@ impl<'a> Override<'a> {
     fn check(&self, recipe: &Json) -> Result<()> {
         let known = keys(recipe);
         let open = settings().any(|table| table.open && self.own.starts_with(&format!("{}.", table.path)));
-        if open || data::is_column(self.own) || known.iter().any(|known| known == self.key) {
+        if open
+            || data::is_column(self.own)
+            || known.iter().any(|known| known == self.key || is_table_of(self.key, known))
+        {
             return Ok(());
         }
-        let nearest = || suggest(self.key, known.iter().map(String::as_str));
-        let hint = counterparts::hint(self.key).unwrap_or_else(nearest);
+        let names: Vec<&str> = known.iter().map(String::as_str).collect();
+        let hint = unknown_hint(self.key, self.key, &names);
         let error = Error::new(Kind::Usage, format!("unknown setting `{}`", self.key)).about_setting(self.key);
         Err(error.at(self.argument).hint(hint))
     }
@@ -82,6 +95,11 @@ impl<'a> Override<'a> {
         data::make_way(place, self.own);
         put(place, self.own, self.value.clone());
     }
+}
+
+/// Whether `key` is a table inside of a section, and `setting` is in it: `trainer.kl`.
+fn is_table_of(key: &str, setting: &str) -> bool {
+    key.contains('.') && setting.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
 }
 
 /// How the text behind `key=` is read.

@@ -271,7 +271,7 @@ fn invalid_flows_are_refused_at_their_line() {
     assert_snapshot!(told("{ hf = 'openai/gsm8k', path = 'x' }"), @r#"
     r1.recipe: unknown field `data.train.path`
       --> x.lua:1
-      hint: known: `columns`, `file`, `hf`, `split`, `subset`
+      hint: known: `columns`, `env`, `file`, `hf`, `name`, `split`, `subset`, `weight`
     "#);
     assert_snapshot!(told("{ path = 'x', format = 'xml' }"), @r#"
     r1.recipe: `data.train.format` is "xml"; it is one of `jsonl`, `json`, `csv`, `tsv`, `parquet`, `arrow`

@@ -1,0 +1,160 @@
+//! Rules about several settings at once, one row each: the setting that is refused, when, and how
+//! to mend it. Rules about a single setting stand at its declaration (`range` and `needs`).
+
+use crate::config::{Branch, BranchAt, Learner, MiniBatchBy, Settings, Trainer};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Sampling;
+
+/// A rule about settings `T`.
+pub(super) struct Rule<T> {
+    pub(super) setting: &'static str,
+    /// What is wrong, with the values; `None` for settings that follow the rule.
+    pub(super) broken: fn(&T) -> Option<String>,
+    pub(super) hint: &'static str,
+}
+
+/// The refusal of a setting.
+pub(super) fn refusal(key: &str, message: impl Into<String>) -> Error {
+    Error::new(Kind::Script, message).about_setting(key)
+}
+
+/// Refuses settings that break a rule.
+///
+/// # Errors
+/// `Kind::Script` for the first broken rule.
+pub(super) fn check<T>(rules: &[Rule<T>], settings: &T) -> Result<()> {
+    let broken = |rule: &Rule<T>| Some(refusal(rule.setting, (rule.broken)(settings)?).hint(rule.hint));
+    rules.iter().find_map(broken).map_or(Ok(()), Err)
+}
+
+/// Contradictions within the settings of policy optimisation.
+pub(super) const LEARNER: &[Rule<Learner>] = &[
+    Rule {
+        setting: "trainer.mini_batches",
+        broken: |learner| {
+            let trajectories = learner.group_size * learner.groups_per_step;
+            let message = || {
+                format!("trainer.mini_batches is {} and a step has {trajectories} trajectories", learner.mini_batches)
+            };
+            (learner.mini_batches > trajectories).then(message)
+        },
+        hint: "give fewer mini-batches",
+    },
+    Rule {
+        setting: "trainer.mini_batches",
+        broken: |learner| {
+            let several = learner.mini_batch_by == MiniBatchBy::Step && learner.mini_batches > 1;
+            several.then(|| {
+                format!("trainer.mini_batches is {} and trainer.mini_batch_by is \"step\"", learner.mini_batches)
+            })
+        },
+        hint: "by step there is one for each number of a step: leave trainer.mini_batches out",
+    },
+    Rule {
+        setting: "trainer.clip",
+        broken: |learner| {
+            let (low, high) = learner.clip?;
+            let fits = low > 0.0 && low <= 1.0 && high > 0.0 && high.is_finite();
+            (!fits).then(|| format!("trainer.clip is {{ {low}, {high} }}"))
+        },
+        hint: "both are above 0, the first at most 1",
+    },
+    Rule {
+        setting: "trainer.critic.privileged",
+        broken: |learner| {
+            let both = learner.critic.shared && !learner.critic.privileged.is_empty();
+            both.then(|| {
+                "trainer.critic.privileged is for the critic alone, and with trainer.critic.shared it reads what the \
+                 policy reads"
+                    .to_owned()
+            })
+        },
+        hint: "leave trainer.critic.shared out: the critic is then a model of its own",
+    },
+    Rule {
+        setting: "trainer.entropy",
+        broken: |learner| (!learner.entropy.is_finite()).then(|| format!("trainer.entropy is {}", learner.entropy)),
+        hint: "give a number",
+    },
+    Rule {
+        setting: "trainer.filter.uniform",
+        broken: |learner| {
+            (learner.filter.uniform && learner.group_size < 2)
+                .then(|| "trainer.filter.uniform drops groups without variance, and groups of one have none".to_owned())
+        },
+        hint: "raise trainer.group_size or leave the filter out",
+    },
+    Rule {
+        setting: "trainer.branch.roots",
+        broken: |learner| {
+            let (roots, group) = (learner.branch.roots, learner.group_size);
+            (roots > group).then(|| format!("trainer.branch.roots is {roots} and trainer.group_size {group}"))
+        },
+        hint: "the roots are among the group: give fewer than it has members",
+    },
+    Rule {
+        setting: "trainer.branch.rounds",
+        broken: |learner| {
+            let Branch { roots, rounds, .. } = learner.branch;
+            let branches = learner.group_size.saturating_sub(roots).checked_div(roots)?;
+            (rounds > branches.max(1))
+                .then(|| format!("trainer.branch.rounds is {rounds}, and {branches} trajectories branch off each root"))
+        },
+        hint: "give at least 1, and a trajectory for each round",
+    },
+    Rule {
+        setting: "trainer.branch.at",
+        broken: |learner| match &learner.branch.at {
+            BranchAt::Steps(list) if learner.branch.roots > 0 && (list.is_empty() || list.contains(&0)) => {
+                Some(format!("trainer.branch.at is {list:?}"))
+            }
+            _ => None,
+        },
+        hint: "list numbers of steps: 1 is the state after the first; roots begin at 0",
+    },
+];
+
+/// Sampling that training can't score.
+pub(super) const SAMPLING: &[Rule<Sampling>] = &[
+    Rule {
+        setting: "sampling.repetition_penalty",
+        broken: |sampling| sampling.penalises().then(|| OTHER_DISTRIBUTION.to_owned()),
+        hint: "leave it out; it is for `r1 infer` and `r1 lua`",
+    },
+    Rule {
+        setting: "sampling.logit_bias",
+        broken: |sampling| (!sampling.logit_bias.is_empty()).then(|| OTHER_DISTRIBUTION.to_owned()),
+        hint: "leave it out; it is for `r1 infer` and `r1 lua`",
+    },
+    Rule {
+        setting: "sampling.temperature",
+        broken: |sampling| (sampling.temperature < 0.0).then(|| "sampling.temperature is below 0".to_owned()),
+        hint: "train at temperature 1",
+    },
+    Rule {
+        setting: "sampling.temperature",
+        broken: |sampling| {
+            (sampling.temperature == 0.0).then(|| {
+                "sampling.temperature is 0: all samples of a task are the same, and there is no distribution to learn"
+                    .to_owned()
+            })
+        },
+        hint: "train at temperature 1; eval.temperature may be 0",
+    },
+];
+
+const OTHER_DISTRIBUTION: &str = "sampling.repetition_penalty and sampling.logit_bias sample from another distribution \
+                                  than the policy's, which training can't score";
+
+/// Contradictions between the trainer and the environments.
+pub(super) const RECIPE: &[Rule<Settings>] = &[Rule {
+    setting: "trainer.branch.roots",
+    broken: |settings| {
+        let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &settings.trainer else { return None };
+        let longer = settings.environments().iter().any(|(_, env)| env.max_steps > 1);
+        (learner.branch.roots > 0 && !longer).then(|| {
+            "trainer.branch branches off intermediate states, and env.max_steps is 1: there are none".to_owned()
+        })
+    },
+    hint: "raise env.max_steps, or set trainer.branch.roots = 0",
+}];
