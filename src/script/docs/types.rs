@@ -296,12 +296,13 @@ pub fn named_types() -> Vec<Named> {
     });
     let opaque = OPAQUE.iter().map(|&(name, doc)| Named { name, doc: doc.to_owned(), fields: Vec::new() });
     // The recipe is one of the opaque objects.
-    let settings = Settings::tables().into_iter().filter(|table| table.name != "Settings").map(of_section);
+    let declared = Settings::tables();
+    let settings = declared.iter().filter(|table| table.name != "Settings").map(of_section);
     tables.chain(opaque).chain(settings).collect()
 }
 
 /// A table of settings; every field may be left out.
-fn of_section(table: Table) -> Named {
+fn of_section(table: &Table) -> Named {
     let field = |setting: &Setting| (format!("{}?", setting.name()), setting.lua.clone(), setting.summary());
     Named {
         name: table.name,

@@ -378,8 +378,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn located(found: Option<Location>, place: &str, is_exact: bool) {
-        assert_eq!(found, Some(Location { place: place.to_owned(), is_exact }));
+    fn located(found: impl Into<Option<Location>>, place: &str, is_exact: bool) {
+        assert_eq!(found.into(), Some(Location { place: place.to_owned(), is_exact }));
     }
 
     #[test]

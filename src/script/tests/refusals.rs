@@ -58,6 +58,24 @@ fn a_refused_setting_has_the_line_where_it_is_set() {
 }
 
 #[test]
+fn a_refused_setting_of_a_required_module_has_its_line() {
+    let module = "local M = {}\nM.trainer = {\n  group_size = 4,\n  lr = 'fast',\n}\nreturn M";
+    let bench =
+        Bench::new("local shared = require('shared')\nreturn r1.recipe {\n  trainer = r1.grpo(shared.trainer),\n}");
+    std::fs::write(bench.dir.path().join("shared.lua"), module).unwrap();
+    assert_snapshot!(bench.refusal(), @r#"
+    r1.grpo: `trainer.lr` must be a number, got the text "fast"
+      --> shared.lua:4
+    "#);
+    let computed = "local options = {}\nfor _, name in ipairs { 'lr' } do options[name] = 'fast' end\nr1.grpo(options)";
+    assert_snapshot!(refused(computed), @r#"
+    r1.grpo: `trainer.lr` must be a number, got the text "fast"
+      --> x.lua:3
+      hint: the script computes trainer.lr: the line is that of the nearest known table or call
+    "#);
+}
+
+#[test]
 fn unknown_fields_name_the_nearest() {
     assert_snapshot!(refused("return r1.recipe {\n  polciy = {},\n}"), @r#"
     r1.recipe: unknown field `polciy`
