@@ -40,13 +40,13 @@ pub fn unknown_hint(key: &str, name: &str, known: &[&str]) -> String {
     }
     let last = last_part(key);
     let beside = known.iter().map(|other| similarity(last, last_part(other))).fold(0.0, f64::max);
+    let elsewhere = settings().map(|setting| similarity(last, setting.name())).fold(0.0, f64::max);
     if let Some((similar, hint)) = counterparts::misspelt(key)
         && similar >= MISSPELT
-        && similar > beside
+        && similar > beside.max(elsewhere)
     {
         return hint;
     }
-    let elsewhere = settings().map(|setting| similarity(last, setting.name())).fold(0.0, f64::max);
     // A setting that is not one of this recipe: `data.train.columns` of rows that are generated.
     let is_setting = settings().any(|setting| setting.path == key);
     if !is_setting && elsewhere >= MISSPELT && elsewhere > beside {
