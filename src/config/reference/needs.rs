@@ -1,5 +1,4 @@
-//! Settings of a recipe that have no effect, because they lack what their declarations say that they
-//! need.
+//! Settings of a recipe that have no effect: they lack what their declarations say that they need.
 
 use serde_json::Value;
 
