@@ -60,6 +60,7 @@ fn main() {
         "adamw",
         "flash",
         "guarded",
+        "operations",
         "cpu/kernels",
         "cpu/common",
         "cpu/prefix",
@@ -77,7 +78,7 @@ fn main() {
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in ["memory", "arena", "logprobs", "autograd", "adamw", "flash", "interface"] {
+    for part in ["memory", "arena", "logprobs", "autograd", "adamw", "flash", "operations", "interface"] {
         native.file(source(part));
     }
     let own =

@@ -3,7 +3,10 @@
 //!
 //! `decode DIR f32|bf16 [cuda [eager]]` (eager: without CUDA graphs) replies to JSON lines:
 //! `{"batch": B, "prompt": P, "new": N}` with the seconds to sample N tokens greedily after P
-//! prompt tokens for B sequences; `{}` with the memory bandwidth (bytes/s) and the rate of
+//! prompt tokens for B sequences; `{"check": B, "prompt": P, "new": N}` with the ids of B sequences of
+//! different lengths, half of them greedy, that start one after the other in the same batch, how far
+//! their log-probabilities are from those of a forward pass over the whole sequence, the largest
+//! batch and the share of steps that were CUDA graphs; `{}` with the memory bandwidth (bytes/s) and the rate of
 //! libtorch's matrix product on the model's largest layer (multiply-adds/s, times 2).
 
 #![allow(clippy::print_stdout)]
@@ -18,14 +21,14 @@ use std::time::Instant;
 use r1::config::DeviceChoice;
 use r1::engine::{Engine, EngineOptions, Policy, TokenBytes, channel};
 use r1::mdp::{Request, Sampling, StreamSeed};
-use r1::model::Model;
+use r1::model::{Model, Packed};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tch::{Device, Kind as Type, Tensor};
 
 /// Maximum number of sequences; each has a slot of the cache.
-const SLOTS: usize = 32;
+const SLOTS: usize = 64;
 /// Maximum tokens per sequence.
 const CONTEXT: usize = 1088;
 
@@ -33,6 +36,7 @@ const CONTEXT: usize = 1088;
 #[serde(untagged, deny_unknown_fields)]
 enum Question {
     Generate { batch: u64, prompt: u32, new: usize },
+    Check { check: u64, prompt: u32, new: usize },
     Limits {},
 }
 
@@ -57,6 +61,7 @@ fn main() -> Result<()> {
         let question: Question = serde_json::from_str(&line).map_err(|error| internal(&error))?;
         let answer = match question {
             Question::Limits {} => limits(&model, kind)?,
+            Question::Check { check: batch, prompt, new } => check(&mut engine, &model, batch, prompt, new)?,
             Question::Generate { batch, prompt, new } => generate(&mut engine, vocab, batch, prompt, new)?,
         };
         println!("{answer}");
@@ -88,6 +93,64 @@ fn generate(engine: &mut Engine, vocab: u32, batch: u64, prompt: u32, new: usize
         reply.blocking_recv().map_err(|error| internal(&error))??;
     }
     Ok(json!({ "seconds": seconds, "model": stats.model_seconds }))
+}
+
+/// Sequences of different lengths in one batch, compared with forward passes.
+fn check(engine: &mut Engine, model: &Model, batch: u64, prompt: u32, new: usize) -> Result<Value> {
+    engine.clear_cache();
+    let vocab = model.config.vocab_size as u32;
+    let (client, queue) = channel();
+    let requests: Vec<Request> = (0..batch)
+        .map(|conversation| {
+            let length = prompt / 2 + (conversation as u32 * 7) % prompt.max(1);
+            let sampling = Sampling {
+                temperature: if conversation % 2 == 0 { 0.0 } else { 1.0 },
+                top_p: if conversation % 3 == 0 { 0.9 } else { 1.0 },
+                max_new_tokens: new / 2 + (conversation as usize * 5) % new.max(1) + 1,
+                ..Sampling::default()
+            };
+            Request {
+                prompt_ids: (0..=length).map(|place| (conversation as u32 * 31 + 1 + place * 13) % vocab).collect(),
+                sampling: Arc::new(sampling),
+                stop_ids: Arc::default(),
+                seed: StreamSeed { seed: 1, trajectory: conversation, step: 0 },
+                conversation,
+            }
+        })
+        .collect();
+    let replies: Vec<_> = requests.iter().map(|request| client.submit(request.clone())).collect();
+    drop(client);
+    let stats = engine.serve(queue)?;
+    let (mut ids, mut worst, mut sum, mut count) = (Vec::new(), 0.0_f64, 0.0, 0);
+    let _guard = tch::no_grad_guard();
+    for (request, reply) in requests.iter().zip(replies) {
+        let completion = reply.blocking_recv().map_err(|error| internal(&error))??;
+        let (begin, tokens) = (request.prompt_ids.len(), completion.token_ids.len());
+        let whole = [&request.prompt_ids[..], &completion.token_ids].concat();
+        let hidden = model.forward(&Packed::from_rows(&[&whole], model.device()))?;
+        let hidden = hidden.f_narrow(0, begin as i64 - 1, tokens as i64)?;
+        let targets: Vec<i64> = completion.token_ids.iter().map(|&id| i64::from(id)).collect();
+        let targets = Tensor::f_from_slice(&targets)?.f_to_device(model.device())?;
+        let ends: Vec<i64> = (0..tokens)
+            .scan(0, |end, place| {
+                *end += completion.support.of(place).len() as i64;
+                Some(*end)
+            })
+            .collect();
+        let support: Vec<i64> =
+            (0..tokens).flat_map(|place| completion.support.of(place)).map(|&id| i64::from(id)).collect();
+        let support = (Tensor::f_from_slice(&support)?, Tensor::f_from_slice(&ends)?);
+        let (scored, _) = model.logprobs_among(&hidden, &targets, Some(&support), 1.0, 256)?;
+        for (own, scored) in completion.logprobs.iter().zip(Vec::<f32>::try_from(scored)?) {
+            let off = f64::from((own - scored).abs());
+            (worst, sum, count) = (worst.max(off), sum + off, count + 1);
+        }
+        ids.push(completion.token_ids);
+    }
+    Ok(json!({
+        "ids": ids, "worst": worst, "mean": sum / f64::from(count.max(1)), "max_batch": stats.max_batch,
+        "graph_share": stats.graph_share(),
+    }))
 }
 
 /// Best of several repetitions, to exclude other load on the machine.

@@ -86,7 +86,36 @@ name="$(date +%F)-$(echo "$gpu" | tr 'A-Z' 'a-z' | tr -cs 'a-z0-9' '-' | sed 's/
 python3 shape.py qwen2.5-1.5b
 set -- r1-nano qwen2.5-1.5b "$@"
 status=0
-./r1 lua gpu_check.lua "$@" | tee -a "$out/$name.md" || status=1
+timeout 180 ./r1 lua gpu_check.lua "$@" | tee -a "$out/$name.md" || status=1
+# Batches: sequences of different lengths, some of which start while others decode.
+{
+  echo
+  echo "| model | sequences | largest batch | steps from graphs | against scored: mean, largest | ids as without graphs | as with the sampler of the host | |"
+  echo "|---|---|---|---|---|---|---|---|"
+} >> "$out/$name.md"
+for model in "$@"; do
+  timeout 180 python3 - "$model" >> "$out/$name.md" <<'PY' || status=1
+import json, os, subprocess, sys
+model = sys.argv[1]
+def sides(*more, **env):
+    side = subprocess.Popen(["./decode", model, "bf16", "cuda", *more], env=os.environ | env, stdin=subprocess.PIPE,
+                            stdout=subprocess.PIPE, text=True)
+    questions = [{"check": batch, "prompt": 60, "new": 64} for batch in (1, 8, 64)]
+    text, _ = side.communicate("".join(json.dumps(question) + "\n" for question in questions))
+    return [json.loads(line) for line in text.splitlines()[1:]]
+failed = False
+def same(a, b):
+    pairs = [(x, y) for one, other in zip(a["ids"], b["ids"]) for x, y in zip(one, other)]
+    return sum(x == y for x, y in pairs) / max(1, len(pairs))
+for batch, graphs, eager, host in zip((1, 8, 64), sides(), sides("eager"), sides(R1_SAMPLER="host")):
+    share = graphs["graph_share"] or 0
+    good = graphs["max_batch"] == batch and share > 0.9 and graphs["mean"] < 0.02 and same(graphs, host) > 0.5
+    failed |= not good
+    print(f"| {model} | {batch} | {graphs['max_batch']} | {share:.0%} | {graphs['mean']:.1e}, {graphs['worst']:.1e} | "
+          f"{same(graphs, eager):.0%} | {same(graphs, host):.0%} | {'ok' if good else 'FAILED'} |")
+sys.exit(failed)
+PY
+done
 {
   echo
   echo "| model | type, graphs | batch | a step | tokens/s |"
@@ -94,7 +123,7 @@ status=0
 } >> "$out/$name.md"
 for model in "$@"; do
   for kind in f32 "bf16 eager" bf16; do
-    python3 - "$model" $kind >> "$out/$name.md" <<'PY' || status=1
+    timeout 120 python3 - "$model" $kind >> "$out/$name.md" <<'PY' || status=1
 import json, subprocess, sys
 model, kind, *eager = sys.argv[1:]
 side = subprocess.Popen(["./decode", model, kind, "cuda", *eager], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -106,7 +135,7 @@ def measure(question):
         sys.exit(f"error: decode stopped with {side.wait()}")
     return json.loads(line)
 side.stdout.readline()
-for batch in (1, 8, 32):
+for batch in (1, 8, 64):
     times = {}
     for new in (1, 65) * 4:
         seconds = measure({"batch": batch, "prompt": 32, "new": new})["seconds"]
@@ -122,7 +151,7 @@ done
   echo "|---|---|---|---|---|---|"
 } >> "$out/$name.md"
 for model in "$@"; do
-  python3 - "$model" "$gpu" >> "$out/$name.md" <<'PY' || status=1
+  timeout 180 python3 - "$model" "$gpu" >> "$out/$name.md" <<'PY' || status=1
 import json, subprocess, sys
 model, gpu = sys.argv[1:]
 # Dense bf16 operations/s, from the data sheets.

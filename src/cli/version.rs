@@ -18,10 +18,14 @@ pub(super) fn line() -> &'static str {
 }
 
 pub(super) fn run(json: bool) -> Result<()> {
-    let device = format!("{:?}", native::device(DeviceChoice::Auto)?).to_lowercase();
+    let device = native::device(DeviceChoice::Auto)?;
+    let graphs = native::cuda_graphs(device).unwrap_or_else(|| "available".to_owned());
+    let device = format!("{device:?}").to_lowercase();
     if json {
-        let versions =
-            json!({ "event": "version", "r1": R1, "libtorch": native::libtorch_version(), "device": device });
+        let versions = json!({
+            "event": "version", "r1": R1, "libtorch": native::libtorch_version(), "device": device,
+            "cuda_graphs": graphs,
+        });
         return print(&format!("{versions}\n"));
     }
     print(&format!("r1 {}\ndevice {device}\n", line()))

@@ -11,9 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tch::{Device, Kind as Type};
+use tch::Device;
 use tokio::sync::oneshot;
 
+use super::advance::Outcome;
 use super::client::{Call, Queue, Reply};
 use super::running::{Pending, Running};
 use super::sampler::{self, Sampler};
@@ -22,7 +23,7 @@ use super::stats::{add, add_time};
 use super::{EngineOptions, Progress, ReferenceScorer, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request};
-use crate::model::{KvCache, Model, Span};
+use crate::model::{KvCache, Model};
 
 /// Minimum length of a copied prefix; shorter prefixes are recomputed.
 const WORTH_COPYING: usize = 8;
@@ -30,7 +31,7 @@ const WORTH_COPYING: usize = 8;
 /// Poll interval of `stop` while the engine is idle.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Initial capacity of each slot, tokens.
+/// Initial capacity of each slot on the CPU, tokens.
 const FIRST_CAPACITY: usize = 256;
 
 /// Generates responses for a batch of requests, on the thread that owns the tensors.
@@ -38,17 +39,20 @@ pub struct Engine {
     pub(super) model: Rc<Model>,
     /// Log-probabilities under the reference policy.
     pub(super) reference: Option<ReferenceScorer>,
-    vocab: Arc<TokenBytes>,
-    options: EngineOptions,
+    pub(super) vocab: Arc<TokenBytes>,
+    pub(super) options: EngineOptions,
     pub(super) cache: KvCache,
-    slots: Slots,
-    sampler: Sampler,
-    /// Logits of the last model call on the host, `[N, V]`.
-    logits: Vec<f32>,
+    pub(super) slots: Slots,
+    /// The sampler of the host.
+    pub(super) sampler: Sampler,
+    /// Logits on the host, for its sampler.
+    pub(super) logits: Vec<f32>,
+    /// Whether tokens are sampled with tensor operations, on the device of the model.
+    pub(super) tensor_sampling: bool,
     waiting: VecDeque<Pending>,
     /// Running requests, in the order in which they got their slots.
-    running: Vec<Running>,
-    progress: Arc<Progress>,
+    pub(super) running: Vec<Running>,
+    pub(super) progress: Arc<Progress>,
 }
 
 impl Engine {
@@ -58,10 +62,13 @@ impl Engine {
     /// sizes.
     pub fn new(model: Rc<Model>, vocab: Arc<TokenBytes>, options: EngineOptions) -> Result<Self> {
         options.check(&model.config, model.cache_kind())?;
-        let cache = model.new_cache(options.slots, options.rows().min(FIRST_CAPACITY))?;
+        // Recorded graphs hold the addresses of the cache, so that it does not grow on CUDA.
+        let first = if model.device().is_cuda() { options.rows() } else { options.rows().min(FIRST_CAPACITY) };
+        let cache = model.new_cache(options.slots, first)?;
         Ok(Self {
             slots: Slots::new(options.slots),
             cache,
+            tensor_sampling: tensor_sampling(model.device())?,
             model,
             reference: None,
             vocab,
@@ -72,6 +79,12 @@ impl Engine {
             running: Vec::new(),
             progress: Arc::default(),
         })
+    }
+
+    /// Samples with tensor operations on the model's device (the default on CUDA) or on the host
+    /// (the default on the CPU). On the CPU both give the same tokens.
+    pub fn set_tensor_sampling(&mut self, on: bool) {
+        self.tensor_sampling = on;
     }
 
     /// Enables recording of the experts of each token in completions.
@@ -245,8 +258,10 @@ impl Engine {
         self.end_overdue(outcome);
         self.seat();
         let plan = self.plan()?;
-        if !plan.is_empty() && self.compute(&plan, stop)? {
-            self.sample(&plan, outcome, on_token);
+        if !plan.is_empty()
+            && let Some(logits) = self.compute(&plan, stop)?
+        {
+            self.sample(&plan, &logits, outcome, on_token)?;
         }
         self.progress.in_flight.store(self.running.len() as u64, Relaxed);
         self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
@@ -364,90 +379,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Calls the model and copies one row of logits per entry of the plan to the host. False if
-    /// `stop` ended the call.
-    fn compute(&mut self, plan: &[(usize, usize)], stop: &dyn Fn() -> bool) -> Result<bool> {
-        let spans: Vec<Span<'_>> = plan
-            .iter()
-            .map(|&(place, count)| {
-                let running = &self.running[place];
-                let start = self.slots.ids(running.slot).len();
-                Span { slot: running.slot, start, ids: &running.sequence[start..start + count] }
-            })
-            .collect();
-        let longest = spans.iter().map(|span| span.start + span.ids.len()).max().unwrap_or(0);
-        if longest > self.cache.capacity() {
-            self.cache.reserve(longest.max(self.cache.capacity() * 3 / 2).min(self.options.rows()))?;
-        }
-        let begin = Instant::now();
-        let logits = self.model.step_until(&mut self.cache, &spans, stop)?;
-        add_time(&self.progress.model_nanoseconds, begin.elapsed());
-        let Some(logits) = logits else { return Ok(false) };
-        self.logits.resize(logits.numel(), 0.0);
-        logits.f_to_kind(Type::Float)?.f_to_device(Device::Cpu)?.f_copy_data(&mut self.logits, logits.numel())?;
-        add(&self.progress.decode_steps, 1);
-        self.progress.max_batch.fetch_max(spans.len() as u64, Relaxed);
-        let recorded = self.cache.take_routing()?;
-        let mut experts = recorded.as_slice();
-        for &(place, count) in plan {
-            let running = &mut self.running[place];
-            let start = self.slots.ids(running.slot).len();
-            if !running.is_sampling() {
-                running.prefilled += count;
-                add(&self.progress.prefilled_tokens, count as u64);
-            }
-            self.slots.extend(running.slot, &running.sequence[start..start + count], &mut experts);
-        }
-        Ok(true)
-    }
-
-    /// Samples a token for each request whose sequence is fully computed, and completes finished
-    /// requests.
-    fn sample(&mut self, plan: &[(usize, usize)], outcome: &mut Outcome, on_token: &mut dyn FnMut(u32)) {
-        let vocab = self.logits.len() / plan.len();
-        let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
-        for (row, &(place, _)) in self.logits.chunks_exact_mut(vocab).zip(plan) {
-            let running = &mut self.running[place];
-            if self.slots.ids(running.slot).len() < running.sequence.len() {
-                continue;
-            }
-            if !running.is_sampling() {
-                let cached = running.request.prompt_ids.len() - running.prefilled;
-                add(&self.progress.cached_tokens, cached as u64);
-            }
-            let draw = match running.draw(&mut self.sampler, row) {
-                Ok(draw) => draw,
-                Err(error) => {
-                    ended.push((place, Err(error)));
-                    continue;
-                }
-            };
-            add(&self.progress.sampled_tokens, 1);
-            let reason = running.push(draw, self.vocab.get(draw.id), self.options.capacity);
-            on_token(draw.id);
-            if let Some(reason) = reason {
-                ended.push((place, Ok(reason)));
-            }
-        }
-        // In reverse order, so that indices stay valid.
-        let mut leaving: Vec<(Running, Result<FinishReason>)> = Vec::with_capacity(ended.len());
-        for (place, reason) in ended.into_iter().rev() {
-            leaving.push((self.running.remove(place), reason));
-        }
-        for (running, reason) in leaving.into_iter().rev() {
-            outcome.count(reason.as_ref().err());
-            let routing = self.slots.routing(running.slot);
-            if reason.is_ok() {
-                self.slots.park(running.slot);
-            } else {
-                self.slots.discard(running.slot);
-            }
-            let (reply, completion) = running.finish(reason, routing);
-            self.answer(reply, completion);
-        }
-    }
-
-    fn answer(&self, reply: Reply, completion: Result<Completion>) {
+    pub(super) fn answer(&self, reply: Reply, completion: Result<Completion>) {
         add(&self.progress.finished, 1);
         reply.send(completion);
     }
@@ -463,28 +395,13 @@ impl Engine {
     }
 }
 
-/// Outcome of the requests of one serve.
-#[derive(Default)]
-struct Outcome {
-    replied: bool,
-    numeric: Option<Error>,
-}
-
-impl Outcome {
-    fn count(&mut self, error: Option<&Error>) {
-        match error {
-            None => self.replied = true,
-            Some(error) => {
-                self.numeric.get_or_insert_with(|| error.clone());
-            }
-        }
-    }
-
-    /// An error if no request had finite logits.
-    fn into_result(self) -> Result<()> {
-        match self.numeric {
-            Some(error) if !self.replied => Err(error),
-            _ => Ok(()),
-        }
+/// Whether tokens are sampled with tensor operations: on CUDA, unless `R1_SAMPLER` says otherwise.
+fn tensor_sampling(device: Device) -> Result<bool> {
+    match std::env::var("R1_SAMPLER").as_deref() {
+        Err(_) | Ok("") => Ok(device.is_cuda()),
+        Ok("host") => Ok(false),
+        Ok("tensors") => Ok(true),
+        Ok(other) => Err(Error::new(Kind::Usage, format!("R1_SAMPLER is `{other}`; it must be `host` or `tensors`"))
+            .hint("unset it for the default: tensors on CUDA, host on the CPU")),
     }
 }

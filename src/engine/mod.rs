@@ -10,7 +10,12 @@
 //! slot only. With r1's CPU kernels (f32 and bf16) this holds bitwise, because sums have a fixed
 //! order. Elsewhere libtorch's matrix products can round differently for another batch size, which
 //! rarely changes a sampled token.
+//!
+//! On CUDA, tokens are sampled with tensor operations (`tensor_sampler`), so that logits stay on
+//! the device. On the CPU the host samples row by row (`sampler`). Both give the same tokens from
+//! the same probabilities.
 
+mod advance;
 mod client;
 #[allow(clippy::module_inception)]
 mod engine;
@@ -23,6 +28,7 @@ mod scripted;
 mod slots;
 mod stats;
 mod stop;
+mod tensor_sampler;
 #[cfg(test)]
 mod tests;
 

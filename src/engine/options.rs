@@ -31,10 +31,23 @@ impl EngineOptions {
     /// of the cache. The number of slots is reduced to fit into half of the free memory;
     /// [`Engine::new`](super::Engine::new) fails if not even one fits.
     pub fn sized(config: &Config, cache: (Kind, Device), concurrency: usize, max_context: usize) -> Self {
+        Self::sized_beside(config, cache, concurrency, max_context, 0)
+    }
+
+    /// As [`sized`](Self::sized), for a process that will allocate `reserved` more bytes on the
+    /// device: the cache has half of what that leaves.
+    pub fn sized_beside(
+        config: &Config,
+        cache: (Kind, Device),
+        concurrency: usize,
+        max_context: usize,
+        reserved: u64,
+    ) -> Self {
         let (kind, device) = cache;
         let usual = config.max_position_embeddings;
         let capacity = if max_context == 0 { usual } else { max_context.min(config.longest_context()) };
-        let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable_memory(device) };
+        let mut options =
+            Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable(available_memory(device), reserved) };
         if config.turns_by_length(capacity) {
             // Dynamic rotary scaling depends on the length of each chunk, so prompts are not split.
             options.prefill_tokens = capacity.max(2048);
@@ -97,7 +110,10 @@ impl EngineOptions {
                     megabytes(self.memory)
                 ),
             )
-            .hint("lower rollout.concurrency or policy.max_context"));
+            .hint(
+                "lower rollout.concurrency or policy.max_context; for training on CUDA also trainer.tokens_per_batch, or \
+                 set trainer.gradient_checkpointing",
+            ));
         }
         Ok(())
     }
@@ -107,9 +123,9 @@ fn megabytes(bytes: u64) -> String {
     format!("{} MiB", bytes.div_ceil(1 << 20))
 }
 
-/// Half of the free memory of the device.
-fn usable_memory(device: Device) -> u64 {
-    available_memory(device).map_or(FALLBACK_MEMORY, |bytes| bytes / 2)
+/// Half of the free memory of the device, without what is reserved.
+fn usable(free: Option<u64>, reserved: u64) -> u64 {
+    free.map_or(FALLBACK_MEMORY, |bytes| bytes.saturating_sub(reserved) / 2)
 }
 
 #[cfg(test)]
@@ -139,6 +155,19 @@ mod tests {
         );
         let long = EngineOptions { slots: 1, capacity: 2000, ..options };
         assert!(long.check(&config, Kind::Float).unwrap_err().message.contains("2000 tokens is outside 2 to 1024"));
+    }
+
+    #[test]
+    fn reserved_memory_is_not_the_cache() {
+        let gib = 1 << 30;
+        assert_eq!(usable(Some(124 * gib), 0), 62 * gib);
+        assert_eq!(usable(Some(124 * gib), 100 * gib), 12 * gib);
+        assert_eq!(usable(Some(124 * gib), 130 * gib), 0);
+        assert_eq!(usable(None, 130 * gib), FALLBACK_MEMORY);
+        // With nothing left, not even one slot fits.
+        let (config, cache) = (Config::default(), (Kind::Float, Device::Cpu));
+        let none = EngineOptions::sized_beside(&config, cache, 8, 0, u64::MAX);
+        assert_eq!((none.slots, none.check(&config, Kind::Float).unwrap_err().kind), (1, error::Kind::Device));
     }
 
     #[test]

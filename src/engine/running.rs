@@ -5,8 +5,9 @@ use std::time::Instant;
 use rand_chacha::ChaCha8Rng;
 
 use super::client::{Reply, Sampled, Tokens};
-use super::sampler::{self, Draw, Sampler};
+use super::sampler::{self, Drawn, Sampler};
 use super::stop::StopMatcher;
+use super::tensor_sampler::Row;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request, Routing, Support};
 
@@ -82,17 +83,21 @@ impl Running {
         }
     }
 
-    /// Samples the next token; `Kind::Numeric` for non-finite logits.
-    pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<Draw> {
+    /// Samples the next token on the host; `Kind::Numeric` for non-finite logits.
+    pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<Drawn> {
         let sampling = &self.request.sampling;
-        let draw = sampler.draw(logits, &self.penalised, sampling, &mut self.rng).ok_or_else(|| self.not_finite())?;
-        if sampling.cuts() {
-            self.support.push(&sampler.support());
-        }
-        if sampling.top_logprobs > 0 {
-            self.top_logprobs.push(sampler.top(logits, sampling.top_logprobs, &draw));
-        }
-        Ok(draw)
+        let drawn = sampler.draw_recorded(logits, &self.penalised, sampling, &mut self.rng);
+        drawn.ok_or_else(|| self.not_finite())
+    }
+
+    /// The random number of the next token.
+    pub(super) fn uniform(&mut self) -> f64 {
+        sampler::uniform(&mut self.rng)
+    }
+
+    /// The next token as a row of a batch.
+    pub(super) fn row(&self, uniform: f64) -> Row<'_> {
+        Row { sampling: &self.request.sampling, penalised: &self.penalised, uniform }
     }
 
     /// Whether at least one token was sampled, so that the whole prompt is computed.
@@ -107,19 +112,27 @@ impl Running {
     }
 
     /// Appends a sampled token; returns the finish reason if it is the last one.
-    pub(super) fn push(&mut self, draw: Draw, bytes: &[u8], capacity: usize) -> Option<FinishReason> {
-        self.sequence.push(draw.id);
-        self.logprobs.push(draw.logprob);
-        if self.request.sampling.penalises()
-            && let Err(place) = self.penalised.binary_search(&draw.id)
+    pub(super) fn push(&mut self, drawn: Drawn, bytes: &[u8], capacity: usize) -> Option<FinishReason> {
+        let Drawn { id, logprob, support, top } = drawn;
+        let sampling = &self.request.sampling;
+        if sampling.cuts() {
+            self.support.push(&support);
+        }
+        if sampling.top_logprobs > 0 {
+            self.top_logprobs.push(top);
+        }
+        self.sequence.push(id);
+        self.logprobs.push(logprob);
+        if sampling.penalises()
+            && let Err(place) = self.penalised.binary_search(&id)
         {
-            self.penalised.insert(place, draw.id);
+            self.penalised.insert(place, id);
         }
         if let Some(tokens) = &self.tokens {
             // A closed token stream does not affect the completion.
-            let _ = tokens.send(Sampled { id: draw.id, logprob: draw.logprob });
+            let _ = tokens.send(Sampled { id, logprob });
         }
-        if self.request.stop_ids.contains(&draw.id) {
+        if self.request.stop_ids.contains(&id) {
             Some(FinishReason::Stop)
         } else if self.stop.push(bytes) {
             Some(FinishReason::StopString)
@@ -130,7 +143,7 @@ impl Running {
         }
     }
 
-    fn not_finite(&self) -> Error {
+    pub(super) fn not_finite(&self) -> Error {
         let Request { conversation, seed, .. } = &self.request;
         Error::new(Kind::Numeric, "the model's logits are not finite")
             .at(format!(

@@ -28,6 +28,11 @@ pub(super) fn stream(seed: StreamSeed) -> ChaCha8Rng {
     rng
 }
 
+/// The next number of a stream: 53 random bits, uniform in [0, 1).
+pub(super) fn uniform(rng: &mut ChaCha8Rng) -> f64 {
+    (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64
+}
+
 /// Refuses invalid sampling settings.
 pub(super) fn check(sampling: &Sampling) -> Result<()> {
     let refuse = |message: String| Err(Error::new(Kind::Usage, message));
@@ -66,11 +71,22 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
 
 /// One sampled token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Draw {
-    pub(super) id: u32,
-    pub(super) logprob: f32,
+struct Draw {
+    id: u32,
+    logprob: f32,
     /// Total probability of the tokens kept by top-k, top-p and min-p.
     mass: f64,
+}
+
+/// A sampled token, with what its request records of the distribution.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Drawn {
+    pub(super) id: u32,
+    pub(super) logprob: f32,
+    /// Sorted ids of the tokens that were not cut off; empty if none was.
+    pub(super) support: Vec<u32>,
+    /// The most likely tokens, most likely first.
+    pub(super) top: Vec<(u32, f32)>,
 }
 
 /// Buffers of the sampler, reused so that a draw does not allocate.
@@ -91,7 +107,7 @@ const BLOCK: usize = 32;
 impl Sampler {
     /// Samples from logits `[V]` and replaces them with probabilities; `None` if a logit is NaN or
     /// +infinite. The repetition penalty applies to the ids `penalised`.
-    pub(super) fn draw(
+    fn draw(
         &mut self,
         logits: &mut [f32],
         penalised: &[u32],
@@ -113,8 +129,7 @@ impl Sampler {
         let (id, mass) = if greedy {
             (largest(probabilities), total)
         } else {
-            // 53 random bits: uniform in [0, 1).
-            let uniform = (rng.next_u64() >> 11) as f64 / (1u64 << 53) as f64;
+            let uniform = uniform(rng);
             let top_k = if sampling.top_k == 0 { usize::MAX } else { sampling.top_k };
             if top_k < probabilities.len() || sampling.top_p < 1.0 || sampling.min_p > 0.0 {
                 let mass = self.keep(probabilities, top_k, sampling.top_p, total);
@@ -131,16 +146,33 @@ impl Sampler {
         Some(Draw { id, logprob: logprob as f32, mass })
     }
 
+    /// [`Sampler::draw`], with what the settings record.
+    pub(super) fn draw_recorded(
+        &mut self,
+        logits: &mut [f32],
+        penalised: &[u32],
+        sampling: &Sampling,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<Drawn> {
+        let draw = self.draw(logits, penalised, sampling, rng)?;
+        let support = if sampling.cuts() { self.support() } else { Vec::new() };
+        let top = match sampling.top_logprobs {
+            0 => Vec::new(),
+            count => self.top(logits, count, &draw),
+        };
+        Some(Drawn { id: draw.id, logprob: draw.logprob, support, top })
+    }
+
     /// Sorted ids of the tokens kept in the last draw; empty if all were kept. Call before
     /// [`Sampler::top`].
-    pub(super) fn support(&self) -> Vec<u32> {
+    fn support(&self) -> Vec<u32> {
         let mut ids = self.order.clone();
         ids.sort_unstable();
         ids
     }
 
     /// The `count` most likely tokens of the last draw's distribution, most likely first.
-    pub(super) fn top(&mut self, probabilities: &[f32], count: usize, draw: &Draw) -> Vec<(u32, f32)> {
+    fn top(&mut self, probabilities: &[f32], count: usize, draw: &Draw) -> Vec<(u32, f32)> {
         if self.order.is_empty() {
             self.order.extend(0..probabilities.len() as u32);
             self.sort_front(probabilities, 0, count);

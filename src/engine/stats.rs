@@ -15,6 +15,9 @@ pub struct Progress {
     pub(super) prefilled_tokens: AtomicU64,
     pub(super) cached_tokens: AtomicU64,
     pub(super) decode_steps: AtomicU64,
+    pub(super) decoding_steps: AtomicU64,
+    pub(super) recordable_steps: AtomicU64,
+    pub(super) graph_steps: AtomicU64,
     pub(super) max_batch: AtomicU64,
     pub(super) nanoseconds: AtomicU64,
     pub(super) model_nanoseconds: AtomicU64,
@@ -40,11 +43,17 @@ pub struct Stats {
     pub cached_tokens: u64,
     /// Model calls.
     pub decode_steps: u64,
+    /// Those with variable-length attention (bf16 on CUDA) that had decoding sequences.
+    pub decoding_steps: u64,
+    /// Those among them whose decoding sequences can be launched as a CUDA graph.
+    pub recordable_steps: u64,
+    /// Those among them whose decoding sequences were launched as one.
+    pub graph_steps: u64,
     /// Largest number of requests in one model call.
     pub max_batch: u64,
     /// Wall time of the serve so far, seconds.
     pub seconds: f64,
-    /// Part of `seconds` in the model.
+    /// Part of `seconds` in the model; on CUDA with sampling, which waits for the model.
     pub model_seconds: f64,
     /// Part of `seconds` without requests.
     pub idle_seconds: f64,
@@ -66,10 +75,19 @@ impl Stats {
         self.prefilled_tokens += later.prefilled_tokens;
         self.cached_tokens += later.cached_tokens;
         self.decode_steps += later.decode_steps;
+        self.decoding_steps += later.decoding_steps;
+        self.recordable_steps += later.recordable_steps;
+        self.graph_steps += later.graph_steps;
         self.max_batch = self.max_batch.max(later.max_batch);
         self.seconds += later.seconds;
         self.model_seconds += later.model_seconds;
         self.idle_seconds += later.idle_seconds;
+    }
+
+    /// Share of the model calls with decoding sequences that launched them as a CUDA graph; `None`
+    /// where graphs play no part (other types and devices).
+    pub fn graph_share(&self) -> Option<f64> {
+        (self.decoding_steps > 0).then(|| self.graph_steps as f64 / self.decoding_steps as f64)
     }
 
     /// Fraction of prompt tokens found in the cache.
@@ -92,6 +110,9 @@ impl Progress {
             prefilled_tokens: self.prefilled_tokens.load(Relaxed),
             cached_tokens: self.cached_tokens.load(Relaxed),
             decode_steps: self.decode_steps.load(Relaxed),
+            decoding_steps: self.decoding_steps.load(Relaxed),
+            recordable_steps: self.recordable_steps.load(Relaxed),
+            graph_steps: self.graph_steps.load(Relaxed),
             max_batch: self.max_batch.load(Relaxed),
             seconds: seconds(&self.nanoseconds),
             model_seconds: seconds(&self.model_nanoseconds),
@@ -109,6 +130,9 @@ impl Progress {
             &self.prefilled_tokens,
             &self.cached_tokens,
             &self.decode_steps,
+            &self.decoding_steps,
+            &self.recordable_steps,
+            &self.graph_steps,
             &self.max_batch,
             &self.nanoseconds,
             &self.model_nanoseconds,

@@ -21,6 +21,8 @@ pub struct KvCache {
     pub(super) values: Vec<Tensor>,
     /// Recorded CUDA graphs of decode steps over these tensors.
     pub(super) recorded: Vec<Recorded>,
+    /// How the last step computed its sequences of one token.
+    pub(super) decoding: Decoding,
     /// Experts of the tokens of the last step, per sparse layer, if recorded.
     pub(super) routes: Option<RefCell<Vec<Tensor>>>,
     slots: usize,
@@ -28,6 +30,19 @@ pub struct KvCache {
     pub(super) layout: Layout,
     heads: usize,
     head_dim: usize,
+}
+
+/// How a step computed its sequences of one token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoding {
+    /// It had none.
+    None,
+    /// As single operations, because graphs are off or the model does not allow them.
+    Eager,
+    /// As the operations that a graph consists of, on a device without graphs.
+    Recordable,
+    /// As a launch of a CUDA graph.
+    Graph,
 }
 
 /// Memory layout of keys and values.
@@ -57,7 +72,8 @@ impl KvCache {
         let capacity = capacity.max(1).next_multiple_of(Self::GRAIN);
         let (heads, head_dim) = (config.num_key_value_heads, config.head_dim);
         let (keys, values, recorded) = (Vec::new(), Vec::new(), Vec::new());
-        let mut new = Self { keys, values, recorded, routes: None, slots, capacity, layout, heads, head_dim };
+        let decoding = Decoding::None;
+        let mut new = Self { keys, values, recorded, decoding, routes: None, slots, capacity, layout, heads, head_dim };
         let arena = Arena::new();
         for _ in 0..config.num_hidden_layers {
             new.keys.push(arena.take(&new.keys_shape(capacity), (kind, device))?.f_zero_()?);
@@ -96,6 +112,11 @@ impl KvCache {
         self.capacity
     }
 
+    /// How the last step computed its sequences of one token.
+    pub fn decoding(&self) -> Decoding {
+        self.decoding
+    }
+
     /// Memory of the cache, bytes.
     pub fn bytes(&self) -> usize {
         let element = self.keys.first().map_or(0, |tensor| tensor.kind().elt_size_in_bytes());
@@ -111,6 +132,8 @@ impl KvCache {
         }
         let capacity = tokens.next_multiple_of(Self::GRAIN);
         let _guard = tch::no_grad_guard();
+        // Graphs hold the addresses of the old tensors; their memory goes back first.
+        self.recorded.clear();
         let arena = Arena::new();
         for layer in 0..self.keys.len() {
             let keys = grown(&arena, &self.keys[layer], &self.keys_shape(capacity), self.along())?;
@@ -118,7 +141,6 @@ impl KvCache {
             (self.keys[layer], self.values[layer]) = (keys, values);
         }
         self.capacity = capacity;
-        self.recorded.clear();
         Ok(())
     }
 

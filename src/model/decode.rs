@@ -4,10 +4,13 @@
 //! A decode step is a few hundred small operations whose launches take longer than their
 //! computation. They are therefore recorded once per number of sequences, with inputs at fixed
 //! addresses, and launched as one graph. A step with fewer sequences is padded with sequences of a
-//! spare slot.
+//! spare slot. Prompts are prefilled in a call of their own, so that a step with both still
+//! launches the graph for the sequences that decode.
 
 use tch::{Kind, Tensor};
 
+use super::cache::Decoding;
+use super::network::Graphs;
 use super::plain::Arithmetic;
 use super::varlen::Varlen;
 use super::{KvCache, Model, Span};
@@ -82,10 +85,36 @@ impl Model {
         items: &[Span<'_>],
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
-        let single = items.iter().all(|span| span.ids.len() == 1);
-        if single && self.graphs && self.recordable() {
+        let is_single = |span: &Span<'_>| span.ids.len() == 1;
+        cache.decoding = Decoding::None;
+        if !items.iter().any(is_single) {
+            return self.step_eager(cache, items, stop);
+        }
+        cache.decoding = Decoding::Eager;
+        if !self.recordable() {
+            return self.step_eager(cache, items, stop);
+        }
+        let (single, pieces): (Vec<usize>, Vec<usize>) = (0..items.len()).partition(|&item| is_single(&items[item]));
+        if pieces.is_empty() {
             return self.step_recorded(cache, items).map(Some);
         }
+        let of = |places: &[usize]| -> Vec<Span<'_>> { places.iter().map(|&place| items[place]).collect() };
+        let Some(prefilled) = self.step_eager(cache, &of(&pieces), stop)? else { return Ok(None) };
+        let decoded = self.step_recorded(cache, &of(&single))?;
+        let logits = Tensor::f_cat(&[decoded, prefilled], 0)?;
+        // Rows in the order of the items.
+        let mut rows = vec![0; items.len()];
+        for (row, &item) in (0..).zip(single.iter().chain(&pieces)) {
+            rows[item] = row;
+        }
+        if rows.is_sorted() {
+            return Ok(Some(logits));
+        }
+        Ok(Some(logits.f_index_select(0, &Tensor::f_from_slice(&rows)?.f_to_device(self.device)?)?))
+    }
+
+    /// A step as single operations.
+    fn step_eager(&self, cache: &KvCache, items: &[Span<'_>], stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
         let tensor =
             |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
         let each = |number: fn(&Span<'_>, usize) -> i64| {
@@ -107,38 +136,60 @@ impl Model {
         self.last_logits(&x.f_index_select(0, &tensor(ends.collect())?)?).map(Some)
     }
 
-    /// A decode step: launches a recorded graph, or records and launches one. Without graph support
-    /// the operations run directly.
+    /// A decode step: launches a recorded graph, or records and launches one. Without graph
+    /// support, and after a recording that failed, the operations run directly.
     fn step_recorded(&self, cache: &mut KvCache, items: &[Span<'_>]) -> Result<Tensor> {
         let (size, count) = (bucket(items.len()), items.len() as i64);
-        let place = cache.recorded.iter().position(|it| it.inputs.size == size);
-        if !Graph::available(self.device) {
-            let mut inputs = Inputs::new(size, self)?;
-            inputs.write(items, cache)?;
-            return Ok(self.one_token(cache, &inputs)?.f_narrow(0, 0, count)?);
+        if Graph::missing(self.device).is_some() {
+            cache.decoding = Decoding::Recordable;
+            return self.step_padded(cache, items, size);
         }
-        let place = if let Some(place) = place {
-            place
-        } else {
-            let mut inputs = Inputs::new(size, self)?;
-            inputs.write(items, cache)?;
-            let share = cache.recorded.first().map(|it| &it.graph);
-            let (graph, logits) = Graph::record(self.device, share, &|| self.one_token(cache, &inputs))
-                .map_err(|error| error.hint("policy.cuda_graphs = false generates without recording"))?;
-            cache.recorded.push(Recorded { inputs, logits, graph });
-            cache.recorded.len() - 1
+        let place = match cache.recorded.iter().position(|it| it.inputs.size == size) {
+            Some(place) => place,
+            None => match self.record(cache, items, size) {
+                Ok(recorded) => {
+                    cache.recorded.push(recorded);
+                    cache.recorded.len() - 1
+                }
+                Err(error) => {
+                    // The weights are on the device, and single operations can do without a graph.
+                    self.graphs.replace(Graphs::Failed(error.message));
+                    cache.recorded.clear();
+                    return self.step_padded(cache, items, size);
+                }
+            },
         };
         let mut it = cache.recorded.swap_remove(place);
         let launched = it.inputs.write(items, cache).and_then(|()| it.graph.launch());
         let logits = it.logits.f_narrow(0, 0, count);
         cache.recorded.push(it);
         launched?;
+        cache.decoding = Decoding::Graph;
         Ok(logits?)
     }
 
-    /// Whether the operations of a step do not depend on the tokens, without synchronisation.
+    fn record(&self, cache: &KvCache, items: &[Span<'_>], size: usize) -> Result<Recorded> {
+        let mut inputs = Inputs::new(size, self)?;
+        inputs.write(items, cache)?;
+        let share = cache.recorded.first().map(|it| &it.graph);
+        let (graph, logits) = Graph::record(self.device, share, &|| self.one_token(cache, &inputs))?;
+        Ok(Recorded { inputs, logits, graph })
+    }
+
+    /// The operations of a recorded step of `size` sequences, without a recording.
+    fn step_padded(&self, cache: &KvCache, items: &[Span<'_>], size: usize) -> Result<Tensor> {
+        let mut inputs = Inputs::new(size, self)?;
+        inputs.write(items, cache)?;
+        Ok(self.one_token(cache, &inputs)?.f_narrow(0, 0, items.len() as i64)?)
+    }
+
+    /// Whether decode steps are to be recorded, and their operations do not depend on the tokens or
+    /// wait for numbers.
     fn recordable(&self) -> bool {
-        self.config.experts.is_none() && !self.has_dynamic_rope() && !self.adapter_disabled.get()
+        matches!(*self.graphs.borrow(), Graphs::On)
+            && self.config.experts.is_none()
+            && !self.has_dynamic_rope()
+            && !self.adapter_disabled.get()
     }
 
     fn one_token(&self, cache: &KvCache, inputs: &Inputs) -> Result<Tensor> {
@@ -180,7 +231,7 @@ impl Model {
 
     fn last_logits(&self, last: &Tensor) -> Result<Tensor> {
         let hidden = self.norm(last, &self.parameters.norm)?;
-        Ok(self.logits(&hidden)?.f_to_kind(Kind::Float)?)
+        self.logits_wide(&hidden)
     }
 }
 

@@ -119,7 +119,14 @@ impl Model {
             (q, k) = (self.norm(&q, &norms.q)?, self.norm(&k, &norms.k)?);
         }
         if let Some((cos, sin)) = self.config.layer(index).rope.and_then(|rope| angles.get(rope)) {
-            (q, k) = (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?);
+            (q, k) = if self.varlen {
+                // Half of the operations, and a copy: a kernel's launch takes longer.
+                let both = plain::rotate(&Tensor::f_cat(&[&q, &k], 1)?, cos, sin)?;
+                let (queries, keys) = (q.size()[1], k.size()[1]);
+                (both.f_narrow(1, 0, queries)?, both.f_narrow(1, queries, keys)?)
+            } else {
+                (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?)
+            };
         }
         let out = attend(&q, &k, &heads(&layer.v, &h)?)?;
         let mut out = layer.o.apply(&out.f_flatten(1, 2)?, adapter_disabled, arithmetic)?;
@@ -185,7 +192,12 @@ impl Model {
     }
 
     pub(super) fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
-        plain::rms_norm(x, weight, self.config.rms_norm_eps, self.config.norms == Norms::Around)
+        let offset = self.config.norms == Norms::Around;
+        if self.fused_norms && !offset {
+            let (norm, _) = x.f_internal_fused_rms_norm(weight.size(), Some(weight), self.config.rms_norm_eps)?;
+            return Ok(norm);
+        }
+        plain::rms_norm(x, weight, self.config.rms_norm_eps, offset)
     }
 
     pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {

@@ -5,8 +5,8 @@
 
 use tch::{Device, Kind};
 
+use super::kernels::packs;
 use super::layers::Parameters;
-use super::network::packs;
 use super::{Config, LoraConfig};
 
 /// Shapes of a model and how it is used.

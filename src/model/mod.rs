@@ -18,6 +18,7 @@ mod decoder;
 mod expert_routing;
 mod families;
 mod footprint;
+mod kernels;
 mod layers;
 mod lora;
 mod memory;
@@ -30,7 +31,7 @@ mod varlen;
 mod weights;
 
 pub use batch::{Packed, Span};
-pub use cache::KvCache;
+pub use cache::{Decoding, KvCache};
 pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
 pub use critic::Critic;
 pub use families::Architecture;

@@ -6,7 +6,7 @@
 //! libtorch operations (`decoder`) compute everything else, and everything if the kernels are
 //! disabled.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::Path;
 
 use rand_chacha::ChaCha8Rng;
@@ -14,7 +14,8 @@ use rand_core::{RngCore, SeedableRng};
 use tch::{Device, Kind, Tensor};
 
 use super::cache::Layout;
-use super::config::{Activation, LayerKind, Norms, Rope};
+use super::config::Norms;
+use super::kernels::{native_model, packs};
 use super::layers::Parameters;
 use super::varlen::Varlen;
 use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory, weights};
@@ -23,6 +24,15 @@ use crate::native;
 
 /// Maximum size of a weight file with more than one tensor.
 pub const SHARD_BYTES: u64 = 5_000_000_000;
+
+/// Whether decode steps are recorded as CUDA graphs.
+#[derive(Debug)]
+pub(super) enum Graphs {
+    On,
+    Off,
+    /// Why a recording failed; no other is tried.
+    Failed(String),
+}
 
 /// A model and its weights.
 #[derive(Debug)]
@@ -35,8 +45,10 @@ pub struct Model {
     native: Option<native::Model>,
     /// Whether attention is variable-length.
     pub(super) varlen: bool,
+    /// Whether RMSNorms are libtorch's fused operation: on CUDA, in bf16 and f16.
+    pub(super) fused_norms: bool,
     /// Whether decode steps are recorded as CUDA graphs.
-    pub(super) graphs: bool,
+    pub(super) graphs: RefCell<Graphs>,
     adapter: Option<LoraConfig>,
     /// The adapter is disabled in [`without_adapter`](Self::without_adapter).
     pub(super) adapter_disabled: Cell<bool>,
@@ -130,14 +142,15 @@ impl Model {
             .collect::<Result<Vec<_>>>()?;
         let native = native_model(&config, &parameters, &frequencies, device, kind)?;
         let varlen = Varlen::fits(device, kind, config.head_dim);
-        let (adapter_disabled, checkpointing, graphs, adapter) = (Cell::new(false), false, true, None);
+        let (adapter_disabled, checkpointing, adapter) = (Cell::new(false), false, None);
         Ok(Self {
             config,
             parameters,
             frequencies,
             native,
             varlen,
-            graphs,
+            fused_norms: device.is_cuda() && matches!(kind, Kind::BFloat16 | Kind::Half),
+            graphs: RefCell::new(Graphs::On),
             adapter,
             adapter_disabled,
             checkpointing,
@@ -299,7 +312,26 @@ impl Model {
 
     /// Enables recording of decode steps as CUDA graphs (default: on).
     pub fn set_graphs(&mut self, on: bool) {
-        self.graphs = on;
+        self.graphs = RefCell::new(if on { Graphs::On } else { Graphs::Off });
+    }
+
+    /// Attention as on a GPU in bf16, computed by plain operations on the CPU.
+    #[cfg(test)]
+    pub(crate) fn use_varlen(&mut self) {
+        self.varlen = true;
+    }
+
+    /// Why decode steps of a model on CUDA are not recorded as graphs although that is enabled: the
+    /// program has no code for it, or a recording failed.
+    pub fn graphs_failure(&self) -> Option<String> {
+        if !self.varlen || !self.device.is_cuda() {
+            return None;
+        }
+        match &*self.graphs.borrow() {
+            Graphs::On => native::cuda_graphs(self.device),
+            Graphs::Off => None,
+            Graphs::Failed(why) => Some(why.clone()),
+        }
     }
 
     /// Runs `body` with the adapter disabled.
@@ -313,6 +345,16 @@ impl Model {
         }
         let _restore = Restore(&self.adapter_disabled, self.adapter_disabled.replace(true));
         body()
+    }
+
+    /// Logits `[N, V]` f32 of hidden states `[N, E]`, for sampling. On CUDA, products of bf16 and
+    /// f16 matrices are not rounded to their type, as in [`logprobs`](Self::logprobs); the CPU has
+    /// no such product.
+    pub(super) fn logits_wide(&self, hidden: &Tensor) -> Result<Tensor> {
+        if self.device.is_cuda() && matches!(self.kind, Kind::BFloat16 | Kind::Half) {
+            return Ok(hidden.f_mm_dtype(&self.parameters.lm_head.f_tr()?, Kind::Float)?);
+        }
+        Ok(self.logits(hidden)?.f_to_kind(Kind::Float)?)
     }
 
     /// Logits `[N, V]` of hidden states `[N, E]`, in the type the model is held in.
@@ -437,51 +479,6 @@ impl Model {
         }
         Ok(())
     }
-}
-
-/// Whether the CPU kernels support the layers of the config, this device and this type.
-fn serves(config: &Config, device: Device, kind: Kind) -> bool {
-    let alike = (0..config.num_hidden_layers).all(|index| config.layer(index) == LayerKind::default());
-    native::has_cpu_kernels()
-        && alike
-        && config.activation == Activation::Silu
-        && config.norms == Norms::Before
-        && config.attention_scale.is_none()
-        && (config.embedding_scale - 1.0).abs() < f64::EPSILON
-        && !config.ropes.iter().any(Rope::is_dynamic)
-        && device == Device::Cpu
-        && matches!(kind, Kind::Float | Kind::BFloat16)
-}
-
-/// Whether the CPU kernels hold a packed copy of the weights: in f32 only.
-pub(super) fn packs(config: &Config, device: Device, kind: Kind) -> bool {
-    kind == Kind::Float && serves(config, device, kind) && !config.biases.output && !config.biases.mlp
-}
-
-/// The CPU kernels' network, if they support the model.
-fn native_model(
-    config: &Config,
-    parameters: &Parameters,
-    frequencies: &[Tensor],
-    device: Device,
-    kind: Kind,
-) -> Result<Option<native::Model>> {
-    let ([rope], [frequencies], true) = (&config.ropes[..], frequencies, serves(config, device, kind)) else {
-        return Ok(None);
-    };
-    let Some(tensors) = parameters.native() else { return Ok(None) };
-    let shape = native::Shape {
-        vocab: config.vocab_size as i64,
-        hidden: config.hidden_size as i64,
-        inner: config.intermediate_size as i64,
-        layers: config.num_hidden_layers as i64,
-        heads: config.num_attention_heads as i64,
-        kv_heads: config.num_key_value_heads as i64,
-        head_dim: config.head_dim as i64,
-        eps: config.rms_norm_eps,
-        magnitude: rope.magnitude(),
-    };
-    native::Model::new(&shape, frequencies, &tensors).map(Some)
 }
 
 /// `count` draws of a normal distribution with mean 0 (Box-Muller in f64, for the same rounding on

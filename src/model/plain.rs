@@ -55,20 +55,21 @@ pub(super) fn rms_norm(x: &Tensor, weight: &Tensor, eps: f64, offset: bool) -> R
     Ok(scaled.f_to_kind(kind)?.f_mul(weight)?)
 }
 
-/// Cosines and sines `[T, D]`, in `kind`, of angles `[T, D / 2]`; both times `magnitude`.
+/// Cosines and sines `[T, D]`, in `kind`, of angles `[T, D / 2]`; both times `magnitude`. The first
+/// half of the sines is negated, as [`rotate`] needs it.
 pub(super) fn angles(half: &Tensor, magnitude: f64, kind: Kind) -> Result<(Tensor, Tensor)> {
-    let whole = Tensor::f_cat(&[half, half], -1)?;
     let finish = |x: Tensor| -> Result<Tensor> { Ok(x.f_mul_scalar(magnitude)?.f_to_kind(kind)?) };
-    Ok((finish(whole.f_cos()?)?, finish(whole.f_sin()?)?))
+    let (cos, sin) = (half.f_cos()?, half.f_sin()?);
+    Ok((finish(Tensor::f_cat(&[&cos, &cos], -1)?)?, finish(Tensor::f_cat(&[&sin.f_neg()?, &sin], -1)?)?))
 }
 
-/// Rotates x `[T, H, D]` by the angles whose cosines and sines are `[T, D]` (the half-split form of
-/// the checkpoints).
+/// Rotates x `[T, H, D]` by the angles whose cosines and sines are those of [`angles`] (the
+/// half-split form of the checkpoints).
 pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     let halves = x.f_chunk(2, -1)?;
     let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };
-    let turned = Tensor::f_cat(&[&high.f_neg()?, low], -1)?;
-    Ok((x.f_mul(&cos.f_unsqueeze(1)?)?).f_add(&turned.f_mul(&sin.f_unsqueeze(1)?)?)?)
+    let swapped = Tensor::f_cat(&[high, low], -1)?;
+    Ok((x.f_mul(&cos.f_unsqueeze(1)?)?).f_add(&swapped.f_mul(&sin.f_unsqueeze(1)?)?)?)
 }
 
 /// Scale and window of attention scores.

@@ -10,6 +10,7 @@
 #include "autograd.h"
 #include "flash.h"
 #include "guarded.h"
+#include "operations.h"
 
 namespace {
 
@@ -51,6 +52,11 @@ char* r1_logprobs(void* model, const void* hidden, const void* head, const void*
 
 // Whether libtorch has CUDA. libtorch caches the result of its first query.
 bool r1_cuda_loaded() { return at::detail::getCUDAHooks().hasCUDART(); }
+
+// Settings of libtorch's CUDA: sums of split bf16 products are in f32.
+char* r1_cuda_settings() {
+  return guarded([&] { at::globalContext().setAllowBF16ReductionCuBLAS(false); });
+}
 
 int64_t r1_device_peak(int64_t index) {
   int64_t peak = -1;
@@ -97,6 +103,18 @@ char* r1_flash(const void* const* qkv, const void* const* sequences, int64_t mos
                               most_queries, most_keys};
     *out = new at::Tensor(r1::flash(tensor(qkv[0]), tensor(qkv[1]), tensor(qkv[2]), where, scale, window));
   });
+}
+
+// Counts the operations of this thread from now on; see operations.h.
+char* r1_count_operations(void** out) {
+  return guarded([&] { *out = new r1::Operations; });
+}
+
+// Ends counting. `each` receives every name with its count.
+void r1_counted_operations(void* operations, void (*each)(void*, const char*, int64_t), void* target) {
+  auto* counted = static_cast<r1::Operations*>(operations);
+  for (const auto& [name, count] : counted->finish()) each(target, name.c_str(), count);
+  delete counted;
 }
 
 }  // extern "C"

@@ -8,6 +8,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/logsumexp.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -26,6 +27,9 @@ namespace {
 
 at::ScalarType wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat; }
 
+// Whether products of these matrices can stay in f32: bf16 and f16 on CUDA. The CPU rounds them.
+bool has_wide_product(const at::Tensor& x) { return x.is_cuda() && x.scalar_type() != wide(x); }
+
 // Masks the logits [count, V] of positions from `start` on outside their support.
 void cut(const Question& question, int64_t start, at::Tensor& logits) {
   std::vector<int64_t> rows, places;
@@ -43,10 +47,15 @@ void cut(const Question& question, int64_t start, at::Tensor& logits) {
   logits.masked_fill_(away, -1e30);
 }
 
+at::Tensor wide_logits(const at::Tensor& hidden, const at::Tensor& head) {
+  if (has_wide_product(hidden)) return at::mm(hidden, head.t(), at::kFloat);
+  return at::linear(hidden, head).to(wide(hidden));
+}
+
 // Logits of a chunk with libtorch's operations, divided by the temperature.
 at::Tensor chunk_logits(const Question& question, const at::Tensor& hidden, const at::Tensor& head, int64_t start,
                         int64_t count) {
-  at::Tensor logits = at::linear(hidden.narrow(0, start, count), head).to(wide(hidden)).div_(question.temperature);
+  at::Tensor logits = wide_logits(hidden.narrow(0, start, count), head).div_(question.temperature);
   cut(question, start, logits);
   return logits;
 }
@@ -85,7 +94,7 @@ std::pair<at::Tensor, at::Tensor> plain_backward(const Question& question, const
     d.scatter_add_(1, part(targets).unsqueeze(1), gl);
     d = d.div_(question.temperature).to(hidden.scalar_type());
     part(d_hidden).copy_(d.matmul(head));
-    d_head.add_(d.t().matmul(h));
+    d_head.add_(has_wide_product(d) ? at::mm(d.t(), h, at::kFloat) : d.t().matmul(h));
   }
   return {d_hidden, d_head.to(head.scalar_type())};
 }

@@ -10,6 +10,7 @@ mod arena;
 #[cfg_attr(not(feature = "cpu-kernels"), path = "cpu/absent.rs")]
 mod cpu;
 mod cuda;
+mod operations;
 mod threads;
 
 use std::ffi::{CStr, c_char, c_void};
@@ -22,7 +23,8 @@ pub(crate) use arena::Arena;
 pub(crate) use cpu::{Model, Shape, attend_rows, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
 pub(crate) use cuda::Graph;
-pub use cuda::device;
+pub use cuda::{cuda_graphs, device, load_cuda_torch};
+pub use operations::count_operations;
 pub use threads::{return_memory, set_threads};
 
 use crate::error::{Error, Result};

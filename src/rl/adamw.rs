@@ -62,6 +62,8 @@ struct Slot {
     rate: f64,
     /// For weights of less precision than the moments.
     master: Option<Tensor>,
+    /// The gradients of earlier micro-batches of such weights, in the type of the moments.
+    sum: Option<Tensor>,
     exp_avg: Tensor,
     exp_avg_sq: Tensor,
 }
@@ -89,17 +91,39 @@ impl AdamW {
             let usual = if options.decay_matrices_only && weight.dim() < 2 { 0.0 } else { options.weight_decay };
             let weight_decay = group.and_then(|group| group.weight_decay).unwrap_or(usual);
             let rate = group.map_or(1.0, |group| group.rate);
-            slots.push(Slot { name, weight, weight_decay, rate, master, exp_avg, exp_avg_sq });
+            slots.push(Slot { name, weight, weight_decay, rate, master, sum: None, exp_avg, exp_avg_sq });
         }
         Ok(Self { options, slots, step: 0 })
     }
 
     /// Forgets all gradients, which hold no memory then.
     pub fn zero_grad(&mut self) {
+        self.slots.iter_mut().for_each(|slot| slot.sum = None);
         // Fails for no tensor that can be learned; one that kept its gradient must have it zeroed.
         if native::forget_gradients(self.slots.iter().map(|slot| &slot.weight)).is_err() {
             self.slots.iter_mut().for_each(|slot| slot.weight.zero_grad());
         }
+    }
+
+    /// Adds the gradients of weights in bf16 and f16 to sums in f32. Call it after each of several
+    /// micro-batches: `backward` adds to a gradient in the type of the weight, and in bf16 the sum
+    /// of 32 micro-batches is off by 6e-3 of its norm.
+    pub fn accumulate(&mut self) -> Result<()> {
+        let _guard = no_grad_guard();
+        for slot in self.slots.iter_mut().filter(|slot| slot.master.is_some()) {
+            let gradient = slot.weight.grad();
+            if !gradient.defined() {
+                continue;
+            }
+            match &mut slot.sum {
+                Some(sum) => {
+                    let _ = sum.f_add_(&gradient)?;
+                }
+                None => slot.sum = Some(gradient.f_to_kind(slot.exp_avg.kind())?),
+            }
+            native::forget_gradients(std::iter::once(&slot.weight))?;
+        }
+        Ok(())
     }
 
     /// One update from the accumulated gradients, which are first scaled down together to a norm of
@@ -169,8 +193,10 @@ impl AdamW {
     /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity.
     pub fn grad_norm(&self) -> Result<f64> {
         let _guard = no_grad_guard();
-        let with_grad: Vec<(&Slot, Tensor)> =
-            self.slots.iter().map(|slot| (slot, slot.weight.grad())).filter(|(_, grad)| grad.defined()).collect();
+        let mut with_grad: Vec<(&Slot, Tensor)> = Vec::with_capacity(self.slots.len());
+        for slot in &self.slots {
+            with_grad.extend(slot.total()?.map(|gradient| (slot, gradient)));
+        }
         if with_grad.is_empty() {
             return Ok(0.0);
         }
@@ -244,6 +270,9 @@ impl Slot {
 
     /// Bytes of the gradient's copy, if it needs one, or of zeros in its place.
     fn copied(&self) -> usize {
+        if self.sum.is_some() {
+            return 0;
+        }
         if self.master.is_some() || !self.weight.grad().defined() {
             self.exp_avg.numel() * self.exp_avg.kind().elt_size_in_bytes()
         } else {
@@ -251,13 +280,21 @@ impl Slot {
         }
     }
 
+    /// The gradient of all micro-batches, if any reached this tensor.
+    fn total(&self) -> Result<Option<Tensor>> {
+        let last = self.weight.grad();
+        Ok(match &self.sum {
+            Some(sum) if last.defined() => Some(sum.f_add(&last)?),
+            Some(sum) => Some(sum.shallow_clone()),
+            None => last.defined().then_some(last),
+        })
+    }
+
     /// The gradient in the type of the moments.
     fn gradient(&self) -> Result<Tensor> {
-        let gradient = self.weight.grad();
-        if gradient.defined() {
-            Ok(gradient.f_to_kind(self.exp_avg.kind())?.f_contiguous()?)
-        } else {
-            Ok(self.exp_avg.f_zeros_like()?)
+        match self.total()? {
+            Some(gradient) => Ok(gradient.f_to_kind(self.exp_avg.kind())?.f_contiguous()?),
+            None => Ok(self.exp_avg.f_zeros_like()?),
         }
     }
 }

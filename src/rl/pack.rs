@@ -268,9 +268,26 @@ pub struct MicroBatch {
     pub tokens: Vec<(usize, usize)>,
 }
 
+/// Refuses ids outside a vocabulary.
+fn check_ids(row: &Row, vocab: usize) -> Result<()> {
+    let supports = (0..row.len()).flat_map(|place| row.support.of(place));
+    let Some(id) = row.ids.iter().chain(supports).find(|&&id| id as usize >= vocab) else { return Ok(()) };
+    let message = format!("token id {id} is outside the model's vocabulary of {vocab}");
+    Err(Error::new(Kind::Model, message)
+        .at(format!("trajectory {}", row.trajectory))
+        .hint("the tokenizer belongs to another model"))
+}
+
 impl MicroBatch {
-    /// Packs `rows[members]`.
-    pub fn new(rows: &[Row], members: &[usize], device: Device) -> Result<Self> {
+    /// Packs `rows[members]` for a model with a vocabulary of this size.
+    ///
+    /// # Errors
+    /// [`Kind::Model`] for an id outside the vocabulary, with its trajectory. A GPU checks no ids,
+    /// and cannot be used after reading outside a table.
+    pub fn new(rows: &[Row], members: &[usize], vocab: usize, device: Device) -> Result<Self> {
+        for row in members.iter().map(|&member| &rows[member]) {
+            check_ids(row, vocab)?;
+        }
         let first_step = first_steps(rows);
         let total: usize = members.iter().map(|&i| rows[i].len()).sum();
         let (mut ids, mut positions) = (Vec::with_capacity(total), Vec::with_capacity(total));

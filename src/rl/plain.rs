@@ -19,6 +19,7 @@ use super::rewards::{Grouping, KlPenalty, Method, OverlongPenalty, RewardShaping
 use super::rows::{Batch, StepRow};
 use crate::config::{CUSTOM, Input, LossAgg, LossGraph};
 use crate::error::{Error, Kind, Result};
+use crate::native::load_cuda_torch;
 
 /// Options of every estimator, in addition to its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -235,6 +236,7 @@ fn report(
     } else if !computed.loss.requires_grad() {
         vec![0.0; flat.places.len()]
     } else {
+        load_cuda_torch();
         computed.loss.f_backward()?;
         // A loss of entropy alone never reaches the log-probabilities.
         let gradient = logp.grad();
@@ -281,6 +283,7 @@ pub fn value_loss(values: &[f64], values_old: &[f64], returns: &[f64], options: 
     let (loss, clip_frac) =
         super::losses::value_loss(&own, &Tensor::f_from_slice(values_old)?, &Tensor::f_from_slice(returns)?, clip)?;
     let loss = loss.f_mean(Dtype::Double)?;
+    load_cuda_torch();
     loss.f_backward()?;
     let report = ValueReport { loss: f64::try_from(&loss)?, gradient: Vec::try_from(own.grad())?, clip_frac };
     if !report.loss.is_finite() {

@@ -12,7 +12,8 @@ mod training;
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
@@ -45,13 +46,14 @@ enum Job {
 pub struct TensorThread {
     reporter: Reporter,
     jobs: Mutex<Option<mpsc::Sender<Job>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
     envs: Mutex<Option<UnboundedSender<envs::Job>>>,
 }
 
 impl TensorThread {
     /// Creates the services; `reporter` shows downloads from the Hub.
     pub fn new(reporter: Reporter) -> Self {
-        Self { reporter, jobs: Mutex::new(None), envs: Mutex::new(None) }
+        Self { reporter, jobs: Mutex::new(None), thread: Mutex::new(None), envs: Mutex::new(None) }
     }
 
     /// Sends a job to the tensor thread, which starts with the first one.
@@ -60,10 +62,11 @@ impl TensorThread {
         if jobs.is_none() {
             let (sender, receiver) = mpsc::channel();
             let reporter = self.reporter.clone();
-            std::thread::Builder::new()
+            let thread = std::thread::Builder::new()
                 .name("r1-tensors".to_owned())
                 .spawn(move || answer(&receiver, reporter))
                 .map_err(|error| Error::new(Kind::Internal, format!("can't start the tensor thread: {error}")))?;
+            *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread);
             *jobs = Some(sender);
         }
         let stopped = || Error::new(Kind::Internal, "the tensor thread has stopped");
@@ -93,6 +96,26 @@ impl Services for TensorThread {
             model = Some(ServedModel { client, served });
         }
         self.send_scripts(envs::Job { call, model })
+    }
+}
+
+/// Maximum time that a dropped [`TensorThread`] waits for a call in progress.
+const LAST_CALL: Duration = Duration::from_secs(5);
+
+impl Drop for TensorThread {
+    /// Ends the tensor thread, so that models and recorded graphs are freed before the process runs
+    /// its exit handlers, which end CUDA.
+    fn drop(&mut self) {
+        self.envs.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        self.jobs.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let begin = Instant::now();
+        while !thread.is_finished() && begin.elapsed() < LAST_CALL {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -159,6 +182,24 @@ mod tests {
     fn generate(model: u64) -> Job {
         let prompt = Prompt::Ids(vec![1]);
         job(Generate { model, prompt, options: ResponseOptions::default(), sampling: SamplingFields::default() })
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn a_dropped_tensor_thread_has_ended() {
+        let running = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+            let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+            tasks.flatten().map(name).filter(|name| name.trim() == "r1-tensors").count()
+        };
+        let services = TensorThread::new(Reporter::silent());
+        let (_, queue) = engine::channel();
+        let (sender, served) = oneshot::channel();
+        services.send_tensors(Job::Serve { model: 1, queue, served: sender }).unwrap();
+        assert!(served.blocking_recv().unwrap().is_err(), "no model is open");
+        assert_eq!(running(), 1);
+        drop(services);
+        assert_eq!(running(), 0);
     }
 
     #[test]

@@ -107,6 +107,10 @@ pub const SECTIONS: &[Section] = &[
                 "Mean number of steps per trajectory whose prompt does not extend the previous one: each starts a new row",
             ),
             name("rollout/cached_share", "Share of prompt tokens served from the key-value cache"),
+            name(
+                "rollout/graph_share",
+                "Share of model calls with decoding sequences that launched them as a CUDA graph (bf16 on CUDA)",
+            ),
         ],
     },
     Section {

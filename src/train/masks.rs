@@ -55,7 +55,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     report::warn(reporter, &warnings);
     let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
     let dir = model_dir(&script.settings.policy.model, options.fetching(reporter))?;
-    let mut session = Session::open(&mut script, &dir, options.fetching(reporter))?;
+    let mut session = Session::open(&mut script, &dir, None, options.fetching(reporter))?;
     if session.rows.train.is_none() {
         return Err(Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script));
     }

@@ -262,6 +262,9 @@ pub(super) fn time(metrics: &mut Metrics, stats: &Stats, updates: &[UpdateStats]
     metrics.set("time/sampling", sampling);
     metrics.set("time/training", training);
     metrics.set("rollout/cached_share", stats.cache_hit_rate());
+    if let Some(share) = stats.graph_share() {
+        metrics.set("rollout/graph_share", share);
+    }
     metrics.set("throughput/tokens_per_s", stats.sampled_tokens as f64 / sampling.max(1e-9));
     let trained: f64 = updates.iter().map(|u| u.tokens as f64).sum();
     metrics.set("throughput/train_tokens_per_s", trained / training.max(1e-9));

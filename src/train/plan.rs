@@ -160,58 +160,98 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
     Ok(assemble(&shape, settings, reference))
 }
 
+/// The memory that training takes beside a loaded policy and its key-value cache, bytes: moments
+/// and master weights, the other models, gradients and activations.
+pub(super) fn beside_the_policy(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> u64 {
+    sum(&beside(shape, settings, reference)) + sum(&in_update(shape, settings))
+}
+
 /// The parts of a run of a model of this shape.
 fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan {
-    let share = |what, why: String, bytes| Share { what, why, bytes };
-    let named = |numbers: u64| format!("{} million numbers", numbers.div_ceil(1_000_000));
     let element = shape.kind.elt_size_in_bytes() as u64;
     let cpu = shape.device == Device::Cpu;
-    let context = match settings.policy.max_context {
-        0 => shape.config.max_position_embeddings,
-        wanted => wanted.min(shape.config.longest_context()),
-    };
-
     let mut held = Vec::new();
     if cpu {
         held.push(share("program", "r1 and libtorch, as they are now".to_owned(), resident_memory().unwrap_or(0)));
     }
     let type_name = if element == 2 { "bf16" } else { "f32" };
-    held.push(share("weights", format!("{} in {type_name}", named(shape.numbers())), shape.weights()));
-    held.push(share("packed weights", "the native code's copy, in f32".to_owned(), shape.packed()));
-    let (learned, own) = match shape.adapter {
-        Some(_) => (shape.adapted(), 4),
-        None => (shape.numbers(), element),
-    };
+    let mut loaded = vec![
+        share("weights", format!("{} in {type_name}", named(shape.numbers())), shape.weights()),
+        share("packed weights", "the native code's copy, in f32".to_owned(), shape.packed()),
+    ];
     if shape.adapter.is_some() {
-        held.push(share("adapter", format!("{} in f32", named(learned)), learned * own));
+        let (learned, own) = learned(shape);
+        loaded.push(share("adapter", format!("{} in f32", named(learned)), learned * own));
     }
-    let gradients = share("gradients", named(learned), learned * own);
-    held.push(share("AdamW", "two moments in f32".to_owned(), 8 * learned));
+    // The engine is made when the policy is loaded.
+    let reserved = if cpu { 0 } else { sum(&loaded).saturating_add(beside_the_policy(shape, settings, reference)) };
+    held.extend(loaded);
+    held.extend(beside(shape, settings, reference));
+    let (mut sampling, mut learning) = (Vec::new(), in_update(shape, settings));
+    if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
+        let context = context_tokens(shape, settings);
+        let cache = if cpu && element == 2 && shape.adapter.is_none() { Dtype::Float } else { shape.kind };
+        let (device, slots) = ((cache, shape.device), settings.rollout.concurrency);
+        let engine = EngineOptions::sized_beside(shape.config, device, slots, context, reserved);
+        let why = format!("{} slots of {context} tokens", engine.slots);
+        held.push(share("key-value cache", why, engine.bytes(shape.config, cache)));
+        sampling.push(share(
+            "activations",
+            format!("{} prompt tokens at once, logits of {} sequences", engine.prefill_tokens, engine.slots),
+            shape.sampling(engine.prefill_tokens as u64, engine.slots as u64),
+        ));
+        if let Some((ids, why)) = cut(settings, shape.config.vocab_size) {
+            let tokens = learner.tokens_per_batch.max(context) as u64;
+            let all = (learner.group_size * learner.groups_per_step * context) as u64;
+            // In trajectories; again in the rows made from them, and as indices in a micro-batch.
+            sampling.push(share("sets that tokens were drawn from", why.clone(), 4 * ids * all));
+            learning.push(share("sets that tokens were drawn from", why, ids * (8 * all + 8 * tokens)));
+        }
+    }
+    Plan {
+        device: if cpu { "the CPU".to_owned() } else { "the GPU".to_owned() },
+        held,
+        sampling,
+        learning,
+        available: available_memory(shape.device),
+        cold_start: None,
+    }
+}
+
+fn share(what: &'static str, why: String, bytes: u64) -> Share {
+    Share { what, why, bytes }
+}
+
+fn named(numbers: u64) -> String {
+    format!("{} million numbers", numbers.div_ceil(1_000_000))
+}
+
+/// Number of trained weights, and the bytes of one.
+fn learned(shape: &Footprint<'_>) -> (u64, u64) {
+    match shape.adapter {
+        Some(_) => (shape.adapted(), 4),
+        None => (shape.numbers(), shape.kind.elt_size_in_bytes() as u64),
+    }
+}
+
+fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usize {
+    match settings.policy.max_context {
+        0 => shape.config.max_position_embeddings,
+        wanted => wanted.min(shape.config.longest_context()),
+    }
+}
+
+/// What a run holds from the beginning to the end beside the policy and the key-value cache.
+fn beside(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<Share> {
+    let ((learned, own), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
+    let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned)];
     if own == 2 {
         held.push(share("master weights", "in f32".to_owned(), 4 * learned));
     }
     if reference {
         held.push(share("reference", "a model of its own".to_owned(), shape.weights() + shape.packed()));
     }
-    let plan = |held, sampling, mut learning: Vec<Share>| {
-        learning.insert(0, gradients);
-        Plan {
-            device: if cpu { "the CPU".to_owned() } else { "the GPU".to_owned() },
-            held,
-            sampling,
-            learning,
-            available: available_memory(shape.device),
-            cold_start: None,
-        }
-    };
-
-    let learner = match &settings.trainer {
-        Trainer::Grpo(learner) | Trainer::Ppo(learner) => learner,
-        Trainer::Sft(sft) => {
-            let learning = learning(shape, sft.tokens_per_batch as u64, true);
-            return plan(held, Vec::new(), learning);
-        }
-    };
+    let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &settings.trainer else { return held };
     if learner.ema > 0.0 {
         held.push(share("average", "of the weights, in f32".to_owned(), 4 * learned));
     }
@@ -220,24 +260,25 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
             shape.weights() + shape.packed() + shape.numbers() * (8 + element + if element == 2 { 4 } else { 0 });
         held.push(share("critic", "weights, gradients and moments of a model of its own".to_owned(), bytes));
     }
-    let cache = if cpu && element == 2 && shape.adapter.is_none() { Dtype::Float } else { shape.kind };
-    let engine = EngineOptions::sized(shape.config, (cache, shape.device), settings.rollout.concurrency, context);
-    let why = format!("{} slots of {context} tokens", engine.slots);
-    held.push(share("key-value cache", why, engine.bytes(shape.config, cache)));
-    let sampling = share(
-        "activations",
-        format!("{} prompt tokens at once, logits of {} sequences", engine.prefill_tokens, engine.slots),
-        shape.sampling(engine.prefill_tokens as u64, engine.slots as u64),
-    );
-    let tokens = (learner.tokens_per_batch.max(context)) as u64;
-    let (mut sampling, mut learning) = (vec![sampling], learning(shape, tokens, several(learner, context)));
-    if let Some((ids, why)) = cut(settings, shape.config.vocab_size) {
-        let all = (learner.group_size * learner.groups_per_step * context) as u64;
-        // In trajectories; again in the rows made from them, and as indices in a micro-batch.
-        sampling.push(share("sets that tokens were drawn from", why.clone(), 4 * ids * all));
-        learning.push(share("sets that tokens were drawn from", why, ids * (8 * all + 8 * tokens)));
+    held
+}
+
+/// What an update holds.
+fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<Share> {
+    let (learned, own) = learned(shape);
+    let (tokens, several) = match &settings.trainer {
+        Trainer::Grpo(learner) | Trainer::Ppo(learner) => {
+            let context = context_tokens(shape, settings);
+            (learner.tokens_per_batch.max(context), several(learner, context))
+        }
+        Trainer::Sft(sft) => (sft.tokens_per_batch, true),
+    };
+    let mut all = vec![share("gradients", named(learned), learned * own)];
+    if several && own == 2 {
+        all.push(share("gradients", "of earlier micro-batches, in f32".to_owned(), 4 * learned));
     }
-    plan(held, sampling, learning)
+    all.extend(learning(shape, tokens as u64, several));
+    all
 }
 
 /// Ids that are kept with a sampled token where sampling cuts the others off, and why so many.
@@ -287,4 +328,35 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
         all.push(Share { what: "gradients", why: why.to_owned(), bytes });
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    /// Qwen2.5-7B in bf16 on a GPU of 139 GiB: the key-value cache is not in the way of training.
+    #[test]
+    fn training_of_a_large_model_leaves_memory_for_its_optimiser() {
+        let json = serde_json::json!({
+            "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 152_064, "hidden_size": 3584,
+            "intermediate_size": 18_944, "num_hidden_layers": 28, "num_attention_heads": 28,
+            "num_key_value_heads": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 4096,
+        });
+        let config = Config::from_json(&json).unwrap();
+        let (device, kind) = (Device::Cuda(0), Dtype::BFloat16);
+        let shape = Footprint { config: &config, device, kind, adapter: None, checkpointing: true, threads: 1 };
+        let settings = Settings::default();
+        let needed = beside_the_policy(&shape, &settings, false);
+        // 7.6e9 weights: two moments and a master copy of 4 bytes each, a gradient of 2.
+        assert!(needed > 7_600_000_000 * 14, "{needed}");
+        let with_reference = beside_the_policy(&shape, &settings, true);
+        assert_eq!(with_reference - needed, shape.weights());
+        // The plan has the same parts, the loaded weights and the cache.
+        let plan = assemble(&shape, &settings, false);
+        let of = |name: &str| plan.held.iter().find(|share| share.what == name).unwrap().bytes;
+        let policy = of("weights") + of("packed weights") + of("key-value cache");
+        assert_eq!(sum(&plan.held) + sum(&plan.learning), needed + policy);
+    }
 }

@@ -24,7 +24,7 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
     let _guard = no_grad_guard();
     let mut scores: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, model.device())?;
+        let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
         let (ids, positions, lengths, routing) = (batch.ids, batch.positions, batch.lengths, batch.routing);
         let packed = Packed { ids, positions, lengths, routing };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
@@ -49,7 +49,7 @@ pub(super) fn sum_pi_squared(
     let _guard = no_grad_guard();
     let mut found: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, model.device())?;
+        let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
         let (ids, positions, lengths, routing) = (batch.ids, batch.positions, batch.lengths, batch.routing);
         let packed = Packed { ids, positions, lengths, routing };
         let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 use super::adapter;
 use super::failures::Failures;
 use super::files::ModelFiles;
+use super::plan::beside_the_policy;
 use super::script_log::ScriptLog;
 use super::selection::Selection;
 use super::source::{Fetching, fetch_data, model_dir};
@@ -16,7 +17,7 @@ use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
-use crate::model::{Config, Model};
+use crate::model::{Config, Footprint, Model};
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
 use crate::script::Script;
 use crate::telemetry::{Interrupt, Reporter};
@@ -41,6 +42,8 @@ pub(super) struct Session {
     pub(super) max_context: usize,
     /// The user has been warned of a weaker sandbox.
     warned_of_sandbox: bool,
+    /// The user has been warned that decode steps are not recorded as CUDA graphs.
+    warned_of_graphs: bool,
     interrupt: Option<Interrupt>,
     /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
     /// the second.
@@ -49,8 +52,10 @@ pub(super) struct Session {
 
 impl Session {
     /// Opens the recipe with the model or adapter in `dir`. The output of the script goes to
-    /// the log of the session from then on.
-    pub(super) fn open(script: &mut Script, dir: &Path, fetching: Fetching<'_>) -> Result<Self> {
+    /// the log of the session from then on. On CUDA, the key-value cache leaves the memory that
+    /// training takes: `learns` says whether the session is for training, and whether that has a
+    /// reference policy of its own.
+    pub(super) fn open(script: &mut Script, dir: &Path, learns: Option<bool>, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
         let policy = &settings.policy;
         let log = ScriptLog::new(fetching.reporter);
@@ -72,7 +77,14 @@ impl Session {
         }
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let slots = settings.rollout.concurrency;
-        let size = EngineOptions::sized(&model.config, model.cache_options(), slots, max_context);
+        let reserved = match learns {
+            Some(reference) if model.device().is_cuda() => {
+                beside_the_policy(&footprint(&model, &settings), &settings, reference)
+            }
+            _ => 0,
+        };
+        let cache = model.cache_options();
+        let size = EngineOptions::sized_beside(&model.config, cache, slots, max_context, reserved);
         let mut engine = Engine::new(Rc::clone(&model), vocabulary, size)?;
         if settings.trainer.replays_routing() {
             engine.record_routing().map_err(|error| {
@@ -98,6 +110,7 @@ impl Session {
             log,
             max_context,
             warned_of_sandbox: false,
+            warned_of_graphs: false,
             interrupt: fetching.interrupt,
             patience: 2,
         })
@@ -145,6 +158,13 @@ impl Session {
         let trajectories = pending.finish();
         bar.finish();
         self.log.settle()?;
+        if let Some(why) = self.model.graphs_failure().filter(|_| !self.warned_of_graphs) {
+            self.warned_of_graphs = true;
+            reporter.warn(&format!(
+                "decode steps are not recorded as CUDA graphs, and sampling is slower: {why}; policy.cuda_graphs=false \
+                 turns recording off"
+            ));
+        }
         if tools::is_without_namespaces() && !self.warned_of_sandbox {
             self.warned_of_sandbox = true;
             reporter.warn(
@@ -153,6 +173,18 @@ impl Session {
             );
         }
         Ok((trajectories?, stats))
+    }
+}
+
+/// The shape of a loaded policy.
+fn footprint<'a>(model: &'a Model, settings: &Settings) -> Footprint<'a> {
+    Footprint {
+        config: &model.config,
+        device: model.device(),
+        kind: model.kind(),
+        adapter: model.lora(),
+        checkpointing: settings.trainer.gradient_checkpointing(),
+        threads: usize::try_from(tch::get_num_threads()).unwrap_or(1),
     }
 }
 

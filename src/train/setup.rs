@@ -99,7 +99,7 @@ impl Training {
         if script.settings.cold_start.is_some() {
             script.settings.policy = PolicySettings { model: base.model.clone(), init: None, ..written.clone() };
         }
-        let mut session = Session::open(&mut script, &dir, fetching)?;
+        let mut session = Session::open(&mut script, &dir, Some(objective.has_reference()), fetching)?;
         script.settings.policy = written;
         let origins = source::origins(&script, Some(origin))?;
         if let Some(resumed) = &resumed {

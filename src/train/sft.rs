@@ -272,8 +272,10 @@ pub(super) fn update(
     optimizer.zero_grad();
     let (mut loss_sum, mut tokens, mut room) = (0.0, 0, 0);
     let chunk = super::update::logprobs_at_once(model.config.vocab_size, model.device());
-    for members in micro_batches(rows, sft.tokens_per_batch) {
-        let batch = MicroBatch::new(rows, &members, model.device())?;
+    let all = micro_batches(rows, sft.tokens_per_batch);
+    let several = all.len() > 1;
+    for members in all {
+        let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths, routing: None };
         tokens += packed.ids.numel();
         room += sft.tokens_per_batch.max(packed.ids.numel());
@@ -288,6 +290,9 @@ pub(super) fn update(
                 .hint("the weights have not been changed; lower trainer.lr"));
         }
         pass.backward(&loss)?;
+        if several {
+            optimizer.accumulate()?;
+        }
         loss_sum += value;
     }
     let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;

@@ -99,7 +99,7 @@ impl Update<'_> {
     ) -> Result<UpdateStats> {
         optimizer.zero_grad();
         let mut stats = UpdateStats::default();
-        let backward = self.backward(data, shared, &mut stats);
+        let backward = self.backward(optimizer, data, shared, &mut stats);
         let stepped = match backward {
             Ok(()) if stats.sampled == 0 => return Ok(stats),
             Ok(()) => optimizer.step(self.lr, self.learner.max_grad_norm),
@@ -121,7 +121,13 @@ impl Update<'_> {
         Ok(stats)
     }
 
-    fn backward(&self, data: &UpdateBatch, mut shared: Option<Shared<'_>>, stats: &mut UpdateStats) -> Result<()> {
+    fn backward(
+        &self,
+        optimizer: &mut AdamW,
+        data: &UpdateBatch,
+        mut shared: Option<Shared<'_>>,
+        stats: &mut UpdateStats,
+    ) -> Result<()> {
         let mut objective = self.objective.policy;
         if objective.terms.kl_coef > 0.0 {
             objective.terms.kl_coef = self.kl_coef;
@@ -141,9 +147,11 @@ impl Update<'_> {
         let active: Vec<usize> = (0..rows.len()).filter(|&row| all || data.rows[row].has_gradient()).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
         let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
-        for members in self.micro_batches(data, &active) {
+        let micro_batches = self.micro_batches(data, &active);
+        let several = micro_batches.len() > 1;
+        for members in micro_batches {
             let device = self.model.device();
-            let batch = MicroBatch::new(rows, &members, device)?;
+            let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, device)?;
             let packed = Packed {
                 ids: batch.ids.shallow_clone(),
                 positions: batch.positions.shallow_clone(),
@@ -204,6 +212,9 @@ impl Update<'_> {
                     .hint("this optimiser step was not taken; lower trainer.lr or look at the rewards"));
             }
             pass.backward(&loss)?;
+            if several {
+                optimizer.accumulate()?;
+            }
             stats.loss += value;
             if let Some(reference) = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0) {
                 let _guard = no_grad_guard();
@@ -264,7 +275,7 @@ impl Update<'_> {
         let rows = &data.rows;
         let logp = score(self.model, rows, self.temperature, self.learner.tokens_per_batch)?;
         let members: Vec<usize> = (0..rows.len()).collect();
-        let batch = MicroBatch::new(rows, &members, self.model.device())?;
+        let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, self.model.device())?;
         let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
         let logp: Vec<f32> = batch.tokens.iter().map(|&(row, place)| logp[row][place]).collect();
         let tokens = Tokens {
@@ -376,7 +387,7 @@ mod tests {
         let update = Update { model, objective: &objective, learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
         let mut stats = UpdateStats::default();
         optimizer.zero_grad();
-        update.backward(batch, None, &mut stats).unwrap();
+        update.backward(&mut optimizer, batch, None, &mut stats).unwrap();
         (stats.loss, model.parameters().iter().map(|(_, tensor)| tensor.grad().copy()).collect())
     }
 
@@ -409,6 +420,52 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The gradients of bf16 weights are those of the micro-batches, added up in f32.
+    #[test]
+    fn micro_batches_of_bf16_weights_are_added_up_in_f32() {
+        let model = model(Dtype::BFloat16);
+        let rows: Vec<Row> =
+            (0..32).map(|n| row(n as usize, &[(&[1 + n % 30, 2], false), (&[3 + n % 20, 7], true)], 0)).collect();
+        let all = batch(rows.clone(), |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
+        // One token of budget: every row is a micro-batch.
+        let learner = learner("reinforce", 1);
+        let mut exact: Vec<Tensor> = Vec::new();
+        for (members, own) in rows.iter().zip(&all.rows) {
+            let mut only = all.rows.clone();
+            for row in only.iter_mut().filter(|row| row.trajectory != members.trajectory) {
+                row.advantages.fill(0.0);
+            }
+            assert_eq!(own.trajectory, members.trajectory);
+            let (_, found) = gradients(&model, &UpdateBatch { rows: only, ..UpdateBatch::default() }, &learner);
+            if exact.is_empty() {
+                exact = found.iter().map(|own| own.zeros_like().to_kind(Dtype::Double)).collect();
+            }
+            exact = exact.iter().zip(&found).map(|(sum, own)| sum + own).collect();
+        }
+        let norm = exact.iter().map(|own| own.square().sum(Dtype::Double).double_value(&[])).sum::<f64>().sqrt();
+        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+        let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
+        let update =
+            Update { model: &model, objective: &objective, learner: &learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+        let stats = update.step(&mut optimizer, &all).unwrap();
+        assert!((stats.grad_norm / norm - 1.0).abs() < 1e-5, "{} and {norm}", stats.grad_norm);
+    }
+
+    #[test]
+    fn an_id_outside_the_vocabulary_is_refused_with_its_trajectory() {
+        let model = model(Dtype::Float);
+        let rows = vec![row(4, &[(&[1, 2], false), (&[40], true)], 0)];
+        let batch = batch(rows, |_| 1.0);
+        let learner = learner("ppo", 100);
+        let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
+        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+        let update =
+            Update { model: &model, objective: &objective, learner: &learner, temperature: 1.0, kl_coef: 0.0, lr: 0.0 };
+        let error = update.step(&mut optimizer, &batch).unwrap_err();
+        assert_eq!(error.message, "token id 40 is outside the model's vocabulary of 40");
+        assert_eq!((error.kind, error.place.as_deref()), (Kind::Model, Some("trajectory 4")));
     }
 
     #[test]

@@ -42,7 +42,7 @@ pub(super) fn values(
     let read = shown(&all, &prefixes, policy.config.max_position_embeddings)?;
     let mut found: Vec<Vec<f32>> = all.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(&read.rows, tokens_per_batch) {
-        let batch = MicroBatch::new(&read.rows, &members, policy.device())?;
+        let batch = MicroBatch::new(&read.rows, &members, policy.config.vocab_size, policy.device())?;
         let hidden = critic.trunk().unwrap_or(policy).forward(&packed(&batch))?;
         let values = critic.values(&hidden, &batch.predict)?.f_to_kind(Dtype::Float)?;
         for (&(row, place), value) in batch.tokens.iter().zip(Vec::<f32>::try_from(values)?) {
@@ -165,8 +165,10 @@ fn critic_step(
     }
     optimizer.zero_grad();
     let rows = shown(&data.rows, &data.prefixes, policy.config.max_position_embeddings)?.rows;
-    for members in micro_batches(&rows, learner.tokens_per_batch) {
-        let batch = MicroBatch::new(&rows, &members, policy.device())?;
+    let all = micro_batches(&rows, learner.tokens_per_batch);
+    let several = all.len() > 1;
+    for members in all {
+        let batch = MicroBatch::new(&rows, &members, policy.config.vocab_size, policy.device())?;
         let packed = packed(&batch);
         // A shared trunk learns with the policy, in the policy's own update.
         let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
@@ -178,6 +180,9 @@ fn critic_step(
         match pass {
             Some(pass) => pass.backward(&loss)?,
             None => loss.f_backward()?,
+        }
+        if several {
+            optimizer.accumulate()?;
         }
         stats.loss += value;
         stats.clip_frac += clipped / count.max(1) as f64;
@@ -217,7 +222,7 @@ mod tests {
             ..Row::default()
         };
         let rows = [row];
-        let batch = MicroBatch::new(&rows, &[0], tch::Device::Cpu).unwrap();
+        let batch = MicroBatch::new(&rows, &[0], 1 << 20, tch::Device::Cpu).unwrap();
         let loss = |clip: f64| {
             let settings = CriticSettings { clip, ..CriticSettings::default() };
             let (loss, clipped) = share(&Tensor::from_slice(&[1.0_f32, 5.0]), &batch, &rows, 2, &settings).unwrap();

@@ -16,6 +16,7 @@ mod invariance;
 mod lora;
 #[cfg(feature = "cpu-kernels")]
 mod native;
+mod operations;
 mod padded;
 mod parity;
 mod routing;

@@ -5,7 +5,8 @@ use tch::{Kind, Tensor};
 
 use super::families::{WAYS, cases};
 use super::{distance, gradients, ids, pack, predicting};
-use crate::model::cache::Layout;
+use crate::model::cache::{Decoding, Layout};
+use crate::model::network::Graphs;
 use crate::model::{KvCache, Model, Span};
 use crate::native;
 
@@ -64,6 +65,14 @@ fn varlen_steps_over_the_cache_match_padded_attention() {
                 tch::no_grad(|| step(&model, cache, &items, &|| false)).unwrap().unwrap()
             };
             let (found, expected) = (step(&mut own, Model::step_varlen), step(&mut padded, Model::step_plain));
+            // Prompts in the same step do not keep decoding sequences from a graph.
+            let single = items.iter().any(|span| span.ids.len() == 1);
+            let wanted = match (single, model.config.experts) {
+                (false, _) => Decoding::None,
+                (true, None) if !model.has_dynamic_rope() => Decoding::Recordable,
+                (true, _) => Decoding::Eager,
+            };
+            assert_eq!(own.decoding(), wanted, "{} round {round}", case.name);
             assert_eq!(found.size(), expected.size(), "{} round {round}", case.name);
             let worst = distance(&found, &expected);
             assert!(worst < 2.0 * WAYS, "{} round {round}: logits differ by {worst}", case.name);
@@ -91,4 +100,27 @@ fn varlen_cache_grows_and_copies() {
     assert_eq!(cache.bytes(), bytes / KvCache::GRAIN * cache.capacity());
     assert!(distance(&run(&mut cache, 2, 15, &prompt[15..]), &whole) < WAYS);
     assert!(distance(&run(&mut cache, 0, 19, &prompt[19..]), &whole) < WAYS);
+}
+
+#[test]
+fn steps_are_eager_without_graphs_and_after_a_failed_recording() {
+    let case = &cases("golden")[0];
+    let mut model = case.model();
+    let run = |model: &Model| {
+        let layout = Layout::Tokens { spare: 1 };
+        let mut cache = KvCache::new(&model.config, 3, 8, layout, model.device(), Kind::Float).unwrap();
+        let items = [Span { slot: 0, start: 0, ids: &[5] }, Span { slot: 2, start: 0, ids: &[7, 9] }];
+        let logits = tch::no_grad(|| model.step_varlen(&mut cache, &items, &|| false)).unwrap().unwrap();
+        (logits, cache.decoding())
+    };
+    let (expected, decoding) = run(&model);
+    assert_eq!(decoding, Decoding::Recordable);
+    model.graphs.replace(Graphs::Failed("out of memory".to_owned()));
+    let (found, decoding) = run(&model);
+    assert_eq!(decoding, Decoding::Eager);
+    assert!(distance(&found, &expected) < WAYS);
+    model.set_graphs(false);
+    assert_eq!(run(&model).1, Decoding::Eager);
+    // On the CPU there is nothing to warn of.
+    assert_eq!(model.graphs_failure(), None);
 }

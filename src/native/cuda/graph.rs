@@ -16,9 +16,9 @@ pub(crate) struct Graph {
 
 #[cfg(not(cuda_graphs))]
 impl Graph {
-    /// Always false: built without CUDA headers.
-    pub(crate) fn available(_device: Device) -> bool {
-        false
+    /// Why graphs cannot be recorded: always, built without CUDA's headers.
+    pub(crate) fn missing(_device: Device) -> Option<String> {
+        Some(missing().message)
     }
 
     pub(crate) fn record(
@@ -37,14 +37,17 @@ impl Graph {
 
 #[cfg(not(cuda_graphs))]
 fn missing() -> crate::error::Error {
-    crate::error::Error::new(crate::error::Kind::Internal, "this r1 was built without CUDA graphs")
+    crate::error::Error::new(crate::error::Kind::Internal, "this r1 was built without CUDA's headers")
 }
 
 #[cfg(cuda_graphs)]
 impl Graph {
-    /// Whether graphs can be recorded on this device.
-    pub(crate) fn available(device: Device) -> bool {
-        device.is_cuda() && loaded::library().is_some()
+    /// Why graphs cannot be recorded on this device; `None` if they can.
+    pub(crate) fn missing(device: Device) -> Option<String> {
+        if !device.is_cuda() {
+            return Some("the device is not CUDA".to_owned());
+        }
+        loaded::library().err().map(|error| error.message)
     }
 
     /// Records the operations of `body` on the device, which must not synchronise or copy from the
@@ -103,38 +106,41 @@ mod loaded {
         free: unsafe extern "C" fn(*mut c_void),
     }
 
-    /// The library, loaded on first use; `None` if it does not load. A CUDA torch must be loaded
+    /// The library, loaded on first use, or why it does not load. A CUDA torch must be loaded
     /// before.
-    pub(super) fn library() -> Option<&'static Api> {
-        static LIBRARY: OnceLock<Option<Api>> = OnceLock::new();
-        LIBRARY.get_or_init(load).as_ref()
+    pub(super) fn library() -> Result<&'static Api> {
+        static LIBRARY: OnceLock<Result<Api>> = OnceLock::new();
+        LIBRARY.get_or_init(load).as_ref().map_err(Error::clone)
     }
 
-    fn load() -> Option<Api> {
+    fn load() -> Result<Api> {
+        let failed = |error: &dyn std::fmt::Display| {
+            Error::new(Kind::Internal, format!("the library for CUDA graphs does not load: {error}"))
+        };
         // An anonymous file, which leaves nothing behind and can't be replaced by other processes.
         // SAFETY: the name is a C string; the returned descriptor is owned here.
         let mut file = unsafe {
             let descriptor = libc::memfd_create(c"r1_cuda".as_ptr(), libc::MFD_CLOEXEC);
             if descriptor < 0 {
-                return None;
+                return Err(failed(&std::io::Error::last_os_error()));
             }
             File::from_raw_fd(descriptor)
         };
-        file.write_all(CODE).ok()?;
+        file.write_all(CODE).map_err(|error| failed(&error))?;
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         // SAFETY: our own code, whose symbols come from the CUDA torch. It is never unloaded. The
         // types match graph.cpp.
         unsafe {
-            let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).ok()?;
+            let library = Library::open(Some(&path), RTLD_NOW | RTLD_LOCAL).map_err(|error| failed(&error))?;
             let api = Api {
-                new: *library.get(b"r1_graph_new\0").ok()?,
-                record: *library.get(b"r1_graph_record\0").ok()?,
-                end: *library.get(b"r1_graph_end\0").ok()?,
-                replay: *library.get(b"r1_graph_replay\0").ok()?,
-                free: *library.get(b"r1_graph_free\0").ok()?,
+                new: *library.get(b"r1_graph_new\0").map_err(|error| failed(&error))?,
+                record: *library.get(b"r1_graph_record\0").map_err(|error| failed(&error))?,
+                end: *library.get(b"r1_graph_end\0").map_err(|error| failed(&error))?,
+                replay: *library.get(b"r1_graph_replay\0").map_err(|error| failed(&error))?,
+                free: *library.get(b"r1_graph_free\0").map_err(|error| failed(&error))?,
             };
             std::mem::forget(library);
-            Some(api)
+            Ok(api)
         }
     }
 
@@ -148,7 +154,7 @@ mod loaded {
             };
             let mut handle = null_mut();
             // SAFETY: the pointer is live for the call.
-            checked(unsafe { (api()?.new)(index as i64, &raw mut handle) })?;
+            checked(unsafe { (library()?.new)(index as i64, &raw mut handle) })?;
             Ok(Self(handle.expose_provenance()))
         }
 
@@ -159,31 +165,27 @@ mod loaded {
         pub(super) fn record(&self, share: Option<&Self>) -> Result<()> {
             let other = share.map_or(null_mut(), Self::pointer);
             // SAFETY: handles live as long as their owners.
-            checked(unsafe { (api()?.record)(self.pointer(), other) })
+            checked(unsafe { (library()?.record)(self.pointer(), other) })
         }
 
         pub(super) fn end(&self) -> Result<()> {
             // SAFETY: as above.
-            checked(unsafe { (api()?.end)(self.pointer()) })
+            checked(unsafe { (library()?.end)(self.pointer()) })
         }
 
         pub(super) fn replay(&self) -> Result<()> {
             // SAFETY: as above.
-            checked(unsafe { (api()?.replay)(self.pointer()) })
+            checked(unsafe { (library()?.replay)(self.pointer()) })
         }
     }
 
     impl Drop for Handle {
         fn drop(&mut self) {
-            if let Some(api) = library() {
+            if let Ok(api) = library() {
                 // SAFETY: created by r1_graph_new, freed once.
                 unsafe { (api.free)(self.pointer()) }
             }
         }
-    }
-
-    fn api() -> Result<&'static Api> {
-        library().ok_or_else(|| Error::new(Kind::Internal, "the code for CUDA graphs does not load"))
     }
 }
 
@@ -214,7 +216,7 @@ mod tests {
         if let Ok(output) = Command::new("readelf").arg("-d").arg(&path).output() {
             assert!(!String::from_utf8_lossy(&output.stdout).contains("cuda.so"));
         }
-        assert!(!Graph::available(Device::Cpu));
+        assert_eq!(Graph::missing(Device::Cpu).as_deref(), Some("the device is not CUDA"));
         assert!(Graph::record(Device::Cpu, None, &|| Ok(Tensor::from(1.0))).is_err());
     }
 }

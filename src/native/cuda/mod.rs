@@ -6,11 +6,14 @@
 mod graph;
 
 use std::env;
+use std::ffi::c_char;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use tch::{Cuda, Device};
 
+use super::checked;
 use crate::config::DeviceChoice;
 use crate::error::{Error, Kind, Result};
 
@@ -22,6 +25,7 @@ const VERSION: &str = "2.11.";
 
 unsafe extern "C" {
     fn r1_cuda_loaded() -> bool;
+    fn r1_cuda_settings() -> *mut c_char;
 }
 
 /// The device that a recipe selects.
@@ -34,6 +38,26 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
         // libtorch must not be queried for CUDA before: it caches the result for the process.
         _ => Machine::this().device(choice),
     }
+}
+
+/// Loads the CUDA torch of this machine, if it has a driver and one, without initialising CUDA.
+///
+/// libtorch keeps what it finds at the first query for CUDA, and the first backward pass of a
+/// process is one, also on the CPU. Call this before such a pass where a model may be opened on
+/// CUDA later. A library that does not load is reported by [`device`].
+pub fn load_cuda_torch() {
+    static LOADED: OnceLock<()> = OnceLock::new();
+    LOADED.get_or_init(|| {
+        let machine = Machine::this();
+        if let Some(library) = machine.library().filter(|_| machine.driver) {
+            let _ = load(&library);
+        }
+    });
+}
+
+/// Why decode steps cannot be recorded as CUDA graphs on this device; `None` if they can.
+pub fn cuda_graphs(device: Device) -> Option<String> {
+    Graph::missing(device)
 }
 
 /// CUDA driver and libraries of this machine.
@@ -50,6 +74,11 @@ impl Machine {
         Self { driver: Path::new("/dev/nvidiactl").exists() || loads(), places: places(|name| env::var_os(name)) }
     }
 
+    /// The CUDA torch that is loaded.
+    fn library(&self) -> Option<PathBuf> {
+        self.places.iter().map(|place| place.join(LIBRARY)).find(|path| path.exists())
+    }
+
     fn device(&self, choice: DeviceChoice) -> Result<Device> {
         let cuda = choice == DeviceChoice::Cuda;
         let hint = "policy.device=cpu runs without a GPU";
@@ -63,7 +92,7 @@ impl Machine {
             }
             return Ok(Device::Cpu);
         }
-        let Some(library) = self.places.iter().map(|place| place.join(LIBRARY)).find(|path| path.exists()) else {
+        let Some(library) = self.library() else {
             if cuda {
                 return Err(Error::new(
                     Kind::Device,
@@ -76,11 +105,14 @@ impl Machine {
         load(&library).map_err(|error| error.at_path(&library).hint(hint))?;
         // SAFETY: no pointers.
         if !unsafe { r1_cuda_loaded() } {
-            return Err(Error::new(Kind::Internal, "libtorch was queried for CUDA before the CUDA torch was loaded")
+            let message = "the CUDA torch was loaded after the first backward pass on the CPU, and libtorch ignores it";
+            return Err(Error::new(Kind::Device, message)
                 .at_path(&library)
-                .hint(hint));
+                .hint("open a model on CUDA before training on the CPU in the same program, or use two programs"));
         }
         if Cuda::is_available() {
+            // SAFETY: no pointers.
+            checked(unsafe { r1_cuda_settings() })?;
             Ok(Device::Cuda(0))
         } else {
             Err(Error::new(Kind::Device, "the CUDA torch is loaded, and it finds no usable GPU")
@@ -138,15 +170,35 @@ fn load(library: &Path) -> Result<()> {
     }
     #[cfg(unix)]
     {
-        use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_NOW};
+        use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, RTLD_LOCAL, RTLD_NOW};
         // SAFETY: its initialisers register kernels with the dispatcher, as they do under Python.
         // It is never unloaded.
         let loaded = unsafe { Library::open(Some(library), RTLD_NOW | RTLD_GLOBAL) };
         let loaded =
             loaded.map_err(|error| Error::new(Kind::Device, format!("the CUDA torch found does not load: {error}")))?;
         std::mem::forget(loaded);
+        // libtorch opens these by name when it first needs them, and the loader searches beside
+        // libtorch_cpu only. A library that is open is found by its name.
+        for path in opened_by_name(library) {
+            // SAFETY: as above.
+            if let Ok(loaded) = unsafe { Library::open(Some(&path), RTLD_LAZY | RTLD_LOCAL) } {
+                std::mem::forget(loaded);
+            }
+        }
     }
     Ok(())
+}
+
+/// The compiler of kernels at run time, which the wheels of torch have in a package of its own or
+/// beside the library.
+fn opened_by_name(library: &Path) -> Vec<PathBuf> {
+    let Some(beside) = library.parent() else { return Vec::new() };
+    let package = beside.join("../../nvidia/cu13/lib");
+    [beside.to_owned(), package]
+        .map(|place| place.join("libnvrtc.so.13"))
+        .into_iter()
+        .filter(|path| path.exists())
+        .collect()
 }
 
 #[cfg(test)]
@@ -180,6 +232,19 @@ mod tests {
         fs::write(dir.path().join("version.py"), "__version__ = '2.9.1+cu128'\n").unwrap();
         let other = machine.device(DeviceChoice::Auto).unwrap_err();
         assert!(other.message.contains("version 2.9.1+cu128"), "{other}");
+    }
+
+    #[test]
+    fn libraries_that_libtorch_opens_by_name_are_found_beside_it_and_in_their_package() {
+        let dir = tempfile::tempdir().unwrap();
+        let (lib, package) = (dir.path().join("torch/lib"), dir.path().join("nvidia/cu13/lib"));
+        fs::create_dir_all(&lib).unwrap();
+        fs::create_dir_all(&package).unwrap();
+        assert!(opened_by_name(&lib.join(LIBRARY)).is_empty());
+        fs::write(package.join("libnvrtc.so.13"), "").unwrap();
+        let found = opened_by_name(&lib.join(LIBRARY));
+        assert_eq!(found.len(), 1);
+        assert_eq!(found[0].canonicalize().unwrap(), package.canonicalize().unwrap().join("libnvrtc.so.13"));
     }
 
     #[test]

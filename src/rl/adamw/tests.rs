@@ -128,6 +128,44 @@ fn the_defaults_are_those_of_the_paper_without_decay() {
 }
 
 #[test]
+fn gradients_of_many_micro_batches_are_added_up_in_f32() {
+    let weight = Tensor::ones([1 << 14], (Dtype::BFloat16, Device::Cpu)).set_requires_grad(true);
+    let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], Options::default()).unwrap();
+    tch::manual_seed(3);
+    let common = Tensor::randn([1 << 14], (Dtype::Float, Device::Cpu));
+    let parts: Vec<Tensor> = (0..32)
+        .map(|_| {
+            let own: Tensor = Tensor::randn([1 << 14], (Dtype::Float, Device::Cpu)) * 5.0 + &common;
+            own.to_kind(Dtype::BFloat16)
+        })
+        .collect();
+    let exact = parts.iter().fold(Tensor::zeros([1 << 14], (Dtype::Double, Device::Cpu)), |sum, part| sum + part);
+    let mut error = |in_f32: bool| {
+        optimizer.zero_grad();
+        for part in &parts {
+            (&weight * part).sum(Dtype::Float).backward();
+            if in_f32 {
+                optimizer.accumulate().unwrap();
+                assert!(!weight.grad().defined());
+            }
+        }
+        let norm = optimizer.grad_norm().unwrap();
+        assert!((norm / exact.norm().double_value(&[]) - 1.0).abs() < 2e-2);
+        let found = optimizer.slots[0].gradient().unwrap();
+        ((found - &exact).norm() / exact.norm()).double_value(&[])
+    };
+    let (bf16, f32) = (error(false), error(true));
+    assert!(bf16 > 3e-3 && f32 < 1e-6, "bf16 {bf16:e}, f32 {f32:e}");
+    // The last micro-batch may have its gradient still in the weight.
+    (&weight * &parts[0]).sum(Dtype::Float).backward();
+    let both = optimizer.slots[0].gradient().unwrap();
+    assert!((both - (&exact + &parts[0])).norm().double_value(&[]) < 1e-2);
+    optimizer.step(0.1, 1.0).unwrap();
+    optimizer.zero_grad();
+    assert_eq!(optimizer.grad_norm().unwrap(), 0.0);
+}
+
+#[test]
 fn copies_are_counted_where_gradients_are_copied() {
     let bytes = |dtype: Dtype, with_gradient: bool| {
         let weight = Tensor::ones([3, 5], (dtype, Device::Cpu)).set_requires_grad(true);

@@ -38,7 +38,7 @@ fn the_sampling_support_of_a_token_moves_with_it() {
     let sets: Vec<&[u32]> = (0..rows[0].len()).map(|place| rows[0].support.of(place)).collect();
     assert_eq!(rows[0].ids, [1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(sets, [&[][..], &[], &[], &[], &[2, 5, 9], &[6], &[]]);
-    let batch = MicroBatch::new(&rows, &[0], Device::Cpu).unwrap();
+    let batch = MicroBatch::new(&rows, &[0], 1 << 20, Device::Cpu).unwrap();
     let (ids, ends) = batch.support.unwrap();
     assert_eq!(Vec::<i64>::try_from(&ids).unwrap(), [2, 5, 9, 6]);
     assert_eq!(Vec::<i64>::try_from(&ends).unwrap(), [0, 3, 4, 4]);
@@ -46,7 +46,7 @@ fn the_sampling_support_of_a_token_moves_with_it() {
     let error = merge(&all, 0).unwrap_err();
     assert_eq!(error.message, "a step sampled token 6, which is not among those it was drawn from");
     let whole = merge(&trajectory(vec![step(&[1], &[2])]), 0).unwrap();
-    assert!(MicroBatch::new(&whole, &[0], Device::Cpu).unwrap().support.is_none());
+    assert!(MicroBatch::new(&whole, &[0], 1 << 20, Device::Cpu).unwrap().support.is_none());
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn predict_points_at_the_token_before_each_sampled_one() {
     for row in &mut rows {
         row.advantages = row.steps.iter().map(|&step| f64::from(step)).collect();
     }
-    let batch = MicroBatch::new(&rows, &[0, 1], Device::Cpu).unwrap();
+    let batch = MicroBatch::new(&rows, &[0, 1], 1 << 20, Device::Cpu).unwrap();
     let integers = |tensor: &Tensor| Vec::<i64>::try_from(tensor).unwrap();
     assert_eq!(integers(&batch.ids), [1, 2, 3, 5, 6, 8, 9]);
     assert_eq!(integers(&batch.positions), [0, 1, 2, 3, 4, 0, 1]);
@@ -108,7 +108,7 @@ fn advantages_of_steps_reach_their_tokens() {
     assert_eq!(rows[0].advantages, [0.0, 1.0, 2.0, 0.0, 3.0]);
     assert_eq!((rows[1].advantages.clone(), rows[1].returns.len()), (vec![0.0, 0.0], 0));
     assert!(rows[0].has_gradient() && !rows[1].has_gradient());
-    let batch = MicroBatch::new(&rows, &[0, 1], Device::Cpu).unwrap();
+    let batch = MicroBatch::new(&rows, &[0, 1], 1 << 20, Device::Cpu).unwrap();
     assert_eq!(Vec::<f32>::try_from(&batch.advantages).unwrap(), [1.0, 2.0, 3.0, 0.0]);
     rows[0].values = vec![0.5; 5];
     put_advantages(&mut rows, &steps[..2], &found);

@@ -69,7 +69,7 @@ fn gradients_and_ten_updates_are_pytorchs() {
     let rows: Vec<Row> = golden.input_ids.iter().enumerate().map(row).collect();
     // REINFORCE with an advantage of 1 is the mean negative log-likelihood.
     let loss = || {
-        let batch = MicroBatch::new(&rows, &[0, 1, 2], Device::Cpu).unwrap();
+        let batch = MicroBatch::new(&rows, &[0, 1, 2], 1 << 20, Device::Cpu).unwrap();
         let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths, routing: None };
         let hidden = model.forward(&packed).unwrap().index_select(0, &batch.predict);
         let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, 64).unwrap();

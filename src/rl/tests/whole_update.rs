@@ -45,7 +45,7 @@ fn loss_and_gradient(
     let denominators = objective.denominators(rows);
     let with_advantage = |row: &Row| Row { advantages: vec![advantages[row.trajectory]; row.len()], ..row.clone() };
     let rows: &[Row] = &rows.iter().map(with_advantage).collect::<Vec<Row>>();
-    let batch_of = |members: &[usize]| MicroBatch::new(rows, members, Device::Cpu).unwrap();
+    let batch_of = |members: &[usize]| MicroBatch::new(rows, members, 1 << 20, Device::Cpu).unwrap();
     let logp_of = |batch: &MicroBatch, members: &[usize]| {
         let gather: Vec<i64> = members.iter().flat_map(|&i| gathers[i].clone()).collect();
         let all = table.index_select(0, &Tensor::from_slice(&gather)); // [T]: token i given those before it
@@ -225,7 +225,7 @@ proptest! {
         for row in &mut rows {
             row.advantages = vec![advantages[row.trajectory] + 1.0; row.len()];
         }
-        let batch = MicroBatch::new(&rows, &whole(&rows)[0], Device::Cpu).unwrap();
+        let batch = MicroBatch::new(&rows, &whole(&rows)[0], 1 << 20, Device::Cpu).unwrap();
         let all = Tensor::full([batch.ids.size()[0]], -0.5, (Kind::Double, Device::Cpu)).set_requires_grad(true);
         let logp = all.index_select(0, &(&batch.predict + 1));
         let (loss, _) = ppo_clip(&logp, &batch.logp_old, &batch.advantages, CLIP).unwrap();

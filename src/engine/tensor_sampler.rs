@@ -1,0 +1,321 @@
+//! Samples the next tokens of a batch with tensor operations, on the device of the logits.
+//!
+//! The distribution, its order and the random numbers are those of [`super::sampler`]: the token is
+//! the inverse of the cumulative distribution at the request's uniform number, by id, or from the
+//! most to the least likely token where top-k, top-p or min-p cut some off. Sums are in f64. From
+//! equal probabilities both give equal tokens. The softmax of another device rounds differently,
+//! which can only change a token whose border in the cumulative distribution is next to the number.
+//!
+//! Settings go to the device as one tensor, and 24 bytes a row come back (ids and log-probabilities
+//! of the recorded sets besides, where a request records them). Logits stay on the device.
+
+use tch::{Device, Kind, Tensor, no_grad_guard};
+
+use super::sampler::Drawn;
+use crate::error::Result;
+use crate::mdp::Sampling;
+use crate::model::softmax;
+
+/// Tokens whose probabilities are added before the search, which then looks at V / BLOCK sums and
+/// at one block.
+const BLOCK: i64 = 128;
+
+/// A request whose next token is drawn.
+pub(super) struct Row<'a> {
+    pub(super) sampling: &'a Sampling,
+    /// Sorted ids of the sequence, for the repetition penalty.
+    pub(super) penalised: &'a [u32],
+    /// In [0, 1); unused by greedy sampling.
+    pub(super) uniform: f64,
+}
+
+/// Samples a token for each row of logits `[N, V]`; `None` for a row with NaN or +infinity.
+///
+/// On the CPU the softmax is that of the CPU kernels, and tokens equal those of the host's sampler.
+pub(super) fn draw(logits: &Tensor, rows: &[Row<'_>]) -> Result<Vec<Option<Drawn>>> {
+    let softmax = if logits.device() == Device::Cpu { by_kernels } else { by_libtorch };
+    draw_from(logits, rows, softmax)
+}
+
+/// Probabilities `[N, V]` f32 of logits `[N, V]` f32 times a scale per row.
+type Softmax = fn(&Tensor, &[f32]) -> Result<Tensor>;
+
+fn draw_from(logits: &Tensor, rows: &[Row<'_>], softmax: Softmax) -> Result<Vec<Option<Drawn>>> {
+    let _guard = no_grad_guard();
+    let vocab = logits.size()[1];
+    let scales: Vec<f32> = rows.iter().map(|row| scale(row.sampling)).collect();
+    let probabilities = softmax(&shifted(logits, rows)?, &scales)?;
+    let (cut, whole): (Vec<usize>, Vec<usize>) = (0..rows.len()).partition(|&row| cuts(rows[row].sampling, vocab));
+    let mut groups = Vec::with_capacity(2);
+    if !whole.is_empty() {
+        groups.push(Group::whole(&probabilities, rows, whole)?);
+    }
+    if !cut.is_empty() {
+        groups.push(Group::cut(&probabilities, rows, cut)?);
+    }
+    let numbers: Vec<&Tensor> = groups.iter().map(|group| &group.numbers).collect();
+    // The first transfer to the host, which waits for the model.
+    let numbers = if numbers.is_empty() { Vec::new() } else { list::<f64>(&Tensor::f_cat(&numbers, 0)?)? };
+    let (mut all, mut rest): (Vec<Option<Drawn>>, _) = ((0..rows.len()).map(|_| None).collect(), numbers.as_slice());
+    for group in groups {
+        let (own, after) = rest.split_at(3 * group.places.len());
+        rest = after;
+        group.read(own, rows, &mut all)?;
+    }
+    Ok(all)
+}
+
+/// Rows that are drawn by the same operations.
+struct Group {
+    /// Places among the rows.
+    places: Vec<usize>,
+    /// [n, 3] f64: id, log-probability (NaN for logits that are not finite), size of the support.
+    numbers: Tensor,
+    /// The most likely tokens, if a row records them or its support.
+    ranked: Option<Ranked>,
+    /// `[n, 1]` f64: mass of the tokens that were not cut off.
+    mass: Tensor,
+}
+
+impl Group {
+    /// Rows over the whole vocabulary, and greedy ones.
+    fn whole(probabilities: &Tensor, rows: &[Row<'_>], places: Vec<usize>) -> Result<Self> {
+        let (p, vocab) = (selected(probabilities, &places)?, probabilities.size()[1]);
+        let padding = (BLOCK - vocab % BLOCK) % BLOCK;
+        let padded = if padding > 0 { p.f_constant_pad_nd([0, padding])? } else { p.shallow_clone() };
+        let blocks = padded.f_view([p.size()[0], -1, BLOCK])?;
+        // [n, V / BLOCK]
+        let sums = blocks.f_sum_dim_intlist(&[2][..], false, Kind::Double)?.f_cumsum(1, None)?;
+        let mass = last(&sums)?;
+        let greedy: Vec<bool> = places.iter().map(|&place| rows[place].sampling.temperature == 0.0).collect();
+        let mut sampled = None;
+        if greedy.contains(&false) {
+            let uniform: Vec<f64> = places.iter().map(|&place| rows[place].uniform).collect();
+            let target = column(&uniform, &p)?.f_mul(&mass)?;
+            let block = place_of(&sums, &mass, &target)?;
+            // The part of the target within its block.
+            let before = sums.f_constant_pad_nd([1, 0])?.f_gather(1, &block, false)?;
+            let index = block.f_unsqueeze(2)?.f_expand([-1, -1, BLOCK], false)?;
+            let inside = blocks.f_gather(1, &index, false)?.f_squeeze_dim(1)?.f_cumsum(1, Kind::Double)?;
+            let place = place_of(&inside, &last(&inside)?, &target.f_sub(&before)?)?;
+            sampled = Some(block.f_mul_scalar(BLOCK)?.f_add(&place)?);
+        }
+        let id = match sampled {
+            Some(sampled) if greedy.contains(&true) => {
+                p.f_argmax(1, true)?.f_where_self(&column(&greedy, &p)?, &sampled)?
+            }
+            Some(sampled) => sampled,
+            None => p.f_argmax(1, true)?,
+        };
+        let numbers = packed(&id, &p.f_gather(1, &id, false)?, &mass, None)?;
+        let top = most(&places, rows, |sampling| sampling.top_logprobs) as i64;
+        let ranked = if top > 0 { Some(Ranked::new(&p, top)?) } else { None };
+        Ok(Self { places, numbers, ranked, mass })
+    }
+
+    /// Rows of which top-k, top-p or min-p cut tokens off.
+    fn cut(probabilities: &Tensor, rows: &[Row<'_>], places: Vec<usize>) -> Result<Self> {
+        let (p, vocab) = (selected(probabilities, &places)?, probabilities.size()[1]);
+        let of = |number: fn(&Row<'_>) -> f64| -> Result<Tensor> {
+            column(&places.iter().map(|&place| number(&rows[place])).collect::<Vec<f64>>(), &p)
+        };
+        let limit = |sampling: &Sampling| match sampling.top_k as i64 {
+            0 => vocab,
+            top_k => top_k.min(vocab),
+        };
+        let ranked = Ranked::new(&p, most(&places, rows, |sampling| limit(sampling) as usize) as i64)?;
+        let limits: Vec<i64> = places.iter().map(|&place| limit(rows[place].sampling)).collect();
+        let limits = column(&limits, &p)?;
+        let within = Tensor::f_arange(ranked.count, (Kind::Int64, p.device()))?.f_unsqueeze(0)?.f_lt_tensor(&limits)?;
+        let kept = ranked.values.f_mul(&within)?.f_to_kind(Kind::Double)?;
+        let sums = kept.f_cumsum(1, None)?;
+        // The smallest set with at least the fraction top_p of the mass; 1 keeps all.
+        let top_p = of(|row| if row.sampling.top_p < 1.0 { row.sampling.top_p } else { f64::INFINITY })?;
+        let sufficient = count(&sums.f_lt_tensor(&last(&sums)?.f_mul(&top_p)?)?)?.f_add_scalar(1)?;
+        let least = kept.f_narrow(1, 0, 1)?.f_mul(&of(|row| row.sampling.min_p)?)?;
+        let likely = count(&kept.f_ge_tensor(&least)?)?;
+        let kept = limits.f_minimum(&sufficient)?.f_minimum(&likely)?.f_clamp_min(1)?;
+        let mass = sums.f_gather(1, &kept.f_sub_scalar(1)?, false)?;
+        let target = of(|row| row.uniform)?.f_mul(&mass)?;
+        let place = place_of(&sums, &mass, &target)?;
+        let (id, own) = (ranked.ids.f_gather(1, &place, false)?, ranked.values.f_gather(1, &place, false)?);
+        Ok(Self { numbers: packed(&id, &own, &mass, Some(&kept))?, ranked: Some(ranked), mass, places })
+    }
+
+    /// Writes the draws of the group to their places; `numbers` are its own on the host.
+    fn read(self, numbers: &[f64], rows: &[Row<'_>], all: &mut [Option<Drawn>]) -> Result<()> {
+        let (numbers, _) = numbers.as_chunks::<3>();
+        let largest = numbers.iter().map(|[_, _, kept]| *kept as i64).max().unwrap_or(0);
+        let top = most(&self.places, rows, |sampling| sampling.top_logprobs) as i64;
+        let (mut ids, mut logprobs, mut width) = (Vec::new(), Vec::new(), 0);
+        if let Some(ranked) = &self.ranked {
+            let top = top.min(ranked.count);
+            width = largest.max(top) as usize;
+            ids = list::<i64>(&ranked.ids.f_narrow(1, 0, width as i64)?)?;
+            if top > 0 {
+                let share = ranked.values.f_narrow(1, 0, top)?.f_to_kind(Kind::Double)?.f_div(&self.mass)?;
+                logprobs = list::<f32>(&share.f_log()?.f_to_kind(Kind::Float)?)?;
+            }
+        }
+        for (row, (&place, [id, logprob, kept])) in self.places.iter().zip(numbers).enumerate() {
+            if logprob.is_nan() {
+                continue;
+            }
+            let ids: Vec<u32> = ids.iter().skip(row * width).take(width).map(|&id| id as u32).collect();
+            let kept = *kept as usize;
+            let top = rows[place].sampling.top_logprobs.min(if kept > 0 { kept } else { width });
+            let stride = logprobs.len() / self.places.len();
+            let own = logprobs.iter().skip(row * stride).take(stride);
+            let mut support = ids.get(..kept).unwrap_or_default().to_vec();
+            support.sort_unstable();
+            let top = ids.iter().copied().zip(own.copied()).take(top).collect();
+            all[place] = Some(Drawn { id: *id as u32, logprob: *logprob as f32, support, top });
+        }
+        Ok(())
+    }
+}
+
+/// The most likely tokens of rows, most likely first, ties by id.
+struct Ranked {
+    /// [n, count] i64 and f32.
+    ids: Tensor,
+    values: Tensor,
+    count: i64,
+}
+
+impl Ranked {
+    fn new(probabilities: &Tensor, count: i64) -> Result<Self> {
+        let vocab = probabilities.size()[1];
+        if count >= vocab {
+            let (values, ids) = probabilities.f_sort_stable(true, 1, true)?;
+            return Ok(Self { ids, values, count: vocab });
+        }
+        // The bits of a number that is not negative are in its order; the id decides among equals.
+        let ids = Tensor::f_arange(vocab, (Kind::Int64, probabilities.device()))?;
+        let bits = probabilities.f_view_dtype(Kind::Int)?.f_to_kind(Kind::Int64)?;
+        let keys = bits.f_mul_scalar(1_i64 << 32)?.f_sub(&ids)?;
+        let (_, ids) = keys.f_topk(count, 1, true, true)?;
+        Ok(Self { values: probabilities.f_gather(1, &ids, false)?, ids, count })
+    }
+}
+
+/// Whether tokens of a vocabulary of this size can be cut off.
+fn cuts(sampling: &Sampling, vocab: i64) -> bool {
+    let top_k = sampling.top_k > 0 && (sampling.top_k as i64) < vocab;
+    sampling.temperature > 0.0 && (top_k || sampling.top_p < 1.0 || sampling.min_p > 0.0)
+}
+
+/// Factor of the logits.
+fn scale(sampling: &Sampling) -> f32 {
+    if sampling.temperature == 0.0 { 1.0 } else { (1.0 / sampling.temperature) as f32 }
+}
+
+/// The logits in f32 with repetition penalty and bias, in a copy where any applies.
+fn shifted(logits: &Tensor, rows: &[Row<'_>]) -> Result<Tensor> {
+    let logits = logits.f_to_kind(Kind::Float)?;
+    let (vocab, device) = (logits.size()[1], logits.device());
+    let mut penalised: Vec<(i64, f32)> = Vec::new();
+    let mut biased: Vec<(i64, f32)> = Vec::new();
+    for (row, begin) in rows.iter().zip((0..).step_by(vocab as usize)) {
+        let known = |id: u32| i64::from(id) < vocab;
+        if row.sampling.penalises() {
+            let penalty = row.sampling.repetition_penalty as f32;
+            let ids = row.penalised.iter().filter(|&&id| known(id));
+            penalised.extend(ids.map(|&id| (begin + i64::from(id), penalty)));
+        }
+        let bias = row.sampling.logit_bias.iter().filter(|&(&id, _)| known(id));
+        biased.extend(bias.map(|(&id, &bias)| (begin + i64::from(id), bias as f32)));
+    }
+    if penalised.is_empty() && biased.is_empty() {
+        return Ok(logits);
+    }
+    let flat = logits.f_flatten(0, 1)?;
+    let mut changed = flat.f_empty_like()?;
+    changed.f_copy_(&flat)?;
+    let change = |list: &[(i64, f32)], by: fn(&Tensor, &Tensor) -> Result<Tensor>| -> Result<()> {
+        if list.is_empty() {
+            return Ok(());
+        }
+        let (places, numbers): (Vec<i64>, Vec<f32>) = list.iter().copied().unzip();
+        let places = Tensor::f_from_slice(&places)?.f_to_device(device)?;
+        let numbers = Tensor::f_from_slice(&numbers)?.f_to_device(device)?;
+        let new = by(&changed.f_index_select(0, &places)?, &numbers)?;
+        let _ = changed.shallow_clone().f_index_copy_(0, &places, &new)?;
+        Ok(())
+    };
+    change(&penalised, |old, penalty| Ok(old.f_div(penalty)?.f_where_self(&old.f_gt(0.0)?, &old.f_mul(penalty)?)?))?;
+    change(&biased, |old, bias| Ok(old.f_add(bias)?))?;
+    Ok(changed.f_view([-1, vocab])?)
+}
+
+/// The softmax of the host's sampler.
+fn by_kernels(logits: &Tensor, scales: &[f32]) -> Result<Tensor> {
+    let mut all = list::<f32>(logits)?;
+    let vocab = all.len() / scales.len().max(1);
+    for (row, &scale) in all.chunks_exact_mut(vocab.max(1)).zip(scales) {
+        softmax(row, scale);
+    }
+    Ok(Tensor::f_from_slice(&all)?.f_view_as(logits)?)
+}
+
+fn by_libtorch(logits: &Tensor, scales: &[f32]) -> Result<Tensor> {
+    if scales.iter().all(|scale| (scale - 1.0).abs() < f32::EPSILON) {
+        return Ok(logits.f_softmax(-1, Kind::Float)?);
+    }
+    Ok(logits.f_mul(&column(scales, logits)?)?.f_softmax(-1, Kind::Float)?)
+}
+
+/// The first place of running sums `[n, K]` that exceeds `target` `[n, 1]`; the last one with mass
+/// if rounding puts the target at the total.
+fn place_of(sums: &Tensor, total: &Tensor, target: &Tensor) -> Result<Tensor> {
+    let past = count(&sums.f_le_tensor(target)?)?;
+    Ok(past.f_minimum(&count(&sums.f_lt_tensor(total)?)?)?)
+}
+
+/// [n, 3] f64: id, log-probability, size of the support.
+fn packed(id: &Tensor, p: &Tensor, mass: &Tensor, kept: Option<&Tensor>) -> Result<Tensor> {
+    let logprob = p.f_to_kind(Kind::Double)?.f_div(mass)?.f_log()?;
+    let id = id.f_to_kind(Kind::Double)?;
+    let kept = kept.map_or_else(|| id.f_zeros_like(), |kept| kept.f_to_kind(Kind::Double))?;
+    Ok(Tensor::f_cat(&[id, logprob, kept], 1)?)
+}
+
+/// Number of true entries of each row, `[n, 1]` i64.
+fn count(flags: &Tensor) -> Result<Tensor> {
+    Ok(flags.f_sum_dim_intlist(&[1][..], true, Kind::Int64)?)
+}
+
+/// The last column, `[n, 1]`.
+fn last(sums: &Tensor) -> Result<Tensor> {
+    Ok(sums.f_narrow(1, sums.size()[1] - 1, 1)?)
+}
+
+/// A number per row, `[n, 1]`, on the device of `like`.
+fn column<T: tch::kind::Element>(numbers: &[T], like: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::f_from_slice(numbers)?.f_unsqueeze(1)?.f_to_device(like.device())?)
+}
+
+/// The rows at `places`; all of them are in order.
+fn selected(x: &Tensor, places: &[usize]) -> Result<Tensor> {
+    if places.len() as i64 == x.size()[0] {
+        return Ok(x.shallow_clone());
+    }
+    let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
+    Ok(x.f_index_select(0, &Tensor::f_from_slice(&places)?.f_to_device(x.device())?)?)
+}
+
+/// The largest number that the settings of a group have.
+fn most(places: &[usize], rows: &[Row<'_>], number: impl Fn(&Sampling) -> usize) -> usize {
+    places.iter().map(|&place| number(rows[place].sampling)).max().unwrap_or(0)
+}
+
+/// All numbers of a tensor, on the host.
+fn list<T: tch::kind::Element + Clone + Default>(x: &Tensor) -> Result<Vec<T>> {
+    let x = x.f_contiguous()?.f_to_device(Device::Cpu)?;
+    let mut all = vec![T::default(); x.numel()];
+    x.f_copy_data(&mut all, x.numel())?;
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests;
