@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mlua::{Lua, Table, UserData, UserDataMethods, Value};
+use mlua::{Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
 
 use super::args::{Fields, count, fail, in_time, text};
 use super::resource::ResourceOf;
@@ -101,6 +101,10 @@ impl Drop for IndexOf {
 }
 
 impl UserData for IndexOf {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(mlua::MetaMethod::Type, "TextIndex");
+    }
+
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_meta_method(mlua::MetaMethod::Len, |_, this, ()| Ok(this.index.len()));
         methods.add_method("search", |lua, this, (query, most): (Value, Value)| {

@@ -118,6 +118,8 @@ fn freeze(value: &Value) -> mlua::Result<()> {
 
 impl UserData for ResourceOf {
     fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        // The name in messages of Luau, and of typeof().
+        fields.add_meta_field(MetaMethod::Type, "Resource");
         fields.add_field_method_get("path", |_, this| Ok(this.resource.path.display().to_string()));
         fields.add_field_method_get("hash", |_, this| Ok(this.resource.sha256()));
     }

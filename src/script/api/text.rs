@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mlua::{Function, Lua, Table, UserData, UserDataMethods, Value};
+use mlua::{Function, Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with, in_time, raise, text, time_left};
@@ -143,6 +143,10 @@ fn tokenizer(lua: &Lua, dir: &str, options: &Value) -> mlua::Result<TokenizerOf>
 }
 
 impl UserData for TokenizerOf {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(mlua::MetaMethod::Type, "Tokenizer");
+    }
+
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("encode", |lua, this, (string, options): (Value, Value)| {
             let string = text(lua, "encode", "text", &string)?;
@@ -266,6 +270,10 @@ fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
 }
 
 impl UserData for TemplateOf {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(mlua::MetaMethod::Type, "Template");
+    }
+
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("render", |lua, this, (list, options): (Value, Value)| {
             let chosen = Options::read(lua, "render", &options)?;

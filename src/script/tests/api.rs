@@ -24,6 +24,15 @@ fn json_goes_both_ways() {
     assert_eq!(eval("select(2, r1.json.decode('{'))"), json!("EOF while parsing an object at line 1 column 1"));
 }
 
+/// `typeof` and messages of Luau have the type names of the documentation.
+#[test]
+fn host_objects_have_their_documented_type_names() {
+    assert_eq!(eval("typeof(r1.text.index { 'a' })"), json!("TextIndex"));
+    let bench = Bench::new(&recipe("local rows = r1.resource 'rows.jsonl'\nipairs(rows)\nlocal env = r1.env {}"));
+    bench.file("rows.jsonl", "{\"text\": \"a\"}\n");
+    assert!(bench.refusal().contains("table expected, got Resource"), "{}", bench.refusal());
+}
+
 #[test]
 fn clip_counts_omitted_characters() {
     assert_eq!(eval("r1.clip('äöü', 3)"), json!("äöü"));
