@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use r1::engine::{Policy, Scripted};
 use r1::mdp::{Action, FinishReason, Limit, Observation, Status, Step, Support, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
-use r1::script::{Outcome, Script, Split, Watcher, Watching, Worker};
+use r1::script::{Outcome, Script, Split, Watcher, WatcherOptions, Worker};
 use r1::text::Renderer;
 use r1::{Error, Kind, Result};
 use serde_json::{Value, json};
@@ -196,7 +196,7 @@ fn reload(dir: &Path, renderer: &Arc<Renderer>) -> Result<Value> {
     let script = Script::load(&path, &[])?;
     let pool = pool(&script, renderer, 1)?;
     let replacer = pool.replacer();
-    let _watcher = Watcher::start(Watching {
+    let _watcher = Watcher::start(WatcherOptions {
         script: script.clone(),
         overrides: Vec::new(),
         renderer: Arc::clone(renderer),

@@ -15,13 +15,13 @@ use crate::error::{Error, Kind, Result, Subject, harmless, out_of_memory};
 
 /// The format of errors in this process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Voice {
+pub(super) struct ErrorFormat {
     json: bool,
     /// Whether colour is enabled; it also needs a terminal.
     pub(super) colour: bool,
 }
 
-impl Voice {
+impl ErrorFormat {
     pub(super) fn new(json: bool, colour: bool) -> Self {
         let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Self { json, colour: colour && !refused }

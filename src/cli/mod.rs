@@ -36,14 +36,14 @@ use crate::script;
 use crate::services::TensorThread;
 use crate::telemetry::ignore_file_size_signal;
 use args::{Cli, Command};
-use failure::Voice;
+use failure::ErrorFormat;
 
 /// Runs the command line of this process and returns its exit code.
 pub fn main() -> ExitCode {
     let typed: Vec<OsString> = std::env::args_os().collect();
     let has = |flag: &str| typed.iter().take_while(|arg| *arg != "--").any(|arg| arg == flag);
     // Before parsing, because a parsing error is printed in the same format.
-    let voice = Voice::new(has("--json"), !has("--no-color"));
+    let voice = ErrorFormat::new(has("--json"), !has("--no-color"));
     let done =
         failure::catch(|| if completions::answer(&typed)? { Ok(ExitCode::SUCCESS) } else { dispatch(&typed, voice) });
     match done {
@@ -52,7 +52,7 @@ pub fn main() -> ExitCode {
     }
 }
 
-fn dispatch(typed: &[OsString], voice: Voice) -> Result<ExitCode> {
+fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
     let color = if voice.colour { ColorChoice::Auto } else { ColorChoice::Never };
     let parsed =
         Cli::command().color(color).try_get_matches_from(typed).and_then(|matches| Cli::from_arg_matches(&matches));

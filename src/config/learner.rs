@@ -4,7 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use serde_json::{Map, Value, json};
 
 use super::{Branch, Importance, Kl, LossAgg, Rejection, Shaping};
-use crate::schema::{Field, Misfit, Reload, Section, Written, choices, section};
+use crate::schema::{Field, Misfit, Reload, Section, ValueSyntax, choices, section};
 
 section! {
     /// Settings of policy optimisation. The defaults are those of GRPO; other algorithms have some
@@ -129,7 +129,7 @@ pub struct Choice {
 
 impl Field for Choice {
     type Value = Self;
-    const WRITTEN: Written = Written::TextOrTable;
+    const WRITTEN: ValueSyntax = ValueSyntax::TextOrTable;
     const OPEN: bool = true;
 
     fn kind() -> String {

@@ -4,20 +4,20 @@
 use super::counterparts::{self, similarity};
 use super::settings;
 use crate::error::{Error, Kind, nearest, suggest};
-use crate::schema::{Misfit, Setting, Why};
+use crate::schema::{Misfit, MisfitReason, Setting};
 
 impl From<Misfit> for Error {
     fn from(misfit: Misfit) -> Self {
         let error = Self::new(Kind::Script, misfit.to_string()).about_setting(&misfit.key);
         match misfit.why {
-            Why::Unknown { name, known } => error.hint(unknown_hint(&misfit.key, &name, &known)),
-            Why::NotOneOf { got, names } => match counterparts::value_hint(&misfit.key, &got) {
+            MisfitReason::Unknown { name, known } => error.hint(unknown_hint(&misfit.key, &name, &known)),
+            MisfitReason::NotOneOf { got, names } => match counterparts::value_hint(&misfit.key, &got) {
                 Some(hint) => error.hint(hint),
                 None if nearest(&got, names.iter().copied()).is_empty() => error,
                 None => error.hint(suggest(&got, names)),
             },
-            Why::Refused { hint: "", .. } | Why::Wanted { .. } => error,
-            Why::Refused { hint, .. } => error.hint(hint),
+            MisfitReason::Refused { hint: "", .. } | MisfitReason::Wanted { .. } => error,
+            MisfitReason::Refused { hint, .. } => error.hint(hint),
         }
     }
 }

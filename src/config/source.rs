@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 
 use super::DataFormat;
 use crate::error::nearest;
-use crate::schema::{Field, Misfit, Section, Setting, Why, Written, fields_of, join, section};
+use crate::schema::{Field, Misfit, MisfitReason, Section, Setting, ValueSyntax, fields_of, join, section};
 
 /// A dataset. A plain string is the path of a file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -151,8 +151,8 @@ impl Source {
     fn read_one(key: &str, json: &Json, fields: &Map<String, Json>) -> Result<Self, Misfit> {
         Self::read_kind(key, json, fields).map_err(|misfit| match misfit.why {
             // A dataset among several has more fields.
-            Why::Unknown { name, known } => {
-                Misfit { why: Why::Unknown { name, known: [&known, PartOptions::FIELDS].concat() }, ..misfit }
+            MisfitReason::Unknown { name, known } => {
+                Misfit { why: MisfitReason::Unknown { name, known: [&known, PartOptions::FIELDS].concat() }, ..misfit }
             }
             _ => misfit,
         })
@@ -180,7 +180,7 @@ impl Source {
 
 impl Field for Source {
     type Value = Self;
-    const WRITTEN: Written = Written::TextOrTable;
+    const WRITTEN: ValueSyntax = ValueSyntax::TextOrTable;
 
     fn kind() -> String {
         "path, dataset, list".to_owned()
@@ -277,7 +277,7 @@ pub enum Paths {
 
 impl Field for Paths {
     type Value = Self;
-    const WRITTEN: Written = Written::TextOrTable;
+    const WRITTEN: ValueSyntax = ValueSyntax::TextOrTable;
 
     fn kind() -> String {
         "string, list".to_owned()
@@ -320,7 +320,7 @@ pub type Columns = BTreeMap<String, String>;
 
 impl Field for Columns {
     type Value = Self;
-    const WRITTEN: Written = Written::Text;
+    const WRITTEN: ValueSyntax = ValueSyntax::Text;
     const OPEN: bool = true;
 
     fn kind() -> String {

@@ -23,7 +23,7 @@ pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Su
 pub use invalid::Invalid;
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use record::{
-    Answer, Exchange, Failed, GeneratedText, InterpreterOutput, InterpreterRequest, Outcome, SampledTokens,
+    Answer, ExternalCall, Failed, GeneratedText, InterpreterOutput, InterpreterRequest, Outcome, SampledTokens,
 };
 pub use routing::Routing;
 pub use seed::{Seed, environment_seed, seed_value};

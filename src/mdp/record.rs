@@ -9,7 +9,7 @@ use super::{ErrorRecord, FinishReason, Support};
 /// One call of a script whose result is not a function of state, action and seed: a program run, an
 /// HTTP request, the clock.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Exchange {
+pub struct ExternalCall {
     /// Completed steps of the trajectory at the time of the call.
     pub step: u64,
     /// The location of the call: the function of the script (`reset`, `context`, `step`, `reward`),
@@ -95,7 +95,7 @@ pub struct InterpreterOutput {
     pub seconds: f64,
 }
 
-impl Exchange {
+impl ExternalCall {
     /// The program of this call and its output.
     pub fn program(&self) -> Option<(InterpreterRequest, InterpreterOutput)> {
         let Some(Answer::Ok(answer)) = self.answer.as_ref().filter(|_| self.kind == "tool") else { return None };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ErrorRecord, Exchange, FinishReason, Message, Routing, Split, Support};
+use super::{ErrorRecord, ExternalCall, FinishReason, Message, Routing, Split, Support};
 
 /// How a trajectory ended. All but the first two are failures: recorded, counted, and by default
 /// excluded from the advantage statistics.
@@ -245,7 +245,7 @@ pub struct Trajectory {
     /// The final conversation, for display.
     pub messages: Vec<Message>,
     /// External calls of the script and their results, in order.
-    pub record: Vec<Exchange>,
+    pub record: Vec<ExternalCall>,
 }
 
 impl Trajectory {

@@ -9,7 +9,7 @@ use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
 use super::aggregate::{Denominators, aggregate};
 use super::loss::{Clip, LOG_RATIO_LIMIT, RatioStats};
-use super::objective::{Computed, Inputs, Objective};
+use super::objective::{Inputs, MicroBatchLoss, Objective};
 use super::pack::Row;
 use super::segments::Segments;
 use crate::config::{Binary, Input, LossGraph, Op, Operand, Over, Shape, Unary};
@@ -97,7 +97,7 @@ pub fn compute(
     tokens: &Tokens<'_>,
     denominators: &Denominators,
     units: &Units,
-) -> Result<(Computed, Vec<Logged>)> {
+) -> Result<(MicroBatchLoss, Vec<Logged>)> {
     let inputs = &tokens.inputs;
     let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {

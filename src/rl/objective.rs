@@ -92,7 +92,7 @@ impl<'a> Inputs<'a> {
 
 /// A micro-batch's share of the objective: scalars that add up over micro-batches.
 #[derive(Debug)]
-pub struct Computed {
+pub struct MicroBatchLoss {
     /// The minimised loss, with gradient: `policy + kl_coef * kl - entropy_coef * entropy`.
     pub loss: Tensor,
     /// Its parts, without gradient and without their coefficients.
@@ -290,7 +290,7 @@ impl Objective {
     ///
     /// # Errors
     /// [`Kind::Usage`] for a KL term without `logp_ref`, or an entropy bonus without `entropy`.
-    pub fn compute(&self, inputs: &Inputs<'_>, denominators: &Denominators) -> Result<Computed> {
+    pub fn compute(&self, inputs: &Inputs<'_>, denominators: &Denominators) -> Result<MicroBatchLoss> {
         let tokens = Tokens {
             logp: inputs.logp,
             logp_old: inputs.logp_old,
@@ -314,7 +314,7 @@ impl Objective {
         ratios: RatioStats,
         inputs: &Inputs<'_>,
         denominators: &Denominators,
-    ) -> Result<Computed> {
+    ) -> Result<MicroBatchLoss> {
         let Terms { loss_agg, seq, ratio_over, .. } = self.terms;
         if let Some(weights) = inputs.weights {
             token_loss = token_loss.f_mul(&self.weights(weights, inputs.sequence(ratio_over))?)?;
@@ -330,7 +330,7 @@ impl Objective {
         ratios: RatioStats,
         inputs: &Inputs<'_>,
         denominators: &Denominators,
-    ) -> Result<Computed> {
+    ) -> Result<MicroBatchLoss> {
         let Terms { loss_agg, seq, kl_coef, entropy_coef, .. } = self.terms;
         let share = |values: &Tensor| aggregate(values, inputs.sequence(seq), loss_agg, denominators);
         let (mut kl_share, mut entropy_share) = (None, None);
@@ -346,7 +346,7 @@ impl Objective {
             loss = loss.f_sub(&value.f_mul_scalar(entropy_coef)?)?;
             entropy_share = Some(value.f_detach()?);
         }
-        Ok(Computed { loss, policy: policy.f_detach()?, kl: kl_share, entropy: entropy_share, ratios })
+        Ok(MicroBatchLoss { loss, policy: policy.f_detach()?, kl: kl_share, entropy: entropy_share, ratios })
     }
 
     /// Weights of tokens; for a loss that a whole sequence shares, their geometric mean over it.

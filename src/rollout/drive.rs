@@ -23,12 +23,12 @@ pub async fn drive(worker: &Worker, renderer: &Renderer, policy: &dyn Policy, sp
 }
 
 /// A trajectory, and whether a retry could have another result.
-pub(super) struct Made {
+pub(super) struct DrivenTrajectory {
     pub(super) trajectory: Trajectory,
     pub(super) worth_retrying: bool,
 }
 
-impl Made {
+impl DrivenTrajectory {
     fn failed(trajectory: Trajectory, failure: &Failure, sampling: &Sampling) -> Self {
         let worth_retrying = may_differ(&trajectory, failure, sampling);
         Self { trajectory, worth_retrying }
@@ -57,7 +57,7 @@ pub(super) async fn drive_root(
     policy: &dyn Policy,
     spec: &Spec,
     points: Option<&mut Points<'_>>,
-) -> Result<Made> {
+) -> Result<DrivenTrajectory> {
     let task = stage.worker.row(spec.split, spec.task_index)?;
     let record = Record::live();
     let mut asks = record.listen();
@@ -70,7 +70,7 @@ pub(super) async fn drive_root(
         Err(failure) => {
             let mut trajectory = never_begun(stage, spec, task, &failure);
             trajectory.record = record.take();
-            Ok(Made::failed(trajectory, &failure, &spec.sampling))
+            Ok(DrivenTrajectory::failed(trajectory, &failure, &spec.sampling))
         }
     }
 }
@@ -90,13 +90,13 @@ pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) 
 }
 
 /// The finished trajectory; a failure becomes its status.
-fn concluded(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) -> Result<Made> {
+fn concluded(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) -> Result<DrivenTrajectory> {
     match ended {
-        Ok(()) => Ok(Made { trajectory: attempt.into_trajectory(), worth_retrying: false }),
+        Ok(()) => Ok(DrivenTrajectory { trajectory: attempt.into_trajectory(), worth_retrying: false }),
         Err(Stop::Failed(failure)) => {
             attempt.fail(stage.worker, &failure);
             let sampling = attempt.spec().sampling.clone();
-            Ok(Made::failed(attempt.into_trajectory(), &failure, &sampling))
+            Ok(DrivenTrajectory::failed(attempt.into_trajectory(), &failure, &sampling))
         }
         Err(Stop::Fatal(error)) => Err(error),
     }
@@ -140,14 +140,14 @@ pub(super) async fn branch_off(
     spec: &Spec,
     points: &mut Points<'_>,
     mut replied: impl FnMut(),
-) -> Result<Made> {
+) -> Result<DrivenTrajectory> {
     let mut fork = match point.attempt.fork(spec.clone()) {
         Ok(fork) => fork,
         Err(error) => {
             let task = point.attempt.trajectory().task.clone();
             let failure = Failure::new(Status::ScriptLimit, error);
             let trajectory = never_begun(stage, spec, task, &failure);
-            return Ok(Made::failed(trajectory, &failure, &spec.sampling));
+            return Ok(DrivenTrajectory::failed(trajectory, &failure, &spec.sampling));
         }
     };
     let first = point.attempt.trajectory().steps.len() + 1;

@@ -61,7 +61,7 @@ pub use drive::{Reached, branch, drive, go_on, go_to, never_begun};
 pub use pool::{Pending, Pool, PoolOptions, Progress, Replacer, no_progress};
 pub use prompt::{Prompt, Turn, prompt_ids};
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
-pub use row_validation::{Search, Survey, survey};
+pub use row_validation::{RowValidation, Search, validate_rows};
 pub use script_requests::with_policy;
 pub use spec::Spec;
 pub use tree::Tree;

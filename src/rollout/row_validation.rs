@@ -29,7 +29,7 @@ pub struct Search<'a> {
 
 /// Result of the validation.
 #[derive(Clone, Debug, Default)]
-pub struct Survey {
+pub struct RowValidation {
     /// Rows whose first prompt is too long, in order.
     pub overlong: Vec<u64>,
     /// The longest of them, with its tokens and place. The number of tokens is unknown if a context
@@ -53,12 +53,16 @@ const ROWS_PER_THREAD: usize = 256;
 ///
 /// # Errors
 /// [`Kind::Data`] for the first row that cannot be read; [`Kind::Interrupted`] if `stop` is set.
-pub fn survey(search: &Search<'_>, stop: &(dyn Fn() -> bool + Sync), seen: &(dyn Fn(u64) + Sync)) -> Result<Survey> {
+pub fn validate_rows(
+    search: &Search<'_>,
+    stop: &(dyn Fn() -> bool + Sync),
+    seen: &(dyn Fn(u64) + Sync),
+) -> Result<RowValidation> {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let threads = search.rows.len().div_ceil(ROWS_PER_THREAD).clamp(1, cores);
     let chunks = Mutex::new(search.rows.chunks(CHUNK));
     let over = AtomicBool::new(false);
-    let found: Mutex<std::result::Result<Survey, (u64, Error)>> = Mutex::new(Ok(Survey::default()));
+    let found: Mutex<std::result::Result<RowValidation, (u64, Error)>> = Mutex::new(Ok(RowValidation::default()));
     std::thread::scope(|scope| {
         let work = || {
             let searched = thread(search, &chunks, &over, stop, seen);
@@ -100,13 +104,13 @@ fn thread(
     over: &AtomicBool,
     stop: &(dyn Fn() -> bool + Sync),
     seen: &(dyn Fn(u64) + Sync),
-) -> std::result::Result<Survey, (u64, Error)> {
+) -> std::result::Result<RowValidation, (u64, Error)> {
     let worker = || Worker::new(search.script, Some(Arc::clone(search.renderer))).map_err(|error| (0, error));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| (0, Error::new(Kind::Internal, format!("can't start a runtime: {error}"))))?;
     let mut own = worker()?;
-    let mut found = Survey::default();
+    let mut found = RowValidation::default();
     loop {
         let chunk = chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
         let Some(chunk) = chunk.filter(|_| !over.load(Ordering::Relaxed)) else { return Ok(found) };
@@ -128,7 +132,7 @@ fn thread(
     }
 }
 
-async fn look(search: &Search<'_>, worker: &Worker, row: u64, found: &mut Survey) -> Result<()> {
+async fn look(search: &Search<'_>, worker: &Worker, row: u64, found: &mut RowValidation) -> Result<()> {
     let task = worker.row(search.split, row)?;
     found.notices.extend(worker.notice(search.split, &task));
     if !search.prompts {
@@ -192,7 +196,7 @@ async fn prompt(
     Ok((tokens > longest).then_some(tokens))
 }
 
-impl Survey {
+impl RowValidation {
     fn too_long(&mut self, row: u64, tokens: Option<usize>, place: String) {
         self.overlong.push(row);
         self.longer((row, tokens, place));

@@ -12,7 +12,7 @@ use super::spec::Spec;
 use crate::engine::{Policy, Scoring};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Request, Sampling, StreamSeed};
-use crate::script::{GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, Written};
+use crate::script::{GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, SampledText};
 
 /// Runs `future`, a part of a trajectory, and serves the generation requests of its script
 /// meanwhile.
@@ -62,7 +62,7 @@ async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Logprob
     scored.map_err(|_| Error::new(Kind::Interrupted, "the policy stopped before it replied"))?
 }
 
-async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &GenerateRequest) -> Result<Written> {
+async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &GenerateRequest) -> Result<SampledText> {
     let renderer = stage.renderer;
     let prompt_ids = renderer.prompt_without_prefix(&ask.messages, &[])?;
     let options = &ask.options;
@@ -100,5 +100,5 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Generat
         _ => &completion.token_ids,
     };
     let text = renderer.parse(&renderer.tokenizer().decode(ids, false), &[])?.content;
-    Ok(Written { prompt_ids, completion, text })
+    Ok(SampledText { prompt_ids, completion, text })
 }

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::attempt::Stage;
-use super::drive::{Made, branch_off, drive_root};
+use super::drive::{DrivenTrajectory, branch_off, drive_root};
 use super::pool::{Batch, Generation, Job};
 use super::spec::Spec;
 use super::tree::{Point, Points, choose};
@@ -177,7 +177,7 @@ async fn with_retries(
     batch: &Batch,
     generation: &Arc<Generation>,
     spec: &Spec,
-    mut make: impl AsyncFnMut(Rc<Worker>, Spec) -> Result<Made>,
+    mut make: impl AsyncFnMut(Rc<Worker>, Spec) -> Result<DrivenTrajectory>,
 ) -> Result<Trajectory> {
     let mut retries = 0;
     loop {

@@ -8,14 +8,14 @@ use serde_json::{Map, Value as Json};
 
 use super::misfit::{Misfit, join};
 use super::section::{Table, fields_of};
-use super::{Reload, Setting, Written};
+use super::{Reload, Setting, ValueSyntax};
 use crate::units;
 
 /// A type of settings. The implementing type is that of the value, or a name for a way to read one
 /// ([`Time`]).
 pub trait Field {
     type Value: Clone + PartialEq + Serialize;
-    const WRITTEN: Written = Written::Json;
+    const WRITTEN: ValueSyntax = ValueSyntax::Json;
     /// Whether it is a table with names that the value, or the script, decides about.
     const OPEN: bool = false;
 
@@ -54,7 +54,7 @@ macro_rules! plain {
     ($($Type:ty: $kind:literal, $lua:literal, $wanted:literal, $written:ident, $read:expr;)+) => {
         $(impl Field for $Type {
             type Value = Self;
-            const WRITTEN: Written = Written::$written;
+            const WRITTEN: ValueSyntax = ValueSyntax::$written;
 
             fn kind() -> String {
                 $kind.to_owned()
@@ -148,7 +148,7 @@ with_unit! {
 
 impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Option<T> {
     type Value = Self;
-    const WRITTEN: Written = T::WRITTEN;
+    const WRITTEN: ValueSyntax = T::WRITTEN;
     const OPEN: bool = T::OPEN;
 
     fn kind() -> String {

@@ -9,11 +9,11 @@ use serde_json::Value as Json;
 pub struct Misfit {
     /// Dotted name; empty for the whole table.
     pub key: String,
-    pub why: Why,
+    pub why: MisfitReason,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub enum Why {
+pub enum MisfitReason {
     /// There is no such field. `name` is the last part of the key, `known` the fields of its table.
     Unknown { name: String, known: Vec<&'static str> },
     /// The type is another.
@@ -26,20 +26,20 @@ pub enum Why {
 
 impl Misfit {
     pub fn unknown(at: &str, name: &str, known: &[&'static str]) -> Self {
-        Self { key: join(at, name), why: Why::Unknown { name: name.to_owned(), known: known.to_vec() } }
+        Self { key: join(at, name), why: MisfitReason::Unknown { name: name.to_owned(), known: known.to_vec() } }
     }
 
     /// `wanted`: `a number`, `a list of two numbers`.
     pub fn wanted(key: &str, wanted: &str, got: &Json) -> Self {
-        Self { key: key.to_owned(), why: Why::Wanted { wanted: wanted.to_owned(), got: got.clone() } }
+        Self { key: key.to_owned(), why: MisfitReason::Wanted { wanted: wanted.to_owned(), got: got.clone() } }
     }
 
     pub fn refused(key: &str, message: impl Into<String>, hint: &'static str) -> Self {
-        Self { key: key.to_owned(), why: Why::Refused { message: message.into(), hint } }
+        Self { key: key.to_owned(), why: MisfitReason::Refused { message: message.into(), hint } }
     }
 
     pub fn not_one_of(key: &str, got: &str, names: &[&'static str]) -> Self {
-        Self { key: key.to_owned(), why: Why::NotOneOf { got: got.to_owned(), names: names.to_vec() } }
+        Self { key: key.to_owned(), why: MisfitReason::NotOneOf { got: got.to_owned(), names: names.to_vec() } }
     }
 }
 
@@ -47,10 +47,10 @@ impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let key = if self.key.is_empty() { "the recipe" } else { &self.key };
         match &self.why {
-            Why::Unknown { .. } => write!(f, "unknown field `{key}`"),
-            Why::Wanted { wanted, got } => write!(f, "`{key}` must be {wanted}, got {}", described(got)),
-            Why::Refused { message, .. } => f.write_str(message),
-            Why::NotOneOf { got, names } => {
+            MisfitReason::Unknown { .. } => write!(f, "unknown field `{key}`"),
+            MisfitReason::Wanted { wanted, got } => write!(f, "`{key}` must be {wanted}, got {}", described(got)),
+            MisfitReason::Refused { message, .. } => f.write_str(message),
+            MisfitReason::NotOneOf { got, names } => {
                 let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
                 write!(f, "`{key}` is \"{got}\"; it is one of {}", names.join(", "))
             }

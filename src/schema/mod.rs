@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 pub use field::{Field, KiB, MiB, Time};
-pub use misfit::{Misfit, Why, join};
+pub use misfit::{Misfit, MisfitReason, join};
 pub use need::{Is, Need, is_off};
 pub use section::{Section, Table, fields_of, read};
 pub(crate) use section::{choices, section};
@@ -46,7 +46,7 @@ pub struct Setting {
     pub reload: Reload,
     /// What `key=value` on the command line means.
     #[serde(skip)]
-    pub written: Written,
+    pub written: ValueSyntax,
     /// Whether it is a table with names that its value, or the script, decides about.
     #[serde(skip)]
     pub open: bool,
@@ -83,7 +83,7 @@ impl Reload {
 
 /// What the text behind `key=` means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Written {
+pub enum ValueSyntax {
     /// JSON if it parses, else text.
     Json,
     /// Text; a quoted JSON string is unquoted.
@@ -119,7 +119,7 @@ impl Setting {
             doc: doc.trim_ascii(),
             needs: Vec::new(),
             reload: Reload::NextStep,
-            written: if kind == "string" { Written::Text } else { Written::Json },
+            written: if kind == "string" { ValueSyntax::Text } else { ValueSyntax::Json },
             open: false,
         }
     }
@@ -173,7 +173,7 @@ impl Setting {
     }
 
     #[must_use]
-    pub fn written(mut self, written: Written) -> Self {
+    pub fn written(mut self, written: ValueSyntax) -> Self {
         self.written = written;
         self
     }
@@ -222,7 +222,7 @@ impl Setting {
     }
 }
 
-impl Written {
+impl ValueSyntax {
     /// The value that the text behind `key=` means.
     pub fn value(self, text: &str) -> Json {
         let json = serde_json::from_str::<Json>(text).ok();

@@ -244,7 +244,7 @@ macro_rules! choices {
 
         impl $crate::schema::Field for $Name {
             type Value = Self;
-            const WRITTEN: $crate::schema::Written = $crate::schema::Written::Text;
+            const WRITTEN: $crate::schema::ValueSyntax = $crate::schema::ValueSyntax::Text;
 
             fn kind() -> String {
                 [$(concat!("\"", $name, "\"")),+].join(" | ")

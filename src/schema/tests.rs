@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use super::{Field, Is, Need, Reload, Section, Setting, Time, Written, choices, read, section};
+use super::{Field, Is, Need, Reload, Section, Setting, Time, ValueSyntax, choices, read, section};
 
 choices! {
     /// A choice.
@@ -136,9 +136,9 @@ fn a_reload_keeps_what_waits_for_a_restart() {
 #[test]
 fn text_behind_a_key_is_read_by_the_type() {
     assert_eq!(Setting::of::<String>("name", "A name.", &String::new()).value("7"), json!("7"));
-    assert_eq!(Written::Text.value("\"a b\""), json!("a b"));
+    assert_eq!(ValueSyntax::Text.value("\"a b\""), json!("a b"));
     assert_eq!(<f64 as Field>::WRITTEN.value("2e-6"), json!(2e-6));
-    assert_eq!(Written::Json.value("250ms"), json!("250ms"));
-    assert_eq!(Written::TextOrTable.value("7"), json!("7"));
-    assert_eq!(Written::TextOrTable.value("[1, 3]"), json!([1, 3]));
+    assert_eq!(ValueSyntax::Json.value("250ms"), json!("250ms"));
+    assert_eq!(ValueSyntax::TextOrTable.value("7"), json!("7"));
+    assert_eq!(ValueSyntax::TextOrTable.value("[1, 3]"), json!([1, 3]));
 }

@@ -33,15 +33,15 @@ pub use program::suite::{Suite, Verdict};
 pub use program::{End, Program};
 pub use recipe::advantage::{Estimated, GroupInput, GroupMember};
 pub use recipe::load::Script;
-pub use recipe::reload::{Reload, Take, Watcher, Watching};
-pub use recipe::rows::{DataPart, OfTask, Split};
+pub use recipe::reload::{Reload, Take, Watcher, WatcherOptions};
+pub use recipe::rows::{DataPart, Split, TaskEnvironment};
 pub use recipe::worker::Worker;
 pub use runtime::budget;
 pub use runtime::failure::Failure;
 pub use runtime::grants::needs_in_words;
 pub use runtime::log::{Echo, LogLine, LogSink, Stream};
 pub use runtime::policy_request::{
-    GenerateOptions, GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, Written,
+    GenerateOptions, GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, SampledText,
 };
 pub use runtime::record::{Difference, Record, Strictness};
 pub use runtime::results::{Outcome, Reward, StepResult};

@@ -50,13 +50,13 @@ pub struct State {
     pub returns: Option<[f64; 4]>,
     /// The lowest evaluation loss of supervised fine-tuning.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub best: Option<Best>,
+    pub best: Option<BestCheckpoint>,
 }
 
 /// The lowest evaluation loss so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Best {
+pub struct BestCheckpoint {
     /// Step of the evaluation.
     pub step: u64,
     /// Nats per token.

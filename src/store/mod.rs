@@ -29,7 +29,7 @@ mod table;
 mod trajectories;
 
 pub use arrow_file::ArrowFile;
-pub use checkpoint::{BEST, Best, State, find_model, latest_checkpoint, trainer_state};
+pub use checkpoint::{BEST, BestCheckpoint, State, find_model, latest_checkpoint, trainer_state};
 pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
 pub use files::write_atomic;
 pub use manifest::verify;

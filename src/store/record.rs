@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::trajectories::Row;
-use crate::mdp::{Answer, Exchange, InterpreterOutput, InterpreterRequest, ToolRecord};
+use crate::mdp::{Answer, ExternalCall, InterpreterOutput, InterpreterRequest, ToolRecord};
 
 /// The stored request of a program that is in the column `tools`.
 #[derive(Serialize, Deserialize)]
@@ -34,7 +34,7 @@ pub(super) fn of_row(row: &Row<'_>) -> Vec<Value> {
     own.map(|exchange| compact(exchange, tools)).collect()
 }
 
-fn compact(exchange: &Exchange, tools: &[ToolRecord]) -> Value {
+fn compact(exchange: &ExternalCall, tools: &[ToolRecord]) -> Value {
     let place = exchange.program().and_then(|(request, output)| {
         let (prelude, timed_out) = (request.prelude.clone(), output.timed_out);
         let own = (request, output);
@@ -44,7 +44,7 @@ fn compact(exchange: &Exchange, tools: &[ToolRecord]) -> Value {
     match place {
         Some((place, end)) => {
             let (request, answer) = (json!(place), Some(Answer::Ok(json!(end))));
-            json!(Exchange { request, answer, at: exchange.at.clone(), kind: exchange.kind.clone(), ..*exchange })
+            json!(ExternalCall { request, answer, at: exchange.at.clone(), kind: exchange.kind.clone(), ..*exchange })
         }
         None => json!(exchange),
     }
@@ -61,7 +61,7 @@ impl std::fmt::Display for NoToolCall {
 }
 
 /// Restores the exchanges of a row. `tools` are those of the row's step.
-pub(super) fn expand(row: Vec<Exchange>, tools: &[ToolRecord]) -> Result<Vec<Exchange>, NoToolCall> {
+pub(super) fn expand(row: Vec<ExternalCall>, tools: &[ToolRecord]) -> Result<Vec<ExternalCall>, NoToolCall> {
     row.into_iter()
         .map(|mut exchange| {
             if exchange.kind != "tool" {
@@ -106,7 +106,7 @@ mod tests {
             ..ToolRecord::default()
         };
         let tools = [tool("something else"), tool("1")];
-        let exchange = Exchange {
+        let exchange = ExternalCall {
             step: 0,
             at: "step/1".to_owned(),
             kind: "tool".to_owned(),

@@ -41,23 +41,23 @@ impl Interrupt {
     ///
     /// # Errors
     /// `Kind::Internal` if no pipe or thread can be created.
-    pub fn answered(self, answer: impl FnMut(u32) + Send + 'static) -> Result<Answered> {
+    pub fn answered(self, answer: impl FnMut(u32) + Send + 'static) -> Result<SignalGuard> {
         let failed = |error: std::io::Error| Error::new(Kind::Internal, format!("can't answer signals: {error}"));
         let (read, write) = pipe().map_err(failed)?;
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || listen(read, answer)).map_err(failed)?;
         let before = ANSWERS.swap(write, Ordering::SeqCst);
-        Ok(Answered { write, before })
+        Ok(SignalGuard { write, before })
     }
 }
 
 /// Guard of [`Interrupt::answered`]: restores the previous handler when dropped.
 #[derive(Debug)]
-pub struct Answered {
+pub struct SignalGuard {
     write: libc::c_int,
     before: libc::c_int,
 }
 
-impl Drop for Answered {
+impl Drop for SignalGuard {
     #[allow(unsafe_code)]
     fn drop(&mut self) {
         // A newer handler stays in place.

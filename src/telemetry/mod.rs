@@ -16,7 +16,7 @@ mod tensorboard;
 pub use bar::Bar;
 pub use chart::{Plot, plot};
 pub use format::{compact, counted, duration, percent, plain, signed, thousands};
-pub use interrupt::{Answered, Interrupt, ctrl_c, ignore_file_size_signal};
+pub use interrupt::{Interrupt, SignalGuard, ctrl_c, ignore_file_size_signal};
 pub(crate) use metrics::open_lines;
 pub use metrics::{Metrics, MetricsLog};
 pub use reporter::{Mode, Reporter};

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::formats::native::{self, Ability};
+use super::formats::native::{self, TemplateSupport};
 use super::formats::{self, hermes, same_turn};
 use super::stream::Stream;
 use super::template::Template;
@@ -141,7 +141,7 @@ impl Format {
         &self,
         messages: &[Message],
         preceding: &Preceding<'_>,
-        ability: Ability,
+        ability: TemplateSupport,
         begun: bool,
         tools: &[Value],
     ) -> Result<Vec<Turn>> {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::{Map, Value, json};
 
 use super::format::{CODE_TOOL, Format};
-use super::formats::native::{Ability, Native};
+use super::formats::native::{Native, TemplateSupport};
 use super::pieces::{Pieces, tools_without_special};
 use super::stream::{Stream, find};
 use super::style::{FormatChoice, Style};
@@ -38,7 +38,7 @@ pub struct Renderer {
     pub(super) format: Format,
     /// The tool that bare code calls.
     pub(super) code_tool: String,
-    ability: Ability,
+    ability: TemplateSupport,
     between: Option<Between>,
     /// What the template prints before an assistant's content; after it comes the first of `ends`.
     pub(super) before_reply: String,
@@ -103,7 +103,7 @@ impl Renderer {
         let result = json!({"role": "tool", "content": HERE, "name": "f", "tool_call_id": "call00001"});
         let answered = render(json!([user, {"role": "assistant", "content": "c"}, result]), false);
         let own = format.inner();
-        let ability = Ability {
+        let ability = TemplateSupport {
             native: if own.is_native() { Native::learn(&learnt, own) } else { None },
             results: own.uses_tool_role() && answered.is_ok_and(|text| text.contains(HERE)),
         };

@@ -40,7 +40,7 @@ pub struct HttpResponse {
 
 /// Which addresses of a host are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum AllowedAddresses {
     /// Any address.
     Anywhere,
     /// Only public addresses.
@@ -89,7 +89,10 @@ impl From<String> for HttpError {
 ///
 /// # Errors
 /// Why there is no response.
-pub async fn http(request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> Result<HttpResponse, HttpError> {
+pub async fn http(
+    request: HttpRequest,
+    reach: &dyn Fn(&str, u16) -> AllowedAddresses,
+) -> Result<HttpResponse, HttpError> {
     let limit = request.timeout;
     let seconds = limit.as_secs_f64();
     tokio::time::timeout(limit, follow(request, reach))
@@ -97,7 +100,10 @@ pub async fn http(request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> R
         .unwrap_or_else(|_| Err(HttpError::Failed(format!("no response after {seconds} s"))))
 }
 
-async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) -> Result<HttpResponse, HttpError> {
+async fn follow(
+    mut request: HttpRequest,
+    reach: &dyn Fn(&str, u16) -> AllowedAddresses,
+) -> Result<HttpResponse, HttpError> {
     for hop in 0..=REDIRECTS {
         let response = exchange(&request, reach, hop > 0).await?;
         let location = response.headers.get("location").and_then(|value| value.to_str().ok()).map(str::to_owned);
@@ -125,16 +131,18 @@ async fn follow(mut request: HttpRequest, reach: &dyn Fn(&str, u16) -> Reach) ->
 
 async fn exchange(
     request: &HttpRequest,
-    reach: &dyn Fn(&str, u16) -> Reach,
+    reach: &dyn Fn(&str, u16) -> AllowedAddresses,
     redirected: bool,
 ) -> Result<FullResponse, HttpError> {
     let (host, port) = net::host_and_port(&request.url)
         .ok_or_else(|| format!("`{}` is not a URL: it must begin with http:// or https://", request.url))?;
     let anywhere = match reach(&host, port) {
-        Reach::Anywhere => true,
-        Reach::Public => false,
-        Reach::Nowhere if redirected => return Err(format!("a redirect leads to {host}, which is not allowed").into()),
-        Reach::Nowhere => return Err(format!("{host} is not allowed").into()),
+        AllowedAddresses::Anywhere => true,
+        AllowedAddresses::Public => false,
+        AllowedAddresses::Nowhere if redirected => {
+            return Err(format!("a redirect leads to {host}, which is not allowed").into());
+        }
+        AllowedAddresses::Nowhere => return Err(format!("{host} is not allowed").into()),
     };
     // With a proxy the host's address is not resolved here.
     if is_private_host(&host) && !anywhere {

@@ -22,7 +22,8 @@ pub mod rhai;
 mod sandbox;
 
 pub use http::{
-    HttpError, HttpRequest, HttpResponse, METHODS, Reach, http, is_private_host, url_escape, url_target, url_with_query,
+    AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_escape, url_target,
+    url_with_query,
 };
 pub use process::{Program, ProgramOutput, run_program};
 pub use python::{Python, PythonOptions, Traceback};

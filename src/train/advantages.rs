@@ -11,7 +11,7 @@ use crate::rl::advantages::{Advantages, Estimator};
 use crate::rl::kl::{KlKind, kl_value};
 use crate::rl::pack::{Row, put_advantages};
 use crate::rl::rewards::{ReturnScale, RewardShaping};
-use crate::script::services::training::Given;
+use crate::script::services::training::GivenAdvantages;
 
 /// How rewards become advantages.
 pub struct AdvantageConfig<'a> {
@@ -21,7 +21,7 @@ pub struct AdvantageConfig<'a> {
     /// it.
     pub returns: &'a mut Option<ReturnScale>,
     /// Returns for the critic to predict, in place of the source's.
-    pub given_returns: Option<(&'a [Given], &'a Trainable<'a>)>,
+    pub given_returns: Option<(&'a [GivenAdvantages], &'a Trainable<'a>)>,
     pub on_nan: OnNan,
 }
 
@@ -39,7 +39,7 @@ pub enum AdvantageSource<'a> {
     /// The recipe's function `advantage`.
     Script(&'a mut ScriptEstimator),
     /// Numbers that a program gives for each of its trajectories.
-    Given(&'a [Given], &'a Trainable<'a>),
+    GivenAdvantages(&'a [GivenAdvantages], &'a Trainable<'a>),
 }
 
 /// Advantages and critic's targets of a batch of trajectories.

@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use crate::mdp::{Exchange, GeneratedText, Step, Trajectory};
+use crate::mdp::{ExternalCall, GeneratedText, Step, Trajectory};
 
 /// Trajectories with the steps that are trained on.
 #[derive(Debug)]
@@ -57,7 +57,7 @@ fn with_generated(trajectory: &Trajectory) -> (Trajectory, Vec<bool>) {
     let last = trajectory.steps.len().saturating_sub(1);
     let mut fork = trajectory.fork.clone();
     for (place, step) in trajectory.steps.iter().enumerate() {
-        let here = |exchange: &&Exchange| (exchange.step as usize).min(last) == place;
+        let here = |exchange: &&ExternalCall| (exchange.step as usize).min(last) == place;
         let own = trajectory.record.iter().filter(here);
         if let (Some(fork), Some(at)) = (&mut fork, trajectory.fork.as_ref().map(|fork| fork.step as usize)) {
             // A fork has what was written for its parent up to the reply in which they part, the
@@ -75,7 +75,7 @@ fn with_generated(trajectory: &Trajectory) -> (Trajectory, Vec<bool>) {
 }
 
 /// The step that an exchange stands for, if it is to be trained on.
-fn read(exchange: &Exchange) -> Option<Step> {
+fn read(exchange: &ExternalCall) -> Option<Step> {
     let (GeneratedText { text, finish_reason, .. }, sampled) = exchange.generated()?;
     Some(Step {
         prompt_ids: sampled.prompt_ids,
@@ -112,9 +112,9 @@ mod tests {
         Step { reward: 1.0, new_row: false, ..read(&generated).unwrap() }
     }
 
-    fn exchange(step: u64, prompt: &[u32], reply: &[u32], train: bool) -> Exchange {
+    fn exchange(step: u64, prompt: &[u32], reply: &[u32], train: bool) -> ExternalCall {
         let logprobs: Vec<f64> = reply.iter().map(|id| f64::from(-0.1_f32 * *id as f32)).collect();
-        Exchange {
+        ExternalCall {
             step,
             at: "context".to_owned(),
             kind: "generate".to_owned(),
@@ -125,7 +125,7 @@ mod tests {
         }
     }
 
-    fn trajectory(record: Vec<Exchange>) -> Trajectory {
+    fn trajectory(record: Vec<ExternalCall>) -> Trajectory {
         Trajectory {
             id: "1-0-0".to_owned(),
             split: crate::mdp::Split::Train,
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_fork_shares_what_was_written_before_it() {
-        let at_step = |exchange: Exchange| Exchange { at: "step".to_owned(), ..exchange };
+        let at_step = |exchange: ExternalCall| ExternalCall { at: "step".to_owned(), ..exchange };
         let record = vec![exchange(0, &[7], &[8], true), exchange(1, &[7, 7], &[6], true)];
         let mut root = trajectory(record.clone());
         root.record.push(at_step(exchange(1, &[8], &[9], true)));

@@ -4,7 +4,7 @@ use super::generated::Trainable;
 use crate::error::{Error, Kind, Result};
 use crate::rl::advantages::Advantages;
 use crate::rl::rows::StepRow;
-use crate::script::services::training::{Given, GivenStep};
+use crate::script::services::training::{GivenAdvantages, GivenStep};
 
 /// What is given for a step.
 enum Numbers<'a> {
@@ -18,15 +18,15 @@ enum Numbers<'a> {
 fn given_for<'a>(
     row: &StepRow,
     trainable: &Trainable<'_>,
-    given: &'a [Given],
+    given: &'a [GivenAdvantages],
     what: &str,
 ) -> Result<Option<Numbers<'a>>> {
     let trajectory = row.trajectory as usize;
     let wrong = |why: String| Err(Error::new(Kind::Usage, why).in_step(row.trajectory, row.step));
     let steps = match given.get(trajectory) {
         None => return Ok(None),
-        Some(Given::All(number)) => return Ok(Some(Numbers::All(*number))),
-        Some(Given::Steps(steps)) => steps,
+        Some(GivenAdvantages::All(number)) => return Ok(Some(Numbers::All(*number))),
+        Some(GivenAdvantages::Steps(steps)) => steps,
     };
     match steps.get(trainable.acting_step(trajectory, row.step as usize)) {
         Some(GivenStep::All(number)) => Ok(Some(Numbers::All(*number))),
@@ -43,7 +43,7 @@ fn counts(row: &StepRow) -> bool {
 }
 
 /// Brings given advantages to the tokens of steps.
-pub(super) fn advantages(rows: &[StepRow], trainable: &Trainable<'_>, given: &[Given]) -> Result<Advantages> {
+pub(super) fn advantages(rows: &[StepRow], trainable: &Trainable<'_>, given: &[GivenAdvantages]) -> Result<Advantages> {
     let mut found = Advantages::none(rows);
     for (place, row) in rows.iter().enumerate() {
         let own = match given_for(row, trainable, given, "advantages")? {
@@ -66,7 +66,7 @@ pub(super) fn put_returns(
     advantages: &mut Advantages,
     rows: &[StepRow],
     trainable: &Trainable<'_>,
-    given: &[Given],
+    given: &[GivenAdvantages],
 ) -> Result<()> {
     let mut found = Advantages::none(rows);
     for (place, row) in rows.iter().enumerate() {

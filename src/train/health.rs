@@ -10,7 +10,7 @@ const BASELINE_STEPS: usize = 5;
 
 /// The metrics of the first steps, and the warnings given so far.
 #[derive(Default)]
-pub(super) struct Watch {
+pub(super) struct HealthMonitor {
     entropy: Baseline,
     deviation: Baseline,
     /// Steps in a row in which nothing was clipped though several updates were made of one rollout.
@@ -38,7 +38,7 @@ impl Baseline {
     }
 }
 
-impl Watch {
+impl HealthMonitor {
     /// Checks the metrics of a step and warns.
     pub(super) fn look(&mut self, reporter: &Reporter, step: u64, metrics: &Metrics) {
         for (name, words) in self.symptoms(metrics) {
@@ -139,13 +139,13 @@ mod tests {
         metrics
     }
 
-    fn names(watch: &mut Watch, pairs: &[(&str, f64)]) -> Vec<&'static str> {
+    fn names(watch: &mut HealthMonitor, pairs: &[(&str, f64)]) -> Vec<&'static str> {
         watch.symptoms(&metrics(pairs)).into_iter().map(|(name, _)| name).collect()
     }
 
     #[test]
     fn collapse_is_seen_against_the_first_steps() {
-        let mut watch = Watch::default();
+        let mut watch = HealthMonitor::default();
         for _ in 0..BASELINE_STEPS {
             assert!(names(&mut watch, &[("policy/entropy", 1.0), ("reward/group_std", 0.5)]).is_empty());
         }
@@ -160,7 +160,7 @@ mod tests {
     /// The settings that warnings name exist.
     #[test]
     fn the_settings_that_warnings_name_exist() {
-        let mut watch = Watch::default();
+        let mut watch = HealthMonitor::default();
         for _ in 0..BASELINE_STEPS {
             names(&mut watch, &[("policy/entropy", 1.0), ("reward/group_std", 0.5)]);
         }
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn clipping_kl_and_single_tokens_are_seen() {
-        let mut watch = Watch::default();
+        let mut watch = HealthMonitor::default();
         assert_eq!(names(&mut watch, &[("policy/clip_frac", 0.7), ("policy/approx_kl", 2.0)]), ["clipped", "kl"]);
         assert_eq!(names(&mut watch, &[("kl/mean", 20.0)]), ["kl"]);
         assert_eq!(names(&mut watch, &[("rollout/branches", 0.0)]), ["branches"]);

@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Result};
 use crate::model::Model;
 use crate::rl::pack::Row;
 use crate::script::{Split, Worker};
-use crate::store::{Best, State};
+use crate::store::{BestCheckpoint, State};
 use crate::telemetry::{Metrics, Reporter};
 
 /// The conversations of `data.eval` as tokens.
@@ -68,8 +68,8 @@ impl HeldOut {
 pub(super) fn is_best(state: &mut State, loss: f64) -> bool {
     let earlier = state.best.filter(|best| best.loss <= loss);
     state.best = Some(match earlier {
-        Some(best) => Best { worse: best.worse + 1, ..best },
-        None => Best { step: state.step, loss, worse: 0 },
+        Some(best) => BestCheckpoint { worse: best.worse + 1, ..best },
+        None => BestCheckpoint { step: state.step, loss, worse: 0 },
     });
     earlier.is_none()
 }

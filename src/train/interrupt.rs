@@ -8,14 +8,14 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Kind, Result};
-use crate::telemetry::{Answered, Interrupt, Reporter};
+use crate::telemetry::{Interrupt, Reporter, SignalGuard};
 
 /// The state of a run, shared with the thread that handles signals.
 #[derive(Clone)]
-pub(super) struct Standing {
+pub(super) struct InterruptState {
     inner: Arc<Mutex<Inner>>,
     interrupt: Option<Interrupt>,
-    _answered: Option<Arc<Answered>>,
+    _answered: Option<Arc<SignalGuard>>,
 }
 
 #[derive(Default)]
@@ -43,7 +43,7 @@ enum Phase {
     Saving,
 }
 
-impl Standing {
+impl InterruptState {
     /// Handles signals from now on.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use super::advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource, with_t
 use super::custom_estimator::ScriptEstimator;
 use super::generated::{Trainable, with_generated_steps};
 use super::metrics;
-use super::mini_batches::Parts;
+use super::mini_batches::MiniBatches;
 use super::objective::Objective;
 use super::report;
 use super::setup::Training;
@@ -18,7 +18,7 @@ use crate::config::Learner;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 use crate::rl::advantages::Need;
-use crate::script::services::training::Given;
+use crate::script::services::training::GivenAdvantages;
 use crate::telemetry::{Metrics, Reporter};
 use crate::text::Renderer;
 
@@ -29,9 +29,9 @@ pub(super) struct UpdateSettings<'a> {
     pub(super) objective: &'a Objective,
     pub(super) lr: f64,
     /// For each trajectory the advantages of each step's tokens, in place of the estimator's.
-    pub(super) advantages: Option<&'a [Given]>,
+    pub(super) advantages: Option<&'a [GivenAdvantages]>,
     /// For each trajectory the returns that the critic learns to predict.
-    pub(super) returns: Option<&'a [Given]>,
+    pub(super) returns: Option<&'a [GivenAdvantages]>,
     /// Whether the policy is updated; otherwise only the critic is.
     pub(super) policy: bool,
 }
@@ -111,7 +111,7 @@ pub(super) fn advantage_config<'a>(
 ) -> Result<AdvantageConfig<'a>> {
     let shaping = training.shaping(settings.objective);
     let source = match (settings.advantages, &settings.objective.estimator) {
-        (Some(given), _) => AdvantageSource::Given(given, trainable),
+        (Some(given), _) => AdvantageSource::GivenAdvantages(given, trainable),
         (None, Some(estimator)) => AdvantageSource::Estimator(estimator),
         (None, None) => {
             let own = match training.custom_estimator.take().filter(|own| !own.is_worn()) {
@@ -192,7 +192,7 @@ pub(super) fn update_weights(
     let mut updates: Vec<UpdateStats> = Vec::new();
     let mut critic_updates: Vec<CriticStats> = Vec::new();
     for _ in 0..epochs {
-        let mut parts = Parts::of(&data.batch, learner, objective.together());
+        let mut parts = MiniBatches::of(&data.batch, learner, objective.together());
         while let Some(part) = parts.take() {
             let kl_coef = objective.loss_kl(training.kl.coef());
             let update = Update { model: &training.session.model, objective, learner, temperature, kl_coef, lr };

@@ -11,7 +11,7 @@ const FIRST_STEPS: usize = 3;
 
 /// Statistics of the first steps of a run.
 #[derive(Debug, Default)]
-pub(super) struct Signal {
+pub(super) struct LearningSignal {
     steps: usize,
     /// Steps in which some trajectory was better than one it is compared with.
     differed: usize,
@@ -33,7 +33,7 @@ struct Recipe {
     max_new_tokens: usize,
 }
 
-impl Signal {
+impl LearningSignal {
     /// Adds the metrics of a step. With a critic trajectories are compared across the batch,
     /// otherwise as the estimator does.
     fn take(&mut self, metrics: &Metrics, critic: bool) {
@@ -157,7 +157,7 @@ mod tests {
 
     /// The warning after three equal steps.
     fn message_for(pairs: &[(&str, f64)], critic: bool, recipe: Recipe) -> Option<String> {
-        let mut signal = Signal::default();
+        let mut signal = LearningSignal::default();
         for step in 1..=FIRST_STEPS {
             signal.take(&metrics(pairs), critic);
             assert_eq!(signal.is_due(), step == FIRST_STEPS);
@@ -220,15 +220,21 @@ mod tests {
     #[test]
     fn a_step_without_trained_tokens_is_reported_once_with_its_cause() {
         let idle = [("policy/updates", 0.0), ("policy/skipped", 0.0)];
-        let why = |more: &[(&str, f64)]| Signal::default().untrained(&metrics(&[&idle[..], more].concat()));
+        let why = |more: &[(&str, f64)]| LearningSignal::default().untrained(&metrics(&[&idle[..], more].concat()));
         assert_eq!(why(&[("rollout/failed_share", 1.0)]), Some("all trajectories failed"));
         assert_eq!(why(&[]), Some("no trajectory that counts has a sampled token"));
         let uniform = [("advantage/mean", 0.0), ("reward/uniform_groups", 1.0)];
         assert_eq!(why(&uniform), Some("the trajectories of each group earned the same reward"));
         assert_eq!(why(&uniform[..1]), Some("every advantage is 0"));
-        assert_eq!(Signal::default().untrained(&metrics(&[("policy/updates", 1.0), ("policy/skipped", 0.0)])), None);
-        assert_eq!(Signal::default().untrained(&metrics(&[("policy/updates", 0.0), ("policy/skipped", 1.0)])), None);
-        let mut signal = Signal::default();
+        assert_eq!(
+            LearningSignal::default().untrained(&metrics(&[("policy/updates", 1.0), ("policy/skipped", 0.0)])),
+            None
+        );
+        assert_eq!(
+            LearningSignal::default().untrained(&metrics(&[("policy/updates", 0.0), ("policy/skipped", 1.0)])),
+            None
+        );
+        let mut signal = LearningSignal::default();
         assert!(signal.untrained(&metrics(&idle)).is_some() && signal.untrained(&metrics(&idle)).is_none());
     }
 }

@@ -10,7 +10,7 @@ use crate::config::{Learner, MiniBatchBy, Over};
 use crate::error::Result;
 
 /// The remaining mini-batches of an epoch.
-pub(super) struct Parts<'a> {
+pub(super) struct MiniBatches<'a> {
     batch: &'a UpdateBatch,
     waiting: Waiting,
     /// Bound of `factors`: they stay within `1 ± clip`.
@@ -26,7 +26,7 @@ enum Waiting {
     Steps(Vec<u32>),
 }
 
-impl<'a> Parts<'a> {
+impl<'a> MiniBatches<'a> {
     /// An epoch over `batch`; the rows of a unit `together` stay in one mini-batch.
     pub(super) fn of(batch: &'a UpdateBatch, learner: &Learner, together: Over) -> Self {
         let waiting = match learner.mini_batch_by {
@@ -124,7 +124,7 @@ mod tests {
         rows[1].advantages = vec![0.0, -1.0];
         let batch = UpdateBatch { rows, ..UpdateBatch::default() };
         let learner = Learner { mini_batch_by: MiniBatchBy::Step, ..Learner::default() };
-        let mut parts = Parts::of(&batch, &learner, Over::Step);
+        let mut parts = MiniBatches::of(&batch, &learner, Over::Step);
         let last = parts.take().into_iter().next();
         let last = last.as_ref();
         assert_eq!(last.map(|part| part.rows.len()), Some(1));
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(first.map(|part| part.rows[1].advantages[1]), Some(-1.0));
         assert!(parts.take().is_none());
         // By trajectory it is all of it at once.
-        let mut whole = Parts::of(&batch, &Learner::default(), Over::Step);
+        let mut whole = MiniBatches::of(&batch, &Learner::default(), Over::Step);
         assert!(whole.take().is_some_and(|part| part.rows.len() == 2) && whole.take().is_none());
     }
 }

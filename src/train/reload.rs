@@ -14,7 +14,7 @@ use super::{RunOptions, report, session};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
-use crate::script::{Change, Reload, Script, Split, Watcher, Watching};
+use crate::script::{Change, Reload, Script, Split, Watcher, WatcherOptions};
 use crate::telemetry::{Metrics, Mode, Reporter};
 
 /// The watcher of a run, and what it has found since the last step.
@@ -63,7 +63,7 @@ impl Reloads {
         let (on_refusal, again, path) = (reporter.clone(), reporter.clone(), training.script.path.clone());
         let spec =
             Spec { max_context: training.session.max_context, ..Spec::new(Split::Train, 0, &training.script.settings) };
-        let watcher = Watcher::start(Watching {
+        let watcher = Watcher::start(WatcherOptions {
             script: training.script.clone(),
             overrides: options.overrides.clone(),
             renderer: Arc::clone(&training.session.renderer),

@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
 use crate::script::{Script, needs_in_words};
-use crate::store::{Best, FileVersion, Origins, RunDir};
+use crate::store::{BestCheckpoint, FileVersion, Origins, RunDir};
 use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, counted, duration};
 
 /// Example trajectories shown before and after.
@@ -271,7 +271,7 @@ pub(super) struct Supervised {
     /// Tokens computed by this process.
     pub(super) tokens: usize,
     /// The lowest held-out loss.
-    pub(super) best: Option<Best>,
+    pub(super) best: Option<BestCheckpoint>,
     /// The patience that ended the run before its last step.
     pub(super) stopped: Option<usize>,
 }

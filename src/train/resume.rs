@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
-use super::interrupt::Standing;
+use super::interrupt::InterruptState;
 use super::{RunOptions, cold_start, source};
 use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
@@ -24,7 +24,7 @@ pub(super) struct Opened {
     pub(super) options: RunOptions,
     /// The run to resume; `None` for a new one.
     pub(super) resumed: Option<Resumed>,
-    pub(super) standing: Standing,
+    pub(super) standing: InterruptState,
 }
 
 /// A run to resume.
@@ -54,7 +54,7 @@ impl Opened {
     }
 
     fn load(options: &RunOptions, reporter: &Reporter, part: impl Fn(Script) -> Result<Script>) -> Result<Self> {
-        let standing = Standing::new(options.interrupt, reporter)?;
+        let standing = InterruptState::new(options.interrupt, reporter)?;
         let Some(path) = &options.resume else {
             let script = part(Script::load(&options.script, &options.overrides)?)?;
             return Ok(Self { script, options: options.clone(), resumed: None, standing });

@@ -7,7 +7,7 @@ use super::row_check::RowCheck;
 use super::source::Fetching;
 use crate::config::OverlongPrompts;
 use crate::error::{Error, Kind, Result};
-use crate::rollout::{Search, Survey, survey};
+use crate::rollout::{RowValidation, Search, validate_rows};
 use crate::script::{DataPart, Script, Split, Worker};
 use crate::telemetry::Interrupt;
 use crate::text::Renderer;
@@ -99,7 +99,7 @@ fn look(
     let bar = (rows.len() >= MANY)
         .then(|| reporter.bar(&format!("reading {} data", split.name()), rows.len() as u64, "rows"));
     let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
-    let found = survey(&search, &stop, &|more| {
+    let found = validate_rows(&search, &stop, &|more| {
         if let Some(bar) = &bar {
             bar.inc(more);
         }
@@ -107,7 +107,7 @@ fn look(
     if let Some(bar) = &bar {
         bar.finish();
     }
-    let Survey { overlong, example, unseen, failed, notices } = found?;
+    let RowValidation { overlong, example, unseen, failed, notices } = found?;
     for notice in notices {
         reporter.warn(&notice);
     }

@@ -10,15 +10,15 @@ use super::critic::Learning;
 use super::custom_estimator::ScriptEstimator;
 use super::evaluate::{Evaluation, evaluate, stored};
 use super::failures::replay_command;
-use super::health::Watch;
-use super::interrupt::Standing;
-use super::learning_signal::Signal;
+use super::health::HealthMonitor;
+use super::interrupt::InterruptState;
+use super::learning_signal::LearningSignal;
 use super::objective::Objective;
 use super::order::Order;
 use super::resume::{Opened, record, warn_of_data};
 use super::score::Reference;
 use super::session::{Session, load_model};
-use super::shared_state::Sharing;
+use super::shared_state::SharedStateCheck;
 use super::source::{self, model_dir};
 use super::validate::{ValidatedTrainer, validate};
 use super::weights::{self, freeze, trained};
@@ -59,16 +59,16 @@ pub(super) struct Training {
     pub(super) state: State,
     pub(super) run: RunDir,
     pub(super) log: MetricsLog,
-    pub(super) watch: Watch,
-    pub(super) signal: Signal,
-    pub(super) sharing: Sharing,
+    pub(super) watch: HealthMonitor,
+    pub(super) signal: LearningSignal,
+    pub(super) sharing: SharedStateCheck,
     /// Settings that were warned of.
     pub(super) warned: Vec<String>,
     /// The policy's settings with the model that the run started from, which is the reference
     /// policy.
     pub(super) base: PolicySettings,
     pub(super) origins: Origins,
-    pub(super) standing: Standing,
+    pub(super) standing: InterruptState,
     options: RunOptions,
 }
 
@@ -188,9 +188,9 @@ impl Training {
             origins,
             standing,
             options,
-            watch: Watch::default(),
-            signal: Signal::default(),
-            sharing: Sharing::default(),
+            watch: HealthMonitor::default(),
+            signal: LearningSignal::default(),
+            sharing: SharedStateCheck::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
         })
     }

@@ -18,7 +18,7 @@ const STEPS: usize = 3;
 
 /// The progress of the checks.
 #[derive(Debug, Default)]
-pub(super) struct Sharing {
+pub(super) struct SharedStateCheck {
     steps: usize,
     said: bool,
 }

@@ -13,7 +13,7 @@ use rustyline::history::FileHistory;
 use rustyline::validate::{ValidationContext, ValidationResult, Validator};
 use rustyline::{Context, Editor, Helper};
 
-use super::super::failure::Voice;
+use super::super::failure::ErrorFormat;
 use super::ask;
 use super::chat::Chat;
 use super::screen::Screen;
@@ -39,7 +39,7 @@ const COMMANDS: [(&str, &str, &str); 11] = [
 const FENCE: &str = "\"\"\"";
 
 /// Reads questions from the terminal until Ctrl-D.
-pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, voice: Voice) -> Result<ExitCode> {
+pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, voice: ErrorFormat) -> Result<ExitCode> {
     let mut lines = Lines::open()?;
     screen.note(&chat.title());
     screen.note("Ctrl-C stops a reply, Ctrl-D leaves, /help lists the commands");

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::args::{InferArgs, OutputArgs};
-use super::failure::Voice;
+use super::failure::ErrorFormat;
 use crate::config::{PolicySettings, Settings};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
@@ -64,7 +64,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
             }
             Ok(if stopped { ExitCode::from(Kind::Interrupted.exit_code()) } else { ExitCode::SUCCESS })
         }
-        None => converse::converse(&mut chat, interrupt, &screen, Voice::new(output.json, !output.no_color)),
+        None => converse::converse(&mut chat, interrupt, &screen, ErrorFormat::new(output.json, !output.no_color)),
     }
 }
 

@@ -19,7 +19,7 @@ use rustyline::{Context, Editor, Helper};
 use super::answer::Answers;
 use super::commands::{self, COMMANDS};
 use crate::cli::args::OutputArgs;
-use crate::cli::failure::Voice;
+use crate::cli::failure::ErrorFormat;
 use crate::error::{Error, Kind, Result, harmless};
 use crate::script::{self, Console, Failure, Shown, Style};
 
@@ -29,7 +29,7 @@ pub(super) struct Terminal {
     history: Option<PathBuf>,
     names: Names,
     pub(super) colour: bool,
-    voice: Voice,
+    voice: ErrorFormat,
     pub(super) answers: Answers,
     /// An error inside a breakpoint, reported after the call.
     broken: RefCell<Option<Error>>,
@@ -53,7 +53,7 @@ impl Terminal {
             history: None,
             names: Rc::clone(&names),
             colour: wanted && !output.json && io::stdout().is_terminal(),
-            voice: Voice::new(output.json, wanted),
+            voice: ErrorFormat::new(output.json, wanted),
             answers: output.json.then(RefCell::default),
             broken: RefCell::default(),
             aborted: Cell::new(false),

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 
 use super::result::Advantages;
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 
 /// What an estimator or a loss requires.
@@ -60,5 +60,5 @@ pub(super) trait AdvantageEstimator: Debug + Send + Sync {
     /// # Errors
     /// [`Kind::Usage`](crate::error::Kind::Usage) names the trajectory that lacks a number that the
     /// estimator needs.
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()>;
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()>;
 }

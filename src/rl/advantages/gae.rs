@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::result::Advantages;
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_all};
 use crate::error::Result;
 use crate::rl::options::from_zero_to_one;
@@ -47,7 +47,7 @@ impl AdvantageEstimator for Gae {
         from_zero_to_one(name, "lambda", self.lambda)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let (mut all, mut places) = (Vec::new(), Vec::new());
         for path in &given.paths {
             // A step without sampled tokens and values is no decision; its reward joins the step
@@ -118,7 +118,7 @@ impl AdvantageEstimator for GaeToken {
         from_zero_to_one(name, "lambda", self.lambda)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let (mut all, mut returns) = (Vec::new(), Vec::new());
         for path in &given.paths {
             let values = token_values(given, path)?.concat();
@@ -167,7 +167,7 @@ impl AdvantageEstimator for GaeBilevel {
         from_zero_to_one(name, "lambda", self.lambda)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let (mut all, mut returns) = (Vec::new(), Vec::new());
         for path in &given.paths {
             // A step without sampled tokens is no turn; its reward joins the turn before it, or
@@ -244,7 +244,7 @@ pub fn gae_bilevel(
 
 /// V after the last step: 0 when the task ended, the critic's value of the next observation when a
 /// limit cut it.
-fn value_after(given: &Compared<'_>, path: &Path, bootstrap: bool) -> Result<f64> {
+fn value_after(given: &ComparedTrajectories<'_>, path: &Path, bootstrap: bool) -> Result<f64> {
     match given.batch.steps(path).next_back() {
         Some(last) if last.truncated && bootstrap => {
             last.next_value.filter(|value| value.is_finite()).ok_or_else(|| {
@@ -258,7 +258,7 @@ fn value_after(given: &Compared<'_>, path: &Path, bootstrap: bool) -> Result<f64
 }
 
 /// The values of a trajectory's sampled tokens, by step.
-fn token_values(given: &Compared<'_>, path: &Path) -> Result<Vec<Vec<f64>>> {
+fn token_values(given: &ComparedTrajectories<'_>, path: &Path) -> Result<Vec<Vec<f64>>> {
     let own = |row: &StepRow| {
         let values = row.token_values();
         if values.len() == row.sampled() {

@@ -9,7 +9,7 @@ use super::estimator::{AdvantageEstimator, Need};
 use super::grpo::group_normalized;
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_weighted};
 use crate::error::Result;
 use crate::rl::options::{at_least_zero, within};
@@ -46,7 +46,7 @@ impl AdvantageEstimator for Gdpo {
         odd.map_or(Ok(()), |(_, weight)| within(name, "weights", *weight, f64::MIN, f64::MAX))
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let parts: Vec<BTreeMap<&str, f64>> = given.paths.iter().map(|path| of_path(given, path)).collect();
         let names: BTreeSet<&str> = match &self.weights {
             Some(weights) => weights.keys().map(String::as_str).collect(),
@@ -78,7 +78,7 @@ impl AdvantageEstimator for Gdpo {
 }
 
 /// The parts of a trajectory, those of its steps added up.
-fn of_path<'a>(given: &Compared<'a>, path: &Path) -> BTreeMap<&'a str, f64> {
+fn of_path<'a>(given: &ComparedTrajectories<'a>, path: &Path) -> BTreeMap<&'a str, f64> {
     let mut parts = BTreeMap::new();
     for &row in &path.rows {
         for (name, value) in &given.batch.rows[row].parts {

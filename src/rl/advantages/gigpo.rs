@@ -11,7 +11,7 @@ use super::reinforce_pp::discounted_returns;
 use super::result::Advantages;
 use super::similarity::similarity as text_similarity;
 use super::statistics::{Deviation, EPSILON, mean};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::options::{at_least_zero, from_zero_to_one};
 use crate::rl::rows::{Path, StepRow};
@@ -59,7 +59,7 @@ impl AdvantageEstimator for Gigpo {
         self.similarity.map_or(Ok(()), |least| from_zero_to_one(name, "similarity", least))
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let deviation = match self.mode {
             GigpoMode::MeanStd => Deviation::Std,
             GigpoMode::Mean => Deviation::None,
@@ -177,7 +177,7 @@ pub fn anchor_advantages(
 
 /// The states that trajectories were forked at, by the decision before each, with a number for
 /// each.
-fn forked_states(given: &Compared<'_>) -> BTreeMap<(u64, u64), u64> {
+fn forked_states(given: &ComparedTrajectories<'_>) -> BTreeMap<(u64, u64), u64> {
     let last_shared =
         |path: &&Path| given.batch.steps(path).rev().find(|row| row.shared.is_some()).map(StepRow::decision);
     let decisions: BTreeSet<_> = given.paths.iter().filter_map(last_shared).collect();

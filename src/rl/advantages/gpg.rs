@@ -6,7 +6,7 @@ use super::estimator::{AdvantageEstimator, Need};
 use super::grpo::group_normalized;
 use super::result::Advantages;
 use super::statistics::Deviation;
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::options::within;
 
@@ -32,7 +32,7 @@ impl AdvantageEstimator for Gpg {
         within(name, "f_norm", self.f_norm, f64::MIN_POSITIVE, f64::INFINITY)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         found.put_trajectories(given, &gpg(&given.returns(), &given.groups(), self.f_norm));
         Ok(())
     }

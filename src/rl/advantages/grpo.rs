@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::estimator::{AdvantageEstimator, Need};
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON, centre, per_group};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 
@@ -33,7 +33,7 @@ impl AdvantageEstimator for Grpo {
         at_least_zero(name, "epsilon", self.epsilon)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let advantages = group_normalized(&given.returns(), &given.groups(), self.normalize, self.epsilon);
         found.put_trajectories(given, &advantages);
         Ok(())

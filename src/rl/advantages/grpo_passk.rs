@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::estimator::{AdvantageEstimator, Need};
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON, mean_std, per_group};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 
@@ -32,7 +32,7 @@ impl AdvantageEstimator for GrpoPassk {
         at_least_zero(name, "epsilon", self.epsilon)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let advantages = grpo_passk(&given.returns(), &given.groups(), self.normalize, self.epsilon);
         found.put_trajectories(given, &advantages);
         Ok(())

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::estimator::{AdvantageEstimator, Need};
 use super::result::Advantages;
 use super::statistics::{EPSILON, mean_std, per_group};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 
@@ -31,7 +31,7 @@ impl AdvantageEstimator for MaxRl {
         at_least_zero(name, "epsilon", self.epsilon)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         if let Some(path) = given.paths.iter().find(|path| path.total < 0.0) {
             return Err(given.missing(path, "`max_rl` divides by the mean reward, and needs rewards of at least 0"));
         }

@@ -21,7 +21,7 @@ use super::remax::Remax;
 use super::result::Advantages;
 use super::rloo::Rloo;
 use super::token_baseline::{OptimalTokenBaseline, TirOptimalTokenBaseline};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use super::tree::Tree;
 use crate::error::Result;
 use crate::rl::options::{names, refuse_rest, table, take, unknown};
@@ -137,7 +137,7 @@ impl Estimator {
         let in_groups = self.needs().contains(&Need::Groups);
         let paths = batch.counted().filter(|path| !(in_groups && path.lone_survivor)).collect();
         let mut found = Advantages::empty(&batch);
-        self.formula.estimate(&Compared { batch: &batch, paths }, &mut found)?;
+        self.formula.estimate(&ComparedTrajectories { batch: &batch, paths }, &mut found)?;
         found.share(rows);
         Ok(found)
     }

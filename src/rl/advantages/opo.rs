@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::estimator::{AdvantageEstimator, Need};
 use super::result::Advantages;
 use super::statistics::places_of;
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 
 /// OPO has no options.
@@ -17,7 +17,7 @@ impl AdvantageEstimator for Opo {
         &[Need::Groups]
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         found.put_trajectories(given, &opo(&given.returns(), &given.groups(), &given.tokens()));
         Ok(())
     }

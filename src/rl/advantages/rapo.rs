@@ -6,7 +6,7 @@ use super::estimator::{AdvantageEstimator, Need};
 use super::grpo::group_normalized;
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON, places_of};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 use crate::rl::rows::Path;
@@ -37,7 +37,7 @@ impl AdvantageEstimator for Rapo {
         at_least_zero(name, "epsilon", self.epsilon)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let (returns, groups) = (given.returns(), given.groups());
         let Self { normalize, epsilon, threshold, margin, bonus } = *self;
         let advantages = group_normalized(&returns, &groups, normalize, epsilon);
@@ -86,7 +86,7 @@ pub fn rapo(advantages: &[f64], returns: &[f64], groups: &[u64], logp: &[f64], r
 
 /// The mean log-probability of a trajectory's sampled tokens, under the current policy where it is
 /// known.
-fn mean_logp(given: &Compared<'_>, path: &Path) -> Result<f64> {
+fn mean_logp(given: &ComparedTrajectories<'_>, path: &Path) -> Result<f64> {
     let mut sum = 0.0;
     for row in given.batch.steps(path) {
         let logp = if row.logp.is_empty() { &row.logp_old } else { &row.logp };

@@ -6,7 +6,7 @@ use super::estimator::{AdvantageEstimator, Level, Need};
 use super::grpo::group_normalized;
 use super::result::Advantages;
 use super::statistics::Deviation;
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use super::whiten::{Whiten, whiten_all, whiten_weighted};
 use crate::error::Result;
 use crate::rl::options::from_zero_to_one;
@@ -38,7 +38,7 @@ impl AdvantageEstimator for ReinforcePp {
         from_zero_to_one(name, "gamma", self.gamma)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let rewards: Vec<Vec<f64>> = given.paths.iter().map(|path| given.batch.token_rewards(path)).collect();
         found.put_tokens(given, &reinforce_pp(&rewards, self.gamma, self.whiten));
         Ok(())
@@ -63,7 +63,7 @@ impl AdvantageEstimator for ReinforcePpBaseline {
         &[Need::Groups]
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let (returns, groups, tokens) = (given.returns(), given.groups(), given.tokens());
         found.put_trajectories(given, &reinforce_pp_baseline(&returns, &groups, &tokens, self.whiten));
         Ok(())

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::reinforce_pp::discounted_returns;
 use super::result::Advantages;
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::rows::Path;
 
@@ -26,7 +26,7 @@ impl AdvantageEstimator for Remax {
         if self.reward_to_go { Level::Token } else { Level::Trajectory }
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         // A greedy baseline that failed cannot be compared with: its group has no advantage.
         let mut compared = Vec::with_capacity(given.paths.len());
         let mut baselines = Vec::with_capacity(given.paths.len());

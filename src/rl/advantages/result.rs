@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::statistics::mean;
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::{Error, Kind, Result};
 use crate::rl::rows::{Batch, Path, StepRow};
 
@@ -93,7 +93,7 @@ impl Advantages {
     }
 
     /// One advantage for each trajectory.
-    pub(super) fn put_trajectories(&mut self, given: &Compared<'_>, advantages: &[f64]) {
+    pub(super) fn put_trajectories(&mut self, given: &ComparedTrajectories<'_>, advantages: &[f64]) {
         for (path, advantage) in given.paths.iter().zip(advantages) {
             for &i in &path.rows {
                 self.put_row(given.batch.rows, i, *advantage);
@@ -102,7 +102,7 @@ impl Advantages {
     }
 
     /// A list per trajectory with an entry per sampled token.
-    pub(super) fn put_tokens(&mut self, given: &Compared<'_>, advantages: &[Vec<f64>]) {
+    pub(super) fn put_tokens(&mut self, given: &ComparedTrajectories<'_>, advantages: &[Vec<f64>]) {
         for (path, own) in given.paths.iter().zip(advantages) {
             for (i, k, advantage) in places(given.batch.rows, path).zip(own).map(|((i, k), a)| (i, k, *a)) {
                 self.advantages[i][k] = advantage;
@@ -111,7 +111,7 @@ impl Advantages {
     }
 
     /// The critic's targets at sampled tokens.
-    pub(super) fn put_returns(&mut self, given: &Compared<'_>, returns: &[Vec<f64>]) {
+    pub(super) fn put_returns(&mut self, given: &ComparedTrajectories<'_>, returns: &[Vec<f64>]) {
         for (path, own) in given.paths.iter().zip(returns) {
             for ((i, k), target) in places(given.batch.rows, path).zip(own) {
                 self.returns[i][k] = *target;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::estimator::{AdvantageEstimator, Need};
 use super::result::Advantages;
 use super::statistics::{mean_std, per_group};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 
 /// RLOO has no options.
@@ -17,7 +17,7 @@ impl AdvantageEstimator for Rloo {
         &[Need::Groups]
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         found.put_trajectories(given, &rloo(&given.returns(), &given.groups()));
         Ok(())
     }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::result::Advantages;
 use super::statistics::places_of;
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 use crate::rl::rows::Path;
@@ -53,7 +53,7 @@ impl<const SAMPLED: bool> AdvantageEstimator for ByTime<SAMPLED> {
         at_least_zero(name, "epsilon", self.0.epsilon)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let timeline = if SAMPLED { Timeline::Sampled } else { Timeline::Replies };
         optimal_token_baseline(given, self.0, timeline, found)
     }
@@ -84,7 +84,7 @@ struct Track {
 /// 1 - 2 pi_j + sum_v pi_j(v)^2` stands, the part of the output layer. A group of one has no
 /// baseline. Wants `logp_old` and `sum_pi_squared` at every sampled token.
 fn optimal_token_baseline(
-    given: &Compared<'_>,
+    given: &ComparedTrajectories<'_>,
     options: TokenBaseline,
     timeline: Timeline,
     found: &mut Advantages,
@@ -126,7 +126,7 @@ fn tail(members: &[usize], tracks: &[Track]) -> Option<(usize, usize)> {
     }
 }
 
-fn track(given: &Compared<'_>, path: &Path, timeline: Timeline) -> Result<Track> {
+fn track(given: &ComparedTrajectories<'_>, path: &Path, timeline: Timeline) -> Result<Track> {
     let (mut times, mut energy) = (Vec::with_capacity(path.tokens), Vec::with_capacity(path.tokens));
     let (mut place, mut sum) = (0, 0.0);
     for row in given.batch.steps(path) {

@@ -4,12 +4,12 @@ use crate::error::{Error, Kind};
 use crate::rl::rows::{Batch, Path};
 
 /// The trajectories that an estimator compares with each other.
-pub(super) struct Compared<'a> {
+pub(super) struct ComparedTrajectories<'a> {
     pub(super) batch: &'a Batch<'a>,
     pub(super) paths: Vec<&'a Path>,
 }
 
-impl<'a> Compared<'a> {
+impl<'a> ComparedTrajectories<'a> {
     /// The return of each trajectory: the sum of its rewards.
     pub(super) fn returns(&self) -> Vec<f64> {
         self.paths.iter().map(|path| path.total).collect()

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::estimator::{AdvantageEstimator, Level, Need};
 use super::result::Advantages;
 use super::statistics::{Deviation, EPSILON, centre, mean, places_of};
-use super::trajectories::Compared;
+use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 use crate::rl::options::{at_least_zero, from_zero_to_one};
 use crate::rl::rows::{Path, StepRow};
@@ -43,7 +43,7 @@ impl AdvantageEstimator for Tree {
         at_least_zero(name, "epsilon", self.epsilon)
     }
 
-    fn estimate(&self, given: &Compared<'_>, found: &mut Advantages) -> Result<()> {
+    fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let mut numbers: BTreeMap<(u64, u64), u64> = BTreeMap::new();
         let leaf = |path: &&Path| {
             let number = |row: &StepRow| {

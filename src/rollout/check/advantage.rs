@@ -1,6 +1,6 @@
 //! Tests a custom estimator (`advantage`) on groups of the tested trajectories.
 
-use super::contract::Tried;
+use super::contract::TestedTrajectory;
 use super::{Finding, Report};
 use crate::config::Trainer;
 use crate::error::{Error, Result};
@@ -10,9 +10,9 @@ use crate::script::{Estimated, GroupInput, GroupMember, Script, Split, Worker};
 /// Calls it on typical groups: different rewards, equal rewards, and a single trajectory left after
 /// failures. Parts, tasks and lengths come from tested trajectories; rewards and values are made
 /// up.
-pub(super) fn check(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Report) {
+pub(super) fn check(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report: &mut Report) {
     let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &script.settings.trainer else { return };
-    let played = |it: &&Tried| {
+    let played = |it: &&TestedTrajectory| {
         it.which.split == Split::Train && !it.trajectory.status.is_failure() && !it.trajectory.steps.is_empty()
     };
     let trajectories: Vec<&Trajectory> = tried.iter().filter(played).map(|it| &it.trajectory).collect();

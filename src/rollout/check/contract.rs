@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::advantage;
 use super::endings::{self, repeat, reset_line};
-use super::replies::{self, Kind, Now};
+use super::replies::{self, Kind, ReplyContext};
 use super::{Finding, Level, Options, Report};
 use crate::engine::Scripted;
 use crate::error::Result;
@@ -24,7 +24,7 @@ const ROWS: usize = 16;
 const STEPS: usize = 8;
 
 /// A tested trajectory.
-pub(super) struct Tried {
+pub(super) struct TestedTrajectory {
     pub(super) kind: Kind,
     pub(super) which: Task,
     pub(super) trajectory: Trajectory,
@@ -80,7 +80,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             report.trajectories += 1;
             report.steps += trajectory.steps.len();
             let at_limit = limited(trajectory.status);
-            tried.push(Tried { kind, which: task.clone(), trajectory });
+            tried.push(TestedTrajectory { kind, which: task.clone(), trajectory });
             tasks_tried.insert((task.split == Split::Eval, task.row));
             report.eval_tasks = tasks_tried.iter().filter(|(eval, _)| *eval).count();
             report.tasks = tasks_tried.len() - report.eval_tasks;
@@ -323,7 +323,7 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
                 Err(Stop::Fatal(error)) => return Err(error),
             };
             let most = attempt.room();
-            let seen = Now { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, most };
+            let seen = ReplyContext { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, most };
             let Some(reply) = now.reply(attempt.renderer(stage), &seen)? else { return Ok(None) };
             let completion = typed(attempt.renderer(stage), &reply.text, reply.finish_reason)?;
             match attempt.act(stage, completion).await {
@@ -355,7 +355,13 @@ fn last_text(observation: &Observation, renderer: &Renderer) -> String {
 }
 
 /// The same responses and external calls give the same trajectory in another machine.
-async fn again(two: Stage<'_>, script: &Script, it: &Tried, options: &Options, report: &mut Report) -> Result<()> {
+async fn again(
+    two: Stage<'_>,
+    script: &Script,
+    it: &TestedTrajectory,
+    options: &Options,
+    report: &mut Report,
+) -> Result<()> {
     // Trajectories that reached a limit depend on the clock.
     if matches!(it.trajectory.status, Status::ScriptLimit | Status::ToolTimeout) {
         return Ok(());

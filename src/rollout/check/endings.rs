@@ -1,16 +1,16 @@
 //! Validates the tested trajectories: how they end, their token rows, tool calls and rewards.
 
-use super::contract::{Task, Tried};
+use super::contract::{Task, TestedTrajectory};
 use super::replies::Kind;
 use super::{Finding, Level, Report};
 use crate::config::OverlongPrompts;
 use crate::mdp::{Limit, Status, Trajectory};
 use crate::rollout::Stage;
-use crate::script::{OfTask, Script, Split, Worker};
+use crate::script::{Script, Split, TaskEnvironment, Worker};
 use crate::text::Renderer;
 
 /// Validates all of them.
-pub(super) fn judge(tried: &[Tried], stage: Stage<'_>, script: &Script, report: &mut Report) {
+pub(super) fn judge(tried: &[TestedTrajectory], stage: Stage<'_>, script: &Script, report: &mut Report) {
     let mut causes = Vec::new();
     for it in tried {
         let of = stage.worker.of_task(it.which.split, &it.which.value).ok();
@@ -45,7 +45,7 @@ struct Cause {
 
 /// Whether a run filters out a row because its first prompt is too long. If no row can be started,
 /// the prompts are the error.
-fn left_out(row: u64, tried: &[Tried], worker: &Worker, script: &Script) -> bool {
+fn left_out(row: u64, tried: &[TestedTrajectory], worker: &Worker, script: &Script) -> bool {
     let filtered = match script.settings.data.overlong_prompts {
         OverlongPrompts::Filter => true,
         OverlongPrompts::Error | OverlongPrompts::Keep => false,
@@ -64,14 +64,14 @@ fn left_out(row: u64, tried: &[Tried], worker: &Worker, script: &Script) -> bool
 
 /// A trajectory ends in an allowed way.
 fn ended(
-    it: &Tried,
-    of: Option<&OfTask>,
+    it: &TestedTrajectory,
+    of: Option<&TaskEnvironment>,
     left_out: bool,
     script: &Script,
     causes: &mut Vec<Cause>,
     report: &mut Report,
 ) {
-    let Tried { kind, trajectory, .. } = it;
+    let TestedTrajectory { kind, trajectory, .. } = it;
     let longest = trajectory.steps.iter().map(|step| step.prompt_ids.len()).max().unwrap_or(0);
     report.longest_prompt = report.longest_prompt.max(longest);
     let error = trajectory.error.as_ref();
@@ -148,7 +148,7 @@ fn ended(
 }
 
 /// If the conversation only grows, the tokens continue the earlier ones: one row, one mask.
-fn continued(it: &Tried, renderer: &Renderer, report: &mut Report) {
+fn continued(it: &TestedTrajectory, renderer: &Renderer, report: &mut Report) {
     for (number, step) in it.trajectory.steps.iter().enumerate().skip(1).filter(|(_, step)| step.new_row) {
         let before = &it.trajectory.steps[number - 1];
         let text = |ids: &[u32]| renderer.tokenizer().decode(ids, false);
@@ -166,7 +166,7 @@ fn continued(it: &Tried, renderer: &Renderer, report: &mut Report) {
 }
 
 /// Calls reach the tools.
-fn reached(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Report) {
+fn reached(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report: &mut Report) {
     for it in tried {
         let Kind::Call(name) = &it.kind else { continue };
         let Some(step) = it.trajectory.steps.first().filter(|_| !it.trajectory.status.is_failure()) else { continue };
@@ -181,7 +181,7 @@ fn reached(tried: &[Tried], worker: &Worker, script: &Script, report: &mut Repor
 }
 
 /// The different responses do not all have the same reward.
-fn rewards(tried: &[Tried], script: &Script, report: &mut Report) {
+fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
     let counted: Vec<&Trajectory> =
         tried.iter().map(|it| &it.trajectory).filter(|trajectory| !trajectory.status.is_failure()).collect();
     let all: Vec<f64> = counted.iter().map(|trajectory| trajectory.total_reward()).collect();
@@ -221,7 +221,7 @@ pub(super) fn reset_line(task: &Task, seed: u64) -> String {
 }
 
 /// The REPL inputs that repeat the trajectory.
-pub(super) fn repeat(it: &Tried) -> Vec<String> {
+pub(super) fn repeat(it: &TestedTrajectory) -> Vec<String> {
     let mut typed = vec![reset_line(&it.which, it.trajectory.seed)];
     for step in &it.trajectory.steps {
         typed.push(if step.text.contains('\n') || step.text.is_empty() {

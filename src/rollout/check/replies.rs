@@ -39,7 +39,7 @@ pub(super) enum Kind {
 
 /// The context of a response.
 #[derive(Clone, Copy)]
-pub(super) struct Now<'a> {
+pub(super) struct ReplyContext<'a> {
     pub(super) task: &'a Value,
     pub(super) tools: &'a [Value],
     /// The text of the last message, or of the prompt.
@@ -124,8 +124,8 @@ impl Kind {
     ///
     /// # Errors
     /// Errors of a recipe's own format.
-    pub(super) fn reply(&self, renderer: &Renderer, now: &Now<'_>) -> Result<Option<ScriptedReply>> {
-        let Now { task, tools, shown, step, most } = *now;
+    pub(super) fn reply(&self, renderer: &Renderer, now: &ReplyContext<'_>) -> Result<Option<ScriptedReply>> {
+        let ReplyContext { task, tools, shown, step, most } = *now;
         let format = renderer.format();
         let call = |name: &str, arguments: Value| ToolCall { id: None, name: name.to_owned(), arguments };
         let example_of = |tool: &Value| {

@@ -9,7 +9,7 @@ use super::argument::{ANY, Argument, Whole};
 use super::misplaced;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
-use crate::script::runtime::convert::{Odd, clip, kind, show, to_json};
+use crate::script::runtime::convert::{NonJson, clip, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Host, MESSAGE, misuse, place};
 use crate::script::runtime::limits::Slot;
@@ -151,7 +151,7 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn plain(&self, name: &str, value: &Value) -> mlua::Result<serde_json::Value> {
-        to_json(value, name, Odd::Refuse).map_err(|not_plain| match not_plain.function() {
+        to_json(value, name, NonJson::Refuse).map_err(|not_plain| match not_plain.function() {
             Some(path) => self.misplaced_function(path),
             None => fail_with(self.lua, self.function, not_plain),
         })

@@ -7,11 +7,11 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, fail, fail_with, raise};
-use super::run_call::{CallResult, Ready};
+use super::run_call::{CallResult, ValidatedCall};
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
 use crate::mdp::{CallKind, ToolRecord};
-use crate::script::runtime::convert::{self, Odd, kind, to_json};
+use crate::script::runtime::convert::{self, NonJson, kind, to_json};
 use crate::script::runtime::host::{Call, Entry, Host};
 use crate::script::runtime::suspended::with_room;
 use crate::text::{Renderer, schema};
@@ -105,7 +105,7 @@ impl Answer {
 /// A call that is ready to run.
 enum Job {
     Refused(Answer),
-    Ready { ready: Ready, call_id: Option<String> },
+    ValidatedCall { ready: ValidatedCall, call_id: Option<String> },
 }
 
 /// Parses and validates calls. An error of the policy becomes a result; an error of the script is
@@ -144,7 +144,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         }
         let Some(name) = text("name") else { return Err(fail(lua, NAME, format!("call {index} has no `name`"))) };
         let given: Value = given_call.raw_get("arguments")?;
-        let mut arguments = to_json(&given, "arguments", Odd::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+        let mut arguments = to_json(&given, "arguments", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
         if given.is_nil() || arguments.as_array().is_some_and(Vec::is_empty) {
             arguments = json!({});
         }
@@ -178,7 +178,10 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             None => options.clone(),
         };
         let (tool, prelude) = (tool.clone(), prelude.clone());
-        jobs.push(Job::Ready { ready: Ready { tool, arguments, given, prelude, options, kwargs }, call_id });
+        jobs.push(Job::ValidatedCall {
+            ready: ValidatedCall { tool, arguments, given, prelude, options, kwargs },
+            call_id,
+        });
     }
     Ok(jobs)
 }
@@ -267,14 +270,14 @@ impl Job {
     fn tool(&self) -> Rc<str> {
         match self {
             Self::Refused(answer) => answer.record.name.as_str().into(),
-            Self::Ready { ready, .. } => ready.tool.name.as_str().into(),
+            Self::ValidatedCall { ready, .. } => ready.tool.name.as_str().into(),
         }
     }
 
     async fn run(self, lua: Lua, call: Rc<Call>, host: &Host) -> mlua::Result<Answer> {
         let (ready, call_id) = match self {
             Self::Refused(answer) => return Ok(answer),
-            Self::Ready { ready, call_id } => (ready, call_id),
+            Self::ValidatedCall { ready, call_id } => (ready, call_id),
         };
         let CallResult { output, reward, retries, cached } = ready.run(&lua, &call, host).await?;
         let (tool, arguments) = (ready.tool, ready.arguments);

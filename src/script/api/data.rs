@@ -9,7 +9,7 @@ use serde_json::{Map, Value as Json};
 use super::args::{Fields, fail, fail_with, text};
 use crate::config::{DataFormat, Source};
 use crate::error::{Error, Kind};
-use crate::script::runtime::convert::{Odd, to_json};
+use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::settings;
 
 /// A dataset of a recipe: its settings, and its row function, if any.
@@ -172,7 +172,7 @@ pub(crate) fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json
 }
 
 fn plain(lua: &Lua, at: &str, value: &Value) -> mlua::Result<Json> {
-    to_json(value, at, Odd::Refuse).map_err(|why| fail_with(lua, "r1.recipe", why))
+    to_json(value, at, NonJson::Refuse).map_err(|why| fail_with(lua, "r1.recipe", why))
 }
 
 fn no_rows(lua: &Lua, at: &str) -> mlua::Error {

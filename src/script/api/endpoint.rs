@@ -18,7 +18,7 @@ use crate::mdp::{Failed, FinishReason, GeneratedText, Message, Outcome};
 use crate::script::runtime::convert::{clip, kind};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;
-use crate::tools::{HttpError, HttpRequest, HttpResponse, Reach, http, is_private_host, url_target};
+use crate::tools::{AllowedAddresses, HttpError, HttpRequest, HttpResponse, http, is_private_host, url_target};
 
 const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];
 
@@ -64,7 +64,7 @@ impl Endpoint {
             return Err(fail(lua, function, why));
         };
         let reach = host.grants.borrow().reach(&target, port);
-        if reach == Reach::Nowhere || (reach == Reach::Public && is_private_host(&target)) {
+        if reach == AllowedAddresses::Nowhere || (reach == AllowedAddresses::Public && is_private_host(&target)) {
             return Err(undeclared(lua, host, function, &format!("http:{target}")));
         }
         let mut headers = Text::named(lua, host, function, "headers", &fields.get("headers")?)?;

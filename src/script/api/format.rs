@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, fail, fail_with};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Message, ToolCall};
-use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
+use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
 use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
 use crate::script::runtime::failure::describe;
 use crate::script::runtime::host::{Call, Entry, Host};
@@ -181,7 +181,7 @@ impl OwnFormat for Callable<'_> {
 /// A format of the running virtual machine for a renderer of that machine. Renderers may be shared
 /// between threads and functions of Luau may not, so the renderer has a number, which its own
 /// thread knows.
-pub(crate) struct Lent {
+pub(crate) struct LocalFormat {
     options: OwnOptions,
     number: u64,
 }
@@ -191,7 +191,7 @@ thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-impl Lent {
+impl LocalFormat {
     /// The format, while `format` is referenced.
     pub(crate) fn new(lua: &Lua, format: &Rc<RecipeFormat>) -> Self {
         let number = NUMBER.get();
@@ -201,14 +201,14 @@ impl Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for LocalFormat {
     fn drop(&mut self) {
         // A thread that ends has forgotten it already.
         let _ = LENT.try_with(|lent| lent.borrow_mut().remove(&self.number));
     }
 }
 
-impl Stored for Lent {
+impl Stored for LocalFormat {
     fn options(&self) -> &OwnOptions {
         &self.options
     }
@@ -323,7 +323,7 @@ fn one(item: &Value, index: usize, broken: &dyn Fn(String) -> Error) -> Result<P
         (None, None) => Err(broken(format!("{at} without `name`"))),
         (Some(name), None) => {
             let given = field("arguments")?;
-            let arguments = match to_json(&given, &format!("{at}.arguments"), Odd::Refuse) {
+            let arguments = match to_json(&given, &format!("{at}.arguments"), NonJson::Refuse) {
                 Ok(Json::Object(arguments)) => arguments,
                 Ok(Json::Null) => Map::new(),
                 Ok(Json::Array(empty)) if empty.is_empty() => Map::new(),

@@ -12,7 +12,7 @@ use sha2::{Digest, Sha256};
 use super::args::{Fields, fail, raise, text, undeclared};
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::convert::kind;
-use crate::script::runtime::grants::Refused;
+use crate::script::runtime::grants::PathRefusal;
 use crate::script::runtime::host::Host;
 
 /// Maximum bytes of a text in the record; for longer ones it keeps the checksum, and a replay reads
@@ -101,11 +101,11 @@ fn ask(
 #[derive(Debug)]
 struct Failed {
     path: String,
-    why: Why,
+    why: MisfitReason,
 }
 
 #[derive(Debug)]
-enum Why {
+enum MisfitReason {
     Io(std::io::Error),
     /// So many bytes.
     TooLarge(u64),
@@ -115,7 +115,7 @@ enum Why {
 
 impl Failed {
     fn io(path: impl std::fmt::Display) -> impl Fn(std::io::Error) -> Self {
-        move |error| Self { path: path.to_string(), why: Why::Io(error) }
+        move |error| Self { path: path.to_string(), why: MisfitReason::Io(error) }
     }
 }
 
@@ -123,9 +123,9 @@ impl std::fmt::Display for Failed {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: ", self.path)?;
         match &self.why {
-            Why::Io(error) => error.fmt(f),
-            Why::TooLarge(bytes) => write!(f, "the file has {bytes} bytes; {MOST} are the most"),
-            Why::Path(why) => f.write_str(why),
+            MisfitReason::Io(error) => error.fmt(f),
+            MisfitReason::TooLarge(bytes) => write!(f, "the file has {bytes} bytes; {MOST} are the most"),
+            MisfitReason::Path(why) => f.write_str(why),
         }
     }
 }
@@ -142,8 +142,8 @@ fn allowed(
     let found = host.grants.borrow().path(path, write);
     match found {
         Ok(real) => Ok(Ok(real)),
-        Err(Refused::Expected(why)) => Ok(Err(Failed { path: path.to_owned(), why: Why::Path(why) })),
-        Err(Refused::Undeclared) => {
+        Err(PathRefusal::Expected(why)) => Ok(Err(Failed { path: path.to_owned(), why: MisfitReason::Path(why) })),
+        Err(PathRefusal::Undeclared) => {
             let folder = path.split('/').next().filter(|_| path.contains('/') && !path.starts_with('/'));
             let folder = folder.unwrap_or(if path.starts_with('/') { path } else { "." });
             let need = if write { format!("fs:write:{folder}") } else { format!("fs:{folder}") };
@@ -156,7 +156,7 @@ fn load(path: &Path) -> Result<Vec<u8>, Failed> {
     let failed = Failed::io(path.display());
     let size = fs::metadata(path).map_err(&failed)?.len();
     if size > MOST {
-        return Err(Failed { path: path.display().to_string(), why: Why::TooLarge(size) });
+        return Err(Failed { path: path.display().to_string(), why: MisfitReason::TooLarge(size) });
     }
     fs::read(path).map_err(failed)
 }
@@ -174,7 +174,7 @@ fn again(host: &Host, path: &str, sum: &str) -> Result<Vec<u8>> {
     let real = host.grants.borrow().path(path, false);
     let bytes = match real {
         Ok(real) => load(&real),
-        Err(_) => Err(Failed { path: path.to_owned(), why: Why::Path("reading is not allowed".to_owned()) }),
+        Err(_) => Err(Failed { path: path.to_owned(), why: MisfitReason::Path("reading is not allowed".to_owned()) }),
     };
     let bytes = bytes.map_err(|why| Error::new(Kind::Env, format!("r1.fs.read: {why}")))?;
     if checksum(&bytes) == sum {

@@ -20,7 +20,7 @@ use crate::script::Services;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::{Call, Host, place};
 use crate::script::runtime::messages::messages;
-use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, PolicyRequest, Written};
+use crate::script::runtime::policy_request::{GenerateOptions, GenerateRequest, PolicyRequest, SampledText};
 use crate::script::runtime::services::model::{Generate, OpenModel, Prompt, ResponseOptions};
 use crate::script::runtime::services::shared;
 
@@ -190,7 +190,7 @@ async fn write(
             .hint("name a model: r1.generate(prompt, { model = \"r1-nano\" })"));
     }
     let gone = || Error::new(Kind::Interrupted, "r1.generate: the policy stopped before it replied");
-    let Written { prompt_ids, completion, text } = match written.await.map_err(|_| gone())? {
+    let SampledText { prompt_ids, completion, text } = match written.await.map_err(|_| gone())? {
         Ok(written) => written,
         // Errors that the script can fix: a prompt that is too long.
         Err(error) if error.kind == Kind::Env => {

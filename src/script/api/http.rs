@@ -13,9 +13,11 @@ use super::args::{Fields, bytes_of, fail, fail_with, json_of, leads_inside, rais
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind};
 use crate::mdp::{Failed, Outcome};
-use crate::script::runtime::convert::{Odd, kind, to_json};
+use crate::script::runtime::convert::{NonJson, kind, to_json};
 use crate::script::runtime::host::{Call, Host, place};
-use crate::tools::{HttpError, HttpRequest, METHODS, Reach, http, is_private_host, url_target, url_with_query};
+use crate::tools::{
+    AllowedAddresses, HttpError, HttpRequest, METHODS, http, is_private_host, url_target, url_with_query,
+};
 
 /// Default and maximum bytes of a response.
 const BYTES: usize = 1 << 20;
@@ -181,7 +183,7 @@ impl PendingRequest {
     }
 
     fn with_json(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
-        let json = to_json(body, "json", Odd::Refuse).map_err(|why| fail_with(lua, self.function, why))?;
+        let json = to_json(body, "json", NonJson::Refuse).map_err(|why| fail_with(lua, self.function, why))?;
         self.request.body = Some(json.to_string().into_bytes());
         if !self.request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
             self.request.headers.push(("content-type".to_owned(), Text::plain("application/json")));
@@ -196,7 +198,7 @@ impl PendingRequest {
             return Err(fail(lua, self.function, why));
         };
         let reach = self.host.grants.borrow().reach(&host, port);
-        if reach == Reach::Nowhere || (reach == Reach::Public && is_private_host(&host)) {
+        if reach == AllowedAddresses::Nowhere || (reach == AllowedAddresses::Public && is_private_host(&host)) {
             return Err(undeclared(lua, &self.host, self.function, &format!("http:{host}")));
         }
         Ok(())

@@ -3,7 +3,7 @@
 use mlua::{Lua, Table, Value};
 
 use super::args::{fail_with, text};
-use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::convert::{NonJson, from_json, to_json};
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let json = lua.create_table()?;
@@ -11,7 +11,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     json.raw_set(
         "encode",
         lua.create_function(|lua, value: Value| {
-            let json = to_json(&value, "value", Odd::Refuse).map_err(|why| fail_with(lua, "r1.json.encode", why))?;
+            let json =
+                to_json(&value, "value", NonJson::Refuse).map_err(|why| fail_with(lua, "r1.json.encode", why))?;
             Ok(json.to_string())
         })?,
     )?;

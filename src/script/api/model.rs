@@ -16,7 +16,7 @@ use crate::config::PolicySettings;
 use crate::error::Error;
 use crate::schema::Section;
 use crate::script::Services;
-use crate::script::runtime::convert::{Odd, from_answer, kind, to_json};
+use crate::script::runtime::convert::{NonJson, from_answer, kind, to_json};
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::services::model::{
     CloseModel, Generate, Logits, Logprobs, ModelConfig, OpenModel, Prompt, ResponseOptions,
@@ -110,7 +110,7 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
             let (own, sampling) = sampling(&lua, &options)?;
             let options: ResponseOptions =
                 section("sampling", &Json::Object(own)).map_err(|error| at_caller(&lua, error))?;
-            let prompt = to_json(&prompt, "prompt", Odd::Refuse).map_err(|why| fail(&lua, NAME, why))?;
+            let prompt = to_json(&prompt, "prompt", NonJson::Refuse).map_err(|why| fail(&lua, NAME, why))?;
             let prompt = Prompt::try_from(prompt).map_err(|error| at_caller(&lua, error))?;
             let request = Generate { model, prompt, options, sampling: sampling.into() };
             answer(&lua, &call(&lua, &services, request).await?)

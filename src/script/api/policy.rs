@@ -12,7 +12,7 @@ use super::context;
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Action, Observation};
 use crate::script::runtime::convert::{self, kind, show};
-use crate::script::runtime::flow::{Answer, Channel, Wanted};
+use crate::script::runtime::flow::{Answer, Channel, GenerateArguments};
 use crate::script::runtime::host::{Entry, Host, misuse};
 use crate::script::runtime::messages::{self, messages};
 use crate::script::runtime::origin::is_plain;
@@ -111,7 +111,7 @@ impl Policy {
         Ok(waiting)
     }
 
-    fn wanted(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<Wanted> {
+    fn wanted(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<GenerateArguments> {
         let observation = self.observation(lua, shown)?;
         let none = Value::Table(lua.create_table()?);
         if let Value::Table(given) = options {
@@ -142,7 +142,7 @@ impl Policy {
             None => Arc::clone(&self.schemas),
             Some(names) => self.tools(lua, &names)?,
         };
-        Ok(Wanted { observation, tools, max_new_tokens, stop: texts("stop")?.unwrap_or_default() })
+        Ok(GenerateArguments { observation, tools, max_new_tokens, stop: texts("stop")?.unwrap_or_default() })
     }
 
     /// The schemas of the named tools, in the environment's order.

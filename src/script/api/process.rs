@@ -13,7 +13,7 @@ use super::argument::Mebibytes;
 use super::model::answer;
 use super::secret::{Named, Secrets, Text};
 use crate::mdp::{Failed, Outcome};
-use crate::script::runtime::convert::{Odd, to_json};
+use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::{Call, Host};
 use crate::tools::{Program, run_program};
 
@@ -45,7 +45,7 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
     let none = Value::Table(lua.create_table()?);
     let known = ["input", "timeout", "memory", "disk", "output", "env"];
     let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { options }, &known)?;
-    let words = to_json(argv, "argv", Odd::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+    let words = to_json(argv, "argv", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
     let text = |word: &Json| match word {
         Json::String(text) if !text.contains('\0') => Some(text.clone()),
         Json::Number(number) => Some(number.to_string()),

@@ -15,7 +15,7 @@ use super::seal;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::StepRow;
 use crate::script::Services;
-use crate::script::runtime::convert::{Odd, to_json};
+use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::services::Call;
 use crate::script::runtime::services::request::Request;
@@ -48,7 +48,7 @@ impl Function {
     }
 
     fn plain(&self, lua: &Lua, what: &str, value: &Value) -> mlua::Result<Json> {
-        to_json(value, what, Odd::Refuse).map_err(|why| fail(lua, self.name, why))
+        to_json(value, what, NonJson::Refuse).map_err(|why| fail(lua, self.name, why))
     }
 
     fn rows(&self, lua: &Lua, rows: &Value) -> mlua::Result<Vec<StepRow>> {

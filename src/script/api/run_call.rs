@@ -13,7 +13,7 @@ use super::call::NAME;
 
 use crate::error::{Error, Kind, Subject};
 use crate::mdp::InterpreterRequest;
-use crate::script::runtime::convert::{self, Odd, kind, to_json};
+use crate::script::runtime::convert::{self, NonJson, kind, to_json};
 use crate::script::runtime::host::{Call, Host, misuse};
 use crate::script::runtime::interpreters;
 use crate::script::runtime::place::at_definition;
@@ -23,7 +23,7 @@ use crate::script::runtime::tool::{CacheScope, Run, Tool};
 use crate::tools::{Output, Python, Rhai};
 
 /// A validated call.
-pub(super) struct Ready {
+pub(super) struct ValidatedCall {
     pub(super) tool: Rc<Tool>,
     /// As the policy wrote them, and as the script passed them.
     pub(super) arguments: Json,
@@ -52,7 +52,7 @@ struct AttemptResult {
     retryable: bool,
 }
 
-impl Ready {
+impl ValidatedCall {
     pub(super) async fn run(&self, lua: &Lua, call: &Rc<Call>, host: &Host) -> mlua::Result<CallResult> {
         let limits = &self.tool.limits;
         if let Some(scope) = limits.cache
@@ -281,7 +281,7 @@ fn read_result(name: &str, run: &Function, values: &(Value, Value, Value, Value)
     let text = match first {
         Value::String(text) => text.to_string_lossy(),
         Value::Integer(_) | Value::Number(_) | Value::Boolean(_) => first.to_string()?,
-        Value::Table(_) => to_json(first, "the result", Odd::Refuse)
+        Value::Table(_) => to_json(first, "the result", NonJson::Refuse)
             .map_err(|not_plain| wrong("result", not_plain.to_string()))?
             .to_string(),
         Value::Nil => {

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 
 use super::args::{fail, raise};
 use crate::script::Services;
-use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::services::Call;
 use crate::script::runtime::services::request::Request;
@@ -74,7 +74,7 @@ impl Functions {
 
     /// A request from the table of its fields.
     pub(super) fn read<R: DeserializeOwned>(&self, lua: &Lua, fields: &Value) -> mlua::Result<R> {
-        let fields = to_json(fields, "it", Odd::Refuse).map_err(|why| fail(lua, self.name, why))?;
+        let fields = to_json(fields, "it", NonJson::Refuse).map_err(|why| fail(lua, self.name, why))?;
         R::deserialize(fields).map_err(|error| fail(lua, self.name, error))
     }
 

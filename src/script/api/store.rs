@@ -12,7 +12,7 @@ use super::argument::{ANY, Whole};
 use super::store_write;
 use crate::error::{Error, Kind};
 use crate::mdp::{Split, Step, Trajectory, seed_value};
-use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, place};
 use crate::store::{StoredRun, read_trajectories};
@@ -63,7 +63,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let path = text(lua, NAME, "path", &path)?;
             let fields = Fields::optional(lua, NAME, &options, &["from", "overwrite"])?;
             let overwrite = fields.read("overwrite")?.unwrap_or(false);
-            let list = to_json(&list, "trajectories", Odd::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
+            let list = to_json(&list, "trajectories", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
             let tables = match &list {
                 Json::Array(tables) => tables.as_slice(),
                 Json::Object(fields) if fields.is_empty() => &[],

@@ -11,13 +11,13 @@ use mlua::{Function, Lua, Table, UserData, UserDataFields, UserDataMethods, Valu
 use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, fail, fail_with, in_time, raise, text, time_left};
-use super::format::{Callable, Lent};
+use super::format::{Callable, LocalFormat};
 use super::service::call;
 use super::tool::in_order;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Message;
 use crate::script::Services;
-use crate::script::runtime::convert::{Odd, from_json, kind, to_json};
+use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
 use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
 use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::host::{Host, misuse};
@@ -210,7 +210,7 @@ fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> 
         let given = fields.get("format")?;
         own = given.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
         if let Some(own) = &own {
-            format = Some(FormatChoice::Is(Format::of_recipe(Lent::new(lua, own))));
+            format = Some(FormatChoice::Is(Format::of_recipe(LocalFormat::new(lua, own))));
         } else if let Some(name) = fields.text("format")? {
             let choice = FormatChoice::named(&name);
             format = Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?);
@@ -248,7 +248,7 @@ fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
             Ok(_) => Err(fail(lua, function, "the text is JSON, but not a list of messages")),
             Err(error) => Err(fail(lua, function, format!("takes a list of messages, or its JSON: {error}"))),
         },
-        Value::Table(_) => to_json(list, "messages", Odd::Refuse).map_err(|why| fail_with(lua, function, why)),
+        Value::Table(_) => to_json(list, "messages", NonJson::Refuse).map_err(|why| fail_with(lua, function, why)),
         other => Err(fail(lua, function, format!("takes a list of messages, got {}", kind(other)))),
     }
 }
@@ -381,7 +381,7 @@ impl Options {
         if options.is_nil() {
             return Ok(read);
         }
-        let json = to_json(options, "options", Odd::Refuse).map_err(|why| fail_with(lua, function, why))?;
+        let json = to_json(options, "options", NonJson::Refuse).map_err(|why| fail_with(lua, function, why))?;
         let Json::Object(mut fields) = json else {
             return Err(fail(lua, function, format!("options must be a table, got {}", kind(options))));
         };

@@ -13,7 +13,7 @@ use super::store::trajectory_table;
 use super::trajectory::directory;
 use super::{loss, recipe};
 use crate::script::Services;
-use crate::script::runtime::convert::{Odd, from_json, to_json};
+use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::host::{Host, place};
 use crate::script::runtime::services::training::{
     AtStep, CloseTraining, Evaluate, LogMetrics, NextStep, OpenTraining, RenewReference, SampleTrajectories,
@@ -95,5 +95,5 @@ fn at_step<T: Serialize>(lua: &Lua, _: &Functions, AtStep { result, step }: AtSt
 }
 
 fn plain(lua: &Lua, value: &Value) -> mlua::Result<Json> {
-    to_json(value, "it", Odd::Refuse).map_err(|why| fail(lua, NAME, why))
+    to_json(value, "it", NonJson::Refuse).map_err(|why| fail(lua, NAME, why))
 }

@@ -178,7 +178,7 @@ impl Console {
         let function = self.compile(text)?;
         let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
         let value: Value = self.vm.call(&call, &function, ()).await?;
-        convert::to_json(&value, "it", convert::Odd::Refuse)
+        convert::to_json(&value, "it", convert::NonJson::Refuse)
             .map_err(|not_plain| Failure::new(Status::EnvError, not_plain.into()))
     }
 

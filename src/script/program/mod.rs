@@ -16,7 +16,7 @@ use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
 use crate::script::api;
 use crate::script::recipe::load::directory;
-use crate::script::runtime::convert::{Odd, to_json};
+use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::failure::Failure;
 use crate::script::runtime::host::{Call, Entry, Host};
 use crate::script::runtime::log::Echo;
@@ -101,7 +101,7 @@ fn show(value: &Value, path: &Path) -> Result<Json> {
     match value {
         Value::Number(number) if !number.is_finite() => Ok(Json::String(number.to_string())),
         Value::String(text) => Ok(Json::String(text.to_string_lossy())),
-        other => to_json(other, "the returned value", Odd::Refuse).map_err(|not_plain| {
+        other => to_json(other, "the returned value", NonJson::Refuse).map_err(|not_plain| {
             Error::from(not_plain).at_path(path).hint("return text, numbers, booleans or tables of these")
         }),
     }

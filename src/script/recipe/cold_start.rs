@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::load::{self, Part, Script, Written, unopened};
+use super::load::{self, Part, Script, WrittenSettings, unopened};
 use crate::config::{Settings, Source};
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::definitions::Recipe;
@@ -27,8 +27,8 @@ impl Script {
         // The run's seed may differ from the script's.
         settings.seed = self.settings.seed;
         let of = |whole: &Json| recipe(whole).unwrap_or_default();
-        let Written { recipe, all, typed } = &*self.written;
-        let written = Written { recipe: of(recipe), all: of(all), typed: typed.clone() };
+        let WrittenSettings { recipe, all, typed } = &*self.written;
+        let written = WrittenSettings { recipe: of(recipe), all: of(all), typed: typed.clone() };
         Ok(Some(Self {
             datasets: unopened(&settings),
             // The pins of the RL part belong to its own datasets.

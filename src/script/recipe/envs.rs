@@ -12,13 +12,13 @@ use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::runtime::definitions::{Env, Recipe};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::task_env::{Entered, LoadedEnv, TaskEnv};
+use crate::script::runtime::task_env::{LoadedEnv, MeasuredFunction, TaskEnv};
 use crate::script::runtime::tool::Tool;
 use crate::script::runtime::vm::Vm;
 use crate::script::settings::section;
 use crate::text::FormatChoice;
 
-impl Entered {
+impl MeasuredFunction {
     fn new(vm: &Vm, name: &str, own: Function) -> Result<Self> {
         Ok(Self { measured: vm.measured(name, &own)?, own })
     }
@@ -52,10 +52,10 @@ impl LoadedEnv {
         Ok(Self {
             name: name.to_owned(),
             own_reset: own_reset.is_some() || flow.is_some(),
-            reset: Entered::new(vm, "reset", own_reset.unwrap_or(reset))?,
-            step: Entered::new(vm, "step", own_step.unwrap_or(step))?,
+            reset: MeasuredFunction::new(vm, "reset", own_reset.unwrap_or(reset))?,
+            step: MeasuredFunction::new(vm, "step", own_step.unwrap_or(step))?,
             flow,
-            context: context.map(|own| Entered::new(vm, "context", own)).transpose()?,
+            context: context.map(|own| MeasuredFunction::new(vm, "context", own)).transpose()?,
             reward: env.and_then(|env| env.reward.clone()).or_else(|| recipe.reward.clone()),
             tools: env.map(|env| env.tools.clone()).unwrap_or_default(),
             settings,

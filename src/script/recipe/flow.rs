@@ -22,8 +22,8 @@ use crate::mdp::{Action, Limit, Status};
 use crate::script::api::policy::Policy;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::flow::{Answer, Earned, Flow, Wanted};
-use crate::script::runtime::host::{Call, Entry, OfTrajectory};
+use crate::script::runtime::flow::{Answer, Flow, FlowRewards, GenerateArguments};
+use crate::script::runtime::host::{Call, Entry, TrajectoryContext};
 use crate::script::runtime::place::at_definition;
 use crate::script::runtime::record::{Record, Strictness};
 use crate::script::runtime::results::{StepResult, flow_result};
@@ -37,10 +37,10 @@ impl Worker {
         task: &Json,
         seed: u64,
         budget: usize,
-        own: OfTrajectory,
+        own: TrajectoryContext,
     ) -> Result<State, Failure> {
         let table = self.vm.lua.create_table().map_err(|error| host_failure(&error))?;
-        let OfTrajectory { record, session, env } = own;
+        let TrajectoryContext { record, session, env } = own;
         let mut state = State::new(&self.vm.lua, table, seed, record.clone(), session, env);
         let flow = Rc::new(Flow::new(task.clone(), budget));
         state.flow = Some(Rc::clone(&flow));
@@ -170,7 +170,7 @@ impl Worker {
         }
         state.table.raw_set("calls", calls).map_err(|error| host_failure(&error))?;
         flow.channel.earned.take();
-        let same = |(one, two): (&Rc<Wanted>, &Rc<Wanted>)| one.observation == two.observation;
+        let same = |(one, two): (&Rc<GenerateArguments>, &Rc<GenerateArguments>)| one.observation == two.observation;
         match (&wanted, &flow.wanted()) {
             (Some(one), Some(two)) if !same((one, two)) => Err(differs("on a repeated run it passed another prompt")),
             _ => record.difference().map_or(Ok(()), |difference| Err(differs(&difference.to_string()))),
@@ -186,8 +186,11 @@ impl Worker {
 
     /// A call of the flow with its own record; a quiet one logs nothing.
     fn call_at(&self, entry: Entry, state: &State, record: &Record, step: u64, quiet: bool) -> Rc<Call> {
-        let own =
-            OfTrajectory { record: record.clone(), session: Rc::clone(&state.session), env: Rc::clone(&state.env) };
+        let own = TrajectoryContext {
+            record: record.clone(),
+            session: Rc::clone(&state.session),
+            env: Rc::clone(&state.env),
+        };
         let call = Call::of_trajectory(entry, (state.seed, step), &self.vm.limits, own);
         call.quiet.set(quiet);
         call
@@ -195,7 +198,7 @@ impl Worker {
 }
 
 /// Adds the rewards that the flow set itself.
-fn add(result: &mut StepResult, earned: Earned) {
+fn add(result: &mut StepResult, earned: FlowRewards) {
     result.reward += earned.reward;
     result.earlier = earned.earlier;
 }

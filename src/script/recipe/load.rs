@@ -51,7 +51,7 @@ pub struct Script {
     /// The part of the file's recipe.
     pub(crate) part: Part,
     /// The settings as written.
-    pub(crate) written: Arc<Written>,
+    pub(crate) written: Arc<WrittenSettings>,
     pub(crate) modules: Arc<BTreeMap<String, Module>>,
     /// The tool-call formats that it defines.
     pub(crate) formats: Formats,
@@ -80,7 +80,7 @@ pub(crate) enum Part {
 
 /// Settings as written, without defaults.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct WrittenSettings {
     /// Settings of the recipe.
     pub(crate) recipe: Json,
     /// Settings of the recipe with the overrides.
@@ -158,7 +158,7 @@ impl Script {
             formats,
             privileged: recipe.privileged.is_some(),
             shared: Arc::default(),
-            written: Arc::new(Written { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
+            written: Arc::new(WrittenSettings { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
             resources,
             datasets,

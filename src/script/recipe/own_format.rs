@@ -46,7 +46,7 @@ impl Formats {
         let source = Arc::new(source());
         let format = |(place, format): (usize, &Rc<RecipeFormat>)| {
             let options = OwnOptions { version: source.hash.clone(), ..format.options.clone() };
-            Format::of_recipe(Kept { options, place, source: Arc::clone(&source) })
+            Format::of_recipe(ThreadedFormat { options, place, source: Arc::clone(&source) })
         };
         Self(made.iter().enumerate().map(format).collect())
     }
@@ -69,7 +69,7 @@ impl Formats {
 }
 
 /// A format of a script, for any thread.
-struct Kept {
+struct ThreadedFormat {
     options: OwnOptions,
     /// Index among the script's formats.
     place: usize,
@@ -120,7 +120,7 @@ impl Source {
     }
 }
 
-impl Stored for Kept {
+impl Stored for ThreadedFormat {
     fn options(&self) -> &OwnOptions {
         &self.options
     }

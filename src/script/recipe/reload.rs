@@ -50,7 +50,7 @@ pub struct Reload {
 pub type Take = dyn FnMut(&Reload) -> Result<()> + Send;
 
 /// Configuration of a [`Watcher`].
-pub struct Watching {
+pub struct WatcherOptions {
     /// The running version.
     pub script: Script,
     /// Overrides `key=value` as typed; they apply to every version.
@@ -74,7 +74,7 @@ pub struct Watcher {
 
 impl Watcher {
     /// Starts to watch the files of the script. Writes since it was loaded count as changes.
-    pub fn start(watching: Watching) -> Result<Self> {
+    pub fn start(watching: WatcherOptions) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let own = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
@@ -124,7 +124,7 @@ fn signature(path: &Path) -> Option<Signature> {
 }
 
 /// The thread's body.
-fn watch(mut it: Watching, stop: &AtomicBool) {
+fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
     // The contents of the files when they were last loaded, and their metadata then.
     let mut known = texts(&it.script);
     let mut seen: Seen = known.keys().map(|path| (path.clone(), None)).collect();
@@ -199,7 +199,7 @@ enum Considered {
 }
 
 /// Tries a version and applies it. A version equal to the running one is skipped.
-fn consider(it: &mut Watching, new: Script) -> Result<Considered> {
+fn consider(it: &mut WatcherOptions, new: Script) -> Result<Considered> {
     if new.hash == it.script.hash {
         return Ok(Considered::Same);
     }
@@ -220,7 +220,7 @@ fn consider(it: &mut Watching, new: Script) -> Result<Considered> {
 
 /// The function that failed in a trial, in the order of a trajectory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Reached {
+enum TrialStage {
     Reset,
     Observe,
     Step,
@@ -229,7 +229,7 @@ enum Reached {
 
 /// Runs a trajectory of one step on the first row of each environment, under the recipe's limits.
 /// The inner error is the failed function and its error.
-fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<Result<(), (Reached, Error)>> {
+fn try_out(script: &Script, renderer: &Arc<Renderer>, budget: usize) -> Result<Result<(), (TrialStage, Error)>> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -255,16 +255,16 @@ async fn try_task(
     renderer: &Arc<Renderer>,
     task: &serde_json::Value,
     budget: usize,
-) -> Result<Result<(), (Reached, Error)>> {
+) -> Result<Result<(), (TrialStage, Error)>> {
     let token_ids = renderer.tokenizer().encode(REPLY)?;
     let outcome =
         Outcome { text: REPLY.to_owned(), steps: 1, calls: 0, terminated: true, truncated: false, truncated_by: None };
     let tried = async {
         let at = |reached| move |failure| (reached, failure);
-        let state = worker.reset(task, 0).await.map_err(at(Reached::Reset))?;
-        worker.observe(&state, budget).await.map_err(at(Reached::Observe))?;
+        let state = worker.reset(task, 0).await.map_err(at(TrialStage::Reset))?;
+        worker.observe(&state, budget).await.map_err(at(TrialStage::Observe))?;
         let parsed = state.renderer().unwrap_or(renderer).parse(REPLY, &state.tools());
-        let failed = |error| (Reached::Step, Failure::new(Status::EnvError, error));
+        let failed = |error| (TrialStage::Step, Failure::new(Status::EnvError, error));
         let parsed = parsed.map_err(failed)?;
         let action = Action {
             text: REPLY.to_owned(),
@@ -273,8 +273,8 @@ async fn try_task(
             errors: parsed.errors,
             finish_reason: FinishReason::Stop,
         };
-        worker.step(&state, &action).await.map_err(at(Reached::Step))?;
-        worker.reward(&state, &outcome).await.map_err(at(Reached::Reward))
+        worker.step(&state, &action).await.map_err(at(TrialStage::Step))?;
+        worker.reward(&state, &outcome).await.map_err(at(TrialStage::Reward))
     };
     Ok(tried.await.map(drop).map_err(|(reached, failure): (_, Failure)| {
         let hint = "it was tried on the first row of data.train, with a reply that calls no tool";

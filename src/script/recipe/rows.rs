@@ -12,7 +12,7 @@ use crate::config::{Generated, Source, Trainer};
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::Demonstration;
 pub use crate::mdp::Split;
-use crate::script::runtime::convert::{self, Odd, kind};
+use crate::script::runtime::convert::{self, NonJson, kind};
 use crate::script::runtime::host::{Call, Entry};
 use crate::script::runtime::place::{at_definition, at_function, definition};
 
@@ -30,7 +30,7 @@ pub struct DataPart {
 
 /// The environment of a task.
 #[derive(Clone, Debug)]
-pub struct OfTask {
+pub struct TaskEnvironment {
     /// The environment's name; empty for a single one.
     pub env: String,
     /// The schemas of the tools shown to the policy.
@@ -215,9 +215,9 @@ impl Worker {
     ///
     /// # Errors
     /// [`Kind::Data`] if its columns name an unknown environment or tool.
-    pub fn of_task(&self, split: Split, task: &Json) -> Result<OfTask> {
+    pub fn of_task(&self, split: Split, task: &Json) -> Result<TaskEnvironment> {
         let env = self.envs.of(split, task)?;
-        Ok(OfTask { env: env.env.name.clone(), tools: env.schemas.clone(), max_steps: env.max_steps })
+        Ok(TaskEnvironment { env: env.env.name.clone(), tools: env.schemas.clone(), max_steps: env.max_steps })
     }
 
     /// Whether evaluation has its own environment or context.
@@ -243,7 +243,7 @@ impl Worker {
             let message = format!("row({}) returned {}; it must return a table", index + 1, kind(&value));
             return Err(at_definition(function, message));
         }
-        convert::to_json(&value, "row", Odd::Refuse).map_err(|not_plain| at_function(function, not_plain.into()))
+        convert::to_json(&value, "row", NonJson::Refuse).map_err(|not_plain| at_function(function, not_plain.into()))
     }
 }
 

@@ -19,7 +19,7 @@ use crate::script::runtime::convert::{self, kind};
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::{Failure, describe};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Call, Entry, OfTrajectory};
+use crate::script::runtime::host::{Call, Entry, TrajectoryContext};
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
 use crate::script::runtime::not_plain::short;
@@ -119,7 +119,7 @@ impl Worker {
         let loaded = env.env.clone();
         let reset = &loaded.reset;
         let session = Rc::default();
-        let own = OfTrajectory { record: record.clone(), session: Rc::clone(&session), env: env.clone() };
+        let own = TrajectoryContext { record: record.clone(), session: Rc::clone(&session), env: env.clone() };
         if loaded.flow.is_some() {
             return self.begin_flow(task, seed, budget, own).await.map_err(|failure| with_columns(failure, task));
         }
@@ -438,7 +438,7 @@ impl Worker {
 
     pub(crate) fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
         let (record, session, env) = (state.record.clone(), state.session.clone(), state.env.clone());
-        let own = OfTrajectory { record, session, env };
+        let own = TrajectoryContext { record, session, env };
         Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, own)
     }
 }

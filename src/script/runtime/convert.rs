@@ -11,7 +11,7 @@ use std::fmt::Write;
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
-use super::not_plain::{NotPlain, Why};
+use super::not_plain::{MisfitReason, NotPlain};
 use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
 use crate::script::runtime::show::{Layout, Shown};
 
@@ -51,7 +51,7 @@ const TAG: &str = "$r1";
 /// Handling of values that JSON cannot represent: other keys, strings that are not UTF-8, NaN,
 /// infinity.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Odd {
+pub(crate) enum NonJson {
     /// Return an error.
     Refuse,
     /// Store them under [`TAG`]; [`from_snapshot`] reads them.
@@ -62,14 +62,20 @@ pub(crate) enum Odd {
 ///
 /// # Errors
 /// The first part of the value that is not plain data.
-pub(crate) fn to_json(value: &Value, at: &str, odd: Odd) -> Result<Json, NotPlain> {
+pub(crate) fn to_json(value: &Value, at: &str, odd: NonJson) -> Result<Json, NotPlain> {
     write_json(value, &mut at.to_owned(), odd, 0, &mut MOST.clone())
 }
 
-fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: &mut Budget) -> Result<Json, NotPlain> {
+fn write_json(
+    value: &Value,
+    path: &mut String,
+    odd: NonJson,
+    depth: usize,
+    budget: &mut Budget,
+) -> Result<Json, NotPlain> {
     let bytes = if let Value::String(text) = value { text.as_bytes().len() } else { 0 };
     if !budget.take(bytes) {
-        return Err(NotPlain::new(path, Why::TooMuch));
+        return Err(NotPlain::new(path, MisfitReason::TooMuch));
     }
     let tagged = |kind: &str, value: Json| {
         let mut map = Map::new();
@@ -84,24 +90,24 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
         Value::Integer(whole) => Ok(Json::Number((*whole).into())),
         Value::Number(number) => match Number::from_f64(*number) {
             Some(number) => Ok(Json::Number(number)),
-            None if odd == Odd::Tag => Ok(tagged("number", Json::String(number.to_string()))),
-            None => Err(NotPlain::new(path, Why::Number(show(value)))),
+            None if odd == NonJson::Tag => Ok(tagged("number", Json::String(number.to_string()))),
+            None => Err(NotPlain::new(path, MisfitReason::Number(show(value)))),
         },
         Value::String(text) => match text.to_str() {
             Ok(text) => Ok(Json::String(text.to_owned())),
-            Err(_) if odd == Odd::Tag => {
+            Err(_) if odd == NonJson::Tag => {
                 Ok(tagged("bytes", text.as_bytes().iter().map(|byte| Json::from(*byte)).collect()))
             }
-            Err(_) => Err(NotPlain::new(path, Why::NotUtf8)),
+            Err(_) => Err(NotPlain::new(path, MisfitReason::NotUtf8)),
         },
         Value::Table(table) => {
             if depth == DEPTH {
-                return Err(NotPlain::new(path, Why::TooDeep));
+                return Err(NotPlain::new(path, MisfitReason::TooDeep));
             }
             let mut empty_list = is_empty_list(table);
             let note = note_of(table);
             if table.metatable().is_some() && !empty_list && note.is_none() {
-                return Err(NotPlain::new(path, Why::Metatable));
+                return Err(NotPlain::new(path, MisfitReason::Metatable));
             }
             let length = table.raw_len();
             let mut list = Vec::with_capacity(length);
@@ -111,7 +117,7 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
             each_pair(table, |key, item| {
                 let named = if let Value::String(name) = &key { name.as_bytes().len() } else { 0 };
                 if !budget.take(named) {
-                    return Err(NotPlain::new(path, Why::TooMuch));
+                    return Err(NotPlain::new(path, MisfitReason::TooMuch));
                 }
                 let _ = match &key {
                     Value::Integer(index) => write!(path, "[{index}]"),
@@ -131,10 +137,10 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
             })
             .map_err(|stopped| match stopped {
                 Stopped::By(error) => error,
-                Stopped::Machine(error) => NotPlain::new(path, Why::Machine(error)),
+                Stopped::Machine(error) => NotPlain::new(path, MisfitReason::Machine(error)),
             })?;
             // A snapshot keeps notes apart.
-            match note.filter(|_| odd == Odd::Refuse) {
+            match note.filter(|_| odd == NonJson::Refuse) {
                 Some(Json::Array(note)) if list.is_empty() && others.is_empty() => {
                     object = restore_object(&note, object);
                 }
@@ -154,9 +160,12 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
                     Json::Object(object)
                 });
             }
-            if odd == Odd::Refuse {
+            if odd == NonJson::Refuse {
                 let named_or_listed = !list.is_empty() || !object.is_empty();
-                return Err(NotPlain::new(path, if named_or_listed { Why::Mixed } else { Why::Keys }));
+                return Err(NotPlain::new(
+                    path,
+                    if named_or_listed { MisfitReason::Mixed } else { MisfitReason::Keys },
+                ));
             }
             let mut pairs: Vec<Json> = list
                 .into_iter()
@@ -167,7 +176,7 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
             let mut numbered = Vec::new();
             for (key, item) in others {
                 if matches!(key, Value::Table(_)) {
-                    return Err(NotPlain::new(path, Why::TableKey));
+                    return Err(NotPlain::new(path, MisfitReason::TableKey));
                 }
                 numbered.push((write_json(&key, path, odd, depth + 1, budget)?, item));
             }
@@ -178,7 +187,7 @@ fn write_json(value: &Value, path: &mut String, odd: Odd, depth: usize, budget: 
             pairs.extend(numbered.into_iter().map(|(key, item)| Json::Array(vec![key, item])));
             Ok(tagged("pairs", Json::Array(pairs)))
         }
-        other => Err(NotPlain::new(path, Why::Type(other.type_name()))),
+        other => Err(NotPlain::new(path, MisfitReason::Type(other.type_name()))),
     }
 }
 
@@ -274,7 +283,7 @@ fn number_value(number: &Number) -> Value {
     }
 }
 
-/// The inverse of [`to_json`] with [`Odd::Tag`].
+/// The inverse of [`to_json`] with [`NonJson::Tag`].
 pub(crate) fn from_snapshot(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     let bad = || mlua::Error::runtime("not a snapshot of a state");
     match json {
@@ -354,7 +363,7 @@ pub(crate) fn show(value: &Value) -> String {
         Value::Number(number) if number.is_infinite() => "infinity".to_owned(),
         Value::String(text) => format!("\"{}\"", clip(&beginning(text, 240), 60)),
         Value::Boolean(_) | Value::Integer(_) | Value::Number(_) => value.to_string().unwrap_or_default(),
-        Value::Table(_) => write_json(value, &mut String::new(), Odd::Refuse, 0, &mut SHOWN.clone())
+        Value::Table(_) => write_json(value, &mut String::new(), NonJson::Refuse, 0, &mut SHOWN.clone())
             .map_or_else(|_| "a table".to_owned(), |json| clip(&json.to_string(), 200)),
         other => format!("a {}", other.type_name()),
     }
@@ -369,7 +378,7 @@ const COLUMNS: usize = 100;
 /// A table as `print` shows it: JSON, indented where one line would be too long; values that JSON
 /// cannot represent are shown as in the REPL.
 pub(crate) fn printed(value: &Value) -> String {
-    match write_json(value, &mut String::new(), Odd::Refuse, 0, &mut PRINTED.clone()) {
+    match write_json(value, &mut String::new(), NonJson::Refuse, 0, &mut PRINTED.clone()) {
         Ok(json) => {
             let line = json.to_string();
             if line.chars().nth(COLUMNS).is_none() {
@@ -383,7 +392,7 @@ pub(crate) fn printed(value: &Value) -> String {
 
 /// A table on one line of a log.
 pub(crate) fn logged(value: &Value) -> String {
-    write_json(value, &mut String::new(), Odd::Refuse, 0, &mut SHOWN.clone()).map_or_else(
+    write_json(value, &mut String::new(), NonJson::Refuse, 0, &mut SHOWN.clone()).map_or_else(
         |_| Shown::of(value, &Layout { width: usize::MAX, ..Layout::default() }).to_string(),
         |json| json.to_string(),
     )

@@ -45,14 +45,14 @@ impl std::fmt::Display for Failure {
 }
 
 /// A VM error with its traceback.
-pub(crate) struct Described {
+pub(crate) struct TracedError {
     pub(crate) error: Error,
     pub(crate) traceback: Vec<String>,
 }
 
 /// Finds the innermost cause. An [`Error`] raised by a host function keeps its kind, place and
 /// hint.
-pub(crate) fn describe(error: &LuaError) -> Described {
+pub(crate) fn describe(error: &LuaError) -> TracedError {
     match error {
         LuaError::CallbackError { traceback, cause } => {
             // The frames of the caller come after those of the callee.
@@ -74,7 +74,7 @@ pub(crate) fn describe(error: &LuaError) -> Described {
                 .downcast_ref::<Error>()
                 .cloned()
                 .unwrap_or_else(|| Error::new(Kind::Script, clip(&external.to_string(), MESSAGE)));
-            Described { error, traceback: Vec::new() }
+            TracedError { error, traceback: Vec::new() }
         }
         LuaError::RuntimeError(text) | LuaError::SyntaxError { message: text, .. } => {
             let (message, traceback) = text.split_once("\nstack traceback:").unwrap_or((text, ""));
@@ -94,13 +94,13 @@ pub(crate) fn describe(error: &LuaError) -> Described {
             if let Some(hint) = super::language_hints::of_message(message) {
                 error = error.hint(hint);
             }
-            Described { error, traceback: frames(traceback) }.located()
+            TracedError { error, traceback: frames(traceback) }.located()
         }
         LuaError::MemoryError(_) => {
-            Described { error: Error::new(Kind::Script, "not enough memory"), traceback: Vec::new() }
+            TracedError { error: Error::new(Kind::Script, "not enough memory"), traceback: Vec::new() }
         }
         other => {
-            Described { error: Error::new(Kind::Script, clip(&other.to_string(), MESSAGE)), traceback: Vec::new() }
+            TracedError { error: Error::new(Kind::Script, clip(&other.to_string(), MESSAGE)), traceback: Vec::new() }
         }
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn is_memory(error: &LuaError) -> bool {
     }
 }
 
-impl Described {
+impl TracedError {
     /// The place is that of the innermost frame, unless a closer one is known.
     fn located(mut self) -> Self {
         if let Some(frame) = self.traceback.iter().find(|frame| !frame.starts_with("r1.")) {

@@ -15,7 +15,7 @@ use crate::mdp::{Action, Observation};
 
 /// Arguments of `policy:generate`.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct GenerateArguments {
     pub(crate) observation: Observation,
     /// Schemas of the tools shown to the policy.
     pub(crate) tools: Arc<[Json]>,
@@ -34,7 +34,7 @@ pub(crate) enum Answer {
 
 /// Rewards that the flow has set since it was last resumed.
 #[derive(Default)]
-pub(crate) struct Earned {
+pub(crate) struct FlowRewards {
     /// Reward of the last step.
     pub(crate) reward: f64,
     /// Rewards of earlier steps: (step from 0, reward).
@@ -45,14 +45,14 @@ pub(crate) struct Earned {
 #[derive(Default)]
 pub(crate) struct Channel {
     /// The last request.
-    pub(crate) wanted: RefCell<Option<Rc<Wanted>>>,
+    pub(crate) wanted: RefCell<Option<Rc<GenerateArguments>>>,
     /// Receives the response while `policy:generate` waits.
     pub(crate) reply: RefCell<Option<oneshot::Sender<Answer>>>,
     /// Why no further response is generated.
     pub(crate) over: RefCell<Option<Error>>,
     /// Number of responses so far.
     pub(crate) steps: Cell<usize>,
-    pub(crate) earned: RefCell<Earned>,
+    pub(crate) earned: RefCell<FlowRewards>,
 }
 
 impl Channel {
@@ -108,7 +108,7 @@ impl Flow {
     }
 
     /// The last request.
-    pub(crate) fn wanted(&self) -> Option<Rc<Wanted>> {
+    pub(crate) fn wanted(&self) -> Option<Rc<GenerateArguments>> {
         self.channel.wanted.borrow().clone()
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Kind, Result, suggest};
-use crate::tools::Reach;
+use crate::tools::AllowedAddresses;
 
 /// One declared need of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,16 +98,20 @@ impl Grants {
     }
 
     /// Which addresses of a host may be reached.
-    pub(crate) fn reach(&self, host: &str, port: u16) -> Reach {
+    pub(crate) fn reach(&self, host: &str, port: u16) -> AllowedAddresses {
         let Self::Declared { needs, .. } = self else {
-            return if matches!(self, Self::Everything) { Reach::Anywhere } else { Reach::Nowhere };
+            return if matches!(self, Self::Everything) {
+                AllowedAddresses::Anywhere
+            } else {
+                AllowedAddresses::Nowhere
+            };
         };
         let named =
             |need: &Need| matches!(need, Need::Http(Some((own, at))) if own == host && at.is_none_or(|at| at == port));
         if needs.iter().any(named) {
-            return Reach::Anywhere;
+            return AllowedAddresses::Anywhere;
         }
-        if needs.contains(&Need::Http(None)) { Reach::Public } else { Reach::Nowhere }
+        if needs.contains(&Need::Http(None)) { AllowedAddresses::Public } else { AllowedAddresses::Nowhere }
     }
 
     /// Whether a program may be run.
@@ -156,24 +160,24 @@ impl Grants {
     ///
     /// # Errors
     /// Why access is refused, and whether a declaration would allow it.
-    pub(crate) fn path(&self, given: &str, write: bool) -> Result<PathBuf, Refused> {
+    pub(crate) fn path(&self, given: &str, write: bool) -> Result<PathBuf, PathRefusal> {
         let (needs, directory) = match self {
-            Self::Loading { .. } => return Err(Refused::Undeclared),
+            Self::Loading { .. } => return Err(PathRefusal::Undeclared),
             Self::Everything => return Ok(PathBuf::from(given)),
             Self::Declared { needs, directory } => (needs, directory),
         };
         let path = directory.join(given);
         if Path::new(given).components().any(|part| part == Component::ParentDir) {
-            return Err(Refused::Expected("paths must not contain `..`".to_owned()));
+            return Err(PathRefusal::Expected("paths must not contain `..`".to_owned()));
         }
-        let real = existing(&path).map_err(|error| Refused::Expected(error.to_string()))?;
+        let real = existing(&path).map_err(|error| PathRefusal::Expected(error.to_string()))?;
         let inside = |root: &Path| existing(&directory.join(root)).is_ok_and(|root| real.starts_with(root));
         let allowed = needs.iter().any(|need| match need {
             Need::Read(root) => !write && inside(root),
             Need::Write(root) => inside(root),
             _ => false,
         });
-        if allowed { Ok(real) } else { Err(Refused::Undeclared) }
+        if allowed { Ok(real) } else { Err(PathRefusal::Undeclared) }
     }
 
     /// Whether a script may make a tokenizer or a template from `given`. Allowed are a model
@@ -207,7 +211,7 @@ const OF_MODELS: [&str; 3] = ["tokenizer.json", "config.json", "chat_template.ji
 
 /// Why a path is refused.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum PathRefusal {
     /// No need covers it.
     Undeclared,
     /// The path is invalid.
@@ -250,14 +254,14 @@ mod tests {
     #[test]
     fn http_needs_allow_named_or_public_hosts() {
         let own = grants(&["http:API.co", "http:localhost:8080", "http:[::1]:90"], Path::new("."));
-        assert_eq!(own.reach("api.co", 443), Reach::Anywhere);
-        assert_eq!(own.reach("localhost", 8080), Reach::Anywhere);
-        assert_eq!(own.reach("::1", 90), Reach::Anywhere);
+        assert_eq!(own.reach("api.co", 443), AllowedAddresses::Anywhere);
+        assert_eq!(own.reach("localhost", 8080), AllowedAddresses::Anywhere);
+        assert_eq!(own.reach("::1", 90), AllowedAddresses::Anywhere);
         for (host, port) in [("localhost", 80), ("::1", 91), ("sub.api.co", 443), ("api.co.evil", 443)] {
-            assert_eq!(own.reach(host, port), Reach::Nowhere, "{host}:{port}");
+            assert_eq!(own.reach(host, port), AllowedAddresses::Nowhere, "{host}:{port}");
         }
-        assert_eq!(grants(&["http"], Path::new(".")).reach("any.co", 80), Reach::Public);
-        assert_eq!(loading().reach("any.co", 80), Reach::Nowhere);
+        assert_eq!(grants(&["http"], Path::new(".")).reach("any.co", 80), AllowedAddresses::Public);
+        assert_eq!(loading().reach("any.co", 80), AllowedAddresses::Nowhere);
     }
 
     #[test]
@@ -288,10 +292,10 @@ mod tests {
             ("/etc/passwd", false),
             ("x", true),
         ] {
-            assert_eq!(own.path(path, write), Err(Refused::Undeclared), "{path}");
+            assert_eq!(own.path(path, write), Err(PathRefusal::Undeclared), "{path}");
         }
-        assert!(matches!(own.path("data/../other/secret", false), Err(Refused::Expected(_))));
-        assert!(matches!(own.path("out/dangling", true), Err(Refused::Expected(_))));
+        assert!(matches!(own.path("data/../other/secret", false), Err(PathRefusal::Expected(_))));
+        assert!(matches!(own.path("out/dangling", true), Err(PathRefusal::Expected(_))));
     }
 
     #[test]

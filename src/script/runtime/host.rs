@@ -122,7 +122,7 @@ pub(crate) struct Call {
 }
 
 /// The parts of a call that come from its trajectory.
-pub(crate) struct OfTrajectory {
+pub(crate) struct TrajectoryContext {
     pub(crate) record: Record,
     pub(crate) session: Rc<Session>,
     pub(crate) env: Rc<TaskEnv>,
@@ -135,8 +135,8 @@ impl Call {
     }
 
     /// A call of a trajectory; its external calls are recorded.
-    pub(crate) fn of_trajectory(entry: Entry, seed: (u64, u64), limits: &Limits, of: OfTrajectory) -> Rc<Self> {
-        let OfTrajectory { record, session, env } = of;
+    pub(crate) fn of_trajectory(entry: Entry, seed: (u64, u64), limits: &Limits, of: TrajectoryContext) -> Rc<Self> {
+        let TrajectoryContext { record, session, env } = of;
         Rc::new(Self { session: Some(session), env: Some(env), ..Self::build(entry, seed, limits, record) })
     }
 

@@ -4,7 +4,7 @@
 use mlua::{Lua, Table, Value};
 use serde_json::Value as Json;
 
-use super::convert::{Odd, Stopped, each_pair, from_json, kind, show, to_json};
+use super::convert::{NonJson, Stopped, each_pair, from_json, kind, show, to_json};
 use crate::error::{nearest, suggest};
 use crate::mdp::conversation::{IGNORED_FIELDS, MESSAGE_FIELDS, parts};
 use crate::mdp::{Action, Content, Invalid, Message, Role, ToolCall};
@@ -96,7 +96,7 @@ fn content(value: &Value, at: Path<'_>) -> Result<Content, Invalid> {
     match value {
         Value::String(text) => Ok(Content::Text(text.to_string_lossy())),
         Value::Table(table) => {
-            let json = to_json(value, &at(), Odd::Refuse)?;
+            let json = to_json(value, &at(), NonJson::Refuse)?;
             match json {
                 Json::Array(list) => read(&list),
                 Json::Object(_) if table.raw_len() == 0 => read(&[]),
@@ -110,7 +110,7 @@ fn content(value: &Value, at: Path<'_>) -> Result<Content, Invalid> {
 /// Calls in the form that [`action`] makes, or in the OpenAI shape (`function = { name, arguments =
 /// "json" }`).
 fn tool_calls(value: &Value, at: Path<'_>) -> Result<Vec<ToolCall>, Invalid> {
-    let json = to_json(value, &at(), Odd::Refuse)?;
+    let json = to_json(value, &at(), NonJson::Refuse)?;
     let items = match json {
         Json::Array(items) => items,
         Json::Object(fields) if fields.is_empty() => Vec::new(),

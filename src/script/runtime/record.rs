@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 use super::host::{Call, Entry};
 use super::policy_request::{PolicyRequest, PolicyRequests};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Answer, ErrorRecord, Exchange};
+use crate::mdp::{Answer, ErrorRecord, ExternalCall};
 
 /// The record of one trajectory: written in a live run, read in a replay. `Clone` gives another
 /// handle.
@@ -43,7 +43,7 @@ pub struct Record(Rc<Inner>);
 struct Inner {
     /// Id of the trajectory, for its log lines.
     name: RefCell<String>,
-    written: RefCell<Vec<Exchange>>,
+    written: RefCell<Vec<ExternalCall>>,
     tape: Option<RefCell<Tape>>,
     /// Nothing is recorded: for programs, scripts that are being loaded, and rows.
     off: bool,
@@ -54,7 +54,7 @@ struct Inner {
 /// The unread part of a record in a replay.
 #[derive(Clone, Debug)]
 struct Tape {
-    branches: BTreeMap<(u64, String), VecDeque<Exchange>>,
+    branches: BTreeMap<(u64, String), VecDeque<ExternalCall>>,
     strictness: Strictness,
     difference: Option<Difference>,
 }
@@ -76,7 +76,7 @@ pub enum Strictness {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub step: u64,
-    /// As [`Exchange::at`].
+    /// As [`ExternalCall::at`].
     pub at: String,
     /// What the record contains there: kind and request.
     pub recorded: Option<(String, Json)>,
@@ -116,7 +116,7 @@ impl Record {
     }
 
     /// Answers from `exchanges`, and records the requests again.
-    pub fn replay(exchanges: Vec<Exchange>, strictness: Strictness) -> Self {
+    pub fn replay(exchanges: Vec<ExternalCall>, strictness: Strictness) -> Self {
         let mut branches: BTreeMap<_, VecDeque<_>> = BTreeMap::new();
         for exchange in exchanges {
             branches.entry((exchange.step, exchange.at.clone())).or_default().push_back(exchange);
@@ -138,12 +138,12 @@ impl Record {
     }
 
     /// The exchanges so far, in the order of the requests.
-    pub fn exchanges(&self) -> Vec<Exchange> {
+    pub fn exchanges(&self) -> Vec<ExternalCall> {
         self.0.written.borrow().clone()
     }
 
     /// Takes the exchanges.
-    pub fn take(&self) -> Vec<Exchange> {
+    pub fn take(&self) -> Vec<ExternalCall> {
         self.0.written.take()
     }
 
@@ -181,14 +181,14 @@ impl Record {
     /// Records a request; its answer is filled in later.
     fn begin(&self, step: u64, at: &str, kind: &str, request: Json) -> Slot<'_> {
         let mut written = self.0.written.borrow_mut();
-        written.push(Exchange { step, at: at.to_owned(), kind: kind.to_owned(), request, answer: None });
+        written.push(ExternalCall { step, at: at.to_owned(), kind: kind.to_owned(), request, answer: None });
         Slot { record: self, index: written.len() - 1 }
     }
 
     fn recall(&self, step: u64, at: &str, kind: &str, request: &Json) -> Result<Replay> {
         let Some(tape) = &self.0.tape else { return Ok(Replay::Live) };
         let mut tape = tape.borrow_mut();
-        let same = |exchange: &Exchange| exchange.kind == kind && exchange.request == *request;
+        let same = |exchange: &ExternalCall| exchange.kind == kind && exchange.request == *request;
         let branch = tape.branches.entry((step, at.to_owned())).or_default();
         let recorded = branch.front().map(|next| (next.kind.clone(), next.request.clone()));
         if branch.front().is_some_and(same) {
@@ -221,8 +221,8 @@ enum Replay {
     Answer(Answer),
 }
 
-impl From<Exchange> for Replay {
-    fn from(exchange: Exchange) -> Self {
+impl From<ExternalCall> for Replay {
+    fn from(exchange: ExternalCall) -> Self {
         exchange.answer.map_or(Self::TimedOut, Self::Answer)
     }
 }

@@ -82,7 +82,7 @@ impl Shown {
 
     /// The value of typed code, with its data.
     pub(crate) fn typed(value: &Value) -> Self {
-        let data = convert::to_json(value, "it", convert::Odd::Refuse).ok();
+        let data = convert::to_json(value, "it", convert::NonJson::Refuse).ok();
         Self { data, ..Self::of(value, &Layout::default()) }
     }
 }

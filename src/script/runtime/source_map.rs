@@ -124,11 +124,11 @@ impl SourceMap {
         // A constructor under another name (`local grpo = r1.grpo`) is still a call on this line.
         let found =
             named.into_iter().chain(others).find_map(|(_, shape)| self.follow(path, shape, &segments(key), HOPS));
-        let call = || computed.then_some(Found { path, line, is_exact: false });
+        let call = || computed.then_some(KeyPosition { path, line, is_exact: false });
         found.or_else(call).map(|found| found.location())
     }
 
-    fn follow<'a>(&'a self, path: &'a str, shape: &Shape, key: &[Segment<'_>], hops: usize) -> Option<Found<'a>> {
+    fn follow<'a>(&'a self, path: &'a str, shape: &Shape, key: &[Segment<'_>], hops: usize) -> Option<KeyPosition<'a>> {
         let ([first, rest @ ..], Some(hops)) = (key, hops.checked_sub(1)) else { return None };
         match shape {
             Shape::Table(entries) => {
@@ -137,7 +137,7 @@ impl SourceMap {
                     Segment::Item(index) => entries.iter().filter(|entry| entry.name.is_none()).nth(*index),
                 }?;
                 let deeper = self.follow(path, &entry.value, rest, hops);
-                Some(deeper.unwrap_or(Found { path, line: entry.line, is_exact: rest.is_empty() }))
+                Some(deeper.unwrap_or(KeyPosition { path, line: entry.line, is_exact: rest.is_empty() }))
             }
             Shape::Name(name) => self.variable(path, name, key, hops),
             Shape::Module(name) => {
@@ -146,7 +146,7 @@ impl SourceMap {
             }
             Shape::Call { function, argument } => {
                 let found = self.follow(path, argument, key, hops)?;
-                Some(Found { is_exact: found.is_exact && self.is_constructor(path, function), ..found })
+                Some(KeyPosition { is_exact: found.is_exact && self.is_constructor(path, function), ..found })
             }
             Shape::Computed => None,
         }
@@ -164,7 +164,7 @@ impl SourceMap {
 
     /// A field of a variable: set separately (`options.lr = 1`), or in the table assigned to the
     /// variable.
-    fn variable<'a>(&'a self, path: &'a str, name: &str, key: &[Segment<'_>], hops: usize) -> Option<Found<'a>> {
+    fn variable<'a>(&'a self, path: &'a str, name: &str, key: &[Segment<'_>], hops: usize) -> Option<KeyPosition<'a>> {
         let file = self.files.get(path)?;
         for named in (0..=key.len()).rev() {
             let (own, rest) = key.split_at(named);
@@ -178,7 +178,7 @@ impl SourceMap {
                 // With several assignments it is not known which one ran last.
                 Some([(line, value)]) => {
                     let deeper = self.follow(path, value, rest, hops);
-                    let own = Found { path, line: *line, is_exact: rest.is_empty() };
+                    let own = KeyPosition { path, line: *line, is_exact: rest.is_empty() };
                     return deeper.or_else(|| (named > 0).then_some(own));
                 }
                 Some(_) => return None,
@@ -193,13 +193,13 @@ impl SourceMap {
 }
 
 /// Where a key is set.
-struct Found<'a> {
+struct KeyPosition<'a> {
     path: &'a str,
     line: usize,
     is_exact: bool,
 }
 
-impl Found<'_> {
+impl KeyPosition<'_> {
     fn location(&self) -> Location {
         Location { place: format!("{}:{}", self.path, self.line), is_exact: self.is_exact }
     }

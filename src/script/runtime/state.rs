@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::convert::{self, Odd};
+use super::convert::{self, NonJson};
 use super::origin;
 use super::record::Record;
 use super::shared_calls::Cache;
@@ -143,7 +143,7 @@ impl State {
     /// deep tables.
     pub fn snapshot(&self) -> Result<Json> {
         let value = Value::Table(self.table.clone());
-        let state = convert::to_json(&value, "state", Odd::Tag).map_err(|not_plain| {
+        let state = convert::to_json(&value, "state", NonJson::Tag).map_err(|not_plain| {
             Error::from(not_plain).hint("a state is plain data: text, numbers, booleans, tables")
         })?;
         let mut snapshot = json!({

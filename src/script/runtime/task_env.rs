@@ -11,7 +11,7 @@ use crate::config::EnvSettings;
 use crate::text::Renderer;
 
 /// A function of the script, and its wrapper that measures the size of its data.
-pub(crate) struct Entered {
+pub(crate) struct MeasuredFunction {
     pub(crate) own: Function,
     pub(crate) measured: Function,
 }
@@ -21,12 +21,12 @@ pub(crate) struct LoadedEnv {
     /// Its name in `envs`; empty for a single `env`.
     pub(crate) name: String,
     pub(crate) settings: EnvSettings,
-    pub(crate) reset: Entered,
+    pub(crate) reset: MeasuredFunction,
     pub(crate) own_reset: bool,
-    pub(crate) step: Entered,
+    pub(crate) step: MeasuredFunction,
     /// Replaces `reset` and `step`.
     pub(crate) flow: Option<Function>,
-    pub(crate) context: Option<Entered>,
+    pub(crate) context: Option<MeasuredFunction>,
     pub(crate) reward: Option<Function>,
     pub(crate) tools: Vec<Rc<Tool>>,
     /// The environment's own renderer, if it differs from the recipe's.

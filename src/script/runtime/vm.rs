@@ -13,7 +13,7 @@ use std::time::Duration;
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmState};
 
 use super::convert::{clip, list_metatable};
-use super::failure::{Described, Failure, describe, is_memory};
+use super::failure::{Failure, TracedError, describe, is_memory};
 use super::host::{Call, Entry, Host, out_of_time};
 use super::limits::{Slot, Turn};
 use super::place::definition;
@@ -329,7 +329,7 @@ impl Vm {
         match result {
             Ok(value) => self.check_memory(entry).map(|()| value),
             Err(error) => {
-                let Described { error: mut described, traceback } = describe(&error);
+                let TracedError { error: mut described, traceback } = describe(&error);
                 let line = described.place.as_deref().and_then(|place| self.line(place));
                 if let Some(hint) = line.and_then(|line| super::language_hints::of_line(&described.message, &line)) {
                     described = described.hint(hint);

@@ -10,7 +10,7 @@ use serde_json::{Map, Value as Json};
 pub(crate) use self::data::dataset;
 use crate::config::{Settings, Trainer, settings, unknown_hint};
 use crate::error::{Error, Kind, Result, suggest};
-use crate::schema::{Field, Section, Setting, Written, fields_of, join};
+use crate::schema::{Field, Section, Setting, ValueSyntax, fields_of, join};
 use crate::script::runtime::grants::Need;
 
 /// Reads one section; a missing one is all defaults. `at` is its dotted name.
@@ -103,7 +103,7 @@ fn is_table_of(key: &str, setting: &str) -> bool {
 }
 
 /// How the text behind `key=` is read.
-fn written(key: &str) -> Written {
+fn written(key: &str) -> ValueSyntax {
     let of = |path: &str| settings().find(|setting| setting.path == path).map(|setting| setting.written);
     // Of an environment among several, or of a dataset among several.
     let env = || key.strip_prefix("envs.").and_then(|rest| of(&join("env", rest.split_once('.')?.1)));
@@ -115,8 +115,8 @@ fn written(key: &str) -> Written {
     };
     match of(key).or_else(env).or_else(dataset) {
         Some(written) => written,
-        None if data::is_column(key) => Written::Text,
-        None => Written::Json,
+        None if data::is_column(key) => ValueSyntax::Text,
+        None => ValueSyntax::Json,
     }
 }
 

@@ -24,7 +24,7 @@ impl Watched {
         let (taken, said) = channel();
         let (refused, restored) = (taken.clone(), taken.clone());
         let script = Script::load(path, &["trainer.epochs=2".to_owned()]).unwrap();
-        let watcher = Watcher::start(Watching {
+        let watcher = Watcher::start(WatcherOptions {
             script,
             overrides: vec!["trainer.epochs=2".to_owned()],
             renderer: Arc::new(Renderer::load(&root.join("models/r1-nano"), "retool").unwrap()),

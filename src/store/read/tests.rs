@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::error::Subject;
-use crate::mdp::{Answer, Exchange, Message, ToolCall, testing};
+use crate::mdp::{Answer, ExternalCall, Message, ToolCall, testing};
 use crate::store::RunDir;
 
 fn value() -> impl Strategy<Value = Value> {
@@ -106,13 +106,13 @@ prop_compose! {
             value().prop_map(Answer::Ok),
             error().prop_map(Answer::Error),
         ]),
-    ) -> Exchange {
-        Exchange { step, at: at.to_owned(), kind, request, answer }
+    ) -> ExternalCall {
+        ExternalCall { step, at: at.to_owned(), kind, request, answer }
     }
 }
 
 /// Exchanges in the order of the trajectory's steps.
-fn in_order(mut exchanges: Vec<Exchange>) -> Vec<Exchange> {
+fn in_order(mut exchanges: Vec<ExternalCall>) -> Vec<ExternalCall> {
     exchanges.sort_by_key(|exchange| exchange.step);
     exchanges
 }

@@ -2,7 +2,7 @@
 //! `function`, a separator, the name and a fenced JSON block; V3.1 writes name, separator and bare
 //! JSON. Both are parsed, whichever is used for writing.
 
-use super::json::{self, Front};
+use super::json::{self, ParsedStart};
 use super::shared::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
@@ -131,9 +131,9 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, us
         _ => (kind, after),
     };
     let (value, used) = match json::front(&block[from..], done)? {
-        Front::Value(value, used) => (value, from + used),
-        Front::Nothing => return Some((Err(Malformed::CUT_OFF), block.len())),
-        Front::Broken(error) => {
+        ParsedStart::Value(value, used) => (value, from + used),
+        ParsedStart::Nothing => return Some((Err(Malformed::CUT_OFF), block.len())),
+        ParsedStart::Broken(error) => {
             let closed = block[from..].contains(CALL_END);
             return Some((Err(Malformed::json(error, closed)), end(from)?));
         }

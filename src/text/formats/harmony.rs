@@ -3,7 +3,7 @@
 //! reasoning; a message `to=functions.NAME` is a call; the rest is content. The prompt ends with
 //! `<|start|>assistant`, so a reply begins inside a header.
 
-use super::json::{self, Front};
+use super::json::{self, ParsedStart};
 use super::shared::{call, code_call};
 use crate::error::Result;
 use crate::mdp::ToolCall;
@@ -63,7 +63,7 @@ struct Harmony<'a> {
 
 enum Place {
     /// At the start of the reply.
-    Front,
+    ParsedStart,
     /// Between messages, or in a header.
     Header,
     Body(Body),
@@ -80,7 +80,7 @@ enum Body {
 
 impl<'a> Harmony<'a> {
     fn new(tool: &'a str) -> Self {
-        Self { tool, place: Place::Front }
+        Self { tool, place: Place::ParsedStart }
     }
 
     fn header(&mut self, rest: &str, done: bool) -> Step {
@@ -129,10 +129,10 @@ impl<'a> Harmony<'a> {
         };
         let (result, from) = match json::front(rest, done) {
             None => return Step::More,
-            Some(Front::Value(value, used)) => (json::arguments(value), used),
+            Some(ParsedStart::Value(value, used)) => (json::arguments(value), used),
             // `end` reports the empty call.
-            Some(Front::Nothing) => return Step::Skip(rest.len()),
-            Some(Front::Broken(error)) => (Err(Malformed::json(error, find(rest, ENDS).is_some())), 0),
+            Some(ParsedStart::Nothing) => return Step::Skip(rest.len()),
+            Some(ParsedStart::Broken(error)) => (Err(Malformed::json(error, find(rest, ENDS).is_some())), 0),
         };
         let Some(end) = find(&rest[from..], ENDS).map(|(at, _)| from + at).or(done.then_some(rest.len())) else {
             return Step::More;
@@ -176,7 +176,7 @@ impl Body {
 
 impl Scan for Harmony<'_> {
     fn step(&mut self, rest: &str, done: bool) -> Step {
-        if matches!(self.place, Place::Front) {
+        if matches!(self.place, Place::ParsedStart) {
             let front = rest.trim_start();
             let headers = [START, CHANNEL, MESSAGE, CONSTRAIN, "to="];
             if headers.iter().any(|tag| front.starts_with(tag)) {
@@ -193,7 +193,7 @@ impl Scan for Harmony<'_> {
                 let body = body.clone();
                 self.body(&body, rest, done)
             }
-            Place::Front | Place::Header => self.header(rest, done),
+            Place::ParsedStart | Place::Header => self.header(rest, done),
         }
     }
 

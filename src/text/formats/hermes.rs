@@ -2,7 +2,7 @@
 //! template writes the results into a separate turn (role `tool`). Qwen2.5 and Qwen3 were trained
 //! on it.
 
-use super::json::{self, Front};
+use super::json::{self, ParsedStart};
 use super::shared::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
@@ -75,9 +75,9 @@ impl Scan for Hermes {
 /// `None`: more text is needed.
 fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
     let (value, used) = match json::front(block, done)? {
-        Front::Value(value, used) => (value, used),
-        Front::Nothing => return Some((Err(Malformed::Empty(Empty::BetweenTags)), block.len())),
-        Front::Broken(error) => {
+        ParsedStart::Value(value, used) => (value, used),
+        ParsedStart::Nothing => return Some((Err(Malformed::Empty(Empty::BetweenTags)), block.len())),
+        ParsedStart::Broken(error) => {
             // Continue after the closing tag or at the next call, whichever comes first.
             let close = block.find(CLOSE).map(|at| at + CLOSE.len());
             let end = end_of(block, 0, done)?;

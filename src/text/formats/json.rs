@@ -6,7 +6,7 @@ use crate::mdp::ToolCall;
 use crate::text::malformed::Malformed;
 
 /// The result of parsing the start of a text.
-pub(super) enum Front {
+pub(super) enum ParsedStart {
     /// A value and its length in bytes.
     Value(Value, usize),
     /// Only white space.
@@ -17,18 +17,18 @@ pub(super) enum Front {
 
 /// Parses the JSON value at the start of `text`; `None` if more text is needed. Text after the
 /// value is not read, so a closing tag inside a string has no effect.
-pub(super) fn front(text: &str, done: bool) -> Option<Front> {
+pub(super) fn front(text: &str, done: bool) -> Option<ParsedStart> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     match stream.next() {
         Some(Ok(value)) => {
             let used = stream.byte_offset();
             // `12` may become `123`.
             let closed = matches!(value, Value::Object(_) | Value::Array(_) | Value::String(_));
-            (closed || done || used < text.len()).then_some(Front::Value(value, used))
+            (closed || done || used < text.len()).then_some(ParsedStart::Value(value, used))
         }
-        None => done.then_some(Front::Nothing),
-        Some(Err(error)) if error.is_eof() => done.then_some(Front::Broken(error)),
-        Some(Err(error)) => Some(Front::Broken(error)),
+        None => done.then_some(ParsedStart::Nothing),
+        Some(Err(error)) if error.is_eof() => done.then_some(ParsedStart::Broken(error)),
+        Some(Err(error)) => Some(ParsedStart::Broken(error)),
     }
 }
 

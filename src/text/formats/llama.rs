@@ -2,7 +2,7 @@
 //! `;` separates several. After the tag there may also be a built-in tool, `python.call(code="…")`,
 //! or a bare program.
 
-use super::json::{self, Front};
+use super::json::{self, ParsedStart};
 use super::literal::{self, Fault};
 use super::shared::{code_call, on_a_line};
 use crate::error::Result;
@@ -61,7 +61,7 @@ impl<'a> Llama<'a> {
     fn object(&mut self, rest: &str, done: bool) -> Step {
         let Some(front) = json::front(rest, done) else { return Step::More };
         let (result, used) = match front {
-            Front::Value(value, used) => {
+            ParsedStart::Value(value, used) => {
                 let calls = ["parameters", "arguments", "function"].iter().any(|key| value.get(*key).is_some());
                 let named = value.get("name").is_some() && calls;
                 if !self.tagged && !named {
@@ -69,8 +69,8 @@ impl<'a> Llama<'a> {
                 }
                 (json::call(value), used)
             }
-            Front::Nothing => return Step::Skip(rest.len()),
-            Front::Broken(error) => {
+            ParsedStart::Nothing => return Step::Skip(rest.len()),
+            ParsedStart::Broken(error) => {
                 if !self.tagged && !meant(rest) {
                     return Step::Content(1);
                 }

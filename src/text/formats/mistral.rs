@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::json::{self, Front};
+use super::json::{self, ParsedStart};
 use super::shared::{call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
@@ -76,11 +76,13 @@ type Calls = Vec<Result<ToolCall, Malformed>>;
 /// `[{"name": …, "arguments": …}, …]`
 fn listed(block: &str, done: bool) -> Option<(Calls, usize)> {
     Some(match json::front(block, done)? {
-        Front::Value(Value::Array(items), used) if items.is_empty() => (vec![Err(Malformed::Empty(Empty::List))], used),
-        Front::Value(Value::Array(items), used) => (items.into_iter().map(json::call).collect(), used),
-        Front::Value(value, used) => (vec![json::call(value)], used),
-        Front::Nothing => (vec![Err(Malformed::Empty(Empty::After(OPEN)))], block.len()),
-        Front::Broken(error) => (vec![Err(Malformed::json(error, false))], lost(block, done)?),
+        ParsedStart::Value(Value::Array(items), used) if items.is_empty() => {
+            (vec![Err(Malformed::Empty(Empty::List))], used)
+        }
+        ParsedStart::Value(Value::Array(items), used) => (items.into_iter().map(json::call).collect(), used),
+        ParsedStart::Value(value, used) => (vec![json::call(value)], used),
+        ParsedStart::Nothing => (vec![Err(Malformed::Empty(Empty::After(OPEN)))], block.len()),
+        ParsedStart::Broken(error) => (vec![Err(Malformed::json(error, false))], lost(block, done)?),
     })
 }
 
@@ -96,9 +98,9 @@ fn named(block: &str, done: bool) -> Option<(Calls, usize)> {
     let name = name.trim();
     let start = at + ARGUMENTS.len();
     let (result, used) = match json::front(&block[start..], done)? {
-        Front::Value(value, used) => (json::arguments(value), used),
-        Front::Nothing => (Ok(Value::Object(serde_json::Map::new())), block.len() - start),
-        Front::Broken(error) => (Err(Malformed::json(error, false)), lost(&block[start..], done)?),
+        ParsedStart::Value(value, used) => (json::arguments(value), used),
+        ParsedStart::Nothing => (Ok(Value::Object(serde_json::Map::new())), block.len() - start),
+        ParsedStart::Broken(error) => (Err(Malformed::json(error, false)), lost(&block[start..], done)?),
     };
     let result = match result {
         Ok(_) if name.is_empty() => Err(Malformed::NoName { before: Some(ARGUMENTS) }),

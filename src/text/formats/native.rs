@@ -79,7 +79,7 @@ fn id(number: usize) -> String {
 
 /// What the template of a renderer supports.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::text) struct Ability {
+pub(in crate::text) struct TemplateSupport {
     /// It renders calls.
     pub native: Option<Native>,
     /// It renders results (role `tool`).
@@ -91,7 +91,7 @@ pub(in crate::text) struct Ability {
 pub(in crate::text) fn take_apart(
     format: &dyn ToolFormat,
     message: &Message,
-    ability: Ability,
+    ability: TemplateSupport,
     begun: bool,
     tools: &[Value],
 ) -> Result<Turn> {
@@ -131,7 +131,7 @@ pub(in crate::text) fn take_apart(
 pub(in crate::text) fn turns(
     format: &dyn ToolFormat,
     messages: &[Message],
-    ability: Ability,
+    ability: TemplateSupport,
     begun: bool,
     tools: &[Value],
 ) -> Result<Vec<Turn>> {

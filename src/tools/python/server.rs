@@ -19,7 +19,7 @@ use super::pool::SPARES;
 use super::protocol::{Decoder, MAX_REPORT, Report};
 use super::scratch::Scratch;
 use crate::error::{Error, Kind, Result};
-use crate::tools::sandbox::{Confinement, Namespaces, Reach};
+use crate::tools::sandbox::{AllowedAddresses, Confinement, Namespaces};
 
 /// Size of an order and of a notice: operation, child, argument.
 const ORDER: usize = 13;
@@ -84,7 +84,7 @@ impl Server {
         // Running, ready, in a session, and a few that are dead but not yet reaped.
         let children = places + SPARES + options.max_sessions + SPARES;
         let rooms = if namespaces == Namespaces::None || options.disk_mb == 0 { 0 } else { children };
-        let reach = Reach {
+        let reach = AllowedAddresses {
             read: interpreter.read.clone(),
             list: interpreter.list.clone(),
             scratch: path.clone(),

@@ -22,14 +22,14 @@ use landlock::{
 use libc::sock_filter;
 use serde::Serialize;
 
+use self::namespaces::NamespaceSetup;
 pub(crate) use self::namespaces::Namespaces;
-use self::namespaces::World;
 use self::seccomp::Role;
 use crate::error::{Error, Kind, Result};
 
 /// The access of a confined process.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Reach {
+pub(crate) struct AllowedAddresses {
     /// Readable files and directories with their contents.
     pub read: Vec<PathBuf>,
     /// Directories whose entries may be listed but not read.
@@ -47,7 +47,7 @@ pub(crate) struct Reach {
 /// Everything that [`Confinement::apply`] needs, prepared before the fork.
 #[derive(Debug)]
 pub(crate) struct Confinement {
-    world: Option<World>,
+    world: Option<NamespaceSetup>,
     ruleset: OwnedFd,
     scratch: CString,
     scratch_access: u64,
@@ -77,7 +77,7 @@ impl Confinement {
     ///
     /// # Errors
     /// [`Kind::Tool`] if the kernel has no landlock or a path is missing.
-    pub(crate) fn new(reach: &Reach, namespaces: Namespaces) -> Result<Self> {
+    pub(crate) fn new(reach: &AllowedAddresses, namespaces: Namespaces) -> Result<Self> {
         Self::with_role(reach, namespaces, Role::Server)
     }
 
@@ -85,11 +85,11 @@ impl Confinement {
     ///
     /// # Errors
     /// As [`Confinement::new`].
-    pub(crate) fn of_program(reach: &Reach, namespaces: Namespaces) -> Result<Self> {
+    pub(crate) fn of_program(reach: &AllowedAddresses, namespaces: Namespaces) -> Result<Self> {
         Self::with_role(reach, namespaces, Role::Program)
     }
 
-    fn with_role(reach: &Reach, namespaces: Namespaces, role: Role) -> Result<Self> {
+    fn with_role(reach: &AllowedAddresses, namespaces: Namespaces, role: Role) -> Result<Self> {
         let broken =
             |error: &dyn std::fmt::Display| Error::new(Kind::Tool, format!("can't set up the sandbox: {error}"));
         let Some(abi) = landlock_abi() else {
@@ -136,7 +136,7 @@ impl Confinement {
         let ruleset = ruleset.ok_or_else(|| broken(&"landlock gave no ruleset"))?;
         let world = match namespaces {
             Namespaces::None => None,
-            _ => Some(World::plan(namespaces, reach).map_err(|e| broken(&e))?),
+            _ => Some(NamespaceSetup::plan(namespaces, reach).map_err(|e| broken(&e))?),
         };
         Ok(Self {
             world,
@@ -285,7 +285,7 @@ fn landlock_abi() -> Option<ABI> {
 
 /// A short list of directories that contain everything readable and no scratch directory. The first
 /// layer stays in force, so the second one repeats nothing; fewer rules make forks faster.
-fn cover(reach: &Reach) -> Vec<PathBuf> {
+fn cover(reach: &AllowedAddresses) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::from("/dev")];
     for path in reach.read.iter().chain(&reach.list) {
         let top = path.ancestors().filter(|a| a.parent().is_some() && !reach.scratch.starts_with(a)).last();

@@ -11,7 +11,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
-use super::{Reach, check, check_long};
+use super::{AllowedAddresses, check, check_long};
 
 /// How namespaces are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ const NOBODY: libc::id_t = 65534;
 
 /// The steps into the namespaces, prepared so that they need only system calls.
 #[derive(Debug)]
-pub(super) struct World {
+pub(super) struct NamespaceSetup {
     namespaces: Namespaces,
     /// Written to `uid_map` and `gid_map`: ids stay unchanged.
     maps: [CString; 2],
@@ -70,11 +70,11 @@ struct Bind {
     attributes: u64,
 }
 
-impl World {
+impl NamespaceSetup {
     /// Plans a root with the paths of `reach`. `scratch` has the same path inside as outside, where
     /// it is only the mount point. Its size is limited as a whole or, with rooms, per room, so that
     /// a program can't use up the space of another with any kind of file.
-    pub(super) fn plan(namespaces: Namespaces, reach: &Reach) -> io::Result<Self> {
+    pub(super) fn plan(namespaces: Namespaces, reach: &AllowedAddresses) -> io::Result<Self> {
         let root = &reach.scratch;
         let bytes = if reach.rooms > 0 { 0 } else { reach.scratch_bytes }.max(1 << 20);
         let inside = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
@@ -208,7 +208,7 @@ impl World {
 
 /// The paths to mount: the system's directories as a whole, because links point into them, and
 /// otherwise only required paths, without duplicates.
-fn shown(reach: &Reach) -> Vec<PathBuf> {
+fn shown(reach: &AllowedAddresses) -> Vec<PathBuf> {
     let mut paths = BTreeSet::from([PathBuf::from("/dev/null"), PathBuf::from("/dev/urandom")]);
     // The loader's path uses these; links among them are created as links.
     paths.extend(SYSTEM.iter().map(PathBuf::from).filter(|path| path.is_dir() && !path.is_symlink()));

@@ -128,14 +128,14 @@ pub struct RolloutOptions {
 #[serde(default, deny_unknown_fields)]
 pub struct UpdateOptions {
     /// For each trajectory a number, or a list with a number or a list of numbers for each step.
-    pub advantages: Option<Vec<Given>>,
+    pub advantages: Option<Vec<GivenAdvantages>>,
     pub estimator: Option<Choice>,
     pub loss: Option<Choice>,
     /// A custom loss.
     #[serde(deserialize_with = "super::read::json_text")]
     pub graph: Option<LossGraph>,
     /// The same of returns, for the critic to predict.
-    pub returns: Option<Vec<Given>>,
+    pub returns: Option<Vec<GivenAdvantages>>,
     /// Whether the policy is updated (default), or only the critic.
     pub policy: Option<bool>,
     /// For each trajectory the number of the group that it is compared in.
@@ -148,7 +148,7 @@ pub struct UpdateOptions {
 /// Advantages or returns of a trajectory that a program computed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged)]
-pub enum Given {
+pub enum GivenAdvantages {
     /// One number for all tokens.
     All(f64),
     Steps(Vec<GivenStep>),
