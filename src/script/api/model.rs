@@ -11,7 +11,7 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, fail, raise, text};
 use super::argument::{ANY, Whole};
 use super::service::{Held, call};
-use super::text::ids;
+use super::tokenizer::ids;
 use crate::config::PolicySettings;
 use crate::error::Error;
 use crate::schema::Section;

@@ -1,0 +1,203 @@
+//! `r1.text.template`: the chat template of a model, or of a text.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
+use serde_json::{Map, Value as Json};
+
+use super::args::{Fields, fail, fail_with, raise, time_left};
+use super::format::LocalFormat;
+use super::text_files::{TEMPLATE, is_source};
+use super::tool::in_order;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Message;
+use crate::script::runtime::convert::{NonJson, kind, to_json};
+use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
+use crate::script::runtime::host::out_of_time;
+use crate::script::runtime::messages::messages;
+use crate::text::{Format, FormatChoice, Renderer, Style, Template, TimeLimit};
+
+/// `r1.text.template(model_or_file_or_source)`
+pub(super) enum TemplateOf {
+    /// Template of a directory with a tokenizer, which `:encode` needs.
+    Model {
+        renderer: Rc<Renderer>,
+        /// A format of the script, which the renderer calls.
+        _format: Option<Rc<RecipeFormat>>,
+        /// The same with the switches that were set last.
+        switched: RefCell<(Map<String, Json>, Rc<Renderer>)>,
+    },
+    Source(Box<Template>),
+}
+
+impl TemplateOf {
+    fn of_model(renderer: Renderer, format: Option<Rc<RecipeFormat>>) -> Self {
+        let renderer = Rc::new(renderer);
+        Self::Model { switched: RefCell::new((Map::new(), Rc::clone(&renderer))), renderer, _format: format }
+    }
+
+    /// The renderer with switches of the template set.
+    fn renderer(&self, lua: &Lua, function: &str, switches: Map<String, Json>) -> mlua::Result<Rc<Renderer>> {
+        let Self::Model { renderer, switched, .. } = self else {
+            let why = "needs a tokenizer: make the template from a model directory that has tokenizer.json";
+            return Err(fail(lua, function, why));
+        };
+        if switches.is_empty() {
+            return Ok(Rc::clone(renderer));
+        }
+        let mut switched = switched.borrow_mut();
+        if switched.0 != switches {
+            let made = renderer.with_switches(switches.clone()).map_err(raise)?;
+            *switched = (switches, Rc::new(made));
+        }
+        Ok(Rc::clone(&switched.1))
+    }
+}
+
+pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> {
+    const NAME: &str = "r1.text.template";
+    let (mut bos, mut eos, mut format, mut own) = (String::new(), String::new(), None, None);
+    if !options.is_nil() {
+        let fields = Fields::new(lua, NAME, options, &["bos_token", "eos_token", "format"])?;
+        bos = fields.text("bos_token")?.unwrap_or_default();
+        eos = fields.text("eos_token")?.unwrap_or_default();
+        let given = fields.get("format")?;
+        own = given.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
+        if let Some(own) = &own {
+            format = Some(FormatChoice::Is(Format::of_recipe(LocalFormat::new(lua, own))));
+        } else if let Some(name) = fields.text("format")? {
+            let choice = FormatChoice::named(&name);
+            format = Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?);
+        }
+    }
+    let path = Path::new(from);
+    let build = || -> Result<TemplateOf> {
+        let jinja: PathBuf = if path.is_dir() { path.join(TEMPLATE) } else { path.to_owned() };
+        let (source, origin) = if is_source(from) {
+            (from.to_owned(), "template".to_owned())
+        } else if jinja.is_file() && !path.join("tokenizer.json").exists() {
+            let read = std::fs::read_to_string(&jinja);
+            let read = read.map_err(|error| Error::io(Kind::Model, "read the template", &jinja, &error))?;
+            (read, jinja.display().to_string())
+        } else {
+            let style = Style::of_format(format.unwrap_or(FormatChoice::Auto));
+            return Ok(TemplateOf::of_model(Renderer::load_styled(path, &style)?, own));
+        };
+        if format.is_some() {
+            let why =
+                "`format` needs a model directory that has tokenizer.json: a template alone writes what is in its text";
+            return Err(Error::new(Kind::Script, format!("{NAME}: {why}")).about_setting("format"));
+        }
+        Ok(TemplateOf::Source(Box::new(Template::new(&source, None, &origin, &bos, &eos)?)))
+    };
+    build().map_err(raise)
+}
+
+/// Messages as plain data: a list, or JSON text, which preserves what Luau tables do not (the order
+/// of keys, null, integers above 2^53).
+fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
+    match list {
+        Value::String(text) => match serde_json::from_slice(&text.as_bytes()) {
+            Ok(Json::Array(list)) => Ok(Json::Array(list)),
+            Ok(_) => Err(fail(lua, function, "the text is JSON, but not a list of messages")),
+            Err(error) => Err(fail(lua, function, format!("takes a list of messages, or its JSON: {error}"))),
+        },
+        Value::Table(_) => to_json(list, "messages", NonJson::Refuse).map_err(|why| fail_with(lua, function, why)),
+        other => Err(fail(lua, function, format!("takes a list of messages, got {}", kind(other)))),
+    }
+}
+
+/// The messages of a conversation.
+fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Message>> {
+    if let Value::Table(list) = list {
+        return messages(list, "messages").map_err(|invalid| fail_with(lua, function, invalid.of_script()));
+    }
+    let list = conversation(lua, function, list)?;
+    let given = crate::mdp::conversation::messages(&list, "messages")
+        .map_err(|invalid| fail_with(lua, function, invalid.of_script()))?;
+    Ok(given.into_iter().map(|given| given.message).collect())
+}
+
+/// The error of a rendering; the CPU limit of the call if that was exceeded.
+fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
+    if limit.is_reached() { out_of_time(lua) } else { raise(error) }
+}
+
+impl UserData for TemplateOf {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(mlua::MetaMethod::Type, "Template");
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("render", |lua, this, (list, options): (Value, Value)| {
+            let chosen = Options::read(lua, "render", &options)?;
+            let limit = TimeLimit::new(time_left(lua));
+            let made = if let Self::Source(template) = this {
+                let list = conversation(lua, "render", &list)?;
+                let tools = (!chosen.tools.is_empty()).then_some(&chosen.tools[..]);
+                template.render(&list, tools, chosen.add_generation_prompt, &chosen.variables)
+            } else {
+                let list = read_messages(lua, "render", &list)?;
+                let renderer = this.renderer(lua, "render", chosen.variables)?;
+                renderer.text(&list, &chosen.tools, chosen.add_generation_prompt)
+            };
+            made.map_err(|error| timed(lua, &limit, error))
+        });
+        methods.add_method("encode", |lua, this, (list, options): (Value, Value)| {
+            let list = read_messages(lua, "encode", &list)?;
+            let chosen = Options::read(lua, "encode", &options)?;
+            let limit = TimeLimit::new(time_left(lua));
+            let renderer = this.renderer(lua, "encode", chosen.variables)?;
+            let made = renderer.marked(&list, &chosen.tools, chosen.add_generation_prompt);
+            let made = made.map_err(|error| timed(lua, &limit, error))?;
+            Ok((made.ids, made.mask))
+        });
+        methods.add_method("stop_ids", |lua, this, ()| {
+            Ok(this.renderer(lua, "stop_ids", Map::new())?.stop_ids().to_vec())
+        });
+        methods.add_method("format", |lua, this, ()| {
+            Ok(this.renderer(lua, "format", Map::new())?.format().name().to_owned())
+        });
+    }
+}
+
+/// Options of `:render` and `:encode`; unknown names are switches of the template.
+struct Options {
+    tools: Vec<Json>,
+    add_generation_prompt: bool,
+    variables: Map<String, Json>,
+}
+
+impl Options {
+    fn read(lua: &Lua, function: &str, options: &Value) -> mlua::Result<Self> {
+        let mut read = Self { tools: Vec::new(), add_generation_prompt: false, variables: Map::new() };
+        if options.is_nil() {
+            return Ok(read);
+        }
+        let json = to_json(options, "options", NonJson::Refuse).map_err(|why| fail_with(lua, function, why))?;
+        let Json::Object(mut fields) = json else {
+            return Err(fail(lua, function, format!("options must be a table, got {}", kind(options))));
+        };
+        match fields.remove("tools") {
+            None | Some(Json::Null) => {}
+            // In the order that rollouts use, since a table is unordered.
+            Some(Json::Array(tools)) => read.tools = tools.iter().map(in_order).collect(),
+            Some(Json::String(text)) => {
+                let tools = serde_json::from_str(&text);
+                read.tools =
+                    tools.map_err(|error| fail(lua, function, format!("`tools` is not a JSON list: {error}")))?;
+            }
+            Some(Json::Object(empty)) if empty.is_empty() => {}
+            Some(_) => return Err(fail(lua, function, "`tools` must be a list of schemas, or its JSON")),
+        }
+        match fields.remove("add_generation_prompt") {
+            None => {}
+            Some(Json::Bool(chosen)) => read.add_generation_prompt = chosen,
+            Some(_) => return Err(fail(lua, function, "`add_generation_prompt` must be true or false")),
+        }
+        read.variables = fields;
+        Ok(read)
+    }
+}

@@ -1,0 +1,62 @@
+//! `r1.text.tokenizer`: the tokenizer of a model.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
+
+use super::args::{Fields, fail, raise, text};
+use crate::script::runtime::convert::kind;
+use crate::text::Tokenizer;
+
+/// `r1.text.tokenizer(model)`
+pub(super) struct TokenizerOf(Rc<Tokenizer>);
+
+pub(super) fn tokenizer(lua: &Lua, dir: &str, options: &Value) -> mlua::Result<TokenizerOf> {
+    if !options.is_nil() {
+        return Err(fail(lua, "r1.text.tokenizer", "takes no options"));
+    }
+    Tokenizer::load(Path::new(dir)).map(|tokenizer| TokenizerOf(Rc::new(tokenizer))).map_err(raise)
+}
+
+impl UserData for TokenizerOf {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(mlua::MetaMethod::Type, "Tokenizer");
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("encode", |lua, this, (string, options): (Value, Value)| {
+            let string = text(lua, "encode", "text", &string)?;
+            let special = option(lua, "encode", &options, "add_special_tokens")?;
+            let ids = if special { this.0.encode_with_special(&string) } else { this.0.encode(&string) };
+            ids.map_err(raise)
+        });
+        methods.add_method("decode", |lua, this, (list, options): (Value, Value)| {
+            let list = ids(lua, "decode", &list)?;
+            Ok(this.0.decode(&list, option(lua, "decode", &options, "skip_special_tokens")?))
+        });
+        methods.add_method("vocab_size", |_, this, ()| Ok(this.0.vocab_size()));
+        methods.add_method("id", |lua, this, token: Value| Ok(this.0.id_of(&text(lua, "id", "token", &token)?)));
+    }
+}
+
+/// A list of token ids.
+pub(crate) fn ids(lua: &Lua, function: &str, value: &Value) -> mlua::Result<Vec<u32>> {
+    let Value::Table(list) = value else {
+        return Err(fail(lua, function, format!("`ids` must be a list of token ids, got {}", kind(value))));
+    };
+    (1..=list.raw_len())
+        .map(|index| match list.raw_get(index)? {
+            Value::Integer(id) if u32::try_from(id).is_ok() => Ok(id as u32),
+            other => Err(fail(lua, function, format!("ids[{index}] must be a token id, got {}", kind(&other)))),
+        })
+        .collect()
+}
+
+/// The single flag of `:encode` and `:decode`.
+fn option(lua: &Lua, function: &'static str, options: &Value, name: &str) -> mlua::Result<bool> {
+    if options.is_nil() {
+        return Ok(false);
+    }
+    Ok(Fields::new(lua, function, options, &[name])?.read(name)?.unwrap_or(false))
+}
