@@ -105,7 +105,7 @@ impl fmt::Display for Malformed {
 pub enum ReplyError {
     /// Call `number` of the reply, from 1, could not be parsed.
     Call { number: usize, why: Malformed },
-    /// There are more than [`CALLS`] calls.
+    /// There are more than `CALLS` calls.
     TooManyCalls,
     /// A format with exactly one block of calls found none.
     NoBlock { open: &'static str, close: &'static str },

@@ -100,3 +100,25 @@ pub(super) fn result(run: &Path) -> Option<PathBuf> {
     }
     latest_checkpoint(&folder).ok().flatten().map(|(_, path)| path)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn the_best_model_of_a_cold_start_comes_before_its_newest_checkpoint() {
+        let run = tempfile::tempdir().unwrap();
+        assert_eq!(result(run.path()), None);
+        let sft = run.path().join(FOLDER);
+        for step in ["step-000002", "step-000004"] {
+            let checkpoint = sft.join("checkpoints").join(step);
+            std::fs::create_dir_all(checkpoint.join("trainer_state")).unwrap();
+            std::fs::write(checkpoint.join("trainer_state/state.json"), "{}").unwrap();
+        }
+        assert_eq!(result(run.path()), Some(sft.join("checkpoints/step-000004")));
+        std::fs::create_dir_all(sft.join(BEST)).unwrap();
+        assert_eq!(result(run.path()), Some(sft.join(BEST)));
+    }
+}

@@ -80,6 +80,6 @@ fn unknown_flag_as_json() {
     cli_snapshot!(["version", "--json", "--colour"], @r#"
     exit: 2
     --- stdout
-    {"event":"error","kind":"usage","exit_code":2,"message":"unexpected argument '--colour' found","subject":null,"place":null,"hint":null}
+    {"event":"error","kind":"usage","exit_code":2,"message":"unexpected argument '--colour' found","subject":{"argument":"--colour"},"place":null,"hint":null}
     "#);
 }

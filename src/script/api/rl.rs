@@ -1,5 +1,5 @@
 //! `r1.rl`: estimators and losses of training, over plain tables. The tensors stay with the host's
-//! [`Services`](crate::script::Services).
+//! [`Services`].
 
 use std::rc::Rc;
 use std::sync::Arc;

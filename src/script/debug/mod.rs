@@ -173,7 +173,7 @@ impl Console {
     /// The value of an expression as plain data.
     ///
     /// # Errors
-    /// As [`Console::eval`], and [`Kind::Script`] for a value that is not plain data.
+    /// As [`Console::eval`], and an error of the script for a value that is not plain data.
     pub async fn data(&self, text: &str) -> Result<Json, Failure> {
         let function = self.compile(text)?;
         let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
