@@ -1,7 +1,7 @@
 //! Text to ids and back: tokenizer, chat templates (minijinja), tool-call formats.
 //!
-//! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer()`] trains a small one on raw
-//!   text
+//! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer()`] trains a small one on
+//!   raw text
 //! - `template`: chat templates rendered as in transformers; `dialect`, `filters` and `python`
 //!   adapt minijinja to Jinja2
 //! - `format`: tool-call formats ([`Format`]), one file each in `formats`, recipes' own in `own`;
