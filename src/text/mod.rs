@@ -2,7 +2,7 @@
 //!
 //! - [`Tokenizer`]: Hugging Face's `tokenizer.json`; [`train_tokenizer()`] trains a small one on
 //!   raw text
-//! - `template`: chat templates rendered as in transformers; `dialect`, `filters` and `python`
+//! - `template`: chat templates rendered as in transformers; `jinja`, `filters` and `python`
 //!   adapt minijinja to Jinja2
 //! - `format`: tool-call formats ([`Format`]), one file each in `formats`, recipes' own in `own`;
 //!   [`Stream`] parses replies while they are sampled

@@ -1,6 +1,6 @@
 //! The tool-call formats, one file each: syntax, parser ([`Scan`](super::stream::Scan)) and writer.
 //! A new format is a file that implements [`ToolFormat`] and a line in [`ALL`]. `json` and
-//! `literal` hold shared parsers; `native` and `inside` are the two ways in which results are
+//! `literal` hold shared parsers; `native` and `same_turn` are the two ways in which results are
 //! returned; `code_block` is shared by formats that run code, `shared` by most; `own` is for
 //! formats defined by a recipe.
 
