@@ -1,13 +1,16 @@
 //! r1's side of `decode.py`: decode and prefill of a model of a real shape, and the machine's
 //! limits.
 //!
-//! `decode DIR f32|bf16 [cuda [eager]]` (eager: without CUDA graphs) replies to JSON lines:
-//! `{"batch": B, "prompt": P, "new": N}` with the seconds to sample N tokens greedily after P
-//! prompt tokens for B sequences; `{"check": B, "prompt": P, "new": N}` with the ids of B sequences of
-//! different lengths, half of them greedy, that start one after the other in the same batch, how far
-//! their log-probabilities are from those of a forward pass over the whole sequence, the largest
-//! batch and the share of steps that were CUDA graphs; `{}` with the memory bandwidth (bytes/s) and the rate of
-//! libtorch's matrix product on the model's largest layer (multiply-adds/s, times 2).
+//! `decode DIR f32|bf16 [cuda [eager]]` (eager: without CUDA graphs) answers JSON lines:
+//!
+//! - `{"batch": B, "prompt": P, "new": N}`: seconds to sample N tokens greedily after P prompt tokens
+//!   for B sequences
+//! - `{"check": B, "prompt": P, "new": N}`: B sequences of different lengths, half of them greedy,
+//!   that start one after the other in the same batch: their ids, the difference of their
+//!   log-probabilities from a forward pass over the whole sequence, the largest batch, and the share
+//!   of steps that were CUDA graphs
+//! - `{}`: memory bandwidth (bytes/s) and the rate of libtorch's matrix product on the model's
+//!   largest layer (multiply-adds/s, times 2)
 
 #![allow(clippy::print_stdout)]
 
