@@ -104,7 +104,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::mdp::{Answer, Status};
+    use crate::mdp::{Answer, testing};
     use crate::rl::pack::merge;
 
     fn step(prompt: &[u32], reply: &[u32]) -> Step {
@@ -126,30 +126,12 @@ mod tests {
     }
 
     fn trajectory(record: Vec<ExternalCall>) -> Trajectory {
-        Trajectory {
-            id: "1-0-0".to_owned(),
-            split: crate::mdp::Split::Train,
-            task_index: 0,
-            task: json!({}),
-            group: 0,
-            sample: 0,
-            fork: None,
-            seed: 0,
-            script_hash: String::new(),
-            status: Status::Terminated,
-            truncated_by: None,
-            retries: 0,
-            error: None,
-            steps: vec![step(&[1], &[2]), step(&[1, 2, 3], &[4]), step(&[9], &[5])],
-            outcome_reward: 0.0,
-            reward_parts: std::collections::BTreeMap::new(),
-            messages: Vec::new(),
-            record,
-        }
+        let steps = vec![step(&[1], &[2]), step(&[1, 2, 3], &[4]), step(&[9], &[5])];
+        Trajectory { record, ..testing::trajectory(steps) }
     }
 
     #[test]
-    fn what_is_to_be_trained_stands_before_the_step_it_was_written_for() {
+    fn trained_texts_are_inserted_before_the_step_that_they_were_generated_for() {
         let record =
             vec![exchange(0, &[7], &[8], false), exchange(2, &[7, 7], &[6, 6], true), exchange(3, &[7], &[8], true)];
         let own = [trajectory(record), trajectory(Vec::new())];
