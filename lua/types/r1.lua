@@ -56,6 +56,7 @@
 ---@field name string
 ---@field content string Text shown to the policy
 ---@field ok boolean
+---@field kind? string bad_arguments, excess, unknown or malformed for a call that did not run
 ---@field reward number Process reward
 ---@field call_id? string
 
@@ -181,7 +182,7 @@ function Policy:reward(value, step) end
 ---@class r1.ToolUse
 ---@field name string
 ---@field arguments any
----@field kind? string bad_arguments, unknown or malformed for a call that did not run
+---@field kind? string bad_arguments, excess, unknown or malformed for a call that did not run
 ---@field output string Text shown to the policy
 ---@field ok boolean
 ---@field reward number Process reward
@@ -1028,6 +1029,12 @@ function r1.generate(prompt, options) end
 ---@return ({ logprobs: number[], sum: number, mean: number, tokens: number })? # nil if the text does not fit into the context
 ---@return string? # Error message
 function r1.logprobs(options) end
+
+---Scores a conversation with a reward model (a transformer with a linear head over the last token). Concurrent calls of all trajectories are computed in batches. Only the calling trajectory waits; the numbers are recorded for replays.
+---@param options { model: string, prompt: r1.Message[]|string, text?: string }
+---@return ({ score: number, scores: number[], tokens: number })? # `scores` has one number per label, before a softmax; `score` is the first. nil if the text does not fit into the model's context
+---@return string? # Error message
+function r1.reward_model(options) end
 
 ---Group-relative policy optimisation.
 ---@param settings r1.Learner docs/training.md

@@ -15,15 +15,12 @@ use tch::{Device, Kind, Tensor};
 
 use super::cache::Layout;
 use super::config::Norms;
-use super::kernels::{native_model, packs};
+use super::kernels::native_model;
 use super::layers::Parameters;
 use super::varlen::Varlen;
-use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory, weights};
+use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory};
 use crate::error::{self, Error, Result};
 use crate::native;
-
-/// Maximum size of a weight file with more than one tensor.
-pub const SHARD_BYTES: u64 = 5_000_000_000;
 
 /// Whether decode steps are recorded as CUDA graphs.
 #[derive(Debug)]
@@ -57,60 +54,7 @@ pub struct Model {
     pub(super) kind: Kind,
 }
 
-/// The output head's key in a checkpoint.
-const HEAD: &str = "lm_head.weight";
-
 impl Model {
-    /// Loads `config.json` and the safetensors (one file, or shards with an index) in `dir`.
-    ///
-    /// Weights stored as f32, bf16 or f16 are converted to `kind`; all parameters require
-    /// gradients. Errors are `Kind::Model` and name the file, the field or the tensors;
-    /// `Kind::Device`, before loading, if the weights (with the packed f32 copy of the CPU kernels)
-    /// do not fit into memory.
-    pub fn load(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
-        Self::load_for(dir, device, kind, true)
-    }
-
-    /// As [`load`](Self::load), without the memory check for the CPU kernels' copy of the weights.
-    pub fn load_base(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
-        Self::load_for(dir, device, kind, false)
-    }
-
-    fn load_for(dir: &Path, device: Device, kind: Kind, computes: bool) -> Result<Self> {
-        let config = Config::load(dir)?;
-        let files = weights::files(dir)?;
-        // The sizes in config.json are checked against the weights before allocation.
-        let (wanted, held) = (Parameters::numbers(&config), weights::numbers(&files)?);
-        if wanted > 2 * held + (1 << 20) {
-            return Err(Error::new(
-                error::Kind::Model,
-                format!(
-                    "weights and config.json disagree; config.json describes {wanted} weights, the files have {held}"
-                ),
-            )
-            .at_path(dir)
-            .hint("config.json and the weights must come from the same model"));
-        }
-        if let Some(free) = memory::available(device) {
-            let packed = computes && packs(&config, device, kind);
-            memory::check(wanted, kind, packed, free).map_err(|error| error.at_path(dir))?;
-        }
-        let parameters = Parameters::empty(&config, device, kind)?;
-        let tied = config.tie_word_embeddings;
-        // Old checkpoints have the rotary frequencies and a copy of the tied head, which are not
-        // needed.
-        weights::read(&files, &parameters.named(), |name| {
-            name.ends_with("rotary_emb.inv_freq") || (tied && name == HEAD)
-        })?;
-        if tied && weights::differ(&files, HEAD, "model.embed_tokens.weight")? {
-            let message = format!("config.json ties the output head to the embedding, and {HEAD} is another tensor");
-            return Err(Error::new(error::Kind::Model, message)
-                .at_path(dir)
-                .hint("set tie_word_embeddings to false to use that head, or remove it from the weights"));
-        }
-        Self::new(config, parameters, device, kind)
-    }
-
     /// Initial weights: normal with `initializer_range`, norms 1, biases 0; the seed decides.
     pub fn init(config: Config, device: Device, kind: Kind, seed: u64) -> Result<Self> {
         config.check()?;
@@ -132,7 +76,7 @@ impl Model {
         Self::new(config, parameters, device, kind)
     }
 
-    fn new(config: Config, parameters: Parameters, device: Device, kind: Kind) -> Result<Self> {
+    pub(super) fn new(config: Config, parameters: Parameters, device: Device, kind: Kind) -> Result<Self> {
         let wide = if kind == Kind::Double { kind } else { Kind::Float };
         let (head_dim, longest) = (config.head_dim, config.max_position_embeddings);
         let frequencies = config
@@ -240,7 +184,7 @@ impl Model {
         self.adapter.as_ref().ok_or_else(|| Error::new(error::Kind::Usage, "the model has no adapter"))
     }
 
-    fn refuse_adapter(&self) -> Result<()> {
+    pub(super) fn refuse_adapter(&self) -> Result<()> {
         match self.adapter {
             None => Ok(()),
             Some(_) => Err(Error::new(error::Kind::Usage, "the model has an adapter")
@@ -269,31 +213,6 @@ impl Model {
     /// Type of the weights and of the computation.
     pub fn kind(&self) -> Kind {
         self.kind
-    }
-
-    /// Writes `config.json` and the weights in the format of transformers, each file atomically:
-    /// one weight file, or shards with an index above [`SHARD_BYTES`].
-    pub fn save(&self, dir: &Path) -> Result<()> {
-        self.save_sharded(dir, SHARD_BYTES)
-    }
-
-    /// [`save`](Self::save) with shards of at most `most` bytes and at least one tensor.
-    pub fn save_sharded(&self, dir: &Path, most: u64) -> Result<()> {
-        self.refuse_adapter()?;
-        std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
-        weights::write(dir, &self.parameters.named(), most)?;
-        let mut config = self.config.to_json();
-        // The newer name of the field below, which could have another value.
-        if let Some(object) = config.as_object_mut() {
-            object.shift_remove("dtype");
-        }
-        config["torch_dtype"] = serde_json::json!(match self.kind {
-            Kind::BFloat16 => "bfloat16",
-            Kind::Half => "float16",
-            Kind::Double => "float64",
-            _ => "float32",
-        });
-        weights::write_text(&dir.join("config.json"), &format!("{config:#}\n"))
     }
 
     /// Hidden states `[T, E]` after the final norm, for training and scoring. Rows do not attend to

@@ -66,6 +66,17 @@ pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
     Ok(all)
 }
 
+/// Shape of a tensor of the files; `None` if there is no such tensor.
+pub(super) fn shape_of(files: &[PathBuf], name: &str) -> Result<Option<Vec<i64>>> {
+    for path in files {
+        let found = with_tensors(path, |tensors| Ok(tensors.tensor(name).ok().map(|view| shape(&view))))?;
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
+}
+
 /// Type of the weights in `dir`, by the first tensor: `f32`, `bf16`, `f16` or `f64`; `None` without
 /// weights or for another type.
 pub fn stored_dtype(dir: &Path) -> Option<&'static str> {

@@ -7,10 +7,10 @@
 mod at_hand;
 mod envs;
 mod models;
+mod reward_models;
 mod rl;
 mod training;
 
-use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -23,12 +23,13 @@ use crate::error::{Error, Kind, Result};
 use crate::script::Services;
 use crate::script::services::Call;
 use crate::script::services::env::EnvCall;
-use crate::script::services::model::{Generate, ModelCall, Response};
+use crate::script::services::model::{Generate, ModelCall, Response, Reward, RewardScores};
 use crate::script::services::request::Reply;
 use crate::telemetry::Reporter;
 pub use at_hand::Loaded;
 use envs::ServedModel;
 use models::Models;
+use reward_models::RewardModels;
 use training::Trainings;
 
 /// A job of the tensor thread.
@@ -125,34 +126,72 @@ const BATCH_WINDOW: Duration = Duration::from_millis(1);
 
 /// A generate call.
 type GenerateCall = (Generate, Reply<Response>);
+/// A call of a reward model.
+type RewardCall = (Reward, Reply<RewardScores>);
 
-/// Collects the following generate calls of the same model. The first other job is deferred.
-fn collect_batch(first: GenerateCall, jobs: &mpsc::Receiver<Job>, deferred: &mut VecDeque<Job>) -> Vec<GenerateCall> {
-    let model = first.0.model;
-    let mut batch = vec![first];
-    while batch.len() < models::MAX_BATCH {
-        let Some(next) = deferred.pop_front().or_else(|| jobs.recv_timeout(BATCH_WINDOW).ok()) else { break };
-        match next {
-            Job::Call(Call::Model(ModelCall::Generate(next, reply))) if next.model == model => {
-                batch.push((next, reply));
-            }
-            next => {
-                deferred.push_front(next);
-                break;
+/// The jobs of the tensor thread. A deferred job comes before those of the channel.
+struct JobQueue<'a> {
+    jobs: &'a mpsc::Receiver<Job>,
+    deferred: Option<Job>,
+}
+
+impl JobQueue<'_> {
+    /// The next job; `None` after the last one.
+    fn next(&mut self) -> Option<Job> {
+        self.deferred.take().or_else(|| self.jobs.recv().ok())
+    }
+
+    /// `first` and the calls that follow it, at most `limit`, while `same` accepts them. The first
+    /// other job is deferred.
+    fn collect<C>(&mut self, first: C, limit: usize, same: impl Fn(Job) -> std::result::Result<C, Box<Job>>) -> Vec<C> {
+        let mut batch = vec![first];
+        while batch.len() < limit {
+            let Some(next) = self.deferred.take().or_else(|| self.jobs.recv_timeout(BATCH_WINDOW).ok()) else { break };
+            match same(next) {
+                Ok(call) => batch.push(call),
+                Err(other) => {
+                    self.deferred = Some(*other);
+                    break;
+                }
             }
         }
+        batch
     }
-    batch
+
+    /// The generate calls of the same model.
+    fn collect_generate(&mut self, first: GenerateCall) -> Vec<GenerateCall> {
+        let model = first.0.model;
+        self.collect(first, models::MAX_BATCH, |job| match job {
+            Job::Call(Call::Model(ModelCall::Generate(next, reply))) if next.model == model => Ok((next, reply)),
+            other => Err(Box::new(other)),
+        })
+    }
+
+    /// The calls of the same reward model.
+    fn collect_rewards(&mut self, first: RewardCall) -> Vec<RewardCall> {
+        let model = first.0.model;
+        self.collect(first, reward_models::MAX_BATCH, |job| match job {
+            Job::Call(Call::Model(ModelCall::Reward(next, reply))) if next.model == model => Ok((next, reply)),
+            other => Err(Box::new(other)),
+        })
+    }
 }
 
 fn answer(jobs: &mpsc::Receiver<Job>, reporter: Reporter) {
+    let mut reward_models = RewardModels::new(reporter.clone());
     let mut models = Models::new(reporter);
     let mut trainings = Trainings::default();
-    let mut deferred = VecDeque::new();
-    while let Some(job) = deferred.pop_front().or_else(|| jobs.recv().ok()) {
+    let mut jobs = JobQueue { jobs, deferred: None };
+    while let Some(job) = jobs.next() {
         match job {
             Job::Call(Call::Model(ModelCall::Generate(request, reply))) => {
-                models.generate(collect_batch((request, reply), jobs, &mut deferred));
+                models.generate(jobs.collect_generate((request, reply)));
+            }
+            Job::Call(Call::Model(ModelCall::OpenRewardModel(request, reply))) => {
+                reply.send(reward_models.open(&request.name));
+            }
+            Job::Call(Call::Model(ModelCall::Reward(request, reply))) => {
+                reward_models.answer(jobs.collect_rewards((request, reply)));
             }
             Job::Call(Call::Model(call)) => models.answer(call),
             Job::Call(Call::Rl(call)) => rl::answer(call),
@@ -208,12 +247,13 @@ mod tests {
         for next in [generate(1), generate(1), generate(2), job(CloseModel { model: 1 }), generate(1)] {
             sender.send(next).unwrap();
         }
-        let mut deferred = VecDeque::new();
+        drop(sender);
         let mut batches = Vec::new();
-        while let Some(next) = deferred.pop_front().or_else(|| jobs.try_recv().ok()) {
+        let mut jobs = JobQueue { jobs: &jobs, deferred: None };
+        while let Some(next) = jobs.next() {
             match next {
                 Job::Call(Call::Model(ModelCall::Generate(request, reply))) => {
-                    batches.push(("generate", collect_batch((request, reply), &jobs, &mut deferred).len()));
+                    batches.push(("generate", jobs.collect_generate((request, reply)).len()));
                 }
                 _ => batches.push(("close", 1)),
             }

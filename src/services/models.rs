@@ -78,6 +78,8 @@ impl Models {
                 reply.send(self.opened(request.model).and_then(|opened| opened.logits(&request.ids)));
             }
             Call::Generate(request, reply) => self.generate(vec![(request, reply)]),
+            // Reward models are separate (`reward_models`).
+            Call::OpenRewardModel(..) | Call::Reward(..) => {}
         }
     }
 

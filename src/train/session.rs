@@ -17,9 +17,10 @@ use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
-use crate::model::{Config, Footprint, Model};
+use crate::model::{Config, Footprint, Model, RewardModel};
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
 use crate::script::Script;
+use crate::store::verify;
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::{Renderer, Style};
 use crate::tools;
@@ -256,6 +257,18 @@ pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc
         model.merge_adapter()?;
     }
     Ok((Rc::new(model), text))
+}
+
+/// Loads a reward model by directory or Hub id, in the default compute type; and its directory.
+///
+/// # Errors
+/// As [`RewardModel::load`], and as [`load_model`] for names.
+pub fn load_reward_model(name: &str, fetching: Fetching<'_>) -> Result<(RewardModel, PathBuf)> {
+    let policy = PolicySettings::default();
+    let dir = model_dir(name, fetching)?;
+    verify(&dir, true)?;
+    let device = crate::native::device(policy.device)?;
+    Ok((RewardModel::load(&dir, device, compute_kind(policy.dtype, device))?, dir))
 }
 
 /// The compute type: the setting, or f32 on CPU (the faster one there) and bf16 on CUDA.

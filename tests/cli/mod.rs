@@ -36,6 +36,7 @@ mod repl_json;
 mod replay;
 mod resources;
 mod resume;
+mod reward_model;
 mod routing;
 mod rows;
 mod run_files;

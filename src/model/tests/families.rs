@@ -88,18 +88,23 @@ fn fill(model: &Model, deviation: Option<f64>) {
     let _guard = tch::no_grad_guard();
     let norm = if model.config.norms == Norms::Around { 0.0 } else { 1.0 };
     for (name, mut tensor) in model.parameters() {
-        let (scale, offset) = match tensor.size().as_slice() {
-            [_] => (0.25, if name.ends_with("norm.weight") { norm } else { 0.0 }),
-            [_, inputs] => {
-                let usual = if name.contains("embed") { 0.4 } else { 2.0 / (*inputs as f64).sqrt() };
-                (deviation.map_or(usual, |deviation| deviation * 3f64.sqrt()), 0.0)
-            }
-            _ => unreachable!("{name} is neither a matrix nor a vector"),
-        };
-        let values: Vec<f32> =
-            uniform(&name, tensor.numel()).into_iter().map(|value| (value * scale + offset) as f32).collect();
-        tensor.copy_(&Tensor::from_slice(&values).view_as(&tensor));
+        fill_tensor(&name, &mut tensor, norm, deviation);
     }
+}
+
+/// Sets the weights of make.py of one tensor; weights of norms are around `norm`.
+pub(super) fn fill_tensor(name: &str, tensor: &mut Tensor, norm: f64, deviation: Option<f64>) {
+    let (scale, offset) = match tensor.size().as_slice() {
+        [_] => (0.25, if name.ends_with("norm.weight") { norm } else { 0.0 }),
+        [_, inputs] => {
+            let usual = if name.contains("embed") { 0.4 } else { 2.0 / (*inputs as f64).sqrt() };
+            (deviation.map_or(usual, |deviation| deviation * 3f64.sqrt()), 0.0)
+        }
+        _ => unreachable!("{name} is neither a matrix nor a vector"),
+    };
+    let values: Vec<f32> =
+        uniform(name, tensor.numel()).into_iter().map(|value| (value * scale + offset) as f32).collect();
+    tensor.copy_(&Tensor::from_slice(&values).view_as(tensor));
 }
 
 /// Name of a measurement, its largest difference, the tolerance.

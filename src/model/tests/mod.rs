@@ -19,6 +19,7 @@ mod native;
 mod operations;
 mod padded;
 mod parity;
+mod reward_model;
 mod routing;
 mod table;
 mod varlen;

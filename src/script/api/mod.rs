@@ -26,6 +26,7 @@ pub(crate) mod program;
 mod re;
 pub(crate) mod recipe;
 mod resource;
+mod reward_model;
 mod rl;
 mod run_call;
 mod search;
@@ -106,6 +107,7 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     let opened = generate::Opened::default();
     generate::install(lua, &r1, host, &opened)?;
     logprobs::install(lua, &r1, host, &opened)?;
+    reward_model::install(lua, &r1, host)?;
     context::install(lua, &r1, host)?;
     store::install(lua, &r1, host)?;
     let log = host.clone();

@@ -180,4 +180,33 @@ pub(super) const ENTRIES: &[Entry] = &[
         "Computes the log-probability of each token of a text as the response to a prompt. Only the calling trajectory waits; the numbers are recorded for replays.",
         "local found = r1.logprobs { prompt = \"2 + 2 = ?\", text = outcome.text }\nlocal surprise = found and -found.mean or 0",
     ),
+    f(
+        "r1.reward_model",
+        &[table(
+            "options",
+            "",
+            &[
+                p("model", "string", "A directory or a Hub id of a `…ForSequenceClassification` checkpoint"),
+                p(
+                    "prompt",
+                    "{Message} | string",
+                    "Messages; text with `text` is a single user message, without it the complete text",
+                ),
+                p(
+                    "text?",
+                    "string",
+                    "The response, as the last assistant message; default: the last message of `prompt`",
+                ),
+            ],
+        )],
+        &[
+            (
+                "{score: number, scores: {number}, tokens: number}?",
+                "`scores` has one number per label, before a softmax; `score` is the first. nil if the text does not fit into the model's context",
+            ),
+            ("string?", "Error message"),
+        ],
+        "Scores a conversation with a reward model (a transformer with a linear head over the last token). Concurrent calls of all trajectories are computed in batches. Only the calling trajectory waits; the numbers are recorded for replays.",
+        "local found, why = r1.reward_model { model = \"Skywork/Skywork-Reward-V2-Qwen3-0.6B\", prompt = \"Say hello\", text = outcome.text }\nlocal helpful = found and found.score or error(why)",
+    ),
 ];

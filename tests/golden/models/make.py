@@ -7,6 +7,7 @@ golden.json holds, for each case, the config as transformers saves it, the names
 64 tokens of greedy decoding with a cache, and the loss with the norm of its gradient for every tensor.
 golden.safetensors holds logits at a few positions. The models are trained for 64 tokens; rows and greedy decoding go
 beyond. `python make.py lora` makes golden_lora.*: adapters as PEFT saves them, their logits and gradients.
+`python make.py reward` makes golden_reward.json: scores of sequence classifiers, of rows alone and with padding at the end.
 `python make.py large` makes golden_large.*: the shape of Qwen2.5-0.5B, three rows of logits (every 64th token's); it takes
 6 GB of memory.
 """
@@ -23,6 +24,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
@@ -318,6 +320,41 @@ def adapters():
         yield f"lora {name}", (config, LoraConfig(task_type="CAUSAL_LM", **fields))
 
 
+def reward(name, config):
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        AutoModelForSequenceClassification.from_config(config).save_pretrained(directory)
+        path = directory / "model.safetensors"
+        shapes = {name: list(tensor.shape) for name, tensor in load_file(path).items()}
+        offset = 0.0 if config.model_type == "gemma3_text" else 1.0
+        save_file({name: weights(name, shape, offset) for name, shape in shapes.items()}, path, {"format": "pt"})
+        model = AutoModelForSequenceClassification.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager")
+        # Without the id of padding, which is 0 and may be inside a text.
+        rows = [[max(1, token) for token in ids(f"{name} row {row}", length, config.vocab_size)] for row, length in enumerate([1, 17, 60])]
+        rows.append([*rows[1], 0, 0])
+        rows.append([*rows[1][:5], 0, *rows[1][5:]])
+        with torch.no_grad():
+            scores = [model(torch.tensor([row])).logits[0].tolist() for row in rows]
+        record = {
+            "name": name,
+            "config": json.loads((directory / "config.json").read_text()),
+            "checkpoint": dict(sorted(shapes.items())),
+            "rows": rows,
+            "scores": scores,
+        }
+    print(f"{name}: {scores}")
+    return record
+
+
+def rewards():
+    cases = dict(small())
+    for name, labels in [("qwen2 default", 1), ("llama llama3", 1), ("qwen3 yarn", 3), ("gemma3 linear", 1), ("mistral default", 2)]:
+        config = cases[name]
+        config.num_labels = labels
+        config.pad_token_id = 0
+        yield f"reward {name}", config
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -328,6 +365,11 @@ if __name__ == "__main__":
         # As transformers initialises it; and with weights several times as large, so that logits reach those of trained models.
         both = [("Qwen2.5-0.5B", (config, config.initializer_range)), ("Qwen2.5-0.5B, large logits", (config, None))]
         make("golden_large", both, lambda name, both: large(name, *both))
+    elif sys.argv[1:] == ["reward"]:
+        records = [reward(name, config) for name, config in rewards()]
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        lines = ",\n".join(json.dumps(record) for record in records)
+        (here / "golden_reward.json").write_text(f'{{"versions": {json.dumps(versions)}, "cases": [\n{lines}\n]}}\n')
     elif sys.argv[1:] == ["lora"]:
         make("golden_lora", adapters(), lambda name, both: lora(name, *both))
     else:

@@ -33,6 +33,10 @@ calls! {
         Logprobs { model: u64, ids: Vec<u32>, top: usize, temperature: f64 } -> ScoredIds;
         /// Log-probabilities of the tokens of a text after a prompt.
         Score { model: u64, prompt: Prompt, text: String, temperature: f64 } -> Vec<f64>;
+        /// Opens a reward model: a directory, or an id on the Hub. The number of the reward model.
+        OpenRewardModel { name: String } -> u64;
+        /// Scores a conversation or a text with a reward model: one number per label.
+        Reward { model: u64, prompt: Prompt } -> RewardScores;
         /// V logits for each id.
         Logits { model: u64, ids: Vec<u32> } -> Vec<Vec<f64>>;
         /// Generates a response.
@@ -102,6 +106,15 @@ impl From<Map<String, Json>> for SamplingFields {
     fn from(fields: Map<String, Json>) -> Self {
         Self(fields)
     }
+}
+
+/// Result of a reward model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RewardScores {
+    /// One number per label, before a softmax.
+    pub scores: Vec<f64>,
+    /// Number of tokens read.
+    pub tokens: usize,
 }
 
 /// A token id at a position.
