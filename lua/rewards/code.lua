@@ -4,6 +4,9 @@
 --- (arXiv:2403.07974). docs/containment.md ("How to grade programs") says why expected values stay
 --- in Lua.
 
+local check = require("@r1/rewards/options")
+local data = require("@r1/rewards/data")
+
 local code = {}
 
 -- The text without trailing spaces of lines and empty lines at its end.
@@ -14,6 +17,12 @@ end
 -- A Python literal of a text.
 local function literal(text)
   return r1.json.encode(text)
+end
+
+-- nil for JSON's null.
+local function plain(value)
+  if value == r1.json.null then return nil end
+  return value
 end
 
 local function same(printed, expected)
@@ -32,18 +41,19 @@ end
 
 --- The share of tests that a program passes, and a list with the outcome of each.
 ---
---- `tool` is the name of the environment's Python tool (`"python"`). A test is `{ input =, output = }`
---- (standard input and output; lines that are numbers have a tolerance of 1e-6) or
---- `{ expression =, equals = }`: an expression after the program, and the JSON value that it must
---- have. Each test runs in its own process with the limits of the tool (`timeout`, `memory`), and
+--- A test is `{ input =, output = }` (standard input and output; lines that are numbers have a
+--- tolerance of 1e-6) or `{ expression =, equals = }`: an expression after the program, and the value
+--- that it must have (`equal_values`: 4 equals 4.0; without `equals` the value must be None). Each test runs in its own process with the limits of the tool (`timeout`, `memory`), and
 --- all at once; the expected values never reach the process.
 ---
---- `options.all` (default false): 1 if all tests pass, otherwise 0.
+--- `options.all` (default false): 1 if all tests pass, otherwise 0. `options.tool` is the name of the
+--- environment's Python tool (`"python"`). It is an error of the recipe if the environment has no
+--- such tool, or if `env.max_calls` leaves no call for a test.
 ---
 --- Gamed by: partial credit for programs that print a constant; use `all`, or tests without a common
 --- answer.
-function code.tests(program, tests, options)
-  options = options or {}
+function code.pass_rate(program, tests, options)
+  options = check("pass_rate", options, { "all", "tool" })
   if program == nil or program == "" then return 0, {} end
   local calls, marker = {}, "r1_result:"
   for place, test in ipairs(tests) do
@@ -55,7 +65,7 @@ function code.tests(program, tests, options)
       body = "import sys as _sys, io as _io\n_sys.stdin = _io.StringIO(" .. literal(test.input or "") .. ")\n"
         .. "exec(compile(" .. literal(program) .. ", \"program.py\", \"exec\"), {\"__name__\": \"__main__\"})"
     else
-      error(`tests[{place}] has neither \`output\` nor \`expression\``, 2)
+      error(`pass_rate: tests[{place}] has neither \`output\` nor \`expression\``, 2)
     end
     calls[place] = {
       name = options.tool or "python",
@@ -75,6 +85,7 @@ function code.tests(program, tests, options)
     end
     if #group > 0 then
       for at, result in ipairs(r1.call_tools(group, with_prelude and { prelude = program } or nil)) do
+        if result.kind then error(`pass_rate: tests[{places[at]}] did not run: {result.content}`, 2) end
         results[places[at]] = result
       end
     end
@@ -85,8 +96,8 @@ function code.tests(program, tests, options)
     local fine = result.ok
     if fine and test.expression then
       local text = string.match(trimmed(result.content), marker .. "([^\n]*)$")
-      local value = text and r1.json.decode(text)
-      fine = value ~= nil and r1.json.encode(value) == r1.json.encode(test.equals)
+      local decoded = text and r1.json.decode(`[{text}]`)
+      fine = decoded ~= nil and data.equal_values(plain(decoded[1]), plain(test.equals))
     elseif fine then
       fine = same(result.content, test.output)
     end

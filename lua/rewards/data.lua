@@ -3,6 +3,8 @@
 --- Sources: denotation accuracy of WikiTableQuestions (Pasupat and Liang, arXiv:1508.00305); result
 --- sets of text-to-SQL evaluations (Spider, arXiv:1809.08887).
 
+local check = require("@r1/rewards/options")
+
 local data = {}
 
 local function number(value)
@@ -16,12 +18,12 @@ local function near(a, b, tolerance)
   return a == b or math.abs(a - b) <= tolerance * math.max(1, math.abs(a), math.abs(b))
 end
 
-local function json_equal(a, b, tolerance, depth)
+local function equal_values(a, b, tolerance, depth)
   if depth > 100 then return false end
   if type(a) == "number" and type(b) == "number" then return near(a, b, tolerance) end
   if type(a) ~= "table" or type(b) ~= "table" then return a == b end
   for key, value in pairs(a) do
-    if b[key] == nil or not json_equal(value, b[key], tolerance, depth + 1) then return false end
+    if b[key] == nil or not equal_values(value, b[key], tolerance, depth + 1) then return false end
   end
   for key in pairs(b) do
     if a[key] == nil then return false end
@@ -29,21 +31,27 @@ local function json_equal(a, b, tolerance, depth)
   return true
 end
 
+--- Whether two decoded JSON values are equal: order of keys does not matter, order of lists does. A
+--- field that is null equals one that is missing. `tolerance` is relative (default 0).
+function data.equal_values(a, b, tolerance)
+  return equal_values(a, b, tolerance or 0, 0)
+end
+
 --- 1 if two JSON values are equal: order of keys and spaces do not matter, order of lists does.
 ---
 --- `prediction` is JSON text, or a decoded value; a text that is no JSON has 0. `options.tolerance`
---- is the relative tolerance of numbers (0).
+--- is the relative tolerance of numbers (0). A field that is null equals one that is missing.
 ---
 --- Gamed by: nothing known; a text around the JSON has 0, so extract it first.
 function data.json_equal(prediction, reference, options)
-  local tolerance = options and options.tolerance or 0
+  local tolerance = check("json_equal", options, { "tolerance" }).tolerance or 0
   local function value(from)
     if type(from) ~= "string" then return from end
     return (r1.json.decode(from))
   end
   local a, b = value(prediction), value(reference)
   if a == nil or b == nil then return 0 end
-  return json_equal(a, b, tolerance, 0) and 1 or 0
+  return equal_values(a, b, tolerance, 0) and 1 or 0
 end
 
 -- A cell for comparison: a number if it reads as one, otherwise text in lower case.
@@ -104,8 +112,8 @@ end
 ---
 --- Gamed by: nothing known at tolerance 1e-6; a large tolerance accepts wrong rows.
 function data.table_match(prediction, reference, options)
+  options = check("table_match", options, { "tolerance", "ordered" })
   if prediction == nil then return 0 end
-  options = options or {}
   local a, b = normal(prediction, "table_match"), normal(reference, "table_match")
   return #a == #b and matched(a, b, options.tolerance or 1e-6, options.ordered) == #a and 1 or 0
 end
@@ -114,8 +122,8 @@ end
 ---
 --- Gamed by: tables that list every possible row have recall 1 and a small precision.
 function data.table_f1(prediction, reference, options)
+  options = check("table_f1", options, { "tolerance", "ordered" })
   if prediction == nil then return 0 end
-  options = options or {}
   local a, b = normal(prediction, "table_f1"), normal(reference, "table_f1")
   if #a == 0 and #b == 0 then return 1 end
   local common = matched(a, b, options.tolerance or 1e-6, options.ordered)

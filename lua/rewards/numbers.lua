@@ -3,7 +3,11 @@
 --- Sources: GSM8K (Cobbe et al., arXiv:2110.14168) and verl's `gsm8k` reward with its strict and
 --- flexible extraction; multiple choice as in MMLU's evaluations.
 
+local check = require("@r1/rewards/options")
+
 local numbers = {}
+
+local OPTIONS = { "strict", "marker" }
 
 local NUMBER = "-?%$?%d[%d,]*%.?%d*"
 
@@ -28,14 +32,8 @@ local function last_number(text)
   return found and plain(found)
 end
 
---- The final number of a response as text, or nil.
----
---- Looked for in this order: after the last `####`, in the last `\boxed{}`, in the last
---- `<answer>`, after the last `options.marker` (plain text), and, unless `options.strict`, the last
---- number of the text.
-function numbers.final_number(text, options)
+local function final_number(text, options)
   if text == nil then return nil end
-  options = options or {}
   local after = string.match(text, ".*####%s*(.*)")
   local boxed = r1.last_boxed(text)
   local answer = r1.answer(text)
@@ -57,14 +55,24 @@ function numbers.final_number(text, options)
   return last_number(text)
 end
 
+--- The final number of a response as text, or nil.
+---
+--- Looked for in this order: after the last `####`, in the last `\boxed{}`, in the last
+--- `<answer>`, after the last `options.marker` (plain text), and, unless `options.strict`, the last
+--- number of the text.
+function numbers.final_number(text, options)
+  return final_number(text, check("final_number", options, OPTIONS))
+end
+
 --- 1 if the final number of a response equals the reference, compared exactly (18 = 18.0).
 ---
---- The reference is a number, or a text such as GSM8K's solution, whose final number counts.
+--- The reference is a number, or a text such as GSM8K's solution, whose final number counts. The
+--- options are those of `final_number`.
 ---
 --- Gamed by: without `strict`, any last number counts, also one without an answer around it.
 function numbers.gsm8k(text, reference, options)
-  local answer = numbers.final_number(text, options)
-  local wanted = type(reference) == "number" and tostring(reference) or numbers.final_number(reference)
+  local answer = final_number(text, check("gsm8k", options, OPTIONS))
+  local wanted = type(reference) == "number" and tostring(reference) or final_number(reference, {})
   return answer ~= nil and wanted ~= nil and r1.math_equal(answer, wanted) and 1 or 0
 end
 

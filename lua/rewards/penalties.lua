@@ -4,26 +4,16 @@
 --- and the cosine length reward of "Demystifying Long Chain-of-Thought Reasoning"
 --- (arXiv:2502.03373), as in open-r1.
 
-local penalties = {}
+local check = require("@r1/rewards/options")
 
-local function check(name, options, known)
-  for key in pairs(options) do
-    if not known[key] then
-      local names = {}
-      for other in pairs(known) do names[#names + 1] = other end
-      table.sort(names)
-      error(`{name}: unknown option \`{key}\`; it takes {table.concat(names, ", ")}`, 3)
-    end
-  end
-  return options
-end
+local penalties = {}
 
 --- 0 up to `longest - buffer` tokens, falling to -1 at `longest`, and -1 above.
 ---
 --- The setting `trainer.shaping.overlong` does the same in the host; this function is for rewards
 --- that combine it with others.
 function penalties.overlong(tokens, options)
-  check("overlong", options, { longest = true, buffer = true })
+  options = check("overlong", options, { "longest", "buffer" })
   local over = tokens - (options.longest - options.buffer)
   if over <= 0 then return 0 end
   return math.max(-1, -over / options.buffer)
@@ -35,7 +25,7 @@ end
 ---
 --- Gamed by: filler text without repetition.
 function penalties.repetition(text, options)
-  options = check("repetition", options or {}, { n = true, most = true })
+  options = check("repetition", options, { "n", "most" })
   local n, most = options.n or 3, options.most or -1
   local words = {}
   for word in string.gmatch(r1.text.lower(text or ""), "%S+") do
@@ -61,7 +51,7 @@ end
 ---
 --- Gamed by: with a difference of `correct` that is large, by answers without reasoning.
 function penalties.cosine_length(correct, tokens, options)
-  check("cosine_length", options, { longest = true, correct = true, wrong = true })
+  options = check("cosine_length", options, { "longest", "correct", "wrong" })
   local range = correct and (options.correct or { 0.5, 1 }) or (options.wrong or { -0.5, -1 })
   local share = math.min(1, tokens / options.longest)
   return range[1] + 0.5 * (range[2] - range[1]) * (1 + math.cos(share * math.pi))

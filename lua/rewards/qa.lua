@@ -5,6 +5,8 @@
 --- Every function takes the prediction (text, or nil for a missing one) and the references: a text,
 --- or a list of texts of which the best counts.
 
+local check = require("@r1/rewards/options")
+
 local qa = {}
 
 local function list(references, name)
@@ -64,7 +66,7 @@ local CLOSED = { yes = true, no = true, noanswer = true }
 --- Gamed by: answers that list candidates (a partial match of each still has a positive score), and
 --- by repeating frequent words of references.
 function qa.f1(prediction, references, options)
-  local closed = options == nil or options.closed ~= false
+  local closed = check("f1", options, { "closed" }).closed ~= false
   return best("f1", prediction, references, function(a, b)
     a, b = qa.normalize(a), qa.normalize(b)
     if closed and a ~= b and (CLOSED[a] or CLOSED[b]) then return 0 end

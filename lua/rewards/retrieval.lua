@@ -1,8 +1,8 @@
 --- Rewards for searches: recall, precision, and a reward of each search in a trajectory.
 
-local retrieval = {}
+local check = require("@r1/rewards/options")
 
-local KNOWN = { seen = true, gain = true, repeat_cost = true, miss_cost = true }
+local retrieval = {}
 
 -- The ids of a list without repetitions.
 local function set(list)
@@ -35,12 +35,7 @@ end
 ---
 --- Gamed by: without `miss_cost`, queries that return as many ids as allowed.
 function retrieval.retrieval(found, relevant, options)
-  options = options or {}
-  for key in pairs(options) do
-    if not KNOWN[key] then
-      error(`retrieval: unknown option \`{key}\`; it takes gain, miss_cost, repeat_cost, seen`, 2)
-    end
-  end
+  options = check("retrieval", options, { "seen", "gain", "repeat_cost", "miss_cost" })
   local seen = set(options.seen or {})
   local wanted, count = set(relevant)
   local gain = count > 0 and (options.gain or 1) / count or 0

@@ -2,12 +2,13 @@
 //!
 //! The distribution, its order and the random numbers are those of [`super::sampler`]: the token is
 //! the inverse of the cumulative distribution at the request's uniform number, by id, or from the
-//! most to the least likely token where top-k, top-p or min-p cut some off. Sums are in f64. From
-//! equal probabilities both give equal tokens. The softmax of another device rounds differently,
-//! which can only change a token whose border in the cumulative distribution is next to the number.
+//! most to the least likely token where top-k, top-p or min-p exclude tokens. Sums are in f64.
+//! Equal probabilities give equal tokens in both samplers. The softmax of another device rounds
+//! differently, which changes a token only if its bound in the cumulative distribution is next to
+//! the uniform number.
 //!
-//! Settings go to the device as one tensor, and 24 bytes a row come back (ids and log-probabilities
-//! of the recorded sets besides, where a request records them). Logits stay on the device.
+//! Settings go to the device as one tensor, and 24 bytes per row come back, plus the ids and
+//! log-probabilities of recorded sets where a request records them. Logits stay on the device.
 
 use tch::{Device, Kind, Tensor, no_grad_guard};
 

@@ -76,6 +76,17 @@ pub enum CallKind {
 }
 
 impl CallKind {
+    /// The name in records and in Lua.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ran => "ran",
+            Self::BadArguments => "bad_arguments",
+            Self::Excess => "excess",
+            Self::Unknown => "unknown",
+            Self::Malformed => "malformed",
+        }
+    }
+
     /// Whether the call was parsed and named a tool of the recipe.
     pub fn is_known(self) -> bool {
         matches!(self, Self::Ran | Self::BadArguments | Self::Excess)

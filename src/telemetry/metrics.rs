@@ -20,6 +20,12 @@ impl Metrics {
         Self::default()
     }
 
+    /// Metrics of a test.
+    #[cfg(test)]
+    pub(crate) fn of(pairs: &[(&str, f64)]) -> Self {
+        Self(pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect())
+    }
+
     /// Sets a metric.
     pub fn set(&mut self, name: impl Into<String>, value: f64) {
         self.0.insert(name.into(), value);

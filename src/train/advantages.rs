@@ -39,7 +39,7 @@ pub enum AdvantageSource<'a> {
     /// The recipe's function `advantage`.
     Script(&'a mut ScriptEstimator),
     /// Numbers that a program gives for each of its trajectories.
-    GivenAdvantages(&'a [GivenAdvantages], &'a Trainable<'a>),
+    Given(&'a [GivenAdvantages], &'a Trainable<'a>),
 }
 
 /// Advantages and critic's targets of a batch of trajectories.

@@ -112,8 +112,8 @@ impl Failures {
 
 impl Training {
     /// Reports the failures of the step. Stops the run if most trajectories failed, since the rest
-    /// says little about the policy. The trajectories of such a step are stored nevertheless, for
-    /// whoever looks for the reason.
+    /// says little about the policy. The trajectories of such a step are stored all the same, so
+    /// that the user can find the cause.
     pub(super) fn look_at_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
         let (script, run) = (self.script.path.clone(), self.run.path().to_owned());
         let again = |trajectory: &Trajectory| Some(replay_command(&script, &run, trajectory));

@@ -131,16 +131,8 @@ mod tests {
 
     use super::*;
 
-    fn metrics(pairs: &[(&str, f64)]) -> Metrics {
-        let mut metrics = Metrics::new();
-        for (name, value) in pairs {
-            metrics.set(*name, *value);
-        }
-        metrics
-    }
-
     fn names(watch: &mut HealthMonitor, pairs: &[(&str, f64)]) -> Vec<&'static str> {
-        watch.symptoms(&metrics(pairs)).into_iter().map(|(name, _)| name).collect()
+        watch.symptoms(&Metrics::of(pairs)).into_iter().map(|(name, _)| name).collect()
     }
 
     #[test]
@@ -174,9 +166,9 @@ mod tests {
             ("policy/largest_token", 0.8),
             ("policy/tokens", 100.0),
         ];
-        let mut said: Vec<String> = watch.symptoms(&metrics(&ill)).into_iter().map(|(_, words)| words).collect();
+        let mut said: Vec<String> = watch.symptoms(&Metrics::of(&ill)).into_iter().map(|(_, words)| words).collect();
         for _ in 0..20 {
-            let idle = metrics(&[("policy/clip_frac", 0.0), ("policy/updates", 4.0)]);
+            let idle = Metrics::of(&[("policy/clip_frac", 0.0), ("policy/updates", 4.0)]);
             said.extend(watch.symptoms(&idle).into_iter().map(|(_, words)| words));
         }
         assert_eq!(said.len(), 8, "{said:?}");

@@ -111,7 +111,7 @@ pub(super) fn advantage_config<'a>(
 ) -> Result<AdvantageConfig<'a>> {
     let shaping = training.shaping(settings.objective);
     let source = match (settings.advantages, &settings.objective.estimator) {
-        (Some(given), _) => AdvantageSource::GivenAdvantages(given, trainable),
+        (Some(given), _) => AdvantageSource::Given(given, trainable),
         (None, Some(estimator)) => AdvantageSource::Estimator(estimator),
         (None, None) => {
             let own = match training.custom_estimator.take().filter(|own| !own.is_worn()) {

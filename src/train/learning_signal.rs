@@ -145,21 +145,13 @@ mod tests {
 
     use super::*;
 
-    fn metrics(pairs: &[(&str, f64)]) -> Metrics {
-        let mut metrics = Metrics::new();
-        for (name, value) in pairs {
-            metrics.set(*name, *value);
-        }
-        metrics
-    }
-
     const RECIPE: Recipe = Recipe { tools: true, max_new_tokens: 64 };
 
     /// The warning after three equal steps.
     fn message_for(pairs: &[(&str, f64)], critic: bool, recipe: Recipe) -> Option<String> {
         let mut signal = LearningSignal::default();
         for step in 1..=FIRST_STEPS {
-            signal.take(&metrics(pairs), critic);
+            signal.take(&Metrics::of(pairs), critic);
             assert_eq!(signal.is_due(), step == FIRST_STEPS);
         }
         signal.diagnosis(recipe)
@@ -220,21 +212,21 @@ mod tests {
     #[test]
     fn a_step_without_trained_tokens_is_reported_once_with_its_cause() {
         let idle = [("policy/updates", 0.0), ("policy/skipped", 0.0)];
-        let why = |more: &[(&str, f64)]| LearningSignal::default().untrained(&metrics(&[&idle[..], more].concat()));
+        let why = |more: &[(&str, f64)]| LearningSignal::default().untrained(&Metrics::of(&[&idle[..], more].concat()));
         assert_eq!(why(&[("rollout/failed_share", 1.0)]), Some("all trajectories failed"));
         assert_eq!(why(&[]), Some("no trajectory that counts has a sampled token"));
         let uniform = [("advantage/mean", 0.0), ("reward/uniform_groups", 1.0)];
         assert_eq!(why(&uniform), Some("the trajectories of each group earned the same reward"));
         assert_eq!(why(&uniform[..1]), Some("every advantage is 0"));
         assert_eq!(
-            LearningSignal::default().untrained(&metrics(&[("policy/updates", 1.0), ("policy/skipped", 0.0)])),
+            LearningSignal::default().untrained(&Metrics::of(&[("policy/updates", 1.0), ("policy/skipped", 0.0)])),
             None
         );
         assert_eq!(
-            LearningSignal::default().untrained(&metrics(&[("policy/updates", 0.0), ("policy/skipped", 1.0)])),
+            LearningSignal::default().untrained(&Metrics::of(&[("policy/updates", 0.0), ("policy/skipped", 1.0)])),
             None
         );
         let mut signal = LearningSignal::default();
-        assert!(signal.untrained(&metrics(&idle)).is_some() && signal.untrained(&metrics(&idle)).is_none());
+        assert!(signal.untrained(&Metrics::of(&idle)).is_some() && signal.untrained(&Metrics::of(&idle)).is_none());
     }
 }

@@ -161,9 +161,7 @@ pub fn compute_advantages(
         let mut found = match source {
             AdvantageSource::Estimator(estimator) => estimator.estimate(&steps.rows, false)?,
             AdvantageSource::Script(function) => function.estimate(&steps.rows, trajectories)?,
-            AdvantageSource::GivenAdvantages(given, trainable) => {
-                given_advantages::advantages(&steps.rows, trainable, given)?
-            }
+            AdvantageSource::Given(given, trainable) => given_advantages::advantages(&steps.rows, trainable, given)?,
         };
         if let Some((given, trainable)) = given_returns {
             given_advantages::put_returns(&mut found, &steps.rows, trainable, given)?;

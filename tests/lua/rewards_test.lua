@@ -1,5 +1,5 @@
 --- The rewards of lua/rewards. Comparisons with recorded results of the original graders are in
---- tests/cli/rewards.rs.
+--- src/script/tests/rewards.rs.
 
 local rewards = require("@r1/rewards")
 
@@ -102,6 +102,24 @@ test("JSON is equal whatever the order of keys", function()
   expect(rewards.json_equal("[1.0001]", { 1 }, { tolerance = 1e-3 })):equals(1)
 end)
 
+test("decoded JSON values are compared by value", function()
+  expect(rewards.equal_values({ a = 4, b = { 1 } }, { b = { 1 }, a = 4.0 })):equals(true)
+  expect(rewards.equal_values(nil, nil)):equals(true)
+  expect(rewards.equal_values("4", 4)):equals(false)
+  expect(rewards.equal_values(1, 1.01, 0.1)):equals(true)
+end)
+
+test("misspelt options are refused", function()
+  expect(function() rewards.f1("a", "a", { close = false }) end):raises("f1: unknown option `close`; it takes closed")
+  expect(function() rewards.gsm8k("1", 1, { strickt = true }) end):raises("gsm8k: unknown option `strickt`")
+  expect(function() rewards.final_number("1", { mark = "A" }) end):raises("it takes strict, marker")
+  expect(function() rewards.json_equal("1", 1, { tol = 1 }) end):raises("json_equal: unknown option `tol`")
+  expect(function() rewards.table_match(nil, {}, { order = true }) end):raises("table_match: unknown option `order`")
+  expect(function() rewards.table_f1({}, {}, { order = true }) end):raises("table_f1: unknown option `order`")
+  expect(function() rewards.pass_rate("x", {}, { al = true }) end):raises("pass_rate: unknown option `al`; it takes all, tool")
+  expect(function() rewards.retrieval({}, {}, 1) end):raises("retrieval: options are a table, got a number")
+end)
+
 test("tables are multisets of rows", function()
   local a, b = { { 1, "a" }, { 2, "b" } }, { { "2.0", " B " }, { 1, "a" } }
   expect(rewards.table_match(a, b)):equals(1)
@@ -126,7 +144,7 @@ test("lengths and repetitions are penalised", function()
   expect(rewards.overlong(80, { longest = 100, buffer = 20 })):equals(0)
   expect(rewards.overlong(90, { longest = 100, buffer = 20 })):near(-0.5)
   expect(rewards.overlong(500, { longest = 100, buffer = 20 })):equals(-1)
-  expect(function() rewards.overlong(1, { longest = 1, bufer = 2 }) end):raises("unknown option `bufer`; it takes buffer, longest")
+  expect(function() rewards.overlong(1, { longest = 1, bufer = 2 }) end):raises("unknown option `bufer`; it takes longest, buffer")
   -- 7 trigrams, 3 of them different.
   expect(rewards.repetition("a b c a b c a b c")):near(-(1 - 3 / 7))
   expect(rewards.repetition("a b")):equals(0)

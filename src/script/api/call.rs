@@ -92,10 +92,13 @@ impl Answer {
     }
 
     fn to_lua(&self, lua: &Lua) -> mlua::Result<Table> {
-        let table = lua.create_table_with_capacity(0, 5)?;
+        let table = lua.create_table_with_capacity(0, 6)?;
         table.raw_set("name", self.record.name.as_str())?;
         table.raw_set("content", self.record.output.as_str())?;
         table.raw_set("ok", self.record.ok)?;
+        if !self.record.kind.has_run() {
+            table.raw_set("kind", self.record.kind.name())?;
+        }
         table.raw_set("reward", self.record.reward)?;
         table.raw_set("call_id", self.call_id.as_deref())?;
         Ok(table)
@@ -105,7 +108,7 @@ impl Answer {
 /// A call that is ready to run.
 enum Job {
     Refused(Answer),
-    ValidatedCall { ready: ValidatedCall, call_id: Option<String> },
+    Run { call: ValidatedCall, call_id: Option<String> },
 }
 
 /// Parses and validates calls. An error of the policy becomes a result; an error of the script is
@@ -178,10 +181,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             None => options.clone(),
         };
         let (tool, prelude) = (tool.clone(), prelude.clone());
-        jobs.push(Job::ValidatedCall {
-            ready: ValidatedCall { tool, arguments, given, prelude, options, kwargs },
-            call_id,
-        });
+        jobs.push(Job::Run { call: ValidatedCall { tool, arguments, given, prelude, options, kwargs }, call_id });
     }
     Ok(jobs)
 }
@@ -270,17 +270,17 @@ impl Job {
     fn tool(&self) -> Rc<str> {
         match self {
             Self::Refused(answer) => answer.record.name.as_str().into(),
-            Self::ValidatedCall { ready, .. } => ready.tool.name.as_str().into(),
+            Self::Run { call, .. } => call.tool.name.as_str().into(),
         }
     }
 
     async fn run(self, lua: Lua, call: Rc<Call>, host: &Host) -> mlua::Result<Answer> {
-        let (ready, call_id) = match self {
+        let (validated, call_id) = match self {
             Self::Refused(answer) => return Ok(answer),
-            Self::ValidatedCall { ready, call_id } => (ready, call_id),
+            Self::Run { call, call_id } => (call, call_id),
         };
-        let CallResult { output, reward, retries, cached } = ready.run(&lua, &call, host).await?;
-        let (tool, arguments) = (ready.tool, ready.arguments);
+        let CallResult { output, reward, retries, cached } = validated.run(&lua, &call, host).await?;
+        let (tool, arguments) = (validated.tool, validated.arguments);
         let Output { text, ok, seconds, .. } = output;
         let (most, usual) = {
             let usual = EnvSettings::default();

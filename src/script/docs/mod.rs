@@ -1,6 +1,6 @@
-//! The declaration of every host function: name, parameters, types, description, example. Help in
-//! the terminal, completion, editor types and the reference in docs/lua.md are generated from it;
-//! tests compare it with the virtual machines and run the examples.
+//! The declaration of every host function: name, parameters, types, description, example. Terminal
+//! help, completion, editor types and docs/lua.md are generated from it. Tests compare it with the
+//! virtual machines and run the examples.
 
 mod context;
 mod env;

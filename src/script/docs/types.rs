@@ -94,6 +94,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("name", "string", ""),
             ("content", "string", "Text shown to the policy"),
             ("ok", "boolean", ""),
+            ("kind?", "string", "bad_arguments, excess, unknown or malformed for a call that did not run"),
             ("reward", "number", "Process reward"),
             ("call_id?", "string", ""),
         ],
@@ -185,7 +186,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
         &[
             ("name", "string", ""),
             ("arguments", "any", ""),
-            ("kind?", "string", "bad_arguments, unknown or malformed for a call that did not run"),
+            ("kind?", "string", "bad_arguments, excess, unknown or malformed for a call that did not run"),
             ("output", "string", "Text shown to the policy"),
             ("ok", "boolean", ""),
             ("reward", "number", "Process reward"),

@@ -5,13 +5,14 @@ use super::sources::Module;
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 9] = [
+const MODULES: [(&str, &str); 10] = [
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
     ("rewards/code", include_str!("../../../lua/rewards/code.lua")),
     ("rewards/data", include_str!("../../../lua/rewards/data.lua")),
     ("rewards/format", include_str!("../../../lua/rewards/format.lua")),
     ("rewards/judge", include_str!("../../../lua/rewards/judge.lua")),
     ("rewards/numbers", include_str!("../../../lua/rewards/numbers.lua")),
+    ("rewards/options", include_str!("../../../lua/rewards/options.lua")),
     ("rewards/penalties", include_str!("../../../lua/rewards/penalties.lua")),
     ("rewards/qa", include_str!("../../../lua/rewards/qa.lua")),
     ("rewards/retrieval", include_str!("../../../lua/rewards/retrieval.lua")),

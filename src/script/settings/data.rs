@@ -1,5 +1,5 @@
-//! `data`: what the schema does not know of datasets (environments, names of the Hub), and what the
-//! command line says of them.
+//! `data`: rules of datasets that the schema does not cover (environments, names of the Hub), and
+//! datasets given on the command line.
 
 use serde_json::{Map, Value as Json};
 

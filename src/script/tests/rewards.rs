@@ -81,7 +81,7 @@ fn programs_are_graded_by_tests_in_the_sandbox() {
         return r1.recipe { reward = function() return 0 end, env = r1.env {
           tools = { r1.tools.python { timeout = 2 } },
           reset = function(task)
-            local share, outcomes = rewards.tests(task.program, task.tests, { all = task.all })
+            local share, outcomes = rewards.pass_rate(task.program, task.tests, { all = task.all })
             local passed = {}
             for place, outcome in ipairs(outcomes) do passed[place] = outcome.passed end
             return { share = share, passed = passed }
@@ -111,14 +111,41 @@ fn programs_are_graded_by_tests_in_the_sandbox() {
         { "expression": "sys.exit(0)", "equals": [4] },
         { "expression": "missing()", "equals": null },
         { "input": "", "output": "noise" },
+        { "expression": "{'b': 4.0, 'a': None}", "equals": { "a": null, "b": 4 } },
+        { "expression": "None" },
+        { "expression": "0" },
     ]);
-    assert_eq!(grade(add, calls, false), (0.4, json!([true, false, false, false, true])));
+    let passed = json!([true, false, false, false, true, true, true, false]);
+    assert_eq!(grade(add, calls, false), (0.5, passed));
     // A program that does not end, one that does not compile, and none.
     let one = json!([{ "output": "1" }]);
     assert_eq!(grade("while True: pass", one.clone(), false).0, 0.0);
     assert_eq!(grade("print(1", one.clone(), false).0, 0.0);
     assert_eq!(grade("", one.clone(), false).0, 0.0);
     assert_eq!(grade("print(1)", one, true).0, 1.0);
+}
+
+/// A program without a test that ran must not count as one that failed.
+#[test]
+fn a_test_of_a_program_that_cannot_run_is_an_error() {
+    for (tools, name, why) in [
+        ("tools = {}", "python", "tests[1] did not run: Error: no tool `python`; there are no tools"),
+        (
+            "tools = { r1.tool { name = 'x', description = 'x', parameters = {}, run = function() return '' end } }",
+            "python",
+            "tests[1] did not run: Error: no tool `python`; tools: `x`",
+        ),
+    ] {
+        let bench = Bench::new(&format!(
+            "local rewards = require('@r1/rewards')\n\
+             return r1.recipe {{ reward = function() return 0 end, env = r1.env {{ {tools}, reset = function()\n\
+             return {{ rewards.pass_rate('x = 1', {{ {{ output = '1' }}, {{ output = '2' }} }}, {{ tool = '{name}' }}) }}\n\
+             end }} }}"
+        ));
+        let error =
+            run(bench.worker().reset(&Json::Null, 0)).map(|_| ()).map_err(|failure| bench.show(failure)).unwrap_err();
+        assert!(error.contains(why), "{error}");
+    }
 }
 
 /// A recipe whose `reset` returns the result of a judge with `votes`, behind a server.
@@ -174,7 +201,7 @@ fn a_stored_script_keeps_the_library_that_it_was_run_with() {
     let script = bench.load(&[]).unwrap();
     let stored: BTreeMap<String, String> =
         script.modules().into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
-    assert_eq!(stored.keys().collect::<Vec<_>>(), ["@r1/rewards/qa"]);
+    assert_eq!(stored.keys().collect::<Vec<_>>(), ["@r1/rewards/options", "@r1/rewards/qa"]);
     let result = |script: &Script| {
         let worker = Worker::new(script, None).unwrap();
         run(worker.reset(&Json::Null, 0)).unwrap().snapshot().unwrap()["state"]["it"].clone()

@@ -63,7 +63,7 @@ struct Harmony<'a> {
 
 enum Place {
     /// At the start of the reply.
-    ParsedStart,
+    Front,
     /// Between messages, or in a header.
     Header,
     Body(Body),
@@ -80,7 +80,7 @@ enum Body {
 
 impl<'a> Harmony<'a> {
     fn new(tool: &'a str) -> Self {
-        Self { tool, place: Place::ParsedStart }
+        Self { tool, place: Place::Front }
     }
 
     fn header(&mut self, rest: &str, done: bool) -> Step {
@@ -176,7 +176,7 @@ impl Body {
 
 impl Scan for Harmony<'_> {
     fn step(&mut self, rest: &str, done: bool) -> Step {
-        if matches!(self.place, Place::ParsedStart) {
+        if matches!(self.place, Place::Front) {
             let front = rest.trim_start();
             let headers = [START, CHANNEL, MESSAGE, CONSTRAIN, "to="];
             if headers.iter().any(|tag| front.starts_with(tag)) {
@@ -193,7 +193,7 @@ impl Scan for Harmony<'_> {
                 let body = body.clone();
                 self.body(&body, rest, done)
             }
-            Place::ParsedStart | Place::Header => self.header(rest, done),
+            Place::Front | Place::Header => self.header(rest, done),
         }
     }
 
