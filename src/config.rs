@@ -4,6 +4,7 @@
 //! Each table is declared once with `section!` (crate::schema); unknown keys are refused. Functions
 //! of a recipe (reset, step, context, reward, row generators) stay in the script's VM.
 
+pub mod algorithms;
 mod branch;
 mod correction;
 pub mod counterparts;
@@ -22,14 +23,14 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value as Json;
 
+pub use algorithms::{ALGORITHMS, Algorithm};
 pub use branch::{Branch, BranchAt};
 pub use correction::{Estimate, Importance, Measure, Rejection, Scope};
 pub use data::{Compression, DataFormat, DataSettings, OverlongPrompts};
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow, ToolChoice};
 pub use kl::{Kl, KlKind, KlPlace};
 pub use learner::{
-    ALGORITHMS, Algorithm, CUSTOM, Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay,
-    WeightGroup,
+    CUSTOM, Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay, WeightGroup,
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 

@@ -4,7 +4,10 @@
 use std::path::Path;
 
 use r1::config::counterparts::{System, table, value_table};
-use r1::config::{ALGORITHMS, settings};
+use r1::config::{ALGORITHMS, algorithms, settings};
+use r1::rl::advantages::Estimator;
+use r1::rl::objective::Objective;
+use r1::rl::reference;
 use r1::script::docs;
 
 fn read(path: &str) -> String {
@@ -33,6 +36,37 @@ fn files_made_from_the_declarations_of_counterparts() {
         std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/coming-from.md"), made).unwrap();
     } else {
         assert!(there == made, "docs/coming-from.md differs from src/config/counterparts: run `just docs`");
+    }
+}
+
+/// The tables of algorithms, estimators and losses. `just docs` updates the page.
+#[test]
+fn files_made_from_the_declarations_of_algorithms() {
+    let there = read("docs/training.md");
+    let mut made = with_part(&there, "algorithms", &algorithms::table());
+    made = with_part(&made, "estimators", &reference::table("estimator", Estimator::reference()));
+    made = with_part(&made, "losses", &reference::table("loss", Objective::reference()));
+    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
+        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/training.md"), made).unwrap();
+    } else {
+        assert!(there == made, "docs/training.md differs from the declarations: run `just docs`");
+    }
+    let (_, every) = there.split_once("Every loss also has").unwrap();
+    let (every, _) = every.split_once("<!-- losses -->").unwrap();
+    for term in Objective::terms() {
+        assert!(every.contains(&format!("`{term}`")), "docs/training.md has no `{term}` among the options of losses");
+    }
+}
+
+/// The glossary has every algorithm with the paper of its declaration.
+#[test]
+fn the_glossary_has_every_algorithm_with_its_paper() {
+    let page = read("docs/glossary.md");
+    for (name, paper) in algorithms::papers() {
+        let start = format!("| `{name}` |");
+        let row = page.lines().find(|line| line.starts_with(&start));
+        let row = row.unwrap_or_else(|| panic!("docs/glossary.md has no row of `{name}`"));
+        assert!(row.contains(paper), "{paper} is the paper of `{name}`, and docs/glossary.md has {row}");
     }
 }
 

@@ -17,6 +17,8 @@ use super::args::Cli;
 use super::print;
 use crate::config::{ALGORITHMS, settings};
 use crate::error::{Error, Kind, Result};
+use crate::rl::advantages::Estimator;
+use crate::rl::objective::Objective;
 
 /// The shell's name when it requests completions.
 const VARIABLE: &str = "R1_COMPLETE";
@@ -129,6 +131,11 @@ fn values(key: &str) -> BTreeSet<String> {
         return ALGORITHMS.iter().map(|name| (*name).to_owned()).collect();
     }
     let mut found = BTreeSet::new();
+    match key {
+        "trainer.estimator" => found.extend(Estimator::NAMES.map(str::to_owned)),
+        "trainer.loss" => found.extend(Objective::NAMES.map(str::to_owned)),
+        _ => {}
+    }
     for setting in settings().filter(|setting| setting.path == key) {
         for kind in setting.kind.split('|').map(str::trim) {
             match kind.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
@@ -155,6 +162,8 @@ mod tests {
         assert_eq!(names("policy.dtype="), ["policy.dtype=auto", "policy.dtype=bf16", "policy.dtype=f32"]);
         assert_eq!(names("policy.cuda_graphs=t"), ["policy.cuda_graphs=true"]);
         assert_eq!(names("trainer.algorithm=gs"), ["trainer.algorithm=gspo"]);
+        assert_eq!(names("trainer.estimator=rl"), ["trainer.estimator=rloo"]);
+        assert_eq!(names("trainer.loss=dppo"), ["trainer.loss=dppo_kl", "trainer.loss=dppo_tv"]);
         assert!(names("trainer.lr=").is_empty() && names("trainer.lrr").is_empty());
         assert!(names("").len() > 100);
     }

@@ -7,7 +7,11 @@ use serde_json::json;
 
 use super::args::{DocArgs, DocFormat, OutputArgs};
 use super::print;
+use crate::config::algorithms;
 use crate::error::{Error, Kind, Result};
+use crate::rl::advantages::Estimator;
+use crate::rl::objective::Objective;
+use crate::rl::reference::Reference;
 use crate::script::docs::{self, Entry};
 
 pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
@@ -53,7 +57,8 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     let found = docs::find_settings(name);
     if !found.is_empty() {
-        print(&if output.json { format!("{}\n", json!(found)) } else { docs::settings_page(&found) })?;
+        let page = || format!("{}{}", docs::settings_page(&found), values(name));
+        print(&if output.json { format!("{}\n", json!(found)) } else { page() })?;
         return Ok(ExitCode::SUCCESS);
     }
     let error = Error::new(Kind::Usage, format!("there is no function, type or setting `{name}`"));
@@ -65,6 +70,24 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         [] => error.hint("`r1 doc` lists them all"),
         like => error.hint(format!("did you mean {}?", like.join(" or "))),
     })
+}
+
+/// The values of a setting that is a name with a declaration of its own: algorithms, estimators
+/// and losses.
+fn values(setting: &str) -> String {
+    let rows: Vec<(&str, String)> = match setting {
+        "trainer.algorithm" => algorithms::papers().map(|(name, paper)| (name, paper.to_owned())).collect(),
+        "trainer.estimator" => Estimator::reference().map(described).collect(),
+        "trainer.loss" => Objective::reference().map(described).collect(),
+        _ => return String::new(),
+    };
+    let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines: Vec<String> = rows.iter().map(|(name, about)| format!("  {name:width$}  {about}\n")).collect();
+    format!("\n{}\nTables with options: docs/training.md\n", lines.concat())
+}
+
+fn described(Reference { name, paper, about, .. }: Reference) -> (&'static str, String) {
+    (name, format!("{} ({paper})", about.replace('`', "")))
 }
 
 /// One line per entry, by namespace.

@@ -1,8 +1,9 @@
-//! Settings of reinforcement learning: `r1.grpo { … }`, `r1.ppo { … }`, and the algorithms by name.
+//! Settings of reinforcement learning: `r1.grpo { … }`, `r1.ppo { … }`.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use super::algorithms::WITH_CRITIC;
 use super::{Branch, Importance, Kl, LossAgg, Rejection, Shaping};
 use crate::schema::{Field, Misfit, Reload, Section, ValueSyntax, choices, section};
 
@@ -180,7 +181,7 @@ impl Choice {
         self.name == CUSTOM
     }
 
-    fn with(name: &str, option: &str, value: Value) -> Self {
+    pub(super) fn with(name: &str, option: &str, value: Value) -> Self {
         Self { name: name.to_owned(), options: Map::from_iter([(option.to_owned(), value)]) }
     }
 }
@@ -260,152 +261,13 @@ section! {
     }
 }
 
-/// Algorithms by name.
-pub const ALGORITHMS: [&str; 26] = [
-    "grpo",
-    "dr_grpo",
-    "dapo",
-    "gspo",
-    "cispo",
-    "sapo",
-    "gmpo",
-    "gpg",
-    "rloo",
-    "opo",
-    "max_rl",
-    "grpo_passk",
-    "rapo",
-    "gigpo",
-    "remax",
-    "reinforce_pp",
-    "reinforce_pp_baseline",
-    "ppo",
-    "pspo",
-    "capo",
-    "seeupo",
-    "gdpo",
-    "optimal_token_baseline",
-    "luspo",
-    "vespo",
-    "dro",
-];
-
-/// Those that train a critic.
-const WITH_CRITIC: [&str; 3] = ["ppo", "pspo", "capo"];
-
-/// An algorithm: its default settings, and whether it needs a critic.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Algorithm {
-    /// Whether a critic is trained.
-    pub critic: bool,
-    pub settings: Learner,
-}
-
-impl Algorithm {
-    /// One of [`ALGORITHMS`].
-    pub fn named(name: &str) -> Option<Self> {
-        let defaults = Learner::default();
-        let one = Learner { group_size: 1, groups_per_step: 128, ..defaults.clone() };
-        let of = |estimator: &str| Learner { estimator: Choice::new(estimator), ..defaults.clone() };
-        let by = |loss: &str| Learner { loss: Choice::new(loss), ..defaults.clone() };
-        let settings = match name {
-            "grpo" => defaults,
-            "dr_grpo" => Learner { estimator: Choice::with("grpo", "normalize", json!("none")), ..by("dr_grpo") },
-            "dapo" => Learner { filter: Filter { uniform: true, ..Filter::default() }, ..by("dapo") },
-            "gspo" | "cispo" | "sapo" | "luspo" | "vespo" | "dro" => by(name),
-            "gmpo" => by("geo_mean"),
-            "gpg" => Learner { loss: Choice::new("gpg"), ..of("gpg") },
-            "rloo"
-            | "opo"
-            | "max_rl"
-            | "grpo_passk"
-            | "rapo"
-            | "gigpo"
-            | "reinforce_pp_baseline"
-            | "gdpo"
-            | "optimal_token_baseline" => of(name),
-            "remax" | "reinforce_pp" => Learner { estimator: Choice::new(name), ..one },
-            "ppo" => Learner { estimator: Choice::new("gae"), ..one },
-            "pspo" => Learner { estimator: Choice::new("gae"), loss: Choice::new("pspo"), ..one },
-            // Action-level values (GAE per step) and the length-normalised ratio of the whole
-            // action, with the paper's clip range.
-            "capo" => {
-                let clip = [("seq", json!("step")), ("clip_low", json!(3e-4)), ("clip_high", json!(3e-4))];
-                let options = clip.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-                let loss = Choice { name: "gspo".to_owned(), options };
-                Learner { estimator: Choice::new("gae"), loss, ..one }
-            }
-            "seeupo" => Learner {
-                estimator: Choice::with("grpo", "normalize", json!("none")),
-                loss: Choice::with("gspo", "seq", json!("step")),
-                mini_batch_by: MiniBatchBy::Step,
-                ..defaults
-            },
-            _ => return None,
-        };
-        Some(Self { critic: WITH_CRITIC.contains(&name), settings })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
 
-    use super::*;
+    use serde_json::json;
 
-    /// Differences of each algorithm from `Learner::default()`, and whether it has a critic.
-    #[test]
-    fn each_algorithm_name_expands_to_these_settings() {
-        let named = |name: &str| json!({ "name": name });
-        let one = |other: Value| {
-            let mut all = json!({ "group_size": 1, "groups_per_step": 128 });
-            all.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
-            all
-        };
-        let seq_gspo = json!({ "name": "gspo", "seq": "step" });
-        let no_std = json!({ "name": "grpo", "normalize": "none" });
-        let capo = json!({ "name": "gspo", "seq": "step", "clip_low": 3e-4, "clip_high": 3e-4 });
-        let expected = [
-            ("grpo", false, json!({})),
-            ("dr_grpo", false, json!({ "estimator": no_std, "loss": named("dr_grpo") })),
-            ("dapo", false, json!({ "loss": named("dapo"), "filter": { "uniform": true, "refills": 4, "keep": 1.0 } })),
-            ("gspo", false, json!({ "loss": named("gspo") })),
-            ("cispo", false, json!({ "loss": named("cispo") })),
-            ("sapo", false, json!({ "loss": named("sapo") })),
-            ("gmpo", false, json!({ "loss": named("geo_mean") })),
-            ("gpg", false, json!({ "estimator": named("gpg"), "loss": named("gpg") })),
-            ("rloo", false, json!({ "estimator": named("rloo") })),
-            ("opo", false, json!({ "estimator": named("opo") })),
-            ("max_rl", false, json!({ "estimator": named("max_rl") })),
-            ("grpo_passk", false, json!({ "estimator": named("grpo_passk") })),
-            ("rapo", false, json!({ "estimator": named("rapo") })),
-            ("gigpo", false, json!({ "estimator": named("gigpo") })),
-            ("remax", false, one(json!({ "estimator": named("remax") }))),
-            ("reinforce_pp", false, one(json!({ "estimator": named("reinforce_pp") }))),
-            ("reinforce_pp_baseline", false, json!({ "estimator": named("reinforce_pp_baseline") })),
-            ("ppo", true, one(json!({ "estimator": named("gae") }))),
-            ("pspo", true, one(json!({ "estimator": named("gae"), "loss": named("pspo") }))),
-            ("capo", true, one(json!({ "estimator": named("gae"), "loss": capo }))),
-            ("seeupo", false, json!({ "estimator": no_std, "loss": seq_gspo, "mini_batch_by": "step" })),
-            ("gdpo", false, json!({ "estimator": named("gdpo") })),
-            ("optimal_token_baseline", false, json!({ "estimator": named("optimal_token_baseline") })),
-            ("luspo", false, json!({ "loss": named("luspo") })),
-            ("vespo", false, json!({ "loss": named("vespo") })),
-            ("dro", false, json!({ "loss": named("dro") })),
-        ];
-        assert_eq!(expected.each_ref().map(|(name, ..)| *name), ALGORITHMS);
-        let fields = |learner: &Learner| serde_json::to_value(learner).unwrap().as_object().unwrap().clone();
-        let defaults = fields(&Learner::default());
-        assert_eq!((&defaults["estimator"], &defaults["loss"]), (&named("grpo"), &named("ppo")));
-        for (name, critic, differs) in expected {
-            let algorithm = Algorithm::named(name).unwrap();
-            let mut found = fields(&algorithm.settings);
-            found.retain(|field, value| defaults[field] != *value);
-            assert_eq!(Value::Object(found), differs, "{name}");
-            assert_eq!(algorithm.critic, critic, "{name}");
-        }
-        assert!(Algorithm::named("grop").is_none());
-    }
+    use super::*;
 
     #[test]
     fn a_choice_is_a_name_or_a_table() {

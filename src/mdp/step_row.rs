@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use serde_path_to_error::Segment;
 
 use super::Status;
 use crate::error::{Error, Kind, Result, suggest};
@@ -113,21 +114,16 @@ impl StepRow {
                 _ => {}
             }
         }
-        serde_json::from_value(Value::Object(fields.clone())).map_err(|error| misfit(&fields, &error))
+        serde_path_to_error::deserialize(Value::Object(fields.clone())).map_err(|error| misfit(&fields, &error))
     }
 }
 
 /// The error of the first field that does not fit.
-fn misfit(fields: &Map<String, Value>, error: &serde_json::Error) -> Error {
-    let alone = |name: &String, value: &Value| {
-        let row = Value::Object(Map::from_iter([(name.clone(), value.clone())]));
-        serde_json::from_value::<StepRow>(row).err()
-    };
-    let Some((name, value, error)) =
-        fields.iter().find_map(|(name, value)| Some((name, value, alone(name, value)?.to_string())))
-    else {
+fn misfit(fields: &Map<String, Value>, error: &serde_path_to_error::Error<serde_json::Error>) -> Error {
+    let Some(Segment::Map { key: name }) = error.path().iter().next() else {
         return Error::new(Kind::Usage, error.to_string());
     };
+    let value = fields.get(name).unwrap_or(&Value::Null);
     let wanted = match name.as_str() {
         "group" | "trajectory" | "step" | "shared" | "tag" => "a whole number, 0 or more",
         "next_value" => "a number",
@@ -135,7 +131,7 @@ fn misfit(fields: &Map<String, Value>, error: &serde_json::Error) -> Error {
         "anchor" => "text",
         "parts" => "a table of numbers by name",
         name if FOR_ALL.contains(&name) => "a number, or a list of one for each token",
-        "mask" | "status" => return Error::new(Kind::Usage, error),
+        "mask" | "status" => return Error::new(Kind::Usage, error.inner().to_string()),
         _ => "a list with a number for each token",
     };
     Error::new(Kind::Usage, format!("`{name}` must be {wanted}, got {value}"))

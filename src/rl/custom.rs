@@ -3,12 +3,12 @@
 //!
 //! Every denominator is that of the whole mini-batch, as in [`super::aggregate`], so the shares of
 //! micro-batches add up to the loss of the mini-batch. The operations are those of the losses in
-//! [`super::loss`] and [`super::losses`]: the same formula has the same bits.
+//! [`super::losses`]: the same formula has the same bits.
 
 use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
 use super::aggregate::{Denominators, aggregate};
-use super::loss::{Clip, LOG_RATIO_LIMIT, RatioStats};
+use super::losses::{Clip, LOG_RATIO_LIMIT, RatioStats};
 use super::objective::{Inputs, MicroBatchLoss, Objective};
 use super::pack::Row;
 use super::segments::Segments;

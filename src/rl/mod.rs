@@ -7,13 +7,13 @@
 //! 2. [`rewards`] and [`advantages`]: one number per trajectory, step or token, from the [`rows`]
 //!    of a batch
 //! 3. [`pack`]: steps merged into rows, rows into micro-batches, and the tensors of a forward pass
-//! 4. [`objective`]: a loss by name, from [`loss`] (PPO), [`losses`] (the others), [`kl`] and
-//!    [`correction`]; [`custom`] is the loss that a recipe writes in Lua
+//! 4. [`objective`]: a loss by name from [`losses`], with [`kl`] and [`correction`]; [`custom`] is
+//!    the loss that a recipe writes in Lua
 //! 5. [`aggregate`]: token losses into one number, with the denominators of the whole mini-batch
 //! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
 //!
-//! [`compare`] compares two rewards. [`registry`] holds the valid combinations; [`plain`] computes
-//! the same over tables of numbers, for scripts.
+//! [`compare`] compares two rewards. [`plain`] computes the same over tables of numbers, for
+//! scripts. `train::combinations` holds the rules of valid combinations.
 //!
 //! Nothing here knows a model, text or files. A *sampled* token is one the policy wrote; everything
 //! else in a row is context, and no loss or gradient ever touches its log-probability.
@@ -26,15 +26,13 @@ pub mod correction;
 pub mod custom;
 pub mod ema;
 pub mod filter;
-mod formula;
 pub mod kl;
-pub mod loss;
 pub mod losses;
 pub mod objective;
 mod options;
 pub mod pack;
 pub mod plain;
-pub mod registry;
+pub mod reference;
 pub mod rewards;
 pub mod rows;
 pub mod schedule;

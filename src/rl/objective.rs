@@ -1,59 +1,25 @@
 //! The policy objective by name: a loss, how it is aggregated, and its KL and entropy terms.
 
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
 use tch::Tensor;
 
 use super::advantages::Need;
 use super::aggregate::{Denominators, aggregate};
-pub use super::formula::{
-    BandOptions, ClipCovOptions, ClipOptions, DppoOptions, DroOptions, Formula, KlCovOptions, NoOptions, SapoOptions,
-};
-use super::kl::{KlKind, kl, kl_straight_through};
-use super::loss::{Clip, LOG_RATIO_LIMIT, RatioStats, ppo_clip};
-use super::losses::{
-    Divergence, Tokens, VespoOptions, cispo, clip_cov, clip_cov_selection, dppo, dro, geo_mean, gspo, kl_cov,
-    kl_cov_selection, reinforce, sapo, vespo,
-};
-use super::options::{names, refuse_rest, table, take_from, unknown, within};
-use super::segments::Segments;
+use super::kl::{kl, kl_straight_through};
+use super::losses::{Custom, Extra, LOG_RATIO_LIMIT, LOSSES, Loss, LossFormula, RatioStats, TERMS, Tokens};
+pub use super::losses::{Terms, Unit};
+use super::options::{at_least, at_least_zero, fields, names, refuse_rest, table, take_from, unknown, within};
+use super::reference::Reference;
 use crate::config::{CUSTOM, LossAgg};
 use crate::error::{Error, Kind, Result};
 
-/// What a sequence is, for ratios and means over sequences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Unit {
-    Trajectory,
-    Step,
-}
-
-/// Options of every loss, in addition to its own.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Terms {
-    pub loss_agg: LossAgg,
-    /// What 'seq' is in `loss_agg`.
-    pub seq: Unit,
-    /// What a sequence ratio (`gspo`, `pspo`, `luspo`, `geo_mean`, `vespo`) is over.
-    pub ratio_over: Unit,
-    /// What seq-mean-token-sum-norm divides by; without it the longest sequence of the mini-batch.
-    pub horizon: Option<f64>,
-    /// Weight of KL(policy || reference), 0 is off.
-    pub kl_coef: f64,
-    pub kl: KlKind,
-    /// The value of `kl` with the gradient of k2.
-    pub kl_straight_through: bool,
-    /// KL times the token ratio, an unbiased gradient off policy (TRL's default).
-    pub kl_times_ratio: bool,
-    /// Weight of the entropy bonus, 0 is off.
-    pub entropy_coef: f64,
-}
-
 /// A named loss, ready to be computed.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct Objective {
     pub name: &'static str,
-    pub formula: Formula,
+    pub formula: Arc<dyn LossFormula>,
     pub terms: Terms,
 }
 
@@ -102,78 +68,47 @@ pub struct MicroBatchLoss {
     pub ratios: RatioStats,
 }
 
-const fn clip(clip_low: f64, clip_high: f64, dual_clip: Option<f64>) -> Formula {
-    Formula::Ppo(ClipOptions { clip_low, clip_high, dual_clip })
-}
-
-const fn band(clip_low: f64, clip_high: f64) -> BandOptions {
-    BandOptions { clip_low, clip_high }
-}
-
-/// The terms of most losses.
-const TERMS: Terms = Terms {
-    loss_agg: LossAgg::TokenMean,
-    seq: Unit::Trajectory,
-    ratio_over: Unit::Step,
-    horizon: None,
-    kl_coef: 0.0,
-    kl: KlKind::K3,
-    kl_straight_through: false,
-    kl_times_ratio: false,
-    entropy_coef: 0.0,
-};
-
-const DPPO: DppoOptions = DppoOptions { clip_low: 0.2, clip_high: 0.2, truncate: 20.0 };
-const CLIP_COV: ClipCovOptions =
-    ClipCovOptions { clip_low: 0.2, clip_high: 0.2, share: 2e-4, cov_low: 1.0, cov_high: 5.0, seed: 0 };
-const VESPO: VespoOptions = VespoOptions { k_pos: 2.0, lambda_pos: 3.0, k_neg: 3.0, lambda_neg: 2.0 };
-const SEQUENCE_MEAN: Terms = Terms { loss_agg: LossAgg::SeqMeanTokenMean, ..TERMS };
-
-/// Every loss: its name, its formula with the published options, and its terms. A loss is a line
-/// here; one with a new formula is also a variant of [`Formula`].
-const LOSSES: [(&str, Formula, Terms); 18] = [
-    ("ppo", clip(0.2, 0.2, Some(3.0)), TERMS),
-    ("gspo", Formula::Gspo(band(3e-4, 4e-4)), SEQUENCE_MEAN),
-    ("pspo", Formula::Gspo(band(3e-4, 4e-4)), Terms { seq: Unit::Step, kl_coef: 1e-3, ..SEQUENCE_MEAN }),
-    ("cispo", Formula::Cispo(band(0.2, 0.2)), TERMS),
-    ("sapo", Formula::Sapo(SapoOptions { tau_pos: 1.0, tau_neg: 1.05 }), SEQUENCE_MEAN),
-    // A step is one term of the mean: its ratio and its advantage belong together.
-    ("geo_mean", Formula::GeoMean(band(0.4, 0.4)), Terms { seq: Unit::Step, ..SEQUENCE_MEAN }),
-    ("dr_grpo", clip(0.2, 0.2, None), Terms { loss_agg: LossAgg::SeqMeanTokenSumNorm, ..TERMS }),
-    ("dapo", clip(0.2, 0.28, None), TERMS),
-    ("bnpo", clip(0.2, 0.2, None), TERMS),
-    ("clip_cov", Formula::ClipCov(CLIP_COV), TERMS),
-    ("kl_cov", Formula::KlCov(KlCovOptions { share: 2e-4, cov_coef: 1.0 }), TERMS),
-    ("dppo_tv", Formula::Dppo(Divergence::Tv, DPPO), TERMS),
-    ("dppo_kl", Formula::Dppo(Divergence::Kl, DPPO), TERMS),
-    ("gpg", Formula::Reinforce(NoOptions {}), TERMS),
-    ("reinforce", Formula::Reinforce(NoOptions {}), TERMS),
-    // GSPO with every sequence weighted by its length (arXiv:2602.05261).
-    ("luspo", Formula::Gspo(band(3e-4, 4e-4)), Terms { loss_agg: LossAgg::SeqMeanTokenSum, ..TERMS }),
-    ("vespo", Formula::Vespo(VESPO), TERMS),
-    ("dro", Formula::Dro(DroOptions { beta: 0.1 }), TERMS),
-];
-
 impl Objective {
     /// Every name.
     pub const NAMES: [&'static str; LOSSES.len()] = {
         let mut names = [""; LOSSES.len()];
         let mut i = 0;
         while i < names.len() {
-            names[i] = LOSSES[i].0;
+            names[i] = LOSSES[i].name;
             i += 1;
         }
         names
     };
+
+    /// Every loss, as docs/training.md lists it: its own options, and the terms in which it differs
+    /// from most losses.
+    pub fn reference() -> impl Iterator<Item = Reference> {
+        let usual = fields(&TERMS);
+        LOSSES.iter().map(move |loss| {
+            let terms = fields(&loss.terms).into_iter().filter(|(name, value)| usual[name] != *value);
+            let options = loss.formula.options().into_iter().chain(terms).collect();
+            let reference = Need::Reference.words().filter(|_| loss.terms.kl_coef > 0.0);
+            Reference {
+                name: loss.name,
+                paper: loss.paper,
+                about: loss.about,
+                options,
+                needs: reference.into_iter().collect(),
+            }
+        })
+    }
+
+    /// The names of the options that every loss has.
+    pub fn terms() -> Vec<String> {
+        names(&TERMS)
+    }
 
     /// A loss by name with its published options.
     ///
     /// # Errors
     /// [`Kind::Usage`] names the nearest names of an unknown one.
     pub fn named(name: &str) -> Result<Self> {
-        let found = LOSSES.into_iter().find(|(known, ..)| *known == name);
-        let (name, formula, terms) = found.ok_or_else(|| unknown("loss", name, &Self::NAMES))?;
-        Ok(Self { name, formula, terms })
+        Self::of(named(name)?, &mut Map::new())
     }
 
     /// A loss by name with the options of a table, its own and those of [`Terms`].
@@ -189,18 +124,21 @@ impl Objective {
     }
 
     /// [`Objective::new`], leaving in `rest` what is none of its options.
-    pub(super) fn read(name: &str, rest: &mut serde_json::Map<String, Value>) -> Result<Self> {
-        let mut objective = Self::named(name)?;
-        objective.terms = take_from(name, rest, &objective.terms)?;
-        objective.formula = objective.formula.read(name, rest)?;
+    pub(super) fn read(name: &str, rest: &mut Map<String, Value>) -> Result<Self> {
+        let objective = Self::of(named(name)?, rest)?;
         objective.check()?;
         Ok(objective)
+    }
+
+    fn of(loss: &Loss, rest: &mut Map<String, Value>) -> Result<Self> {
+        let Loss { name, formula, terms, .. } = *loss;
+        Ok(Self { name, terms: take_from(name, rest, &terms)?, formula: formula.read(name, rest)? })
     }
 
     /// The terms of a custom loss, which [`super::custom::compute`] computes.
     pub fn custom(loss_agg: LossAgg, entropy_coef: f64) -> Self {
         let terms = Terms { loss_agg, entropy_coef, ..TERMS };
-        Self { name: CUSTOM, formula: Formula::Custom, terms }
+        Self { name: CUSTOM, formula: Arc::new(Custom {}), terms }
     }
 
     /// Whether it has this option.
@@ -211,14 +149,13 @@ impl Objective {
     /// The names of all its options.
     pub(super) fn options(&self) -> Vec<String> {
         let own = self.formula.options();
-        own.into_iter().chain(names(&self.terms)).collect()
+        own.into_iter().map(|(name, _)| name).chain(names(&self.terms)).collect()
     }
 
     fn check(&self) -> Result<()> {
-        let least = |option, value, low| within(self.name, option, value, low, f64::INFINITY);
         self.formula.check(self.name)?;
-        least("horizon", self.terms.horizon.unwrap_or(1.0), f64::MIN_POSITIVE)?;
-        least("kl_coef", self.terms.kl_coef, 0.0)?;
+        at_least(self.name, "horizon", self.terms.horizon.unwrap_or(1.0), f64::MIN_POSITIVE)?;
+        at_least_zero(self.name, "kl_coef", self.terms.kl_coef)?;
         within(self.name, "entropy_coef", self.terms.entropy_coef, f64::MIN, f64::MAX)
     }
 
@@ -228,52 +165,10 @@ impl Objective {
         if self.terms.kl_coef > 0.0 {
             needs.push(Need::Reference);
         }
-        if matches!(self.formula, Formula::ClipCov(_) | Formula::KlCov(_)) {
+        if self.formula.needs_whole_batch() {
             needs.push(Need::WholeBatch);
         }
         needs
-    }
-
-    /// The choice of `clip_cov` or `kl_cov` among the tokens of a whole mini-batch, `[N]` bool;
-    /// `None` for other losses.
-    pub fn select(&self, tokens: &Tokens<'_>) -> Result<Option<Tensor>> {
-        Ok(match self.formula {
-            Formula::ClipCov(own) => {
-                let clip = Clip { low: own.clip_low, high: own.clip_high, dual: None };
-                Some(clip_cov_selection(tokens, clip, own.share, (own.cov_low, own.cov_high), own.seed)?)
-            }
-            Formula::KlCov(own) => Some(kl_cov_selection(tokens, own.share)?),
-            _ => None,
-        })
-    }
-
-    /// The loss of each token `[N]`, without weights, KL and entropy.
-    pub fn token_loss(&self, tokens: &Tokens<'_>, selected: Option<&Tensor>) -> Result<(Tensor, RatioStats)> {
-        let own = if selected.is_some() { None } else { self.select(tokens)? };
-        let selected = selected.or(own.as_ref());
-        match (self.formula, selected) {
-            (Formula::Ppo(ClipOptions { clip_low, clip_high, dual_clip }), _) => {
-                let clip = Clip { low: clip_low, high: clip_high, dual: dual_clip };
-                ppo_clip(tokens.logp, tokens.logp_old, tokens.advantages, clip)
-            }
-            (Formula::Gspo(own), _) => gspo(tokens, own.clip_low, own.clip_high),
-            (Formula::Cispo(own), _) => cispo(tokens, own.clip_low, own.clip_high),
-            (Formula::Sapo(own), _) => sapo(tokens, own.tau_pos, own.tau_neg),
-            (Formula::GeoMean(own), _) => geo_mean(tokens, own.clip_low, own.clip_high),
-            (Formula::Dppo(divergence, own), _) => dppo(tokens, divergence, own.clip_low, own.clip_high, own.truncate),
-            (Formula::Vespo(own), _) => vespo(tokens, None, own),
-            (Formula::Dro(own), _) => dro(tokens, own.beta),
-            (Formula::Reinforce(_), _) => reinforce(tokens),
-            (Formula::ClipCov(own), Some(selected)) => {
-                let clip = Clip { low: own.clip_low, high: own.clip_high, dual: None };
-                clip_cov(tokens, clip, selected)
-            }
-            (Formula::KlCov(own), Some(selected)) => kl_cov(tokens, own.cov_coef, selected),
-            (Formula::Custom, _) => Err(Error::new(Kind::Internal, "a custom loss is computed by its graph")),
-            (Formula::ClipCov(_) | Formula::KlCov(_), None) => {
-                Err(Error::new(Kind::Internal, format!("`{}` has no selection", self.name)))
-            }
-        }
     }
 
     /// The denominators of the whole mini-batch, for [`Objective::compute`].
@@ -297,13 +192,11 @@ impl Objective {
             advantages: inputs.advantages,
             sequence: inputs.sequence(self.terms.ratio_over),
         };
-        if let Formula::Vespo(own) = self.formula {
-            // Its off-policy weights are part of the sequence's ratio.
-            let (token_loss, ratios) = vespo(&tokens, inputs.weights, own)?;
-            return self.of_tokens(token_loss, ratios, &Inputs { weights: None, ..*inputs }, denominators);
-        }
-        let (token_loss, ratios) = self.token_loss(&tokens, inputs.selected)?;
-        self.of_tokens(token_loss, ratios, inputs, denominators)
+        let own = if inputs.selected.is_some() { None } else { self.formula.select(&tokens)? };
+        let extra = Extra { weights: inputs.weights, selected: inputs.selected.or(own.as_ref()) };
+        let (token_loss, ratios) = self.formula.token_loss(&tokens, &extra)?;
+        let weights = inputs.weights.filter(|_| !self.formula.applies_weights());
+        self.of_tokens(token_loss, ratios, &Inputs { weights, ..*inputs }, denominators)
     }
 
     /// The objective of a loss per token `[N]`: weighted and aggregated, with the KL and entropy
@@ -317,7 +210,7 @@ impl Objective {
     ) -> Result<MicroBatchLoss> {
         let Terms { loss_agg, seq, ratio_over, .. } = self.terms;
         if let Some(weights) = inputs.weights {
-            token_loss = token_loss.f_mul(&self.weights(weights, inputs.sequence(ratio_over))?)?;
+            token_loss = token_loss.f_mul(&self.formula.weights(weights, inputs.sequence(ratio_over))?)?;
         }
         let policy = aggregate(&token_loss, inputs.sequence(seq), loss_agg, denominators)?;
         self.of_total(&policy, ratios, inputs, denominators)
@@ -349,15 +242,6 @@ impl Objective {
         Ok(MicroBatchLoss { loss, policy: policy.f_detach()?, kl: kl_share, entropy: entropy_share, ratios })
     }
 
-    /// Weights of tokens; for a loss that a whole sequence shares, their geometric mean over it.
-    fn weights(&self, weights: &Tensor, sequence: &Tensor) -> Result<Tensor> {
-        if !matches!(self.formula, Formula::GeoMean(_)) {
-            return Ok(weights.shallow_clone());
-        }
-        let segments = Segments::new(sequence)?;
-        segments.spread(&segments.mean(&weights.f_add_scalar(1e-10)?.f_log()?)?.f_exp()?)
-    }
-
     fn token_kl(&self, inputs: &Inputs<'_>) -> Result<Tensor> {
         let logp_ref = inputs.logp_ref.ok_or_else(|| self.misses("logp_ref", "kl_coef"))?;
         let estimate = if self.terms.kl_straight_through { kl_straight_through } else { kl };
@@ -372,4 +256,8 @@ impl Objective {
     fn misses(&self, what: &str, because: &str) -> Error {
         Error::new(Kind::Usage, format!("`{}` with `{because}` needs `{what}` for every sampled token", self.name))
     }
+}
+
+fn named(name: &str) -> Result<&'static Loss> {
+    LOSSES.iter().find(|loss| loss.name == name).ok_or_else(|| unknown("loss", name, &Objective::NAMES))
 }

@@ -18,7 +18,8 @@ pub(super) fn table(what: &str, options: &Value) -> Result<Map<String, Value>> {
     }
 }
 
-fn fields<T: Serialize>(base: &T) -> Map<String, Value> {
+/// The fields of a type, with their values.
+pub(super) fn fields<T: Serialize>(base: &T) -> Map<String, Value> {
     match serde_json::to_value(base) {
         Ok(Value::Object(fields)) => fields,
         _ => Map::new(),
@@ -38,16 +39,13 @@ pub(super) fn take_from<T: Serialize + DeserializeOwned>(
     let mut all = defaults.clone();
     for name in defaults.keys() {
         if let Some(value) = table.remove(name) {
-            // One at a time, so that an error can name its option.
-            let mut one = defaults.clone();
-            one.insert(name.clone(), value.clone());
-            if let Err(error) = serde_json::from_value::<T>(Value::Object(one)) {
-                return Err(Error::new(Kind::Usage, format!("option `{name}` of `{what}`: {error}")));
-            }
             all.insert(name.clone(), value);
         }
     }
-    serde_json::from_value(Value::Object(all)).map_err(|error| Error::new(Kind::Internal, error.to_string()))
+    serde_path_to_error::deserialize(Value::Object(all)).map_err(|error| {
+        let message = format!("option `{}` of `{what}`: {}", error.path(), error.inner());
+        Error::new(Kind::Usage, message)
+    })
 }
 
 /// [`take_from`] the defaults of `T`.
@@ -104,5 +102,54 @@ pub(super) fn from_zero_to_one(what: &str, name: &str, value: f64) -> Result<()>
 
 /// Refuses a negative number.
 pub(super) fn at_least_zero(what: &str, name: &str, value: f64) -> Result<()> {
-    within(what, name, value, 0.0, f64::INFINITY)
+    at_least(what, name, value, 0.0)
+}
+
+/// Refuses a number below `low`.
+pub(super) fn at_least(what: &str, name: &str, value: f64, low: f64) -> Result<()> {
+    within(what, name, value, low, f64::INFINITY)
+}
+
+/// Refuses a clip range of a ratio that includes negative ratios.
+pub(super) fn clip_range(what: &str, low: f64, high: f64) -> Result<()> {
+    from_zero_to_one(what, "clip_low", low)?;
+    at_least_zero(what, "clip_high", high)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::rl::advantages::Estimator;
+    use crate::rl::objective::Objective;
+
+    #[test]
+    fn an_unknown_estimator_loss_or_option_is_refused_with_the_nearest_name() {
+        let estimator = |name: &str, options: Value| Estimator::new(name, &options).unwrap_err().to_string();
+        let loss = |name: &str, options: Value| Objective::new(name, &options).unwrap_err().to_string();
+        assert_eq!(estimator("grop", Value::Null), "there is no estimator `grop`\n  hint: did you mean grpo?");
+        assert!(loss("gsp", Value::Null).starts_with("there is no loss `gsp`\n  hint: did you mean gspo"));
+        assert_eq!(
+            estimator("gae", json!({"lamda": 0.9})),
+            "`gae` has no option `lamda`\n  hint: did you mean lambda?"
+        );
+        assert!(loss("ppo", json!({"clip_hi": 0.3})).contains("did you mean clip_high"));
+        assert!(loss("sapo", json!({"clip_high": 0.3})).contains("`sapo` has no option `clip_high`"));
+        assert!(loss("dppo_tv", json!({"divergence": "kl"})).contains("`dppo_tv` has no option `divergence`"));
+        assert!(estimator("gae", json!({"gamma": 1.5})).contains("option `gamma` of `gae` is from 0 to 1, not 1.5"));
+        assert!(loss("ppo", json!({"clip_low": -0.1})).contains("option `clip_low` of `ppo`"));
+        assert!(estimator("gigpo", json!({"mode": "std"})).contains("option `mode` of `gigpo`: unknown variant"));
+        assert!(estimator("rloo", json!(3)).contains("the options of `rloo` are a table, not 3"));
+    }
+
+    #[test]
+    fn options_of_a_loss_replace_its_published_ones() {
+        let options = |objective: &Objective| objective.formula.options();
+        let changed = Objective::new("dppo_kl", &json!({"truncate": 5.0})).unwrap();
+        assert_eq!(json!(options(&changed)), json!({"clip_low": 0.2, "clip_high": 0.2, "truncate": 5.0}));
+        assert_eq!(json!(options(&Objective::named("dppo_kl").unwrap()))["truncate"], json!(20.0));
+    }
 }

@@ -225,9 +225,12 @@ fn report(
             metrics.insert(name.to_owned(), f64::try_from(value)?);
         }
     }
-    if let Some(chosen) =
-        objective.select(&Tokens { logp: &logp, logp_old: &logp_old, advantages: &advantages, sequence: &step })?
-    {
+    if let Some(chosen) = objective.formula.select(&Tokens {
+        logp: &logp,
+        logp_old: &logp_old,
+        advantages: &advantages,
+        sequence: &step,
+    })? {
         metrics.insert("selected".to_owned(), mean(&chosen)?);
     }
     let value = f64::try_from(&computed.loss)?;

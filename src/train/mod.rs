@@ -8,6 +8,7 @@ mod advantages;
 mod checkpoint;
 mod cold_start;
 mod collect;
+mod combinations;
 mod critic;
 mod custom_estimator;
 mod demonstrations;

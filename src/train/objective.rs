@@ -1,22 +1,25 @@
-//! The objective of a recipe, validated before anything runs: known names and options, and no
-//! contradictions.
+//! The objective of a recipe, from its settings: estimator, reward shaping and loss.
+//!
+//! It is validated before anything runs. The rules are data: ranges and `needs` stand at the
+//! declaration of a setting, rules about several settings are rows of `rules.rs`, those about
+//! estimator, loss and critic rows of `combinations.rs`. What stays here is computed: the
+//! estimator and the loss read their own options, and the bounds of shaping and corrections are
+//! those that programs have too (`rl`).
 
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::rules::{self, refusal};
-use crate::config::{
-    Input, KlPlace, Learner, LossAgg, LossGraph, MiniBatchBy, Over, Settings, Shape, Trainer, check_ranges,
-};
+use super::combinations::{COMBINATIONS, CUSTOM_LOSS, Combination};
+use super::rules;
+use crate::config::{Input, KlPlace, Learner, LossAgg, LossGraph, Over, Settings, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
 use crate::rl::advantages::{Estimator, Need};
 use crate::rl::correction::{Importance, Rejection};
 use crate::rl::kl::KlController;
 use crate::rl::objective as policy;
-use crate::rl::registry::{self, Host};
-use crate::rl::rewards::{KlPenalty, RewardShaping, Shaping};
+use crate::rl::rewards::{KlPenalty, RewardShaping};
 use crate::script::Script;
 
 /// Estimator, reward shaping and loss of a recipe.
@@ -49,17 +52,10 @@ impl Objective {
     /// # Errors
     /// `Kind::Script` for settings that the loss does not use.
     pub fn with_loss(mut self, custom: Option<Arc<LossGraph>>) -> Result<Self> {
-        if let Some(graph) = &custom {
-            let total = graph.nodes.get(graph.result).is_some_and(|node| node.shape == Shape::Total);
-            if total && (self.importance.is_some() || self.rejection.is_some()) && !graph.reads(Input::Weights) {
-                let message = "trainer.importance and trainer.rejection weigh tokens, and the recipe's `loss` gives one \
-                               number without b.weights";
-                return Err(refusal("trainer.importance", message)
-                    .hint("multiply the loss of a token by b.weights, or return a loss for each token")
-                    .at(graph.place.clone()));
-            }
-        }
         self.custom = custom;
+        if let Some(graph) = &self.custom {
+            rules::check(CUSTOM_LOSS, &self).map_err(|error| error.at(graph.place.clone()))?;
+        }
         Ok(self)
     }
 
@@ -71,70 +67,33 @@ impl Objective {
         check_ranges(&Settings { trainer: Trainer::Grpo(learner.clone()), ..Settings::default() })?;
         rules::check(rules::LEARNER, learner)?;
         rules::check(rules::SAMPLING, sampling)?;
-        let name = &learner.estimator.name;
         let options = Value::Object(learner.estimator.options.clone());
-        let estimator = if learner.estimator.is_custom() && learner.estimator.options.is_empty() {
+        let estimator = if learner.estimator.is_custom() {
             None
         } else {
-            Some(Estimator::new(name, &options).map_err(|error| at("estimator", error))?)
+            Some(Estimator::new(&learner.estimator.name, &options).map_err(|error| at("estimator", error))?)
         };
-        let values = estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&Need::Critic));
-        if critic && estimator.is_some() && !values {
-            let message = format!("trainer.estimator is {name}, which does not use the critic that r1.ppo trains");
-            return Err(refusal("trainer.estimator", message).hint("use r1.grpo, or estimator = \"gae\""));
-        }
-        if values && !critic {
-            let message = format!("trainer.estimator is {name}, which needs the values of a critic");
-            return Err(refusal("trainer.estimator", message).hint("use r1.ppo"));
-        }
-        if critic && learner.mini_batch_by == MiniBatchBy::Step {
-            let message = "trainer.mini_batch_by is \"step\", which is defined without a critic";
-            return Err(refusal("trainer.mini_batch_by", message)
-                .hint("use r1.grpo, or trainer.mini_batch_by = \"trajectory\""));
-        }
         let mut policy = policy_objective(learner).map_err(|error| at("loss", error))?;
         learner.shaping.check().map_err(|error| at("shaping", error))?;
-        let parts = estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&Need::Parts));
-        if parts
-            && (learner.shaping != Shaping::default() || (learner.kl.place == KlPlace::Reward && learner.kl.coef > 0.0))
-        {
-            let message = "trainer.estimator is gdpo, which reads the parts of the reward: trainer.shaping and a KL in \
-                           the reward act on their sum, and do nothing";
-            return Err(refusal("trainer.estimator", message).hint("leave them out, or put the KL into the loss"));
-        }
         let mut shaping = RewardShaping::from(learner.shaping.clone());
         let mut coef = learner.kl.coef;
         if learner.kl.place == KlPlace::Reward && coef > 0.0 {
             shaping.kl = Some(KlPenalty { coef, kind: learner.kl.kind });
         } else if coef > 0.0 {
-            if learner.loss.options.contains_key("kl_coef") {
-                let message = "trainer.kl.coef and `kl_coef` of trainer.loss both set the coefficient of the KL";
-                return Err(refusal("trainer.kl.coef", message).hint("leave one of the two out"));
-            }
             policy.terms.kl_coef = coef;
             policy.terms.kl = learner.kl.kind;
             policy.terms.kl_straight_through = learner.kl.straight_through;
         } else {
             coef = policy.terms.kl_coef;
         }
-        if learner.kl.target > 0.0 && coef == 0.0 {
-            let message = "trainer.kl.target steers a coefficient that is 0, which no factor moves";
-            return Err(
-                refusal("trainer.kl.target", message).hint("set trainer.kl.coef to where it begins, such as 0.01")
-            );
-        }
-        let kl_coef = if learner.kl.target > 0.0 && coef > 0.0 {
+        let combination = Combination { learner: learner.clone(), critic, estimator, loss: policy, kl_coef: coef };
+        rules::check(COMBINATIONS, &combination)?;
+        let Combination { estimator, loss: policy, .. } = combination;
+        let kl_coef = if learner.kl.target > 0.0 {
             KlController::Adaptive { coef, target: learner.kl.target, horizon: learner.kl.horizon }
         } else {
             KlController::Fixed { coef }
         };
-        if let Some(estimator) = &estimator {
-            let all =
-                [(Need::Critic, critic), (Need::Reference, coef > 0.0), (Need::Greedy, true), (Need::Anchors, true)];
-            let has: Vec<Need> = all.into_iter().filter(|(_, has)| *has).map(|(need, _)| need).collect();
-            let host = Host { group_size: learner.group_size, has: &has, branches: learner.branch.roots > 0 };
-            registry::check(estimator, &policy, &host).map_err(|error| at("estimator", error))?;
-        }
         let (importance, rejection) = (learner.importance, learner.rejection);
         importance.map_or(Ok(()), |given| given.check()).map_err(|error| at("importance", error))?;
         rejection.map_or(Ok(()), |given| given.check()).map_err(|error| at("rejection", error))?;
@@ -192,24 +151,18 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
         return Ok(policy::Objective::custom(learner.loss_agg.unwrap_or(LossAgg::TokenMean), learner.entropy));
     }
     let mut options = learner.loss.options.clone();
-    let mut put = |name: &str, value: Value| -> Result<()> {
-        if options.insert(name.to_owned(), value).is_some() {
-            let message = format!("`{name}` is given twice, as an option of the loss and as a setting of the trainer");
-            return Err(Error::new(Kind::Script, message));
-        }
-        Ok(())
-    };
+    let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
     // `unused` reports a clip that the loss does not have.
     let clips = policy::Objective::named(&learner.loss.name)?.has_option("clip_low");
     if let Some((low, high)) = learner.clip.filter(|_| clips) {
-        put("clip_low", low.into())?;
-        put("clip_high", high.into())?;
+        put("clip_low", low.into());
+        put("clip_high", high.into());
     }
     if let Some(loss_agg) = learner.loss_agg {
-        put("loss_agg", serde_json::to_value(loss_agg).unwrap_or_default())?;
+        put("loss_agg", serde_json::to_value(loss_agg).unwrap_or_default());
     }
     if learner.entropy != 0.0 {
-        put("entropy_coef", learner.entropy.into())?;
+        put("entropy_coef", learner.entropy.into());
     }
     policy::Objective::new(&learner.loss.name, &Value::Object(options))
 }
@@ -222,7 +175,8 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        ALGORITHMS, Algorithm, Branch, BranchAt, Choice, CriticSettings, Filter, Kl, KlKind, OverlongPenalty,
+        ALGORITHMS, Algorithm, Branch, BranchAt, Choice, CriticSettings, Filter, Kl, KlKind, MiniBatchBy,
+        OverlongPenalty, Shaping,
     };
 
     fn refused(learner: &Learner, critic: bool) -> String {
@@ -247,7 +201,7 @@ mod tests {
                 let critic = Estimator::new(estimator, &Value::Null).unwrap().needs().contains(&Need::Critic);
                 match Objective::new(&learner, &Sampling::default(), critic) {
                     Ok(objective) => assert_eq!(objective.policy.name, loss),
-                    Err(error) => assert!(error.hint.is_some() && error.message.contains('`'), "{error}"),
+                    Err(error) => assert!(error.hint.is_some() && error.message.contains(loss), "{error}"),
                 }
             }
         }
@@ -282,7 +236,7 @@ mod tests {
             loss: Choice { name: "ppo".to_owned(), options: Map::from_iter([("kl_coef".to_owned(), 0.2.into())]) },
             ..usual.clone()
         };
-        assert!(refused(&twice, false).contains("both set the coefficient"));
+        assert!(refused(&twice, false).contains("trainer.kl.coef and `kl_coef` of trainer.loss"));
         let filter = Filter { uniform: true, ..Filter::default() };
         let alone = Learner { filter, ..Algorithm::named("reinforce_pp").unwrap().settings };
         assert!(refused(&alone, false).contains("filter.uniform"));

@@ -1,7 +1,8 @@
 //! Rules about several settings at once, one row each: the setting that is refused, when, and how
-//! to mend it. Rules about a single setting stand at its declaration (`range` and `needs`).
+//! to mend it. Rules about a single setting stand at its declaration (`range` and `needs`), those
+//! about estimators and losses in `combinations.rs`.
 
-use crate::config::{Branch, BranchAt, Learner, MiniBatchBy, Settings, Trainer};
+use crate::config::{Branch, BranchAt, Choice, KlPlace, Learner, MiniBatchBy, Settings, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
 
@@ -29,6 +30,42 @@ pub(super) fn check<T>(rules: &[Rule<T>], settings: &T) -> Result<()> {
 
 /// Contradictions within the settings of policy optimisation.
 pub(super) const LEARNER: &[Rule<Learner>] = &[
+    Rule {
+        setting: "trainer.estimator",
+        broken: |learner| no_options(&learner.estimator, "trainer.estimator", "advantage"),
+        hint: "write the options in the function",
+    },
+    Rule {
+        setting: "trainer.loss",
+        broken: |learner| no_options(&learner.loss, "trainer.loss", "loss"),
+        hint: "write the options in the function; trainer.loss_agg and trainer.entropy are settings",
+    },
+    Rule {
+        setting: "trainer.clip",
+        broken: |learner| {
+            learner.clip?;
+            twice(learner, "trainer.clip", "clip_low").or_else(|| twice(learner, "trainer.clip", "clip_high"))
+        },
+        hint: ONE_OF_TWO,
+    },
+    Rule {
+        setting: "trainer.loss_agg",
+        broken: |learner| learner.loss_agg.and_then(|_| twice(learner, "trainer.loss_agg", "loss_agg")),
+        hint: ONE_OF_TWO,
+    },
+    Rule {
+        setting: "trainer.entropy",
+        broken: |learner| if learner.entropy == 0.0 { None } else { twice(learner, "trainer.entropy", "entropy_coef") },
+        hint: ONE_OF_TWO,
+    },
+    Rule {
+        setting: "trainer.kl.coef",
+        broken: |learner| {
+            let in_loss = learner.kl.coef > 0.0 && learner.kl.place == KlPlace::Loss;
+            in_loss.then(|| twice(learner, "trainer.kl.coef", "kl_coef"))?
+        },
+        hint: ONE_OF_TWO,
+    },
     Rule {
         setting: "trainer.mini_batches",
         broken: |learner| {
@@ -142,6 +179,20 @@ pub(super) const SAMPLING: &[Rule<Sampling>] = &[
         hint: "train at temperature 1; eval.temperature may be 0",
     },
 ];
+
+const ONE_OF_TWO: &str = "leave one of the two out";
+
+/// A setting that is also given as an option of the loss.
+fn twice(learner: &Learner, setting: &str, option: &str) -> Option<String> {
+    let given = learner.loss.options.contains_key(option);
+    given.then(|| format!("{setting} and `{option}` of trainer.loss set the same value"))
+}
+
+/// Options of a custom estimator or loss, which is a function of the recipe.
+fn no_options(choice: &Choice, setting: &str, function: &str) -> Option<String> {
+    let option = choice.options.keys().next().filter(|_| choice.is_custom())?;
+    Some(format!("{setting} is custom, the recipe's function `{function}`, and has no option `{option}`"))
+}
 
 const OTHER_DISTRIBUTION: &str = "sampling.repetition_penalty and sampling.logit_bias sample from another distribution \
                                   than the policy's, which training can't score";

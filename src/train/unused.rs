@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::rules::Rule;
 use crate::config::{KlPlace, Lacking, Learner, LossAgg, Settings, Trainer, lacking, value_of};
 use crate::error::{Error, Kind, Result};
-use crate::rl::objective::{Formula, Objective};
+use crate::rl::objective::Objective;
 use crate::script::Script;
 
 /// A setting that has no effect, or that others contradict, and why.
@@ -127,8 +127,7 @@ const NO_EFFECT: &[NoEffect] = &[
     NoEffect {
         settings: &["trainer.loss.ratio_over"],
         why: |recipe| {
-            let formula = &recipe.loss.as_ref()?.formula;
-            let sequences = matches!(formula, Formula::Gspo(_) | Formula::GeoMean(_) | Formula::Vespo(_));
+            let sequences = recipe.loss.as_ref()?.formula.compares_sequences();
             (!sequences).then(|| "the ratio of this loss is that of a token".to_owned())
         },
         hint: "leave it out",

@@ -18,8 +18,7 @@ use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Need;
 use crate::rl::custom;
 use crate::rl::kl::kl;
-use crate::rl::loss::RatioStats;
-use crate::rl::losses::Tokens;
+use crate::rl::losses::{RatioStats, Tokens};
 use crate::rl::objective::Inputs;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
@@ -128,7 +127,7 @@ impl Update<'_> {
         mut shared: Option<Shared<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<()> {
-        let mut objective = self.objective.policy;
+        let mut objective = self.objective.policy.clone();
         if objective.terms.kl_coef > 0.0 {
             objective.terms.kl_coef = self.kl_coef;
         }
@@ -142,7 +141,7 @@ impl Update<'_> {
         let selected = self.selected(data)?;
         // Some losses also hold tokens without an advantage, once the policy has moved.
         let pulls =
-            objective.formula.pulls_without_advantage() && (0..rows.len()).any(|row| data.rows[row].has_gradient());
+            objective.formula.trains_without_advantage() && (0..rows.len()).any(|row| data.rows[row].has_gradient());
         let all = !self.objective.only_advantages() || shared.is_some() || pulls;
         let active: Vec<usize> = (0..rows.len()).filter(|&row| all || data.rows[row].has_gradient()).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
@@ -284,7 +283,7 @@ impl Update<'_> {
             advantages: &batch.advantages,
             sequence: &batch.step,
         };
-        let Some(chosen) = policy.select(&tokens)? else { return Ok(None) };
+        let Some(chosen) = policy.formula.select(&tokens)? else { return Ok(None) };
         let chosen = batch.tokens.iter().zip(Vec::<bool>::try_from(chosen)?).filter(|(_, chosen)| *chosen);
         Ok(Some(chosen.map(|(token, _)| *token).collect()))
     }

@@ -29,6 +29,21 @@ pub enum Need {
     WholeBatch,
 }
 
+impl Need {
+    /// What a recipe must have for it; `None` for what every run has.
+    pub(in crate::rl) fn words(self) -> Option<&'static str> {
+        match self {
+            Self::Critic => Some("a critic (`r1.ppo`)"),
+            Self::Reference => Some("a reference policy"),
+            Self::Groups => Some("groups"),
+            Self::Greedy => Some("a greedy rollout per group"),
+            Self::Squares => Some("another forward pass"),
+            Self::Parts => Some("named parts of the reward"),
+            Self::Anchors | Self::Logp | Self::WholeBatch => None,
+        }
+    }
+}
+
 /// What one advantage belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {

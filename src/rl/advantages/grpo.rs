@@ -1,5 +1,9 @@
 //! GRPO: group-relative policy optimisation (arXiv:2402.03300), and Dr. GRPO (arXiv:2503.20783)
 //! with `normalize = "none"`.
+//!
+//! ```text
+//! A_i = (R_i - mean(R)) / (std(R) + epsilon)      R: the returns of the trajectories of a group
+//! ```
 
 use serde::{Deserialize, Serialize};
 

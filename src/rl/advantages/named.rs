@@ -24,46 +24,68 @@ use super::token_baseline::{OptimalTokenBaseline, TirOptimalTokenBaseline};
 use super::trajectories::ComparedTrajectories;
 use super::tree::Tree;
 use crate::error::Result;
-use crate::rl::options::{names, refuse_rest, table, take, unknown};
+use crate::rl::options::{fields, names, refuse_rest, table, take, unknown};
+use crate::rl::reference::Reference;
 use crate::rl::rows::{Batch, StepRow};
 
-/// Every estimator by its name. An estimator is a type with its options, in a file of this folder,
-/// and a line here.
-const ESTIMATORS: [Entry; 18] = [
-    entry::<Gae>("gae"),
-    entry::<GaeToken>("gae_token"),
-    entry::<GaeBilevel>("gae_bilevel"),
-    entry::<Grpo>("grpo"),
-    entry::<Rloo>("rloo"),
-    entry::<ReinforcePp>("reinforce_pp"),
-    entry::<ReinforcePpBaseline>("reinforce_pp_baseline"),
-    entry::<Remax>("remax"),
-    entry::<Gigpo>("gigpo"),
-    entry::<Rapo>("rapo"),
-    entry::<Opo>("opo"),
-    entry::<Gpg>("gpg"),
-    entry::<MaxRl>("max_rl"),
-    entry::<GrpoPassk>("grpo_passk"),
-    entry::<Tree>("tree"),
-    entry::<Gdpo>("gdpo"),
-    entry::<OptimalTokenBaseline>("optimal_token_baseline"),
-    entry::<TirOptimalTokenBaseline>("tir_optimal_token_baseline"),
+/// Every estimator: its name, its paper (or the system that defines it), and what it computes, for
+/// docs/training.md. An estimator is a type with its options, in a file of this folder, and a line
+/// here.
+const ESTIMATORS: &[Entry] = &[
+    entry::<Gae>("gae", "arXiv:1506.02438", "GAE over steps (Agent-R1, arXiv:2511.14460)"),
+    entry::<GaeToken>("gae_token", "arXiv:1506.02438", "GAE over sampled tokens, as in verl"),
+    entry::<GaeBilevel>("gae_bilevel", "arXiv:2504.20073", "GAE over steps, then over the tokens of each (RAGEN)"),
+    entry::<Grpo>("grpo", "arXiv:2402.03300", "return minus the mean of the group, over its deviation"),
+    entry::<Rloo>("rloo", "arXiv:2402.14740", "return minus the mean of the others in the group"),
+    entry::<ReinforcePp>("reinforce_pp", "arXiv:2501.03262", "discounted returns, whitened over the batch"),
+    entry::<ReinforcePpBaseline>(
+        "reinforce_pp_baseline",
+        "arXiv:2501.03262",
+        "return minus the mean of the group, whitened over the batch",
+    ),
+    entry::<Remax>("remax", "arXiv:2310.10505", "return minus that of a greedy rollout"),
+    entry::<Gigpo>("gigpo", "arXiv:2505.10978", "`grpo`, and a comparison of steps with the same observation"),
+    entry::<Rapo>(
+        "rapo",
+        "arXiv:2509.06278",
+        "`grpo` with a factor for pairs whose winner the policy does not prefer yet",
+    ),
+    entry::<Opo>("opo", "arXiv:2505.23585", "return minus the baseline of least variance"),
+    entry::<Gpg>(
+        "gpg",
+        "arXiv:2504.02546",
+        "return minus the mean of the group, scaled by all returns over those that are not 0",
+    ),
+    entry::<MaxRl>("max_rl", "arXiv:2602.02710", "return minus the mean of the group, over that mean"),
+    entry::<GrpoPassk>("grpo_passk", "arXiv:2503.19595", "the best of a group against the second best"),
+    entry::<Tree>("tree", "arXiv:2506.11902", "values of shared steps in a tree of branches"),
+    entry::<Gdpo>("gdpo", "arXiv:2601.05242", "the parts of the reward, normalised apart"),
+    entry::<OptimalTokenBaseline>("optimal_token_baseline", "verl 0.9.1", "a baseline of least variance per token"),
+    entry::<TirOptimalTokenBaseline>(
+        "tir_optimal_token_baseline",
+        "verl 0.9.1",
+        "the same among tokens with as many response tokens before them",
+    ),
 ];
 
 /// Reads an estimator from its name and options.
 type Read = fn(&str, Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>;
 
-/// A name and how its options are read.
+/// The row of an estimator, and how its options are read.
 struct Entry {
     name: &'static str,
+    paper: &'static str,
+    about: &'static str,
     read: Read,
+    /// Its options with their defaults.
+    options: fn() -> Map<String, Value>,
 }
 
-const fn entry<T>(name: &'static str) -> Entry
+const fn entry<T>(name: &'static str, paper: &'static str, about: &'static str) -> Entry
 where
     T: AdvantageEstimator + Default + Serialize + DeserializeOwned + 'static,
 {
-    Entry { name, read: read::<T> }
+    Entry { name, paper, about, read: read::<T>, options: || fields(&T::default()) }
 }
 
 fn read<T>(name: &str, mut options: Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>
@@ -94,6 +116,20 @@ impl Estimator {
         }
         names
     };
+
+    /// Every estimator, as docs/training.md lists it.
+    pub fn reference() -> impl Iterator<Item = Reference> {
+        let needs = |entry: &Entry| {
+            (entry.read)(entry.name, Map::new()).map(|own| own.needs().iter().filter_map(|need| need.words()).collect())
+        };
+        ESTIMATORS.iter().map(move |entry| Reference {
+            name: entry.name,
+            paper: entry.paper,
+            about: entry.about,
+            options: (entry.options)(),
+            needs: needs(entry).unwrap_or_default(),
+        })
+    }
 
     /// An estimator by name with the options of a table. Options that the table does not have keep
     /// their defaults.

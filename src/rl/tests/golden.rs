@@ -12,7 +12,7 @@ use crate::rl::advantages::{
 };
 use crate::rl::aggregate::{Denominators, aggregate};
 use crate::rl::kl::{KlKind, kl, kl_straight_through};
-use crate::rl::loss::{Clip, ppo_clip};
+use crate::rl::losses::{Clip, ppo_clip};
 
 #[derive(Deserialize)]
 struct Golden {

@@ -15,8 +15,7 @@ use crate::rl::advantages::{
 };
 use crate::rl::aggregate::aggregate;
 use crate::rl::kl::{KlKind, kl};
-use crate::rl::loss::{Clip, ppo_clip};
-use crate::rl::losses::{Tokens, gspo, value_loss};
+use crate::rl::losses::{Clip, Tokens, gspo, ppo_clip, value_loss};
 
 /// Inputs are printed to 7 decimals.
 const TOLERANCE: f64 = 1e-5;

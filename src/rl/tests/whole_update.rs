@@ -8,8 +8,7 @@ use crate::config::LossAgg;
 use crate::mdp::Trajectory;
 use crate::rl::advantages::{Deviation, Estimator, group_normalized};
 use crate::rl::aggregate::{Denominators, aggregate};
-use crate::rl::loss::{Clip, ppo_clip};
-use crate::rl::losses::Tokens;
+use crate::rl::losses::{Clip, Tokens, ppo_clip};
 use crate::rl::objective::{Inputs, Objective};
 use crate::rl::pack::{MicroBatch, Row, merge, micro_batches};
 use crate::rl::rows::StepRow;
@@ -58,7 +57,7 @@ fn loss_and_gradient(
     let (logp, logp_old, advantages_of) =
         (logp_of(&batch, &members), double(&batch.logp_old), double(&batch.advantages));
     let tokens = Tokens { logp: &logp, logp_old: &logp_old, advantages: &advantages_of, sequence: &batch.step };
-    let selected = objective.select(&tokens).unwrap();
+    let selected = objective.formula.select(&tokens).unwrap();
     let mut places: Vec<(i64, i64)> = Vec::new(); // where each row's tokens are among all, and how many
     for row in rows {
         let first = places.last().map_or(0, |(first, count)| first + count);

@@ -1,159 +1,32 @@
-//! Policy losses over sampled tokens.
-//!
-//! A loss takes log-probabilities gathered at the N sampled tokens and gives a loss for each;
-//! [`super::aggregate`] makes one number of them. Tokens that were not sampled never get here, so
-//! their gradient is exactly zero. Works in f32 and f64.
-//!
-//! Here is PPO and what every loss reports; [`super::losses`] has the others, [`super::objective`]
-//! chooses one by name.
+//! The clipped surrogate of PPO (arXiv:1707.06347), with DAPO's clip-higher (arXiv:2503.14476) and
+//! the dual clip (arXiv:1912.09729).
 
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor, no_grad_guard};
+use tch::Tensor;
 
+use super::formula::{Extra, LossFormula, Tokens};
+use super::ratios::{Clip, LOG_RATIO_LIMIT, RatioStats};
 use crate::error::Result;
+use crate::rl::options::{at_least, clip_range};
 
-/// `logp - logp_old` is kept within this, so that no ratio overflows.
-pub(super) const LOG_RATIO_LIMIT: f64 = 20.0;
-
-/// How the PPO ratio is clipped.
+/// Options of the PPO loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Clip {
-    /// The ratio is clipped to `[1 - low, 1 + high]`; `high > low` is DAPO's clip-higher.
-    pub low: f64,
-    pub high: f64,
-    /// Bounds the loss of tokens with a negative advantage by `-A c` (arXiv:1912.09729). `None` is
-    /// the plain PPO loss; verl's default is 3.
-    pub dual: Option<f64>,
+pub(super) struct Ppo {
+    pub clip_low: f64,
+    pub clip_high: f64,
+    /// Off without it.
+    pub dual_clip: Option<f64>,
 }
 
-/// What the ratios of a batch looked like: sums over sampled tokens, so that micro-batches add up.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct RatioStats {
-    pub tokens: usize,
-    clipped_low: f64,
-    clipped_high: f64,
-    clipped_dual: f64,
-    k1: f64,
-    k3: f64,
-    /// Smallest and largest ratio; 1 without tokens.
-    pub ratio_min: f64,
-    pub ratio_max: f64,
-}
-
-impl Default for RatioStats {
-    fn default() -> Self {
-        Self {
-            tokens: 0,
-            clipped_low: 0.0,
-            clipped_high: 0.0,
-            clipped_dual: 0.0,
-            k1: 0.0,
-            k3: 0.0,
-            ratio_min: 1.0,
-            ratio_max: 1.0,
-        }
-    }
-}
-
-impl RatioStats {
-    /// Tokens with a negative advantage count as clipped under `1 - low`, those with a positive one
-    /// over `1 + high`.
-    pub(super) fn of(log_ratio: &Tensor, ratio: &Tensor, advantages: &Tensor, clip: Clip) -> Result<Self> {
-        let _guard = no_grad_guard();
-        let (loses, wins) = (advantages.f_lt(0.0)?, advantages.f_gt(0.0)?);
-        let low = ratio.f_lt(1.0 - clip.low)?.f_logical_and(&loses)?;
-        let high = ratio.f_gt(1.0 + clip.high)?.f_logical_and(&wins)?;
-        let dual = match clip.dual {
-            Some(bound) => Some(ratio.f_gt(bound)?.f_logical_and(&loses)?),
-            None => None,
-        };
-        Self::with(log_ratio, ratio, &low, &high, dual.as_ref())
+impl LossFormula for Ppo {
+    fn check(&self, loss: &str) -> Result<()> {
+        clip_range(loss, self.clip_low, self.clip_high)?;
+        at_least(loss, "dual_clip", self.dual_clip.unwrap_or(f64::MAX), 1.0)
     }
 
-    /// With the clipped tokens given, `[N]` bool. One transfer from the device.
-    pub(super) fn with(
-        log_ratio: &Tensor,
-        ratio: &Tensor,
-        low: &Tensor,
-        high: &Tensor,
-        dual: Option<&Tensor>,
-    ) -> Result<Self> {
-        let _guard = no_grad_guard();
-        let tokens = ratio.numel();
-        if tokens == 0 {
-            return Ok(Self::default());
-        }
-        let (log_ratio, ratio) = (log_ratio.f_detach()?, ratio.f_detach()?);
-        let k3 = log_ratio.f_exp()?.f_sub_scalar(1.0)?.f_sub(&log_ratio)?;
-        let dual = match dual {
-            Some(dual) => dual.f_sum(Kind::Double)?,
-            None => Tensor::f_zeros([], (Kind::Double, ratio.device()))?,
-        };
-        let numbers = Tensor::f_stack(
-            &[
-                low.f_sum(Kind::Double)?,
-                high.f_sum(Kind::Double)?,
-                dual,
-                log_ratio.f_neg()?.f_sum(Kind::Double)?,
-                k3.f_sum(Kind::Double)?,
-                ratio.f_min()?.f_to_kind(Kind::Double)?,
-                ratio.f_max()?.f_to_kind(Kind::Double)?,
-            ],
-            0,
-        )?;
-        let mut values = [0.0_f64; 7];
-        numbers.f_to_device(tch::Device::Cpu)?.f_copy_data(&mut values, 7)?;
-        let [clipped_low, clipped_high, clipped_dual, k1, k3, ratio_min, ratio_max] = values;
-        Ok(Self { tokens, clipped_low, clipped_high, clipped_dual, k1, k3, ratio_min, ratio_max })
-    }
-
-    /// Joins another micro-batch.
-    pub fn add(&mut self, other: &Self) {
-        if other.tokens == 0 {
-            return;
-        }
-        if self.tokens == 0 {
-            *self = *other;
-            return;
-        }
-        self.tokens += other.tokens;
-        self.clipped_low += other.clipped_low;
-        self.clipped_high += other.clipped_high;
-        self.clipped_dual += other.clipped_dual;
-        self.k1 += other.k1;
-        self.k3 += other.k3;
-        self.ratio_min = self.ratio_min.min(other.ratio_min);
-        self.ratio_max = self.ratio_max.max(other.ratio_max);
-    }
-
-    /// Share of tokens with a negative advantage and a ratio under `1 - low`: no gradient.
-    pub fn clipfrac_low(&self) -> f64 {
-        self.mean(self.clipped_low)
-    }
-
-    /// Share of tokens with a positive advantage and a ratio over `1 + high`: no gradient.
-    pub fn clipfrac_high(&self) -> f64 {
-        self.mean(self.clipped_high)
-    }
-
-    /// Share of tokens whose loss the dual clip bounds: no gradient.
-    pub fn clipfrac_dual(&self) -> f64 {
-        self.mean(self.clipped_dual)
-    }
-
-    /// KL(old || new) by `logp_old - logp`: unbiased, noisy, may be negative (k1 of
-    /// <http://joschu.net/blog/kl-approx.html>).
-    pub fn approx_kl_k1(&self) -> f64 {
-        self.mean(self.k1)
-    }
-
-    /// The same by `(ratio - 1) - log ratio`: unbiased, less noisy, never negative (k3).
-    pub fn approx_kl_k3(&self) -> f64 {
-        self.mean(self.k3)
-    }
-
-    fn mean(&self, sum: f64) -> f64 {
-        sum / self.tokens.max(1) as f64
+    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+        let clip = Clip { low: self.clip_low, high: self.clip_high, dual: self.dual_clip };
+        ppo_clip(tokens.logp, tokens.logp_old, tokens.advantages, clip)
     }
 }
 
@@ -187,6 +60,7 @@ mod tests {
     #![allow(clippy::unwrap_used, clippy::float_cmp)]
 
     use proptest::prelude::*;
+    use tch::Kind;
 
     use super::*;
 
