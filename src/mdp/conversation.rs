@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::{Content, Invalid, Message, Part, Role, ToolCall};
+use crate::error::suggest;
 
 /// Fields of a message that r1 reads.
 pub const MESSAGE_FIELDS: [&str; 7] =
@@ -123,8 +124,8 @@ fn message(json: &Value, at: &str) -> Result<DatasetMessage, Invalid> {
             }
             name if IGNORED_FIELDS.contains(&name) => {}
             _ => {
-                let known = MESSAGE_FIELDS.join("`, `");
-                return Err(Invalid::new(at, format!("has the unknown field `{name}`; a message has `{known}`")));
+                let help = suggest(name, MESSAGE_FIELDS);
+                return Err(Invalid::new(at, format!("has the unknown field `{name}` ({help})")));
             }
         }
     }

@@ -12,6 +12,7 @@ use crate::script::Services;
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::services::Call;
+use crate::script::runtime::services::read::request;
 use crate::script::runtime::services::request::Request;
 
 /// Something that the host keeps open for a program: a model, a script, a trajectory, a run. It is
@@ -75,7 +76,7 @@ impl Functions {
     /// A request from the table of its fields.
     pub(super) fn read<R: DeserializeOwned>(&self, lua: &Lua, fields: &Value) -> mlua::Result<R> {
         let fields = to_json(fields, "it", NonJson::Refuse).map_err(|why| fail(lua, self.name, why))?;
-        R::deserialize(fields).map_err(|error| fail(lua, self.name, error))
+        request(fields).map_err(|error| fail(lua, self.name, error.message))
     }
 
     /// A function that takes the fields of a request; `write` gives its reply as Lua values.

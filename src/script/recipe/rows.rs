@@ -12,6 +12,7 @@ use crate::config::{Generated, Source, Trainer};
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::Demonstration;
 pub use crate::mdp::Split;
+use crate::schema::join;
 use crate::script::runtime::convert::{self, NonJson, kind};
 use crate::script::runtime::host::{Call, Entry};
 use crate::script::runtime::place::{at_definition, at_function, definition};
@@ -86,13 +87,22 @@ impl Worker {
         Ok(None)
     }
 
-    /// The place of a row: `data.jsonl:17`, or the line of its row function.
+    /// The place of a row: `data.jsonl:17`, the line of its row function, or `recipe.lua:5,
+    /// data.train[2]` for a row in the recipe.
     pub fn place_of_row(&self, split: Split, index: u64) -> String {
         let found = self.find(split, index).ok().flatten();
         if let Some((named, within)) = &found
             && let Ok(Some(file)) = self.script.dataset(split, named)
         {
             return file.place(*within);
+        }
+        if let Some((named, within)) = &found
+            && let Source::Rows(_) = named.source
+        {
+            let table = format!("data.{}", split.name());
+            let table = if named.name.is_empty() { table } else { join(&table, named.name) };
+            let name = format!("{table}[{}]", within + 1);
+            return format!("{}, {name}", self.script.place_of(&name));
         }
         let rows = &self.recipe.rows[split as usize];
         let row = found.and_then(|(named, _)| rows.get(named.name)).and_then(definition);
@@ -103,6 +113,9 @@ impl Worker {
     /// place of the row.
     pub fn about_row(&self, split: Split, index: u64, mut error: Error) -> Error {
         let dataset = self.find(split, index).ok().flatten().and_then(|(named, within)| {
+            if let Source::Rows(_) = named.source {
+                return Some(Subject::Row { file: self.script.path.clone(), row: within, field: None });
+            }
             let dataset = self.script.dataset(split, &named).ok().flatten()?;
             dataset.subject(within)
         });

@@ -4,6 +4,7 @@ use insta::assert_snapshot;
 use serde_json::json;
 
 use super::*;
+use crate::error::Subject;
 
 fn jsonl(text: &str, data: &str) -> Bench {
     let bench = Bench::new(&format!(
@@ -43,12 +44,28 @@ fn rows_can_be_written_in_the_recipe() {
     r1.recipe: `data.train[2]` must be a table, got the text "b"
       --> x.lua:1
     "#);
-    let bench = jsonl("", "{ { answer = 1 } }");
-    assert_snapshot!(bench.show(bench.worker().row(Split::Train, 0).unwrap_err()), @"
+    let bench = jsonl("", "{\n  { problem = 'a' },\n  { answer = 1 },\n}");
+    let error = bench.worker().row(Split::Train, 1).unwrap_err();
+    let about = error.subject.as_deref().cloned();
+    assert!(matches!(about, Some(Subject::Row { row: 1, .. })), "{about:?}");
+    assert_snapshot!(bench.show(error), @"
     the row has no column `prompt` or `problem` or `question` or `messages`, which the default reset needs
-      --> x.lua
+      --> x.lua:3, data.train[2]
       hint: it has `answer`
     ");
+    let mixed = jsonl("", "{ own = {\n  { problem = 'a' },\n  { answer = 1 } }, other = { { problem = 'b' } } }");
+    let worker = mixed.worker();
+    let place = |row| mixed.show(worker.place_of_row(Split::Train, row));
+    assert_eq!([place(0), place(1)], ["x.lua:1, data.train.other[1]", "x.lua:2, data.train.own[1]"]);
+    let error = mixed.show(worker.row(Split::Train, 2).unwrap_err());
+    assert!(error.contains("x.lua:3, data.train.own[2]"), "{error}");
+    // A column of the wrong kind is named with its row.
+    let bench = jsonl("", "{ { problem = 'a' }, { problem = 'b', env_kwargs = '{' } }");
+    let error = bench.worker().row(Split::Train, 1).unwrap_err();
+    assert!(
+        matches!(error.subject.as_deref(), Some(Subject::Row { row: 1, field: Some(field), .. }) if field == "env_kwargs")
+    );
+    assert!(bench.show(error).contains("x.lua:1, data.train[2]"));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 pub mod env;
 pub mod model;
-mod read;
+pub(crate) mod read;
 pub mod request;
 pub mod rl;
 pub mod training;

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::request::calls;
 use crate::config::PolicySettings;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{FinishReason, Message, Sampling, Seed};
+use crate::mdp::{FinishReason, Message, Sampling, Seed, conversation};
 use crate::schema::{self, section};
 
 calls! {
@@ -65,8 +65,8 @@ impl TryFrom<Json> for Prompt {
                 Ok(Self::Ids(ids))
             }
             Json::Array(ref list) if list.first().is_some_and(Json::is_object) => {
-                let refused = |error| Error::new(Kind::Script, format!("a message of the prompt: {error}"));
-                Vec::deserialize(prompt).map(Self::Messages).map_err(refused)
+                let messages = conversation::messages(&prompt, "prompt").map_err(|invalid| invalid.of_script())?;
+                Ok(Self::Messages(messages.into_iter().map(|given| given.message).collect()))
             }
             _ => Err(Error::new(Kind::Script, wrong)),
         }
