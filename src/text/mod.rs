@@ -15,6 +15,7 @@
 
 #[cfg(test)]
 mod conversations;
+mod extend;
 mod filters;
 mod format;
 mod formats;
@@ -43,11 +44,12 @@ mod tool_format;
 mod train_tokenizer;
 mod turns;
 
+pub use extend::Extension;
 pub use format::{AUTO, CODE_TOOL, Format};
 pub use formats::own::{OwnFormat, OwnOptions, read_with};
 pub(crate) use jinja::TimeLimit;
 pub use malformed::{Malformed, ProgramError, ReplyError};
-pub use renderer::{Extension, Renderer};
+pub use renderer::Renderer;
 pub use stream::{Event, Stream};
 pub use style::{FormatChoice, Style};
 pub use supervised::Supervised;
