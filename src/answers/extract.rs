@@ -90,7 +90,8 @@ struct Boxes {
     end: usize,
 }
 
-/// The last box, and earlier ones that belong to the same answer: `\boxed{1}` and `\boxed{2}`.
+/// The last box, and earlier ones that belong to the same answer: `\boxed{1}` and `\boxed{2}`. An
+/// answer that is boxed twice is one answer.
 fn boxes(text: &str) -> Option<Boxes> {
     let marker = "\\boxed";
     let start = text.rfind(marker)?;
@@ -98,13 +99,16 @@ fn boxes(text: &str) -> Option<Boxes> {
     let end = last.end + 1;
     let mut contents = vec![text[last].trim()];
     let mut next = start;
-    while contents.len() < BOXES {
+    for _ in 1..BOXES {
         let Some(before) = text[..next].rfind(marker) else { break };
         let Some(inside) = content(&text[..next], before + marker.len()) else { break };
         if !joins(&text[inside.end + 1..next]) {
             break;
         }
-        contents.push(text[inside].trim());
+        let inside = text[inside].trim();
+        if !contents.contains(&inside) {
+            contents.push(inside);
+        }
         next = before;
     }
     contents.reverse();
@@ -117,9 +121,10 @@ fn boxes(text: &str) -> Option<Boxes> {
     Some(Boxes { text: content, end })
 }
 
-/// Whether the text between two boxes joins them into one answer.
+/// Whether the text between two boxes joins them into one answer. A full stop separates two
+/// statements of an answer.
 fn joins(between: &str) -> bool {
-    if between.len() > BETWEEN {
+    if between.len() > BETWEEN || between.contains('.') {
         return false;
     }
     let mut words = between

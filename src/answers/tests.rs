@@ -127,6 +127,10 @@ const EQUAL: &[(&str, &str)] = &[
     ("2024-01-02", "2024-01-02"),
     ("204_5", "204_{5}"),
     ("\\left(3, \\frac{\\pi}{2}\\right)", "(3, \\pi/2)"),
+    // Two statements of the answer.
+    ("it is \\(\\boxed{6}\\). \\]\n\\[\n\\boxed{6}\n\\]", "6"),
+    ("$\\boxed{6}$\n$$\\boxed{6}$$", "6"),
+    ("\\boxed{5}.\n\\[\\boxed{6}\\]", "6"),
 ];
 
 /// `(answer, reference)`: different.
@@ -233,6 +237,7 @@ const UNEQUAL: &[(&str, &str)] = &[
     ("not 5", "5"),
     ("between 4 and 5", "5"),
     ("\\boxed{4} is wrong, \\boxed{5} is right, no: \\boxed{6}", "5"),
+    ("\\boxed{5}.\n\\[\\boxed{6}\\]", "5, 6"),
 ];
 
 #[test]

@@ -75,6 +75,23 @@ fn final_numbers_are_graded_as_gsm8k_labels_them() {
 }
 
 #[test]
+#[ignore = "needs the reference data: just test-data"]
+fn math_replies_are_graded_as_by_math_verify() {
+    let counts = graded(
+        &reference_data("answer-grading").join("math_responses_graded.jsonl"),
+        "local wrong = { replies = #rows, math_verify = 0, harness = 0 }
+         for _, row in rows do
+           local equal = r1.math_equal(row.response, row.gold)
+           if equal ~= row.math_verify then wrong.math_verify += 1 end
+           if equal ~= row.correct then wrong.harness += 1 end
+         end
+         return wrong",
+    );
+    // The harness of Qwen2.5-Math rejects `10000` for `10{,}000`.
+    assert_eq!(counts, json!({ "replies": 464, "math_verify": 0, "harness": 1 }));
+}
+
+#[test]
 fn programs_are_graded_by_tests_in_the_sandbox() {
     let bench = Bench::new(
         r#"local rewards = require("@r1/rewards")
