@@ -4,7 +4,7 @@
 --- (arXiv:2403.07974). docs/containment.md ("How to grade programs") says why expected values stay
 --- in Lua.
 
-local check = require("@r1/rewards/options")
+local check = require("@r1/options")
 local data = require("@r1/rewards/data")
 
 local code = {}

@@ -3,7 +3,7 @@
 --- Sources: denotation accuracy of WikiTableQuestions (Pasupat and Liang, arXiv:1508.00305); result
 --- sets of text-to-SQL evaluations (Spider, arXiv:1809.08887).
 
-local check = require("@r1/rewards/options")
+local check = require("@r1/options")
 
 local data = {}
 

@@ -3,7 +3,7 @@
 --- Sources: MT-Bench's LLM judges (Zheng et al., arXiv:2306.05685); votes as in self-consistency
 --- (arXiv:2203.11171).
 
-local check = require("@r1/rewards/options")
+local check = require("@r1/options")
 
 local judge = {}
 

@@ -3,7 +3,7 @@
 --- Sources: GSM8K (Cobbe et al., arXiv:2110.14168) and verl's `gsm8k` reward with its strict and
 --- flexible extraction; multiple choice as in MMLU's evaluations.
 
-local check = require("@r1/rewards/options")
+local check = require("@r1/options")
 
 local numbers = {}
 

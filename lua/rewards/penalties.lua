@@ -4,7 +4,7 @@
 --- and the cosine length reward of "Demystifying Long Chain-of-Thought Reasoning"
 --- (arXiv:2502.03373), as in open-r1.
 
-local check = require("@r1/rewards/options")
+local check = require("@r1/options")
 
 local penalties = {}
 

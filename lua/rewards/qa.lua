@@ -5,7 +5,7 @@
 --- Every function takes the prediction (text, or nil for a missing one) and the references: a text,
 --- or a list of texts of which the best counts.
 
-local check = require("@r1/rewards/options")
+local check = require("@r1/options")
 
 local qa = {}
 

@@ -1,6 +1,6 @@
 --- Rewards for searches: recall, precision, and a reward of each search in a trajectory.
 
-local check = require("@r1/rewards/options")
+local check = require("@r1/options")
 
 local retrieval = {}
 

@@ -5,6 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
+use super::hub::server::Response;
+use super::infer::serving;
 use super::{cli_snapshot, directory, r1, shown};
 
 /// The findings for a recipe, as `level rule place: message`.
@@ -191,6 +193,24 @@ fn check_also_tests_rows_between() {
         found.iter().any(|line| line.starts_with("error reset x.lua:3: attempt to perform arithmetic")),
         "{found:#?}"
     );
+}
+
+/// A server may give every reset another session; a local that counts is still found.
+#[test]
+fn check_compares_resets_with_the_same_external_answers() {
+    let server = serving(|_, before| Response::new(200, before.to_string()));
+    let counting = |session: &str| {
+        let reset = format!(
+            "local answer = r1.http.get('{}/session') count += 1\n\
+             return {{ session = {session}, messages = {{ r1.user('Say ' .. task.n) }} }}",
+            server.url
+        );
+        let needs = format!("needs = {{ 'http:{}' }},", server.url.trim_start_matches("http://"));
+        findings(&recipe(&[("LOCALS", "local count = 0"), ("RESET", &reset), ("MORE", &needs)]))
+    };
+    assert_eq!(counting("answer.body"), Vec::<String>::new());
+    let found = counting("count");
+    assert!(found.iter().any(|line| line.contains("reset gives another state for the same task")), "{found:#?}");
 }
 
 /// Each endless loop would otherwise reach its limit for every reply, task and machine.

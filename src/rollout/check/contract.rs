@@ -258,13 +258,19 @@ fn tools(worker: &Worker, script: &Script, report: &mut Report) {
     }
 }
 
-/// The same task and seed give the same state in both machines; a state equals its snapshot.
+/// The same task, seed and external answers give the same state in both machines; a state equals
+/// its snapshot.
 async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report: &mut Report) {
-    let reset =
-        async |stage: Stage<'_>| stage.worker.reset_as(task.split, &task.value, spec.env_seed, &Record::live()).await;
+    let reset = async |stage: Stage<'_>, record: &Record| {
+        stage.worker.reset_as(task.split, &task.value, spec.env_seed, record).await
+    };
     let place = one.worker.place_of("reset");
     let typed = vec![reset_line(task, spec.env_seed)];
-    let states = (reset(one).await, reset(one).await, reset(two).await);
+    let record = Record::live();
+    let first = reset(one, &record).await;
+    // A server may give another answer to the second request, such as a new session.
+    let same_answers = || Record::replay(record.exchanges(), Strictness::Live);
+    let states = (first, reset(one, &same_answers()).await, reset(two, &same_answers()).await);
     let (Ok(first), Ok(again), Ok(other)) = states else {
         // A failing reset is reported with the trajectories.
         return;

@@ -1,18 +1,19 @@
-//! Lua modules that come with r1: `require("@r1/rewards")`.
+//! Lua modules that come with r1: `require("@r1/rewards")`, `require("@r1/env_http")`.
 
 use super::sources::Module;
 
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 10] = [
+const MODULES: [(&str, &str); 11] = [
+    ("env_http", include_str!("../../../lua/env_http.lua")),
+    ("options", include_str!("../../../lua/options.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
     ("rewards/code", include_str!("../../../lua/rewards/code.lua")),
     ("rewards/data", include_str!("../../../lua/rewards/data.lua")),
     ("rewards/format", include_str!("../../../lua/rewards/format.lua")),
     ("rewards/judge", include_str!("../../../lua/rewards/judge.lua")),
     ("rewards/numbers", include_str!("../../../lua/rewards/numbers.lua")),
-    ("rewards/options", include_str!("../../../lua/rewards/options.lua")),
     ("rewards/penalties", include_str!("../../../lua/rewards/penalties.lua")),
     ("rewards/qa", include_str!("../../../lua/rewards/qa.lua")),
     ("rewards/retrieval", include_str!("../../../lua/rewards/retrieval.lua")),

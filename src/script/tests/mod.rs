@@ -14,6 +14,7 @@ mod context;
 mod data;
 mod docs;
 mod env;
+mod env_http;
 mod format;
 mod limits;
 mod loss;

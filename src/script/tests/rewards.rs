@@ -218,7 +218,7 @@ fn a_stored_script_keeps_the_library_that_it_was_run_with() {
     let script = bench.load(&[]).unwrap();
     let stored: BTreeMap<String, String> =
         script.modules().into_iter().map(|(name, text)| (name.to_owned(), text.to_owned())).collect();
-    assert_eq!(stored.keys().collect::<Vec<_>>(), ["@r1/rewards/options", "@r1/rewards/qa"]);
+    assert_eq!(stored.keys().collect::<Vec<_>>(), ["@r1/options", "@r1/rewards/qa"]);
     let result = |script: &Script| {
         let worker = Worker::new(script, None).unwrap();
         run(worker.reset(&Json::Null, 0)).unwrap().snapshot().unwrap()["state"]["it"].clone()
