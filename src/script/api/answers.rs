@@ -2,9 +2,7 @@
 
 use mlua::{Lua, Table, Value};
 
-use super::args::required;
-use super::args::{count, fail, text};
-use super::argument::{ANY, Whole};
+use super::args::{fail, optional, required, text};
 use crate::answers;
 use crate::script::runtime::convert::kind;
 
@@ -35,9 +33,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         "clip",
         lua.create_function(|lua, (long, head, tail): (Value, Value, Value)| {
             let long = text(lua, "r1.clip", "text", &long)?;
-            let head: Whole<0, ANY> = required(lua, "r1.clip", "head", &head)?;
-            let tail = count(lua, "r1.clip", "tail", &tail)?.unwrap_or_default();
-            Ok(clip(&long, head.0 as usize, tail).unwrap_or(long))
+            let head = required(lua, "r1.clip", "head", &head)?;
+            let tail: Option<usize> = optional(lua, "r1.clip", "tail", &tail)?;
+            Ok(clip(&long, head, tail.unwrap_or(0)).unwrap_or(long))
         })?,
     )
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlua::{Function, Lua, Table, Value};
+use mlua::{Lua, Table, Value};
 
-use super::argument::{ANY, Argument, Whole};
+use super::argument::Argument;
 use super::misplaced;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
@@ -64,11 +64,13 @@ fn inside(function: &str, name: &str) -> String {
     function.split_once(": ").map_or_else(|| name.to_owned(), |(_, table)| format!("{table}.{name}"))
 }
 
-/// The fields of a constructor's table; unknown ones are refused.
+/// The fields of a table of named arguments; unknown ones are refused.
 pub(crate) struct Fields<'a> {
     lua: &'a Lua,
     function: &'static str,
     table: Table,
+    /// The field whose value the table is, for a table inside another.
+    at: Option<&'a str>,
 }
 
 impl<'a> Fields<'a> {
@@ -77,27 +79,50 @@ impl<'a> Fields<'a> {
             let got = if value.is_nil() { "nothing".to_owned() } else { kind(value) };
             return Err(fail(lua, function, format!("takes a table, got {got}")));
         };
-        let fields = Self { lua, function, table: table.clone() };
-        table.for_each(|key: Value, _: Value| match &key {
-            Value::String(name) if known.iter().any(|known| *name == **known) => Ok(()),
-            Value::String(name) => {
-                let name = name.to_string_lossy();
-                let error =
-                    Error::new(Kind::Script, format!("unknown field `{name}`")).about_setting(inside(function, &name));
-                let hint = misplaced::unknown_field(function, &name, known);
-                Err(fail_with(lua, function, error.hint(hint.unwrap_or_else(|| suggest(&name, known.iter().copied())))))
-            }
-            other => Err(fail(lua, function, format!("fields have names, got {}", show(other)))),
-        })?;
+        let fields = Self { lua, function, table: table.clone(), at: None };
+        fields.refuse_unknown(known)?;
         Ok(fields)
     }
 
     /// The fields of a table that may be left out.
     pub(crate) fn optional(lua: &'a Lua, function: &'static str, value: &Value, known: &[&str]) -> mlua::Result<Self> {
         match value {
-            Value::Nil => Ok(Self { lua, function, table: lua.create_table()? }),
+            Value::Nil => Ok(Self { lua, function, table: lua.create_table()?, at: None }),
             given => Self::new(lua, function, given, known),
         }
+    }
+
+    /// The fields of a table that is the value of a field.
+    pub(crate) fn inside<'b>(&'b self, at: &'b str, table: &Table, known: &[&str]) -> mlua::Result<Fields<'b>> {
+        let fields = Fields { lua: self.lua, function: self.function, table: table.clone(), at: Some(at) };
+        fields.refuse_unknown(known)?;
+        Ok(fields)
+    }
+
+    fn refuse_unknown(&self, known: &[&str]) -> mlua::Result<()> {
+        self.table.for_each(|key: Value, _: Value| match &key {
+            Value::String(name) if known.iter().any(|known| *name == **known) => Ok(()),
+            Value::String(name) => {
+                let name = name.to_string_lossy();
+                let error = Error::new(Kind::Script, format!("unknown field `{}`", self.named(&name)));
+                let hint = match self.at {
+                    None => misplaced::unknown_field(self.function, &name, known),
+                    Some(_) => None,
+                };
+                let hint = hint.unwrap_or_else(|| suggest(&name, known.iter().copied()));
+                Err(self.refused(&name, error.hint(hint)))
+            }
+            other => Err(fail(self.lua, self.function, format!("fields have names, got {}", show(other)))),
+        })
+    }
+
+    /// The name of a field in messages.
+    fn named(&self, name: &str) -> String {
+        self.at.map_or_else(|| name.to_owned(), |at| format!("{at}.{name}"))
+    }
+
+    pub(crate) fn lua(&self) -> &'a Lua {
+        self.lua
     }
 
     pub(crate) fn get(&self, name: &str) -> mlua::Result<Value> {
@@ -105,61 +130,50 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn refuse(&self, name: &str, wanted: &str, got: &Value) -> mlua::Error {
-        let error = Error::new(Kind::Script, format!("`{name}` must be {wanted}, got {}", kind(got)));
-        let error = error.about_setting(inside(self.function, name));
+        let why = format!("`{}` must be {wanted}, got {}", self.named(name), kind(got));
+        self.refused(name, Error::new(Kind::Script, why))
+    }
+
+    /// An error that names its field.
+    pub(crate) fn raise(&self, error: impl Into<Error>) -> mlua::Error {
         fail_with(self.lua, self.function, error)
     }
 
     /// The error for the value of a field.
     pub(crate) fn refused(&self, name: &str, error: Error) -> mlua::Error {
-        fail_with(self.lua, self.function, error.about_setting(inside(self.function, name)))
+        let name = inside(self.function, &self.named(name));
+        self.raise(error.about_setting(name))
     }
 
-    /// The fields of a nested table.
-    pub(crate) fn inside(&self, at: &str, table: &Table, known: &[&str]) -> mlua::Result<Self> {
-        for pair in table.pairs::<Value, Value>() {
-            let (key, _) = pair?;
-            let name = key.as_string().map(mlua::LuaString::to_string_lossy);
-            if !name.as_deref().is_some_and(|name| known.contains(&name)) {
-                let name = name.unwrap_or_else(|| show(&key));
-                let error = Error::new(Kind::Script, format!("unknown field `{at}.{name}`"));
-                return Err(self.refused(at, error.hint(suggest(&name, known.iter().copied()))));
-            }
-        }
-        Ok(Self { lua: self.lua, function: self.function, table: table.clone() })
+    /// A field; an `Option` may be left out.
+    pub(crate) fn read<T: FromField>(&self, name: &str) -> mlua::Result<T> {
+        T::from_field(self, name, &self.get(name)?)
     }
 
-    /// A field; `None` where it is not set.
-    pub(crate) fn read<T: Argument>(&self, name: &str) -> mlua::Result<Option<T>> {
-        match self.get(name)? {
-            Value::Nil => Ok(None),
-            value => T::read(&value).ok_or_else(|| self.refuse(name, &T::wanted(), &value)).map(Some),
-        }
+    /// A field that must be given; `what` says what it is.
+    pub(crate) fn needed<T: FromField>(&self, name: &str, what: &str) -> mlua::Result<T> {
+        self.read::<Option<T>>(name)?.ok_or_else(|| self.missing(name, what))
     }
 
-    pub(crate) fn text(&self, name: &str) -> mlua::Result<Option<String>> {
-        self.read(name)
+    /// The error for a field that is left out.
+    pub(crate) fn missing(&self, name: &str, what: &str) -> mlua::Error {
+        let what = if what.is_empty() { String::new() } else { format!(", {what}") };
+        let Some(at) = self.at else { return fail(self.lua, self.function, format!("needs `{name}`{what}")) };
+        let error = Error::new(Kind::Script, format!("`{at}` needs `{name}`{what}"));
+        self.raise(error.about_setting(inside(self.function, at)))
     }
 
-    pub(crate) fn function(&self, name: &str) -> mlua::Result<Option<Function>> {
-        self.read(name)
-    }
-
-    /// A field as plain data.
-    pub(crate) fn json(&self, name: &str) -> mlua::Result<serde_json::Value> {
-        self.plain(name, &self.get(name)?)
-    }
-
+    /// The value of a field as plain data.
     pub(crate) fn plain(&self, name: &str, value: &Value) -> mlua::Result<serde_json::Value> {
         to_json(value, name, NonJson::Refuse).map_err(|not_plain| match not_plain.function() {
             Some(path) => self.misplaced_function(path),
-            None => fail_with(self.lua, self.function, not_plain),
+            None => self.raise(not_plain),
         })
     }
 
     /// The error for a function where plain data is expected.
     pub(crate) fn misplaced_function(&self, path: &str) -> mlua::Error {
-        fail_with(self.lua, self.function, misplaced::misplaced_function(self.function, path))
+        self.raise(misplaced::misplaced_function(self.function, path))
     }
 
     /// All fields except `without`, as one object.
@@ -173,6 +187,39 @@ impl<'a> Fields<'a> {
             Ok(())
         })?;
         Ok(object)
+    }
+}
+
+/// A type that a field can have: an [`Argument`], or a type whose errors say which part of the
+/// value is wrong.
+pub(crate) trait FromField: Sized {
+    /// Reads the field `name`; nil if it is left out.
+    ///
+    /// # Errors
+    /// A value of another type, at the line of the field.
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self>;
+}
+
+impl<T: Argument> FromField for T {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        Self::read(value).ok_or_else(|| match value {
+            Value::Nil => fields.missing(name, ""),
+            other => fields.refuse(name, &Self::wanted(), other),
+        })
+    }
+}
+
+/// A field that may be left out.
+impl<T: FromField> FromField for Option<T> {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        if value.is_nil() { Ok(None) } else { T::from_field(fields, name, value).map(Some) }
+    }
+}
+
+/// Plain data; null if left out.
+impl FromField for serde_json::Value {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        fields.plain(name, value)
     }
 }
 
@@ -249,14 +296,13 @@ pub(crate) fn text(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua
     }
 }
 
-/// Reads an argument of `function`; nil is an error.
+/// Reads a positional argument of `function`.
 pub(crate) fn required<T: Argument>(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<T> {
     let refused = || fail(lua, function, format!("`{name}` must be {}, got {}", T::wanted(), kind(value)));
     T::read(value).ok_or_else(refused)
 }
 
-/// A whole number, 0 or more; `None` for nil.
-pub(crate) fn count(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<Option<usize>> {
-    let given = if value.is_nil() { None } else { Some(required::<Whole<0, ANY>>(lua, function, name, value)?) };
-    Ok(given.map(|count| count.0 as usize))
+/// Reads a positional argument that may be nil.
+pub(crate) fn optional<T: Argument>(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua::Result<Option<T>> {
+    if value.is_nil() { Ok(None) } else { required(lua, function, name, value).map(Some) }
 }

@@ -6,7 +6,8 @@ use futures_util::future::try_join_all;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, fail, fail_with, raise};
+use super::args::{fail, fail_with, raise};
+use super::arguments::{Arguments, arguments};
 use super::run_call::{CallResult, ValidatedCall};
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
@@ -57,6 +58,16 @@ pub(super) const NAME: &str = "r1.call_tools";
 const NESTED: usize = 16;
 /// Maximum length of a list of calls.
 const CALLS: usize = 1024;
+
+arguments! {
+    /// Options of `r1.call_tools`; tools in Lua get them as their second argument.
+    pub(super) struct CallOptions {
+        /// Source code that runs before each program.
+        prelude: String = String::new();
+        #[expect(dead_code, reason = "tools in Lua read it from the table")]
+        state: Value;
+    }
+}
 
 /// A running call of `r1.call_tools`.
 struct Nesting(Rc<Call>);
@@ -117,10 +128,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
     let Value::Table(calls) = calls else {
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
     };
-    let prelude = match options {
-        Value::Nil => String::new(),
-        options => Fields::new(lua, NAME, options, &["prelude", "state"])?.text("prelude")?.unwrap_or_default(),
-    };
+    let CallOptions { prelude, .. } = CallOptions::read_optional(lua, NAME, options)?;
     if calls.raw_len() > CALLS {
         return Err(fail(lua, NAME, format!("{} calls are more than {CALLS}", calls.raw_len())));
     }

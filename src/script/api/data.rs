@@ -6,11 +6,30 @@ use std::path::PathBuf;
 use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
-use super::args::{Fields, fail, fail_with, text};
+use super::args::{Fields, FromField, fail, fail_with, text};
+use super::arguments::{Arguments, arguments};
 use crate::config::{DataFormat, Source};
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::settings;
+
+arguments! {
+    /// Arguments of `r1.data.jsonl`, `csv` and `parquet`.
+    pub(super) struct FileArguments {
+        ..settings: ["path", "columns", "name", "weight", "env"];
+    }
+
+    /// Options of `r1.data.hf`.
+    pub(super) struct HubOptions {
+        ..settings: ["split", "subset", "file", "columns", "name", "weight", "env"];
+    }
+
+    /// Arguments of `r1.data.generate`.
+    pub(super) struct GenerateArguments {
+        row: Function, needs("a function that makes row `index`");
+        ..settings: ["count", "seed", "name", "weight", "env"];
+    }
+}
 
 /// A dataset of a recipe: its settings, and its row function, if any.
 #[derive(Clone)]
@@ -53,7 +72,7 @@ fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Val
     let mut settings = if let Value::String(path) = value {
         Map::from_iter([("path".to_owned(), Json::String(path.to_string_lossy()))])
     } else {
-        Fields::new(lua, function, value, &["path", "columns", "name", "weight", "env"])?.rest(&[])?
+        FileArguments::read(lua, function, value)?.settings
     };
     let path = settings.get("path").map(|path| path.get(0).unwrap_or(path));
     let path = path.and_then(Json::as_str).map(PathBuf::from).unwrap_or_default();
@@ -84,11 +103,7 @@ fn file(lua: &Lua, function: &'static str, formats: [DataFormat; 2], value: &Val
 fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<Dataset> {
     const NAME: &str = "r1.data.hf";
     let id = text(lua, NAME, "name", id)?;
-    let mut settings = match options {
-        Value::Nil => Map::new(),
-        options => Fields::new(lua, NAME, options, &["split", "subset", "file", "columns", "name", "weight", "env"])?
-            .rest(&[])?,
-    };
+    let HubOptions { mut settings } = HubOptions::read_optional(lua, NAME, options)?;
     settings.insert("hf".to_owned(), Json::String(id));
     let settings = Json::Object(settings);
     settings::dataset("hf", &settings).map_err(|error| fail_with(lua, NAME, error))?;
@@ -98,20 +113,36 @@ fn hf(lua: &Lua, id: &Value, options: &Value) -> mlua::Result<Dataset> {
 /// `r1.data.generate { count =, seed =, row = function(index) … end }`; `index` starts at 1.
 fn generate(lua: &Lua, value: &Value) -> mlua::Result<Dataset> {
     const NAME: &str = "r1.data.generate";
-    let fields = Fields::new(lua, NAME, value, &["count", "seed", "row", "name", "weight", "env"])?;
-    let row =
-        fields.function("row")?.ok_or_else(|| fail(lua, NAME, "needs `row`, a function that makes row `index`"))?;
-    if fields.get("count")?.is_nil() {
+    let GenerateArguments { row, settings } = GenerateArguments::read(lua, NAME, value)?;
+    if !settings.contains_key("count") {
         return Err(fail(lua, NAME, "needs `count`, how many rows there are"));
     }
-    let settings = Json::Object(fields.rest(&["row"])?);
+    let settings = Json::Object(settings);
     settings::dataset("generate", &settings).map_err(|error| fail_with(lua, NAME, error))?;
     Ok(Dataset { settings, row: Some(row) })
 }
 
+/// The field `train` or `eval` of a recipe's `data`: its settings, and its row functions by name.
+pub(super) struct DataSource {
+    pub(super) settings: Json,
+    pub(super) rows: BTreeMap<String, Function>,
+}
+
+impl FromField for DataSource {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        match value {
+            Value::Function(_) => return Err(fields.misplaced_function(name)),
+            Value::UserData(own) if own.is::<Dataset>() => {}
+            Value::String(_) | Value::Table(_) => {}
+            other => return Err(fields.refuse(name, "a path or a dataset of r1.data", other)),
+        }
+        source(fields.lua(), name, value).map(|(settings, rows)| Self { settings, rows })
+    }
+}
+
 /// `data.train` or `data.eval`: one dataset, or several by name, with their row functions. A single
 /// unnamed dataset has an empty name.
-pub(crate) fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<String, Function>)> {
+fn source(lua: &Lua, name: &str, value: &Value) -> mlua::Result<(Json, BTreeMap<String, Function>)> {
     const NAME: &str = "r1.recipe";
     let at = format!("data.{name}");
     let (mut parts, mut rows) = (Map::new(), BTreeMap::new());

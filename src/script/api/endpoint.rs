@@ -10,8 +10,9 @@ use std::time::Duration;
 use mlua::{Lua, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, fail, undeclared};
+use super::args::{fail, undeclared};
 use super::argument::Whole;
+use super::arguments::{Arguments, arguments};
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Failed, FinishReason, GeneratedText, Message, Outcome};
@@ -20,12 +21,10 @@ use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;
 use crate::tools::{AllowedAddresses, HttpError, HttpRequest, HttpResponse, http, is_private_host, url_target};
 
-const FIELDS: [&str; 6] = ["url", "name", "key", "headers", "timeout", "retries"];
-
 /// Default timeout of one request.
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// Default number of retries; the first wait, and the longest wait that a server may request.
-const RETRIES: u32 = 3;
+const RETRIES: u64 = 3;
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 /// Maximum bytes of a response.
@@ -34,6 +33,18 @@ const MOST_BYTES: usize = 16 << 20;
 /// models.
 const MAX_TOKENS: &str = "max_tokens";
 const MAX_COMPLETION_TOKENS: &str = "max_completion_tokens";
+
+arguments! {
+    /// The option `model` of `r1.generate` as a table: a model behind a server.
+    pub(super) struct ServerArguments {
+        url: Option<String>;
+        name: Option<String>;
+        key: Value;
+        headers: Named = Named::default();
+        timeout: Duration = TIMEOUT;
+        retries: Whole<0, 20> = Whole(RETRIES);
+    }
+}
 
 /// A model server with its timeout and retries.
 pub(super) struct Endpoint {
@@ -51,13 +62,14 @@ impl Endpoint {
     /// # Errors
     /// Refuses unknown fields, and a host or a variable that the recipe does not declare.
     pub(super) fn read(lua: &Lua, host: &Rc<Host>, function: &'static str, given: &Value) -> mlua::Result<Self> {
-        let fields = Fields::new(lua, function, given, &FIELDS)?;
-        let needed = |name: &'static str, example: &str| match fields.text(name)? {
+        let ServerArguments { url, name, key, headers, timeout, retries } =
+            ServerArguments::read(lua, function, given)?;
+        let needed = |name: &str, given: Option<String>, example: &str| match given {
             Some(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),
             _ => Err(fail(lua, function, format!("`model` has no `{name}`, such as \"{example}\""))),
         };
-        let base = needed("url", "https://api.openai.com/v1")?;
-        let name = needed("name", "gpt-4.1-mini")?;
+        let base = needed("url", url, "https://api.openai.com/v1")?;
+        let name = needed("name", name, "gpt-4.1-mini")?;
         let url = format!("{}/chat/completions", base.trim_end_matches('/').trim_end_matches("/chat/completions"));
         let Some((target, port)) = url_target(&url) else {
             let why = format!("`model.url` is `{base}`, which is not a URL: it must begin with http:// or https://");
@@ -67,24 +79,20 @@ impl Endpoint {
         if reach == AllowedAddresses::Nowhere || (reach == AllowedAddresses::Public && is_private_host(&target)) {
             return Err(undeclared(lua, host, function, &format!("http:{target}")));
         }
-        let mut headers = Text::named(lua, host, function, "headers", &fields.get("headers")?)?;
-        match fields.get("key")? {
-            Value::Nil => {}
-            key => {
-                let got = || format!("`model.key` must be r1.secret(NAME), got {}", kind(&key));
-                let key = Text::read(&key).ok_or_else(|| fail(lua, function, got()))?;
-                if !key.is_secret() {
-                    let why = "`model.key` is text; a key is an environment variable: key = r1.secret(\"NAME\")";
-                    return Err(fail(lua, function, why));
-                }
-                key.check(lua, host, function)?;
-                headers.push(("authorization".to_owned(), Text::plain("Bearer ").joined(key)));
+        headers.check(lua, host, function)?;
+        let Named(mut headers) = headers;
+        if !key.is_nil() {
+            let got = || format!("`model.key` must be r1.secret(NAME), got {}", kind(&key));
+            let key = Text::read(&key).ok_or_else(|| fail(lua, function, got()))?;
+            if !key.is_secret() {
+                let why = "`model.key` is text; a key is an environment variable: key = r1.secret(\"NAME\")";
+                return Err(fail(lua, function, why));
             }
+            key.check(lua, host, function)?;
+            headers.push(("authorization".to_owned(), Text::plain("Bearer ").joined(key)));
         }
         headers.push(("content-type".to_owned(), Text::plain("application/json")));
-        let timeout = fields.read("timeout")?.unwrap_or(TIMEOUT);
-        let retries = fields.read::<Whole<0, 20>>("retries")?.map_or(RETRIES, |retries| retries.0 as u32);
-        Ok(Self { url, name, headers, timeout, retries })
+        Ok(Self { url, name, headers: Named(headers), timeout, retries: retries.0 as u32 })
     }
 
     /// Host and port.
@@ -176,9 +184,9 @@ impl Endpoint {
         body: &Json,
         secrets: &mut Secrets,
     ) -> Result<std::result::Result<HttpResponse, HttpError>> {
-        let mut headers = Vec::with_capacity(self.headers.len());
+        let mut headers = Vec::with_capacity(self.headers.0.len());
         let mut hidden = Vec::new();
-        for (name, text) in &self.headers {
+        for (name, text) in &self.headers.0 {
             let value = text.reveal(secrets)?;
             if text.is_secret() {
                 hidden.push(name.clone());

@@ -2,19 +2,40 @@
 
 use std::rc::Rc;
 
-use mlua::{Lua, Table, Value};
+use mlua::{Function, Lua, Table, Value};
 use serde_json::Value as Json;
 
-use super::args::{Fields, fail, fail_with};
-use super::fields;
+use super::args::{Fields, FromField, fail, fail_with};
+use super::argument::host_object;
+use super::arguments::{Arguments, arguments};
+use super::format::FormatArgument;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind};
+use crate::schema::Section;
 use crate::script::runtime::convert::kind;
-use crate::script::runtime::definitions::{Env, FormatHandle};
+use crate::script::runtime::definitions::Env;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::tool::{Tool, ToolHandle};
 use crate::script::settings;
 use crate::text::{AUTO, Format};
+
+arguments! {
+    /// Arguments of `r1.env`.
+    pub(super) struct EnvArguments {
+        tools: Tools = Tools::default();
+        reset: Option<Function>;
+        step: Option<Function>;
+        flow: Option<Function>;
+        context: Option<Function>;
+        reward: Option<Function>;
+        format: Option<FormatArgument>;
+        ..settings: EnvSettings::FIELDS;
+    }
+}
+
+/// Tools with different names.
+#[derive(Default)]
+pub(super) struct Tools(Vec<Rc<Tool>>);
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
@@ -23,16 +44,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     const NAME: &str = "r1.env";
-    let fields = Fields::new(lua, NAME, value, &fields::of_env())?;
-    let tools = tools(lua, &fields)?;
-    let (reset, step) = (fields.function("reset")?, fields.function("step")?);
-    let (context, reward) = (fields.function("context")?, fields.function("reward")?);
-    let flow = fields.function("flow")?;
-    let mut settings = fields.rest(&[&fields::ENV_OBJECTS[..], &["format"]].concat())?;
-    let format = match fields.get("format")? {
-        Value::Nil => None,
-        Value::String(name) => {
-            let name = name.to_string_lossy();
+    let EnvArguments { tools, reset, step, flow, context, reward, format, mut settings } =
+        EnvArguments::read(lua, NAME, value)?;
+    let Tools(tools) = tools;
+    let format = match format {
+        None => None,
+        Some(FormatArgument::Own(own)) => Some(own.options.name.clone()),
+        Some(FormatArgument::Named(name)) => {
             let known = host.formats.borrow();
             let own: Vec<&str> = known.iter().map(|format| format.options.name.as_str()).collect();
             if name != AUTO && !own.contains(&name.as_str()) && Format::from_name(&name).is_err() {
@@ -40,12 +58,6 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
                 return Err(fail_with(lua, NAME, error.about_setting("format")));
             }
             Some(name)
-        }
-        Value::Function(_) => return Err(fields.misplaced_function("format")),
-        other => {
-            let handle = other.as_userdata().and_then(|data| data.borrow::<FormatHandle>().ok());
-            let handle = handle.ok_or_else(|| fields.refuse("format", "a name, or what r1.format gives", &other))?;
-            Some(handle.0.options.name.clone())
         }
     };
     settings.extend(format.map(|name| ("format".to_owned(), Json::from(name))));
@@ -77,30 +89,25 @@ pub(super) fn beside_flow(name: &str) -> Error {
     Error::new(Kind::Script, format!("`flow` and `{name}` are both set")).hint(hint)
 }
 
-fn tools(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<Rc<Tool>>> {
-    let list = match fields.get("tools")? {
-        Value::Nil => return Ok(Vec::new()),
-        Value::Table(list) => list,
-        other => return Err(fields.refuse("tools", "a list of tools", &other)),
-    };
-    let mut tools: Vec<Rc<Tool>> = Vec::new();
-    let mut seen = 0;
-    list.for_each(|_: Value, item: Value| {
-        seen += 1;
-        let handle = item.as_userdata().and_then(|data| data.borrow::<ToolHandle>().ok());
-        let Some(handle) = handle else {
-            let why =
-                format!("`tools` holds {}; tools are made by r1.tool, r1.tools.python or r1.tools.rhai", kind(&item));
-            return Err(fail(lua, "r1.env", why));
-        };
-        if tools.iter().any(|tool| tool.name == handle.0.name) {
-            return Err(fail(lua, "r1.env", format!("two tools are called `{}`", handle.0.name)));
+impl FromField for Tools {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        let Value::Table(list) = value else { return Err(fields.refuse(name, "a list of tools", value)) };
+        let refuse = |why: String| Err(fields.refused(name, Error::new(Kind::Script, why)));
+        let mut tools: Vec<Rc<Tool>> = Vec::new();
+        for pair in list.pairs::<Value, Value>() {
+            let (_, item) = pair?;
+            let Some(ToolHandle(tool)) = host_object(&item) else {
+                let made = "tools are made by r1.tool, r1.tools.python or r1.tools.rhai";
+                return refuse(format!("`{name}` holds {}; {made}", kind(&item)));
+            };
+            if tools.iter().any(|other| other.name == tool.name) {
+                return refuse(format!("two tools are called `{}`", tool.name));
+            }
+            tools.push(tool);
         }
-        tools.push(handle.0.clone());
-        Ok(())
-    })?;
-    if list.raw_len() != seen {
-        return Err(fail(lua, "r1.env", "`tools` must be a list: { python, search }"));
+        if list.raw_len() != tools.len() {
+            return refuse(format!("`{name}` must be a list: {{ python, search }}"));
+        }
+        Ok(Self(tools))
     }
-    Ok(tools)
 }

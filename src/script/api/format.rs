@@ -8,7 +8,9 @@ use std::rc::{Rc, Weak};
 use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, Table, Value, WeakLua};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, fail, fail_with};
+use super::args::{Fields, FromField, fail_with};
+use super::argument::{argument, host_object, items};
+use super::arguments::{Arguments, arguments};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Message, ToolCall};
 use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
@@ -20,7 +22,6 @@ use crate::script::runtime::vm::Vm;
 use crate::text::{AUTO, Format, OwnFormat, OwnOptions, ReplyError};
 
 const NAME: &str = "r1.format";
-const FIELDS: [&str; 9] = ["name", "parse", "write", "result", "schema", "starts", "stop", "same_turn", "thinking"];
 /// The name of a format without `name`.
 const UNNAMED: &str = "custom";
 
@@ -43,54 +44,71 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("format", lua.create_function(make)?)
 }
 
+arguments! {
+    /// Arguments of `r1.format`.
+    pub(super) struct FormatArguments {
+        name: String = UNNAMED.to_owned();
+        parse: Function, needs("a function that reads the calls of a reply");
+        write: Option<Function>;
+        result: Option<Function>;
+        schema: Option<Function>;
+        starts: Marks = Marks::default();
+        stop: Marks = Marks::default();
+        same_turn: bool = false;
+        thinking: bool = true;
+    }
+}
+
+/// A list of texts that are not empty.
+#[derive(Default)]
+pub(super) struct Marks(Vec<String>);
+
+argument!(Marks, "a list of texts that are not empty", |value| items(value.as_table()?)
+    .filter(|texts: &Vec<String>| texts.iter().all(|text| !text.is_empty()))
+    .map(Self));
+
+/// The field `format` of a function: a name, or a result of `r1.format`.
+pub(super) enum FormatArgument {
+    Named(String),
+    Own(Rc<RecipeFormat>),
+}
+
+impl FromField for FormatArgument {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        match value {
+            Value::String(name) => Ok(Self::Named(name.to_string_lossy())),
+            Value::Function(_) => Err(fields.misplaced_function(name)),
+            other => host_object(other)
+                .map(|FormatHandle(own)| Self::Own(own))
+                .ok_or_else(|| fields.refuse(name, "a name, or what r1.format gives", other)),
+        }
+    }
+}
+
 fn format(lua: &Lua, value: &Value) -> mlua::Result<RecipeFormat> {
-    let fields = Fields::new(lua, NAME, value, &FIELDS)?;
-    let name = fields.text("name")?.unwrap_or_else(|| UNNAMED.to_owned());
+    let given = FormatArguments::read(lua, NAME, value)?;
+    let FormatArguments { name, parse, write, result, schema, starts, stop, same_turn, thinking } = given;
+    let refuse = |field: &str, why: String| fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(field));
     if name == AUTO || Format::from_name(&name).is_ok() {
-        let error = Error::new(Kind::Script, format!("`name` is \"{name}\", the name of a built-in format"))
-            .about_setting("name");
-        return Err(fail_with(lua, NAME, error));
+        return Err(refuse("name", format!("`name` is \"{name}\", the name of a built-in format")));
     }
     if name.is_empty() || name.contains(char::is_whitespace) {
-        return Err(fail_with(lua, NAME, Error::new(Kind::Script, "`name` must be a word").about_setting("name")));
+        return Err(refuse("name", "`name` must be a word".to_owned()));
     }
-    let parse = fields.function("parse")?;
-    let parse = parse.ok_or_else(|| fail(lua, NAME, "needs `parse`, a function that reads the calls of a reply"))?;
-    let flag = |name: &str, otherwise: bool| -> mlua::Result<bool> { Ok(fields.read(name)?.unwrap_or(otherwise)) };
+    if same_turn && stop.0.is_empty() {
+        let why = "`same_turn` needs `stop`: the strings after which a response waits for tool results";
+        return Err(refuse("same_turn", why.to_owned()));
+    }
     let options = OwnOptions {
         name,
         version: String::new(),
-        starts: texts(&fields, "starts")?,
-        stop: texts(&fields, "stop")?,
-        same_turn: flag("same_turn", false)?,
-        thinking: flag("thinking", true)?,
-        writes: fields.function("write")?.is_some(),
+        starts: starts.0,
+        stop: stop.0,
+        same_turn,
+        thinking,
+        writes: write.is_some(),
     };
-    if options.same_turn && options.stop.is_empty() {
-        let why = "`same_turn` needs `stop`: the strings after which a response waits for tool results";
-        return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("same_turn")));
-    }
-    let (write, result, schema) = (fields.function("write")?, fields.function("result")?, fields.function("schema")?);
     Ok(RecipeFormat { options, parse, write, result, schema })
-}
-
-/// A list of non-empty texts.
-fn texts(fields: &Fields<'_>, name: &str) -> mlua::Result<Vec<String>> {
-    let value = fields.get(name)?;
-    let refused = || fields.refuse(name, "a list of texts that are not empty", &value);
-    let list = match &value {
-        Value::Nil => return Ok(Vec::new()),
-        Value::Table(list) => list,
-        _ => return Err(refused()),
-    };
-    let mut found = Vec::new();
-    for index in 1..=list.raw_len() {
-        match list.raw_get(index)? {
-            Value::String(text) if !text.as_bytes().is_empty() => found.push(text.to_string_lossy()),
-            _ => return Err(refused()),
-        }
-    }
-    if list.pairs::<Value, Value>().count() == found.len() { Ok(found) } else { Err(refused()) }
 }
 
 /// A format that can be called: in the virtual machine of its functions.

@@ -9,9 +9,9 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::args::{Fields, fail, raise, text, undeclared};
+use super::args::{raise, required, text, undeclared};
+use super::arguments::{Arguments, arguments};
 use crate::error::{Error, Kind, Result};
-use crate::script::runtime::convert::kind;
 use crate::script::runtime::grants::PathRefusal;
 use crate::script::runtime::host::Host;
 
@@ -20,6 +20,13 @@ use crate::script::runtime::host::Host;
 const KEPT: usize = 64 << 10;
 /// Maximum size of a file.
 const MOST: u64 = 256 << 20;
+
+arguments! {
+    /// Options of `r1.fs.write`.
+    pub(super) struct WriteOptions {
+        append: bool = false;
+    }
+}
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
@@ -216,17 +223,8 @@ fn write(
 ) -> mlua::Result<(Option<bool>, Option<String>)> {
     const NAME: &str = "r1.fs.write";
     let path = text(lua, NAME, "path", path)?;
-    let Value::String(content) = content else {
-        return Err(fail(lua, NAME, format!("`text` must be text, got {}", kind(content))));
-    };
-    let append = match options {
-        Value::Nil => false,
-        options => {
-            let fields = Fields::new(lua, NAME, options, &["append"])?;
-            fields.read("append")?.unwrap_or(false)
-        }
-    };
-    let bytes = content.as_bytes();
+    let bytes: Vec<u8> = required(lua, NAME, "text", content)?;
+    let WriteOptions { append } = WriteOptions::read_optional(lua, NAME, options)?;
     let real = allowed(lua, host, NAME, &path, true)?;
     let live = || {
         let written = real.and_then(|real| {

@@ -11,7 +11,9 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::args::{Fields, fail, fail_with, leads_inside, raise};
+use super::args::{fail, fail_with, leads_inside, raise};
+use super::argument::{NonNegative, Texts, argument};
+use super::arguments::{Arguments, arguments};
 use super::endpoint::Endpoint;
 use crate::config::PolicySettings;
 use crate::error::{Error, Kind, Result};
@@ -26,8 +28,35 @@ use crate::script::runtime::services::shared;
 
 const NAME: &str = "r1.generate";
 
-/// Options other than the prompt.
-const OPTIONS: [&str; 8] = ["model", "max_new_tokens", "temperature", "top_k", "top_p", "min_p", "stop", "train"];
+arguments! {
+    /// Options of `r1.generate`.
+    pub(super) struct GenerateArguments {
+        model: ModelChoice = ModelChoice::Policy;
+        max_new_tokens: Option<usize>;
+        temperature: Option<NonNegative>;
+        top_k: Option<usize>;
+        top_p: Option<NonNegative>;
+        min_p: Option<NonNegative>;
+        stop: Texts = Texts::default();
+        train: bool = false;
+    }
+}
+
+/// The option `model`.
+pub(super) enum ModelChoice {
+    Policy,
+    Named(String),
+    /// A table for [`Endpoint::read`].
+    Server(Value),
+}
+
+argument!(ModelChoice, "a name, or { url =, name =, key = }", |value| {
+    match value {
+        Value::String(name) => Some(Self::Named(name.to_string_lossy())),
+        Value::Table(_) => Some(Self::Server(value.clone())),
+        _ => None,
+    }
+});
 
 /// Models by name that this virtual machine has opened.
 #[derive(Clone, Default)]
@@ -117,39 +146,20 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         }
         other => return Err(fail(lua, NAME, format!("takes messages or text, got {}", kind(other)))),
     };
-    let fields = Fields::optional(lua, NAME, options, &OPTIONS)?;
-    let number = |name: &str| match fields.get(name)? {
-        Value::Nil => Ok(None),
-        Value::Integer(number) if number >= 0 => Ok(Some(number as f64)),
-        Value::Number(number) if number >= 0.0 && number.is_finite() => Ok(Some(number)),
-        other => Err(fields.refuse(name, "a number, 0 or more", &other)),
+    let given = GenerateArguments::read_optional(lua, NAME, options)?;
+    let model = match given.model {
+        ModelChoice::Policy => Writer::Policy,
+        ModelChoice::Named(name) => Writer::Model(name),
+        ModelChoice::Server(server) => Writer::Endpoint(Endpoint::read(lua, host, NAME, &server)?),
     };
-    let whole = |name: &str| match number(name)? {
-        Some(number) if number.fract() != 0.0 => Err(fields.refuse(name, "a whole number", &fields.get(name)?)),
-        number => Ok(number.map(|number| number as usize)),
-    };
-    let train = fields.read("train")?.unwrap_or(false);
-    let model = match fields.get("model")? {
-        Value::Nil => Writer::Policy,
-        Value::String(name) => Writer::Model(name.to_string_lossy()),
-        given @ Value::Table(_) => Writer::Endpoint(Endpoint::read(lua, host, NAME, &given)?),
-        other => return Err(fields.refuse("model", "a name, or { url =, name =, key = }", &other)),
-    };
-    let stop = match fields.json("stop")? {
-        Json::Null => Vec::new(),
-        Json::String(stop) => vec![stop],
-        Json::Array(list) if list.iter().all(Json::is_string) => {
-            list.iter().filter_map(|stop| stop.as_str().map(str::to_owned)).collect()
-        }
-        _ => return Err(fields.refuse("stop", "text, or a list of texts", &fields.get("stop")?)),
-    };
+    let train = given.train;
     let options = GenerateOptions {
-        max_new_tokens: whole("max_new_tokens")?,
-        temperature: number("temperature")?,
-        top_k: whole("top_k")?,
-        top_p: number("top_p")?,
-        min_p: number("min_p")?,
-        stop,
+        max_new_tokens: given.max_new_tokens,
+        temperature: given.temperature.map(f64::from),
+        top_k: given.top_k,
+        top_p: given.top_p.map(f64::from),
+        min_p: given.min_p.map(f64::from),
+        stop: given.stop.0,
         train,
     };
     if train && !matches!(model, Writer::Policy) {

@@ -9,7 +9,9 @@ use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, bytes_of, fail, fail_with, json_of, leads_inside, raise, text, undeclared};
+use super::args::{bytes_of, fail, fail_with, json_of, leads_inside, raise, text, undeclared};
+use super::argument::Bytes;
+use super::arguments::{Arguments, arguments};
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind};
 use crate::mdp::{Failed, Outcome};
@@ -21,11 +23,28 @@ use crate::tools::{
 
 /// Default and maximum bytes of a response.
 const BYTES: usize = 1 << 20;
-const MOST_BYTES: usize = 64 << 20;
+const MOST_BYTES: u64 = 64 << 20;
 /// Default timeout in seconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-const OPTIONS: [&str; 6] = ["headers", "query", "body", "json", "timeout", "max_bytes"];
+arguments! {
+    /// Options of `r1.http.get` and `r1.http.post`.
+    pub(super) struct RequestOptions {
+        headers: Named = Named::default();
+        query: Named = Named::default();
+        body: Value;
+        json: Value;
+        timeout: Duration = TIMEOUT;
+        max_bytes: Bytes<MOST_BYTES> = Bytes(BYTES);
+    }
+
+    /// Arguments of `r1.http.request`.
+    pub(super) struct RequestArguments {
+        method: String = "GET".to_owned();
+        url: Value;
+        + options: RequestOptions;
+    }
+}
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
@@ -33,7 +52,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     table.raw_set(
         "get",
         lua.create_async_function(move |lua, (url, options): (Value, Value)| {
-            let pending = ask(&lua, &own, "r1.http.get", "GET", &url, &options);
+            let pending = request(&lua, &own, "r1.http.get", "GET", &url, &options);
             async move { pending?.answer(&lua).await }
         })?,
     )?;
@@ -41,7 +60,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     table.raw_set(
         "post",
         lua.create_async_function(move |lua, (url, body, options): (Value, Value, Value)| {
-            let pending = ask(&lua, &own, "r1.http.post", "POST", &url, &options).and_then(|pending| match &body {
+            let pending = request(&lua, &own, "r1.http.post", "POST", &url, &options).and_then(|pending| match &body {
                 Value::Nil => Ok(pending),
                 body => pending.with_body(&lua, body),
             });
@@ -85,15 +104,15 @@ impl Asking {
     /// The URL with its query, with the texts that `value` returns.
     fn address<E>(&self, mut value: impl FnMut(&Text) -> Result<String, E>) -> Result<String, E> {
         let base = self.url.clone();
-        self.query.iter().try_fold(base, |url, (name, text)| Ok(url_with_query(&url, name, &value(text)?)))
+        self.query.0.iter().try_fold(base, |url, (name, text)| Ok(url_with_query(&url, name, &value(text)?)))
     }
 
     /// The request as it is sent.
     fn reveal(self, values: &mut Secrets) -> crate::error::Result<HttpRequest> {
         let url = self.address(|text| text.reveal(values))?;
-        let mut headers = Vec::with_capacity(self.headers.len());
+        let mut headers = Vec::with_capacity(self.headers.0.len());
         let mut secrets = Vec::new();
-        for (name, text) in self.headers {
+        for (name, text) in self.headers.0 {
             let value = text.reveal(values)?;
             if text.is_secret() {
                 secrets.push(name.clone());
@@ -109,19 +128,7 @@ impl Asking {
     }
 }
 
-fn request_of(lua: &Lua, host: &Rc<Host>, given: &Value) -> mlua::Result<PendingRequest> {
-    const NAME: &str = "r1.http.request";
-    let known: Vec<&str> = OPTIONS.into_iter().chain(["method", "url"]).collect();
-    let fields = Fields::new(lua, NAME, given, &known)?;
-    let method = fields.text("method")?.unwrap_or_else(|| "GET".to_owned()).to_uppercase();
-    let Some(method) = METHODS.into_iter().find(|known| *known == method) else {
-        return Err(fail(lua, NAME, format!("`method` is \"{method}\"; it is one of {}", METHODS.join(", "))));
-    };
-    let url = fields.get("url")?;
-    build(lua, host, NAME, method, &url, &fields)
-}
-
-fn ask(
+fn request(
     lua: &Lua,
     host: &Rc<Host>,
     function: &'static str,
@@ -129,8 +136,17 @@ fn ask(
     url: &Value,
     options: &Value,
 ) -> mlua::Result<PendingRequest> {
-    let fields = Fields::optional(lua, function, options, &OPTIONS)?;
-    build(lua, host, function, method, url, &fields)
+    build(lua, host, function, method, url, RequestOptions::read_optional(lua, function, options)?)
+}
+
+fn request_of(lua: &Lua, host: &Rc<Host>, given: &Value) -> mlua::Result<PendingRequest> {
+    const NAME: &str = "r1.http.request";
+    let RequestArguments { method, url, options } = RequestArguments::read(lua, NAME, given)?;
+    let method = method.to_uppercase();
+    let Some(method) = METHODS.into_iter().find(|known| *known == method) else {
+        return Err(fail(lua, NAME, format!("`method` is \"{method}\"; it is one of {}", METHODS.join(", "))));
+    };
+    build(lua, host, NAME, method, &url, options)
 }
 
 fn build(
@@ -139,32 +155,28 @@ fn build(
     function: &'static str,
     method: &'static str,
     url: &Value,
-    fields: &Fields<'_>,
+    options: RequestOptions,
 ) -> mlua::Result<PendingRequest> {
     let url = text(lua, function, "url", url)?;
-    let query = Text::named(lua, host, function, "query", &fields.get("query")?)?;
-    let headers = Text::named(lua, host, function, "headers", &fields.get("headers")?)?;
-    for (name, value) in &headers {
+    let RequestOptions { headers, query, body, json, timeout, max_bytes } = options;
+    query.check(lua, host, function)?;
+    headers.check(lua, host, function)?;
+    for (name, value) in &headers.0 {
         if name.is_empty() || [name, &value.shown()].iter().any(|text| text.contains(['\r', '\n', '\0'])) {
             return Err(fail(lua, function, format!("the header {name:?} has a line break in it, or no name")));
         }
     }
-    let timeout = fields.read("timeout")?.unwrap_or(TIMEOUT);
-    let max_bytes = match fields.get("max_bytes")? {
-        Value::Nil => BYTES,
-        Value::Integer(bytes) if (1..=MOST_BYTES as i64).contains(&bytes) => bytes as usize,
-        other => return Err(fields.refuse("max_bytes", &format!("a number of bytes up to {MOST_BYTES}"), &other)),
-    };
-    let request = Asking { method, url, query, headers, body: None, timeout, max_bytes };
-    let mut pending = PendingRequest { function, host: host.clone(), call: host.current(), request, place: place(lua) };
-    for name in ["body", "json"] {
-        match fields.get(name)? {
-            Value::Nil => {}
-            value if pending.request.body.is_some() => return Err(fields.refuse(name, "the only body", &value)),
-            value if name == "json" => pending = pending.with_json(lua, &value)?,
-            value => pending = pending.with_body(lua, &value)?,
+    let request = Asking { method, url, query, headers, body: None, timeout, max_bytes: max_bytes.0 };
+    let pending = PendingRequest { function, host: host.clone(), call: host.current(), request, place: place(lua) };
+    let pending = match (&body, &json) {
+        (Value::Nil, Value::Nil) => pending,
+        (body, Value::Nil) => pending.with_body(lua, body)?,
+        (Value::Nil, json) => pending.with_json(lua, json)?,
+        _ => {
+            let error = Error::new(Kind::Script, "`body` and `json` are both set").about_setting("json");
+            return Err(fail_with(lua, function, error));
         }
-    }
+    };
     pending.check(lua)?;
     Ok(pending)
 }
@@ -185,8 +197,8 @@ impl PendingRequest {
     fn with_json(mut self, lua: &Lua, body: &Value) -> mlua::Result<Self> {
         let json = to_json(body, "json", NonJson::Refuse).map_err(|why| fail_with(lua, self.function, why))?;
         self.request.body = Some(json.to_string().into_bytes());
-        if !self.request.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
-            self.request.headers.push(("content-type".to_owned(), Text::plain("application/json")));
+        if !self.request.headers.0.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type")) {
+            self.request.headers.0.push(("content-type".to_owned(), Text::plain("application/json")));
         }
         Ok(self)
     }
@@ -213,6 +225,7 @@ impl PendingRequest {
         let headers: Map<String, Json> = self
             .request
             .headers
+            .0
             .iter()
             .map(|(name, value)| {
                 (name.clone(), if secret(name) { "(secret)".to_owned() } else { value.shown() }.into())

@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use mlua::{Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
 
-use super::args::{Fields, count, fail, in_time, text};
+use super::args::{fail, in_time, optional, text};
+use super::argument::{NonNegative, argument};
+use super::arguments::{Arguments, arguments};
 use super::resource::ResourceOf;
 use crate::config::Limits;
 use crate::script::runtime::convert::{float, kind};
@@ -18,6 +20,20 @@ const NAME: &str = "r1.text.index";
 
 /// Default number of results of a search.
 const MOST: usize = 10;
+
+arguments! {
+    /// Options of `r1.text.index`.
+    pub(super) struct IndexOptions {
+        column: Option<String>;
+        k1: NonNegative = NonNegative(Weights::default().k1);
+        b: Share = Share(Weights::default().b);
+    }
+}
+
+/// A number from 0 to 1.
+pub(super) struct Share(f64);
+
+argument!(Share, "a number from 0 to 1", |value| float(value).filter(|number| (0.0..=1.0).contains(number)).map(Self));
 
 /// Bytes of the indexes that a virtual machine has built of lists; Lua's allocator does not count
 /// them.
@@ -30,21 +46,8 @@ pub(super) fn install(lua: &Lua, table: &Table) -> mlua::Result<()> {
 }
 
 fn index(lua: &Lua, texts: &Value, options: &Value) -> mlua::Result<IndexOf> {
-    let mut weights = Weights::default();
-    let mut column = None;
-    if !options.is_nil() {
-        let fields = Fields::new(lua, NAME, options, &["column", "k1", "b"])?;
-        column = fields.text("column")?;
-        for (name, weight, most) in [("k1", &mut weights.k1, f64::INFINITY), ("b", &mut weights.b, 1.0)] {
-            let value = fields.get(name)?;
-            if value.is_nil() {
-                continue;
-            }
-            let wanted = if name == "b" { "a number from 0 to 1" } else { "a number, 0 or more" };
-            let number = float(&value).filter(|number| number.is_finite() && (0.0..=most).contains(number));
-            *weight = number.ok_or_else(|| fields.refuse(name, wanted, &value))?;
-        }
-    }
+    let IndexOptions { column, k1, b } = IndexOptions::read_optional(lua, NAME, options)?;
+    let weights = Weights { k1: k1.0, b: b.0 };
     match texts {
         Value::UserData(data) if data.is::<ResourceOf>() => {
             let resource = Arc::clone(&data.borrow::<ResourceOf>()?.resource);
@@ -109,8 +112,8 @@ impl UserData for IndexOf {
         methods.add_meta_method(mlua::MetaMethod::Len, |_, this, ()| Ok(this.index.len()));
         methods.add_method("search", |lua, this, (query, most): (Value, Value)| {
             let query = text(lua, "search", "query", &query)?;
-            let most = count(lua, "search", "k", &most)?.unwrap_or(MOST);
-            found(lua, this.index.search(&query, most, || in_time(lua))?)
+            let most: Option<usize> = optional(lua, "search", "k", &most)?;
+            found(lua, this.index.search(&query, most.unwrap_or(MOST), || in_time(lua))?)
         });
     }
 }

@@ -8,25 +8,49 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::args::{Fields, fail, fail_with, raise};
+use super::args::{Fields, FromField, raise};
+use super::argument::argument;
+use super::arguments::{Arguments, arguments};
 use super::generate::Opened;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Failed, Message, Outcome};
-use crate::script::runtime::convert::{from_answer, kind};
+use crate::script::runtime::convert::{float, from_answer};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
 use crate::script::runtime::policy_request::{LogprobsRequest, PolicyRequest};
-use crate::script::runtime::services::model::{Prompt, Score};
+use crate::script::runtime::services::model::{self as of_models, Score};
 
 const NAME: &str = "r1.logprobs";
 
-/// The text to score, and the model.
-struct LogprobsCall {
-    messages: Vec<Message>,
-    text: String,
-    model: String,
-    temperature: f64,
+arguments! {
+    /// Arguments of `r1.logprobs`.
+    pub(super) struct LogprobsArguments {
+        model: String = "policy".to_owned();
+        prompt: Prompt;
+        text: String, needs("the text to score");
+        temperature: Temperature = Temperature(1.0);
+    }
 }
+
+/// Messages; a text is one message of the user.
+pub(super) struct Prompt(Vec<Message>);
+
+impl FromField for Prompt {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        match value {
+            Value::String(text) => Ok(Self(vec![Message::user(text.to_string_lossy())])),
+            Value::Table(list) => messages(list, name).map(Self).map_err(|invalid| fields.raise(invalid.of_script())),
+            other => Err(fields.refuse(name, "messages or text", other)),
+        }
+    }
+}
+
+/// A number above 0.
+pub(super) struct Temperature(f64);
+
+argument!(Temperature, "a number above 0", |value| float(value)
+    .filter(|number| *number > 0.0 && number.is_finite())
+    .map(Self));
 
 /// The answer as recorded.
 #[derive(Serialize, Deserialize)]
@@ -38,17 +62,18 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
     let (host, opened) = (host.clone(), opened.clone());
     let logprobs = lua.create_async_function(move |lua, options: Value| {
         let call = host.current();
-        let arguments = read(&lua, &options);
+        let arguments = LogprobsArguments::read(&lua, NAME, &options);
         let (host, opened) = (host.clone(), opened.clone());
         async move {
-            let LogprobsCall { messages, text, model, temperature } = arguments?;
+            let LogprobsArguments { model, prompt, text, temperature } = arguments?;
+            let (Prompt(messages), Temperature(temperature)) = (prompt, temperature);
             let request = json!({ "messages": messages, "text": text, "model": model, "temperature": temperature });
             let live = async {
                 let found = match model.as_str() {
                     "policy" | "reference" => score(&call, messages, text, temperature, model == "reference").await,
                     name => {
                         let (services, model) = opened.get(&host, NAME, name).await?;
-                        let prompt = Prompt::Messages(messages);
+                        let prompt = of_models::Prompt::Messages(messages);
                         services.call(Score { model, prompt, text, temperature }).await
                     }
                 };
@@ -74,26 +99,6 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
         }
     })?;
     r1.raw_set("logprobs", logprobs)
-}
-
-fn read(lua: &Lua, options: &Value) -> mlua::Result<LogprobsCall> {
-    let fields = Fields::new(lua, NAME, options, &["model", "prompt", "text", "temperature"])?;
-    let messages = match fields.get("prompt")? {
-        Value::String(text) => vec![Message::user(text.to_string_lossy())],
-        Value::Table(list) => messages(&list, "prompt").map_err(|invalid| fail_with(lua, NAME, invalid.of_script()))?,
-        other => return Err(fields.refuse("prompt", "messages or text", &other)),
-    };
-    let Some(text) = fields.text("text")? else {
-        return Err(fail(lua, NAME, "needs `text`, the text to score"));
-    };
-    let temperature = match fields.get("temperature")? {
-        Value::Nil => 1.0,
-        Value::Integer(number) if number > 0 => number as f64,
-        Value::Number(number) if number > 0.0 && number.is_finite() => number,
-        other => return Err(fail(lua, NAME, format!("`temperature` must be a number above 0, got {}", kind(&other)))),
-    };
-    let model = fields.text("model")?.unwrap_or_else(|| "policy".to_owned());
-    Ok(LogprobsCall { messages, text, model, temperature })
 }
 
 /// Scores the text with the policy or the reference policy.

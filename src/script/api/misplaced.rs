@@ -1,9 +1,9 @@
 //! Hints for misplaced fields: functions where plain data is expected, fields of another table.
 
-use super::fields;
 use crate::config::{Learner, unknown_hint};
 use crate::error::{Error, Kind};
 use crate::schema::Section;
+use crate::script::docs;
 
 const TRAINERS: [&str; 4] = ["r1.grpo", "r1.ppo", "r1.trainer", "r1.sft"];
 
@@ -31,7 +31,7 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
             "plain data",
             "shape rewards in the reward function: r1.recipe { reward = function(state, outcome) … end }",
         ),
-        "format" if function == "r1.env" => (
+        "format" if ["r1.env", "r1.text.template"].contains(&function) => (
             "a format name, or a result of r1.format",
             "such as format = \"hermes\", or format = r1.format { parse = function(reply) … end } (docs/lua.md)",
         ),
@@ -58,11 +58,11 @@ pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Optio
     if trainer && name == "algorithm" {
         return Some("another algorithm is r1.trainer { algorithm = \"NAME\", … }".to_owned());
     }
-    if (trainer || function == "r1.env") && fields::of_recipe().contains(&name) {
+    if (trainer || function == "r1.env") && declared("r1.recipe", name) {
         let beside = if trainer { "trainer" } else { "env" };
         return Some(format!("`{name}` is a field of r1.recipe {{ … }}, beside `{beside}`"));
     }
-    if function == "r1.recipe" && fields::of_env().contains(&name) {
+    if function == "r1.recipe" && declared("r1.env", name) {
         return Some(format!("`{name}` is a field of the env: env = r1.env {{ {name} = …, … }}"));
     }
     if function == "r1.recipe" && of_trainer() {
@@ -75,4 +75,9 @@ pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Optio
         _ => return None,
     };
     Some(unknown_hint(&key, name, known))
+}
+
+/// Whether a function has the field.
+fn declared(function: &str, field: &str) -> bool {
+    docs::find(function).is_some_and(|entry| entry.field_names().contains(&field))
 }

@@ -3,12 +3,14 @@
 mod answers;
 pub(crate) mod args;
 mod argument;
+mod arguments;
 mod call;
 pub(crate) mod context;
 pub(crate) mod data;
+#[cfg(test)]
+mod declared;
 mod endpoint;
 pub(crate) mod env;
-mod fields;
 mod flow;
 pub(crate) mod format;
 mod fs;

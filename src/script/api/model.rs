@@ -8,12 +8,12 @@ use mlua::{AnyUserData, Lua, Table, Value};
 use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, fail, raise, text};
-use super::argument::{ANY, Whole};
+use super::args::{Fields, FromField, fail, raise, text};
+use super::arguments::{Arguments, arguments};
 use super::service::{Held, call};
 use super::tokenizer::ids;
 use crate::config::PolicySettings;
-use crate::error::Error;
+use crate::error::{Error, Kind};
 use crate::schema::Section;
 use crate::script::Services;
 use crate::script::runtime::convert::{NonJson, from_answer, kind, to_json};
@@ -22,6 +22,40 @@ use crate::script::runtime::services::model::{
     CloseModel, Generate, Logits, Logprobs, ModelConfig, OpenModel, Prompt, ResponseOptions,
 };
 use crate::script::settings::section;
+
+arguments! {
+    /// Options of `r1.model`.
+    pub(super) struct OpenOptions {
+        format: Option<String>;
+        ..policy: ["base", "device", "dtype", "max_context"];
+    }
+
+    /// Options of `Model:logprobs`.
+    pub(super) struct LogprobsOptions {
+        top: usize = 0;
+        temperature: f64 = 1.0;
+    }
+
+    /// Options of `Model:generate`: those of sampling, and those of the response.
+    pub(super) struct SampleOptions {
+        logit_bias: Option<LogitBias>;
+        ..others: [
+            "temperature",
+            "top_k",
+            "top_p",
+            "min_p",
+            "repetition_penalty",
+            "top_logprobs",
+            "max_new_tokens",
+            "max_seconds",
+            "stop",
+            "seed",
+            "stop_ids",
+            "tools",
+            "ignore_eos",
+        ];
+    }
+}
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let meta = lua.create_table()?;
@@ -37,10 +71,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let Some(services) = services else {
                 return Err(fail(&lua, NAME, "is for programs (`r1 lua`); a recipe names its model in `policy`"));
             };
-            let options =
-                Fields::optional(&lua, NAME, &options, &["base", "device", "dtype", "format", "max_context"])?;
-            let format = options.text("format")?;
-            let policy = section("policy", &Json::Object(options.rest(&["format"])?));
+            let OpenOptions { format, policy } = OpenOptions::read_optional(&lua, NAME, &options)?;
+            let policy = section("policy", &Json::Object(policy));
             let policy: PolicySettings = policy.map_err(|error| at_caller(&lua, error))?;
             let policy = Box::new(PolicySettings { model: name, ..policy });
             let request = OpenModel { policy, format };
@@ -87,9 +119,7 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
         lua.create_async_function(|lua, (this, list, options): (Value, Value, Value)| async move {
             let (services, model) = parts(&lua, "logprobs", &this)?;
             let ids = ids(&lua, "logprobs", &list)?;
-            let options = Fields::optional(&lua, "logprobs", &options, &["top", "temperature"])?;
-            let top = options.read::<Whole<0, ANY>>("top")?.map_or(0, |top| top.0 as usize);
-            let temperature = options.read("temperature")?.unwrap_or(1.0);
+            let LogprobsOptions { top, temperature } = LogprobsOptions::read_optional(&lua, "logprobs", &options)?;
             let scored = call(&lua, &services, Logprobs { model, ids, top, temperature }).await?;
             Ok((answer(&lua, &scored.logprobs)?, answer(&lua, &scored.top)?))
         })?,
@@ -107,7 +137,13 @@ fn methods(lua: &Lua) -> mlua::Result<Table> {
         lua.create_async_function(|lua, (this, prompt, options): (Value, Value, Value)| async move {
             const NAME: &str = "generate";
             let (services, model) = parts(&lua, NAME, &this)?;
-            let (own, sampling) = sampling(&lua, &options)?;
+            if !matches!(options, Value::Nil | Value::Table(_)) {
+                return Err(fail(&lua, NAME, format!("options must be a table, got {}", kind(&options))));
+            }
+            let SampleOptions { logit_bias, others } = SampleOptions::read_optional(&lua, NAME, &options)?;
+            let of_response = |(name, _): &(String, _)| ResponseOptions::FIELDS.contains(&name.as_str());
+            let (own, mut sampling): (Map<_, _>, Map<_, _>) = others.into_iter().partition(of_response);
+            sampling.extend(logit_bias.map(|bias| ("logit_bias".to_owned(), Json::Object(bias.0))));
             let options: ResponseOptions =
                 section("sampling", &Json::Object(own)).map_err(|error| at_caller(&lua, error))?;
             let prompt = to_json(&prompt, "prompt", NonJson::Refuse).map_err(|why| fail(&lua, NAME, why))?;
@@ -137,57 +173,31 @@ pub(super) fn answer(lua: &Lua, reply: &impl Serialize) -> mlua::Result<Value> {
     from_answer(lua, &serde_json::to_value(reply).map_err(mlua::Error::external)?)
 }
 
-/// Options of `:generate`.
-const SAMPLING: [&str; 14] = [
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "repetition_penalty",
-    "logit_bias",
-    "top_logprobs",
-    "max_new_tokens",
-    "max_seconds",
-    "stop",
-    "seed",
-    "stop_ids",
-    "tools",
-    "ignore_eos",
-];
+/// Numbers by token id, with the ids as text. A script writes them as numbers or as text.
+pub(super) struct LogitBias(Map<String, Json>);
 
-/// The options of `:generate`: those of the response, and those of sampling. Keys of `logit_bias`
-/// are ids, as numbers or text.
-fn sampling(lua: &Lua, options: &Value) -> mlua::Result<(Map<String, Json>, Map<String, Json>)> {
-    const BIAS: &str = "logit_bias";
-    if !matches!(options, Value::Nil | Value::Table(_)) {
-        return Err(fail(lua, "generate", format!("options must be a table, got {}", kind(options))));
+impl FromField for LogitBias {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        const WANTED: &str = "numbers by token id";
+        let Value::Table(given) = value else { return Err(fields.refuse(name, WANTED, value)) };
+        let mut bias = Map::new();
+        given.for_each(|id: Value, by: Value| {
+            let id = match &id {
+                Value::Integer(id) => id.to_string(),
+                Value::String(id) => id.to_string_lossy(),
+                other => return Err(fields.refuse(name, WANTED, other)),
+            };
+            let by = match by {
+                Value::Integer(by) => json!(by),
+                Value::Number(by) if by.is_finite() => json!(by),
+                other => return Err(fields.refuse(&format!("{name}[{id}]"), "a number", &other)),
+            };
+            if bias.insert(id.clone(), by).is_none() {
+                return Ok(());
+            }
+            let why = format!("`{name}` has two values for id {id}");
+            Err(fields.refused(name, Error::new(Kind::Script, why)))
+        })?;
+        Ok(Self(bias))
     }
-    let fields = Fields::optional(lua, "generate", options, &SAMPLING)?;
-    let (own, mut sampling): (Map<_, _>, Map<_, _>) =
-        fields.rest(&[BIAS])?.into_iter().partition(|(name, _)| ResponseOptions::FIELDS.contains(&name.as_str()));
-    match fields.get(BIAS)? {
-        Value::Nil => {}
-        Value::Table(given) => {
-            let mut bias = Map::new();
-            given.for_each(|id: Value, by: Value| {
-                let name = match &id {
-                    Value::Integer(id) => id.to_string(),
-                    Value::String(id) => id.to_string_lossy(),
-                    other => return Err(fields.refuse(BIAS, "numbers by token id", other)),
-                };
-                let by = match by {
-                    Value::Integer(by) => json!(by),
-                    Value::Number(by) if by.is_finite() => json!(by),
-                    other => return Err(fields.refuse(&format!("{BIAS}[{name}]"), "a number", &other)),
-                };
-                match bias.insert(name.clone(), by) {
-                    Some(_) => Err(fail(lua, "generate", format!("`{BIAS}` has two values for id {name}"))),
-                    None => Ok(()),
-                }
-            })?;
-            sampling.insert(BIAS.to_owned(), Json::Object(bias));
-        }
-        other => return Err(fields.refuse(BIAS, "numbers by token id", &other)),
-    }
-    Ok((own, sampling))
 }

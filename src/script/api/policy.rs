@@ -7,7 +7,9 @@ use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataM
 use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
-use super::args::{Fields, fail, fail_with, raise};
+use super::args::{fail, fail_with, raise};
+use super::argument::{ANY, Texts, Whole};
+use super::arguments::{Arguments, arguments};
 use super::context;
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Action, Observation};
@@ -20,8 +22,15 @@ use crate::script::runtime::origin::is_plain;
 const GENERATE: &str = "policy:generate";
 const REWARD: &str = "policy:reward";
 
-/// Options of `policy:generate`.
-const OPTIONS: [&str; 3] = ["max_new_tokens", "stop", "tools"];
+arguments! {
+    /// Options of `policy:generate`.
+    pub(super) struct ReplyOptions {
+        max_new_tokens: Option<Whole<1, ANY>>;
+        stop: Texts = Texts::default();
+        /// Names of the tools that the prompt describes.
+        tools: Option<Texts>;
+    }
+}
 
 /// Options of `r1.generate` that are not available here.
 const SAMPLING: [&str; 4] = ["temperature", "top_k", "top_p", "min_p"];
@@ -113,7 +122,6 @@ impl Policy {
 
     fn wanted(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<GenerateArguments> {
         let observation = self.observation(lua, shown)?;
-        let none = Value::Table(lua.create_table()?);
         if let Value::Table(given) = options {
             for name in SAMPLING {
                 if !given.raw_get::<Value>(name)?.is_nil() {
@@ -122,27 +130,12 @@ impl Policy {
                 }
             }
         }
-        let fields = Fields::new(lua, GENERATE, if options.is_nil() { &none } else { options }, &OPTIONS)?;
-        let max_new_tokens = match fields.get("max_new_tokens")? {
-            Value::Nil => None,
-            Value::Integer(most) if most > 0 => Some(most as usize),
-            Value::Number(most) if most >= 1.0 && most.fract() == 0.0 => Some(most as usize),
-            other => return Err(fields.refuse("max_new_tokens", "a whole number, 1 or more", &other)),
-        };
-        let texts = |name: &str| match fields.json(name)? {
-            Json::Null => Ok(None),
-            Json::String(text) => Ok(Some(vec![text])),
-            Json::Object(none) if none.is_empty() => Ok(Some(Vec::new())),
-            Json::Array(list) if list.iter().all(Json::is_string) => {
-                Ok(Some(list.iter().filter_map(|text| text.as_str().map(str::to_owned)).collect()))
-            }
-            _ => Err(fields.refuse(name, "text, or a list of texts", &fields.get(name)?)),
-        };
-        let tools = match texts("tools")? {
+        let ReplyOptions { max_new_tokens, stop, tools } = ReplyOptions::read_optional(lua, GENERATE, options)?;
+        let tools = match tools {
             None => Arc::clone(&self.schemas),
-            Some(names) => self.tools(lua, &names)?,
+            Some(Texts(names)) => self.tools(lua, &names)?,
         };
-        Ok(GenerateArguments { observation, tools, max_new_tokens, stop: texts("stop")?.unwrap_or_default() })
+        Ok(GenerateArguments { observation, tools, max_new_tokens: max_new_tokens.map(usize::from), stop: stop.0 })
     }
 
     /// The schemas of the named tools, in the environment's order.

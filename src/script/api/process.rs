@@ -8,10 +8,11 @@ use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, fail, fail_with, json_of, raise, undeclared};
-use super::argument::Mebibytes;
+use super::args::{fail, fail_with, json_of, raise, undeclared};
+use super::argument::{Bytes, Mebibytes};
+use super::arguments::{Arguments, arguments};
 use super::model::answer;
-use super::secret::{Named, Secrets, Text};
+use super::secret::{Named, Secrets};
 use crate::mdp::{Failed, Outcome};
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::host::{Call, Host};
@@ -20,7 +21,19 @@ use crate::tools::{Program, run_program};
 const NAME: &str = "r1.process.run";
 /// Default and maximum bytes kept of each output.
 const OUTPUT: usize = 64 << 10;
-const MOST_OUTPUT: i64 = 16 << 20;
+const MOST_OUTPUT: u64 = 16 << 20;
+
+arguments! {
+    /// Options of `r1.process.run`.
+    pub(super) struct RunOptions {
+        input: Vec<u8> = Vec::new();
+        timeout: Duration = Duration::from_secs(10);
+        memory: Mebibytes = Mebibytes(512);
+        disk: Mebibytes = Mebibytes(64);
+        output: Bytes<MOST_OUTPUT> = Bytes(OUTPUT);
+        env: Named = Named::default();
+    }
+}
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let process = lua.create_table()?;
@@ -42,9 +55,6 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 /// Parses and validates the program to run.
 fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Result<(Program, Named)> {
-    let none = Value::Table(lua.create_table()?);
-    let known = ["input", "timeout", "memory", "disk", "output", "env"];
-    let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { options }, &known)?;
     let words = to_json(argv, "argv", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
     let text = |word: &Json| match word {
         Json::String(text) if !text.contains('\0') => Some(text.clone()),
@@ -59,20 +69,10 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
     if !host.grants.borrow().runs(&argv[0]) {
         return Err(undeclared(lua, host, NAME, &format!("process:{}", argv[0])));
     }
-    let input = fields.read::<Vec<u8>>("input")?.unwrap_or_default();
-    let timeout = fields.read("timeout")?.unwrap_or(Duration::from_secs(10));
-    let size = |name: &str, otherwise: u64| -> mlua::Result<u64> {
-        Ok(fields.read::<Mebibytes>(name)?.map_or(otherwise, |size| size.0))
-    };
-    let output = match fields.get("output")? {
-        Value::Nil => OUTPUT,
-        Value::Integer(bytes) if (1..=MOST_OUTPUT).contains(&bytes) => bytes as usize,
-        other => return Err(fields.refuse("output", &format!("a number of bytes up to {MOST_OUTPUT}"), &other)),
-    };
-    let variables = Text::named(lua, host, NAME, "env", &fields.get("env")?)?;
-    if let Some((name, _)) = variables
-        .iter()
-        .find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.shown().contains('\0'))
+    let RunOptions { input, timeout, memory, disk, output, env } = RunOptions::read_optional(lua, NAME, options)?;
+    env.check(lua, host, NAME)?;
+    if let Some((name, _)) =
+        env.0.iter().find(|(name, value)| name.is_empty() || name.contains(['=', '\0']) || value.shown().contains('\0'))
     {
         return Err(fail(lua, NAME, format!("`env` has the variable {name:?}, which is not a valid name")));
     }
@@ -81,12 +81,12 @@ fn program(lua: &Lua, host: &Host, argv: &Value, options: &Value) -> mlua::Resul
         env: Vec::new(),
         input,
         timeout,
-        memory_mb: size("memory", 512)?,
-        disk_mb: size("disk", 64)?,
-        output,
+        memory_mb: memory.0,
+        disk_mb: disk.0,
+        output: output.0,
         read: host.grants.borrow().readable(),
     };
-    Ok((program, variables))
+    Ok((program, env))
 }
 
 /// The result as a table, or nil and why the program did not start.
@@ -95,13 +95,13 @@ async fn run(lua: &Lua, call: &Call, mut program: Program, variables: Named) -> 
         "argv": program.argv, "input": json_of(&program.input), "timeout": program.timeout.as_secs_f64(),
         "memory": program.memory_mb, "disk": program.disk_mb, "output": program.output,
     });
-    if !variables.is_empty() {
-        let shown = variables.iter().map(|(name, value)| (name.clone(), Json::from(value.shown())));
+    if !variables.0.is_empty() {
+        let shown = variables.0.iter().map(|(name, value)| (name.clone(), Json::from(value.shown())));
         request["env"] = Json::Object(shown.collect());
     }
     let live = async move {
         let mut secrets = Secrets::default();
-        for (name, value) in variables {
+        for (name, value) in variables.0 {
             program.env.push((name, value.reveal(&mut secrets)?));
         }
         Ok(match run_program(program).await {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 use regex::bytes::RegexBuilder;
 
-use super::args::{count, fail};
+use super::args::{fail, optional};
 use super::search::{Match, Pattern, Search, Steps};
 use crate::config::Limits;
 use crate::script::runtime::convert::kind;
@@ -192,7 +192,7 @@ fn start(lua: &Lua, function: &str, from: &Value) -> mlua::Result<usize> {
 }
 
 fn at_most(lua: &Lua, function: &str, most: &Value) -> mlua::Result<usize> {
-    Ok(count(lua, function, "most", most)?.unwrap_or(usize::MAX))
+    Ok(optional::<usize>(lua, function, "most", most)?.unwrap_or(usize::MAX))
 }
 
 /// Start and end of the first match, and its groups, like `string.find`.

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use mlua::{Lua, Table, Value};
+use mlua::{Function, Lua, Table, Value};
 use serde_json::{Map, Value as Json};
 
-use super::args::{Fields, fail, fail_with};
-use super::data::Dataset;
-use super::fields;
+use super::args::{Fields, FromField, fail, fail_with};
+use super::argument::{Argument, argument, host_object};
+use super::arguments::{Arguments, arguments};
+use super::data::DataSource;
 use super::trainer::Trainer;
 use crate::config::{self, CUSTOM, Choice, DataSettings, Learner, Settings};
 use crate::error::{Error, Kind};
@@ -22,29 +23,44 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
 
 /// A recipe, or the table that `r1.recipe` takes.
 pub(super) fn of(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
-    match value {
-        Value::UserData(data) if data.is::<Recipe>() => Ok(data.borrow::<Recipe>()?.clone()),
-        table => recipe(lua, table),
+    Recipe::read(value).map_or_else(|| recipe(lua, value), Ok)
+}
+
+argument!(Recipe, "a result of r1.recipe { … }", |value| host_object(value));
+
+arguments! {
+    /// Arguments of `r1.recipe`.
+    pub(super) struct RecipeArguments {
+        context: Option<Function>;
+        reward: Option<Function>;
+        privileged: Option<Function>;
+        advantage: Option<Function>;
+        loss: Option<Function>;
+        flow: Option<Function>;
+        env: Option<Env>;
+        envs: Option<Envs>;
+        trainer: Option<Trainer>;
+        eval: Eval = Eval::default();
+        data: Data = Data::default();
+        cold_start: Option<ColdStart>;
+        ..settings: Settings::FIELDS;
+    }
+
+    /// The field `data` of a recipe.
+    pub(super) struct DataArguments {
+        train: Option<DataSource>;
+        eval: Option<DataSource>;
+        ..settings: DataSettings::FIELDS;
     }
 }
 
-/// Settings that constructors such as `r1.env` give, or that have functions inside.
-const BUILT: [&str; 6] = ["env", "envs", "trainer", "eval", "data", "cold_start"];
+const NAME: &str = "r1.recipe";
 
 fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
-    const NAME: &str = "r1.recipe";
-    let fields = Fields::new(lua, NAME, value, &fields::of_recipe())?;
-    let (context, reward) = (fields.function("context")?, fields.function("reward")?);
-    let privileged = fields.function("privileged")?;
-    let (advantage, loss) = (fields.function("advantage")?, fields.function("loss")?);
-    let mut settings = Map::new();
-    for name in Settings::FIELDS.iter().filter(|name| !BUILT.contains(name)) {
-        if !fields.get(name)?.is_nil() {
-            settings.insert((*name).to_owned(), fields.json(name)?);
-        }
-    }
-    let mut envs = envs(lua, &fields)?;
-    if let Some(flow) = fields.function("flow")? {
+    let given = RecipeArguments::read(lua, NAME, value)?;
+    let RecipeArguments { context, reward, privileged, advantage, loss, mut settings, .. } = given;
+    let mut envs = envs(lua, given.env, given.envs)?;
+    if let Some(flow) = given.flow {
         if !envs.is_empty() {
             let error = Error::new(Kind::Script, "`flow` and `env` or `envs` are both set");
             let hint = "put it into the env: r1.env { flow = function(task, policy) … end, … }";
@@ -64,52 +80,15 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             named[name] = env.settings.clone();
         }
     }
-    let trainer = match fields.get("trainer")? {
-        Value::Nil => None,
-        Value::UserData(data) if data.is::<Trainer>() => {
-            let Trainer { written, settings: trainer } = data.borrow::<Trainer>()?.clone();
-            settings.insert("trainer".to_owned(), written);
-            Some(trainer)
-        }
-        other => {
-            return Err(fields.refuse("trainer", "what r1.grpo { … }, r1.ppo { … } or r1.sft { … } gives", &other));
-        }
-    };
-    let eval = match fields.get("eval")? {
-        Value::Nil => EvalEnv::default(),
-        Value::Table(given) => {
-            let (eval, plain) = eval(lua, &fields, &given)?;
-            settings.insert("eval".to_owned(), fields.plain("eval", &Value::Table(plain))?);
-            eval
-        }
-        other => return Err(fields.refuse("eval", "a table", &other)),
-    };
-    let mut rows = [BTreeMap::new(), BTreeMap::new()];
-    match fields.get("data")? {
-        Value::Nil => {}
-        Value::Table(data) => {
-            let data = Fields::new(lua, "r1.recipe: data", &Value::Table(data), DataSettings::FIELDS)?;
-            let mut own = data.rest(&["train", "eval"])?;
-            for (name, rows) in ["train", "eval"].into_iter().zip(&mut rows) {
-                let value = data.get(name)?;
-                match &value {
-                    Value::Nil => continue,
-                    Value::Function(_) => return Err(data.misplaced_function(name)),
-                    Value::UserData(own) if own.is::<Dataset>() => {}
-                    Value::String(_) | Value::Table(_) => {}
-                    other => return Err(data.refuse(name, "a path or a dataset of r1.data", other)),
-                }
-                let (source, made) = super::data::source(lua, name, &value)?;
-                own.insert(name.to_owned(), source);
-                *rows = made;
-            }
-            settings.insert("data".to_owned(), Json::Object(own));
-        }
-        other => {
-            return Err(fail(lua, NAME, format!("`data` must be {{ train =, eval = }}, got {}", kind(&other))));
-        }
-    }
-    let cold_start = cold_start(lua, &fields, trainer.as_ref())?;
+    let trainer = given.trainer.map(|Trainer { written, settings: trainer }| {
+        settings.insert("trainer".to_owned(), written);
+        trainer
+    });
+    let Eval { own: eval, settings: of_eval } = given.eval;
+    settings.extend(of_eval.map(|own| ("eval".to_owned(), own)));
+    let Data { rows, settings: of_data } = given.data;
+    settings.extend(of_data.map(|own| ("data".to_owned(), Json::Object(own))));
+    let cold_start = given.cold_start.map(|ColdStart(own)| cold_start(lua, own, trainer.as_ref())).transpose()?;
     if let Some(own) = &cold_start {
         settings.insert("cold_start".to_owned(), own.settings.clone());
     }
@@ -150,22 +129,28 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
 }
 
 /// `cold_start = r1.recipe { trainer = r1.sft { … }, … }`, or only the table.
-fn cold_start(lua: &Lua, fields: &Fields<'_>, trainer: Option<&config::Trainer>) -> mlua::Result<Option<Box<Recipe>>> {
-    const WANTED: &str = "a recipe with r1.sft";
-    let own = match fields.get("cold_start")? {
-        Value::Nil => return Ok(None),
-        Value::UserData(data) if data.is::<Recipe>() => data.borrow::<Recipe>()?.clone(),
-        Value::UserData(data) if data.is::<Trainer>() => {
-            let error = Error::new(Kind::Script, format!("`cold_start` must be {WANTED}, got the trainer alone"));
-            let hint = "it has data of its own: cold_start = { trainer = r1.sft { … }, data = { train = … } }";
-            return Err(fail_with(lua, "r1.recipe", error.hint(hint)));
+pub(super) struct ColdStart(Recipe);
+
+impl FromField for ColdStart {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        const WANTED: &str = "a recipe with r1.sft";
+        match value {
+            Value::Table(_) => recipe(fields.lua(), value).map(Self),
+            Value::UserData(data) if data.is::<Trainer>() => {
+                let why = format!("`{name}` must be {WANTED}, got the trainer alone");
+                let hint = "it has data of its own: cold_start = { trainer = r1.sft { … }, data = { train = … } }";
+                Err(fields.refused(name, Error::new(Kind::Script, why).hint(hint)))
+            }
+            other => Recipe::read(other).map(Self).ok_or_else(|| fields.refuse(name, WANTED, other)),
         }
-        table @ Value::Table(_) => recipe(lua, &table)?,
-        other => return Err(fields.refuse("cold_start", WANTED, &other)),
-    };
+    }
+}
+
+/// Refuses a cold start that does not fit the recipe with `trainer`.
+fn cold_start(lua: &Lua, own: Recipe, trainer: Option<&config::Trainer>) -> mlua::Result<Box<Recipe>> {
     let refuse = |message: &str, hint: &str| {
         let error = Error::new(Kind::Script, format!("`cold_start` {message}"));
-        Err(fail_with(lua, "r1.recipe", error.hint(hint)))
+        Err(fail_with(lua, NAME, error.hint(hint)))
     };
     if matches!(trainer, Some(config::Trainer::Sft(_))) {
         return refuse("comes before reinforcement learning, and this trainer is r1.sft", "leave it out");
@@ -176,7 +161,7 @@ fn cold_start(lua: &Lua, fields: &Fields<'_>, trainer: Option<&config::Trainer>)
     if own.typed.data.train.is_none() {
         return refuse("has no training data", "give it data = { train = … }: rows with conversations (docs/sft.md)");
     }
-    Ok(Some(Box::new(own)))
+    Ok(Box::new(own))
 }
 
 /// Refuses a custom function that `trainer` does not select, and the selection without a function.
@@ -190,7 +175,7 @@ fn own_function(
     let key = format!("trainer.{choice}");
     let error = |message: String, hint: String| {
         let error = Error::new(Kind::Script, message).about_setting(key.as_str());
-        Err(fail_with(lua, "r1.recipe", error.hint(hint)))
+        Err(fail_with(lua, NAME, error.hint(hint)))
     };
     match (custom, there) {
         (true, false) => error(
@@ -205,60 +190,92 @@ fn own_function(
     }
 }
 
-/// `eval = { env =, context =, … }`: the functions kept in the VM, and the rest.
-fn eval(lua: &Lua, fields: &Fields<'_>, given: &Table) -> mlua::Result<(EvalEnv, Table)> {
-    let (mut eval, plain) = (EvalEnv::default(), lua.create_table()?);
-    given.for_each(|name: Value, value: Value| {
-        let of = |own: &str| matches!(&name, Value::String(name) if *name == *own);
-        match &value {
-            Value::UserData(data) if of("env") && data.is::<Env>() => eval.env = Some(data.borrow::<Env>()?.clone()),
-            Value::String(_) if of("env") => plain.raw_set(name, value)?,
-            other if of("env") => return Err(fields.refuse("eval.env", "an environment, or the name of one", other)),
-            Value::Function(function) if of("context") => eval.context = Some(function.clone()),
-            other if of("context") => return Err(fields.refuse("eval.context", "a function", other)),
-            _ => plain.raw_set(name, value)?,
-        }
-        Ok(())
-    })?;
-    Ok((eval, plain))
+/// `eval = { env =, context =, … }`: what is kept in the VM, and the settings.
+#[derive(Default)]
+pub(super) struct Eval {
+    own: EvalEnv,
+    settings: Option<Json>,
 }
 
-/// `env = r1.env { … }`, or `envs = { search = r1.env { … }, … }`, sorted by name.
-fn envs(lua: &Lua, fields: &Fields<'_>) -> mlua::Result<Vec<(String, Env)>> {
-    const NAME: &str = "r1.recipe";
-    const GIVES: &str = "a result of r1.env { … }";
-    let one = match fields.get("env")? {
-        Value::Nil => None,
-        Value::UserData(data) if data.is::<Env>() => Some(data.borrow::<Env>()?.clone()),
-        other => return Err(fields.refuse("env", GIVES, &other)),
-    };
-    let named = match fields.get("envs")? {
-        Value::Nil => return Ok(one.into_iter().map(|env| (String::new(), env)).collect()),
-        Value::Table(named) => named,
-        other => return Err(fields.refuse("envs", "a table of environments by name", &other)),
-    };
-    if one.is_some() {
-        let error = Error::new(Kind::Script, "`env` and `envs` are both set").about_setting("env");
-        return Err(fail_with(
-            lua,
-            NAME,
-            error.hint("`env` is for a recipe with one environment; move it into `envs`"),
-        ));
+impl FromField for Eval {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        let Value::Table(given) = value else { return Err(fields.refuse(name, "a table", value)) };
+        let (mut own, plain) = (EvalEnv::default(), fields.lua().create_table()?);
+        given.for_each(|name: Value, value: Value| {
+            let of = |own: &str| matches!(&name, Value::String(name) if *name == *own);
+            match &value {
+                Value::String(_) if of("env") => plain.raw_set(name, value)?,
+                other if of("env") => {
+                    let wanted = "an environment, or the name of one";
+                    own.env = Some(Env::read(other).ok_or_else(|| fields.refuse("eval.env", wanted, other))?);
+                }
+                other if of("context") => own.context = Some(Function::from_field(fields, "eval.context", other)?),
+                _ => plain.raw_set(name, value)?,
+            }
+            Ok(())
+        })?;
+        Ok(Self { own, settings: Some(fields.plain(name, &Value::Table(plain))?) })
     }
-    let mut all = BTreeMap::new();
-    named.for_each(|name: Value, env: Value| {
-        let name = match &name {
-            Value::String(name) if !name.as_bytes().is_empty() => name.to_string_lossy(),
-            other => return Err(fail(lua, NAME, format!("environments of `envs` have names, got {}", kind(other)))),
-        };
-        match env {
-            Value::UserData(data) if data.is::<Env>() => all.insert(name, data.borrow::<Env>()?.clone()),
-            other => return Err(fields.refuse(&format!("envs.{name}"), GIVES, &other)),
-        };
-        Ok(())
-    })?;
-    if all.is_empty() {
-        return Err(fail(lua, NAME, "`envs` is empty"));
+}
+
+/// `data = { train =, eval =, … }`: the settings, and the row functions of both.
+#[derive(Default)]
+pub(super) struct Data {
+    settings: Option<Map<String, Json>>,
+    rows: [BTreeMap<String, Function>; 2],
+}
+
+impl FromField for Data {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        let Value::Table(_) = value else { return Err(fields.refuse(name, "{ train =, eval = }", value)) };
+        let DataArguments { train, eval, mut settings } = DataArguments::read(fields.lua(), "r1.recipe: data", value)?;
+        let mut rows = [BTreeMap::new(), BTreeMap::new()];
+        for ((name, given), rows) in [("train", train), ("eval", eval)].into_iter().zip(&mut rows) {
+            if let Some(DataSource { settings: own, rows: made }) = given {
+                settings.insert(name.to_owned(), own);
+                *rows = made;
+            }
+        }
+        Ok(Self { settings: Some(settings), rows })
     }
-    Ok(all.into_iter().collect())
+}
+
+argument!(Env, "a result of r1.env { … }", |value| host_object(value));
+
+/// `envs = { search = r1.env { … }, … }`
+pub(super) struct Envs(BTreeMap<String, Env>);
+
+impl FromField for Envs {
+    fn from_field(fields: &Fields<'_>, field: &str, value: &Value) -> mlua::Result<Self> {
+        let Value::Table(named) = value else {
+            return Err(fields.refuse(field, "a table of environments by name", value));
+        };
+        let mut all = BTreeMap::new();
+        named.for_each(|name: Value, env: Value| {
+            let Some(name) = String::read(&name).filter(|name| !name.is_empty()) else {
+                let why = format!("environments of `{field}` have names, got {}", kind(&name));
+                return Err(fields.refused(field, Error::new(Kind::Script, why)));
+            };
+            let env = Env::from_field(fields, &format!("{field}.{name}"), &env)?;
+            all.insert(name, env);
+            Ok(())
+        })?;
+        if all.is_empty() {
+            return Err(fields.refused(field, Error::new(Kind::Script, format!("`{field}` is empty"))));
+        }
+        Ok(Self(all))
+    }
+}
+
+/// The environments by name, sorted; a single one has an empty name.
+fn envs(lua: &Lua, env: Option<Env>, envs: Option<Envs>) -> mlua::Result<Vec<(String, Env)>> {
+    match (env, envs) {
+        (Some(_), Some(_)) => {
+            let error = Error::new(Kind::Script, "`env` and `envs` are both set").about_setting("env");
+            let hint = "`env` is for a recipe with one environment; move it into `envs`";
+            Err(fail_with(lua, NAME, error.hint(hint)))
+        }
+        (env, None) => Ok(env.into_iter().map(|env| (String::new(), env)).collect()),
+        (None, Some(Envs(all))) => Ok(all.into_iter().collect()),
+    }
 }

@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::{AnyUserData, Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
-use serde_json::Value as Json;
 
-use super::args::{Fields, fail, fail_with, raise};
-use super::argument::{Argument, Mebibytes};
+use super::args::{Fields, FromField, raise};
+use super::argument::{Mebibytes, argument};
+use super::arguments::{Arguments, arguments};
 use crate::config::Columns;
 use crate::error::{Error, Kind, suggest};
 use crate::script::runtime::convert::from_json;
@@ -46,41 +46,45 @@ fn placed(lua: &Lua, error: Error) -> mlua::Error {
     raise(Error { message, place: place(lua), ..error })
 }
 
+arguments! {
+    /// Arguments of `r1.resource`.
+    pub(super) struct ResourceArguments {
+        path: String, needs("the file to read");
+        format: Option<Form>;
+        columns: Columns = Columns::new();
+        max_size: Size = Size(MOST);
+    }
+}
+
+/// A size above 0, in MiB.
+pub(super) struct Size(u64);
+
+argument!(Size, Mebibytes::wanted(), |value| Mebibytes::read(value).filter(|size| size.0 > 0).map(|size| Self(size.0)));
+
+impl FromField for Form {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        let format = String::from_field(fields, name, value)?;
+        Self::named(&format).ok_or_else(|| {
+            let why = format!("`{name}` is \"{format}\"; it is one of {}", FORMATS.join(", "));
+            fields.refused(name, Error::new(Kind::Script, why).hint(suggest(&format, FORMATS)))
+        })
+    }
+}
+
+argument!(Columns, "names: { mine = \"theirs\" }", |value| {
+    let text = |value: Value| String::read(&value);
+    let pairs = value.as_table()?.pairs::<Value, Value>();
+    pairs.map(|pair| pair.ok().and_then(|(name, column)| Some((text(name)?, text(column)?)))).collect()
+});
+
 /// `r1.resource "corpus.jsonl"` or `r1.resource { path =, format =, columns =, max_size = }`.
 fn spec(lua: &Lua, given: &Value) -> mlua::Result<Spec> {
-    let plain = |path: String| Spec { path: path.into(), format: None, columns: Columns::new(), max_size: MOST };
     if let Value::String(path) = given {
-        return Ok(plain(path.to_string_lossy()));
+        let path = path.to_string_lossy().into();
+        return Ok(Spec { path, format: None, columns: Columns::new(), max_size: MOST });
     }
-    let fields = Fields::new(lua, NAME, given, &["path", "format", "columns", "max_size"])?;
-    let Some(path) = fields.text("path")? else { return Err(fail(lua, NAME, "needs `path`, the file to read")) };
-    let mut spec = plain(path);
-    if let Some(name) = fields.text("format")? {
-        let Some(form) = Form::named(&name) else {
-            let error =
-                Error::new(Kind::Script, format!("`format` is \"{name}\"; it is one of {}", FORMATS.join(", ")));
-            return Err(fail_with(lua, NAME, error.hint(suggest(&name, FORMATS))));
-        };
-        spec.format = Some(form);
-    }
-    if let Json::Object(columns) = fields.json("columns")? {
-        for (name, column) in columns {
-            let Json::String(column) = column else {
-                return Err(fields.refuse("columns", "names: { mine = \"theirs\" }", &fields.get("columns")?));
-            };
-            spec.columns.insert(name, column);
-        }
-    } else if !fields.get("columns")?.is_nil() {
-        return Err(fields.refuse("columns", "a table of names", &fields.get("columns")?));
-    }
-    spec.max_size = match fields.read::<Mebibytes>("max_size")? {
-        None => MOST,
-        Some(Mebibytes(0)) => {
-            return Err(fields.refuse("max_size", &Mebibytes::wanted(), &fields.get("max_size")?));
-        }
-        Some(Mebibytes(size)) => size,
-    };
-    Ok(spec)
+    let ResourceArguments { path, format, columns, max_size } = ResourceArguments::read(lua, NAME, given)?;
+    Ok(Spec { path: path.into(), format, columns, max_size: max_size.0 })
 }
 
 pub(crate) struct ResourceOf {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
-use super::args::{fail, raise, required, text};
+use super::args::{fail, optional, raise, text};
 use super::model::answer;
 use super::seal;
 use crate::error::{Error, Kind, Result};
@@ -146,8 +146,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let own = own.clone();
         async move {
             own.services(&lua)?;
-            let temperature =
-                if temperature.is_nil() { 1.0 } else { required(&lua, own.name, "temperature", &temperature)? };
+            let temperature: Option<f64> = optional(&lua, own.name, "temperature", &temperature)?;
+            let temperature = temperature.unwrap_or(1.0);
             let logits = own.numbers(&lua, "logits", "a list of lists of numbers", &logits)?;
             own.call(&lua, Entropy { logits, temperature }).await
         }

@@ -9,7 +9,8 @@ use std::rc::Rc;
 use mlua::{AnyUserData, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
 use regex::bytes::{NoExpand, Regex};
 
-use super::args::{fail, fail_with, undeclared};
+use super::args::{Fields, FromField, fail, undeclared};
+use super::argument::Argument;
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
@@ -79,39 +80,6 @@ impl Text {
         }
     }
 
-    /// The pairs of a table of named texts.
-    ///
-    /// # Errors
-    /// Other types, and variables that the recipe does not declare.
-    pub(crate) fn named(lua: &Lua, host: &Host, function: &str, field: &str, value: &Value) -> mlua::Result<Named> {
-        let pairs: &Table = match value {
-            Value::Nil => return Ok(Vec::new()),
-            Value::Table(pairs) => pairs,
-            other => {
-                let why = format!("`{field}` must be a table of named texts, got {}", kind(other));
-                return Err(fail(lua, function, why));
-            }
-        };
-        let mut named = Vec::new();
-        pairs.for_each(|name: Value, value: Value| {
-            let Value::String(name) = &name else {
-                let why = format!("`{field}` must be a table of named texts, and has the key {}", kind(&name));
-                return Err(fail(lua, function, why));
-            };
-            let name = name.to_string_lossy();
-            let text = Self::read(&value).ok_or_else(|| {
-                let why = format!("`{field}.{name}` must be text or r1.secret(…), got {}", kind(&value));
-                fail_with(lua, function, Error::new(Kind::Script, why).about_setting(format!("{field}.{name}")))
-            })?;
-            text.check(lua, host, function)?;
-            named.push((name, text));
-            Ok(())
-        })?;
-        // Sorted, since the record must not depend on the order of a table.
-        named.sort_by(|a, b| a.0.cmp(&b.0));
-        Ok(named)
-    }
-
     /// Refuses variables that the recipe does not declare.
     pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
         for part in &self.0 {
@@ -125,8 +93,36 @@ impl Text {
     }
 }
 
-/// Named texts, sorted by name.
-pub(crate) type Named = Vec<(String, Text)>;
+/// Named texts, sorted by name: the record must not depend on the order of a table.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Named(pub(crate) Vec<(String, Text)>);
+
+impl FromField for Named {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        const WANTED: &str = "a table of named texts";
+        let Value::Table(pairs) = value else { return Err(fields.refuse(name, WANTED, value)) };
+        let mut named = Vec::new();
+        pairs.for_each(|key: Value, value: Value| {
+            let Some(key) = String::read(&key) else {
+                let why = format!("`{name}` must be {WANTED}, and has the key {}", kind(&key));
+                return Err(fields.refused(name, Error::new(Kind::Script, why)));
+            };
+            let refused = || fields.refuse(&format!("{name}.{key}"), "text or r1.secret(…)", &value);
+            let text = Text::read(&value).ok_or_else(refused)?;
+            named.push((key, text));
+            Ok(())
+        })?;
+        named.sort_by(|a: &(String, Text), b| a.0.cmp(&b.0));
+        Ok(Self(named))
+    }
+}
+
+impl Named {
+    /// Refuses variables that the recipe does not declare.
+    pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
+        self.0.iter().try_for_each(|(_, text)| text.check(lua, host, function))
+    }
+}
 
 /// The value of a variable.
 ///

@@ -7,10 +7,11 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, fail, fail_with, raise, required, text};
-use super::argument::{ANY, Whole};
+use super::args::{fail, fail_with, raise, required, text};
+use super::argument::argument;
+use super::arguments::{Arguments, arguments};
 use super::store_write;
-use crate::error::{Error, Kind};
+use crate::error::Error;
 use crate::mdp::{Split, Step, Trajectory, seed_value};
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::grants::Grants;
@@ -20,6 +21,32 @@ use crate::store::{StoredRun, read_trajectories};
 /// Directory of runs by name.
 const RUNS: &str = "runs";
 
+arguments! {
+    /// Options of `r1.store.steps`.
+    pub(super) struct StepsOptions {
+        split: Split = Split::Train;
+    }
+
+    /// Options of `r1.store.trajectories`.
+    pub(super) struct TrajectoriesOptions {
+        ids: bool = false;
+        record: bool = false;
+        split: Split = Split::Train;
+    }
+
+    /// Options of `r1.store.write`.
+    pub(super) struct WriteOptions {
+        /// The run with the trajectories that the tables change.
+        from: Option<String>;
+        overwrite: bool = false;
+    }
+}
+
+argument!(Split, "\"train\" or \"eval\"", |value| {
+    let name = String::read(value)?;
+    Self::ALL.into_iter().find(|split| split.name() == name)
+});
+
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let store = lua.create_table()?;
     let own = host.clone();
@@ -27,10 +54,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "steps",
         lua.create_function(move |lua, (run, options): (Value, Value)| {
             const NAME: &str = "r1.store.steps";
-            let run = open(lua, &own, NAME, &run)?;
-            let none = Value::Table(lua.create_table()?);
-            let fields = Fields::new(lua, NAME, if options.is_nil() { &none } else { &options }, &["split"])?;
-            run.steps(split_of(&fields)?).map_err(raise)
+            let run = path_of(lua, &own, NAME, "run", &run)?;
+            let options = StepsOptions::read_optional(lua, NAME, &options)?;
+            open(&run)?.steps(options.split).map_err(raise)
         })?,
     )?;
     let own = host.clone();
@@ -38,16 +64,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "trajectories",
         lua.create_function(move |lua, (run, step, options): (Value, Value, Value)| {
             const NAME: &str = "r1.store.trajectories";
-            let file = file_of(lua, &own, NAME, &run)?;
-            let step = if file.is_some() { 0 } else { required::<Whole<0, ANY>>(lua, NAME, "step", &step)?.0 };
-            let fields = Fields::optional(lua, NAME, &options, &["ids", "record", "split"])?;
-            let flag = |name: &str| -> mlua::Result<bool> { Ok(fields.read(name)?.unwrap_or(false)) };
-            let (ids, record, split) = (flag("ids")?, flag("record")?, split_of(&fields)?);
+            let run = path_of(lua, &own, NAME, "run", &run)?;
+            let is_file = run.extension().is_some_and(|extension| extension == "parquet");
+            let step: usize = if is_file { 0 } else { required(lua, NAME, "step", &step)? };
+            let TrajectoriesOptions { ids, record, split } = TrajectoriesOptions::read_optional(lua, NAME, &options)?;
+            let found = if is_file { read_trajectories(&run) } else { open(&run)?.trajectories(split, step as u64) };
             let list = lua.create_table()?;
-            let found = match file {
-                Some(file) => read_trajectories(&file),
-                None => open(lua, &own, NAME, &run)?.trajectories(split, step),
-            };
             for trajectory in found.map_err(raise)? {
                 list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
             }
@@ -59,10 +81,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "write",
         lua.create_function(move |lua, (path, list, options): (Value, Value, Value)| {
             const NAME: &str = "r1.store.write";
-            programs_only(lua, &own, NAME)?;
-            let path = text(lua, NAME, "path", &path)?;
-            let fields = Fields::optional(lua, NAME, &options, &["from", "overwrite"])?;
-            let overwrite = fields.read("overwrite")?.unwrap_or(false);
+            let path = path_of(lua, &own, NAME, "path", &path)?;
+            let options = WriteOptions::read_optional(lua, NAME, &options)?;
             let list = to_json(&list, "trajectories", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?;
             let tables = match &list {
                 Json::Array(tables) => tables.as_slice(),
@@ -70,8 +90,8 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 other => return Err(fail(lua, NAME, format!("takes a list of trajectories, got {other}"))),
             };
             let mut stored = BTreeMap::new();
-            if !fields.get("from")?.is_nil() {
-                let run = open(lua, &own, NAME, &fields.get("from")?)?;
+            if let Some(from) = &options.from {
+                let run = open(Path::new(from))?;
                 let named = |table: &Json| table["id"].as_str().and_then(Split::of_id);
                 let wanted: BTreeSet<(Split, u64)> = tables.iter().filter_map(named).collect();
                 for (split, step) in wanted {
@@ -82,7 +102,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     stored.extend(all.into_iter().map(|trajectory| (trajectory.id.clone(), trajectory)));
                 }
             }
-            store_write::write(Path::new(&path), tables, &stored, overwrite).map_err(|error| match error.place {
+            store_write::write(&path, tables, &stored, options.overwrite).map_err(|error| match error.place {
                 None => raise(Error { place: place(lua), message: format!("{NAME}: {}", error.message), ..error }),
                 Some(_) => raise(error),
             })
@@ -92,34 +112,17 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("store", store)
 }
 
-/// The option `split`; training by default.
-fn split_of(fields: &Fields<'_>) -> mlua::Result<Split> {
-    let Some(name) = fields.text("split")? else { return Ok(Split::Train) };
-    Split::ALL.into_iter().find(|split| split.name() == name).ok_or_else(|| {
-        let error = Error::new(Kind::Script, format!("there is no split `{name}`"));
-        fields.refused("split", error.hint("\"train\" or \"eval\""))
-    })
-}
-
-fn programs_only(lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
+/// A path argument of a function that only programs have.
+fn path_of(lua: &Lua, host: &Host, function: &str, name: &str, value: &Value) -> mlua::Result<PathBuf> {
     match &*host.grants.borrow() {
-        Grants::Everything => Ok(()),
+        Grants::Everything => text(lua, function, name, value).map(PathBuf::from),
         _ => Err(fail(lua, function, "is for programs (`r1 lua`)")),
     }
 }
 
-/// The path, if `run` is a Parquet file.
-fn file_of(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<Option<PathBuf>> {
-    programs_only(lua, host, function)?;
-    let name = text(lua, function, "run", run)?;
-    let path = PathBuf::from(name);
-    Ok(Some(path).filter(|path| path.extension().is_some_and(|extension| extension == "parquet")))
-}
-
-fn open(lua: &Lua, host: &Host, function: &str, run: &Value) -> mlua::Result<StoredRun> {
-    programs_only(lua, host, function)?;
-    let name = text(lua, function, "run", run)?;
-    StoredRun::open(Path::new(&name), Path::new(RUNS)).map_err(raise)
+/// A run by its directory, or by its name in [`RUNS`].
+fn open(run: &Path) -> mlua::Result<StoredRun> {
+    StoredRun::open(run, Path::new(RUNS)).map_err(raise)
 }
 
 /// A trajectory as a table for programs (the declared type `Trajectory`), used by `r1.store`,

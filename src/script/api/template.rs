@@ -7,14 +7,15 @@ use std::rc::Rc;
 use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
-use super::args::{Fields, fail, fail_with, raise, time_left};
-use super::format::LocalFormat;
+use super::args::{fail, fail_with, raise, time_left};
+use super::arguments::{Arguments, arguments};
+use super::format::{FormatArgument, LocalFormat};
 use super::text_files::{TEMPLATE, is_source};
 use super::tool::in_order;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, kind, to_json};
-use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
+use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::messages::messages;
 use crate::text::{Format, FormatChoice, Renderer, Style, Template, TimeLimit};
@@ -56,22 +57,28 @@ impl TemplateOf {
     }
 }
 
+arguments! {
+    /// Options of `r1.text.template`.
+    pub(super) struct TemplateOptions {
+        bos_token: String = String::new();
+        eos_token: String = String::new();
+        format: Option<FormatArgument>;
+    }
+}
+
 pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<TemplateOf> {
     const NAME: &str = "r1.text.template";
-    let (mut bos, mut eos, mut format, mut own) = (String::new(), String::new(), None, None);
-    if !options.is_nil() {
-        let fields = Fields::new(lua, NAME, options, &["bos_token", "eos_token", "format"])?;
-        bos = fields.text("bos_token")?.unwrap_or_default();
-        eos = fields.text("eos_token")?.unwrap_or_default();
-        let given = fields.get("format")?;
-        own = given.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
-        if let Some(own) = &own {
-            format = Some(FormatChoice::Is(Format::of_recipe(LocalFormat::new(lua, own))));
-        } else if let Some(name) = fields.text("format")? {
+    let TemplateOptions { bos_token, eos_token, format } = TemplateOptions::read_optional(lua, NAME, options)?;
+    let (format, own) = match format {
+        None => (None, None),
+        Some(FormatArgument::Named(name)) => {
             let choice = FormatChoice::named(&name);
-            format = Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?);
+            (Some(choice.map_err(|error| fail_with(lua, NAME, error.about_setting("format")))?), None)
         }
-    }
+        Some(FormatArgument::Own(own)) => {
+            (Some(FormatChoice::Is(Format::of_recipe(LocalFormat::new(lua, &own)))), Some(own))
+        }
+    };
     let path = Path::new(from);
     let build = || -> Result<TemplateOf> {
         let jinja: PathBuf = if path.is_dir() { path.join(TEMPLATE) } else { path.to_owned() };
@@ -90,7 +97,7 @@ pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<T
                 "`format` needs a model directory that has tokenizer.json: a template alone writes what is in its text";
             return Err(Error::new(Kind::Script, format!("{NAME}: {why}")).about_setting("format"));
         }
-        Ok(TemplateOf::Source(Box::new(Template::new(&source, None, &origin, &bos, &eos)?)))
+        Ok(TemplateOf::Source(Box::new(Template::new(&source, None, &origin, &bos_token, &eos_token)?)))
     };
     build().map_err(raise)
 }

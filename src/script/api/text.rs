@@ -5,7 +5,8 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, fail, fail_with, in_time, raise, text};
+use super::args::{Fields, FromField, fail, fail_with, in_time, raise, text};
+use super::arguments::{Arguments, arguments};
 use super::format::Callable;
 use super::template::template;
 use super::text_files::opener;
@@ -15,6 +16,30 @@ use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::definitions::FormatHandle;
 use crate::script::runtime::host::Host;
 use crate::text::{CODE_TOOL, Format, read_with, schema};
+
+arguments! {
+    /// Options of `r1.text.parse_tool_calls`.
+    pub(super) struct ParseOptions {
+        tools: Schemas = Schemas::default();
+        /// Whether the reply begins inside a thinking block.
+        thinking: bool = false;
+        code_tool: String = CODE_TOOL.to_owned();
+    }
+}
+
+/// Schemas of tools.
+#[derive(Default)]
+pub(super) struct Schemas(Vec<Json>);
+
+impl FromField for Schemas {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        match fields.plain(name, value)? {
+            Json::Array(tools) => Ok(Self(tools)),
+            Json::Object(empty) if empty.is_empty() => Ok(Self(Vec::new())),
+            _ => Err(fields.refuse(name, "a list of schemas", value)),
+        }
+    }
+}
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let table = lua.create_table()?;
@@ -50,24 +75,13 @@ fn parse(lua: &Lua, format: &Value, reply: &Value, options: &Value) -> mlua::Res
     const NAME: &str = "r1.text.parse_tool_calls";
     let own = format.as_userdata().and_then(|data| Some(data.borrow::<FormatHandle>().ok()?.0.clone()));
     let reply = text(lua, NAME, "text", reply)?;
-    let (mut tools, mut begun, mut code_tool) = (Vec::new(), false, CODE_TOOL.to_owned());
-    if !options.is_nil() {
-        let fields = Fields::new(lua, NAME, options, &["tools", "thinking", "code_tool"])?;
-        begun = fields.read("thinking")?.unwrap_or(false);
-        code_tool = fields.text("code_tool")?.unwrap_or(code_tool);
-        tools = match fields.json("tools")? {
-            Json::Null => Vec::new(),
-            Json::Array(tools) => tools,
-            Json::Object(empty) if empty.is_empty() => Vec::new(),
-            _ => return Err(fields.refuse("tools", "a list of schemas", &fields.get("tools")?)),
-        };
-    }
+    let ParseOptions { tools: Schemas(tools), thinking, code_tool } = ParseOptions::read_optional(lua, NAME, options)?;
     let read = if let Some(own) = &own {
-        read_with(&Callable { format: own, lua, vm: None }, &reply, begun, &tools)
+        read_with(&Callable { format: own, lua, vm: None }, &reply, thinking, &tools)
     } else {
         let name = text(lua, NAME, "format", format)?;
         let format = Format::from_name(&name).map_err(|error| fail_with(lua, NAME, error))?;
-        format.read(&reply, begun, &code_tool, &tools)
+        format.read(&reply, thinking, &code_tool, &tools)
     };
     let mut read = read.map_err(raise)?;
     for call in &read.tool_calls {

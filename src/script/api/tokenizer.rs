@@ -5,9 +5,22 @@ use std::rc::Rc;
 
 use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
 
-use super::args::{Fields, fail, raise, text};
+use super::args::{fail, raise, text};
+use super::arguments::{Arguments, arguments};
 use crate::script::runtime::convert::kind;
 use crate::text::Tokenizer;
+
+arguments! {
+    /// Options of `Tokenizer:encode`.
+    pub(super) struct EncodeOptions {
+        add_special_tokens: bool = false;
+    }
+
+    /// Options of `Tokenizer:decode`.
+    pub(super) struct DecodeOptions {
+        skip_special_tokens: bool = false;
+    }
+}
 
 /// `r1.text.tokenizer(model)`
 pub(super) struct TokenizerOf(Rc<Tokenizer>);
@@ -27,13 +40,14 @@ impl UserData for TokenizerOf {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("encode", |lua, this, (string, options): (Value, Value)| {
             let string = text(lua, "encode", "text", &string)?;
-            let special = option(lua, "encode", &options, "add_special_tokens")?;
-            let ids = if special { this.0.encode_with_special(&string) } else { this.0.encode(&string) };
+            let EncodeOptions { add_special_tokens } = EncodeOptions::read_optional(lua, "encode", &options)?;
+            let ids = if add_special_tokens { this.0.encode_with_special(&string) } else { this.0.encode(&string) };
             ids.map_err(raise)
         });
         methods.add_method("decode", |lua, this, (list, options): (Value, Value)| {
             let list = ids(lua, "decode", &list)?;
-            Ok(this.0.decode(&list, option(lua, "decode", &options, "skip_special_tokens")?))
+            let DecodeOptions { skip_special_tokens } = DecodeOptions::read_optional(lua, "decode", &options)?;
+            Ok(this.0.decode(&list, skip_special_tokens))
         });
         methods.add_method("vocab_size", |_, this, ()| Ok(this.0.vocab_size()));
         methods.add_method("id", |lua, this, token: Value| Ok(this.0.id_of(&text(lua, "id", "token", &token)?)));
@@ -51,12 +65,4 @@ pub(crate) fn ids(lua: &Lua, function: &str, value: &Value) -> mlua::Result<Vec<
             other => Err(fail(lua, function, format!("ids[{index}] must be a token id, got {}", kind(&other)))),
         })
         .collect()
-}
-
-/// The single flag of `:encode` and `:decode`.
-fn option(lua: &Lua, function: &'static str, options: &Value, name: &str) -> mlua::Result<bool> {
-    if options.is_nil() {
-        return Ok(false);
-    }
-    Ok(Fields::new(lua, function, options, &[name])?.read(name)?.unwrap_or(false))
 }

@@ -3,12 +3,13 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use mlua::{Lua, Table, Value};
+use mlua::{Function, Lua, Table, Value};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{Fields, fail, fail_with};
-use super::argument::{ANY, Mebibytes, Seconds, Whole};
-use super::tool_limits;
+use super::args::{Fields, FromField, fail, fail_with};
+use super::argument::{Mebibytes, Seconds};
+use super::arguments::{Arguments, arguments};
+use super::tool_limits::{Cache, LimitArguments};
 use crate::error::{Error, Kind, Result};
 use crate::schema::Section;
 use crate::script::runtime::tool::{CallLimits, Run, Tool, ToolHandle, ToolRewards};
@@ -25,32 +26,74 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set("tools", tools)
 }
 
+arguments! {
+    /// Fields that all tools have.
+    pub(super) struct ToolArguments {
+        name: Option<String>;
+        description: Option<String>;
+        max_result_tokens: Option<usize>;
+        rewards: ToolRewards = ToolRewards::default();
+    }
+
+    /// Arguments of `r1.tool`.
+    pub(super) struct LuaToolArguments {
+        run: Function, needs("a function of the arguments");
+        parameters: Json;
+        timeout: Option<Duration>;
+        + tool: ToolArguments;
+        + limits: LimitArguments;
+    }
+
+    /// Arguments of `r1.tools.python`.
+    pub(super) struct PythonArguments {
+        session: bool = false;
+        cache: Cache = Cache(None);
+        timeout: Option<Seconds>;
+        memory: Option<Mebibytes>;
+        disk: Option<Mebibytes>;
+        + tool: ToolArguments;
+        ..options: PythonOptions::FIELDS;
+    }
+
+    /// Arguments of `r1.tools.rhai`.
+    pub(super) struct RhaiArguments {
+        cache: Cache = Cache(None);
+        timeout: Option<Seconds>;
+        + tool: ToolArguments;
+        ..options: RhaiOptions::FIELDS;
+    }
+}
+
+impl FromField for ToolRewards {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        settings::section(name, &fields.plain(name, value)?).map_err(|error| fields.raise(error))
+    }
+}
+
+impl ToolArguments {
+    /// The tool with these fields, and its name and description if they are left out.
+    fn tool(self, name: &str, description: &str, parameters: Json, limits: CallLimits, run: Run) -> ToolHandle {
+        let Self { name: own, description: about, max_result_tokens, rewards } = self;
+        let name = own.unwrap_or_else(|| name.to_owned());
+        let description = about.unwrap_or_else(|| description.to_owned());
+        ToolHandle(Rc::new(Tool { name, description, parameters, max_result_tokens, rewards, limits, run }))
+    }
+}
+
 /// `r1.tool { name =, description =, parameters =, timeout =, run = function(arguments) … end }`.
 fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tool";
-    const OWN: [&str; 7] = ["name", "description", "parameters", "timeout", "run", "max_result_tokens", "rewards"];
-    let fields = Fields::new(lua, NAME, value, &[&OWN[..], &tool_limits::FIELDS].concat())?;
-    let name = fields.text("name")?.ok_or_else(|| fail(lua, NAME, "needs `name`"))?;
-    let run = fields.function("run")?.ok_or_else(|| fail(lua, NAME, "needs `run`, a function of the arguments"))?;
-    let timeout = fields.read::<Duration>("timeout")?;
-    let description = fields.text("description")?.unwrap_or_default();
-    let parameters = parameters(fields.json("parameters")?).map_err(|error| fail_with(lua, NAME, error))?;
+    let LuaToolArguments { run, parameters, timeout, tool, limits } = LuaToolArguments::read(lua, NAME, value)?;
+    if tool.name.is_none() {
+        return Err(fail(lua, NAME, "needs `name`"));
+    }
+    let parameters = self::parameters(parameters).map_err(|error| fail_with(lua, NAME, error))?;
     schema::refuse_unknown(&parameters).map_err(|why| {
         let dot = if why.path.is_empty() { "" } else { "." };
-        let message = format!("`parameters`: {why}");
-        fields.refused(&format!("parameters{dot}{}", why.path), Error::new(Kind::Script, message))
+        let error = Error::new(Kind::Script, format!("`parameters`: {why}"));
+        fail_with(lua, NAME, error.about_setting(format!("parameters{dot}{}", why.path)))
     })?;
-    let (max_result_tokens, rewards) = (max_result_tokens(&fields)?, rewards(lua, NAME, &fields)?);
-    let (limits, run) = (tool_limits::read(&fields)?, Run::Lua { run, timeout });
-    Ok(ToolHandle(Rc::new(Tool { name, description, parameters, max_result_tokens, rewards, limits, run })))
-}
-
-fn max_result_tokens(fields: &Fields<'_>) -> mlua::Result<Option<usize>> {
-    Ok(fields.read::<Whole<0, ANY>>("max_result_tokens")?.map(|tokens| tokens.0 as usize))
-}
-
-fn rewards(lua: &Lua, function: &str, fields: &Fields<'_>) -> mlua::Result<ToolRewards> {
-    settings::section("rewards", &fields.json("rewards")?).map_err(|error| fail_with(lua, function, error))
+    Ok(tool.tool("", "", parameters, limits.into(), Run::Lua { run, timeout }))
 }
 
 /// A JSON Schema, or the short form `{ city = { type = "string" }, days = "integer" }`, in which
@@ -135,79 +178,40 @@ fn code_parameters() -> Json {
     })
 }
 
-const OWN_FIELDS: [&str; 8] =
-    ["name", "description", "memory", "disk", "session", "max_result_tokens", "rewards", "cache"];
-
 /// `r1.tools.python { timeout = 5, memory = "512MiB", session = false, … }`.
 fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.python";
-    let (fields, options) = interpreter::<PythonOptions>(lua, NAME, value, &OWN_FIELDS)?;
-    let session = fields.read("session")?.unwrap_or(false);
-    let cache = tool_limits::cache(&fields)?;
-    if session && cache.is_some() {
+    let given = PythonArguments::read_optional(lua, NAME, value)?;
+    let PythonArguments { session, cache, timeout, memory, disk, tool, mut options } = given;
+    if session && cache.0.is_some() {
         let why = "`cache` needs independent programs: with `session` they depend on earlier ones";
-        return Err(fields.refused("cache", Error::new(Kind::Script, why)));
+        return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("cache")));
     }
+    options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
+    options.extend(memory.map(|size| ("memory_mb".to_owned(), size.0.into())));
+    options.extend(disk.map(|size| ("disk_mb".to_owned(), size.0.into())));
+    let options = section(lua, NAME, options)?;
     let description = if session {
         "Runs a Python program and gives what it prints. Names and files stay for the next call."
     } else {
         "Runs a Python program and gives what it prints. Each call starts afresh."
     };
-    Ok(ToolHandle(Rc::new(Tool {
-        name: fields.text("name")?.unwrap_or_else(|| "python".to_owned()),
-        description: fields.text("description")?.unwrap_or_else(|| description.to_owned()),
-        parameters: code_parameters(),
-        max_result_tokens: max_result_tokens(&fields)?,
-        rewards: rewards(lua, NAME, &fields)?,
-        limits: CallLimits { cache, ..CallLimits::default() },
-        run: Run::Python { options, session },
-    })))
+    let limits = CallLimits { cache: cache.0, ..CallLimits::default() };
+    Ok(tool.tool("python", description, code_parameters(), limits, Run::Python { options, session }))
 }
 
 /// `r1.tools.rhai { … }`.
 fn rhai(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.rhai";
-    let (fields, options) = interpreter::<RhaiOptions>(
-        lua,
-        NAME,
-        value,
-        &["name", "description", "max_result_tokens", "rewards", "cache"],
-    )?;
-    Ok(ToolHandle(Rc::new(Tool {
-        name: fields.text("name")?.unwrap_or_else(|| "rhai".to_owned()),
-        description: fields
-            .text("description")?
-            .unwrap_or_else(|| "Runs a Rhai program and gives what it prints.".to_owned()),
-        parameters: code_parameters(),
-        max_result_tokens: max_result_tokens(&fields)?,
-        rewards: rewards(lua, NAME, &fields)?,
-        limits: CallLimits { cache: tool_limits::cache(&fields)?, ..CallLimits::default() },
-        run: Run::Rhai(options),
-    })))
+    let RhaiArguments { cache, timeout, tool, mut options } = RhaiArguments::read_optional(lua, NAME, value)?;
+    options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
+    let options = section(lua, NAME, options)?;
+    let limits = CallLimits { cache: cache.0, ..CallLimits::default() };
+    let description = "Runs a Rhai program and gives what it prints.";
+    Ok(tool.tool("rhai", description, code_parameters(), limits, Run::Rhai(options)))
 }
 
-/// The options of an interpreter, sizes and times with units.
-fn interpreter<'a, O: Section>(
-    lua: &'a Lua,
-    function: &'static str,
-    value: &Value,
-    own: &[&str],
-) -> mlua::Result<(Fields<'a>, O)> {
-    let known = [own, O::FIELDS].concat();
-    let fields = Fields::optional(lua, function, value, &known)?;
-    let mut options = fields.rest(own)?;
-    for (name, stored) in [("memory", "memory_mb"), ("disk", "disk_mb")] {
-        if own.contains(&name)
-            && let Some(size) = fields.read::<Mebibytes>(name)?
-        {
-            options.insert(stored.to_owned(), Json::from(size.0));
-        }
-    }
-    if O::FIELDS.contains(&"timeout")
-        && let Some(time) = fields.read::<Seconds>("timeout")?
-    {
-        options.insert("timeout".to_owned(), Json::from(time.0));
-    }
-    let options = settings::section(function, &Json::Object(options)).map_err(|error| fail_with(lua, "tool", error))?;
-    Ok((fields, options))
+/// The options of an interpreter.
+fn section<O: Section>(lua: &Lua, function: &str, options: Map<String, Json>) -> mlua::Result<O> {
+    settings::section(function, &Json::Object(options)).map_err(|error| fail_with(lua, "tool", error))
 }

@@ -5,6 +5,7 @@ use mlua::{Lua, Table, UserData, Value};
 use serde_json::Value as Json;
 
 use super::args::{Fields, fail_with};
+use super::argument::{argument, host_object};
 use crate::config::{self, Learner, Sft};
 use crate::schema::{Field, Section};
 
@@ -17,6 +18,8 @@ pub(crate) struct Trainer {
 }
 
 impl UserData for Trainer {}
+
+argument!(Trainer, "what r1.grpo { … }, r1.ppo { … } or r1.sft { … } gives", |value| host_object(value));
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     constructor(lua, r1, "grpo", "r1.grpo", Learner::FIELDS.to_vec())?;

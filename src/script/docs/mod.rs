@@ -159,6 +159,23 @@ fn with_settings(entry: Entry) -> Entry {
 }
 
 impl Entry {
+    /// Names of the fields of its table parameters; of tables inside a union if it has no others.
+    pub(crate) fn field_names(&self) -> Vec<&'static str> {
+        let listed: Vec<&Param> = self.params.iter().flat_map(|param| param.fields).collect();
+        if !listed.is_empty() {
+            return listed.into_iter().map(|field| field.name.trim_end_matches('?')).collect();
+        }
+        let parts = |param: &'static Param| match notation::read(param.kind) {
+            Some(notation::Type::Either(parts)) => parts,
+            _ => Vec::new(),
+        };
+        let names = |part: notation::Type<'static>| match part {
+            notation::Type::Table(fields) => fields.into_iter().map(|(name, _)| name).collect(),
+            _ => Vec::new(),
+        };
+        self.params.iter().flat_map(parts).flat_map(names).collect()
+    }
+
     /// `r1.re.find(text, pattern, from?) -> integer?, integer?, string…`
     pub fn signature(&self) -> String {
         let returns: Vec<&str> = self.returns.iter().map(|(kind, _)| *kind).collect();

@@ -69,6 +69,7 @@ pub(crate) struct RecipeFormat {
 }
 
 /// A format as a Lua value.
+#[derive(Clone)]
 pub(crate) struct FormatHandle(pub(crate) Rc<RecipeFormat>);
 
 impl UserData for FormatHandle {}

@@ -56,6 +56,7 @@ pub(crate) enum Run {
 }
 
 /// A tool as a Lua value.
+#[derive(Clone)]
 pub(crate) struct ToolHandle(pub(crate) Rc<Tool>);
 
 impl UserData for ToolHandle {}

@@ -385,10 +385,10 @@ fn limits_of_a_tool_are_checked() {
     for (fields, why) in [
         ("retries = -1", "`retries` must be a whole number from 0 to 20, or { times =, backoff = }, got the number -1"),
         ("retries = 21", "`retries` must be a whole number from 0 to 20, or { times =, backoff = }, got the number 21"),
-        ("retries = {}", "`retries` needs `times`, a whole number from 0 to 20, got nil"),
+        ("retries = {}", "`retries` needs `times`, a whole number from 0 to 20\n"),
         ("retries = { times = 1, backoff = 'x' }", "`retries.backoff` must be "),
         ("retries = { times = 1, backof = 1 }", "unknown field `retries.backof`"),
-        ("cache = 'always'", "`cache` is \"always\"; it is true, \"trajectory\" or \"run\""),
+        ("cache = 'always'", "`cache` must be true, \"trajectory\" or \"run\", got the text \"always\""),
         ("cache = 1", "`cache` must be true, \"trajectory\" or \"run\", got the number 1"),
         ("concurrency = 0", "`concurrency` must be a whole number, 1 or more, got the number 0"),
         ("concurrency = 1.5", "`concurrency` must be a whole number, 1 or more, got the number 1.5"),

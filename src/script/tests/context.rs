@@ -238,7 +238,7 @@ fn generate_samples_from_the_policy() {
          6 |                   local text, facts = r1.generate('x', { train = true, model = 'r1-nano' })
     "#);
     assert_snapshot!(with("r1.generate('x', { max_new_tokens = 1.5 })").0, @r#"
-    r1.generate: `max_new_tokens` must be a whole number, got the number 1.5
+    r1.generate: `max_new_tokens` must be a whole number, 0 or more, got the number 1.5
       --> x.lua:6
          6 |                   local text, facts = r1.generate('x', { max_new_tokens = 1.5 })
     "#);
