@@ -25,6 +25,7 @@ fn read() -> Vec<(&'static str, Vec<&'static str>)> {
         ("Policy:generate", policy::ReplyOptions::names()),
         ("r1.generate", generate::GenerateArguments::names()),
         ("r1.logprobs", logprobs::LogprobsArguments::names()),
+        ("r1.reward_model", reward_model::RewardModelArguments::names()),
         ("r1.http.get", http::RequestOptions::names()),
         ("r1.http.post", http::RequestOptions::names()),
         ("r1.http.request", http::RequestArguments::names()),

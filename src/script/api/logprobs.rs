@@ -18,7 +18,7 @@ use crate::script::runtime::convert::{float, from_answer};
 use crate::script::runtime::host::{Call, Host};
 use crate::script::runtime::messages::messages;
 use crate::script::runtime::policy_request::{LogprobsRequest, PolicyRequest};
-use crate::script::runtime::services::model::{self as of_models, Score};
+use crate::script::runtime::services::model::{Prompt, Score};
 
 const NAME: &str = "r1.logprobs";
 
@@ -26,21 +26,36 @@ arguments! {
     /// Arguments of `r1.logprobs`.
     pub(super) struct LogprobsArguments {
         model: String = "policy".to_owned();
-        prompt: Prompt;
+        prompt: PromptArgument;
         text: String, needs("the text to score");
         temperature: Temperature = Temperature(1.0);
     }
 }
 
-/// Messages; a text is one message of the user.
-pub(super) struct Prompt(Vec<Message>);
+/// A prompt as a script writes it.
+pub(super) enum PromptArgument {
+    Text(String),
+    Messages(Vec<Message>),
+}
 
-impl FromField for Prompt {
+impl FromField for PromptArgument {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         match value {
-            Value::String(text) => Ok(Self(vec![Message::user(text.to_string_lossy())])),
-            Value::Table(list) => messages(list, name).map(Self).map_err(|invalid| fields.raise(invalid.of_script())),
+            Value::String(text) => Ok(Self::Text(text.to_string_lossy())),
+            Value::Table(list) => {
+                messages(list, name).map(Self::Messages).map_err(|invalid| fields.raise(invalid.of_script()))
+            }
             other => Err(fields.refuse(name, "messages or text", other)),
+        }
+    }
+}
+
+impl PromptArgument {
+    /// The messages; a text is one message of the user.
+    pub(super) fn messages(self) -> Vec<Message> {
+        match self {
+            Self::Text(text) => vec![Message::user(text)],
+            Self::Messages(messages) => messages,
         }
     }
 }
@@ -66,14 +81,14 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
         let (host, opened) = (host.clone(), opened.clone());
         async move {
             let LogprobsArguments { model, prompt, text, temperature } = arguments?;
-            let (Prompt(messages), Temperature(temperature)) = (prompt, temperature);
+            let (messages, Temperature(temperature)) = (prompt.messages(), temperature);
             let request = json!({ "messages": messages, "text": text, "model": model, "temperature": temperature });
             let live = async {
                 let found = match model.as_str() {
                     "policy" | "reference" => score(&call, messages, text, temperature, model == "reference").await,
                     name => {
                         let (services, model) = opened.get(&host, NAME, name).await?;
-                        let prompt = of_models::Prompt::Messages(messages);
+                        let prompt = Prompt::Messages(messages);
                         services.call(Score { model, prompt, text, temperature }).await
                     }
                 };

@@ -7,16 +7,26 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::json;
 
-use super::args::{Fields, fail, fail_with, raise};
+use super::args::raise;
+use super::arguments::{Arguments, arguments};
+use super::logprobs::PromptArgument;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Failed, Message, Outcome};
 use crate::script::runtime::convert::from_answer;
 use crate::script::runtime::host::Host;
-use crate::script::runtime::messages::messages;
 use crate::script::runtime::services::model::{OpenRewardModel, Prompt, Reward, RewardScores};
 use crate::script::runtime::services::shared;
 
 const NAME: &str = "r1.reward_model";
+
+arguments! {
+    /// Arguments of `r1.reward_model`.
+    pub(super) struct RewardModelArguments {
+        model: String, needs("a directory or a Hub id");
+        prompt: PromptArgument;
+        text: Option<String>;
+    }
+}
 
 /// Numbers of the reward models that this virtual machine has opened, by name.
 type Opened = Rc<RefCell<BTreeMap<String, u64>>>;
@@ -25,10 +35,11 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let (host, opened) = (host.clone(), Opened::default());
     let score = lua.create_async_function(move |lua, options: Value| {
         let call = host.current();
-        let arguments = read(&lua, &options);
+        let arguments = RewardModelArguments::read(&lua, NAME, &options);
         let (host, opened) = (host.clone(), opened.clone());
         async move {
-            let (name, prompt) = arguments?;
+            let RewardModelArguments { model: name, prompt, text } = arguments?;
+            let prompt = conversation(prompt, text);
             let shown = match &prompt {
                 Prompt::Messages(messages) => json!({ "model": name, "messages": messages }),
                 Prompt::Text(text) => json!({ "model": name, "text": text }),
@@ -56,23 +67,16 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("reward_model", score)
 }
 
-/// The model and the conversation.
-fn read(lua: &Lua, options: &Value) -> mlua::Result<(String, Prompt)> {
-    let fields = Fields::new(lua, NAME, options, &["model", "prompt", "text"])?;
-    let Some(model) = fields.text("model")? else {
-        return Err(fail(lua, NAME, "needs `model`, a directory or a Hub id"));
-    };
-    let text = fields.text("text")?;
-    let mut list = match (fields.get("prompt")?, &text) {
-        (Value::String(prompt), None) => return Ok((model, Prompt::Text(prompt.to_string_lossy()))),
-        (Value::String(prompt), Some(_)) => vec![Message::user(prompt.to_string_lossy())],
-        (Value::Table(list), _) => {
-            messages(&list, "prompt").map_err(|invalid| fail_with(lua, NAME, invalid.of_script()))?
+/// The conversation to score: a prompt and the answer to it. A text alone is scored as it is.
+fn conversation(prompt: PromptArgument, answer: Option<String>) -> Prompt {
+    match (prompt, answer) {
+        (PromptArgument::Text(text), None) => Prompt::Text(text),
+        (prompt, answer) => {
+            let mut messages = prompt.messages();
+            messages.extend(answer.map(Message::assistant));
+            Prompt::Messages(messages)
         }
-        (other, _) => return Err(fields.refuse("prompt", "messages or text", &other)),
-    };
-    list.extend(text.map(Message::assistant));
-    Ok((model, Prompt::Messages(list)))
+    }
 }
 
 async fn ask(host: &Host, opened: &Opened, name: String, prompt: Prompt) -> Result<RewardScores> {
