@@ -43,6 +43,12 @@ test-rust *args:
 test-data *args:
     @{{torch}} && cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
 
+# Tests of the Python tool with numpy, pandas and matplotlib, which it installs in a virtual environment
+test-python-packages dir="target/python-packages":
+    @[ -x {{dir}}/bin/python3 ] || python3 -m venv {{dir}}
+    @{{dir}}/bin/python3 -m pip install --quiet numpy pandas matplotlib
+    @{{torch}} && R1_PYTHON_PACKAGES="$PWD/{{dir}}/bin/python3" cargo nextest run --release --run-ignored only --no-capture -E 'test(/python_files::/)'
+
 # Tests of a build without the CPU kernels; those that compare bits are ignored
 test-without-kernels *args:
     @{{torch}} && cargo nextest run --release --no-default-features --no-fail-fast {{args}}

@@ -5,4 +5,5 @@ mod architecture;
 mod cli;
 mod docs;
 mod hostile;
+mod python_files;
 mod sandbox;

@@ -240,6 +240,16 @@ still open are not counted, and are limited by 64 descriptors of `disk` bytes. S
 program's share of the processors or its kernel memory need a cgroup, which unprivileged users
 can't create.
 
+With `keep_files` or `plots`, the files that a program wrote are read by its own process after it
+has ended, without following links, and sent to the host with the report: at most `files_bytes` of
+content and 64 files. Like the rest of the report they are the program's word.
+
+### SQL of the policy
+
+Queries of `r1.tools.table` run in the process of r1, in SQLite. They can only read: an authorizer
+refuses everything but SELECT, files can't be attached, extensions can't be loaded. Time, memory,
+values and statements are limited per query (docs/tables.md).
+
 ### How to grade programs
 
 A program shares its process with the code that runs after it. `result.ok` is false if the program
@@ -259,9 +269,9 @@ not let the process decide whether the program is correct:
 `r1.fs` reads only what `needs` declares. Data files have separate rules, because datasets are often
 outside the script's directory:
 
-- The files of `data` and of `r1.resource` are named during loading; functions of an environment
-  can't read others. They must be regular files: pipes, devices and folders of the system (`/proc`,
-  `/sys`, `/dev`) are refused.
+- The files of `data`, of `r1.resource`, of tables and of `files` of the Python tool are named
+  during loading; functions of an environment can't read others. They must be regular files: pipes,
+  devices and folders of the system (`/proc`, `/sys`, `/dev`) are refused.
 - A file outside the script's directory must have the extension of a data file: `.jsonl`, `.json`,
   `.csv`, `.tsv`, `.parquet`, `.arrow` (for resources also `.txt`, `.md`), compressed or not. Links
   count as their targets. So keys and passwords are not read as data. A file on the command line

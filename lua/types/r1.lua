@@ -59,6 +59,7 @@
 ---@field kind? string bad_arguments, excess, unknown or malformed for a call that did not run
 ---@field reward number Process reward
 ---@field call_id? string
+---@field files? ({ name: string, size: number, content?: string })[] Files that a program wrote, with keep_files of r1.tools.python; `content` is nil if they are too large to keep
 
 ---The policy's response of one step.
 ---@class r1.Action
@@ -347,6 +348,22 @@ local TextIndex = {}
 ---@param k? number Maximum number of results; default: 10
 ---@return ({ index: integer, score: number })[] # Best first; texts without a word of the query are omitted
 function TextIndex:search(query, k) end
+
+---Tables for SQL queries.
+---@class r1.Tables
+local Tables = {}
+
+---Runs a query. Functions with random results are refused.
+---@param sql string One SELECT statement
+---@param params? any[] Values of its `?` parameters
+---@return ({ columns: string[], rows: (any[])[], more: boolean })? # Rows as lists of values; null is r1.json.null. `more`: there are more rows than max_rows. Nil for a query that fails
+---@return string? # Why it failed
+function Tables:query(sql, params) end
+
+---Returns the names, columns and numbers of rows of the tables, as in the description of r1.tools.table.
+---@param preview? number Rows of each table that are shown; default: 0
+---@return string
+function Tables:describe(preview) end
 
 ---A context policy applied to a conversation.
 ---@class r1.Context
@@ -934,7 +951,7 @@ function r1.tool(tool) end
 r1.tools = {}
 
 ---A Python interpreter in a sandbox without access to the network, other files or other processes.
----@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, cache?: boolean|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|{ path?: string, text?: string, column?: string, max_size?: number|string }>, packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: string, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, cache?: boolean|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
 ---@return r1.Tool
 function r1.tools.python(options) end
 
@@ -945,7 +962,7 @@ function r1.tools.rhai(options) end
 
 ---Runs the tool calls of a response concurrently; the trajectory waits. Errors of the policy (unknown tool, invalid arguments, unparsable call) are returned as results with ok = false.
 ---@param calls r1.ToolCall[] Calls such as action.tool_calls
----@param options? { prelude?: string, state?: any }
+---@param options? { prelude?: string, state?: any, files?: table<string, string> }
 ---@return r1.ToolResult[] # One result per call, in order
 function r1.call_tools(calls, options) end
 
@@ -1011,6 +1028,19 @@ function r1.data.generate(rows) end
 ---@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } Path relative to the script's directory. format: jsonl, json, csv, tsv, parquet, arrow, text (one row { text = … } per line); default: by extension. columns = { script_name = "file_name" }. max_size in MiB or as "1GiB"; default: 256MiB
 ---@return r1.Resource
 function r1.resource(file) end
+
+---A tool that answers SQL over tables (SQLite, read-only). Its description names tables and columns. docs/tables.md has the rules.
+---@param options { tables?: table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }>, column?: string, name?: string, description?: string, preview?: number, format?: string, max_rows?: number, max_cell?: number, output_bytes?: number, timeout?: number|string, memory?: number|string, cache?: boolean|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@return r1.Tool
+function r1.tools.table(options) end
+
+r1.table = {}
+
+---Opens tables for queries of a script, such as the expected answer of a reward. Files are read at the top of the script, once per process; plain data anywhere.
+---@param tables table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }> As in r1.tools.table, without `column`
+---@param options? { timeout?: number|string, memory?: number|string, max_rows?: number }
+---@return r1.Tables
+function r1.table.open(tables, options) end
 
 ---Creates a context policy for a conversation. Its methods select and shorten the messages shown to the policy, do not change the messages themselves, and return the context. A context function returns it. By default the messages before the first response and the last message are kept.
 ---@param messages r1.Message[]

@@ -7,6 +7,7 @@ mod evaluation;
 mod generation;
 mod invalid;
 mod message;
+mod output_file;
 mod record;
 mod routing;
 mod seed;
@@ -22,6 +23,7 @@ pub use evaluation::Evaluation;
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use invalid::Invalid;
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
+pub use output_file::OutputFile;
 pub use record::{
     Answer, ExternalCall, Failed, GeneratedText, InterpreterOutput, InterpreterRequest, Outcome, SampledTokens,
 };

@@ -1,10 +1,12 @@
 //! External calls of a script (clock, HTTP, programs, models) and their results, for replays. What
 //! other parts than the caller read of a record has a type here.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ErrorRecord, FinishReason, Support};
+use super::{ErrorRecord, FinishReason, OutputFile, Support};
 
 /// One call of a script whose result is not a function of state, action and seed: a program run, an
 /// HTTP request, the clock.
@@ -78,10 +80,13 @@ pub struct InterpreterRequest {
     pub arguments: Value,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub prelude: String,
+    /// SHA-256 (hex) of the files that the script passes with the call, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub files: BTreeMap<String, String>,
 }
 
 /// The result of a program, formatted for the policy; the answer of `tool`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InterpreterOutput {
     /// The printed text, then the error if there is one; without the last line break. If nothing
@@ -93,6 +98,9 @@ pub struct InterpreterOutput {
     pub timed_out: bool,
     /// Wall time of the program in seconds, without waiting for a free interpreter.
     pub seconds: f64,
+    /// Files that the program wrote, if the tool keeps them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub files: Vec<OutputFile>,
 }
 
 impl ExternalCall {

@@ -4,6 +4,8 @@
 //! A program run by a tool is already in the column `tools`. Its exchange refers to that entry
 //! (`{"tool": 0}`) instead of repeating code and output.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -84,8 +86,18 @@ pub(super) fn expand(row: Vec<ExternalCall>, tools: &[ToolRecord]) -> Result<Vec
 
 /// Program and output of an interpreter call, from `tool` and what the column does not have.
 fn program(tool: &ToolRecord, prelude: String, timed_out: bool) -> (InterpreterRequest, InterpreterOutput) {
-    let request = InterpreterRequest { tool: tool.name.clone(), arguments: tool.arguments.clone(), prelude };
-    (request, InterpreterOutput { text: tool.output.clone(), ok: tool.ok, timed_out, seconds: tool.seconds })
+    let (tool_name, arguments) = (tool.name.clone(), tool.arguments.clone());
+    let request = InterpreterRequest { tool: tool_name, arguments, prelude, files: BTreeMap::new() };
+    (
+        request,
+        InterpreterOutput {
+            text: tool.output.clone(),
+            ok: tool.ok,
+            timed_out,
+            seconds: tool.seconds,
+            files: Vec::new(),
+        },
+    )
 }
 
 #[cfg(test)]

@@ -20,6 +20,7 @@ pub mod python;
 pub mod rhai;
 #[cfg(target_os = "linux")]
 mod sandbox;
+pub mod table;
 
 pub use http::{
     AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_escape, url_target,

@@ -130,8 +130,8 @@ impl Rhai {
         });
         let seconds = start.elapsed().as_secs_f64();
         match result {
-            Ok((text, ok, timed_out)) => Output { text, ok, timed_out, seconds },
-            Err(text) => Output { text, ok: false, timed_out: false, seconds },
+            Ok((text, ok, timed_out)) => Output { text, ok, timed_out, seconds, ..Output::default() },
+            Err(text) => Output { text, seconds, ..Output::default() },
         }
     }
 }

@@ -10,6 +10,7 @@ use super::imports::sources;
 const FOREIGN_TEXTS: &[(&str, &str)] = &[
     ("script/runtime/failure.rs", "Luau raises its own errors as text"),
     ("script/runtime/language_hints.rs", "Luau raises its own errors as text"),
+    ("tools/table/query_error.rs", "SQLite names unknown tables and columns in its text only"),
     ("error.rs", "libtorch and the operating system have text only"),
 ];
 

@@ -46,6 +46,7 @@ mod shell;
 mod signals;
 mod sources;
 mod store_write;
+mod tables;
 mod training;
 mod updates;
 

@@ -9,9 +9,10 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, fail_with, raise};
 use super::arguments::{Arguments, arguments};
 use super::run_call::{CallResult, ValidatedCall};
+use super::tool_files;
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
-use crate::mdp::{CallKind, ToolRecord};
+use crate::mdp::{CallKind, OutputFile, ToolRecord};
 use crate::script::runtime::convert::{self, NonJson, kind, to_json};
 use crate::script::runtime::host::{Call, Entry, Host};
 use crate::script::runtime::suspended::with_room;
@@ -64,6 +65,8 @@ arguments! {
     pub(super) struct CallOptions {
         /// Source code that runs before each program.
         prelude: String = String::new();
+        /// Files in the directory of each program, by name.
+        files: Value;
         #[expect(dead_code, reason = "tools in Lua read it from the table")]
         state: Value;
     }
@@ -92,6 +95,7 @@ impl Drop for Nesting {
 struct Answer {
     call_id: Option<String>,
     record: ToolRecord,
+    files: Vec<OutputFile>,
 }
 
 impl Answer {
@@ -99,7 +103,7 @@ impl Answer {
     fn refused(call_id: Option<String>, kind: CallKind, name: &str, arguments: Json, why: String, reward: f64) -> Self {
         let name = name.to_owned();
         let record = ToolRecord { name, arguments, kind, output: why, reward, ..ToolRecord::default() };
-        Self { call_id, record }
+        Self { call_id, record, files: Vec::new() }
     }
 
     fn to_lua(&self, lua: &Lua) -> mlua::Result<Table> {
@@ -112,6 +116,19 @@ impl Answer {
         }
         table.raw_set("reward", self.record.reward)?;
         table.raw_set("call_id", self.call_id.as_deref())?;
+        if !self.files.is_empty() {
+            let files = lua.create_table_with_capacity(self.files.len(), 0)?;
+            for file in &self.files {
+                let own = lua.create_table_with_capacity(0, 3)?;
+                own.raw_set("name", file.name.as_str())?;
+                own.raw_set("size", file.size)?;
+                if let Some(content) = file.content() {
+                    own.raw_set("content", lua.create_string(content)?)?;
+                }
+                files.raw_push(own)?;
+            }
+            table.raw_set("files", files)?;
+        }
         Ok(table)
     }
 }
@@ -128,7 +145,8 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
     let Value::Table(calls) = calls else {
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
     };
-    let CallOptions { prelude, .. } = CallOptions::read_optional(lua, NAME, options)?;
+    let CallOptions { prelude, files, .. } = CallOptions::read_optional(lua, NAME, options)?;
+    let files = Rc::new(tool_files::of_call(lua, NAME, &files)?);
     if calls.raw_len() > CALLS {
         return Err(fail(lua, NAME, format!("{} calls are more than {CALLS}", calls.raw_len())));
     }
@@ -189,7 +207,9 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
             None => options.clone(),
         };
         let (tool, prelude) = (tool.clone(), prelude.clone());
-        jobs.push(Job::Run { call: ValidatedCall { tool, arguments, given, prelude, options, kwargs }, call_id });
+        let files = files.clone();
+        let call = ValidatedCall { tool, arguments, given, prelude, files, options, kwargs };
+        jobs.push(Job::Run { call, call_id });
     }
     Ok(jobs)
 }
@@ -289,7 +309,7 @@ impl Job {
         };
         let CallResult { output, reward, retries, cached } = validated.run(&lua, &call, host).await?;
         let (tool, arguments) = (validated.tool, validated.arguments);
-        let Output { text, ok, seconds, .. } = output;
+        let Output { text, ok, seconds, files, .. } = output;
         let (most, usual) = {
             let usual = EnvSettings::default();
             let env = settings_of(&call, &usual);
@@ -307,7 +327,7 @@ impl Job {
         };
         let (name, kind) = (tool.name.clone(), CallKind::Ran);
         let record = ToolRecord { name, arguments, kind, output: text, ok, reward, seconds, retries, cached };
-        Ok(Answer { call_id, record })
+        Ok(Answer { call_id, record, files })
     }
 }
 

@@ -20,6 +20,8 @@ fn read() -> Vec<(&'static str, Vec<&'static str>)> {
         ("r1.data.generate", data::GenerateArguments::names()),
         ("r1.tool", tool::LuaToolArguments::names()),
         ("r1.tools.python", tool::PythonArguments::names()),
+        ("r1.tools.table", table::ToolTableArguments::names()),
+        ("r1.table.open", table::OpenOptions::names()),
         ("r1.tools.rhai", tool::RhaiArguments::names()),
         ("r1.call_tools", call::CallOptions::names()),
         ("Policy:generate", policy::ReplyOptions::names()),
@@ -66,7 +68,8 @@ const ELSEWHERE: [&str; 15] = [
 ];
 
 /// Names that a function knows and that are not declared: `memory_mb` is written `memory`.
-const INTERNAL: [(&str, &[&str]); 1] = [("r1.tools.python", &["memory_mb", "disk_mb"])];
+const INTERNAL: [(&str, &[&str]); 2] =
+    [("r1.tools.python", &["memory_mb", "disk_mb"]), ("r1.tools.table", &["memory_mb"])];
 
 #[test]
 fn fields_of_host_functions_and_their_declarations_agree() {

@@ -97,7 +97,7 @@ impl FromField for Tools {
         for pair in list.pairs::<Value, Value>() {
             let (_, item) = pair?;
             let Some(ToolHandle(tool)) = host_object(&item) else {
-                let made = "tools are made by r1.tool, r1.tools.python or r1.tools.rhai";
+                let made = "tools are made by r1.tool and r1.tools.*, such as r1.tools.python";
                 return refuse(format!("`{name}` holds {}; {made}", kind(&item)));
             };
             if tools.iter().any(|other| other.name == tool.name) {

@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, suggest};
 use crate::script::runtime::convert::from_json;
 use crate::script::runtime::host::{misuse, place};
 use crate::script::runtime::require::Loader;
-use crate::script::runtime::resource::{FORMATS, Form, MOST, Resource, Spec};
+use crate::script::runtime::resource::{FORMATS, Form, Keep, MOST, Resource, Spec};
 
 const NAME: &str = "r1.resource";
 
@@ -27,7 +27,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Rc<RefCell<Loader>>) -> ml
     let open = move |lua: &Lua, given: Value| {
         let spec = spec(lua, &given)?;
         let found = loader.borrow_mut().resource(&spec);
-        let resource = found.map_err(|error| placed(lua, error))?;
+        let resource = found.map_err(|error| placed(lua, NAME, error))?;
         let (rows, weak) = (lua.create_table()?, lua.create_table()?);
         weak.raw_set("__mode", "v")?;
         rows.set_metatable(Some(weak))?;
@@ -37,12 +37,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Rc<RefCell<Loader>>) -> ml
 }
 
 /// The error with the line of the script, unless it has a line of the file.
-fn placed(lua: &Lua, error: Error) -> mlua::Error {
+pub(super) fn placed(lua: &Lua, function: &str, error: Error) -> mlua::Error {
     if error.kind == Kind::Script && error.place.is_none() {
         return raise(Error { place: place(lua), ..error });
     }
     let file = error.place.as_deref().map(|file| format!("{file}: ")).unwrap_or_default();
-    let message = format!("{NAME}: {file}{}", error.message);
+    let message = format!("{function}: {file}{}", error.message);
     raise(Error { message, place: place(lua), ..error })
 }
 
@@ -52,7 +52,15 @@ arguments! {
         path: String, needs("the file to read");
         format: Option<Form>;
         columns: Columns = Columns::new();
-        max_size: Size = Size(MOST);
+        max_size: Option<Size>;
+    }
+}
+
+impl ResourceArguments {
+    /// The file, of at most `most` MiB if its size is not given.
+    pub(super) fn spec(self, most: u64, keep: Keep) -> Spec {
+        let Self { path, format, columns, max_size } = self;
+        Spec { path: path.into(), format, columns, max_size: max_size.map_or(most, |size| size.0), keep }
     }
 }
 
@@ -81,10 +89,9 @@ argument!(Columns, "names: { mine = \"theirs\" }", |value| {
 fn spec(lua: &Lua, given: &Value) -> mlua::Result<Spec> {
     if let Value::String(path) = given {
         let path = path.to_string_lossy().into();
-        return Ok(Spec { path, format: None, columns: Columns::new(), max_size: MOST });
+        return Ok(Spec { path, format: None, columns: Columns::new(), max_size: MOST, keep: Keep::Rows });
     }
-    let ResourceArguments { path, format, columns, max_size } = ResourceArguments::read(lua, NAME, given)?;
-    Ok(Spec { path: path.into(), format, columns, max_size: max_size.0 })
+    Ok(ResourceArguments::read(lua, NAME, given)?.spec(MOST, Keep::Rows))
 }
 
 pub(crate) struct ResourceOf {

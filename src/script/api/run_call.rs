@@ -10,6 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::args::raise;
 use super::call::NAME;
+use super::tool_files;
 
 use crate::error::{Error, Kind, Subject};
 use crate::mdp::InterpreterRequest;
@@ -19,7 +20,10 @@ use crate::script::runtime::interpreters;
 use crate::script::runtime::place::at_definition;
 use crate::script::runtime::shared_calls::CachedResult;
 use crate::script::runtime::suspended::{Suspended, with_room};
+use crate::script::runtime::tables::ToolTables;
 use crate::script::runtime::tool::{CacheScope, Run, Tool};
+use crate::tools::python::{InputFile, PythonCall};
+use crate::tools::table::{TableOptions, Tables, show};
 use crate::tools::{Output, Python, Rhai};
 
 /// A validated call.
@@ -29,6 +33,8 @@ pub(super) struct ValidatedCall {
     pub(super) arguments: Json,
     pub(super) given: Value,
     pub(super) prelude: String,
+    /// Files that the script passes to programs.
+    pub(super) files: Rc<Vec<InputFile>>,
     /// Second argument of a tool in Lua.
     pub(super) options: Value,
     /// Arguments of the task for the tool.
@@ -92,6 +98,9 @@ impl ValidatedCall {
         if !self.prelude.is_empty() {
             request["prelude"] = json!(self.prelude);
         }
+        if !self.files.is_empty() {
+            request["files"] = json!(tool_files::digests(&self.files));
+        }
         if let Some(kwargs) = &self.kwargs {
             request["kwargs"] = sorted(kwargs);
         }
@@ -111,7 +120,7 @@ impl ValidatedCall {
         };
         let found: Option<CachedResult> = call.ask_now("cache", request, look).map_err(raise)?;
         Ok(found.map(|CachedResult { text, reward }| {
-            let output = Output { text, ok: true, timed_out: false, seconds: 0.0 };
+            let output = Output { text, ok: true, ..Output::default() };
             CallResult { output, reward, retries: 0, cached: true }
         }))
     }
@@ -168,18 +177,29 @@ impl ValidatedCall {
                 };
                 let Returned { text, ok, reward, retryable } = returned;
                 let text = if timed_out { text } else { cut(text, call.result) };
-                let output = Output { text, ok, timed_out, seconds: started.elapsed().as_secs_f64() };
+                let seconds = started.elapsed().as_secs_f64();
+                let output = Output { text, ok, timed_out, seconds, files: Vec::new() };
                 return Ok(AttemptResult { output, reward, retryable });
             }
-            Run::Python { options, session } => {
+            Run::Python { options, session, files } => {
                 let live = async {
                     let python: Arc<Python> = interpreters::python(options)?;
+                    let mut given = Vec::new();
+                    let columns = call.env.as_ref().map_or(&Json::Null, |env| &env.columns);
+                    for file in files {
+                        given.push(file.read(&tool.name, columns)?);
+                    }
+                    // Those of the call replace those of the tool.
+                    given.retain(|file| self.files.iter().all(|own| own.name != file.name));
+                    given.extend(self.files.iter().cloned());
+                    let code = code();
+                    let program = PythonCall { code: &code, prelude, files: &given, session: None };
                     match call.session.as_ref().filter(|_| *session) {
-                        Some(session) => session.run(&python, &code(), prelude).await,
-                        None => python.run(&code(), prelude).await,
+                        Some(session) => session.run(&python, program).await,
+                        None => python.call(program).await,
                     }
                 };
-                interpret(call, &tool.name, arguments, prelude, live).await?
+                interpret(call, &tool.name, arguments, (prelude, &self.files), live).await?
             }
             Run::Rhai(options) => {
                 let live = async {
@@ -189,11 +209,41 @@ impl ValidatedCall {
                     let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
                     output.map_err(|error| Error::new(Kind::Internal, format!("rhai stopped: {error}")))
                 };
-                interpret(call, &tool.name, arguments, prelude, live).await?
+                interpret(call, &tool.name, arguments, (prelude, &[]), live).await?
+            }
+            Run::Table(own) => {
+                let tables = match &own.tables {
+                    ToolTables::Fixed(tables) => Some(tables.clone()),
+                    ToolTables::OfTask(_) => call.env.as_ref().and_then(|env| env.tables.get(&tool.name).cloned()),
+                };
+                let Some(tables) = tables else {
+                    let why = format!("tool `{}` has the tables of a task, and there is no task", tool.name);
+                    return Err(raise(misuse(lua, why)));
+                };
+                let sql = arguments.get("sql").and_then(Json::as_str).unwrap_or_default().to_owned();
+                let options = own.options.clone();
+                let live = async {
+                    // Runs on another thread: other trajectories of this worker continue.
+                    let output = tokio::task::spawn_blocking(move || query(&tables, &sql, &options)).await;
+                    output.map_err(|error| Error::new(Kind::Internal, format!("SQLite stopped: {error}")))?
+                };
+                // A prelude is for programs.
+                interpret(call, &tool.name, arguments, ("", &[]), live).await?
             }
         };
         Ok(AttemptResult { output, reward: None, retryable: false })
     }
+}
+
+/// One query of the tool, as text for the policy.
+fn query(tables: &Tables, sql: &str, options: &TableOptions) -> Result<Output, Error> {
+    let started = Instant::now();
+    let result = tables.query(sql, &[], &options.limits())?;
+    let (text, ok, timed_out) = match result {
+        Ok(result) => (show(&result, options), true, false),
+        Err(error) => (format!("Error: {error}"), false, error.timed_out()),
+    };
+    Ok(Output { text, ok, timed_out, seconds: started.elapsed().as_secs_f64(), files: Vec::new() })
 }
 
 /// JSON with sorted object keys, so that equal arguments are equal text.
@@ -235,11 +285,15 @@ async fn interpret(
     call: &Call,
     tool: &str,
     arguments: &Json,
-    prelude: &str,
+    (prelude, files): (&str, &[InputFile]),
     live: impl Future<Output = Result<Output, Error>>,
 ) -> mlua::Result<Output> {
-    let request =
-        InterpreterRequest { tool: tool.to_owned(), arguments: arguments.clone(), prelude: prelude.to_owned() };
+    let request = InterpreterRequest {
+        tool: tool.to_owned(),
+        arguments: arguments.clone(),
+        prelude: prelude.to_owned(),
+        files: tool_files::digests(files),
+    };
     call.ask("tool", request, live).await.map_err(raise)
 }
 

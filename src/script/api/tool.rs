@@ -1,5 +1,7 @@
 //! `r1.tool`, `r1.tools.python`, `r1.tools.rhai`: tools of the policy.
 
+use std::cell::RefCell;
+use std::fmt::Write as _;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -9,19 +11,23 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, FromField, fail, fail_with};
 use super::argument::{Mebibytes, Seconds};
 use super::arguments::{Arguments, arguments};
+use super::tool_files;
 use super::tool_limits::{Cache, LimitArguments};
 use crate::error::{Error, Kind, Result};
 use crate::schema::Section;
-use crate::script::runtime::tool::{CallLimits, Run, Tool, ToolHandle, ToolRewards};
+use crate::script::runtime::require::Loader;
+use crate::script::runtime::tool::{CacheScope, CallLimits, FileSource, Run, Tool, ToolFile, ToolHandle, ToolRewards};
 use crate::script::settings;
 use crate::text::schema;
 use crate::tools::{PythonOptions, RhaiOptions};
 
-pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
+pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Rc<RefCell<Loader>>) -> mlua::Result<()> {
     r1.raw_set("tool", lua.create_function(|lua, value: Value| tool(lua, &value))?)?;
     let tools = lua.create_table()?;
-    tools.raw_set("python", lua.create_function(|lua, value: Value| python(lua, &value))?)?;
+    let own = Rc::clone(loader);
+    tools.raw_set("python", lua.create_function(move |lua, value: Value| python(lua, &value, &own))?)?;
     tools.raw_set("rhai", lua.create_function(|lua, value: Value| rhai(lua, &value))?)?;
+    tools.raw_set("table", super::table::constructor(lua, loader)?)?;
     super::seal(lua, "r1.tools", &tools)?;
     r1.raw_set("tools", tools)
 }
@@ -48,6 +54,7 @@ arguments! {
     pub(super) struct PythonArguments {
         session: bool = false;
         cache: Cache = Cache(None);
+        files: Value;
         timeout: Option<Seconds>;
         memory: Option<Mebibytes>;
         disk: Option<Mebibytes>;
@@ -72,7 +79,14 @@ impl FromField for ToolRewards {
 
 impl ToolArguments {
     /// The tool with these fields, and its name and description if they are left out.
-    fn tool(self, name: &str, description: &str, parameters: Json, limits: CallLimits, run: Run) -> ToolHandle {
+    pub(super) fn tool(
+        self,
+        name: &str,
+        description: &str,
+        parameters: Json,
+        limits: CallLimits,
+        run: Run,
+    ) -> ToolHandle {
         let Self { name: own, description: about, max_result_tokens, rewards } = self;
         let name = own.unwrap_or_else(|| name.to_owned());
         let description = about.unwrap_or_else(|| description.to_owned());
@@ -179,10 +193,10 @@ fn code_parameters() -> Json {
 }
 
 /// `r1.tools.python { timeout = 5, memory = "512MiB", session = false, … }`.
-fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
+fn python(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.python";
     let given = PythonArguments::read_optional(lua, NAME, value)?;
-    let PythonArguments { session, cache, timeout, memory, disk, tool, mut options } = given;
+    let PythonArguments { session, cache, files, timeout, memory, disk, tool, mut options } = given;
     if session && cache.0.is_some() {
         let why = "`cache` needs independent programs: with `session` they depend on earlier ones";
         return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("cache")));
@@ -190,14 +204,31 @@ fn python(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
     options.extend(memory.map(|size| ("memory_mb".to_owned(), size.0.into())));
     options.extend(disk.map(|size| ("disk_mb".to_owned(), size.0.into())));
-    let options = section(lua, NAME, options)?;
-    let description = if session {
+    let options: PythonOptions = section(lua, NAME, options)?;
+    let refuse_cache = |why: &str| Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("cache")));
+    if cache.0.is_some() && (options.keep_files || options.plots) {
+        return refuse_cache("`cache` keeps texts, and the results have files (`keep_files`, `plots`)");
+    }
+    let files = tool_files::read(lua, NAME, &files, loader)?;
+    let of_task = |file: &ToolFile| matches!(file.source, FileSource::Column(_));
+    if cache.0 == Some(CacheScope::Run) && files.iter().any(of_task) {
+        return refuse_cache("`cache` = \"run\" would mix results of different tasks: a file is a column of the task");
+    }
+    let mut description = if session {
         "Runs a Python program and gives what it prints. Names and files stay for the next call."
     } else {
         "Runs a Python program and gives what it prints. Each call starts afresh."
-    };
+    }
+    .to_owned();
+    if !files.is_empty() {
+        let names: Vec<String> = files.iter().map(|file| format!("`{}`", file.name)).collect();
+        let _ = write!(description, " Files in its directory: {}.", names.join(", "));
+    }
+    if !options.packages.is_empty() {
+        let _ = write!(description, " Packages: {}.", options.packages.join(", "));
+    }
     let limits = CallLimits { cache: cache.0, ..CallLimits::default() };
-    Ok(tool.tool("python", description, code_parameters(), limits, Run::Python { options, session }))
+    Ok(tool.tool("python", &description, code_parameters(), limits, Run::Python { options, session, files }))
 }
 
 /// `r1.tools.rhai { … }`.
@@ -212,6 +243,6 @@ fn rhai(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
 }
 
 /// The options of an interpreter.
-fn section<O: Section>(lua: &Lua, function: &str, options: Map<String, Json>) -> mlua::Result<O> {
+pub(super) fn section<O: Section>(lua: &Lua, function: &str, options: Map<String, Json>) -> mlua::Result<O> {
     settings::section(function, &Json::Object(options)).map_err(|error| fail_with(lua, "tool", error))
 }

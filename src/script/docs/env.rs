@@ -223,6 +223,25 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("memory?", "number | string", "Maximum memory, such as \"512MiB\""),
                 p("disk?", "number | string", "Maximum size of its scratch directory"),
                 p("session?", "boolean", "Keep variables and files between the calls of a trajectory"),
+                p(
+                    "files?",
+                    "{[string]: string | {path: string?, text: string?, column: string?, max_size: (number | string)?}}",
+                    "Files in the directory of programs, by name: a path relative to the script's directory, { text = … }, or { column = … } of the \
+                     task (a table becomes CSV). A session gets them at its start",
+                ),
+                p(
+                    "packages?",
+                    "{string}",
+                    "Installed packages that programs need; checked before a run, and imported before the first call",
+                ),
+                p("keep_files?", "boolean", "Files that a program writes are in result.files, and named in its text"),
+                p("files_bytes?", "number", "Maximum bytes of files that a result keeps; default: 1 MiB"),
+                p("plots?", "boolean", "Keep figures of matplotlib as files plot_1.png, plot_2.png …"),
+                p(
+                    "last_value?",
+                    "string",
+                    "Show the value of the last expression: auto (if nothing was printed), always, never",
+                ),
                 p("site_packages?", "boolean", "Allow imports of installed packages"),
                 p("preload?", "{string}", "Modules to import at startup"),
                 p("interpreter?", "string", "Python executable"),
@@ -284,6 +303,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 &[
                     p("prelude?", "string", "Code to run before each program"),
                     p("state?", "any", "Value of call.state for tools in Lua"),
+                    p("files?", "{[string]: string}", "Texts by name, in the directory of programs of r1.tools.python"),
                 ],
             ),
         ],

@@ -13,6 +13,7 @@ mod models;
 mod notation;
 mod program;
 mod settings;
+mod tables;
 mod text;
 mod trainers;
 mod training;
@@ -116,8 +117,9 @@ const fn constant(name: &'static str, kind: &'static [(&'static str, &'static st
 /// All entries, in the order of the reference.
 pub fn all() -> impl Iterator<Item = &'static Entry> {
     static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
-        let tables: [&'static [Entry]; 9] = [
+        let tables: [&'static [Entry]; 10] = [
             env::ENTRIES,
+            tables::ENTRIES,
             context::ENTRIES,
             trainers::ENTRIES,
             loss::ENTRIES,

@@ -97,6 +97,11 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("kind?", "string", "bad_arguments, excess, unknown or malformed for a call that did not run"),
             ("reward", "number", "Process reward"),
             ("call_id?", "string", ""),
+            (
+                "files?",
+                "{{name: string, size: number, content: string?}}",
+                "Files that a program wrote, with keep_files of r1.tools.python; `content` is nil if they are too large to keep",
+            ),
         ],
     ),
     (
@@ -267,7 +272,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// Opaque objects, and objects with methods.
-const OPAQUE: [(&str, &str); 17] = [
+const OPAQUE: [(&str, &str); 18] = [
     ("Recipe", "A recipe: the value that a recipe script returns"),
     ("Env", "An environment"),
     ("Tool", "A tool of the policy"),
@@ -276,6 +281,7 @@ const OPAQUE: [(&str, &str); 17] = [
     ("Dataset", "A dataset of tasks"),
     ("Resource", "A data file: a read-only list of rows"),
     ("TextIndex", "An index of texts"),
+    ("Tables", "Tables for SQL queries"),
     ("Context", "A context policy applied to a conversation"),
     ("LossTensor", "A number or boolean per response token; + - * / ^ are elementwise"),
     ("Secret", "A handle to the value of an environment variable, which scripts cannot read"),

@@ -1,5 +1,6 @@
 //! The environments of a recipe in one virtual machine, and the environment of a task.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use mlua::Function;
@@ -13,7 +14,7 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::script::runtime::definitions::{Env, Recipe};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::task_env::{LoadedEnv, MeasuredFunction, TaskEnv};
-use crate::script::runtime::tool::Tool;
+use crate::script::runtime::tool::{Run, Tool};
 use crate::script::runtime::vm::Vm;
 use crate::script::settings::section;
 use crate::text::FormatChoice;
@@ -71,11 +72,50 @@ impl TaskEnv {
             tools,
             kwargs: Map::new(),
             tool_kwargs: Map::new(),
+            tables: BTreeMap::new(),
             max_steps: env.settings.max_steps,
             columns: Json::Null,
             eval: false,
             env: env.clone(),
         }
+    }
+
+    /// Adds the tables of a task, to the descriptions of their tools too, and checks its files.
+    fn add_tables(&mut self, task: &Json) -> Result<()> {
+        for tool in &self.tools {
+            match &tool.run {
+                Run::Table(own) => {
+                    if let Some(tables) = own.of_task(&tool.name, task)? {
+                        self.tables.insert(tool.name.clone(), tables);
+                    }
+                }
+                // Only checked: files are made for a call.
+                Run::Python { files, .. } => files.iter().try_for_each(|file| file.read(&tool.name, task).map(drop))?,
+                _ => {}
+            }
+        }
+        let schema = |tool: &Rc<Tool>| tool.schema_with(self.tables.get(&tool.name).map(|tables| &**tables));
+        self.schemas = self.tools.iter().map(schema).collect();
+        Ok(())
+    }
+
+    /// The columns of the task that its tools need.
+    fn tool_columns(&self) -> BTreeSet<&str> {
+        self.tools.iter().flat_map(|tool| tool.task_columns()).collect()
+    }
+
+    /// The columns from which [`Set::of`] makes the same environment.
+    fn columns_of(&self, task: &Json) -> Json {
+        let mut columns = Columns::of(task);
+        for name in self.tool_columns() {
+            if let Some(value) = task.get(name) {
+                if columns.is_null() {
+                    columns = Json::Object(Map::new());
+                }
+                columns[name] = value.clone();
+            }
+        }
+        columns
     }
 }
 
@@ -205,7 +245,13 @@ impl Set {
         let chosen = self.choose(&columns)?;
         // A column `tools` belongs to the script if the environment has no tools.
         let wanted = columns.tools.as_ref().filter(|_| !chosen.env.tools.is_empty());
-        if wanted.is_none() && columns.kwargs.is_empty() && columns.tool_kwargs.is_empty() && !columns.single_step {
+        let needs_columns = chosen.tools.iter().any(|tool| tool.task_columns().next().is_some());
+        if !needs_columns
+            && wanted.is_none()
+            && columns.kwargs.is_empty()
+            && columns.tool_kwargs.is_empty()
+            && !columns.single_step
+        {
             if !self.named && !eval {
                 return Ok(chosen.clone());
             }
@@ -227,7 +273,8 @@ impl Set {
         if columns.single_step {
             own.max_steps = own.max_steps.min(1);
         }
-        (own.columns, own.eval) = (Columns::of(task), eval);
+        own.add_tables(task)?;
+        (own.columns, own.eval) = (own.columns_of(task), eval);
         (own.kwargs, own.tool_kwargs) = (columns.kwargs, columns.tool_kwargs);
         Ok(Rc::new(own))
     }

@@ -31,6 +31,7 @@ pub(crate) mod source_map;
 pub(crate) mod sources;
 pub(crate) mod state;
 pub(crate) mod suspended;
+pub(crate) mod tables;
 pub(crate) mod task_env;
 pub(crate) mod texts;
 pub(crate) mod tool;

@@ -9,7 +9,7 @@ use mlua::{Lua, Value};
 
 use super::host::{misuse, place};
 use super::library;
-use super::resource::{Resource, Spec};
+use super::resource::{Keep, Resource, Spec};
 use super::sources::{Module, Resources, Sources};
 use crate::error::{Error, Kind, Result, Subject, suggest};
 
@@ -54,7 +54,10 @@ impl Loader {
         }
         let shown = spec.path.display();
         if !self.open {
-            let message = format!("r1.resource(\"{shown}\") after loading");
+            let message = match spec.keep {
+                Keep::Rows => format!("r1.resource(\"{shown}\") after loading"),
+                Keep::Bytes | Keep::Nothing => format!("`{shown}` is read after loading"),
+            };
             return Err(Error::new(Kind::Script, message).hint("read resources at the top of the script"));
         }
         let read = match &self.sources {

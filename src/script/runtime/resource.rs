@@ -32,6 +32,18 @@ pub(crate) struct Spec {
     pub(crate) columns: Columns,
     /// MiB.
     pub(crate) max_size: u64,
+    pub(crate) keep: Keep,
+}
+
+/// What stays in memory of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Keep {
+    /// Its rows.
+    Rows,
+    /// Its bytes.
+    Bytes,
+    /// Nothing: a table of it is built (`tables`).
+    Nothing,
 }
 
 impl Spec {
@@ -79,6 +91,8 @@ pub(crate) struct Resource {
     pub(crate) bytes: u64,
     /// Each row as a JSON object.
     rows: Vec<Box<str>>,
+    /// The file as it is, if its bytes are kept.
+    pub(crate) content: Arc<[u8]>,
     /// Cached indexes, by column and weights.
     indexes: Mutex<BTreeMap<(String, Weights), Arc<Index>>>,
 }
@@ -104,15 +118,18 @@ impl Resource {
         readable(path).map_err(failed)?;
         let real = path.canonicalize().map_err(failed)?;
         check_place(path, directory, |path| Form::of(path).is_some())?;
+
         let seen = Seen::of(&real).map_err(failed)?;
         if seen.length >> 20 >= spec.max_size {
             let size = seen.length >> 20;
             let message = format!("the resource has {size} MiB and max_size is {} MiB", spec.max_size);
-            return Err(Error::new(Kind::Data, message)
-                .at_path(path)
-                .hint("r1.resource { path = …, max_size = \"1GiB\" } reads more; the rows stay in memory"));
+            return Err(Error::new(Kind::Data, message).at_path(path).hint(match spec.keep {
+                Keep::Rows => "r1.resource { path = …, max_size = \"1GiB\" } reads more; the rows stay in memory",
+                Keep::Bytes => "{ path = …, max_size = \"1GiB\" } reads more; the file stays in memory",
+                Keep::Nothing => "{ path = …, max_size = \"1GiB\" } reads more; the table is kept in a temporary file",
+            }));
         }
-        let key = Key { path: real, seen, format: spec.format, columns: spec.columns.clone() };
+        let key = Key { path: real, seen, format: spec.format, columns: spec.columns.clone(), keep: spec.keep };
         // The lock is held while the file is read, so that two threads do not read it twice.
         let mut known = READ.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|(_, read)| read.strong_count() > 0);
@@ -129,9 +146,18 @@ impl Resource {
 
     fn read(spec: &Spec, path: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io(Kind::Data, "read the resource", path, &error);
+        if spec.keep == Keep::Nothing {
+            let mut hash = Sha256::new();
+            let bytes = fs::File::open(path).and_then(|mut file| std::io::copy(&mut file, &mut hash));
+            let (bytes, digest) = (bytes.map_err(failed)?, hash.finalize().to_vec());
+            return Ok(Self { path: path.to_owned(), digest, bytes, ..Self::empty() });
+        }
         let bytes = fs::read(path).map_err(failed)?;
         let digest = Sha256::digest(&bytes).to_vec();
         let size = bytes.len() as u64;
+        if spec.keep == Keep::Bytes {
+            return Ok(Self { path: path.to_owned(), digest, bytes: size, content: bytes.into(), ..Self::empty() });
+        }
         let rows = match spec.format.or_else(|| Form::of(path)) {
             Some(Form::Text) => {
                 drop(bytes);
@@ -150,7 +176,12 @@ impl Resource {
                 (0..data.len()).map(|index| Ok(data.row(index)?.to_string().into_boxed_str())).collect::<Result<_>>()?
             }
         };
-        Ok(Self { path: path.to_owned(), digest, bytes: size, rows, indexes: Mutex::default() })
+        Ok(Self { path: path.to_owned(), digest, bytes: size, rows, ..Self::empty() })
+    }
+
+    fn empty() -> Self {
+        let (digest, rows, content) = (Vec::new(), Vec::new(), Arc::default());
+        Self { path: PathBuf::new(), digest, bytes: 0, rows, content, indexes: Mutex::default() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -220,6 +251,7 @@ struct Key {
     seen: Seen,
     format: Option<Form>,
     columns: Columns,
+    keep: Keep,
 }
 
 /// File metadata that changes with the content: time, length or identity.

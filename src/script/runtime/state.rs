@@ -17,6 +17,7 @@ use crate::error::{Error, Kind, Result};
 use crate::script::runtime::flow::Flow;
 use crate::script::runtime::task_env::TaskEnv;
 use crate::text::Renderer;
+use crate::tools::python::{InputFile, PythonCall};
 use crate::tools::{Output, Python};
 
 /// A trajectory's state, in the VM of its worker.
@@ -224,6 +225,7 @@ struct Program {
     python: Arc<Python>,
     code: String,
     prelude: String,
+    files: Vec<InputFile>,
 }
 
 impl Default for Session {
@@ -253,23 +255,25 @@ impl Session {
     ///
     /// # Errors
     /// As [`Python::run_in_session`].
-    pub(crate) async fn run(&self, python: &Arc<Python>, code: &str, prelude: &str) -> Result<Output> {
+    pub(crate) async fn run(&self, python: &Arc<Python>, call: PythonCall<'_>) -> Result<Output> {
         self.join(python);
         {
             // A concurrent call waits until the earlier programs have run.
             let mut behind = self.behind.lock().await;
             for program in std::mem::take(&mut *behind) {
                 self.join(&program.python);
-                drop(program.python.run_in_session(self.id, &program.code, &program.prelude).await?);
+                let Program { python, code, prelude, files } = &program;
+                drop(python.call(PythonCall { code, prelude, files, session: Some(self.id) }).await?);
             }
         }
-        let output = python.run_in_session(self.id, code, prelude).await?;
+        let output = python.call(PythonCall { session: Some(self.id), ..call }).await?;
         let mut programs = self.programs.borrow_mut();
         if output.timed_out {
             // The interpreter was stopped and restarts.
             programs.retain(|program| !Arc::ptr_eq(&program.python, python));
         } else {
-            programs.push(Program { python: python.clone(), code: code.to_owned(), prelude: prelude.to_owned() });
+            let (code, prelude) = (call.code.to_owned(), call.prelude.to_owned());
+            programs.push(Program { python: python.clone(), code, prelude, files: call.files.to_vec() });
         }
         Ok(output)
     }

@@ -1,5 +1,6 @@
 //! The environment of a task in one virtual machine: functions, tools, arguments.
 
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use serde_json::{Map, Value as Json};
 use super::tool::Tool;
 use crate::config::EnvSettings;
 use crate::text::Renderer;
+use crate::tools::table::Tables;
 
 /// A function of the script, and its wrapper that measures the size of its data.
 pub(crate) struct MeasuredFunction {
@@ -43,6 +45,8 @@ pub(crate) struct TaskEnv {
     pub(crate) kwargs: Map<String, Json>,
     /// Arguments of tools, by tool name.
     pub(crate) tool_kwargs: Map<String, Json>,
+    /// Tables of the task, by tool name.
+    pub(crate) tables: BTreeMap<String, Arc<Tables>>,
     /// Maximum steps of the task.
     pub(crate) max_steps: usize,
     /// The dataset columns with the values above; null if there are none.

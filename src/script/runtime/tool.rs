@@ -1,6 +1,7 @@
 //! A tool as plain data: a declaration of `r1.tool` or `r1.tools.*`.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use mlua::{Function, UserData};
@@ -8,8 +9,11 @@ use serde_json::{Value as Json, json};
 
 use super::grants::Grants;
 use super::interpreters;
-use crate::error::{Error, Kind, Result};
+use super::tables::{self, TableTool};
+use crate::error::{Error, Kind, Result, suggest};
 use crate::schema::section;
+use crate::tools::python::InputFile;
+use crate::tools::table::Tables;
 use crate::tools::{PythonOptions, RhaiOptions};
 
 /// A tool of an environment.
@@ -51,8 +55,47 @@ pub(crate) enum Run {
     Python {
         options: PythonOptions,
         session: bool,
+        /// Files in the directory of its programs.
+        files: Vec<ToolFile>,
     },
     Rhai(RhaiOptions),
+    /// SQL over tables.
+    Table(TableTool),
+}
+
+/// A file that a tool gives to its programs.
+pub(crate) struct ToolFile {
+    pub(crate) name: String,
+    pub(crate) source: FileSource,
+}
+
+pub(crate) enum FileSource {
+    /// A file, or text of the script.
+    Content(Arc<[u8]>),
+    /// A column of the task: text, a table for names such as `t.csv`, or JSON.
+    Column(String),
+}
+
+impl ToolFile {
+    /// The file for a task. `columns` are those of [`Tool::task_columns`].
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a column that is missing, or is no table where the name needs one.
+    pub(crate) fn read(&self, tool: &str, columns: &Json) -> Result<InputFile> {
+        let content = match &self.source {
+            FileSource::Content(content) => content.clone(),
+            FileSource::Column(column) => {
+                let value = columns.get(column).filter(|value| !value.is_null()).ok_or_else(|| {
+                    let known = columns.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
+                    let message = format!("tool `{tool}`: the task has no column `{column}`");
+                    Error::new(Kind::Data, message).hint(suggest(column, known))
+                })?;
+                let read = tables::file_of(&self.name, value);
+                read.map_err(|error| Error { message: format!("tool `{tool}`: {}", error.message), ..error })?.into()
+            }
+        };
+        Ok(InputFile { name: self.name.clone(), content })
+    }
 }
 
 /// A tool as a Lua value.
@@ -68,6 +111,29 @@ impl Tool {
             "type": "function",
             "function": { "name": self.name, "description": self.description, "parameters": self.parameters },
         })
+    }
+
+    /// The schema with the tables of a task.
+    pub(crate) fn schema_with(&self, tables: Option<&Tables>) -> Json {
+        let mut schema = self.schema();
+        if let (Run::Table(tool), Some(tables)) = (&self.run, tables) {
+            schema["function"]["description"] = format!("{}{}", self.description, tool.describe(tables)).into();
+        }
+        schema
+    }
+
+    /// The columns of the task that the tool needs.
+    pub(crate) fn task_columns(&self) -> impl Iterator<Item = &str> {
+        let (table, files): (_, &[ToolFile]) = match &self.run {
+            Run::Table(tool) => (Some(tool), &[]),
+            Run::Python { files, .. } => (None, files),
+            _ => (None, &[]),
+        };
+        let files = files.iter().filter_map(|file| match &file.source {
+            FileSource::Column(column) => Some(column.as_str()),
+            FileSource::Content(_) => None,
+        });
+        table.into_iter().flat_map(TableTool::columns).chain(files)
     }
 
     /// Refuses an interpreter given by path that the recipe does not declare: the interpreter runs
@@ -87,7 +153,8 @@ impl Tool {
     /// reported once.
     pub(crate) fn prepare(&self) -> Result<()> {
         match &self.run {
-            Run::Lua { .. } => Ok(()),
+            // Tables are read when the script is loaded, or with their task.
+            Run::Lua { .. } | Run::Table(_) => Ok(()),
             Run::Python { options, .. } => interpreters::python(options).map(drop),
             Run::Rhai(options) => interpreters::rhai(options).map(drop),
         }

@@ -33,6 +33,7 @@ mod settings;
 mod sources;
 mod state;
 mod stored_runs;
+mod tables;
 
 use serde_json::Value as Json;
 use tempfile::TempDir;

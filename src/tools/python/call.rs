@@ -6,9 +6,11 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::Notify;
 
-use super::PythonOptions;
+use super::files::{self, InputFile};
 use super::protocol::{Malformed, Nonce, Report, encode};
 use super::server::{Child, Exit};
+use super::{LastValue, PythonOptions};
+use crate::mdp::OutputFile;
 use crate::tools::Output;
 use crate::tools::capture::Capture;
 
@@ -41,6 +43,7 @@ enum End {
 pub(super) struct Call<'a> {
     pub code: &'a str,
     pub prelude: &'a str,
+    pub files: &'a [InputFile],
     /// Wall time in seconds.
     pub timeout: f64,
     /// For a session: notified when it is ended. `None`: the child's only program.
@@ -70,7 +73,8 @@ pub(super) async fn exchange(
     }
     drain(child, &mut capture);
     let alive = matches!(end, End::Report(_));
-    Ok(conclude(end, &capture, options, seconds).map(|output| (output, alive)))
+    let files = if alive { files::decode(child.decoder.files(), options.files_bytes) } else { Vec::new() };
+    Ok(conclude(end, &capture, options, (seconds, files)).map(|output| (output, alive)))
 }
 
 /// 16 random bytes that programs can't guess.
@@ -98,11 +102,11 @@ async fn read_until_end(
         }
     };
     tokio::pin!(ended);
-    let bytes = encode(call.session.is_none(), call.code, call.prelude, nonce);
+    let bytes = encode(call.session.is_none(), call.code, call.prelude, &files::encode(call.files), nonce);
     let write = command.write_all(&bytes);
     tokio::pin!(write);
     let (mut writing, mut printing, mut reporting) = (true, true, true);
-    let (mut printed, mut reported) = (vec![0; 1 << 16], vec![0; 1 << 12]);
+    let (mut printed, mut reported) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + DISK_INTERVAL, DISK_INTERVAL);
     let endless = ENDLESS.max(64 * options.output_bytes as u64);
     loop {
@@ -158,14 +162,19 @@ fn drain(child: &Child, capture: &mut Capture) {
     }
 }
 
-fn conclude(end: End, capture: &Capture, options: &PythonOptions, seconds: f64) -> Option<Output> {
+fn conclude(
+    end: End,
+    capture: &Capture,
+    options: &PythonOptions,
+    (seconds, files): (f64, Vec<OutputFile>),
+) -> Option<Output> {
     let mut text = capture.text();
     let (mut ok, mut timed_out) = (false, false);
     let error = match end {
         End::ServerDied => return None,
         End::Report(Report::Done(value)) => {
             ok = true;
-            if text.is_empty() { value } else { String::new() }
+            if text.is_empty() || options.last_value == LastValue::Always { value } else { String::new() }
         }
         End::Report(Report::Error(error)) => error,
         End::Report(Report::Ready | Report::Unconfined(_)) | End::Malformed | End::Exit(Exit::Code(DAMAGED)) => {
@@ -198,7 +207,13 @@ fn conclude(end: End, capture: &Capture, options: &PythonOptions, seconds: f64) 
     if text.ends_with('\n') {
         text.pop();
     }
-    Some(Output { text, ok, timed_out, seconds })
+    if !files.is_empty() {
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        text.push_str(&files::marks(&files));
+    }
+    Some(Output { text, ok, timed_out, seconds, files })
 }
 
 fn crash(signal: i32, options: &PythonOptions) -> String {

@@ -28,8 +28,11 @@ def server(config):
     os.dup2(null, 0)
     os.dup2(null, 1)
     os.close(null)
+    if config["plots"]:
+        os.environ.update(MPLBACKEND="Agg", MPLCONFIGDIR=os.getcwd())
     for name in config["preload"]:
         __import__(name)
+    config["show"] = capture_plots() if config["plots"] else None
     wake, wake_write = os.pipe()
     os.set_blocking(wake, False)
     os.set_blocking(wake_write, False)
@@ -313,9 +316,9 @@ def confine(config, libc, parent, scratch):
     check(libc.prctl(22, 2, header, 0, 0), "seccomp")
 
 
-def send(kind, text, nonce, _write=os.write):
+def send(kind, text, nonce, files=b"", _write=os.write):
     data = text.encode("utf-8", "backslashreplace")[:MAX_REPORT]
-    data = kind + len(data).to_bytes(4, "little") + nonce + data
+    data = kind + len(data).to_bytes(4, "little") + len(files).to_bytes(4, "little") + nonce + data + files
     while data:
         data = data[_write(REPORT, data) :]
 
@@ -351,14 +354,17 @@ def serve(config):
     random.seed(0)
     send(b"R", "", bytes(NONCE))
     while True:
-        mode, prelude_size, code_size = struct.unpack("<cII", receive(9))
+        mode, prelude_size, code_size, files_size = struct.unpack("<cIII", receive(13))
         prelude = receive(prelude_size).decode()
         code = receive(code_size).decode()
+        given = receive(files_size)
         seconds = int(sum(resource.getrusage(resource.RUSAGE_SELF)[:2]) + config["cpu"])
         hard = seconds if mode == b"O" else resource.RLIM_INFINITY
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, hard))
-        kind, text = b"D", ""
+        kind, text, files = b"D", "", b""
         try:
+            write_files(given)
+            before = list_files() if config["keep_files"] else None
             if prelude:
                 kind, text = quietly(prelude, module.__dict__, config)
             if kind == b"D":
@@ -366,6 +372,10 @@ def serve(config):
             for thread in enumerate_():
                 if thread is not current() and not thread.daemon:
                     join(thread)
+            if config["show"] is not None:
+                config["show"]()
+            if before is not None:
+                files = new_files(before, config["files_bytes"])
         except BaseException as error:  # raised by an overridden hook, or by memory that is gone
             kind, text = b"E", "%s: the interpreter was damaged by the program" % type(error).__name__
         for stream in {sys.stdout, stdout, stderr}:
@@ -375,7 +385,7 @@ def serve(config):
                 pass
         try:
             # The nonce stays in the pipe while the program runs: no object of the interpreter contains it.
-            send(kind, text, receive(NONCE))
+            send(kind, text, receive(NONCE), files)
         except BaseException:
             exit_(SETUP_FAILED)
 
@@ -420,7 +430,7 @@ def run(code, name, namespace, config):
         exec(first, namespace)
         at_end = True
         value = None if last is None else eval(last, namespace)
-        if value is not None and name == "<program>":
+        if value is not None and name == "<program>" and config["last_value"] != "never":
             return b"D", repr(value)
         return b"D", ""
     except SystemExit as error:

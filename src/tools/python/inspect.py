@@ -27,7 +27,29 @@ for directory in sys.path:
             importlib.import_module(name)
         except Exception:
             pass
-preload, packages = json.loads(sys.argv[1])
+preload, packages, wanted = json.loads(sys.argv[1])
+
+
+def modules_of(package):
+    """The modules of a package that is named as for `import` or as for `pip install`; None if it is not installed."""
+    import importlib.metadata, importlib.util
+
+    name = package.replace("-", "_")
+    if importlib.util.find_spec(name.split(".")[0]):
+        return [name]
+    try:
+        installed = importlib.metadata.distribution(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    names = (installed.read_text("top_level.txt") or "").split()
+    names = names or sorted({path.parts[0].split(".")[0] for path in installed.files or [] if path.suffix == ".py"})
+    return [name for name in names if importlib.util.find_spec(name)] or None
+
+
+found = {name: modules_of(name) for name in wanted}
+missing = [name for name in wanted if found[name] is None]
+modules = [module for name in wanted for module in found[name] or []]
+preload = preload + modules
 for name in preload:
     try:
         importlib.import_module(name)
@@ -57,4 +79,6 @@ print(json.dumps({
     "list": sorted(library),
     "path": sys.path,
     "problem": problem,
+    "missing": missing,
+    "modules": modules,
 }))

@@ -25,16 +25,20 @@ pub(super) struct Interpreter {
     /// `sys.path` of the server.
     pub path: Vec<String>,
     problem: Option<String>,
+    /// Packages of the options that are not installed.
+    missing: Vec<String>,
+    /// Modules of the packages that are.
+    pub modules: Vec<String>,
 }
 
 impl Interpreter {
     /// Queries the configured interpreter, or `python3` on the PATH. The result is cached, since
     /// the query is slow.
     pub(super) fn find(options: &PythonOptions) -> Result<Self> {
-        type Key = (PathBuf, bool, Vec<String>);
+        type Key = (PathBuf, bool, Vec<String>, Vec<String>);
         static CACHE: Mutex<Option<HashMap<Key, Interpreter>>> = Mutex::new(None);
         let name = if options.interpreter.as_os_str().is_empty() { Path::new("python3") } else { &options.interpreter };
-        let key = (name.to_path_buf(), options.site_packages, options.preload.clone());
+        let key = (name.to_path_buf(), options.sees_packages(), options.preload.clone(), options.all_packages());
         let mut known = CACHE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let known = known.get_or_insert_default();
         if let Some(found) = known.get(&key) {
@@ -84,10 +88,10 @@ fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
 
 fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
     let fail = |message: String| Error::new(Kind::Tool, message).at_path(name);
-    let question = serde_json::json!([options.preload, options.site_packages]).to_string();
+    let question = serde_json::json!([options.preload, options.sees_packages(), options.all_packages()]).to_string();
     let mut command = Command::new(name);
     command.args(["-s", "-B"]);
-    if !options.site_packages {
+    if !options.sees_packages() {
         command.arg("-S");
     }
     command.args(["-c", include_str!("inspect.py"), &question]).stdin(Stdio::null());
@@ -116,6 +120,18 @@ fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
             found.implementation
         ))
         .hint("name another interpreter with the tool's `interpreter` option"));
+    }
+    if !found.missing.is_empty() {
+        let ((major, minor, patch), missing) = (found.version, &found.missing);
+        let (noun, verb) = if missing.len() == 1 { ("package", "is") } else { ("packages", "are") };
+        let names = missing.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let message = format!("the Python {noun} {names} {verb} not installed for Python {major}.{minor}.{patch}");
+        let hint = format!(
+            "{} -m pip install {}; or name another interpreter with `interpreter`, such as that of a virtual environment",
+            name.display(),
+            missing.join(" ")
+        );
+        return Err(fail(message).hint(hint));
     }
     if let Some(problem) = &found.problem {
         return Err(fail(problem.clone())

@@ -23,7 +23,11 @@ mod scratch;
 #[cfg(target_os = "linux")]
 mod server;
 
+mod files;
+
 use std::path::PathBuf;
+
+pub use files::{InputFile, check_name as check_file_name};
 
 use super::Output;
 use crate::error::{Error, Kind, Result};
@@ -54,6 +58,17 @@ section! {
         /// Modules to import before the first call, in addition to the common ones of the standard
         /// library.
         preload: Vec<String> = Vec::new();
+        /// Packages of the interpreter that programs need, named as for `import` or for `pip
+        /// install`. They are imported before the first call.
+        packages: Vec<String> = Vec::new();
+        /// Files that a program writes are part of its result.
+        keep_files: bool = false;
+        /// Bytes of files that one result keeps.
+        files_bytes: usize = 1 << 20;
+        /// Figures of matplotlib are written to plot_1.png, plot_2.png … and kept as files.
+        plots: bool = false;
+        /// When the value of a last expression is shown.
+        last_value: LastValue = LastValue::Auto;
         /// The format of errors.
         traceback: Traceback = Traceback::Short;
         /// Adds namespaces to the sandbox if the system allows them: forbidden files are then also
@@ -76,7 +91,37 @@ choices! {
     }
 }
 
+choices! {
+    /// When the value of a program's last expression is shown.
+    #[derive(Default)]
+    pub enum LastValue {
+        /// If nothing was printed.
+        #[default]
+        Auto = "auto",
+        /// After what was printed, as in a notebook.
+        Always = "always",
+        /// Not at all.
+        Never = "never",
+    }
+}
+
 impl PythonOptions {
+    /// Whether programs can import installed packages.
+    fn sees_packages(&self) -> bool {
+        self.site_packages || !self.all_packages().is_empty()
+    }
+
+    /// The packages, with that of plots.
+    fn all_packages(&self) -> Vec<String> {
+        let plots = self.plots.then(|| "matplotlib.pyplot".to_owned());
+        self.packages.iter().cloned().chain(plots).collect()
+    }
+
+    /// Whether results have files.
+    fn keeps_files(&self) -> bool {
+        self.keep_files || self.plots
+    }
+
     fn check(&self) -> Result<()> {
         let bad = |what: &str| Err(Error::new(Kind::Tool, format!("python: {what}")));
         if !(self.timeout > 0.0 && self.timeout <= 86_400.0) {
@@ -97,6 +142,14 @@ impl PythonOptions {
         if self.disk_mb > 1 << 20 {
             return bad("disk_mb must be at most 1048576");
         }
+        if self.files_bytes > files::MAX_FILES / 4 {
+            return bad("files_bytes must be at most 16777216");
+        }
+        let is_package =
+            |name: &&String| name.replace(['-', '.'], "_").chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if let Some(name) = self.packages.iter().find(|name| name.is_empty() || !is_package(name)) {
+            return bad(&format!("packages: {name:?} is not the name of a package"));
+        }
         if let Some(name) = self.preload.iter().find(|name| !is_module_name(name)) {
             return bad(&format!("preload: `{name}` is not a module name"));
         }
@@ -110,6 +163,16 @@ fn is_module_name(name: &str) -> bool {
             && !part.starts_with(|c: char| c.is_ascii_digit())
             && part.chars().all(|c| c.is_alphanumeric() || c == '_')
     })
+}
+
+/// One call of [`Python::call`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PythonCall<'a> {
+    pub code: &'a str,
+    pub prelude: &'a str,
+    pub files: &'a [InputFile],
+    /// The session; `None` for a fresh interpreter.
+    pub session: Option<u64>,
 }
 
 /// Sandboxed Python interpreters. Cheap to clone; clones share the interpreters and their limits.
@@ -148,7 +211,16 @@ impl Python {
     /// [`Kind::Tool`] if the tool could not run the program: no process, no confinement, or an
     /// interpreter that was killed from outside. A failing program is not an error.
     pub async fn run(&self, code: &str, prelude: &str) -> Result<Output> {
-        self.pool.run(None, code, prelude).await
+        self.call(PythonCall { code, prelude, ..PythonCall::default() }).await
+    }
+
+    /// [`Python::run`] or [`Python::run_in_session`], with files in the program's directory. A
+    /// session gets them when its interpreter starts.
+    ///
+    /// # Errors
+    /// As those; also for files that are larger than [`PythonOptions::disk_mb`].
+    pub async fn call(&self, call: PythonCall<'_>) -> Result<Output> {
+        self.pool.run(call).await
     }
 
     /// Like [`Python::run`], but names, imports and files stay for the next call with the same
@@ -161,7 +233,7 @@ impl Python {
     /// # Errors
     /// As [`Python::run`]; also if [`PythonOptions::max_sessions`] are open.
     pub async fn run_in_session(&self, session: u64, code: &str, prelude: &str) -> Result<Output> {
-        self.pool.run(Some(session), code, prelude).await
+        self.call(PythonCall { code, prelude, session: Some(session), ..PythonCall::default() }).await
     }
 
     /// Ends a session and its running program. Does nothing if there is none.
@@ -188,6 +260,14 @@ impl Python {
     /// # Errors
     /// Never reached.
     pub async fn run(&self, _code: &str, _prelude: &str) -> Result<Output> {
+        match self.never {}
+    }
+
+    /// Runs a program.
+    ///
+    /// # Errors
+    /// Never reached.
+    pub async fn call(&self, _call: PythonCall<'_>) -> Result<Output> {
         match self.never {}
     }
 

@@ -12,23 +12,34 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, Notify, Semaphore, mpsc, oneshot};
 
 use super::call::{Call, exchange};
+use super::files::InputFile;
 use super::interpreter::Interpreter;
 use super::protocol::MAX_CODE;
 use super::server::{Child, NotReady, Server};
-use super::{PythonOptions, probe};
+use super::{PythonCall, PythonOptions, probe};
 use crate::error::{Error, Kind, Result};
 use crate::tools::Output;
 use crate::tools::sandbox::Namespaces;
 
 enum Job {
-    Run { session: Option<u64>, code: String, prelude: String, reply: oneshot::Sender<Result<Output>> },
+    Run(Program, oneshot::Sender<Result<Output>>),
     End(u64),
+}
+
+/// A call with its own copy of the texts.
+struct Program {
+    session: Option<u64>,
+    code: String,
+    prelude: String,
+    files: Vec<InputFile>,
 }
 
 /// The handle of callers.
 #[derive(Debug)]
 pub(super) struct Pool {
     jobs: Option<mpsc::UnboundedSender<Job>>,
+    /// Bytes of a program's directory.
+    disk: u64,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -36,26 +47,38 @@ impl Pool {
     /// Starts the thread and the server and runs the probe.
     pub(super) fn start(options: PythonOptions) -> Result<Self> {
         let interpreter = Interpreter::find(&options)?;
+        let disk = options.disk_mb << 20;
         let (jobs, queue) = mpsc::unbounded_channel();
         let (report, reported) = std::sync::mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("r1-python".to_owned())
             .spawn(move || serve(options, interpreter, queue, &report))
             .map_err(|e| Error::new(Kind::Tool, format!("can't start the Python tool's thread: {e}")))?;
-        let pool = Self { jobs: Some(jobs), thread: Some(thread) };
+        let pool = Self { jobs: Some(jobs), disk, thread: Some(thread) };
         match reported.recv() {
             Ok(result) => result.map(|()| pool),
             Err(_) => Err(Error::new(Kind::Tool, "the Python tool's thread ended unexpectedly")),
         }
     }
 
-    pub(super) async fn run(&self, session: Option<u64>, code: &str, prelude: &str) -> Result<Output> {
+    pub(super) async fn run(&self, call: PythonCall<'_>) -> Result<Output> {
+        let PythonCall { code, prelude, files, session } = call;
+        let bytes: usize = files.iter().map(|file| file.content.len()).sum();
+        if bytes as u64 > self.disk {
+            let (size, disk) = (bytes.div_ceil(1 << 20), self.disk >> 20);
+            return Err(Error::new(
+                Kind::Tool,
+                format!("the files of the Python tool have {size} MiB and `disk` is {disk} MiB"),
+            )
+            .hint("raise `disk` of r1.tools.python: the program's own files need room too"));
+        }
         if code.len().max(prelude.len()) > MAX_CODE {
             let text = format!("SyntaxError: the program is longer than {} MiB", MAX_CODE >> 20);
-            return Ok(Output { text, ok: false, timed_out: false, seconds: 0.0 });
+            return Ok(Output { text, ..Output::default() });
         }
         let (reply, answer) = oneshot::channel();
-        let job = Job::Run { session, code: code.to_owned(), prelude: prelude.to_owned(), reply };
+        let (code, prelude, files) = (code.to_owned(), prelude.to_owned(), files.to_vec());
+        let job = Job::Run(Program { session, code, prelude, files }, reply);
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         match answer.await {
             Ok(output) if sent => output,
@@ -110,8 +133,8 @@ fn serve(
             while let Some(job) = queue.recv().await {
                 match job {
                     Job::End(session) => host.end_session(session),
-                    Job::Run { session, code, prelude, reply } => {
-                        tokio::task::spawn_local(answer(host.clone(), session, code, prelude, reply));
+                    Job::Run(program, reply) => {
+                        tokio::task::spawn_local(answer(host.clone(), program, reply));
                     }
                 }
             }
@@ -121,15 +144,9 @@ fn serve(
     });
 }
 
-async fn answer(
-    host: Rc<Host>,
-    session: Option<u64>,
-    code: String,
-    prelude: String,
-    mut reply: oneshot::Sender<Result<Output>>,
-) {
+async fn answer(host: Rc<Host>, program: Program, mut reply: oneshot::Sender<Result<Output>>) {
     let output = tokio::select! {
-        output = host.run_or_session(session, &code, &prelude) => output,
+        output = host.run_or_session(&program) => output,
         // The caller has dropped its future, so this drops the child and ends its process.
         () = reply.closed() => return,
     };
@@ -242,10 +259,12 @@ impl Host {
         Err(last)
     }
 
-    async fn run_or_session(&self, session: Option<u64>, code: &str, prelude: &str) -> Result<Output> {
-        match session {
-            Some(session) => self.run_in_session(session, code, prelude).await,
-            None => self.run(Call { code, prelude, timeout: self.options.timeout, session: None }).await,
+    async fn run_or_session(&self, program: &Program) -> Result<Output> {
+        let Program { code, prelude, files, .. } = program;
+        let call = Call { code, prelude, files, timeout: self.options.timeout, session: None };
+        match program.session {
+            Some(session) => self.run_in_session(session, call).await,
+            None => self.run(call).await,
         }
     }
 
@@ -264,7 +283,7 @@ impl Host {
         Err(fault("the interpreter was killed from outside"))
     }
 
-    async fn run_in_session(&self, number: u64, code: &str, prelude: &str) -> Result<Output> {
+    async fn run_in_session(&self, number: u64, call: Call<'_>) -> Result<Output> {
         let known = self.sessions.borrow().get(&number).cloned();
         let session = match known {
             Some(session) => session,
@@ -282,14 +301,14 @@ impl Host {
         };
         let mut slot = session.child.lock().await;
         let _place = self.places.acquire().await;
-        let mut child = match slot.take() {
+        let (mut child, files) = match slot.take() {
             Some(child) if child.server_alive() => {
                 child.process.signal(libc::SIGCONT);
-                child
+                (child, &[][..])
             }
-            _ => self.child().await?,
+            _ => (self.child().await?, call.files),
         };
-        let call = Call { code, prelude, timeout: self.options.timeout, session: Some(&session.ended) };
+        let call = Call { files, session: Some(&session.ended), ..call };
         let output = exchange(&mut child, &self.options, call).await;
         session.used.set(Instant::now());
         let Some((output, alive)) = output.map_err(fault)? else {

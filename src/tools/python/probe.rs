@@ -38,11 +38,12 @@ attempt('local sockets can be reached', lambda: socket.socket(socket.AF_UNIX, so
 
 /// Operations that must succeed.
 const WORK: &str = r"
-import decimal, threading, json
+import decimal, os, threading, json
 if writable:
     with open('probe', 'w') as file:
         file.write('x')
     open('probe').read()
+    os.remove('probe')
 thread = threading.Thread(target=lambda: print(json.dumps(6 * 7)))
 thread.start()
 thread.join()
@@ -59,7 +60,7 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
     let path = canary.path().to_string_lossy();
     let path = serde_json::to_string(&path).unwrap_or_default();
     let run = |code, prelude: String| async move {
-        host.run(Call { code, prelude: &prelude, timeout: TIMEOUT, session: None }).await
+        host.run(Call { code, prelude: &prelude, files: &[], timeout: TIMEOUT, session: None }).await
     };
     let attacks = run(ATTACKS, format!("canary = {path}")).await?;
     if !attacks.ok {

@@ -1,13 +1,16 @@
 //! The binary protocol on the pipes between host and child. The host does not trust the child.
 //!
-//! Host to child, one *command* per call: `u8 mode, u32 prelude length, u32 code length, prelude,
-//! code, nonce` (little endian, UTF-8); mode is `O` for a child's only program, `S` for one of a
-//! session. Child to host, one *report* per call: `u8 kind, u32 length, nonce, text`. The nonce is
+//! Host to child, one *command* per call: `u8 mode, u32 prelude length, u32 code length, u32 files
+//! length, prelude, code, files, nonce` (little endian, UTF-8); mode is `O` for a child's only
+//! program, `S` for one of a session. Child to host, one *report* per call: `u8 kind, u32 text
+//! length, u32 files length, nonce, text, files`. `files` has the blocks of files. The nonce is
 //! random. The driver reads it from the command pipe only after the program has ended, so a program
 //! that writes to the report pipe, or ends its process, does not produce a valid report. It does
 //! not protect against a program that replaces the driver (reads the nonce from the pipe itself):
 //! programs share a process with the driver. The decoder accepts any bytes, in any pieces, and
-//! keeps at most [`MAX_REPORT`] of them.
+//! keeps at most [`MAX_REPORT`] of text and [`MAX_FILES`] of files.
+
+use super::files::MAX_FILES;
 
 /// Maximum length of a report's text; the driver truncates at the same length.
 pub(super) const MAX_REPORT: usize = 1 << 20;
@@ -18,7 +21,7 @@ pub(super) const MAX_CODE: usize = 8 << 20;
 /// Authenticates a report.
 pub(super) type Nonce = [u8; 16];
 
-const HEADER: usize = 5 + size_of::<Nonce>();
+const HEADER: usize = 9 + size_of::<Nonce>();
 
 /// How a program ended, as reported by its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,28 +47,42 @@ pub(super) struct Decoder {
     /// The nonce of the current command; `None` before the first, when the child reports that it is
     /// ready.
     nonce: Option<Nonce>,
+    /// The files of the last report.
+    files: Vec<u8>,
 }
 
 impl Decoder {
     /// From now on only a report with this nonce counts. Earlier bytes are dropped.
     pub(super) fn expect(&mut self, nonce: Nonce) {
         self.bytes.clear();
+        self.files.clear();
         self.nonce = Some(nonce);
+    }
+
+    /// The block of files of the last report.
+    pub(super) fn files(&self) -> &[u8] {
+        &self.files
     }
 
     /// Adds a piece. Returns `Some` when a report is complete; later bytes are dropped.
     pub(super) fn push(&mut self, piece: &[u8]) -> Result<Option<Report>, Malformed> {
-        let room = (HEADER + MAX_REPORT).saturating_sub(self.bytes.len());
+        let room = (HEADER + MAX_REPORT + MAX_FILES).saturating_sub(self.bytes.len());
         self.bytes.extend_from_slice(&piece[..piece.len().min(room)]);
         let Some((header, text)) = self.bytes.split_at_checked(HEADER) else { return Ok(None) };
         let kind = header[0];
         let length = u32::from_le_bytes([header[1], header[2], header[3], header[4]]) as usize;
+        let files = u32::from_le_bytes([header[5], header[6], header[7], header[8]]) as usize;
         let kinds = if self.nonce.is_some() { b"DE" } else { b"RU" };
-        if length > MAX_REPORT || !kinds.contains(&kind) || header[5..] != self.nonce.unwrap_or_default() {
+        if length > MAX_REPORT
+            || files > MAX_FILES
+            || !kinds.contains(&kind)
+            || header[9..] != self.nonce.unwrap_or_default()
+        {
             return Err(Malformed);
         }
-        let Some(text) = text.get(..length) else { return Ok(None) };
-        let text = String::from_utf8_lossy(text).into_owned();
+        let Some(files) = text.get(length..length + files) else { return Ok(None) };
+        self.files = files.to_vec();
+        let text = String::from_utf8_lossy(&text[..length]).into_owned();
         self.bytes.clear();
         Ok(Some(match kind {
             b'R' => Report::Ready,
@@ -77,13 +94,15 @@ impl Decoder {
 }
 
 /// The command for a child to run `code` after `prelude`.
-pub(super) fn encode(only: bool, code: &str, prelude: &str, nonce: Nonce) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(9 + code.len() + prelude.len() + nonce.len());
+pub(super) fn encode(only: bool, code: &str, prelude: &str, files: &[u8], nonce: Nonce) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(13 + code.len() + prelude.len() + files.len() + nonce.len());
     bytes.push(if only { b'O' } else { b'S' });
     bytes.extend_from_slice(&(prelude.len() as u32).to_le_bytes());
     bytes.extend_from_slice(&(code.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(&(files.len() as u32).to_le_bytes());
     bytes.extend_from_slice(prelude.as_bytes());
     bytes.extend_from_slice(code.as_bytes());
+    bytes.extend_from_slice(files);
     bytes.extend_from_slice(&nonce);
     bytes
 }
@@ -99,6 +118,7 @@ mod tests {
     fn report(kind: u8, nonce: Nonce, text: &[u8]) -> Vec<u8> {
         let mut bytes = vec![kind];
         bytes.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        bytes.extend_from_slice(&0_u32.to_le_bytes());
         bytes.extend_from_slice(&nonce);
         bytes.extend_from_slice(text);
         bytes
@@ -132,7 +152,7 @@ mod tests {
                 if decoder.push(&piece).is_err() {
                     break;
                 }
-                prop_assert!(decoder.bytes.len() <= HEADER + MAX_REPORT);
+                prop_assert!(decoder.bytes.len() <= HEADER + MAX_REPORT + MAX_FILES);
             }
         }
     }

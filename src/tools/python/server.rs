@@ -107,7 +107,11 @@ impl Server {
             },
             "seccomp": &confinement.inner().seccomp,
             "landlock": &confinement.inner().landlock,
-            "preload": &options.preload,
+            "preload": options.preload.iter().chain(&interpreter.modules).collect::<Vec<_>>(),
+            "plots": options.plots,
+            "keep_files": options.keeps_files(),
+            "files_bytes": options.files_bytes,
+            "last_value": options.last_value,
             "path": &interpreter.path,
             "traceback": options.traceback,
             "max_report": MAX_REPORT,
@@ -120,7 +124,14 @@ impl Server {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().map_err(|e| broken("no socket", &e))?;
         let mut command = tokio::process::Command::new(&interpreter.executable);
         command
-            .args(["-s", "-S", "-B", "-c", include_str!("driver.py"), &config.to_string()])
+            .args([
+                "-s",
+                "-S",
+                "-B",
+                "-c",
+                concat!(include_str!("files.py"), include_str!("driver.py")),
+                &config.to_string(),
+            ])
             .env_clear()
             .envs([("PYTHONHASHSEED", "0"), ("PYTHONUTF8", "1"), ("LC_ALL", "C.UTF-8"), ("TZ", "UTC")])
             // One thread for libraries that would start one per core, one malloc arena for all

@@ -1,0 +1,334 @@
+//! `r1.tools.table`: SQL over tables as a tool of the policy. `r1.table.open`: the same for
+//! scripts.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
+use serde_json::{Value as Json, json};
+
+use super::args::{Fields, FromField, fail, fail_with, in_time, optional, raise, text, time_left};
+use super::argument::{ANY, Mebibytes, Seconds, Whole};
+use super::arguments::{Arguments, arguments};
+use super::resource::{ResourceArguments, placed};
+use super::tool::{ToolArguments, section};
+use super::tool_limits::Cache;
+use crate::config::Columns;
+use crate::error::{Error, Kind};
+use crate::schema::Section;
+use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
+use crate::script::runtime::host::out_of_time;
+use crate::script::runtime::require::Loader;
+use crate::script::runtime::resource::{Keep, Spec};
+use crate::script::runtime::tables::{self, NamedTable, TableSource, TableTool, ToolTables, name_of};
+use crate::script::runtime::tool::{CacheScope, CallLimits, Run, ToolHandle};
+use crate::tools::table::{Cell, ColumnType, ColumnTypes, QueryLimits, TableNames, TableOptions, Tables, describe};
+
+const TOOL: &str = "r1.tools.table";
+const OPEN: &str = "r1.table.open";
+
+/// Largest file of a table, MiB: rows are kept in a temporary file.
+const MOST: u64 = 1024;
+
+type Files = Rc<RefCell<Loader>>;
+
+/// The function `r1.tools.table`.
+pub(super) fn constructor(lua: &Lua, loader: &Files) -> mlua::Result<Function> {
+    let loader = Rc::clone(loader);
+    lua.create_function(move |lua, value: Value| tool(lua, &value, &loader))
+}
+
+/// Adds `r1.table`.
+pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Files) -> mlua::Result<()> {
+    let loader = Rc::clone(loader);
+    let open = move |lua: &Lua, (tables, options): (Value, Value)| open(lua, &tables, &options, &loader);
+    let table = lua.create_table()?;
+    table.raw_set("open", lua.create_function(open)?)?;
+    super::seal(lua, "r1.table", &table)?;
+    r1.raw_set("table", table)
+}
+
+arguments! {
+    /// Arguments of `r1.tools.table`.
+    pub(super) struct ToolTableArguments {
+        tables: Value;
+        column: Option<String>;
+        preview: Whole<0, 10> = Whole(0);
+        timeout: Option<Seconds>;
+        memory: Option<Mebibytes>;
+        cache: Cache = Cache(None);
+        + tool: ToolArguments;
+        ..options: TableOptions::FIELDS;
+    }
+
+    /// Types of a table's columns.
+    struct TypeArguments {
+        types: Types = Types::default();
+        infer: Option<bool>;
+        thousands: bool = false;
+    }
+
+    /// A table in a file.
+    struct FileArguments {
+        + file: ResourceArguments;
+        + types: TypeArguments;
+    }
+
+    /// A table in a column of the task.
+    struct ColumnArguments {
+        column: String, needs("a column of the task");
+        + types: TypeArguments;
+    }
+
+    /// A table of plain data.
+    struct DataArguments {
+        data: Json;
+        + types: TypeArguments;
+    }
+
+    /// Options of `r1.table.open`.
+    pub(super) struct OpenOptions {
+        timeout: Duration = Duration::from_secs(5);
+        memory: Mebibytes = Mebibytes(256);
+        max_rows: Whole<1, ANY> = Whole(10_000);
+    }
+}
+
+/// Types by column.
+#[derive(Default)]
+struct Types(BTreeMap<String, ColumnType>);
+
+impl FromField for Types {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        let wrong = || fields.refuse(name, "types by column: { year = \"integer\" }", value);
+        let Json::Object(all) = fields.plain(name, value)? else { return Err(wrong()) };
+        let mut types = BTreeMap::new();
+        for (column, kind) in all {
+            let Some(text) = kind.as_str() else { return Err(wrong()) };
+            let Ok(kind) = serde_json::from_value::<ColumnType>(kind.clone()) else {
+                let why = format!("`{name}.{column}` is \"{text}\"; it is one of integer, real, text, mixed");
+                let hint = crate::error::suggest(text, ["integer", "real", "text", "mixed"]);
+                return Err(fields.refused(name, Error::new(Kind::Script, why).hint(hint)));
+            };
+            types.insert(column, kind);
+        }
+        Ok(Self(types))
+    }
+}
+
+impl From<TypeArguments> for ColumnTypes {
+    fn from(TypeArguments { types, infer, thousands }: TypeArguments) -> Self {
+        Self { given: types.0, infer, thousands }
+    }
+}
+
+/// `r1.tools.table { tables = { films = "films.csv" }, … }` or `{ column = "table" }`.
+fn tool(lua: &Lua, value: &Value, loader: &Files) -> mlua::Result<ToolHandle> {
+    let ToolTableArguments { tables, column, preview, timeout, memory, cache, tool, mut options } =
+        ToolTableArguments::read_optional(lua, TOOL, value)?;
+    options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
+    options.extend(memory.map(|size| ("memory_mb".to_owned(), size.0.into())));
+    let options: TableOptions = section(lua, TOOL, options)?;
+    options.check().map_err(|error| fail_with(lua, TOOL, error))?;
+    let mut tables = if tables.is_nil() { Vec::new() } else { named(lua, TOOL, &tables, loader)? };
+    if let Some(column) = column {
+        let source = TableSource::Column(column);
+        tables.push(NamedTable { name: String::new(), source, types: ColumnTypes::default() });
+    }
+    if tables.is_empty() {
+        return Err(fail(lua, TOOL, "needs `tables`, or `column` for tables of the task"));
+    }
+    let refused = |field: &str, error: Error| Err(fail_with(lua, TOOL, error.about_setting(field)));
+    let of_task = |table: &NamedTable| matches!(table.source, TableSource::Column(_));
+    let tables = if tables.iter().any(of_task) {
+        if let Some(fixed) = tables.iter().find(|table| !of_task(table)) {
+            let why = format!("table `{}` is the same for all tasks, and others are columns of the task", fixed.name);
+            let error = Error::new(Kind::Script, why).hint("use two tools: a query uses tables of one of them");
+            return refused("tables", error);
+        }
+        if cache.0 == Some(CacheScope::Run) {
+            let why = "`cache` = \"run\" would mix results of different tasks: the tables are columns of the task";
+            return refused("cache", Error::new(Kind::Script, why));
+        }
+        ToolTables::OfTask(tables)
+    } else {
+        ToolTables::Fixed(tables::open(&tables).map_err(|error| placed(lua, TOOL, error))?)
+    };
+    let run = TableTool { options, preview: preview.0 as usize, tables };
+    let mut description = tool
+        .description
+        .clone()
+        .unwrap_or_else(|| "Runs one SQL SELECT statement (SQLite) and gives its rows.".to_owned());
+    if let ToolTables::Fixed(tables) = &run.tables {
+        description.push_str(&run.describe(tables));
+    }
+    let parameters = json!({
+        "type": "object",
+        "properties": { "sql": { "type": "string", "description": "One SELECT statement" } },
+        "required": ["sql"],
+    });
+    let limits = CallLimits { cache: cache.0, ..CallLimits::default() };
+    // Tables follow a description of the recipe too.
+    let tool = ToolArguments { description: Some(description), ..tool };
+    Ok(tool.tool("sql", "", parameters, limits, Run::Table(run)))
+}
+
+/// `{ films = "films.csv", … }`, or a list of paths that name their tables.
+fn named(lua: &Lua, function: &'static str, given: &Value, loader: &Files) -> mlua::Result<Vec<NamedTable>> {
+    let Value::Table(given) = given else {
+        return Err(fail(lua, function, format!("`tables` must be tables by name, got {}", kind(given))));
+    };
+    let mut found = BTreeMap::new();
+    let mut names = TableNames::default();
+    for pair in given.pairs::<Value, Value>() {
+        let (key, value) = pair?;
+        let name = match (&key, &value) {
+            (Value::String(name), _) => name.to_string_lossy(),
+            (_, Value::String(path)) => name_of(path.to_string_lossy().as_ref()).ok_or_else(|| {
+                let path = path.to_string_lossy();
+                fail(lua, function, format!("`{path}` gives its table no name; write {{ NAME = \"{path}\" }}"))
+            })?,
+            (key, _) => return Err(fail(lua, function, format!("tables have names, got {}", kind(key)))),
+        };
+        tables::check_name(&name).map_err(|error| fail_with(lua, function, error))?;
+        if !names.table(&name) {
+            return Err(fail(lua, function, format!("two tables are called `{name}`")));
+        }
+        let (source, types) = source(lua, function, &name, &value, loader)?;
+        found.insert(name.clone(), NamedTable { name, source, types });
+    }
+    Ok(found.into_values().collect())
+}
+
+fn source(
+    lua: &Lua,
+    function: &'static str,
+    name: &str,
+    value: &Value,
+    loader: &Files,
+) -> mlua::Result<(TableSource, ColumnTypes)> {
+    let spec = |path: String| Spec {
+        path: path.into(),
+        format: None,
+        columns: Columns::new(),
+        max_size: MOST,
+        keep: Keep::Nothing,
+    };
+    let file = |spec: Spec| {
+        let found = loader.borrow_mut().resource(&spec);
+        let resource = found.map_err(|error| placed(lua, function, error))?;
+        Ok::<_, mlua::Error>(TableSource::File { resource, spec })
+    };
+    let table = match value {
+        Value::String(path) => return Ok((file(spec(path.to_string_lossy()))?, ColumnTypes::default())),
+        Value::Table(table) => table,
+        other => {
+            let wanted = "a path, a list of rows, or { path = } or { column = } or { data = }";
+            return Err(fail(lua, function, format!("table `{name}` must be {wanted}, got {}", kind(other))));
+        }
+    };
+    let has = |field: &str| table.raw_get::<Value>(field).is_ok_and(|value| !value.is_nil());
+    let plain = |value: &Value| to_json(value, name, NonJson::Refuse).map_err(|why| fail_with(lua, function, why));
+    if has("path") {
+        let FileArguments { file: own, types } = FileArguments::read(lua, function, value)?;
+        return Ok((file(own.spec(MOST, Keep::Nothing))?, types.into()));
+    }
+    if has("column") {
+        let ColumnArguments { column, types } = ColumnArguments::read(lua, function, value)?;
+        if function == OPEN {
+            return Err(fail(lua, function, "`column` is for r1.tools.table; pass the data itself: task.NAME"));
+        }
+        return Ok((TableSource::Column(column), types.into()));
+    }
+    if has("data") {
+        let DataArguments { data, types } = DataArguments::read(lua, function, value)?;
+        return Ok((TableSource::Data(data), types.into()));
+    }
+    Ok((TableSource::Data(plain(value)?), ColumnTypes::default()))
+}
+
+/// Tables that a script queries.
+struct TablesHandle {
+    tables: Arc<Tables>,
+    limits: QueryLimits,
+}
+
+/// `r1.table.open({ films = "films.csv", own = rows }, { timeout =, memory =, max_rows = })`.
+fn open(lua: &Lua, tables: &Value, options: &Value, loader: &Files) -> mlua::Result<TablesHandle> {
+    let OpenOptions { timeout, memory, max_rows } = OpenOptions::read_optional(lua, OPEN, options)?;
+    let named = named(lua, OPEN, tables, loader)?;
+    if named.is_empty() {
+        return Err(fail(lua, OPEN, "needs tables by name: { films = \"films.csv\" }"));
+    }
+    let limits = QueryLimits {
+        time: timeout,
+        memory: memory.0.max(1).saturating_mul(1 << 20),
+        rows: max_rows.0 as usize,
+        bytes: 16 << 20,
+        repeatable: true,
+    };
+    let tables = tables::open(&named).map_err(|error| placed(lua, OPEN, error))?;
+    Ok(TablesHandle { tables, limits })
+}
+
+impl TablesHandle {
+    fn query(&self, lua: &Lua, sql: &Value, params: &Value) -> mlua::Result<(Value, Option<String>)> {
+        const NAME: &str = "Tables:query";
+        let sql = text(lua, NAME, "sql", sql)?;
+        let wrong = || fail(lua, NAME, format!("`params` must be a list of values, got {}", kind(params)));
+        let given = if params.is_nil() {
+            json!([])
+        } else {
+            to_json(params, "params", NonJson::Refuse).map_err(|why| fail_with(lua, NAME, why))?
+        };
+        let cells = match &given {
+            Json::Array(values) => values.iter().map(cell).collect::<Option<Vec<Cell>>>().ok_or_else(wrong)?,
+            Json::Object(empty) if empty.is_empty() => Vec::new(),
+            _ => return Err(wrong()),
+        };
+        let left = time_left(lua);
+        let limits = QueryLimits { time: self.limits.time.min(left), ..self.limits.clone() };
+        let result = self.tables.query(&sql, &cells, &limits).map_err(raise)?;
+        in_time(lua)?;
+        match result {
+            Ok(result) => {
+                let found = json!({ "columns": result.columns, "rows": result.rows_as_json(), "more": result.more });
+                Ok((from_json(lua, &found)?, None))
+            }
+            // The CPU time of the call ended before the time of the query.
+            Err(error) if error.timed_out() && left < self.limits.time => Err(out_of_time(lua)),
+            Err(error) => Ok((Value::Nil, Some(error.to_string()))),
+        }
+    }
+}
+
+/// A parameter; `None` for tables.
+fn cell(value: &Json) -> Option<Cell> {
+    Some(match value {
+        Json::Null => Cell::Null,
+        Json::Bool(value) => Cell::Integer(i64::from(*value)),
+        Json::String(text) => Cell::Text(text.clone()),
+        Json::Number(number) => match number.as_i64() {
+            Some(number) => Cell::Integer(number),
+            None => Cell::Real(number.as_f64()?),
+        },
+        Json::Array(_) | Json::Object(_) => return None,
+    })
+}
+
+impl UserData for TablesHandle {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(MetaMethod::Type, "Tables");
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("query", |lua, this, (sql, params): (Value, Value)| this.query(lua, &sql, &params));
+        methods.add_method("describe", |lua, this, preview: Value| {
+            let preview = optional::<usize>(lua, "Tables:describe", "preview", &preview)?.unwrap_or(0);
+            Ok(describe(this.tables.tables(), preview, &TableOptions::default()))
+        });
+    }
+}

@@ -1,0 +1,111 @@
+//! `files` of `r1.tools.python` and of `r1.call_tools`: what programs find in their directory.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use mlua::{Lua, Table, Value};
+use sha2::{Digest, Sha256};
+
+use super::args::{fail, fail_with};
+use super::argument::Mebibytes;
+use super::arguments::{Arguments, arguments};
+use super::resource::placed;
+use crate::config::Columns;
+use crate::script::runtime::convert::kind;
+use crate::script::runtime::require::Loader;
+use crate::script::runtime::resource::{Keep, Spec};
+use crate::script::runtime::tool::{FileSource, ToolFile};
+use crate::tools::python::{InputFile, check_file_name};
+
+/// Largest file of a tool, MiB: it stays in memory.
+const MOST: u64 = 64;
+
+arguments! {
+    /// A file of a tool, as a table.
+    struct ToolFileArguments {
+        path: Option<String>;
+        text: Option<Vec<u8>>;
+        column: Option<String>;
+        max_size: Option<Mebibytes>;
+    }
+}
+
+/// `files = { ["t.csv"] = "films.csv", ["own.csv"] = { column = "table" }, ["notes.txt"] = { text = "…" } }`.
+pub(super) fn read(
+    lua: &Lua,
+    function: &'static str,
+    given: &Value,
+    loader: &RefCell<Loader>,
+) -> mlua::Result<Vec<ToolFile>> {
+    let table = match given {
+        Value::Nil => return Ok(Vec::new()),
+        Value::Table(table) => table,
+        other => return Err(fail(lua, function, format!("`files` must be files by name, got {}", kind(other)))),
+    };
+    let mut files = Vec::new();
+    for (name, value) in by_name(lua, function, table)? {
+        let path = |path: String, max_size: Option<u64>| {
+            let max_size = max_size.unwrap_or(MOST);
+            let spec = Spec { path: path.into(), format: None, columns: Columns::new(), max_size, keep: Keep::Bytes };
+            let found = loader.borrow_mut().resource(&spec);
+            let found = found.map_err(|error| placed(lua, function, error))?;
+            Ok::<_, mlua::Error>(FileSource::Content(found.content.clone()))
+        };
+        let source = match &value {
+            Value::String(given) => path(given.to_string_lossy(), None)?,
+            Value::Table(_) => {
+                let own = ToolFileArguments::read(lua, function, &value)?;
+                match (own.path, own.text, own.column) {
+                    (Some(given), None, None) => path(given, own.max_size.map(|size| size.0))?,
+                    (None, Some(text), None) => FileSource::Content(text.into()),
+                    (None, None, Some(column)) => FileSource::Column(column),
+                    _ => {
+                        let why = format!("file `{name}` needs one of `path`, `text` and `column`");
+                        return Err(fail(lua, function, why));
+                    }
+                }
+            }
+            other => {
+                let wanted = "a path, or { path = }, { text = } or { column = }";
+                return Err(fail(lua, function, format!("file `{name}` must be {wanted}, got {}", kind(other))));
+            }
+        };
+        files.push(ToolFile { name, source });
+    }
+    Ok(files)
+}
+
+/// Files that a script passes with a call: texts by name.
+pub(super) fn of_call(lua: &Lua, function: &'static str, given: &Value) -> mlua::Result<Vec<InputFile>> {
+    let table = match given {
+        Value::Nil => return Ok(Vec::new()),
+        Value::Table(table) => table,
+        other => return Err(fail(lua, function, format!("`files` must be texts by name, got {}", kind(other)))),
+    };
+    let file = |(name, value): (String, Value)| match &value {
+        Value::String(text) => Ok(InputFile { name, content: Arc::from(&*text.as_bytes()) }),
+        other => Err(fail(lua, function, format!("file `{name}` must be text, got {}", kind(other)))),
+    };
+    by_name(lua, function, table)?.into_iter().map(file).collect()
+}
+
+/// The entries, sorted by name.
+fn by_name(lua: &Lua, function: &'static str, table: &Table) -> mlua::Result<Vec<(String, Value)>> {
+    let mut all = Vec::new();
+    for pair in table.pairs::<Value, Value>() {
+        let (key, value) = pair?;
+        let Value::String(name) = &key else {
+            return Err(fail(lua, function, format!("`files` have names, got {}", kind(&key))));
+        };
+        let name = name.to_string_lossy();
+        check_file_name(&name).map_err(|error| fail_with(lua, function, error))?;
+        all.push((name, value));
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(all)
+}
+
+/// SHA-256 (hex) of files by name, for the record.
+pub(super) fn digests(files: &[InputFile]) -> std::collections::BTreeMap<String, String> {
+    files.iter().map(|file| (file.name.clone(), format!("{:x}", Sha256::digest(&file.content)))).collect()
+}

@@ -1,0 +1,249 @@
+//! Tables for SQL: those of files are read once per process and shared by all virtual machines,
+//! those of plain data while a trajectory with equal data uses them.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use serde_json::Value as Json;
+use sha2::{Digest, Sha256};
+
+use super::resource::{Form, Resource, Spec};
+use crate::config::{Compression, DataFormat};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::script::dataset::Dataset;
+use crate::tools::table::{ColumnTypes, Rows, Source, TableData, TableNames, TableOptions, Tables, describe};
+
+/// Where a table comes from.
+#[derive(Clone, Debug)]
+pub(crate) enum TableSource {
+    File {
+        resource: Arc<Resource>,
+        spec: Spec,
+    },
+    /// Plain data of the script.
+    Data(Json),
+    /// A column of the task.
+    Column(String),
+}
+
+/// A table of a tool.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedTable {
+    /// Its name in SQL; empty for a column with several tables by name.
+    pub(crate) name: String,
+    pub(crate) source: TableSource,
+    pub(crate) types: ColumnTypes,
+}
+
+/// A tool that answers SQL.
+#[derive(Debug)]
+pub(crate) struct TableTool {
+    pub(crate) options: TableOptions,
+    /// Rows of each table that the description shows.
+    pub(crate) preview: usize,
+    pub(crate) tables: ToolTables,
+}
+
+#[derive(Debug)]
+pub(crate) enum ToolTables {
+    Fixed(Arc<Tables>),
+    /// Made of columns of each task.
+    OfTask(Vec<NamedTable>),
+}
+
+/// Name of a task's only table.
+pub(crate) const ONLY: &str = "t";
+
+/// Most queries of the same tables that run at once.
+const AT_ONCE: usize = 16;
+
+type Known = Mutex<Vec<(Vec<u8>, Weak<Tables>)>>;
+
+static KNOWN: Known = Mutex::new(Vec::new());
+
+/// Tables of files and plain data, built by the first caller.
+///
+/// # Errors
+/// [`Kind::Data`], with the file or the table and its row.
+pub(crate) fn open(tables: &[NamedTable]) -> Result<Arc<Tables>> {
+    let key = key(tables);
+    // Held while tables are built, so that two threads do not build them twice.
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    known.retain(|(_, open)| open.strong_count() > 0);
+    if let Some(open) = known.iter().find(|(own, _)| *own == key).and_then(|(_, open)| open.upgrade()) {
+        return Ok(open);
+    }
+    // On another thread, since reading does not count as CPU time of the script.
+    let built = std::thread::scope(|scope| scope.spawn(|| build(tables)).join());
+    let built = Arc::new(built.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "building the tables stopped")))?);
+    known.push((key, Arc::downgrade(&built)));
+    Ok(built)
+}
+
+/// The identity of tables: names, options, and content.
+fn key(tables: &[NamedTable]) -> Vec<u8> {
+    let mut hash = Sha256::new();
+    for table in tables {
+        let mut text = format!("{:?}{:?}", table.name, table.types);
+        match &table.source {
+            TableSource::File { resource, spec } => {
+                let _ = write!(text, "{spec:?}{}", resource.sha256());
+            }
+            TableSource::Data(data) => {
+                let _ = write!(text, "{data}");
+            }
+            TableSource::Column(column) => {
+                let _ = write!(text, "{column:?}");
+            }
+        }
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    hash.finalize().to_vec()
+}
+
+fn build(tables: &[NamedTable]) -> Result<Tables> {
+    let mut datasets = Vec::new();
+    for table in tables {
+        if let TableSource::File { resource, spec } = &table.source {
+            let format = match spec.format {
+                Some(Form::Rows(format)) => Some(format),
+                _ => None,
+            };
+            datasets.push((table, Dataset::open(std::slice::from_ref(&resource.path), format, &spec.columns)?, format));
+        }
+    }
+    if datasets.is_empty() {
+        let data = tables.iter().map(read).collect::<Result<Vec<_>>>()?;
+        return Ok(Tables::of_data(data));
+    }
+    let mut files = datasets.iter();
+    let mut sources = Vec::new();
+    for table in tables {
+        let is_file = matches!(table.source, TableSource::File { .. });
+        let Some((_, data, format)) = is_file.then(|| files.next()).flatten() else {
+            sources.push(Source::Data(read(table)?));
+            continue;
+        };
+        let format = format.or_else(|| data.first_file().and_then(DataFormat::of));
+        sources.push(Source::Rows(Rows {
+            name: table.name.clone(),
+            count: data.len(),
+            row: Box::new(|index| data.row(index)),
+            is_text: matches!(format, Some(DataFormat::Csv | DataFormat::Tsv)),
+            types: table.types.clone(),
+        }));
+    }
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Tables::build(&sources, cores.min(AT_ONCE))
+}
+
+fn read(table: &NamedTable) -> Result<TableData> {
+    match &table.source {
+        TableSource::Data(data) => Ok(TableData::read(&table.name, data, &table.types)?),
+        _ => Err(Error::new(Kind::Internal, format!("table `{}` has no data", table.name))),
+    }
+}
+
+/// The content of a file that is a column of the task: text as it is; for `.csv` and `.tsv` a table;
+/// otherwise JSON.
+///
+/// # Errors
+/// [`Kind::Data`] for a column that is no table.
+pub(crate) fn file_of(name: &str, value: &Json) -> Result<Vec<u8>> {
+    if let Json::String(text) = value {
+        return Ok(text.clone().into_bytes());
+    }
+    let separator = match std::path::Path::new(name).extension().and_then(|end| end.to_str()) {
+        Some("csv") => b',',
+        Some("tsv") => b'\t',
+        Some("jsonl") if value.is_array() => {
+            let lines = value.as_array().into_iter().flatten().map(|row| format!("{row}\n"));
+            return Ok(lines.collect::<String>().into_bytes());
+        }
+        _ => return Ok(value.to_string().into_bytes()),
+    };
+    // Cells stay as they are.
+    let types = ColumnTypes { infer: Some(false), ..ColumnTypes::default() };
+    Ok(TableData::read(name, value, &types)?.to_csv(separator))
+}
+
+/// The name of a file's table: its name without extensions, other characters replaced by `_`.
+pub(crate) fn name_of(path: &std::path::Path) -> Option<String> {
+    let plain = if Compression::of(path).is_some() { path.file_stem()?.as_ref() } else { path };
+    let name: String =
+        plain.file_stem()?.to_str()?.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();
+    TableNames::is_name(&name).then_some(name)
+}
+
+/// Refuses a name that needs quotes in SQL.
+///
+/// # Errors
+/// [`Kind::Data`], with the rule.
+pub(crate) fn check_name(name: &str) -> Result<()> {
+    if TableNames::is_name(name) {
+        return Ok(());
+    }
+    let name: String = name.chars().take(80).collect();
+    let message = format!("{name:?} can't be the name of a table");
+    Err(Error::new(Kind::Data, message).hint("a name has letters, digits and _, and does not begin with a digit"))
+}
+
+impl TableTool {
+    /// The columns of the task that it needs.
+    pub(crate) fn columns(&self) -> impl Iterator<Item = &str> {
+        let tables: &[NamedTable] = match &self.tables {
+            ToolTables::Fixed(_) => &[],
+            ToolTables::OfTask(tables) => tables,
+        };
+        tables.iter().filter_map(|table| match &table.source {
+            TableSource::Column(column) => Some(column.as_str()),
+            _ => None,
+        })
+    }
+
+    /// The tables of a task; `None` if they are the same for all tasks.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a column that is missing or no table.
+    pub(crate) fn of_task(&self, tool: &str, task: &Json) -> Result<Option<Arc<Tables>>> {
+        let ToolTables::OfTask(tables) = &self.tables else { return Ok(None) };
+        let mut found = Vec::new();
+        for table in tables {
+            let TableSource::Column(column) = &table.source else { continue };
+            let Some(data) = task.get(column).filter(|data| !data.is_null()) else {
+                let known = task.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
+                let message = format!("tool `{tool}`: the task has no column `{column}`");
+                return Err(Error::new(Kind::Data, message).hint(suggest(column, known)));
+            };
+            let with = |name: &str, data: &Json| NamedTable {
+                name: name.to_owned(),
+                source: TableSource::Data(data.clone()),
+                types: table.types.clone(),
+            };
+            match data.as_object().filter(|_| table.name.is_empty() && !TableData::is_one(data)) {
+                Some(several) => found.extend(several.iter().map(|(name, data)| with(name, data))),
+                None => found.push(with(if table.name.is_empty() { ONLY } else { &table.name }, data)),
+            }
+        }
+        let mut names = TableNames::default();
+        let mut about = |table: &NamedTable| {
+            check_name(&table.name)?;
+            if names.table(&table.name) {
+                return Ok(());
+            }
+            Err(Error::new(Kind::Data, format!("two tables are called `{}`", table.name)))
+        };
+        found
+            .iter()
+            .try_for_each(&mut about)
+            .and_then(|()| open(&found))
+            .map(Some)
+            .map_err(|error| Error { message: format!("tool `{tool}`: {}", error.message), ..error })
+    }
+
+    /// The tables' part of the tool's description.
+    pub(crate) fn describe(&self, tables: &Tables) -> String {
+        format!("\n\nTables:\n{}", describe(tables.tables(), self.preview, &self.options))
+    }
+}

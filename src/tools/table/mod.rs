@@ -1,0 +1,226 @@
+//! SQL over tables: SQLite databases that are built once and only read.
+//!
+//! Rows come from files ([`Tables::build`]) or from plain data ([`Tables::of_data`]). A query is
+//! one SELECT statement. It may be hostile: an authorizer refuses everything but reading, and time,
+//! memory, rows and the length of values are limited (`database`). A query that fails is an
+//! ordinary result ([`QueryError`]), not an [`Error`](crate::Error).
+//!
+//! - `column`: names and types of columns
+//! - `data`: tables of plain data
+//! - `database`: building a database, and queries under limits
+//! - `query_error`: why a query failed
+//! - `memory`: counts what SQLite allocates for a query
+//! - `show`: results and descriptions as text for models
+
+mod column;
+mod data;
+mod database;
+mod memory;
+mod query_error;
+mod show;
+
+use std::sync::OnceLock;
+
+pub use column::{Cell, Column, ColumnType, TableNames};
+pub use data::{InvalidTable, TableData};
+pub use database::{QueryLimits, QueryResult};
+pub use query_error::QueryError;
+pub use show::{ResultFormat, describe, show};
+
+use self::column::Scan;
+use self::database::Database;
+use crate::error::Result;
+
+/// How cells are read.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ColumnTypes {
+    /// Types of columns by name, instead of inferred ones.
+    pub given: std::collections::BTreeMap<String, ColumnType>,
+    /// Columns of text in which every cell is a number are numbers. `None`: for formats whose cells
+    /// are all text.
+    pub infer: Option<bool>,
+    /// `1,234` is the number 1234 where types are inferred or given.
+    pub thousands: bool,
+}
+
+/// A table that is built.
+pub enum Source<'a> {
+    Rows(Rows<'a>),
+    Data(TableData),
+}
+
+/// A row by its number, from 0.
+pub type ReadRow<'a> = Box<dyn Fn(u64) -> Result<serde_json::Value> + Sync + 'a>;
+
+/// The rows of a table in a file.
+pub struct Rows<'a> {
+    pub name: String,
+    /// Number of rows.
+    pub count: u64,
+    /// A row, as an object. It is read twice: types are known after the last row.
+    pub row: ReadRow<'a>,
+    /// Cells are all text, as in CSV.
+    pub is_text: bool,
+    pub types: ColumnTypes,
+}
+
+/// A table of a database.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TableInfo {
+    pub name: String,
+    pub columns: Vec<Column>,
+    pub rows: u64,
+    /// The first rows.
+    pub sample: Vec<Vec<Cell>>,
+}
+
+/// Rows that [`TableInfo::sample`] keeps.
+pub const SAMPLE: usize = 10;
+
+impl Rows<'_> {
+    fn build(&self, builder: &database::Builder) -> Result<TableInfo> {
+        let mut scan = Scan::new(&self.types, self.is_text);
+        for index in 0..self.count {
+            scan.row(&(self.row)(index)?);
+        }
+        let columns = scan.finish().map_err(|error| error.of(&self.name))?;
+        let mut info = TableInfo { name: self.name.clone(), columns, rows: self.count, sample: Vec::new() };
+        let mut sample = Vec::new();
+        let cells = |index| {
+            let row = (self.row)(index)?;
+            let cells = info.columns.iter().map(|column| column.cell(row.get(&column.key)));
+            let cells = cells.collect::<Result<Vec<Cell>, _>>();
+            let cells = cells.map_err(|error| error.at_row(index + 1).of(&self.name))?;
+            if sample.len() < SAMPLE {
+                sample.push(cells.clone());
+            }
+            Ok(cells)
+        };
+        builder.table(&info, (0..self.count).map(cells))?;
+        info.sample = sample;
+        Ok(info)
+    }
+}
+
+/// Tables that one query can use together. Shared by threads.
+#[derive(Debug)]
+pub struct Tables {
+    infos: Vec<TableInfo>,
+    /// Rows of plain data, until the first query needs the database.
+    data: Vec<TableData>,
+    database: OnceLock<Result<Database>>,
+}
+
+impl Tables {
+    /// Reads all rows into a database in a temporary file, which has no name and ends with the
+    /// process. `connections` is the number of queries that can run at once.
+    ///
+    /// # Errors
+    /// Those of the rows; [`Kind::Data`](crate::error::Kind) for a table that SQLite can't hold or
+    /// a disk that is full.
+    pub fn build(sources: &[Source<'_>], connections: usize) -> Result<Self> {
+        let builder = database::Builder::in_file()?;
+        let mut tables = Vec::new();
+        for source in sources {
+            tables.push(match source {
+                Source::Data(data) => {
+                    builder.table(&data.info(), data.rows.iter().map(|row| Ok(row.as_slice())))?;
+                    data.info()
+                }
+                Source::Rows(rows) => rows.build(&builder)?,
+            });
+        }
+        let database = OnceLock::from(Ok(builder.finish(connections)?));
+        Ok(Self { infos: tables, data: Vec::new(), database })
+    }
+
+    /// Tables of plain data; the database is built in memory by the first query.
+    pub fn of_data(data: Vec<TableData>) -> Self {
+        let infos = data.iter().map(TableData::info).collect();
+        Self { infos, data, database: OnceLock::new() }
+    }
+
+    /// The tables, in the order of their names.
+    pub fn tables(&self) -> &[TableInfo] {
+        &self.infos
+    }
+
+    /// Runs a query; blocks.
+    ///
+    /// # Errors
+    /// [`Kind::Data`](crate::error::Kind) if the database could not be built; the inner error is a
+    /// query that failed.
+    pub fn query(&self, sql: &str, params: &[Cell], limits: &QueryLimits) -> Result<Result<QueryResult, QueryError>> {
+        let build = || {
+            let builder = database::Builder::in_memory()?;
+            for (info, data) in self.infos.iter().zip(&self.data) {
+                builder.table(info, data.rows.iter().map(|row| Ok(row.as_slice())))?;
+            }
+            builder.finish(1)
+        };
+        let database = self.database.get_or_init(build).as_ref().map_err(Clone::clone)?;
+        Ok(database.query(sql, params, limits).map_err(|error| error.with_tables(&self.infos)))
+    }
+}
+
+crate::schema::section! {
+    /// Settings of the tool `r1.tools.table`.
+    pub struct TableOptions: "" {
+        /// Rows of a result that are shown.
+        max_rows: usize = 50;
+        /// Characters of a cell that are shown.
+        max_cell: usize = 200;
+        /// Bytes of a result that are shown; whole rows only.
+        output_bytes: usize = 8192;
+        /// Wall time of one query in seconds.
+        timeout: f64 = 5.0;
+        /// Memory that one query may allocate, MiB.
+        memory_mb: u64 = 256;
+        /// The format of results.
+        format: ResultFormat = ResultFormat::Markdown;
+    }
+}
+
+impl TableOptions {
+    /// Refuses values out of range.
+    ///
+    /// # Errors
+    /// [`Kind::Script`](crate::error::Kind), with the range.
+    pub fn check(&self) -> Result<()> {
+        let bad = |name: &str, range: &str| {
+            let why = format!("`{name}` must be {range}");
+            Err(crate::error::Error::new(crate::error::Kind::Script, why).about_setting(name.to_owned()))
+        };
+        if !(self.timeout > 0.0 && self.timeout <= 86_400.0) {
+            return bad("timeout", "more than 0 and at most 86400 seconds");
+        }
+        if self.max_rows == 0 || self.max_rows > 1_000_000 {
+            return bad("max_rows", "from 1 to 1000000");
+        }
+        if self.max_cell == 0 || self.max_cell > 1 << 20 {
+            return bad("max_cell", "from 1 to 1048576");
+        }
+        if self.output_bytes < 64 || self.output_bytes > 1 << 28 {
+            return bad("output_bytes", "from 64 to 268435456");
+        }
+        if self.memory_mb < 1 || self.memory_mb > 1 << 20 {
+            return bad("memory", "from 1 MiB to 1 TiB");
+        }
+        Ok(())
+    }
+
+    /// The limits of the tool's queries.
+    pub fn limits(&self) -> QueryLimits {
+        QueryLimits {
+            time: std::time::Duration::from_secs_f64(self.timeout),
+            memory: self.memory_mb << 20,
+            rows: self.max_rows,
+            // Cells are cut and rows are dropped when the result is shown.
+            bytes: 64 << 20,
+            repeatable: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

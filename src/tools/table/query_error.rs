@@ -1,0 +1,91 @@
+//! Queries that fail, as messages for a model.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use rusqlite::ErrorCode;
+
+use super::TableInfo;
+use super::database::{QueryLimits, VALUE};
+use super::show::signature;
+
+/// A query that failed.
+#[derive(Debug)]
+pub struct QueryError {
+    why: Why,
+    /// The tables and columns, where the query names others.
+    known: String,
+}
+
+#[derive(Debug)]
+pub(super) enum Why {
+    Time(Duration),
+    Memory(u64),
+    Length,
+    NotReading(Option<String>),
+    Nothing,
+    Several,
+    Nul,
+    Params { wanted: usize, given: usize },
+    Sqlite(String),
+}
+
+impl fmt::Display for QueryError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.why {
+            Why::Time(limit) => write!(f, "the query ran longer than {} s", limit.as_secs_f64()),
+            Why::Memory(limit) => write!(f, "the query needs more than {} MiB of memory", limit >> 20),
+            Why::Length => write!(f, "a value of the query is longer than {} MiB", VALUE >> 20),
+            Why::NotReading(None) => f.write_str("only SELECT statements are allowed: the tables are read-only"),
+            Why::NotReading(Some(what)) => write!(f, "{what} is not allowed"),
+            Why::Nothing => f.write_str("there is no SQL statement"),
+            Why::Several => f.write_str("only one SQL statement is allowed"),
+            Why::Nul => f.write_str("the statement has a NUL character"),
+            Why::Params { wanted, given } => write!(f, "the statement has {wanted} parameters and {given} are given"),
+            Why::Sqlite(message) => f.write_str(message),
+        }?;
+        f.write_str(&self.known)
+    }
+}
+
+impl QueryError {
+    pub(super) fn of(error: &rusqlite::Error, limits: &QueryLimits, refused: &Mutex<Option<String>>) -> Self {
+        let noted = refused.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let why = match error.sqlite_error_code() {
+            _ if noted.is_some() => Why::NotReading(noted),
+            Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly) => Why::NotReading(None),
+            Some(ErrorCode::OperationInterrupted) => Why::Time(limits.time),
+            Some(ErrorCode::OutOfMemory) => Why::Memory(limits.memory),
+            Some(ErrorCode::TooBig) => Why::Length,
+            _ => Why::Sqlite(match error {
+                rusqlite::Error::SqlInputError { msg, .. } => msg.clone(),
+                rusqlite::Error::SqliteFailure(_, Some(message)) => message.clone(),
+                other => other.to_string(),
+            }),
+        };
+        Self { why, known: String::new() }
+    }
+
+    /// Whether the query reached its time limit.
+    pub fn timed_out(&self) -> bool {
+        matches!(self.why, Why::Time(_))
+    }
+
+    /// Adds the tables where the query names one, or a column, that there is not.
+    pub(super) fn with_tables(mut self, tables: &[TableInfo]) -> Self {
+        if let Why::Sqlite(message) = &self.why
+            && ["no such table", "no such column"].iter().any(|start| message.starts_with(start))
+        {
+            let known: Vec<String> = tables.iter().map(signature).collect();
+            self.known = format!("; there are {}", known.join(", "));
+        }
+        self
+    }
+}
+
+impl From<Why> for QueryError {
+    fn from(why: Why) -> Self {
+        Self { why, known: String::new() }
+    }
+}
