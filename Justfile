@@ -49,6 +49,11 @@ test-python-packages dir="target/python-packages":
     @{{dir}}/bin/python3 -m pip install --quiet numpy pandas matplotlib
     @{{torch}} && R1_PYTHON_PACKAGES="$PWD/{{dir}}/bin/python3" cargo nextest run --release --run-ignored only --no-capture -E 'test(/python_files::/)'
 
+# Tools of reference MCP servers from npm and PyPI, which are installed into target/mcp (docs/mcp.md)
+test-mcp: build
+    @tests/mcp/setup.sh
+    {{bin}} test tests/mcp/reference_test.lua
+
 # Tests of a build without the CPU kernels; those that compare bits are ignored
 test-without-kernels *args:
     @{{torch}} && cargo nextest run --release --no-default-features --no-fail-fast {{args}}

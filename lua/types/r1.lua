@@ -327,6 +327,9 @@ function Training:save(out) end
 ---A tool of the policy.
 ---@class r1.Tool
 
+---An MCP server: stands for the list of its tools.
+---@class r1.ToolServer
+
 ---A tool-call format.
 ---@class r1.Format
 
@@ -934,7 +937,7 @@ r1.version = nil
 function r1.recipe(recipe) end
 
 ---Defines an environment. Its functions must not keep state in variables: the host stores, copies and restores the state.
----@param env { tools?: r1.Tool[], format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string }
+---@param env { tools?: (r1.Tool|r1.ToolServer)[]|r1.ToolServer, format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string }
 ---@return r1.Env
 function r1.env(env) end
 
@@ -959,6 +962,11 @@ function r1.tools.python(options) end
 ---@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, cache?: boolean|string, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.rhai(options) end
+
+---The tools of an MCP server, which is started when its tools are needed. A program needs `process:NAME` and runs outside the sandbox; a URL needs `http:HOST`.
+---@param server { command?: string[], url?: string, name?: string, prefix?: string, allow?: string[], env?: table<string, string|r1.Secret>, headers?: table<string, string|r1.Secret>, directory?: string, scope?: string, timeout?: number|string, start_timeout?: number|string, restarts?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@return r1.ToolServer # Stands for the list of its tools in env.tools
+function r1.tools.mcp(server) end
 
 ---Runs the tool calls of a response concurrently; the trajectory waits. Errors of the policy (unknown tool, invalid arguments, unparsable call) are returned as results with ok = false.
 ---@param calls r1.ToolCall[] Calls such as action.tool_calls

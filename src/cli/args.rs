@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 
 use super::completions::{CompletionsArgs, lua_files, recipe_settings};
 use super::man::ManArgs;
+use super::mcp::McpArgs;
 use super::new::NewArgs;
 use super::recorded::Id;
 use super::version;
@@ -44,6 +45,7 @@ pub(super) enum Command {
     Lua(LuaArgs),
     Repl(ReplArgs),
     Replay(ReplayArgs),
+    Mcp(McpArgs),
     New(NewArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),

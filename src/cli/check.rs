@@ -248,6 +248,9 @@ fn print_report(
     if let Some(far) = train::far_files_in_words(&loaded.script, &files) {
         let _ = writeln!(out, "it reads {far}");
     }
+    for line in loaded.script.servers_in_words() {
+        let _ = writeln!(out, "it starts {line}");
+    }
     for it in rolled.into_iter().flatten() {
         let reward = signed(it.reward);
         let _ = writeln!(out, "the model, {}: {} after {} steps, reward {reward}", it.id, it.status, it.steps);

@@ -14,6 +14,7 @@ mod infer;
 mod lua;
 mod man;
 mod masks;
+mod mcp;
 mod new;
 mod recorded;
 mod repl;
@@ -35,7 +36,7 @@ use crate::error::{Error, Kind, Result};
 use crate::script;
 use crate::services::TensorThread;
 use crate::telemetry::ignore_file_size_signal;
-use args::{Cli, Command};
+use args::{Cli, Command, OutputArgs};
 use failure::ErrorFormat;
 
 /// Runs the command line of this process and returns its exit code.
@@ -46,6 +47,8 @@ pub fn main() -> ExitCode {
     let voice = ErrorFormat::new(has("--json"), !has("--no-color"));
     let done =
         failure::catch(|| if completions::answer(&typed)? { Ok(ExitCode::SUCCESS) } else { dispatch(&typed, voice) });
+    // They are in process groups of their own.
+    crate::tools::mcp::kill_servers();
     match done {
         Ok(code) => code,
         Err(error) => voice.fail(&error),
@@ -75,6 +78,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Infer(args) => infer::run(&args, cli.output),
         Command::Lua(args) => lua::run(&args, cli.output),
         Command::Repl(args) => repl::run(args, cli.output),
+        Command::Mcp(args) => mcp::run(&args, &OutputArgs { json: false, ..cli.output }.reporter()),
         Command::New(args) => new::run(&args, cli.output),
         Command::Replay(args) => replay::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output),

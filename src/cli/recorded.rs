@@ -122,6 +122,8 @@ impl Recorded {
             unchanged(&kept.resources, &script.resources())?;
             script
         };
+        // The tools are those that the servers had then: a replay starts none.
+        script.use_tool_lists(&self.run.tool_lists()?);
         let renderer = Arc::new(self.renderer(&script, reporter)?);
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
         let loaded = Rc::new(Loaded { script, worker, renderer });

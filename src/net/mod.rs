@@ -4,6 +4,7 @@
 //! therefore works while a server does not respond, and hashing and writing overlap with the
 //! transfer. Redirects are not followed, and no status is an error here: the caller handles both.
 
+mod incoming;
 mod names;
 mod url;
 
@@ -22,8 +23,9 @@ use ureq::{Agent, http};
 use self::names::{Inside, Names, Unresolved};
 use crate::error::{Error, Kind, Result};
 
+pub use incoming::Incoming;
 pub use names::is_public;
-pub use ureq::http::HeaderMap;
+pub use ureq::http::{HeaderMap, HeaderName, HeaderValue};
 pub use url::{escape, host_and_port, origin, redirect};
 
 /// Interval at which `stop` is polled.

@@ -6,6 +6,7 @@
 //!   recipe.lua                       the current script
 //!   config.json                      script, hash, resolved settings, versions; with their history
 //!   scripts/3fa85f64c1d2/            each version of the script with its modules, by hash
+//!   scripts/mcp.json                 the tools of its MCP servers, as listed when they started
 //!   trajectories/step-000123.parquet one file per training step, one row per trajectory step
 //!   checkpoints/step-000120/         a model in Hugging Face layout, with trainer_state/
 //!   checkpoints/latest               the name of the newest checkpoint, as text

@@ -4,6 +4,8 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde_json::{Map, Value};
+
 use super::configuration::{ConfigFile, Configuration, FileVersion, Origins, ScriptVersion};
 use super::files::{self, failed};
 use crate::config::Settings;
@@ -170,7 +172,7 @@ impl RunDir {
 
     /// The folder of script versions, for use on another thread.
     pub fn scripts(&self) -> ScriptsDir {
-        ScriptsDir(self.path.join("scripts"))
+        ScriptsDir::of(&self.path)
     }
 }
 
@@ -179,6 +181,11 @@ impl RunDir {
 pub struct ScriptsDir(PathBuf);
 
 impl ScriptsDir {
+    /// That of a run.
+    pub(super) fn of(run: &Path) -> Self {
+        Self(run.join("scripts"))
+    }
+
     /// As [`RunDir::write_script`].
     pub fn write(&self, hash: &str, script: &Path, source: &str, modules: &[(&str, &str)]) -> Result<()> {
         let Self(parent) = self;
@@ -207,6 +214,41 @@ impl ScriptsDir {
             Err(e) => Err(failed("write the script to", &folder, &e)),
         }
     }
+}
+
+impl ScriptsDir {
+    /// Writes the lists of tools of the scripts' MCP servers, by the servers' definitions. Those that
+    /// are stored already stay. Null writes nothing.
+    pub fn write_tool_lists(&self, lists: &Value) -> Result<()> {
+        let Some(lists) = lists.as_object() else { return Ok(()) };
+        let path = tool_lists(&self.0);
+        let mut all = read_tool_lists(&path)?;
+        if lists.iter().all(|(key, list)| all.get(key) == Some(list)) {
+            return Ok(());
+        }
+        all.extend(lists.clone());
+        files::make_dir(&self.0)?;
+        files::write_bytes(&path, Value::Object(all).to_string().as_bytes())
+    }
+
+    /// The stored lists of tools; null if there are none.
+    pub fn tool_lists(&self) -> Result<Value> {
+        let all = read_tool_lists(&tool_lists(&self.0))?;
+        Ok(if all.is_empty() { Value::Null } else { Value::Object(all) })
+    }
+}
+
+/// The file with the lists of tools.
+fn tool_lists(scripts: &Path) -> PathBuf {
+    scripts.join("mcp.json")
+}
+
+fn read_tool_lists(path: &Path) -> Result<Map<String, Value>> {
+    if !path.is_file() {
+        return Ok(Map::new());
+    }
+    let bytes = fs::read(path).map_err(|e| failed("read the file", path, &e))?;
+    serde_json::from_slice(&bytes).map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
 }
 
 /// Folder of a run with the trajectories of a split.

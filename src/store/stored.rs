@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::configuration::{ConfigFile, FileVersion};
 use super::files::{self, failed};
 use super::read_trajectories;
-use super::run_dir::{file_of, folder, short};
+use super::run_dir::{ScriptsDir, file_of, folder, short};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Split, Trajectory};
 
@@ -82,6 +82,11 @@ impl StoredRun {
     /// Trajectories of a step, or of the evaluation after it.
     pub fn trajectories(&self, split: Split, step: u64) -> Result<Vec<Trajectory>> {
         read_trajectories(&file_of(&self.path, split, step))
+    }
+
+    /// The lists of tools of the scripts' MCP servers; null if there are none.
+    pub fn tool_lists(&self) -> Result<Value> {
+        ScriptsDir::of(&self.path).tool_lists()
     }
 
     /// Script version of a trajectory, by its hash.

@@ -4,6 +4,7 @@
 //! - [`Python`]: CPython in separate, confined processes (Linux)
 //! - [`Rhai`]: an embedded interpreter without dependencies (every system)
 //! - [`run_program`]: any program of the machine, confined (Linux)
+//! - [`mcp`]: tools of MCP servers, which run outside the sandbox
 //! - [`http()`]: one exchange; only public addresses unless a host is allowed by name
 //!
 //! A policy optimises against these tools, so every program counts as hostile: it may loop,
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 mod capture;
 mod http;
+pub mod mcp;
 pub(crate) mod process;
 pub mod python;
 pub mod rhai;

@@ -52,6 +52,7 @@ impl Reloads {
             let new: Vec<Error> = new.collect();
             report::warn(&log, &new);
             warned.extend(new.into_iter().map(|error| error.message));
+            scripts.write_tool_lists(&script.tool_lists())?;
             scripts.write(&script.hash, &script.path, &script.source, &script.modules())?;
             let generation = pool.replace(script.clone());
             found.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());

@@ -73,6 +73,13 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
     reporter.info(&format!("run      {}", run.path().display()));
 }
 
+/// Names the MCP servers and their tools.
+pub(super) fn servers(reporter: &Reporter, script: &Script) {
+    for line in script.servers_in_words() {
+        reporter.info(&format!("tools    {line}"));
+    }
+}
+
 /// Names the files of data that lie neither below the script's directory nor below the current one.
 pub(super) fn far_files(reporter: &Reporter, script: &Script, origins: &Origins) {
     let mut files = script.resources();

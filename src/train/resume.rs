@@ -93,6 +93,8 @@ impl Opened {
             .at_path(path)
             .hint("start a new run with policy.model=RUN to continue from its weights"));
         }
+        // The policy keeps the tools that it began with.
+        script.use_tool_lists(&run.scripts().tool_lists()?);
         source::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
         let resumed = Resumed { run, checkpoint, stored };
@@ -228,6 +230,7 @@ pub(super) fn record(
     max_context: usize,
     from_step: u64,
 ) -> Result<()> {
+    run.scripts().write_tool_lists(&script.tool_lists())?;
     run.write_recipe(&Recipe {
         script: &script.path,
         source: &script.source,

@@ -161,6 +161,7 @@ impl Training {
         session.log.at(state.step);
         report::opening(reporter, &session, &run, rows, &learner);
         report::far_files(reporter, &script, &origins);
+        report::servers(reporter, &script);
         script.logged.iter().for_each(|line| session.log.line(line));
         session.log.settle()?;
         report::literal_keys(reporter, &script);

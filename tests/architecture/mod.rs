@@ -106,6 +106,8 @@ const FENCES: &[(&str, &[&str])] = &[
     ("hf_hub", &["hub"]),
     ("indicatif", &["telemetry"]),
     ("rhai", &["tools"]),
+    ("rmcp", &["tools"]),
+    ("sse_stream", &["tools"]),
     ("minijinja", &["text"]),
     ("tokenizers", &["text"]),
 ];

@@ -36,6 +36,7 @@ fn help() {
                    rewards, undo steps, set breakpoints
       replay       Replay stored trajectories with their recorded calls and compare observations,
                    rewards and statuses
+      mcp          Serve the tools of a recipe to MCP clients, over standard input and output
       new          Write a script from a template, and a test for it
       rescore      Compute the rewards of stored trajectories with a changed script and compare them
                    with the old ones

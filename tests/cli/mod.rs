@@ -23,6 +23,7 @@ mod learning;
 mod logprobs;
 mod lua;
 mod lua_tests;
+mod mcp;
 mod memory;
 mod models;
 mod own_format;

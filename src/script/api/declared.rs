@@ -23,6 +23,7 @@ fn read() -> Vec<(&'static str, Vec<&'static str>)> {
         ("r1.tools.table", table::ToolTableArguments::names()),
         ("r1.table.open", table::OpenOptions::names()),
         ("r1.tools.rhai", tool::RhaiArguments::names()),
+        ("r1.tools.mcp", mcp::McpArguments::names()),
         ("r1.call_tools", call::CallOptions::names()),
         ("Policy:generate", policy::ReplyOptions::names()),
         ("r1.generate", generate::GenerateArguments::names()),

@@ -15,7 +15,8 @@ use crate::schema::Section;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::Env;
 use crate::script::runtime::host::Host;
-use crate::script::runtime::tool::{Tool, ToolHandle};
+use crate::script::runtime::servers::{EnvTool, ServerHandle};
+use crate::script::runtime::tool::ToolHandle;
 use crate::script::settings;
 use crate::text::{AUTO, Format};
 
@@ -33,9 +34,9 @@ arguments! {
     }
 }
 
-/// Tools with different names.
+/// Tools with different names, and MCP servers.
 #[derive(Default)]
-pub(super) struct Tools(Vec<Rc<Tool>>);
+pub(super) struct Tools(Vec<EnvTool>);
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let host = host.clone();
@@ -91,19 +92,27 @@ pub(super) fn beside_flow(name: &str) -> Error {
 
 impl FromField for Tools {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        // `tools = r1.tools.mcp { … }`: a server is a list of tools.
+        if let Some(ServerHandle(server)) = host_object(value) {
+            return Ok(Self(vec![EnvTool::Server(server)]));
+        }
         let Value::Table(list) = value else { return Err(fields.refuse(name, "a list of tools", value)) };
         let refuse = |why: String| Err(fields.refused(name, Error::new(Kind::Script, why)));
-        let mut tools: Vec<Rc<Tool>> = Vec::new();
+        let mut tools: Vec<EnvTool> = Vec::new();
         for pair in list.pairs::<Value, Value>() {
             let (_, item) = pair?;
+            if let Some(ServerHandle(server)) = host_object(&item) {
+                tools.push(EnvTool::Server(server));
+                continue;
+            }
             let Some(ToolHandle(tool)) = host_object(&item) else {
                 let made = "tools are made by r1.tool and r1.tools.*, such as r1.tools.python";
                 return refuse(format!("`{name}` holds {}; {made}", kind(&item)));
             };
-            if tools.iter().any(|other| other.name == tool.name) {
+            if tools.iter().any(|other| matches!(other, EnvTool::One(other) if other.name == tool.name)) {
                 return refuse(format!("two tools are called `{}`", tool.name));
             }
-            tools.push(tool);
+            tools.push(EnvTool::One(tool));
         }
         if list.raw_len() != tools.len() {
             return refuse(format!("`{name}` must be a list: {{ python, search }}"));

@@ -20,6 +20,7 @@ mod index;
 mod json;
 mod logprobs;
 pub(crate) mod loss;
+mod mcp;
 mod misplaced;
 mod model;
 pub(crate) mod policy;

@@ -70,7 +70,7 @@ impl ValidatedCall {
         let started = Instant::now();
         let mut retries = 0;
         let attempt = loop {
-            let attempt = self.attempt_once(lua, call).await?;
+            let attempt = self.attempt_once(lua, call, host).await?;
             let AttemptResult { output, retryable, .. } = &attempt;
             if output.ok || retries == limits.retries || !(output.timed_out || *retryable) {
                 break attempt;
@@ -145,7 +145,7 @@ impl ValidatedCall {
         permit.map(Some).map_err(|error| raise(Error::new(Kind::Internal, format!("a tool's turn: {error}"))))
     }
 
-    async fn attempt_once(&self, lua: &Lua, call: &Rc<Call>) -> mlua::Result<AttemptResult> {
+    async fn attempt_once(&self, lua: &Lua, call: &Rc<Call>, host: &Host) -> mlua::Result<AttemptResult> {
         let tool = &self.tool;
         let (arguments, prelude) = (&self.arguments, &self.prelude);
         let code = || arguments.get("code").and_then(Json::as_str).unwrap_or_default().to_owned();
@@ -228,6 +228,16 @@ impl ValidatedCall {
                     output.map_err(|error| Error::new(Kind::Internal, format!("SQLite stopped: {error}")))?
                 };
                 // A prelude is for programs.
+                interpret(call, &tool.name, arguments, ("", &[]), live).await?
+            }
+            Run::Mcp { server, tool: remote } => {
+                let own = call.session.as_ref().map(|session| &session.servers);
+                let most = call.result;
+                let live = async {
+                    let output = server.call(&host.grants, own, remote, arguments).await?;
+                    // Cut before it is recorded: a server may answer with megabytes.
+                    Ok(Output { text: cut(output.text, most), ..output })
+                };
                 interpret(call, &tool.name, arguments, ("", &[]), live).await?
             }
         };

@@ -80,6 +80,14 @@ impl Text {
         }
     }
 
+    /// The environment variables in the text.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Plain(_) => None,
+            Part::Variable(name) => Some(name.as_str()),
+        })
+    }
+
     /// Refuses variables that the recipe does not declare.
     pub(crate) fn check(&self, lua: &Lua, host: &Host, function: &str) -> mlua::Result<()> {
         for part in &self.0 {

@@ -28,6 +28,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Rc<RefCell<Loader>>) -> ml
     tools.raw_set("python", lua.create_function(move |lua, value: Value| python(lua, &value, &own))?)?;
     tools.raw_set("rhai", lua.create_function(|lua, value: Value| rhai(lua, &value))?)?;
     tools.raw_set("table", super::table::constructor(lua, loader)?)?;
+    super::mcp::install(lua, &tools)?;
     super::seal(lua, "r1.tools", &tools)?;
     r1.raw_set("tools", tools)
 }

@@ -61,7 +61,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             "env",
             "",
             &[
-                p("tools?", "{Tool}", "Tools of the policy"),
+                p("tools?", "{Tool | ToolServer} | ToolServer", "Tools of the policy"),
                 p(
                     "format?",
                     "string | Format",
@@ -292,6 +292,60 @@ pub(super) const ENTRIES: &[Entry] = &[
         &[("Tool", "")],
         "An embedded interpreter of the language Rhai; nothing needs to be installed.",
         "r1.tools.rhai {}",
+    ),
+    f(
+        "r1.tools.mcp",
+        &[table(
+            "server",
+            "",
+            &[
+                p("command?", "{string}", "Program and arguments of a server over standard input and output"),
+                p("url?", "string", "URL of a server over streamable HTTP; a server has `command` or `url`"),
+                p("name?", "string", "Name in messages; default: the program's name or the host"),
+                p("prefix?", "string", "Start of the names of its tools"),
+                p(
+                    "allow?",
+                    "{string}",
+                    "Names of the tools that the policy may use, as the server calls them; default: all",
+                ),
+                p(
+                    "env?",
+                    "{[string]: string | Secret}",
+                    "Environment variables, in addition to HOME, PATH and the like",
+                ),
+                p("headers?", "{[string]: string | Secret}", "Headers of each request to a `url`"),
+                p(
+                    "directory?",
+                    "string",
+                    "Working directory, relative to the script's directory; default: that directory",
+                ),
+                p(
+                    "scope?",
+                    "string",
+                    "\"run\": one server for all trajectories (default); \"trajectory\": one for each",
+                ),
+                p("timeout?", "number | string", "Timeout of a call; default: 30 s"),
+                p("start_timeout?", "number | string", "Timeout until the server has listed its tools; default: 60 s"),
+                p("restarts?", "number", "How many times a server that ended is started again; default: 3"),
+                p(
+                    "retries?",
+                    "number | {times: number, backoff: (number | string)?}",
+                    "As in r1.tool, after a timeout",
+                ),
+                p("cache?", "boolean | string", "As in r1.tool"),
+                p("concurrency?", "number", "Maximum concurrent calls of one of its tools over the whole run"),
+                p("max_result_tokens?", "number", "Maximum tokens of a result; default: that of the environment"),
+                p(
+                    "rewards?",
+                    "{ok: number?, failed: number?, refused: number?}",
+                    "Process rewards of its calls; default: the environment's call_rewards",
+                ),
+            ],
+        )],
+        &[("ToolServer", "Stands for the list of its tools in env.tools")],
+        "The tools of an MCP server, which is started when its tools are needed. A program needs `process:NAME` and runs outside \
+         the sandbox; a URL needs `http:HOST`.",
+        "r1.tools.mcp { command = { \"npx\", \"-y\", \"@modelcontextprotocol/server-everything\" }, prefix = \"mcp_\" }",
     ),
     f(
         "r1.call_tools",

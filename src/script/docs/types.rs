@@ -272,10 +272,11 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// Opaque objects, and objects with methods.
-const OPAQUE: [(&str, &str); 18] = [
+const OPAQUE: [(&str, &str); 19] = [
     ("Recipe", "A recipe: the value that a recipe script returns"),
     ("Env", "An environment"),
     ("Tool", "A tool of the policy"),
+    ("ToolServer", "An MCP server: stands for the list of its tools"),
     ("Format", "A tool-call format"),
     ("Trainer", "Training settings"),
     ("Dataset", "A dataset of tasks"),

@@ -13,6 +13,7 @@ use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::runtime::definitions::{Env, Recipe};
 use crate::script::runtime::grants::Grants;
+use crate::script::runtime::servers;
 use crate::script::runtime::task_env::{LoadedEnv, MeasuredFunction, TaskEnv};
 use crate::script::runtime::tool::{Run, Tool};
 use crate::script::runtime::vm::Vm;
@@ -58,7 +59,7 @@ impl LoadedEnv {
             flow,
             context: context.map(|own| MeasuredFunction::new(vm, "context", own)).transpose()?,
             reward: env.and_then(|env| env.reward.clone()).or_else(|| recipe.reward.clone()),
-            tools: env.map(|env| env.tools.clone()).unwrap_or_default(),
+            tools: servers::expand(env.map_or(&[], |env| &env.tools), &script.listings, &script.grants())?,
             settings,
             renderer,
         })

@@ -23,6 +23,7 @@ use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Entry};
 use crate::script::runtime::log::{LogLine, LogSink};
 use crate::script::runtime::resource::{Resource, Spec};
+use crate::script::runtime::servers::Listings;
 use crate::script::runtime::shared_calls::Shared;
 use crate::script::runtime::sources::{Module, Resources, Sources};
 use crate::script::runtime::vm::Vm;
@@ -59,6 +60,8 @@ pub struct Script {
     pub(crate) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
     /// State of tool calls, shared by all workers.
     pub(crate) shared: Arc<Shared>,
+    /// The tools of its MCP servers, shared by all workers.
+    pub(crate) listings: Arc<Listings>,
     /// The datasets from files, by name, indexed once for all workers.
     pub(crate) datasets: Datasets,
     /// The commits of datasets on the Hub, by `train`, `eval` or `train.NAME`; other datasets are
@@ -158,6 +161,7 @@ impl Script {
             formats,
             privileged: recipe.privileged.is_some(),
             shared: Arc::default(),
+            listings: Arc::default(),
             written: Arc::new(WrittenSettings { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
             resources,
@@ -224,7 +228,8 @@ impl Script {
     pub(crate) fn with(self, settings: Settings, running: &Self) -> Self {
         let loss = self.loss.clone().or_else(|| running.loss.clone());
         let (algorithm, datasets) = (running.algorithm.clone(), Arc::clone(&running.datasets));
-        Self { settings, loss, algorithm, datasets, sink: running.sink.clone(), ..self }
+        let (sink, listings) = (running.sink.clone(), Arc::clone(&running.listings));
+        Self { settings, loss, algorithm, datasets, sink, listings, ..self }
     }
 
     /// The required files, by name.

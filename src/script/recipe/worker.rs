@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 
 use super::advantage::{self, Estimated, GroupInput};
 use super::envs::Envs;
-use super::load::{self, Script};
+use super::load::Script;
 use super::rows::{self, Split};
 use crate::config::ToolChoice;
 use crate::error::{Error, Kind, Result, Subject};
@@ -18,7 +18,6 @@ use crate::script::api::context;
 use crate::script::runtime::convert::{self, kind};
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::{Failure, describe};
-use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Entry, TrajectoryContext};
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
@@ -55,7 +54,7 @@ impl Worker {
         let tools = envs.tools();
         let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
         vm.host.schemas.replace(schemas.clone().into());
-        let grants = Grants::declared(&script.settings.needs, load::directory(&script.path));
+        let grants = script.grants();
         envs.check_tools(&grants).map_err(|error| error.at_path(&script.path))?;
         vm.host.grants.replace(grants);
         vm.host.tools.replace(tools);
@@ -79,7 +78,8 @@ impl Worker {
         for name in self.vm.host.grants.borrow().variables() {
             api::secret::variable(&name)?;
         }
-        self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare())
+        let grants = self.vm.host.grants.borrow();
+        self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare(&grants))
     }
 
     /// The OpenAI schemas of all environments' tools. Those of one task: [`State::tools`].

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use mlua::{Function, UserData};
 use serde_json::Value as Json;
 
-use super::tool::Tool;
+use super::servers::EnvTool;
 use crate::config::Settings;
 use crate::text::OwnOptions;
 
@@ -47,7 +47,7 @@ impl UserData for Recipe {}
 #[derive(Clone, Default)]
 pub(crate) struct Env {
     pub(crate) settings: Json,
-    pub(crate) tools: Vec<Rc<Tool>>,
+    pub(crate) tools: Vec<EnvTool>,
     pub(crate) reset: Option<Function>,
     pub(crate) step: Option<Function>,
     /// Replaces `reset` and `step`.

@@ -127,6 +127,25 @@ impl Grants {
         }
     }
 
+    /// Whether a program may be started outside the sandbox, as an MCP server: it is declared by
+    /// name.
+    pub(crate) fn starts(&self, program: &str) -> bool {
+        match self {
+            Self::Declared { needs, .. } => {
+                needs.iter().any(|need| matches!(need, Need::Process(Some(own)) if own == program))
+            }
+            other => other.runs(program),
+        }
+    }
+
+    /// The directory that relative paths refer to.
+    pub(crate) fn directory(&self) -> &Path {
+        match self {
+            Self::Loading { directory } | Self::Declared { directory, .. } => directory,
+            Self::Everything => Path::new("."),
+        }
+    }
+
     /// Whether the value of an environment variable may be sent.
     pub(crate) fn reads_variable(&self, name: &str) -> bool {
         match self {

@@ -23,6 +23,7 @@ pub(crate) mod require;
 pub(crate) mod resource;
 pub(crate) mod results;
 pub(crate) mod sandbox;
+pub(crate) mod servers;
 pub mod services;
 pub(crate) mod shared_calls;
 pub(crate) mod show;

@@ -11,6 +11,7 @@ use serde_json::{Value as Json, json};
 use super::convert::{self, NonJson};
 use super::origin;
 use super::record::Record;
+use super::servers::SessionServers;
 use super::shared_calls::Cache;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result};
@@ -216,6 +217,8 @@ pub(crate) struct Session {
     programs: RefCell<Vec<Program>>,
     /// Cached results of tools whose cache is per trajectory.
     pub(crate) cache: RefCell<Cache>,
+    /// MCP servers with the scope of a trajectory.
+    pub(crate) servers: SessionServers,
     /// In a fork: programs that must run before any other.
     behind: tokio::sync::Mutex<Vec<Program>>,
 }
@@ -230,12 +233,12 @@ struct Program {
 
 impl Default for Session {
     fn default() -> Self {
-        Self::after(Vec::new(), Cache::default())
+        Self::after(Vec::new(), Cache::default(), SessionServers::default())
     }
 }
 
 impl Session {
-    fn after(programs: Vec<Program>, cache: Cache) -> Self {
+    fn after(programs: Vec<Program>, cache: Cache, servers: SessionServers) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -243,12 +246,13 @@ impl Session {
             behind: tokio::sync::Mutex::new(programs.clone()),
             programs: RefCell::new(programs),
             cache: RefCell::new(cache),
+            servers,
         }
     }
 
     /// An independent session in the same state. Its programs run again when it is first used.
     pub(crate) fn fork(&self) -> Rc<Self> {
-        Rc::new(Self::after(self.programs.borrow().clone(), self.cache.borrow().clone()))
+        Rc::new(Self::after(self.programs.borrow().clone(), self.cache.borrow().clone(), self.servers.fork()))
     }
 
     /// Runs a program after the earlier ones.

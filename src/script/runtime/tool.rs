@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 
 use super::grants::Grants;
 use super::interpreters;
+use super::servers::ToolServer;
 use super::tables::{self, TableTool};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::schema::section;
@@ -59,6 +60,11 @@ pub(crate) enum Run {
         files: Vec<ToolFile>,
     },
     Rhai(RhaiOptions),
+    /// The tool of an MCP server, by the name that the server knows.
+    Mcp {
+        server: Rc<ToolServer>,
+        tool: String,
+    },
     /// SQL over tables.
     Table(TableTool),
 }
@@ -140,6 +146,9 @@ impl Tool {
     /// unconfined once to read its version and library path. A bare name is searched on the PATH,
     /// as `python3` is.
     pub(crate) fn check(&self, grants: &Grants) -> Result<()> {
+        if let Run::Mcp { server, .. } = &self.run {
+            return server.check(grants);
+        }
         let Run::Python { options, .. } = &self.run else { return Ok(()) };
         let path = options.interpreter.to_string_lossy();
         if !path.contains('/') || grants.runs(&path) {
@@ -151,10 +160,11 @@ impl Tool {
 
     /// Starts the tool's resources; done before the first trajectory, so that a missing sandbox is
     /// reported once.
-    pub(crate) fn prepare(&self) -> Result<()> {
+    pub(crate) fn prepare(&self, grants: &Grants) -> Result<()> {
         match &self.run {
             // Tables are read when the script is loaded, or with their task.
             Run::Lua { .. } | Run::Table(_) => Ok(()),
+            Run::Mcp { server, .. } => server.prepare(grants),
             Run::Python { options, .. } => interpreters::python(options).map(drop),
             Run::Rhai(options) => interpreters::rhai(options).map(drop),
         }
@@ -162,7 +172,7 @@ impl Tool {
 
     /// Whether a code block can be a call of the tool.
     pub(crate) fn takes_code(&self) -> bool {
-        self.parameters.pointer("/properties/code").is_some()
+        !matches!(self.run, Run::Mcp { .. }) && self.parameters.pointer("/properties/code").is_some()
     }
 }
 

@@ -18,6 +18,7 @@ mod env_http;
 mod format;
 mod limits;
 mod loss;
+mod mcp;
 mod memory;
 mod origin;
 mod outside;

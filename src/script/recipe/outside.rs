@@ -1,0 +1,29 @@
+//! What a script reaches outside: its declared needs, and the tools of its MCP servers.
+
+use serde_json::Value as Json;
+
+use super::load::{Script, directory};
+use crate::script::runtime::grants::Grants;
+
+impl Script {
+    /// What the script may do outside.
+    pub(crate) fn grants(&self) -> Grants {
+        Grants::declared(&self.settings.needs, directory(&self.path))
+    }
+
+    /// The tools of its MCP servers as plain data, for a run's directory; null if no worker has
+    /// asked a server yet.
+    pub fn tool_lists(&self) -> Json {
+        self.listings.to_json()
+    }
+
+    /// Takes the tools of its MCP servers from a run's directory, instead of asking the servers.
+    pub fn use_tool_lists(&self, stored: &Json) {
+        self.listings.extend(stored);
+    }
+
+    /// The MCP servers and their tools, a line each.
+    pub fn servers_in_words(&self) -> Vec<String> {
+        self.listings.in_words()
+    }
+}

@@ -1,0 +1,337 @@
+//! The MCP servers of a recipe: their declaration, their lists of tools, the running servers.
+//!
+//! A recipe names servers while it is loaded; their tools are known when a server has listed them.
+//! The lists belong to the script ([`Listings`]): a run stores them, so that its trajectories are
+//! replayed without the servers, and a resumed run shows its policy the same tools.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use mlua::UserData;
+use serde_json::{Map, Value as Json, json};
+
+use super::grants::Grants;
+use super::tool::{CallLimits, Run, Tool, ToolRewards};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::tools::Output;
+use crate::tools::mcp::{Listing, RemoteTool, Server, ServerOptions};
+
+/// Longest name of a tool; those of models' own formats end there.
+const NAME: usize = 64;
+
+/// A server as the recipe declares it.
+pub(crate) struct ToolServer {
+    /// Name in messages.
+    pub(crate) name: String,
+    /// Start of the names of its tools.
+    pub(crate) prefix: String,
+    /// The tools that the policy may use; `None` for all.
+    pub(crate) allow: Option<Vec<String>>,
+    pub(crate) scope: ServerScope,
+    pub(crate) max_result_tokens: Option<usize>,
+    pub(crate) rewards: ToolRewards,
+    pub(crate) limits: CallLimits,
+    /// What identifies it: command or URL, without secrets.
+    pub(crate) definition: Json,
+    /// The line of its declaration.
+    pub(crate) place: Option<String>,
+    /// Refuses needs that the recipe does not declare.
+    pub(crate) check: Box<dyn Fn(&Grants) -> Result<()>>,
+    pub(crate) open: Opener,
+}
+
+/// Checks the grants and fills in the secrets.
+pub(crate) type Opener = Box<dyn Fn(&Grants) -> Result<Opened>>;
+
+/// A server's options, and the function that hides its secrets in a text.
+pub(crate) struct Opened {
+    pub(crate) options: ServerOptions,
+    pub(crate) mask: Box<dyn Fn(String) -> String>,
+}
+
+/// Which calls share a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ServerScope {
+    /// All calls of this process.
+    Run,
+    /// Calls of one trajectory.
+    Trajectory,
+}
+
+/// A server as a Lua value.
+#[derive(Clone)]
+pub(crate) struct ServerHandle(pub(crate) Rc<ToolServer>);
+
+impl UserData for ServerHandle {}
+
+/// A tool or a server in `env.tools`.
+#[derive(Clone)]
+pub(crate) enum EnvTool {
+    One(Rc<Tool>),
+    Server(Rc<ToolServer>),
+}
+
+/// The lists of tools of a script's servers, by the servers' definitions.
+#[derive(Debug, Default)]
+pub(crate) struct Listings(Mutex<BTreeMap<String, Arc<Listing>>>);
+
+impl Listings {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Listing>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The list of a server, from the server itself on the first request.
+    fn of(&self, server: &ToolServer, grants: &Grants) -> Result<Arc<Listing>> {
+        // The lock is held while a server starts, so that a second worker does not start another.
+        let mut all = self.all();
+        let key = server.definition.to_string();
+        if let Some(known) = all.get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        let opened = (server.open)(grants)?;
+        let running = match server.scope {
+            ServerScope::Run => shared(opened.options),
+            ServerScope::Trajectory => Server::new(opened.options),
+        };
+        let mask = |text: String| (opened.mask)(text);
+        let listing = running.list().map_err(|error| Error { message: mask(error.message), ..error })?;
+        let listing = Arc::new(listing);
+        all.insert(key, Arc::clone(&listing));
+        Ok(listing)
+    }
+
+    /// The lists as plain data; null if there are none.
+    pub(crate) fn to_json(&self) -> Json {
+        let all = self.all();
+        if all.is_empty() { Json::Null } else { json!(&*all) }
+    }
+
+    /// Takes lists that a run has stored; those that can't be read are asked for again.
+    pub(crate) fn extend(&self, stored: &Json) {
+        let lists = stored.as_object().into_iter().flatten();
+        self.all().extend(
+            lists.filter_map(|(key, list)| Some((key.clone(), Arc::new(serde_json::from_value(list.clone()).ok()?)))),
+        );
+    }
+
+    /// One line per server: its name, its tools.
+    pub(crate) fn in_words(&self) -> Vec<String> {
+        const SHOWN: usize = 8;
+        let line = |(key, listing): (&String, &Arc<Listing>)| {
+            let Listing { server, tools, .. } = &**listing;
+            let count = tools.len();
+            let names: Vec<&str> = tools.iter().take(SHOWN).map(|tool| tool.name.as_str()).collect();
+            let more = if count > SHOWN { ", …" } else { "" };
+            let definition: Json = serde_json::from_str(key).unwrap_or_default();
+            let words = definition["command"].as_array().into_iter().flatten().filter_map(Json::as_str);
+            let place = match definition["url"].as_str() {
+                Some(url) => format!("MCP server {server} at {url}"),
+                None => {
+                    let command: Vec<&str> = words.collect();
+                    format!("MCP server {server}, outside the sandbox: {}", command.join(" "))
+                }
+            };
+            let plural = if count == 1 { "" } else { "s" };
+            format!("{place} ({count} tool{plural}: {}{more})", names.join(", "))
+        };
+        self.all().iter().map(line).collect()
+    }
+}
+
+/// The tools of `env.tools`, with those of its servers.
+///
+/// # Errors
+/// [`Kind::Tool`] for a server that does not start; [`Kind::Script`] for an unknown name in `allow`,
+/// and for two tools of the same name.
+pub(crate) fn expand(list: &[EnvTool], listings: &Listings, grants: &Grants) -> Result<Vec<Rc<Tool>>> {
+    let mut tools: Vec<(Rc<Tool>, Option<&Rc<ToolServer>>)> = Vec::new();
+    for entry in list {
+        let (new, server) = match entry {
+            EnvTool::One(tool) => (vec![Rc::clone(tool)], None),
+            EnvTool::Server(server) => {
+                let placed = |error: Error| Error { place: server.place.clone().or(error.place), ..error };
+                let listing = listings.of(server, grants).map_err(placed)?;
+                (of_server(server, &listing.tools).map_err(placed)?, Some(server))
+            }
+        };
+        for tool in new {
+            if let Some((_, other)) = tools.iter().find(|(known, _)| known.name == tool.name) {
+                return Err(clash(&tool.name, *other, server));
+            }
+            tools.push((tool, server));
+        }
+    }
+    Ok(tools.into_iter().map(|(tool, _)| tool).collect())
+}
+
+/// The error for two tools of the same name.
+fn clash(name: &str, first: Option<&Rc<ToolServer>>, second: Option<&Rc<ToolServer>>) -> Error {
+    let from = |server: Option<&Rc<ToolServer>>| {
+        server.map_or_else(|| "the recipe".to_owned(), |server| format!("the MCP server `{}`", server.name))
+    };
+    let same = match (first, second) {
+        (Some(first), Some(second)) => Rc::ptr_eq(first, second),
+        _ => false,
+    };
+    let message = if same {
+        format!("{} has two tools whose names become `{name}`", from(second))
+    } else {
+        format!("two tools are called `{name}`: of {} and of {}", from(first), from(second))
+    };
+    let hint = if same {
+        "`allow` names those that the policy may use".to_owned()
+    } else {
+        let short = second.or(first).map_or("mcp", |server| server.name.as_str());
+        format!("give one server a prefix: r1.tools.mcp {{ …, prefix = \"{}_\" }}", clean(short))
+    };
+    let place = second.or(first).and_then(|server| server.place.clone());
+    Error { place, ..Error::new(Kind::Script, message).hint(hint) }
+}
+
+/// The tools of a server that the policy may use, under their names in prompts.
+fn of_server(server: &Rc<ToolServer>, remote: &[RemoteTool]) -> Result<Vec<Rc<Tool>>> {
+    if let Some(allow) = &server.allow
+        && let Some(unknown) = allow.iter().find(|name| !remote.iter().any(|tool| tool.name == **name))
+    {
+        let known: Vec<&str> = remote.iter().map(|tool| tool.name.as_str()).collect();
+        let message = format!("`allow` names `{unknown}`, which is not a tool of the MCP server `{}`", server.name);
+        return Err(Error::new(Kind::Script, message).hint(suggest(unknown, known)));
+    }
+    let allowed = |tool: &&RemoteTool| server.allow.as_ref().is_none_or(|allow| allow.contains(&tool.name));
+    let tool = |remote: &RemoteTool| {
+        Rc::new(Tool {
+            name: clean(&format!("{}{}", server.prefix, remote.name)),
+            description: remote.description.clone(),
+            parameters: remote.parameters.clone(),
+            max_result_tokens: server.max_result_tokens,
+            rewards: server.rewards,
+            limits: server.limits.clone(),
+            run: Run::Mcp { server: Rc::clone(server), tool: remote.name.clone() },
+        })
+    };
+    Ok(remote.iter().filter(allowed).map(tool).collect())
+}
+
+/// A name that every tool-call format can write: letters, digits, `_` and `-`, at most [`NAME`].
+fn clean(name: &str) -> String {
+    let fits = |letter: char| letter.is_ascii_alphanumeric() || matches!(letter, '_' | '-');
+    name.chars().take(NAME).map(|letter| if fits(letter) { letter } else { '_' }).collect()
+}
+
+/// The server with these options, shared by all workers of the process.
+fn shared(options: ServerOptions) -> Server {
+    static SERVERS: Mutex<Vec<Server>> = Mutex::new(Vec::new());
+    let mut all = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.iter().find(|server| *server.options() == options) {
+        return known.clone();
+    }
+    let server = Server::new(options);
+    all.push(server.clone());
+    server
+}
+
+impl ToolServer {
+    /// Refuses a server that the recipe does not declare.
+    pub(crate) fn check(&self, grants: &Grants) -> Result<()> {
+        (self.check)(grants).map_err(|error| Error { place: self.place.clone().or(error.place), ..error })
+    }
+
+    /// Starts a server that all trajectories share, unless it was started before.
+    pub(crate) fn prepare(&self, grants: &Grants) -> Result<()> {
+        if self.scope == ServerScope::Trajectory {
+            return Ok(());
+        }
+        let opened = (self.open)(grants)?;
+        let placed = |error: Error| {
+            let message = (opened.mask)(error.message);
+            Error { message, place: self.place.clone(), ..error }
+        };
+        shared(opened.options).prepare().map_err(placed)
+    }
+
+    /// Calls a tool. Servers of a trajectory are those of `own`.
+    ///
+    /// # Errors
+    /// What the recipe does not declare, and variables that are not set. A failed call is no error.
+    pub(crate) async fn call(
+        &self,
+        grants: &RefCell<Grants>,
+        own: Option<&SessionServers>,
+        tool: &str,
+        arguments: &Json,
+    ) -> Result<Output> {
+        let opened = (self.open)(&grants.borrow())?;
+        let arguments = arguments.as_object().cloned().unwrap_or_default();
+        let reply = match (self.scope, own) {
+            (ServerScope::Trajectory, Some(own)) => {
+                own.call(self.definition.to_string(), opened.options, tool, arguments).await?
+            }
+            _ => shared(opened.options).call(tool, arguments).await?,
+        };
+        let text = (opened.mask)(reply.text);
+        Ok(Output { text, ok: reply.ok, timed_out: reply.timed_out, seconds: reply.seconds, files: Vec::new() })
+    }
+}
+
+/// The servers of one trajectory; they end with it.
+#[derive(Default)]
+pub(crate) struct SessionServers(RefCell<BTreeMap<String, Rc<SessionServer>>>);
+
+struct SessionServer {
+    server: Server,
+    /// Answered calls of the running server, in order, so that a fork can repeat them.
+    done: RefCell<Vec<RemoteCall>>,
+    /// In a fork: calls that must run before any other.
+    behind: tokio::sync::Mutex<Vec<RemoteCall>>,
+}
+
+type RemoteCall = (String, Map<String, Json>);
+
+impl SessionServers {
+    /// Servers in the same state: the calls so far are repeated on a new server when it is used.
+    pub(crate) fn fork(&self) -> Self {
+        let fork = |own: &SessionServer| {
+            let done = own.done.borrow().clone();
+            let server = Server::new(own.server.options().clone());
+            Rc::new(SessionServer { server, done: RefCell::default(), behind: tokio::sync::Mutex::new(done) })
+        };
+        Self(RefCell::new(self.0.borrow().iter().map(|(key, own)| (key.clone(), fork(own))).collect()))
+    }
+
+    async fn call(
+        &self,
+        key: String,
+        options: ServerOptions,
+        tool: &str,
+        arguments: Map<String, Json>,
+    ) -> Result<crate::tools::mcp::Reply> {
+        let new = || {
+            let server = Server::new(options);
+            Rc::new(SessionServer { server, done: RefCell::default(), behind: tokio::sync::Mutex::default() })
+        };
+        let own = Rc::clone(self.0.borrow_mut().entry(key).or_insert_with(new));
+        {
+            // A concurrent call waits until the earlier calls have run.
+            let mut behind = own.behind.lock().await;
+            for (tool, arguments) in std::mem::take(&mut *behind) {
+                own.run(&tool, arguments).await?;
+            }
+        }
+        own.run(tool, arguments).await
+    }
+}
+
+impl SessionServer {
+    async fn run(&self, tool: &str, arguments: Map<String, Json>) -> Result<crate::tools::mcp::Reply> {
+        let before = self.server.starts().await;
+        let reply = self.server.call(tool, arguments.clone()).await?;
+        if before > 0 && self.server.starts().await != before {
+            // It was started again, and has forgotten what it did.
+            self.done.borrow_mut().clear();
+        }
+        self.done.borrow_mut().push((tool.to_owned(), arguments));
+        Ok(reply)
+    }
+}

@@ -1,0 +1,192 @@
+//! One connection to a running server.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rmcp::RoleClient;
+use rmcp::model::{
+    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation, JsonObject,
+};
+use rmcp::service::{ClientInitializeError, RunningService, ServiceError, serve_client};
+
+use super::child::Process;
+use super::http::LastFault;
+use super::listing::{self, Listing};
+use super::stdio::{Stdio, Traffic};
+use super::{Endpoint, MOST_MESSAGE, MOST_OUTPUT, MOST_SILENT, Reply, ServerOptions, content, http};
+use crate::error::{Error, Kind, Result};
+
+/// A connection. Dropping it ends the session, and a server that was started for it.
+pub(super) struct Connection {
+    name: String,
+    service: RunningService<RoleClient, ClientConfig>,
+    process: Option<Process>,
+    /// For a server over HTTP: why the last exchange failed.
+    last_fault: LastFault,
+    traffic: Arc<Traffic>,
+    /// Calls in a row that got no answer.
+    silent: AtomicU32,
+}
+
+impl Connection {
+    /// Starts the server, and waits until it has answered the handshake.
+    ///
+    /// # Errors
+    /// [`Kind::Tool`], with what the server said.
+    pub(super) async fn open(options: &ServerOptions) -> Result<Self> {
+        let limit = options.start_timeout;
+        let traffic = Arc::new(Traffic::default());
+        let (mut process, mut last_fault) = (None, LastFault::default());
+        let opened = tokio::time::timeout(limit, async {
+            match &options.endpoint {
+                Endpoint::Command { argv, env, directory } => {
+                    let (own, pipes) = Process::start(&options.name, argv, env, directory)?;
+                    process = Some(own);
+                    Ok(serve_client(client(), Stdio::new(pipes, Arc::clone(&traffic))).await)
+                }
+                Endpoint::Url { url, headers, reach } => {
+                    let (transport, last) = http::transport(url, headers, *reach, options.timeout)?;
+                    last_fault = last;
+                    Ok(serve_client(client(), transport).await)
+                }
+            }
+        });
+        let failed = |why: String| Error::new(Kind::Tool, format!("MCP server `{}`: {why}", options.name));
+        let service = match opened.await {
+            Ok(Ok(Ok(service))) => service,
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(Err(error))) => {
+                let why = match (&process, &error) {
+                    (Some(process), ClientInitializeError::ConnectionClosed(_)) => process.ending().await,
+                    _ => last_fault.get().unwrap_or_else(|| refusal(&error)),
+                };
+                return Err(failed(why).hint(hint(options, &traffic)));
+            }
+            Err(_) => {
+                let said = process.as_ref().and_then(Process::last_line).map(|line| format!(": {line}"));
+                let why = format!("no answer within {} s{}", limit.as_secs_f64(), said.unwrap_or_default());
+                return Err(failed(why).hint(format!("{}; `start_timeout` sets the limit", hint(options, &traffic))));
+            }
+        };
+        Ok(Self { name: options.name.clone(), service, process, last_fault, traffic, silent: AtomicU32::new(0) })
+    }
+
+    /// Whether calls can be sent.
+    pub(super) fn is_open(&self) -> bool {
+        !self.service.peer().is_transport_closed()
+            && !self.service.is_closed()
+            && self.silent.load(Ordering::Relaxed) < MOST_SILENT
+    }
+
+    /// The server's tools.
+    ///
+    /// # Errors
+    /// [`Kind::Tool`] for a list that can't be used.
+    pub(super) async fn list(&self) -> Result<Listing> {
+        let failed = |why: String| Error::new(Kind::Tool, format!("MCP server `{}`: {why}", self.name));
+        let tools = listing::tools(self.service.peer()).await.map_err(|why| failed(why.to_string()))?;
+        let info = self.service.peer().peer_info();
+        let (server, protocol) = info.map_or_else(Default::default, |info| {
+            let own = info.server_info.as_ref().map(|own| format!("{} {}", own.name, own.version));
+            (own.unwrap_or_default(), info.protocol_version.to_string())
+        });
+        Ok(Listing { server, protocol, tools })
+    }
+
+    /// Calls a tool. If the future is dropped, the server is told that the call is cancelled.
+    pub(super) async fn call(&self, tool: &str, arguments: JsonObject) -> Reply {
+        let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
+        // Registered before the request is sent, so that no notice is missed.
+        let mut too_long = std::pin::pin!(self.traffic.too_long.notified());
+        too_long.as_mut().enable();
+        let reply = tokio::select! {
+            biased;
+            answer = self.service.peer().call_tool_once(params) => self.reply(answer).await,
+            () = too_long => {
+                let most = MOST_MESSAGE >> 20;
+                Reply::failed(format!("the server `{}` sent a message of more than {most} MiB", self.name))
+            }
+        };
+        self.silent.store(0, Ordering::Relaxed);
+        reply
+    }
+
+    /// Counts a call that got no answer in time.
+    pub(super) fn count_silence(&self) {
+        if self.silent.fetch_add(1, Ordering::Relaxed) + 1 == MOST_SILENT {
+            self.kill();
+        }
+    }
+
+    fn kill(&self) {
+        if let Some(process) = &self.process {
+            process.kill();
+        }
+        self.silent.store(MOST_SILENT, Ordering::Relaxed);
+    }
+
+    async fn reply(&self, answer: std::result::Result<CallToolResponse, ServiceError>) -> Reply {
+        let name = &self.name;
+        match answer {
+            Ok(CallToolResponse::Complete(result)) => {
+                let ok = result.is_error != Some(true);
+                Reply { text: content::text(&result), ok, ..Reply::default() }
+            }
+            Ok(_) => Reply::failed(format!("the server `{name}` asks for input, which r1 does not give")),
+            Err(ServiceError::McpError(error)) => Reply::failed(&error.message),
+            Err(ServiceError::TransportClosed) if self.traffic.flooded.load(Ordering::Relaxed) => {
+                self.kill();
+                let most = MOST_OUTPUT >> 20;
+                Reply::failed(format!("the server `{name}` sent more than {most} MiB without an answer"))
+            }
+            Err(ServiceError::TransportClosed) => {
+                let how = match &self.process {
+                    Some(process) => process.ending().await,
+                    None => self.last_fault.get().unwrap_or_else(|| "the connection was closed".to_owned()),
+                };
+                Reply::failed(format!("the server `{name}` stopped: {how}"))
+            }
+            Err(ServiceError::TransportSend(error)) => {
+                let why = http::reason(error.error.as_ref());
+                Reply::failed(format!("the server `{name}`: {why}"))
+            }
+            Err(ServiceError::UnexpectedResponse) => {
+                Reply::failed(format!("the answer of the server `{name}` is not a tool's result"))
+            }
+            Err(error) => Reply::failed(format!("the server `{name}`: {error}")),
+        }
+    }
+}
+
+/// What r1 tells servers about itself: it offers them nothing.
+fn client() -> ClientConfig {
+    ClientConfig::new(ClientCapabilities::default(), Implementation::new("r1", env!("CARGO_PKG_VERSION")))
+}
+
+/// Why a server did not accept the handshake.
+fn refusal(error: &ClientInitializeError) -> String {
+    match error {
+        ClientInitializeError::JsonRpcError(error) => format!("it refuses the handshake: {}", error.message),
+        ClientInitializeError::ConnectionClosed(_) => "the connection was closed".to_owned(),
+        ClientInitializeError::TransportError { error, .. } => http::reason(error.error.as_ref()),
+        ClientInitializeError::ExpectedInitResult(_) => "its answer to `initialize` can't be read".to_owned(),
+        other => {
+            let text = other.to_string();
+            text.chars().take(300).collect()
+        }
+    }
+}
+
+/// What to look at when a server does not start.
+fn hint(options: &ServerOptions, traffic: &Traffic) -> String {
+    match &options.endpoint {
+        Endpoint::Command { .. } if traffic.garbage.load(Ordering::Relaxed) > 0 => {
+            "it printed lines that are no messages of the protocol; a server prints only those on standard output"
+                .to_owned()
+        }
+        Endpoint::Command { argv, .. } => {
+            format!("run it by hand to see what it says: {}", argv.join(" "))
+        }
+        Endpoint::Url { url, .. } => format!("is there an MCP server at {url}? The path is often /mcp"),
+    }
+}

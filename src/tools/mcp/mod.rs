@@ -1,0 +1,92 @@
+//! Tools of MCP servers (Model Context Protocol, <https://modelcontextprotocol.io>).
+//!
+//! A [`Server`] is a handle to a server that is started, called and started again on a thread of
+//! its own, so that the single-threaded runtimes of trajectories share it. The transport is a child
+//! process that speaks on its standard input and output ([`stdio`]), or streamable HTTP ([`http`]).
+//! The protocol itself is the crate `rmcp`; the handshake is `initialize`.
+//!
+//! A server counts as hostile: it may end, hang, flood its output, answer twice or with something
+//! else. Each of these is a [`Reply`] with `ok: false` that the policy can read. An
+//! [`Error`](crate::Error) means that the server cannot be started.
+
+mod child;
+mod connection;
+mod content;
+mod http;
+mod listing;
+mod runtime;
+mod serve;
+mod server;
+mod stdio;
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+pub use child::kill_servers;
+pub use listing::{DESCRIPTION, Listing, RemoteTool};
+pub use serve::{ServedCall, serve_stdio};
+pub use server::Server;
+
+use super::AllowedAddresses;
+
+/// Longest message of a server, in bytes. A longer one is dropped, and fails the calls that wait.
+pub const MOST_MESSAGE: usize = 8 << 20;
+/// Bytes that a server may send while no call gets its answer. One that sends more is stopped.
+pub const MOST_OUTPUT: usize = 64 << 20;
+/// Calls in a row without an answer after which a server is stopped.
+pub const MOST_SILENT: u32 = 3;
+
+/// How a server is reached, and its limits.
+#[derive(Clone, PartialEq)]
+pub struct ServerOptions {
+    /// Its name in messages.
+    pub name: String,
+    pub endpoint: Endpoint,
+    /// Longest wait for the result of a call.
+    pub timeout: Duration,
+    /// Longest wait until it has started and listed its tools.
+    pub start_timeout: Duration,
+    /// How many times it is started again after it ended.
+    pub restarts: u32,
+}
+
+/// Where a server is.
+#[derive(Clone, PartialEq)]
+pub enum Endpoint {
+    /// A program that is started here, without a sandbox.
+    Command {
+        /// Name or path, and arguments.
+        argv: Vec<String>,
+        /// Environment variables in addition to the few that it inherits.
+        env: Vec<(String, String)>,
+        /// Working directory.
+        directory: PathBuf,
+    },
+    /// A server of streamable HTTP.
+    Url { url: String, headers: Vec<(String, String)>, reach: AllowedAddresses },
+}
+
+impl fmt::Debug for ServerOptions {
+    /// Without environment and headers, which may hold secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerOptions").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// The result of a call.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reply {
+    /// What the policy reads.
+    pub text: String,
+    /// The server answered, and not with an error.
+    pub ok: bool,
+    pub timed_out: bool,
+    pub seconds: f64,
+}
+
+impl Reply {
+    fn failed(text: impl fmt::Display) -> Self {
+        Self { text: format!("Error: {text}"), ..Self::default() }
+    }
+}

@@ -1,0 +1,154 @@
+//! A server that is started on first use and started again when it ends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Map, Value};
+use tokio::sync::Mutex;
+
+use super::connection::Connection;
+use super::listing::Listing;
+use super::runtime::{block_on, spawn};
+use super::{Reply, ServerOptions};
+use crate::error::{Error, Result};
+
+/// Wait before the first restart; doubles with each.
+const BACKOFF: Duration = Duration::from_millis(250);
+const MOST_BACKOFF: Duration = Duration::from_secs(30);
+
+/// A handle to a server; clones share it. The last one ends the server.
+#[derive(Clone)]
+pub struct Server(Arc<Inner>);
+
+struct Inner {
+    options: ServerOptions,
+    /// A connection was opened.
+    started: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    connection: Option<Arc<Connection>>,
+    /// Starts so far, with those that failed.
+    starts: u32,
+    /// Why the last start failed.
+    failure: Option<Error>,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Server").field(&self.0.options.name).finish()
+    }
+}
+
+impl Server {
+    /// A server that is not started yet.
+    pub fn new(options: ServerOptions) -> Self {
+        Self(Arc::new(Inner { options, started: AtomicBool::new(false), state: Mutex::default() }))
+    }
+
+    pub fn options(&self) -> &ServerOptions {
+        &self.0.options
+    }
+
+    /// Starts the server if it does not run, and lists its tools. Blocks the thread.
+    ///
+    /// # Errors
+    /// [`Kind::Tool`](crate::Kind::Tool): the program is missing, it ends, it does not answer in
+    /// time, or its list of tools can't be used.
+    pub fn list(&self) -> Result<Listing> {
+        let inner = Arc::clone(&self.0);
+        let limit = inner.options.start_timeout;
+        let name = inner.options.name.clone();
+        block_on(async move {
+            let listed = async { inner.connection().await?.list().await };
+            tokio::time::timeout(limit, listed).await.unwrap_or_else(|_| {
+                let why = format!("MCP server `{name}`: no list of tools within {} s", limit.as_secs_f64());
+                Err(Error::new(crate::error::Kind::Tool, why).hint("`start_timeout` sets the limit"))
+            })
+        })?
+    }
+
+    /// Starts the server, unless it was started before. Blocks the thread.
+    ///
+    /// # Errors
+    /// As [`Server::list`].
+    pub fn prepare(&self) -> Result<()> {
+        if self.0.started.load(Ordering::Relaxed) { Ok(()) } else { self.list().map(drop) }
+    }
+
+    /// Calls a tool; every failure is a reply. If the future is dropped, the call is cancelled.
+    ///
+    /// # Errors
+    /// [`Kind::Internal`](crate::Kind::Internal) if the thread of the servers can't be started.
+    pub async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Result<Reply> {
+        let (inner, tool) = (Arc::clone(&self.0), tool.to_owned());
+        let task = spawn(async move { inner.call(&tool, arguments).await })?;
+        // Fails only if the call panicked or the process exits.
+        Ok(task.await.unwrap_or_else(|error| Reply::failed(format!("the call was lost: {error}"))))
+    }
+
+    /// How many times the server was started.
+    pub async fn starts(&self) -> u32 {
+        self.0.state.lock().await.starts
+    }
+}
+
+impl Inner {
+    async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Reply {
+        let (started, limit) = (Instant::now(), self.options.timeout);
+        let mut used = None;
+        let called = async {
+            let connection = match self.connection().await {
+                Ok(connection) => connection,
+                Err(error) => return Reply::failed(error.message),
+            };
+            used = Some(Arc::clone(&connection));
+            connection.call(tool, arguments).await
+        };
+        let mut reply = tokio::time::timeout(limit, called).await.unwrap_or_else(|_| {
+            let why = format!("timed out after {} s", limit.as_secs_f64());
+            Reply { timed_out: true, ..Reply::failed(why) }
+        });
+        if let Some(connection) = used.filter(|_| reply.timed_out) {
+            connection.count_silence();
+        }
+        reply.seconds = started.elapsed().as_secs_f64();
+        reply
+    }
+
+    /// The open connection, or a new one. Concurrent callers wait for the same start.
+    async fn connection(&self) -> Result<Arc<Connection>> {
+        let mut state = self.state.lock().await;
+        if let Some(open) = state.connection.as_ref().filter(|connection| connection.is_open()) {
+            return Ok(Arc::clone(open));
+        }
+        state.connection = None;
+        if state.starts > self.options.restarts {
+            let last = state.failure.as_ref().map(|error| format!(": {}", error.message)).unwrap_or_default();
+            let why = format!(
+                "the server `{}` has ended {} times and is not started again{last}",
+                self.options.name, state.starts
+            );
+            return Err(Error::new(crate::error::Kind::Tool, why));
+        }
+        if let Some(before) = state.starts.checked_sub(1) {
+            tokio::time::sleep(BACKOFF.saturating_mul(1 << before.min(16)).min(MOST_BACKOFF)).await;
+        }
+        state.starts += 1;
+        match Connection::open(&self.options).await {
+            Ok(opened) => {
+                let opened = Arc::new(opened);
+                self.started.store(true, Ordering::Relaxed);
+                state.connection = Some(Arc::clone(&opened));
+                Ok(opened)
+            }
+            Err(error) => {
+                state.failure = Some(error.clone());
+                Err(error)
+            }
+        }
+    }
+}

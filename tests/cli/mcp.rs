@@ -1,0 +1,232 @@
+//! MCP: a run whose tools come from a server, its replay without the server, and `r1 mcp`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Stdio};
+
+use serde_json::{Value, json};
+
+use super::{cli_snapshot, directory, fail, r1, shown, succeed};
+
+const SERVER: &str = include_str!("../fixtures/mcp_server.py");
+
+/// Every step calls a tool of the server with a counter, so that only the record can reproduce it.
+const COUNTING: &str = r#"
+local env = r1.env {
+  format = "retool", max_steps = 2,
+  tools = { r1.tools.mcp { command = { "python3", "server.py" }, prefix = "my_", allow = { "count", "add" } } },
+  reset = function(task) return { total = 0, messages = { r1.user(task.prompt) } } end,
+  step = function(state, action)
+    r1.push(state.messages, r1.assistant(action))
+    local counted = r1.call_tools({ { name = "my_count" } })[1].content
+    local sum = r1.call_tools({ { name = "my_add", arguments = { a = tonumber(counted), b = 1 } } })[1].content
+    r1.push(state.messages, r1.user("count " .. sum))
+    state.total = state.total + tonumber(sum)
+    return { reward = 0 }
+  end,
+}
+return r1.recipe {
+  env = env, needs = { "process:python3" },
+  reward = function(state) return state.total end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 4, row = function(index) return { prompt = "Say " .. index } end } },
+  sampling = { max_new_tokens = 4 },
+  trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3 },
+}
+"#;
+
+fn run(dir: &Path, args: &[&str]) -> String {
+    shown(dir, &r1(dir, args).output().unwrap())
+}
+
+#[test]
+fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
+    let dir = directory(&[("a.lua", COUNTING), ("server.py", SERVER)], true);
+    let output = r1(dir.path(), &["run", "a.lua"]).output().unwrap();
+    let said = shown(dir.path(), &output);
+    assert!(output.status.success(), "{said}");
+    let line =
+        "tools    MCP server test-server 1.2.3, outside the sandbox: python3 server.py (20 tools: echo, add, count,";
+    assert!(said.contains(line), "{said}");
+    // The server is gone, and with it what it counted.
+    std::fs::remove_file(dir.path().join("server.py")).unwrap();
+    let same = "exit: 0\n--- stdout\n8 trajectories: every observation, reward and status as recorded";
+    assert_eq!(run(dir.path(), &["replay", "a", "-q"]), same);
+    let rescored = run(dir.path(), &["rescore", "a", "--script", "a.lua", "-q"]);
+    assert!(rescored.starts_with("exit: 0"), "{rescored}");
+    // A new run needs it.
+    let again = fail(dir.path(), &["run", "a.lua", "--name", "b"]);
+    assert!(
+        again.contains("MCP server `python3`: it ended (exit status: 2): ") && again.contains("can't open file"),
+        "{again}"
+    );
+    // So does a run that goes on, though its list of tools is stored.
+    let more = fail(dir.path(), &["run", "a.lua", "--resume", "trainer.steps=3"]);
+    assert!(more.contains("MCP server `python3`: it ended"), "{more}");
+}
+
+#[test]
+fn check_reports_mcp_servers_and_their_tools() {
+    let dir = directory(&[("a.lua", COUNTING), ("server.py", SERVER)], true);
+    let checked = succeed(dir.path(), &["check", "a.lua"]);
+    assert!(
+        checked.contains("it starts MCP server test-server 1.2.3, outside the sandbox: python3 server.py"),
+        "{checked}"
+    );
+    let wrong = |from: &str, to: &str| {
+        std::fs::write(dir.path().join("b.lua"), COUNTING.replace(from, to)).unwrap();
+        fail(dir.path(), &["check", "b.lua"])
+    };
+    let unknown = wrong("\"count\", \"add\"", "\"count\", \"ad\"");
+    assert!(unknown.contains("`allow` names `ad`") && unknown.contains("did you mean `add`"), "{unknown}");
+    let undeclared = wrong("needs = { \"process:python3\" },", "");
+    assert!(undeclared.contains("needs = { \"process:python3\" }"), "{undeclared}");
+}
+
+#[test]
+fn mcp_server_errors_at_the_command_line() {
+    let recipe = |server: &str| {
+        format!(
+            "return r1.recipe {{ env = r1.env {{ tools = {{ r1.tools.mcp {{ command = {{ {server} }} }} }} }},\n\
+             needs = {{ 'process:no-such-server', 'process:python3' }}, reward = function() return 0 end,\n\
+             data = {{ train = r1.data.generate {{ count = 1, row = function() return {{ prompt = 'x' }} end }} }} }}"
+        )
+    };
+    cli_snapshot!({ "a.lua" => recipe("'no-such-server'") }, ["check", "a.lua"], @r"
+    exit: 7
+    --- stderr
+    error: MCP server `no-such-server`: there is no program `no-such-server` on the PATH
+      --> a.lua:1
+      hint: install it, or give its path in `command`
+    ");
+    let dies = recipe("'python3', 'server.py', '--mode', 'dies'");
+    cli_snapshot!({ "a.lua" => dies, "server.py" => SERVER }, ["run", "a.lua"], @r"
+    exit: 7
+    --- stderr
+    error: MCP server `python3`: it ended (exit status: 1): no licence found
+      --> a.lua:1
+      hint: run it by hand to see what it says: python3 server.py --mode dies
+    ");
+}
+
+/// A client of `r1 mcp`: raw JSON-RPC, a message per line.
+struct Client {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    next: u64,
+}
+
+impl Client {
+    fn start(dir: &Path, args: &[&str]) -> Self {
+        let mut child =
+            r1(dir, args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        let mut client = Self { child, output, next: 0 };
+        let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } });
+        let answer = client.ask("initialize", hello);
+        assert_eq!(answer["result"]["serverInfo"]["name"], "r1", "{answer}");
+        assert_eq!(answer["result"]["protocolVersion"], "2025-06-18");
+        client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
+        client
+    }
+
+    fn send(&mut self, message: &Value) {
+        writeln!(self.child.stdin.as_mut().unwrap(), "{message}").unwrap();
+    }
+
+    fn ask(&mut self, method: &str, params: Value) -> Value {
+        self.next += 1;
+        self.send(&json!({ "jsonrpc": "2.0", "id": self.next, "method": method, "params": params }));
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line:?}"));
+        assert_eq!(answer["id"], self.next, "{answer}");
+        answer
+    }
+
+    fn call(&mut self, name: &str, arguments: Value) -> (String, bool) {
+        let answer = self.ask("tools/call", json!({ "name": name, "arguments": arguments }));
+        let result = &answer["result"];
+        (result["content"][0]["text"].as_str().unwrap_or_default().to_owned(), result["isError"] == true)
+    }
+
+    /// Closes the input; the exit code and standard error.
+    fn end(mut self) -> (Option<i32>, String) {
+        drop(self.child.stdin.take());
+        let output = self.child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    }
+}
+
+/// Tools with a state, an error, a wrong result, and one of another MCP server.
+const LEDGER: &str = r#"
+local add = r1.tool {
+  name = "add", description = "Adds to the sum", parameters = { n = "integer" },
+  run = function(arguments, call)
+    call.state.sum = call.state.sum + arguments.n
+    r1.log("sum", call.state.sum)
+    if arguments.n == 13 then return nil, "13 is refused" end
+    if arguments.n == 14 then error("a fault of the script") end
+    return call.state.sum
+  end,
+}
+local env = r1.env {
+  tools = { add, r1.tools.mcp { command = { "python3", "server.py" }, allow = { "echo" }, prefix = "far_" } },
+  reset = function(task) return { sum = task.start, messages = { r1.user "x" } } end,
+}
+return r1.recipe {
+  env = env, needs = { "process:python3" }, reward = function() return 0 end,
+  data = { train = { { start = 100 }, { start = 200 } } },
+}
+"#;
+
+#[test]
+fn mcp_clients_use_the_tools_of_a_recipe() {
+    let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
+    let mut client = Client::start(dir.path(), &["mcp", "a.lua", "--row", "1"]);
+    let listed = client.ask("tools/list", json!({}));
+    let tools = listed["result"]["tools"].as_array().unwrap();
+    let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["add", "far_echo"]);
+    assert_eq!(tools[0]["inputSchema"]["required"], json!(["n"]));
+    assert_eq!(client.call("add", json!({ "n": 5 })), ("205".to_owned(), false));
+    assert_eq!(client.call("add", json!({ "n": 5 })), ("210".to_owned(), false));
+    assert_eq!(
+        client.call("add", json!({ "n": "x" })),
+        ("Error: arguments.n must be integer, got \"x\"".to_owned(), true)
+    );
+    assert_eq!(client.call("add", json!({ "n": 13 })), ("13 is refused".to_owned(), true));
+    let (text, wrong) = client.call("add", json!({ "n": 14 }));
+    assert!(wrong && text.contains("a fault of the script"), "{text}");
+    assert_eq!(client.call("far_echo", json!({ "text": "hello" })), ("hello".to_owned(), false));
+    let (text, wrong) = client.call("sub", json!({}));
+    assert!(wrong && text.contains("no tool `sub`; tools: `add`, `far_echo`"), "{text}");
+    let unknown = client.ask("no/such/method", json!({}));
+    assert_eq!(unknown["error"]["code"], -32601);
+    let (code, said) = client.end();
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("sum 205") && said.contains("a fault of the script"), "{said}");
+}
+
+#[test]
+fn r1_mcp_refuses_recipes_without_tools_and_other_clients() {
+    let none = "return r1.recipe { env = r1.env {}, reward = function() return 0 end,\n\
+                data = { train = { { prompt = 'x' } } } }";
+    cli_snapshot!({ "a.lua" => none }, ["mcp", "a.lua"], @r"
+    exit: 3
+    --- stderr
+    error: the recipe has no tools to serve
+      --> a.lua
+      hint: give its env some: r1.env { tools = { r1.tools.python {} } }
+    ");
+    cli_snapshot!({ "a.lua" => LEDGER.replace("task.start", "task.begin.x"), "server.py" => SERVER }, ["mcp", "a.lua"], @r"
+    exit: 3
+    --- stderr
+    error: attempt to index nil with 'x'
+      --> a.lua:14
+      hint: the task's columns: `start`
+    ");
+    let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
+    // A client that goes without a word.
+    assert_eq!(run(dir.path(), &["mcp", "a.lua"]).lines().next(), Some("exit: 0"));
+}

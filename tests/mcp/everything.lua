@@ -1,0 +1,1 @@
+return require("recipe")("npm/mcp-server-everything", { "stdio" }, { timeout = 5 })

@@ -1,0 +1,1 @@
+return require("recipe")("venv/mcp-server-fetch")

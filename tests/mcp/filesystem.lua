@@ -1,0 +1,1 @@
+return require("recipe")("npm/mcp-server-filesystem", { "../../target/mcp/files" })

@@ -1,0 +1,1 @@
+return require("recipe")("venv/mcp-server-git", { "--repository", "../../target/mcp/repo" })

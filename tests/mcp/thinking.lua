@@ -1,0 +1,1 @@
+return require("recipe")("npm/mcp-server-sequential-thinking", {}, { scope = "trajectory" })
