@@ -117,6 +117,10 @@ bench *args: build
 bench-scripts *args: build
     benches/run.sh scripts {{args}}
 
+# Build and search an index of N generated passages: speed, size, memory
+bench-search *args: build
+    @{{torch}} && cargo bench --profile release --bench search -- {{args}}
+
 # Build and pack r1 for a CUDA machine with torch 2.11; check and time it if there is a GPU
 gpu-check *args: build
     benches/gpu-check.sh {{args}}

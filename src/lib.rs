@@ -19,6 +19,7 @@
 //! - [`schema`]: how a setting is declared: once, for struct, defaults, reader, reference and
 //!   reload
 //! - [`script`]: the only module that uses Lua: VM, limits, sandbox, the `r1` API
+//! - [`search`]: search indexes on disk: BM25 over passages
 //! - [`tools`]: host tools: sandboxed interpreters
 //! - [`rollout`]: rollouts: trajectories of an environment and a policy
 //! - [`store`]: run directory, trajectories in Parquet, checkpoints
@@ -50,6 +51,7 @@ pub mod rl;
 pub mod rollout;
 pub mod schema;
 pub mod script;
+pub mod search;
 pub mod services;
 pub mod store;
 pub mod telemetry;

@@ -295,6 +295,15 @@ function Training:save(out) end
 ---@field logprobs? number[] Log-probabilities of the response ids under the policy that sampled them
 ---@field support? table<string, any> The sampled-from tokens, if top-k, top-p or min-p restricted the distribution
 
+---A passage that Index:search found.
+---@class r1.SearchHit
+---@field id string
+---@field title string Empty if it has none
+---@field text string
+---@field score number
+---@field rank number From 1, the best
+---@field columns table<string, any> The other columns of its row
+
 ---A trajectory of r1.store, r1.rollout or Attempt:finish.
 ---@class r1.Trajectory
 ---@field id string
@@ -1236,7 +1245,7 @@ function r1.text.lower(text) end
 ---@return ({ index: integer, score: number })[] # Best first; texts without a word of the query are omitted
 function r1.text.rank(query, texts) end
 
----Creates an index of texts for many searches (BM25 over words). The index of a resource is built once per process; create it at the top of the script.
+---Creates an index of texts for many searches (BM25 over words). The index of a resource is built once per process; create it at the top of the script. It is kept in memory; r1.index.open searches an index on disk, for corpora of any size.
 ---@param texts string[]|r1.Resource List of texts, or a resource
 ---@param options? { column?: string, k1?: number, b?: number }
 ---@return r1.TextIndex
@@ -1337,6 +1346,18 @@ function r1.sleep(length) end
 ---@param functions (fun(): any)[]
 ---@return any ... # The result of each function, in order
 function r1.join(functions) end
+
+r1.index = {}
+
+---Opens an index of passages on disk (docs/search.md). It is memory-mapped and opened once per process. A run opens it before its first trajectory, and a replay not at all. For a few thousand texts that are in the script or a resource, r1.text.index needs no directory; this is for corpora that were indexed once and do not fit into memory.
+---@param directory string An index of `r1 index build`, relative to the script; in programs, to the current directory
+---@return r1.Index
+function r1.index.open(directory) end
+
+---A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row a server is not asked for 30 s: its calls fail at once.
+---@param options { index?: string, url?: string, k?: number, mode?: string, name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: any }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@return r1.Tool
+function r1.tools.search(options) end
 
 ---Opens a model. A model directory without a tokenizer takes token ids only.
 ---@param model string Directory, Hub id, or r1-nano

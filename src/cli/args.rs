@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::completions::{CompletionsArgs, lua_files, recipe_settings};
+use super::index_args::IndexArgs;
 use super::man::ManArgs;
 use super::mcp::McpArgs;
 use super::new::NewArgs;
+use super::number::{Refused, number};
 use super::recorded::Id;
 use super::version;
 use crate::error::Result;
@@ -49,6 +51,7 @@ pub(super) enum Command {
     New(NewArgs),
     Rescore(RescoreArgs),
     Test(TestArgs),
+    Index(IndexArgs),
     Doc(DocArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),
@@ -439,25 +442,6 @@ pub(super) struct RescoreArgs {
     /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub(super) runs_dir: PathBuf,
-}
-
-/// The value of a flag that is refused: what it must be.
-#[derive(Debug)]
-struct Refused {
-    wanted: &'static str,
-}
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.wanted)
-    }
-}
-
-impl std::error::Error for Refused {}
-
-/// A number that fits.
-fn number(text: &str, fits: impl Fn(f64) -> bool, wanted: &'static str) -> Result<f64, Refused> {
-    text.parse().ok().filter(|value| fits(*value)).ok_or(Refused { wanted })
 }
 
 fn temperature(text: &str) -> Result<f64, Refused> {

@@ -10,12 +10,15 @@ mod documented;
 mod editor;
 mod failure;
 mod flag;
+mod index;
+mod index_args;
 mod infer;
 mod lua;
 mod man;
 mod masks;
 mod mcp;
 mod new;
+mod number;
 mod recorded;
 mod repl;
 mod replay;
@@ -83,6 +86,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Replay(args) => replay::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output),
         Command::Test(args) => test::run(&args, cli.output),
+        Command::Index(args) => index::run(&args, cli.output),
         Command::Doc(args) => doc::run(&args, cli.output),
         Command::Completions(args) => completions::run(&args),
         Command::Man(args) => man::run(&args),

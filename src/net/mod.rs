@@ -3,9 +3,12 @@
 //! Each exchange runs on its own thread and sends its pieces through a bounded channel. Ctrl-C
 //! therefore works while a server does not respond, and hashing and writing overlap with the
 //! transfer. Redirects are not followed, and no status is an error here: the caller handles both.
+//!
+//! [`serve()`] is a small HTTP server.
 
 mod incoming;
 mod names;
+mod server;
 mod url;
 
 use std::borrow::Cow;
@@ -25,6 +28,7 @@ use crate::error::{Error, Kind, Result};
 
 pub use incoming::Incoming;
 pub use names::is_public;
+pub use server::{ServedRequest, ServedResponse, serve};
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue};
 pub use url::{escape, host_and_port, origin, redirect};
 

@@ -19,7 +19,7 @@
 //! or parts`.
 
 mod api;
-mod dataset;
+pub(crate) mod dataset;
 mod debug;
 pub mod docs;
 mod program;

@@ -5,6 +5,7 @@
 //! - [`Rhai`]: an embedded interpreter without dependencies (every system)
 //! - [`run_program`]: any program of the machine, confined (Linux)
 //! - [`mcp`]: tools of MCP servers, which run outside the sandbox
+//! - [`ask_search_server`]: a query to a retrieval server
 //! - [`http()`]: one exchange; only public addresses unless a host is allowed by name
 //!
 //! A policy optimises against these tools, so every program counts as hostile: it may loop,
@@ -22,6 +23,7 @@ pub mod python;
 pub mod rhai;
 #[cfg(target_os = "linux")]
 mod sandbox;
+mod search_server;
 pub mod table;
 
 pub use http::{
@@ -31,6 +33,7 @@ pub use http::{
 pub use process::{Program, ProgramOutput, run_program};
 pub use python::{Python, PythonOptions, Traceback};
 pub use rhai::{Rhai, RhaiOptions};
+pub use search_server::{SearchFailure, ask_search_server, search_url};
 
 /// A Python interpreter was started without namespaces although they are enabled.
 static WITHOUT_NAMESPACES: AtomicBool = AtomicBool::new(false);

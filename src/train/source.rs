@@ -221,7 +221,7 @@ pub(super) fn recorded(origin: &Origin) -> String {
 }
 
 /// Shows the progress of a fetch, which the user can stop.
-fn watched<T>(what: &str, fetching: Fetching<'_>, fetch: impl FnOnce(&Watch<'_>) -> Result<T>) -> Result<T> {
+pub(crate) fn watched<T>(what: &str, fetching: Fetching<'_>, fetch: impl FnOnce(&Watch<'_>) -> Result<T>) -> Result<T> {
     let reporter = fetching.reporter;
     let shown: Mutex<Shown> = Mutex::default();
     let event = |event: Event<'_>| {

@@ -23,13 +23,17 @@ const EDGES: &[(&str, &[&str])] = &[
     ("config", &["mdp", "schema", "units"]),
     ("text", &["mdp", "clock"]),
     ("store", &["mdp", "config"]),
+    ("search", &[]),
     ("native", &["config"]),
     ("model", &["native"]),
     ("rl", &["mdp", "config", "native"]),
     ("engine", &["model", "mdp"]),
-    ("tools", &["mdp", "net", "schema"]),
+    ("tools", &["mdp", "net", "schema", "search"]),
     // Datasets lie in Parquet and on the hub.
-    ("script", &["answers", "mdp", "text", "tools", "config", "store", "hub", "clock", "glob", "schema", "units"]),
+    (
+        "script",
+        &["search", "answers", "mdp", "text", "tools", "config", "store", "hub", "clock", "glob", "schema", "units"],
+    ),
     ("rollout", &["engine", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
     (
@@ -82,6 +86,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "rollout",
             "schema",
             "script",
+            "search",
             "services",
             "store",
             "telemetry",
@@ -108,6 +113,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("rhai", &["tools"]),
     ("rmcp", &["tools"]),
     ("sse_stream", &["tools"]),
+    ("tantivy", &["search"]),
     ("minijinja", &["text"]),
     ("tokenizers", &["text"]),
 ];

@@ -41,6 +41,7 @@ fn help() {
       rescore      Compute the rewards of stored trajectories with a changed script and compare them
                    with the old ones
       test         Run tests written in Lua
+      index        Build and search an index of passages
       doc          Show the Lua functions of r1: one function, a namespace, or all
       completions  Print a shell's completion script for commands, flags, files and settings
       man          Print the manual page of r1 or of a command, or write all pages

@@ -74,7 +74,7 @@ fn trajectories_of_evaluations_are_stored_and_replay() {
         return { r1.store.steps('a', { split = 'eval' }), r1.store.steps('a'), #list, list[2].id, list[2].split }";
     assert_eq!(succeed(dir.path(), &["lua", "-e", program]).trim(), r#"[[0,1,2],[1,2],3,"eval-2-1-0","eval"]"#);
     let refused = fail(dir.path(), &["lua", "-e", "return r1.store.steps('a', { split = 'evl' })"]);
-    assert!(refused.contains("there is no split `evl`"), "{refused}");
+    assert!(refused.contains("`split` must be \"train\" or \"eval\""), "{refused}");
 }
 
 /// Without the number of computed prompt tokens, which depends on the order of requests.

@@ -14,6 +14,7 @@ mod evaluations;
 mod failures;
 mod flow;
 mod hub;
+mod index;
 mod infer;
 mod infer_stop;
 mod infer_trouble;

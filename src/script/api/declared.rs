@@ -20,6 +20,8 @@ fn read() -> Vec<(&'static str, Vec<&'static str>)> {
         ("r1.data.generate", data::GenerateArguments::names()),
         ("r1.tool", tool::LuaToolArguments::names()),
         ("r1.tools.python", tool::PythonArguments::names()),
+        ("r1.tools.search", search_tool::SearchArguments::names()),
+        ("Index:search", search_index::IndexSearchOptions::names()),
         ("r1.tools.table", table::ToolTableArguments::names()),
         ("r1.table.open", table::OpenOptions::names()),
         ("r1.tools.rhai", tool::RhaiArguments::names()),

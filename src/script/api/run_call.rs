@@ -10,6 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use super::args::raise;
 use super::call::NAME;
+use super::search_tool::{self, SearchResult};
 use super::tool_files;
 
 use crate::error::{Error, Kind, Subject};
@@ -239,6 +240,14 @@ impl ValidatedCall {
                     Ok(Output { text: cut(output.text, most), ..output })
                 };
                 interpret(call, &tool.name, arguments, ("", &[]), live).await?
+            }
+            Run::Search(search) => {
+                let request = search_tool::request(&tool.name, search, arguments);
+                let live = search_tool::attempt(search, arguments, host);
+                let result: SearchResult = call.ask("search", request, live).await.map_err(raise)?;
+                let mut output = result.output();
+                output.text = cut(output.text, call.result);
+                return Ok(AttemptResult { output, reward: None, retryable: result.retryable });
             }
         };
         Ok(AttemptResult { output, reward: None, retryable: false })

@@ -12,6 +12,7 @@ mod markdown;
 mod models;
 mod notation;
 mod program;
+mod search;
 mod settings;
 mod tables;
 mod text;
@@ -117,7 +118,7 @@ const fn constant(name: &'static str, kind: &'static [(&'static str, &'static st
 /// All entries, in the order of the reference.
 pub fn all() -> impl Iterator<Item = &'static Entry> {
     static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
-        let tables: [&'static [Entry]; 10] = [
+        let tables: [&'static [Entry]; 11] = [
             env::ENTRIES,
             tables::ENTRIES,
             context::ENTRIES,
@@ -125,6 +126,7 @@ pub fn all() -> impl Iterator<Item = &'static Entry> {
             loss::ENTRIES,
             text::ENTRIES,
             external_calls::ENTRIES,
+            search::ENTRIES,
             models::ENTRIES,
             training::ENTRIES,
             program::ENTRIES,

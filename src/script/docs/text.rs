@@ -151,7 +151,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             ),
         ],
         &[("TextIndex", "")],
-        "Creates an index of texts for many searches (BM25 over words). The index of a resource is built once per process; create it at the top of the script.",
+        "Creates an index of texts for many searches (BM25 over words). The index of a resource is built once per process; create it at the top of the script. It is kept in memory; r1.index.open searches an index on disk, for corpora of any size.",
         "#r1.text.index { \"the sky\", \"the key is red\" }  --> 2",
     ),
     f(

@@ -244,6 +244,18 @@ const TABLES: &[(&str, &str, Fields)] = &[
         ],
     ),
     (
+        "SearchHit",
+        "A passage that Index:search found",
+        &[
+            ("id", "string", ""),
+            ("title", "string", "Empty if it has none"),
+            ("text", "string", ""),
+            ("score", "number", ""),
+            ("rank", "number", "From 1, the best"),
+            ("columns", "{[string]: any}", "The other columns of its row"),
+        ],
+    ),
+    (
         "Trajectory",
         "A trajectory of r1.store, r1.rollout or Attempt:finish",
         &[
@@ -272,7 +284,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// Opaque objects, and objects with methods.
-const OPAQUE: [(&str, &str); 19] = [
+const OPAQUE: [(&str, &str); 20] = [
     ("Recipe", "A recipe: the value that a recipe script returns"),
     ("Env", "An environment"),
     ("Tool", "A tool of the policy"),
@@ -283,6 +295,7 @@ const OPAQUE: [(&str, &str); 19] = [
     ("Resource", "A data file: a read-only list of rows"),
     ("TextIndex", "An index of texts"),
     ("Tables", "Tables for SQL queries"),
+    ("Index", "An index of passages on disk"),
     ("Context", "A context policy applied to a conversation"),
     ("LossTensor", "A number or boolean per response token; + - * / ^ are elementwise"),
     ("Secret", "A handle to the value of an environment variable, which scripts cannot read"),

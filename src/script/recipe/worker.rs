@@ -78,6 +78,7 @@ impl Worker {
         for name in self.vm.host.grants.borrow().variables() {
             api::secret::variable(&name)?;
         }
+        self.vm.host.passages.borrow().iter().try_for_each(|passages| passages.open().map(drop))?;
         let grants = self.vm.host.grants.borrow();
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare(&grants))
     }

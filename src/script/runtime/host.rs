@@ -16,6 +16,7 @@ use super::convert::clip;
 use super::grants::Grants;
 use super::limits::Slot;
 use super::log::{Echo, LogLine, LogSink, Stream};
+use super::passages::Passages;
 use super::record::{Branch, Record};
 use super::services::Services;
 use super::shared_calls::Shared;
@@ -193,6 +194,8 @@ pub(crate) struct Host {
     pub(crate) schemas: RefCell<Arc<[serde_json::Value]>>,
     /// The formats that the script defines while it is loaded.
     pub(crate) formats: RefCell<Vec<Rc<RecipeFormat>>>,
+    /// The indexes that the script opened; a run opens them before its first trajectory.
+    pub(crate) passages: RefCell<Vec<Passages>>,
     /// Tool-call state shared with other virtual machines.
     pub(crate) shared: RefCell<Arc<Shared>>,
     /// External access of the script.
@@ -234,6 +237,7 @@ impl Host {
             tools: RefCell::default(),
             schemas: RefCell::new(Arc::new([])),
             formats: RefCell::default(),
+            passages: RefCell::default(),
             shared: RefCell::default(),
             grants: RefCell::new(if echo.is_some() {
                 Grants::Everything

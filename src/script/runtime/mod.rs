@@ -15,6 +15,7 @@ pub(crate) mod log;
 pub(crate) mod messages;
 pub(crate) mod not_plain;
 pub(crate) mod origin;
+pub(crate) mod passages;
 pub(crate) mod place;
 pub(crate) mod policy_request;
 pub(crate) mod rank;

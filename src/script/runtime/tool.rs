@@ -9,13 +9,15 @@ use serde_json::{Value as Json, json};
 
 use super::grants::Grants;
 use super::interpreters;
+use super::passages::Passages;
 use super::servers::ToolServer;
 use super::tables::{self, TableTool};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::schema::section;
+use crate::search::Mode;
 use crate::tools::python::InputFile;
 use crate::tools::table::Tables;
-use crate::tools::{PythonOptions, RhaiOptions};
+use crate::tools::{AllowedAddresses, PythonOptions, RhaiOptions, is_private_host, url_target};
 
 /// A tool of an environment.
 pub(crate) struct Tool {
@@ -67,6 +69,26 @@ pub(crate) enum Run {
     },
     /// SQL over tables.
     Table(TableTool),
+    /// A search of an index or a retrieval server.
+    Search(SearchTool),
+}
+
+/// Where the passages of a search tool come from.
+#[derive(Clone, Debug)]
+pub(crate) enum SearchSource {
+    Index(Passages),
+    /// A retrieval server.
+    Url(String),
+}
+
+/// Options of `r1.tools.search`.
+#[derive(Clone, Debug)]
+pub(crate) struct SearchTool {
+    pub(crate) source: SearchSource,
+    pub(crate) k: usize,
+    pub(crate) mode: Mode,
+    /// Maximum time of one attempt.
+    pub(crate) timeout: Duration,
 }
 
 /// A file that a tool gives to its programs.
@@ -149,6 +171,9 @@ impl Tool {
         if let Run::Mcp { server, .. } = &self.run {
             return server.check(grants);
         }
+        if let Run::Search(SearchTool { source: SearchSource::Url(url), .. }) = &self.run {
+            return self.check_url(url, grants);
+        }
         let Run::Python { options, .. } = &self.run else { return Ok(()) };
         let path = options.interpreter.to_string_lossy();
         if !path.contains('/') || grants.runs(&path) {
@@ -158,6 +183,21 @@ impl Tool {
         Err(Error::new(Kind::Script, why).hint(format!("add needs = {{ \"process:{path}\" }} to r1.recipe")))
     }
 
+    /// Refuses a search server that the recipe does not declare.
+    fn check_url(&self, url: &str, grants: &Grants) -> Result<()> {
+        let (host, port) = url_target(url).unwrap_or_default();
+        let allowed = match grants.reach(&host, port) {
+            AllowedAddresses::Anywhere => true,
+            AllowedAddresses::Public => !is_private_host(&host),
+            AllowedAddresses::Nowhere => false,
+        };
+        if allowed {
+            return Ok(());
+        }
+        let why = format!("tool `{}`: the recipe does not declare that it sends requests to {host}:{port}", self.name);
+        Err(Error::new(Kind::Script, why).hint(format!("add needs = {{ \"http:{host}:{port}\" }} to r1.recipe")))
+    }
+
     /// Starts the tool's resources; done before the first trajectory, so that a missing sandbox is
     /// reported once.
     pub(crate) fn prepare(&self, grants: &Grants) -> Result<()> {
@@ -165,6 +205,10 @@ impl Tool {
             // Tables are read when the script is loaded, or with their task.
             Run::Lua { .. } | Run::Table(_) => Ok(()),
             Run::Mcp { server, .. } => server.prepare(grants),
+            Run::Search(SearchTool { source: SearchSource::Index(passages), mode, .. }) => {
+                passages.open().and_then(|index| index.check(*mode))
+            }
+            Run::Search(_) => Ok(()),
             Run::Python { options, .. } => interpreters::python(options).map(drop),
             Run::Rhai(options) => interpreters::rhai(options).map(drop),
         }

@@ -22,6 +22,7 @@ mod mcp;
 mod memory;
 mod origin;
 mod outside;
+mod passages;
 mod re;
 mod record;
 mod refusals;

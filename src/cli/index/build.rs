@@ -1,0 +1,80 @@
+//! `r1 index build`.
+
+use serde_json::json;
+
+use super::super::args::OutputArgs;
+use super::super::index_args::BuildArgs;
+use super::super::print;
+use super::corpus::Corpus;
+use super::show::{bytes, counted};
+use crate::error::{Error, Kind, Result};
+use crate::search::{Analyzer, Bm25, BuildOptions, Builder, Counts, DuplicateIds};
+use crate::telemetry::{Interrupt, Reporter, ctrl_c};
+
+/// Rows between two looks at the signals.
+const LOOK_EVERY: u64 = 256;
+
+pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
+    let interrupt = ctrl_c();
+    // Results go to stdout as one object; events of the progress would be in between.
+    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    let corpus = Corpus::open(args, &reporter, interrupt)?;
+    let options = BuildOptions {
+        analyzer: Analyzer::named(&args.analyzer)?,
+        bm25: Bm25 { k1: args.k1, b: args.b, title_boost: args.title_boost },
+        duplicate_ids: if args.duplicate_ids == "skip" { DuplicateIds::Skip } else { DuplicateIds::Refuse },
+        max_passage: args.max_passage << 10,
+        commit_every: args.commit_every,
+        corpus: corpus.identity()?,
+    };
+    let mut builder = Builder::begin(&args.out, options, args.restart, args.overwrite)?;
+    let first = builder.next_row();
+    if first > 0 {
+        reporter.info(&format!("going on at row {first}, where the last build was interrupted"));
+    }
+    add(&mut builder, &corpus, &reporter, interrupt)?;
+    let report = builder.finish().map_err(|error| error.at_path(args.corpus.first().unwrap_or(&args.out)))?;
+    let manifest = report.manifest;
+    if output.json {
+        let fields = json!({
+            "index": args.out, "resumed_at": report.resumed_at, "bytes": manifest.bytes(), "counts": manifest.counts,
+        });
+        return print(&format!("{fields}\n"));
+    }
+    left_out(&reporter, manifest.counts);
+    let (passages, size) = (counted(manifest.counts.passages, "passage"), bytes(manifest.bytes()));
+    print(&format!("{}: {passages}, {size}\n", args.out.display()))
+}
+
+fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: Interrupt) -> Result<()> {
+    let first = builder.next_row();
+    let bar = reporter.bar("indexing", corpus.len().saturating_sub(first), "rows");
+    for row in first..corpus.len() {
+        if row % LOOK_EVERY == 0 {
+            bar.inc(if row > first { LOOK_EVERY } else { 0 });
+            if interrupt.is_set() {
+                bar.finish();
+                builder.commit()?;
+                let why = format!("the build was interrupted at row {row} of {}", corpus.len());
+                return Err(Error::new(Kind::Interrupted, why).hint("the same command goes on from there"));
+            }
+        }
+        let added = corpus.passage(row).and_then(|passage| builder.add(&passage));
+        added.map_err(|error| if error.place.is_none() { error.at(corpus.place(row)) } else { error })?;
+    }
+    bar.finish();
+    Ok(())
+}
+
+/// Says which rows are not as they were in the corpus.
+fn left_out(reporter: &Reporter, counts: Counts) {
+    if counts.empty > 0 {
+        reporter.warn(&format!("{} without title and text left out", counted(counts.empty, "row")));
+    }
+    if counts.duplicates > 0 {
+        reporter.warn(&format!("{} with the id of an earlier one left out", counted(counts.duplicates, "row")));
+    }
+    if counts.with_nul > 0 {
+        reporter.warn(&format!("{} with NUL characters, which are kept", counted(counts.with_nul, "passage")));
+    }
+}

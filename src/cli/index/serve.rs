@@ -1,0 +1,76 @@
+//! `r1 index serve`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+
+use super::super::args::OutputArgs;
+use super::super::index_args::ServeArgs;
+use super::super::print;
+use crate::error::{Error, Kind, Result};
+use crate::net::{ServedRequest, ServedResponse, serve};
+use crate::search::{Asked, Index, Mode, answer};
+use crate::telemetry::ctrl_c;
+
+/// How often signals are looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+pub(super) fn run(args: &ServeArgs, output: OutputArgs) -> Result<()> {
+    let mode = Mode::named(&args.mode)?;
+    let index = Arc::new(Index::open(&args.directory)?);
+    index.check(mode)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
+    let served = runtime.block_on(listen(args, output, index, mode));
+    // A search that is still going on does not hold up the end.
+    runtime.shutdown_background();
+    served
+}
+
+async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, mode: Mode) -> Result<()> {
+    let address = SocketAddr::new(args.host, args.port);
+    let failed = |error: std::io::Error| {
+        let error = Error::io(Kind::Usage, "listen on", address.to_string(), &error);
+        error.hint("--port N is another port, --port 0 a free one")
+    };
+    let listener = TcpListener::bind(address).await.map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
+    let url = format!("http://{address}");
+    if output.json {
+        print(&format!("{}\n", json!({ "index": args.directory, "url": url, "retrieve": format!("{url}/retrieve") })))?;
+    } else if !output.quiet {
+        print(&format!("serving {} on {url}/retrieve; Ctrl-C ends it\n", args.directory.display()))?;
+    }
+    let interrupt = ctrl_c();
+    let stop = async move {
+        while !interrupt.is_set() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    };
+    let k = args.k.map(usize::from);
+    // Searches are computations: more of them at once than processors only take memory.
+    let turns = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
+    let handler = move |request: ServedRequest| {
+        let (index, turns) = (Arc::clone(&index), Arc::clone(&turns));
+        async move {
+            let turn = turns.acquire_owned().await;
+            let searched = tokio::task::spawn_blocking(move || {
+                let ServedRequest { method, path, query, body } = &request;
+                let answered = answer(&index, mode, k, &Asked { method, path, query, body });
+                drop(turn);
+                answered
+            });
+            let (status, body) = searched.await.unwrap_or_else(|_| (500, json!({ "detail": "the search failed" })));
+            ServedResponse { status, body: body.to_string().into_bytes() }
+        }
+    };
+    let most = usize::try_from(args.max_body << 10).unwrap_or(usize::MAX);
+    serve(listener, most, handler, stop).await;
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Arguments of `r1 index`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+
+use super::number::{Refused, number};
+use crate::search::{Analyzer, Mode};
+
+/// Build and search an index of passages
+#[derive(Debug, Args)]
+pub(super) struct IndexArgs {
+    #[command(subcommand)]
+    pub(super) command: IndexCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum IndexCommand {
+    Build(Box<BuildArgs>),
+    Info(DirectoryArgs),
+    /// Compare the files of an index with their checksums
+    Verify(DirectoryArgs),
+    Search(SearchArgs),
+    Serve(ServeArgs),
+}
+
+/// Build an index of a corpus
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 index build corpus.jsonl --out wiki                  rows with id, text and perhaps title
+  r1 index build notes/ --out notes.index                 a folder of .md and .txt files
+  r1 index build papers.parquet --out papers --text-field abstract --analyzer english
+  r1 index build --hf BeIR/scifact --subset corpus --split corpus --out scifact
+
+An interrupted build goes on when the same command is run again.")]
+pub(super) struct BuildArgs {
+    /// Files (.jsonl, .json, .csv, .tsv, .parquet, .arrow, lines also as .gz and .zst), or a folder
+    /// of them, or of .txt and .md files
+    #[arg(required_unless_present = "hf")]
+    pub(super) corpus: Vec<PathBuf>,
+    /// A dataset on the Hugging Face Hub
+    #[arg(long, value_name = "ORG/NAME[@REVISION]", conflicts_with = "corpus")]
+    pub(super) hf: Option<String>,
+    /// The split of the dataset on the Hub
+    #[arg(long, value_name = "NAME", requires = "hf", default_value = "train")]
+    pub(super) split: String,
+    /// The subset (configuration) of the dataset on the Hub
+    #[arg(long, value_name = "NAME", requires = "hf")]
+    pub(super) subset: Option<String>,
+    /// The directory of the index
+    #[arg(long, short, value_name = "DIR")]
+    pub(super) out: PathBuf,
+    /// Column of the ids [default: id, or _id]
+    #[arg(long, value_name = "NAME", conflicts_with = "number_rows")]
+    pub(super) id_field: Option<String>,
+    /// Column of the titles [default: title, if there is one]
+    #[arg(long, value_name = "NAME")]
+    pub(super) title_field: Option<String>,
+    /// Column of the texts [default: text, or contents, whose first line is the title]
+    #[arg(long, value_name = "NAME")]
+    pub(super) text_field: Option<String>,
+    /// Use row numbers from 0 as ids
+    #[arg(long)]
+    pub(super) number_rows: bool,
+    /// How text becomes terms
+    #[arg(long, value_name = "NAME", default_value = "standard", value_parser = Analyzer::NAMES)]
+    pub(super) analyzer: String,
+    /// Saturation of the term frequency in BM25
+    #[arg(long, value_name = "NUMBER", default_value = "1.2", allow_negative_numbers = true, value_parser = at_least_0)]
+    pub(super) k1: f64,
+    /// Length normalisation in BM25, from 0 (none) to 1
+    #[arg(long, value_name = "NUMBER", default_value = "0.75", allow_negative_numbers = true, value_parser = share)]
+    pub(super) b: f64,
+    /// How often a title counts, compared with the text; 0: not at all
+    #[arg(long, value_name = "NUMBER", default_value = "1", allow_negative_numbers = true, value_parser = at_least_0)]
+    pub(super) title_boost: f64,
+    /// What to do with a passage that has the id of another one
+    #[arg(long, value_name = "ACTION", default_value = "refuse", value_parser = ["refuse", "skip"])]
+    pub(super) duplicate_ids: String,
+    /// Largest passage in KiB; the build stops at a larger one
+    #[arg(long, value_name = "KIB", default_value = "1024", value_parser = clap::value_parser!(u64).range(1..=65536))]
+    pub(super) max_passage: u64,
+    /// Passages between two points from which an interrupted build goes on
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) commit_every: u64,
+    /// Discard an interrupted build
+    #[arg(long)]
+    pub(super) restart: bool,
+    /// Replace the index that is there, when the new one is complete
+    #[arg(long)]
+    pub(super) overwrite: bool,
+}
+
+/// Show what an index has: passages, options, files
+#[derive(Debug, Args)]
+pub(super) struct DirectoryArgs {
+    /// The directory of the index
+    pub(super) directory: PathBuf,
+}
+
+/// Search an index
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 index search wiki \"Who wrote Middlemarch?\"
+  r1 index search wiki \"Who wrote Middlemarch?\" -k 10 --json    one JSON object per hit, best first")]
+pub(super) struct SearchArgs {
+    /// The directory of the index
+    pub(super) directory: PathBuf,
+    /// What to look for
+    pub(super) query: String,
+    /// Number of hits
+    #[arg(short, long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(super) k: u16,
+    /// How to search
+    #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
+    pub(super) mode: String,
+    /// Print the whole text of each hit
+    #[arg(long)]
+    pub(super) text: bool,
+}
+
+/// Serve an index over HTTP, as the retrieval servers of Search-R1 and Agent-R1 do
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 index serve wiki                       POST /retrieve, POST /search, GET /health
+  r1 index serve wiki --port 0 --json       a free port, printed as JSON
+
+The server has no authentication: an address other than 127.0.0.1 opens it to the network.")]
+pub(super) struct ServeArgs {
+    /// The directory of the index
+    pub(super) directory: PathBuf,
+    /// Port; 0: a free one
+    #[arg(long, value_name = "N", default_value = "8000")]
+    pub(super) port: u16,
+    /// Address to listen on
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub(super) host: std::net::IpAddr,
+    /// Hits per query if a request does not say [default: 3 for /retrieve, 10 for /search]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(super) k: Option<u16>,
+    /// How to search
+    #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
+    pub(super) mode: String,
+    /// Largest request body in KiB
+    #[arg(long, value_name = "KIB", default_value = "4096", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
+    pub(super) max_body: u64,
+}
+
+fn at_least_0(text: &str) -> Result<f64, Refused> {
+    number(text, |value| (0.0..=1000.0).contains(&value), "must be a number from 0 to 1000")
+}
+
+fn share(text: &str) -> Result<f64, Refused> {
+    number(text, |value| (0.0..=1.0).contains(&value), "must be a number from 0 to 1")
+}

@@ -1,0 +1,176 @@
+//! `r1.index.open`: an index of passages on disk, for searches by scripts.
+
+use std::path::Path;
+use std::rc::Rc;
+
+use mlua::{Function, Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
+use serde_json::json;
+
+use super::args::{Fields, FromField, fail, fail_with, raise, text};
+use super::argument::Whole;
+use super::arguments::{Arguments, arguments};
+use crate::error::{Error, Kind, Result, suggest};
+use crate::script::runtime::convert::{from_json, kind};
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::host::{Host, misuse};
+use crate::script::runtime::passages::Passages;
+use crate::search::{Hit, MOST_HITS, Mode};
+
+const NAME: &str = "r1.index.open";
+const SEARCH: &str = "search";
+const SEARCH_KEY: &str = "r1.index.search";
+/// Default number of hits.
+const HITS: u64 = 5;
+/// Most queries of one call.
+const QUERIES: usize = 10_000;
+
+pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    lua.set_named_registry_value(SEARCH_KEY, search(lua)?)?;
+    let table = lua.create_table()?;
+    let own = Rc::clone(host);
+    let open = move |lua: &Lua, directory: Value| {
+        let name = text(lua, NAME, "directory", &directory)?;
+        let passages = named(&own, name);
+        // A recipe may be loaded for a replay, which needs no index: it is opened before a run.
+        if matches!(*own.grants.borrow(), Grants::Everything) {
+            passages.open().map_err(|error| fail_with(lua, NAME, error))?;
+        } else {
+            own.passages.borrow_mut().push(passages.clone());
+        }
+        Ok(IndexHandle { passages, host: Rc::clone(&own) })
+    };
+    table.raw_set("open", lua.create_function(open)?)?;
+    super::seal(lua, "r1.index", &table)?;
+    r1.raw_set("index", table)
+}
+
+/// An index by its path: relative to the script of a recipe, or to the current directory.
+pub(super) fn named(host: &Host, name: String) -> Passages {
+    match &*host.grants.borrow() {
+        Grants::Loading { directory } | Grants::Declared { directory, .. } => Passages::new(name, directory),
+        Grants::Everything => Passages::new(name, Path::new(".")),
+    }
+}
+
+/// Number of hits.
+pub(super) type Hits = Whole<1, { MOST_HITS as u64 }>;
+
+arguments! {
+    /// Options of `Index:search`.
+    pub(super) struct IndexSearchOptions {
+        k: Hits = Whole(HITS);
+        mode: Mode = Mode::Sparse;
+    }
+}
+
+impl FromField for Mode {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        let given = String::from_field(fields, name, value)?;
+        Self::named(&given).map_err(|error| {
+            let message = format!("`{name}` is \"{given}\"; it is one of {}", Self::NAMES.join(", "));
+            fields.refused(name, Error { message, kind: Kind::Script, ..error })
+        })
+    }
+}
+
+/// A search of an index, off the thread of the scripts: other trajectories go on.
+///
+/// # Errors
+/// As `Index::search`.
+pub(super) async fn searched(passages: Passages, queries: Vec<String>, k: usize, mode: Mode) -> Result<Vec<Vec<Hit>>> {
+    let search = move || {
+        let index = passages.open()?;
+        queries.iter().map(|query| index.search(query, k, mode)).collect()
+    };
+    let done = tokio::task::spawn_blocking(search).await;
+    done.unwrap_or_else(|error| Err(Error::new(Kind::Internal, format!("the search stopped: {error}"))))
+}
+
+struct IndexHandle {
+    passages: Passages,
+    host: Rc<Host>,
+}
+
+impl UserData for IndexHandle {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(mlua::MetaMethod::Type, "Index");
+        fields.add_field_method_get("path", |_, this| Ok(this.passages.name.clone()));
+        fields.add_field_method_get("search", |lua, _| lua.named_registry_value::<Function>(SEARCH_KEY));
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_meta_method(mlua::MetaMethod::Index, |lua, _, name: Value| -> mlua::Result<Value> {
+            let name = name.to_string()?;
+            let error = misuse(lua, format!("an index has no `{name}`"));
+            Err(raise(error.hint(suggest(&name, ["path", "search"]))))
+        });
+    }
+}
+
+/// `index:search(query, options)`. A function of the virtual machine, because methods of mlua that
+/// wait need a global that scripts do not have.
+fn search(lua: &Lua) -> mlua::Result<Function> {
+    lua.create_async_function(|lua, (this, query, options): (Value, Value, Value)| {
+        let pending = match this.as_userdata().map(mlua::AnyUserData::borrow::<IndexHandle>) {
+            Some(Ok(index)) => pending(&lua, &index, &query, &options),
+            _ => Err(fail(&lua, SEARCH, "is a method: write index:search(query)")),
+        };
+        async move {
+            let Pending { passages, host, queries, k, mode, batch } = pending?;
+            let call = host.current();
+            let request = json!({ "index": passages.name, "queries": queries, "k": k, "mode": mode.name() });
+            let live = searched(passages, queries, k, mode);
+            let found: Vec<Vec<Hit>> = call.ask("index", request, live).await.map_err(raise)?;
+            let lists: Vec<Value> = found.iter().map(|hits| list(&lua, hits)).collect::<mlua::Result<_>>()?;
+            if batch {
+                return lua.create_sequence_from(lists).map(Value::Table);
+            }
+            Ok(lists.into_iter().next().unwrap_or(Value::Nil))
+        }
+    })
+}
+
+/// A validated search.
+struct Pending {
+    passages: Passages,
+    host: Rc<Host>,
+    queries: Vec<String>,
+    k: usize,
+    mode: Mode,
+    /// A list of queries was given.
+    batch: bool,
+}
+
+fn pending(lua: &Lua, this: &IndexHandle, query: &Value, options: &Value) -> mlua::Result<Pending> {
+    let IndexSearchOptions { k, mode } = IndexSearchOptions::read_optional(lua, SEARCH, options)?;
+    let (queries, batch) = match query {
+        Value::Table(list) => {
+            if list.raw_len() > QUERIES {
+                return Err(fail(lua, SEARCH, format!("{} queries at once; at most {QUERIES}", list.raw_len())));
+            }
+            let each = 1..=list.raw_len();
+            let queries = each.map(|place| text(lua, SEARCH, &format!("queries[{place}]"), &list.raw_get(place)?));
+            (queries.collect::<mlua::Result<_>>()?, true)
+        }
+        Value::String(_) => (vec![text(lua, SEARCH, "query", query)?], false),
+        other => return Err(fail(lua, SEARCH, format!("takes a query or a list of queries, got {}", kind(other)))),
+    };
+    let (passages, host) = (this.passages.clone(), Rc::clone(&this.host));
+    Ok(Pending { passages, host, queries, k: k.0 as usize, mode, batch })
+}
+
+/// Hits as a list of tables.
+fn list(lua: &Lua, hits: &[Hit]) -> mlua::Result<Value> {
+    let table = lua.create_table_with_capacity(hits.len(), 0)?;
+    for hit in hits {
+        let own = lua.create_table_with_capacity(0, 6)?;
+        own.raw_set("id", hit.id.as_str())?;
+        own.raw_set("title", hit.title.as_str())?;
+        own.raw_set("text", hit.text.as_str())?;
+        own.raw_set("score", hit.score)?;
+        own.raw_set("rank", hit.rank)?;
+        own.raw_set("columns", from_json(lua, &hit.columns.clone().into())?)?;
+        table.raw_push(own)?;
+    }
+    Ok(Value::Table(table))
+}

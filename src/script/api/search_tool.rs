@@ -1,0 +1,155 @@
+//! `r1.tools.search`: a search tool of the policy, over an index or a retrieval server.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use mlua::{Lua, Table, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use super::args::{fail, fail_with};
+use super::argument::Whole;
+use super::arguments::{Arguments, arguments};
+use super::search_index::{Hits, named, searched};
+use super::tool::ToolArguments;
+use super::tool_limits::LimitArguments;
+use crate::error::{Error, Kind, Result};
+use crate::script::runtime::host::Host;
+use crate::script::runtime::tool::{Run, SearchSource, SearchTool, ToolHandle};
+use crate::search::{Mode, as_text};
+use crate::tools::{Output, ask_search_server, search_url, url_target};
+
+const NAME: &str = "r1.tools.search";
+/// Default number of passages: that of Search-R1.
+const HITS: u64 = 3;
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+arguments! {
+    /// Arguments of `r1.tools.search`.
+    pub(super) struct SearchArguments {
+        index: Option<String>;
+        url: Option<String>;
+        k: Hits = Whole(HITS);
+        mode: Mode = Mode::Sparse;
+        timeout: Duration = TIMEOUT;
+        + tool: ToolArguments;
+        + limits: LimitArguments;
+    }
+}
+
+pub(super) fn install(lua: &Lua, tools: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    let host = Rc::clone(host);
+    tools.raw_set("search", lua.create_function(move |lua, value: Value| declare(lua, &host, &value))?)
+}
+
+/// `r1.tools.search { index = DIR | url = URL, k =, … }`.
+fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
+    let SearchArguments { index, url, k, mode, timeout, tool, limits } = SearchArguments::read(lua, NAME, value)?;
+    let refused = |field: &str, why: String| {
+        Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(field.to_owned())))
+    };
+    let source = match (index, url) {
+        (Some(index), None) => SearchSource::Index(named(host, index)),
+        (None, Some(url)) if mode != Mode::Sparse => {
+            return refused("mode", format!("`mode` is for indexes; the server at {url} decides how it searches"));
+        }
+        (None, Some(url)) => {
+            let url = search_url(&url);
+            if url_target(&url).is_none() {
+                return refused("url", format!("`url` is \"{url}\"; it must begin with http:// or https://"));
+            }
+            SearchSource::Url(url)
+        }
+        _ => return Err(fail(lua, NAME, "needs either `index`, a directory, or `url`, a retrieval server")),
+    };
+    let parameters = json!({
+        "type": "object",
+        "properties": { "query": { "type": "string", "description": "What to search for" } },
+        "required": ["query"],
+    });
+    let run = Run::Search(SearchTool { source, k: k.0 as usize, mode, timeout });
+    let description = "Searches a collection of passages and returns the best ones.";
+    Ok(tool.tool("search", description, parameters, limits.into(), run))
+}
+
+/// The result of one attempt, as recorded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct SearchResult {
+    text: String,
+    ok: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    timed_out: bool,
+    /// Another attempt may succeed.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) retryable: bool,
+    seconds: f64,
+}
+
+impl SearchResult {
+    fn failed(message: &str, started: Instant) -> Self {
+        let (text, seconds) = (format!("Error: {message}"), started.elapsed().as_secs_f64());
+        Self { text, ok: false, timed_out: false, retryable: false, seconds }
+    }
+
+    pub(super) fn output(&self) -> Output {
+        Output {
+            text: self.text.clone(),
+            ok: self.ok,
+            timed_out: self.timed_out,
+            seconds: self.seconds,
+            files: Vec::new(),
+        }
+    }
+}
+
+/// The request of the record: what the answer depends on.
+pub(super) fn request(name: &str, search: &SearchTool, arguments: &Json) -> Json {
+    let source = match &search.source {
+        SearchSource::Index(passages) => json!({ "index": passages.name, "mode": search.mode.name() }),
+        SearchSource::Url(url) => json!({ "url": url }),
+    };
+    json!({ "tool": name, "arguments": arguments, "source": source, "k": search.k })
+}
+
+/// Runs one search. What the policy or a server does wrong is a result; errors are those of an
+/// index that can't be read.
+///
+/// # Errors
+/// [`Kind::Data`] for an index that is damaged.
+pub(super) async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<SearchResult> {
+    let started = Instant::now();
+    let query = arguments.get("query").and_then(Json::as_str).unwrap_or_default();
+    if query.trim().is_empty() {
+        return Ok(SearchResult::failed("the query is empty", started));
+    }
+    let found = match &search.source {
+        SearchSource::Index(passages) => {
+            let asked = searched(passages.clone(), vec![query.to_owned()], search.k, search.mode);
+            match tokio::time::timeout(search.timeout, asked).await {
+                Ok(Ok(mut lists)) => lists.pop().unwrap_or_default(),
+                // The query is too long.
+                Ok(Err(error)) if error.kind == Kind::Usage => {
+                    return Ok(SearchResult::failed(&error.message, started));
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    let why = format!("the search took longer than {} s", search.timeout.as_secs_f64());
+                    return Ok(SearchResult { timed_out: true, ..SearchResult::failed(&why, started) });
+                }
+            }
+        }
+        SearchSource::Url(url) => {
+            let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
+            match ask_search_server(url, query, search.k, search.timeout, &reach).await {
+                Ok(hits) => hits,
+                Err(failure) => {
+                    let result = SearchResult::failed(&failure.message, started);
+                    let (retryable, timed_out) = (failure.retryable, failure.timed_out);
+                    return Ok(SearchResult { timed_out, retryable, ..result });
+                }
+            }
+        }
+    };
+    let (text, seconds) = (as_text(&found), started.elapsed().as_secs_f64());
+    Ok(SearchResult { text, ok: true, timed_out: false, retryable: false, seconds })
+}

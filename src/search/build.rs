@@ -1,0 +1,434 @@
+//! Builds an index: passages in, a directory out.
+//!
+//! The index is built in `DIR.part` and renamed when it is complete. Every
+//! [`BuildOptions::commit_every`] passages are committed: the passages are written to the disk,
+//! then the inverted index is, with the counts so far as the payload of its commit, which is one
+//! rename. A build that finds `DIR.part` with the same options and corpus goes on after the last
+//! commit: what was written after it is removed.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+use tantivy::indexer::NoMergePolicy;
+use tantivy::{Index as Postings, IndexWriter, TantivyDocument, TantivyError};
+
+use super::analyzer::Analyzer;
+use super::bm25::Bm25;
+use super::documents::{self, Documents, DocumentsWriter, Lengths};
+use super::manifest::{self, Counts, FileEntry, Manifest, Parts, SparsePart, part_of};
+use super::passage::Passage;
+use super::sparse::{self, SchemaFields};
+use crate::error::{Error, Kind, Result};
+
+/// Memory of the inverted index before a segment is written, in bytes.
+const HEAP: usize = 256 << 20;
+/// Options and corpus of an unfinished build.
+const BUILD: &str = "build.json";
+
+/// What to do with a passage whose id another one has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DuplicateIds {
+    /// The build stops.
+    #[default]
+    Refuse,
+    /// The first passage is kept.
+    Skip,
+}
+
+/// Options of a build.
+#[derive(Clone, Debug, PartialEq)]
+pub struct BuildOptions {
+    pub analyzer: Analyzer,
+    pub bm25: Bm25,
+    pub duplicate_ids: DuplicateIds,
+    /// Largest title and text of a passage together, in bytes.
+    pub max_passage: u64,
+    /// Number of passages between two points from which an interrupted build goes on.
+    pub commit_every: u64,
+    /// Where the passages come from: a build only goes on for an equal one.
+    pub corpus: Json,
+}
+
+/// The payload of a commit.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+struct Progress {
+    counts: Counts,
+    terms: u64,
+    title_terms: u64,
+    documents: Lengths,
+}
+
+/// What was built.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    pub manifest: Manifest,
+    /// Row from which the build went on; 0 if it began.
+    pub resumed_at: u64,
+}
+
+/// An index that is being built.
+pub struct Builder {
+    out: PathBuf,
+    part: PathBuf,
+    options: BuildOptions,
+    documents: DocumentsWriter,
+    writer: IndexWriter,
+    fields: SchemaFields,
+    ids: Ids,
+    progress: Progress,
+    /// Passages at the last commit.
+    committed: u64,
+    resumed_at: u64,
+    text: String,
+}
+
+impl Builder {
+    /// Begins a build, or goes on with an interrupted one. `restart` discards the latter, and
+    /// `overwrite` allows to replace an index at the end.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] if `out` exists, or an interrupted build has other options or another
+    /// corpus; [`Kind::Store`] if files can't be written or another process builds the index.
+    pub fn begin(out: &Path, options: BuildOptions, restart: bool, overwrite: bool) -> Result<Self> {
+        check_out(out, overwrite)?;
+        let part = part_of(out);
+        let failed = |error: std::io::Error| Error::io(Kind::Store, "write the index", &part, &error);
+        let plan = plan(&options);
+        if part.exists() && restart {
+            std::fs::remove_dir_all(&part).map_err(failed)?;
+        }
+        let found = std::fs::read(part.join(BUILD)).ok();
+        if let Some(found) = found.filter(|_| part.join(sparse::FOLDER).join("meta.json").exists()) {
+            let found: Json = serde_json::from_slice(&found).unwrap_or_default();
+            if found != plan && !is_committed(&part)? {
+                // Nothing to lose, such as after a first row that was refused.
+                return Self::begin(out, options, true, overwrite);
+            }
+            if found != plan {
+                let what = difference(&found, &plan);
+                return Err(Error::new(Kind::Usage, format!("an interrupted build has another {what}"))
+                    .at_path(&part)
+                    .hint("--restart discards it; the same command as before goes on with it"));
+            }
+        } else {
+            if part.exists() {
+                // Nothing was committed.
+                std::fs::remove_dir_all(&part).map_err(failed)?;
+            }
+            std::fs::create_dir_all(part.join(sparse::FOLDER)).map_err(failed)?;
+            std::fs::write(part.join(BUILD), format!("{plan:#}\n")).map_err(failed)?;
+            let (schema, _) = sparse::schema();
+            let folder = part.join(sparse::FOLDER);
+            Postings::create_in_dir(&folder, schema).map_err(|error| unwritable(&folder, &error))?;
+        }
+        Self::open(out.to_owned(), part, options)
+    }
+
+    fn open(out: PathBuf, part: PathBuf, options: BuildOptions) -> Result<Self> {
+        let folder = part.join(sparse::FOLDER);
+        let opened = || -> tantivy::Result<(Option<String>, IndexWriter)> {
+            let index = Postings::open_in_dir(&folder)?;
+            let writer: IndexWriter = index.writer_with_num_threads(1, HEAP)?;
+            // Segments are merged once, at the end.
+            writer.set_merge_policy(Box::new(NoMergePolicy));
+            Ok((index.load_metas()?.payload, writer))
+        };
+        let (payload, writer) = opened().map_err(|error| unwritable(&folder, &error))?;
+        let progress: Progress = match payload {
+            None => Progress::default(),
+            Some(payload) => serde_json::from_str(&payload).map_err(|_| {
+                Error::new(Kind::Data, "the interrupted build can't be read")
+                    .at_path(&part)
+                    .hint("--restart discards it")
+            })?,
+        };
+        let Counts { passages, rows, .. } = progress.counts;
+        let documents = DocumentsWriter::open(&part, progress.documents, passages)?;
+        let mut ids = Ids::default();
+        if passages > 0 {
+            Documents::open(&part, passages)?.each(|_, passage| {
+                ids.0.insert(hash(&passage.id));
+                Ok(())
+            })?;
+        }
+        let (_, fields) = sparse::schema();
+        let text = String::new();
+        Ok(Self {
+            out,
+            part,
+            options,
+            documents,
+            writer,
+            fields,
+            ids,
+            progress,
+            committed: passages,
+            resumed_at: rows,
+            text,
+        })
+    }
+
+    /// The row of the corpus that comes next, from 0.
+    pub fn next_row(&self) -> u64 {
+        self.progress.counts.rows
+    }
+
+    /// Adds the passage of the next row.
+    ///
+    /// # Errors
+    /// [`Kind::Data`], without a place, for a passage that is too large or has the id of another
+    /// one; [`Kind::Store`] if it can't be written.
+    pub fn add(&mut self, passage: &Passage) -> Result<()> {
+        let size = (passage.title.len() + passage.text.len()) as u64;
+        if size > self.options.max_passage {
+            let (size, most) = (size >> 10, self.options.max_passage >> 10);
+            return Err(Error::new(Kind::Data, format!("the passage has {size} KiB; at most {most} KiB are indexed"))
+                .hint("split it into passages, or raise --max-passage"));
+        }
+        if passage.title.trim().is_empty() && passage.text.trim().is_empty() {
+            self.progress.counts.rows += 1;
+            self.progress.counts.empty += 1;
+            return Ok(());
+        }
+        if !self.ids.0.insert(hash(&passage.id))
+            && let Some(first) = self.number_of(&passage.id)?
+        {
+            if self.options.duplicate_ids == DuplicateIds::Refuse {
+                let why = format!("the id {:?} is that of an earlier passage, number {first}", passage.id);
+                return Err(Error::new(Kind::Data, why)
+                    .hint("--duplicate-ids skip keeps the first; --number-rows uses row numbers as ids"));
+            }
+            self.progress.counts.rows += 1;
+            self.progress.counts.duplicates += 1;
+            return Ok(());
+        }
+        self.index(passage)?;
+        self.documents.add(passage)?;
+        let counts = &mut self.progress.counts;
+        counts.rows += 1;
+        counts.passages += 1;
+        counts.with_nul += u64::from(passage.title.contains('\0') || passage.text.contains('\0'));
+        if counts.passages - self.committed >= self.options.commit_every { self.commit() } else { Ok(()) }
+    }
+
+    fn index(&mut self, passage: &Passage) -> Result<()> {
+        let (analyzer, fields) = (self.options.analyzer, self.fields);
+        let text = &mut self.text;
+        text.clear();
+        let title_terms = analyzer.analyze(&passage.title, text);
+        let mut document = TantivyDocument::default();
+        if title_terms > 0 {
+            document.add_text(fields.title, text.as_str());
+        }
+        let titles_count = self.options.bm25.title_boost > 0.0;
+        if !titles_count {
+            text.clear();
+        }
+        let terms = analyzer.analyze(&passage.text, text) + if titles_count { title_terms } else { 0 };
+        document.add_text(fields.body, text.as_str());
+        document.add_u64(fields.passage, self.progress.counts.passages);
+        document.add_u64(fields.length, terms);
+        document.add_u64(fields.title_length, title_terms);
+        self.writer.add_document(document).map_err(|error| unwritable(&self.part, &error))?;
+        self.progress.terms += terms;
+        self.progress.title_terms += title_terms;
+        Ok(())
+    }
+
+    /// The number of the passage with an id: hashes of ids may be equal by chance.
+    fn number_of(&mut self, id: &str) -> Result<Option<u64>> {
+        self.documents.commit()?;
+        let mut found = None;
+        Documents::open(&self.part, self.progress.counts.passages)?.each(|number, passage| {
+            if found.is_none() && passage.id == id {
+                found = Some(number);
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// Makes the build go on from here if it is interrupted.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] if files can't be written.
+    pub fn commit(&mut self) -> Result<()> {
+        self.progress.documents = self.documents.commit()?;
+        let payload = serde_json::to_string(&self.progress)
+            .map_err(|error| Error::new(Kind::Internal, format!("the progress can't be written: {error}")))?;
+        let mut committed = || -> tantivy::Result<u64> {
+            let mut commit = self.writer.prepare_commit()?;
+            commit.set_payload(&payload);
+            commit.commit()
+        };
+        committed().map_err(|error| unwritable(&self.part, &error))?;
+        self.committed = self.progress.counts.passages;
+        Ok(())
+    }
+
+    /// Completes the index: one segment, checksums, the manifest, and its name.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if there are no passages; [`Kind::Store`] if files can't be written.
+    pub fn finish(mut self) -> Result<Report> {
+        if self.progress.counts.passages == 0 {
+            let why = if self.progress.counts.rows == 0 { "no rows" } else { "no row with a title or a text" };
+            return Err(Error::new(Kind::Data, format!("the corpus has {why}: there is nothing to index")));
+        }
+        self.commit()?;
+        let Self { out, part, options, mut writer, documents, progress, resumed_at, .. } = self;
+        drop(documents);
+        let folder = part.join(sparse::FOLDER);
+        let merged = || -> tantivy::Result<()> {
+            let segments = writer.index().searchable_segment_ids()?;
+            if segments.len() > 1 {
+                writer.merge(&segments).wait()?;
+            }
+            writer.garbage_collect_files().wait()?;
+            writer.wait_merging_threads()
+        };
+        merged().map_err(|error| unwritable(&folder, &error))?;
+        let failed = |error: std::io::Error| Error::io(Kind::Store, "write the index", &part, &error);
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&folder).map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if entry.path().extension().is_some_and(|end| end == "lock") {
+                std::fs::remove_file(entry.path()).map_err(failed)?;
+            } else {
+                files.push(FileEntry::of(&part, &format!("{}/{name}", sparse::FOLDER))?);
+            }
+        }
+        files.sort_by(|a, b| a.path.cmp(&b.path));
+        let Progress { counts, terms, title_terms, .. } = progress;
+        let BuildOptions { analyzer, bm25, corpus, .. } = options;
+        let documents = [documents::BLOCKS, documents::INDEX]
+            .iter()
+            .map(|name| FileEntry::of(&part, name))
+            .collect::<Result<_>>()?;
+        let sparse = Some(SparsePart { analyzer, bm25, terms, title_terms, files });
+        let manifest = Manifest {
+            format: manifest::FORMAT,
+            r1: env!("CARGO_PKG_VERSION").to_owned(),
+            corpus,
+            counts,
+            parts: Parts { documents, sparse },
+        };
+        manifest.write(&part)?;
+        std::fs::remove_file(part.join(BUILD)).map_err(failed)?;
+        install(&part, &out)?;
+        Ok(Report { manifest, resumed_at })
+    }
+}
+
+/// Refuses a place for an index that is taken.
+fn check_out(out: &Path, overwrite: bool) -> Result<()> {
+    if out.file_name().is_none() {
+        return Err(Error::new(Kind::Usage, "the index needs a directory of its own").at_path(out));
+    }
+    if !out.exists() {
+        return Ok(());
+    }
+    if !out.join(manifest::FILE).exists() {
+        return Err(Error::new(Kind::Usage, "there is something else at the place of the index")
+            .at_path(out)
+            .hint("give another --out"));
+    }
+    if overwrite {
+        return Ok(());
+    }
+    Err(Error::new(Kind::Usage, "there is an index already").at_path(out).hint("--overwrite replaces it at the end"))
+}
+
+/// Gives a complete index its name; an index that has it is removed.
+fn install(part: &Path, out: &Path) -> Result<()> {
+    let failed = |error: std::io::Error| Error::io(Kind::Store, "name the index", out, &error);
+    if !out.exists() {
+        return std::fs::rename(part, out).map_err(failed);
+    }
+    let mut name = out.file_name().unwrap_or_default().to_owned();
+    name.push(".old");
+    let old = out.with_file_name(name);
+    if old.exists() {
+        std::fs::remove_dir_all(&old).map_err(failed)?;
+    }
+    std::fs::rename(out, &old).and_then(|()| std::fs::rename(part, out)).map_err(failed)?;
+    std::fs::remove_dir_all(&old).map_err(failed)
+}
+
+/// Whether an unfinished build has passages, and no process is adding to it.
+fn is_committed(part: &Path) -> Result<bool> {
+    let folder = part.join(sparse::FOLDER);
+    let read = || -> tantivy::Result<bool> {
+        let index = Postings::open_in_dir(&folder)?;
+        // Takes the lock of the build.
+        let _writer: IndexWriter = index.writer_with_num_threads(1, HEAP)?;
+        Ok(index.load_metas()?.payload.is_some())
+    };
+    read().map_err(|error| unwritable(&folder, &error))
+}
+
+/// What must be equal for a build to go on.
+fn plan(options: &BuildOptions) -> Json {
+    let BuildOptions { analyzer, bm25, duplicate_ids, max_passage, corpus, .. } = options;
+    json!({
+        "format": manifest::FORMAT,
+        "analyzer": analyzer,
+        "k1": bm25.k1,
+        "b": bm25.b,
+        "title_boost": bm25.title_boost,
+        "duplicate_ids": duplicate_ids,
+        "max_passage": max_passage,
+        "corpus": corpus,
+    })
+}
+
+/// The names of the values that differ.
+fn difference(found: &Json, wanted: &Json) -> String {
+    let names = wanted.as_object().into_iter().flat_map(|wanted| wanted.keys());
+    let differ: Vec<&str> = names.map(String::as_str).filter(|name| found.get(name) != wanted.get(name)).collect();
+    differ.join(", ")
+}
+
+fn unwritable(path: &Path, error: &TantivyError) -> Error {
+    if let TantivyError::LockFailure(..) = error {
+        return Error::new(Kind::Store, "another process is building this index").at_path(path);
+    }
+    let text = error.to_string();
+    let short = text.lines().next().unwrap_or_default().chars().take(300).collect::<String>();
+    Error::new(Kind::Store, format!("the inverted index can't be written: {short}")).at_path(path)
+}
+
+/// Hashes of the ids so far: 8 bytes per passage instead of the ids.
+#[derive(Default)]
+struct Ids(HashSet<u64, BuildHasherDefault<Identity>>);
+
+fn hash(id: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    id.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The hasher of hashes.
+#[derive(Default)]
+struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
+        }
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}

@@ -1,0 +1,37 @@
+//! Search indexes on disk: BM25 over passages, for corpora that do not fit into memory.
+//!
+//! - [`Builder`]: streams passages into `DIR.part`, which becomes `DIR` when it is complete; an
+//!   interrupted build goes on where it was
+//! - [`Index`]: an open index, memory-mapped and shared by all threads
+//! - [`Manifest`]: what an index directory has: format, options, counts, checksums
+//! - [`Analyzer`]: text to terms
+//! - [`reciprocal_rank_fusion`]: several rankings to one
+//!
+//! A directory has `manifest.json`, the passages (`documents.zst`, `documents.index`) and one
+//! folder per way to search them: `sparse` is an inverted index of `tantivy`. Passages have numbers
+//! from 0, in the order of the corpus; the parts refer to them by number, so that a part can be
+//! added without the others.
+//!
+//! This module knows neither Lua nor the command line, and reads no corpus: see docs/search.md.
+
+mod analyzer;
+mod bm25;
+mod build;
+mod documents;
+mod fusion;
+mod manifest;
+mod passage;
+mod protocol;
+mod query;
+mod sparse;
+#[cfg(test)]
+mod tests;
+
+pub use analyzer::Analyzer;
+pub use bm25::Bm25;
+pub use build::{BuildOptions, Builder, DuplicateIds, Report};
+pub use fusion::{CONSTANT as FUSION_CONSTANT, reciprocal_rank_fusion};
+pub use manifest::{Counts, FileEntry, Manifest, Parts, SparsePart, hex, verify};
+pub use passage::{Fields, Passage};
+pub use protocol::{Asked, NotResults, answer, as_text, read_documents};
+pub use query::{Hit, Index, MOST_HITS, Mode};

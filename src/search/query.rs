@@ -1,0 +1,217 @@
+//! An open index: searches, hits, and the indexes that this process has open.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value as Json};
+
+use super::documents::Documents;
+use super::manifest::{self, Manifest};
+use super::sparse::{self, Sparse};
+use crate::error::{Error, Kind, Result, suggest};
+
+/// Most hits of one query.
+pub const MOST_HITS: usize = 1000;
+/// Longest query in bytes, and most different terms of a query.
+const LONGEST_QUERY: usize = 32 << 10;
+const MOST_TERMS: usize = 1024;
+
+/// How an index is searched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// BM25.
+    #[default]
+    Sparse,
+    /// Vectors of an encoder.
+    Dense,
+    /// Both, by reciprocal rank fusion.
+    Hybrid,
+}
+
+impl Mode {
+    /// Their names.
+    pub const NAMES: [&str; 3] = ["sparse", "dense", "hybrid"];
+
+    /// # Errors
+    /// [`Kind::Usage`] for an unknown name.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "sparse" => Ok(Self::Sparse),
+            "dense" => Ok(Self::Dense),
+            "hybrid" => Ok(Self::Hybrid),
+            _ => Err(Error::new(Kind::Usage, format!("there is no search mode `{name}`"))
+                .hint(suggest(name, Self::NAMES.iter().copied()))),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sparse => "sparse",
+            Self::Dense => "dense",
+            Self::Hybrid => "hybrid",
+        }
+    }
+}
+
+/// A passage that was found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Hit {
+    pub id: String,
+    pub score: f64,
+    /// From 1, the best.
+    pub rank: usize,
+    /// Empty if it has none.
+    #[serde(default)]
+    pub title: String,
+    pub text: String,
+    /// The other columns of its row.
+    #[serde(default, skip_serializing_if = "Map::is_empty")]
+    pub columns: Map<String, Json>,
+}
+
+/// An open index. Searches of any number of threads share it.
+pub struct Index {
+    directory: PathBuf,
+    manifest: Manifest,
+    documents: Documents,
+    sparse: Sparse,
+}
+
+impl std::fmt::Debug for Index {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Index").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+/// The indexes that this process has open.
+static OPEN: Mutex<Vec<Weak<Index>>> = Mutex::new(Vec::new());
+
+impl Index {
+    /// Opens an index. The files' sizes are compared with the manifest, their contents are not: see
+    /// [`super::verify`].
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a directory that is not a complete index of this format.
+    pub fn open(directory: &Path) -> Result<Self> {
+        let manifest = Manifest::read(directory)?;
+        let passages = manifest.counts.passages;
+        let part = manifest.parts.sparse.as_ref().ok_or_else(|| {
+            let why = "the index has no inverted index, so it can't be searched";
+            Error::new(Kind::Data, why).at_path(directory).hint("build it again with `r1 index build`")
+        })?;
+        let documents = Documents::open(directory, passages)?;
+        let sparse = caught(directory, || Sparse::open(directory, part, passages))?;
+        Ok(Self { directory: directory.to_owned(), manifest, documents, sparse })
+    }
+
+    /// Opens an index once per process: callers share it while one of them holds it.
+    ///
+    /// # Errors
+    /// As [`Index::open`].
+    pub fn shared(directory: &Path) -> Result<Arc<Self>> {
+        let manifest = Manifest::read(directory)?;
+        let real = directory.canonicalize().map_err(|error| Error::io(Kind::Data, "open", directory, &error))?;
+        // The lock is held while an index is opened, so that two threads do not open it twice.
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|index| index.strong_count() > 0);
+        // An index that was built again is another one.
+        let same = |index: &Arc<Self>| index.directory == real && index.manifest == manifest;
+        if let Some(index) = open.iter().filter_map(Weak::upgrade).find(same) {
+            return Ok(index);
+        }
+        let index = Arc::new(Self::open(&real)?);
+        open.push(Arc::downgrade(&index));
+        Ok(index)
+    }
+
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Refuses a mode that the index has no part for.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`].
+    pub fn check(&self, mode: Mode) -> Result<()> {
+        if mode == Mode::Sparse {
+            return Ok(());
+        }
+        let why = format!("the index has no vectors, which the search mode `{}` needs", mode.name());
+        Err(Error::new(Kind::Usage, why).at_path(&self.directory).hint("the mode `sparse` searches it with BM25"))
+    }
+
+    /// The best `k` passages for a query, best first; equal scores in the order of the corpus.
+    /// There are fewer where fewer have a term of the query, and none for a query without terms.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a query or `k` that is too large, or a mode that the index has no part
+    /// for; [`Kind::Data`] if the index is damaged.
+    pub fn search(&self, query: &str, k: usize, mode: Mode) -> Result<Vec<Hit>> {
+        self.check(mode)?;
+        let ranked = self.rank(query, k)?;
+        let hits = ranked.into_iter().enumerate().map(|(place, (passage, score))| {
+            let passage = self.documents.get(passage)?;
+            let super::Passage { id, title, text, columns } = passage;
+            Ok(Hit { id, score, rank: place + 1, title, text, columns })
+        });
+        hits.collect()
+    }
+
+    /// Numbers and scores of the best `k` passages.
+    ///
+    /// # Errors
+    /// As [`Index::search`].
+    pub fn rank(&self, query: &str, k: usize) -> Result<Vec<(u64, f64)>> {
+        if query.len() > LONGEST_QUERY {
+            let why = format!("the query has {} KiB; at most {} are searched", query.len() >> 10, LONGEST_QUERY >> 10);
+            return Err(Error::new(Kind::Usage, why));
+        }
+        if k == 0 || k > MOST_HITS {
+            return Err(Error::new(Kind::Usage, format!("k is {k}; it must be from 1 to {MOST_HITS}")));
+        }
+        let terms = self.sparse.terms(query);
+        if terms.len() > MOST_TERMS {
+            let why = format!("the query has {} different terms; at most {MOST_TERMS} are searched", terms.len());
+            return Err(Error::new(Kind::Usage, why));
+        }
+        caught(&self.directory, || {
+            let found = self.sparse.search(&terms, k);
+            found.map_err(|error| sparse::damaged(&self.directory.join(sparse::FOLDER), &error))
+        })
+    }
+
+    /// Calls `take` with the number and the id of every passage.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if the index is damaged.
+    pub fn each_id(&self, mut take: impl FnMut(u64, &str)) -> Result<()> {
+        self.documents.each(|number, passage| {
+            take(number, &passage.id);
+            Ok(())
+        })
+    }
+
+    /// SHA-256 of the manifest, which has the checksums of all files: the identity of the index.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if the manifest can't be read any more.
+    pub fn sha256(&self) -> Result<String> {
+        manifest::FileEntry::of(&self.directory, manifest::FILE).map(|file| file.sha256)
+    }
+}
+
+/// Runs `read`; a panic is the error of a damaged index, since `tantivy` trusts its files.
+fn caught<T>(directory: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        Err(Error::new(Kind::Data, "the inverted index is damaged")
+            .at_path(directory)
+            .hint("`r1 index verify` compares all files with their checksums"))
+    })
+}

@@ -1,0 +1,45 @@
+//! Tests of search indexes: ranking, damaged files, interrupted builds.
+#![allow(clippy::unwrap_used)]
+
+mod build;
+mod damage;
+mod protocol;
+mod ranking;
+
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::{Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, Fields, Index, Report};
+use crate::error::Result;
+
+pub(super) fn options() -> BuildOptions {
+    BuildOptions {
+        analyzer: Analyzer::Standard,
+        bm25: Bm25::default(),
+        duplicate_ids: DuplicateIds::Refuse,
+        max_passage: 1 << 20,
+        commit_every: 1000,
+        corpus: json!({ "files": [] }),
+    }
+}
+
+/// Builds an index of rows.
+pub(super) fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<Report> {
+    let mut builder = Builder::begin(out, options, false, false)?;
+    while let Some(row) = rows.get(builder.next_row() as usize) {
+        let passage = Fields::default().passage(builder.next_row(), row.as_object().unwrap().clone())?;
+        builder.add(&passage)?;
+    }
+    builder.finish()
+}
+
+/// Rows with ids `0`, `1` … and these texts.
+pub(super) fn rows(texts: &[&str]) -> Vec<Json> {
+    texts.iter().enumerate().map(|(id, text)| json!({ "id": id, "text": text })).collect()
+}
+
+/// The ids of the best passages.
+pub(super) fn ids(index: &Index, query: &str, k: usize) -> Vec<String> {
+    index.search(query, k, super::Mode::Sparse).unwrap().into_iter().map(|hit| hit.id).collect()
+}
