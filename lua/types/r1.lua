@@ -377,6 +377,16 @@ function Tables:query(sql, params) end
 ---@return string
 function Tables:describe(preview) end
 
+---An index of passages on disk.
+---@class r1.Index
+local Index = {}
+
+---Returns the passages with the best scores; by default 5. Only the calling trajectory waits. The hits are recorded for replays.
+---@param query string|string[] A query, or a list of queries
+---@param options? { k?: number, mode?: string }
+---@return r1.SearchHit[]|(r1.SearchHit[])[] # The best passages, best first; for a list of queries one list each
+function Index:search(query, options) end
+
 ---A context policy applied to a conversation.
 ---@class r1.Context
 local Context = {}

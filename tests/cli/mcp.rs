@@ -123,7 +123,7 @@ impl Client {
         let output = BufReader::new(child.stdout.take().unwrap());
         let mut client = Self { child, output, next: 0 };
         let hello = json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } });
-        let answer = client.ask("initialize", hello);
+        let answer = client.ask("initialize", &hello);
         assert_eq!(answer["result"]["serverInfo"]["name"], "r1", "{answer}");
         assert_eq!(answer["result"]["protocolVersion"], "2025-06-18");
         client.send(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }));
@@ -134,7 +134,7 @@ impl Client {
         writeln!(self.child.stdin.as_mut().unwrap(), "{message}").unwrap();
     }
 
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.next += 1;
         self.send(&json!({ "jsonrpc": "2.0", "id": self.next, "method": method, "params": params }));
         let mut line = String::new();
@@ -144,8 +144,8 @@ impl Client {
         answer
     }
 
-    fn call(&mut self, name: &str, arguments: Value) -> (String, bool) {
-        let answer = self.ask("tools/call", json!({ "name": name, "arguments": arguments }));
+    fn call(&mut self, name: &str, arguments: &Value) -> (String, bool) {
+        let answer = self.ask("tools/call", &json!({ "name": name, "arguments": arguments }));
         let result = &answer["result"];
         (result["content"][0]["text"].as_str().unwrap_or_default().to_owned(), result["isError"] == true)
     }
@@ -184,24 +184,24 @@ return r1.recipe {
 fn mcp_clients_use_the_tools_of_a_recipe() {
     let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
     let mut client = Client::start(dir.path(), &["mcp", "a.lua", "--row", "1"]);
-    let listed = client.ask("tools/list", json!({}));
+    let listed = client.ask("tools/list", &json!({}));
     let tools = listed["result"]["tools"].as_array().unwrap();
     let names: Vec<&str> = tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["add", "far_echo"]);
     assert_eq!(tools[0]["inputSchema"]["required"], json!(["n"]));
-    assert_eq!(client.call("add", json!({ "n": 5 })), ("205".to_owned(), false));
-    assert_eq!(client.call("add", json!({ "n": 5 })), ("210".to_owned(), false));
+    assert_eq!(client.call("add", &json!({ "n": 5 })), ("205".to_owned(), false));
+    assert_eq!(client.call("add", &json!({ "n": 5 })), ("210".to_owned(), false));
     assert_eq!(
-        client.call("add", json!({ "n": "x" })),
+        client.call("add", &json!({ "n": "x" })),
         ("Error: arguments.n must be integer, got \"x\"".to_owned(), true)
     );
-    assert_eq!(client.call("add", json!({ "n": 13 })), ("13 is refused".to_owned(), true));
-    let (text, wrong) = client.call("add", json!({ "n": 14 }));
+    assert_eq!(client.call("add", &json!({ "n": 13 })), ("13 is refused".to_owned(), true));
+    let (text, wrong) = client.call("add", &json!({ "n": 14 }));
     assert!(wrong && text.contains("a fault of the script"), "{text}");
-    assert_eq!(client.call("far_echo", json!({ "text": "hello" })), ("hello".to_owned(), false));
-    let (text, wrong) = client.call("sub", json!({}));
+    assert_eq!(client.call("far_echo", &json!({ "text": "hello" })), ("hello".to_owned(), false));
+    let (text, wrong) = client.call("sub", &json!({}));
     assert!(wrong && text.contains("no tool `sub`; tools: `add`, `far_echo`"), "{text}");
-    let unknown = client.ask("no/such/method", json!({}));
+    let unknown = client.ask("no/such/method", &json!({}));
     assert_eq!(unknown["error"]["code"], -32601);
     let (code, said) = client.end();
     assert_eq!(code, Some(0), "{said}");

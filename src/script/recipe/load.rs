@@ -229,7 +229,7 @@ impl Script {
         let loss = self.loss.clone().or_else(|| running.loss.clone());
         let (algorithm, datasets) = (running.algorithm.clone(), Arc::clone(&running.datasets));
         let (sink, listings) = (running.sink.clone(), Arc::clone(&running.listings));
-        Self { settings, loss, algorithm, datasets, sink, listings, ..self }
+        Self { settings, loss, algorithm, listings, datasets, sink, ..self }
     }
 
     /// The required files, by name.

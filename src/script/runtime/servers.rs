@@ -38,9 +38,12 @@ pub(crate) struct ToolServer {
     /// The line of its declaration.
     pub(crate) place: Option<String>,
     /// Refuses needs that the recipe does not declare.
-    pub(crate) check: Box<dyn Fn(&Grants) -> Result<()>>,
+    pub(crate) check: GrantCheck,
     pub(crate) open: Opener,
 }
+
+/// Refuses a server whose needs are not granted.
+pub(crate) type GrantCheck = Box<dyn Fn(&Grants) -> Result<()>>;
 
 /// Checks the grants and fills in the secrets.
 pub(crate) type Opener = Box<dyn Fn(&Grants) -> Result<Opened>>;
@@ -126,12 +129,11 @@ impl Listings {
             let more = if count > SHOWN { ", …" } else { "" };
             let definition: Json = serde_json::from_str(key).unwrap_or_default();
             let words = definition["command"].as_array().into_iter().flatten().filter_map(Json::as_str);
-            let place = match definition["url"].as_str() {
-                Some(url) => format!("MCP server {server} at {url}"),
-                None => {
-                    let command: Vec<&str> = words.collect();
-                    format!("MCP server {server}, outside the sandbox: {}", command.join(" "))
-                }
+            let place = if let Some(url) = definition["url"].as_str() {
+                format!("MCP server {server} at {url}")
+            } else {
+                let command: Vec<&str> = words.collect();
+                format!("MCP server {server}, outside the sandbox: {}", command.join(" "))
             };
             let plural = if count == 1 { "" } else { "s" };
             format!("{place} ({count} tool{plural}: {}{more})", names.join(", "))

@@ -203,12 +203,11 @@ impl Tool {
     pub(crate) fn prepare(&self, grants: &Grants) -> Result<()> {
         match &self.run {
             // Tables are read when the script is loaded, or with their task.
-            Run::Lua { .. } | Run::Table(_) => Ok(()),
+            Run::Lua { .. } | Run::Table(_) | Run::Search(SearchTool { source: SearchSource::Url(_), .. }) => Ok(()),
             Run::Mcp { server, .. } => server.prepare(grants),
             Run::Search(SearchTool { source: SearchSource::Index(passages), mode, .. }) => {
                 passages.open().and_then(|index| index.check(*mode))
             }
-            Run::Search(_) => Ok(()),
             Run::Python { options, .. } => interpreters::python(options).map(drop),
             Run::Rhai(options) => interpreters::rhai(options).map(drop),
         }
