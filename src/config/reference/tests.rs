@@ -100,7 +100,8 @@ fn the_page_about_training_has_no_table_of_settings_beside_the_generated_one() {
 #[test]
 fn the_example_of_contributing_is_a_declaration() {
     let page = include_str!("../../../CONTRIBUTING.md");
-    let example = page.split("```rust").nth(1).unwrap().split("```").next().unwrap();
+    let setting = page.split("- **a setting**").nth(1).unwrap();
+    let example = setting.split("```rust").nth(1).unwrap().split("```").next().unwrap();
     let plain = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(plain(include_str!("../learner.rs")).contains(&plain(example)), "{example}");
 }
