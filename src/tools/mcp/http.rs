@@ -47,7 +47,7 @@ type Failure = StreamableHttpError<HttpFault>;
 /// The transport to a server.
 ///
 /// # Errors
-/// [`Kind::Usage`](Kind::Usage) for certificates that can't be read.
+/// [`Kind::Usage`] for certificates that can't be read.
 pub(super) fn transport(
     url: &str,
     headers: &[(String, String)],

@@ -2,7 +2,7 @@
 //!
 //! A [`Server`] is a handle to a server that is started, called and started again on a thread of
 //! its own, so that the single-threaded runtimes of trajectories share it. The transport is a child
-//! process that speaks on its standard input and output ([`stdio`]), or streamable HTTP ([`http`]).
+//! process that speaks on its standard input and output (`stdio`), or streamable HTTP (`http`).
 //! The protocol itself is the crate `rmcp`; the handshake is `initialize`.
 //!
 //! A server counts as hostile: it may end, hang, flood its output, answer twice or with something
