@@ -217,8 +217,8 @@ impl ScriptsDir {
 }
 
 impl ScriptsDir {
-    /// Writes the lists of tools of the scripts' MCP servers, by the servers' definitions. Those that
-    /// are stored already stay. Null writes nothing.
+    /// Writes the lists of tools of the scripts' MCP servers, by the servers' definitions. Lists
+    /// that are stored already stay. Null writes nothing.
     pub fn write_tool_lists(&self, lists: &Value) -> Result<()> {
         let Some(lists) = lists.as_object() else { return Ok(()) };
         let path = tool_lists(&self.0);

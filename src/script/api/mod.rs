@@ -109,7 +109,13 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     resource::install(lua, &r1, loader)?;
     env::install(lua, &r1, host)?;
     policy::install(lua)?;
-    tool::install(lua, &r1, host, loader)?;
+    let tools = lua.create_table()?;
+    tool::install(lua, &r1, &tools, loader)?;
+    tools.raw_set("table", table::constructor(lua, loader)?)?;
+    mcp::install(lua, &tools)?;
+    search_tool::install(lua, &tools, host)?;
+    seal(lua, "r1.tools", &tools)?;
+    r1.raw_set("tools", tools)?;
     table::install(lua, &r1, loader)?;
     search_index::install(lua, &r1, host)?;
     call::install(lua, &r1, host)?;

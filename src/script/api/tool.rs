@@ -15,24 +15,17 @@ use super::tool_files;
 use super::tool_limits::{Cache, LimitArguments};
 use crate::error::{Error, Kind, Result};
 use crate::schema::Section;
-use crate::script::runtime::host::Host;
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::tool::{CacheScope, CallLimits, FileSource, Run, Tool, ToolFile, ToolHandle, ToolRewards};
 use crate::script::settings;
 use crate::text::schema;
 use crate::tools::{PythonOptions, RhaiOptions};
 
-pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, loader: &Rc<RefCell<Loader>>) -> mlua::Result<()> {
+pub(super) fn install(lua: &Lua, r1: &Table, tools: &Table, loader: &Rc<RefCell<Loader>>) -> mlua::Result<()> {
     r1.raw_set("tool", lua.create_function(|lua, value: Value| tool(lua, &value))?)?;
-    let tools = lua.create_table()?;
     let own = Rc::clone(loader);
     tools.raw_set("python", lua.create_function(move |lua, value: Value| python(lua, &value, &own))?)?;
-    tools.raw_set("rhai", lua.create_function(|lua, value: Value| rhai(lua, &value))?)?;
-    tools.raw_set("table", super::table::constructor(lua, loader)?)?;
-    super::mcp::install(lua, &tools)?;
-    super::search_tool::install(lua, &tools, host)?;
-    super::seal(lua, "r1.tools", &tools)?;
-    r1.raw_set("tools", tools)
+    tools.raw_set("rhai", lua.create_function(|lua, value: Value| rhai(lua, &value))?)
 }
 
 arguments! {

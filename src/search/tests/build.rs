@@ -66,7 +66,7 @@ fn an_interrupted_index_build_needs_the_same_options_and_corpus() {
     assert!(error.hint.unwrap().contains("--restart"));
     let builder = Builder::begin(&out, other, true, false).unwrap();
     assert_eq!(builder.next_row(), 0);
-    // A build with other options that is going on is left alone; one that added nothing is not kept.
+    // A build in progress with other options is left alone; one that added nothing is not kept.
     let busy = Builder::begin(&out, own.clone(), false, false).err().unwrap();
     assert_eq!(busy.message, "another process is building this index");
     drop(builder);
