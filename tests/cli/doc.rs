@@ -86,10 +86,12 @@ fn a_type() {
       The result of a tool call.
 
       name      string
-      content   string   Text shown to the policy
+      content   string                                            Text shown to the policy
       ok        boolean
-      reward    number   Process reward
+      kind?     string                                            bad_arguments, excess, unknown or malformed for a call that did not run
+      reward    number                                            Process reward
       call_id?  string
+      files?    {{name: string, size: number, content: string?}}  Files that a program wrote, with keep_files of r1.tools.python; `content` is nil if they are too large to keep
     "#);
 }
 
