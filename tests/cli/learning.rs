@@ -338,7 +338,7 @@ fn contradictory_trainer_settings_are_refused_before_a_run() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     for (settings, words) in [
         (&["trainer.estimator=gae"][..], "use r1.ppo"),
-        (&["trainer.group_size=1"], "groups of at least two"),
+        (&["trainer.group_size=1"], "compares the trajectories of a group"),
         (&["trainer.mini_batches=5"], "a step has 4 trajectories"),
         (&["trainer.loss=gpgs"], "did you mean gpg"),
         (&["trainer.loss=reinforce", "trainer.clip=[0.1,0.2]"], "has no clip"),
