@@ -2,7 +2,7 @@
 //! to mend it. Rules about a single setting stand at its declaration (`range` and `needs`), those
 //! about estimators and losses in `combinations.rs`.
 
-use crate::config::{Branch, BranchAt, Choice, KlPlace, Learner, MiniBatchBy, Settings, Trainer};
+use crate::config::{Branch, BranchAt, KlPlace, Learner, MiniBatchBy, Settings, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
 
@@ -32,13 +32,13 @@ pub(super) fn check<T>(rules: &[Rule<T>], settings: &T) -> Result<()> {
 pub(super) const LEARNER: &[Rule<Learner>] = &[
     Rule {
         setting: "trainer.estimator",
-        broken: |learner| no_options(&learner.estimator, "trainer.estimator", "advantage"),
+        broken: |learner| {
+            let option = learner.estimator.options.keys().next().filter(|_| learner.estimator.is_custom())?;
+            Some(format!(
+                "trainer.estimator is custom, the recipe's function `advantage`, and has no option `{option}`"
+            ))
+        },
         hint: "write the options in the function",
-    },
-    Rule {
-        setting: "trainer.loss",
-        broken: |learner| no_options(&learner.loss, "trainer.loss", "loss"),
-        hint: "write the options in the function; trainer.loss_agg and trainer.entropy are settings",
     },
     Rule {
         setting: "trainer.clip",
@@ -184,14 +184,9 @@ const ONE_OF_TWO: &str = "leave one of the two out";
 
 /// A setting that is also given as an option of the loss.
 fn twice(learner: &Learner, setting: &str, option: &str) -> Option<String> {
-    let given = learner.loss.options.contains_key(option);
+    // The options of a custom loss are those of the recipe's function.
+    let given = learner.loss.options.contains_key(option) && !learner.loss.is_custom();
     given.then(|| format!("{setting} and `{option}` of trainer.loss set the same value"))
-}
-
-/// Options of a custom estimator or loss, which is a function of the recipe.
-fn no_options(choice: &Choice, setting: &str, function: &str) -> Option<String> {
-    let option = choice.options.keys().next().filter(|_| choice.is_custom())?;
-    Some(format!("{setting} is custom, the recipe's function `{function}`, and has no option `{option}`"))
 }
 
 const OTHER_DISTRIBUTION: &str = "sampling.repetition_penalty and sampling.logit_bias sample from another distribution \
