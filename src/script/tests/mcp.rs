@@ -153,8 +153,8 @@ fn mcp_servers_that_do_not_start_are_reported() {
       --> x.lua:3
       hint: run it by hand to see what it says: python3 mcp_server.py --mode silent; `start_timeout` sets the limit
     ");
-    assert_snapshot!(error("{ start_timeout = 0.5 }, '--mode', 'chatty'"), @r"
-    MCP server `python3`: no answer within 0.5 s
+    assert_snapshot!(error("{ start_timeout = 4.5 }, '--mode', 'chatty'"), @r"
+    MCP server `python3`: no answer within 4.5 s
       --> x.lua:3
       hint: it printed lines that are no messages of the protocol; a server prints only those on standard output; `start_timeout` sets the limit
     ");
