@@ -85,7 +85,7 @@ protocols.plain = {
     local first = result(server, answer, "/reset")
     local session = answer[server.id]
     if type(session) ~= "number" and not is_text(session) then
-      error(`{NAME}: /reset gave no \`{server.id}\`, which tells concurrent trajectories apart`, 0)
+      error(`{NAME}: /reset gave no \`{server.id}\`, which identifies the trajectory`, 0)
     end
     return session, first
   end,

@@ -150,7 +150,7 @@ pub struct Error {
     pub subject: Option<Box<Subject>>,
     /// `file:line`, a path, a tensor, a trajectory: the place of the failure.
     pub place: Option<String>,
-    /// How to mend it.
+    /// How to fix it.
     pub hint: Option<String>,
 }
 
@@ -229,7 +229,7 @@ impl Error {
                 "free some space; what was written before is intact, and --resume continues from the last checkpoint",
             ),
             std::io::ErrorKind::FileTooLarge => new.hint(
-                "raise the limit of file sizes (ulimit -f); what was written before is intact, and --resume goes on from the \
+                "raise the limit of file sizes (ulimit -f); what was written before is intact, and --resume continues from the \
                  last checkpoint",
             ),
             std::io::ErrorKind::PermissionDenied => new.hint("check the permissions of the path"),

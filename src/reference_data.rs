@@ -21,6 +21,6 @@ pub(crate) fn optional_reference_data(name: &str) -> Option<PathBuf> {
 }
 
 fn root() -> PathBuf {
-    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
-    std::env::var_os("R1_SHARED").map_or_else(beside, PathBuf::from)
+    let default_directory = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data");
+    std::env::var_os("R1_SHARED").map_or_else(default_directory, PathBuf::from)
 }

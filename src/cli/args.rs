@@ -244,7 +244,7 @@ impl RecipeArgs {
     }
 }
 
-/// Chat with a model, or ask it one question
+/// Chat with a model, or get one reply
 #[derive(Debug, Args)]
 #[command(
     group = clap::ArgGroup::new("whom").args(["model", "hf", "script", "api_base"]).required(true).multiple(true),
@@ -342,7 +342,7 @@ pub(super) struct LuaArgs {
 /// Run tests written in Lua
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  r1 test                                all of tests/lua and those beside scripts (*_test.lua)
+  r1 test                                all of tests/lua and those next to scripts (*_test.lua)
   r1 test scripts/retool_test.lua        one file
   r1 test -k reward                      tests with a word in their names
 
@@ -423,7 +423,7 @@ pub(super) struct ReplayArgs {
   r1 rescore retool --script scripts/retool.lua
   r1 rescore runs/retool --script new.lua --last 50 --json
 
-Replies and what tools answered come from the record; the env runs again under the new script.")]
+Replies and results of tools come from the record; the env runs again under the new script.")]
 pub(super) struct RescoreArgs {
     /// A run: its directory, or its name
     pub(super) run: PathBuf,

@@ -1,6 +1,6 @@
 //! `r1 mcp`: serves the tools of a recipe to any MCP client.
 //!
-//! A client starts the program and speaks the protocol on its standard input and output; messages
+//! A client starts the program and uses the protocol on its standard input and output; messages
 //! for people go to standard error. The session has one state, the result of `reset` for one task,
 //! so that tools find what earlier calls left in `call.state`.
 
@@ -93,7 +93,7 @@ fn tool(schema: &Value) -> RemoteTool {
     RemoteTool { name: text("name"), description: text("description"), parameters: own["parameters"].clone() }
 }
 
-/// Runs calls in their order, until the client goes.
+/// Runs calls in their order, until the client disconnects.
 async fn answer(worker: &Worker, state: &State, mut queue: mpsc::Receiver<ServedCall>, reporter: &Reporter) {
     while let Some(ServedCall { tool, arguments, mut reply }) = queue.recv().await {
         let arguments = Value::Object(arguments);
@@ -102,7 +102,7 @@ async fn answer(worker: &Worker, state: &State, mut queue: mpsc::Receiver<Served
             () = reply.closed() => continue,
         };
         tell_log(worker, reporter);
-        let answered = match called {
+        let result = match called {
             Ok(record) => Reply { text: record.output, ok: record.ok, ..Reply::default() },
             Err(failure) => {
                 reporter.warn(&failure.error.to_string());
@@ -110,7 +110,7 @@ async fn answer(worker: &Worker, state: &State, mut queue: mpsc::Receiver<Served
             }
         };
         // The client may be gone.
-        let _ = reply.send(answered);
+        let _ = reply.send(result);
     }
 }
 

@@ -36,7 +36,7 @@ pub(super) enum Template {
     Env,
     /// A board game
     Game,
-    /// Questions answered with a search tool
+    /// Questions for a policy with a search tool
     Search,
     /// Programs graded by hidden tests
     Code,

@@ -39,17 +39,17 @@ pub fn unknown_hint(key: &str, name: &str, known: &[&str]) -> String {
         return format!("`{key}` is a section of settings, which `r1 doc {key}` lists");
     }
     let last = last_part(key);
-    let beside = known.iter().map(|other| similarity(last, last_part(other))).fold(0.0, f64::max);
+    let in_section = known.iter().map(|other| similarity(last, last_part(other))).fold(0.0, f64::max);
     let elsewhere = settings().map(|setting| similarity(last, setting.name())).fold(0.0, f64::max);
     if let Some((similar, hint)) = counterparts::misspelt(key)
         && similar >= MISSPELT
-        && similar > beside.max(elsewhere)
+        && similar > in_section.max(elsewhere)
     {
         return hint;
     }
     // A setting that is not one of this recipe: `data.train.columns` of rows that are generated.
     let is_setting = settings().any(|setting| setting.path == key);
-    if !is_setting && elsewhere >= MISSPELT && elsewhere > beside {
+    if !is_setting && elsewhere >= MISSPELT && elsewhere > in_section {
         let same = |setting: &&Setting| similarity(last, setting.name()) >= elsewhere;
         let mut paths: Vec<String> = settings().filter(same).map(|setting| format!("`{}`", setting.path)).collect();
         paths.dedup();

@@ -55,7 +55,7 @@ pub struct Failed {
 pub struct GeneratedText {
     pub text: String,
     pub finish_reason: FinishReason,
-    /// `None` where a server does not tell.
+    /// `None` if the server does not report it.
     pub tokens: Option<u64>,
     /// Set where the tokens are trained on.
     #[serde(flatten)]

@@ -96,7 +96,7 @@ impl AdamW {
         Ok(Self { options, slots, step: 0 })
     }
 
-    /// Forgets all gradients, which hold no memory then.
+    /// Drops all gradients and frees their memory.
     pub fn zero_grad(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.sum = None);
         // Fails for no tensor that can be learned; one that kept its gradient must have it zeroed.
@@ -128,7 +128,7 @@ impl AdamW {
 
     /// One update from the accumulated gradients, which are first scaled down together to a norm of
     /// `max_norm` at most (0 is off). Returns the norm before that. What the gradients are
-    /// afterwards is not defined: forget them.
+    /// afterwards is not defined: drop them.
     ///
     /// A tensor that no gradient has reached counts as one whose gradient is 0, so it still decays
     /// and follows its momentum: an update must not depend on whether there was a gradient before
@@ -136,7 +136,7 @@ impl AdamW {
     ///
     /// # Errors
     /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity. Nothing has
-    /// changed then: forget the gradients and continue, or stop.
+    /// changed then: drop the gradients and continue, or stop.
     pub fn step(&mut self, lr: f64, max_norm: f64) -> Result<f64> {
         let _guard = no_grad_guard();
         let norm = self.grad_norm()?;

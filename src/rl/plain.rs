@@ -23,7 +23,7 @@ use crate::native::load_cuda_torch;
 
 /// Options of every estimator, in addition to its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Beside {
+struct SharedOptions {
     /// Failed trajectories count like others.
     include_failures: bool,
     /// See [`Shaping`].
@@ -78,9 +78,9 @@ fn integral(value: &Value) -> Value {
 /// Those of [`Estimator::new`], [`Estimator::estimate`] and [`Advantages::finite`].
 pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advantages> {
     let mut rest = table(name, &integral(options))?;
-    let beside: Beside = take(name, &mut rest)?;
+    let shared: SharedOptions = take(name, &mut rest)?;
     let estimator = Estimator::new(name, &Value::Object(rest))?;
-    let normalize = match (beside.reward_grouping, beside.reward_method) {
+    let normalize = match (shared.reward_grouping, shared.reward_method) {
         (Some(grouping), Some(method)) => Some((grouping, method)),
         (None, None) => None,
         _ => {
@@ -88,11 +88,11 @@ pub fn advantages(name: &str, rows: &[StepRow], options: &Value) -> Result<Advan
             return Err(Error::new(Kind::Usage, message));
         }
     };
-    let Beside { prime, overlong, reward_scale: scale, kl_penalty: kl, .. } = beside;
+    let SharedOptions { prime, overlong, reward_scale: scale, kl_penalty: kl, .. } = shared;
     let settings = Shaping { overlong, prime, normalize, scale, running: None };
     settings.check()?;
-    let shaped = shape(rows, &RewardShaping { settings, kl }, beside.include_failures)?;
-    let found = estimator.estimate(&shaped, beside.include_failures)?;
+    let shaped = shape(rows, &RewardShaping { settings, kl }, shared.include_failures)?;
+    let found = estimator.estimate(&shaped, shared.include_failures)?;
     found.finite(&shaped)?;
     Ok(found)
 }

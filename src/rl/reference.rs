@@ -14,7 +14,7 @@ pub struct Reference {
     pub about: &'static str,
     /// Its options with their defaults.
     pub options: Map<String, Value>,
-    /// What a recipe must have for it, in words.
+    /// What a recipe must have for it, as text.
     pub needs: Vec<&'static str>,
 }
 

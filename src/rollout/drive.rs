@@ -60,9 +60,9 @@ pub(super) async fn drive_root(
 ) -> Result<DrivenTrajectory> {
     let task = stage.worker.row(spec.split, spec.task_index)?;
     let record = Record::live();
-    let mut asks = record.listen();
+    let mut requests = record.listen();
     let begun = Attempt::begin(stage, spec.clone(), task.clone(), &record);
-    match with_policy(stage, policy, spec, &mut asks, begun).await {
+    match with_policy(stage, policy, spec, &mut requests, begun).await {
         Ok(mut attempt) => {
             let ended = writing(stage, policy, &mut attempt, usize::MAX, points).await;
             concluded(stage, attempt, ended)
@@ -167,9 +167,9 @@ async fn writing(
     most: usize,
     points: Option<&mut Points<'_>>,
 ) -> Result<(), Stop> {
-    let mut asks = attempt.state().record().listen();
+    let mut requests = attempt.state().record().listen();
     let spec = attempt.spec().clone();
-    with_policy(stage, policy, &spec, &mut asks, run_steps(stage, policy, attempt, most, points)).await
+    with_policy(stage, policy, &spec, &mut requests, run_steps(stage, policy, attempt, most, points)).await
 }
 
 /// Runs until the end, or until there are `most` steps.

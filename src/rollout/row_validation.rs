@@ -118,8 +118,8 @@ fn thread(
             return Err((0, Error::new(Kind::Interrupted, "stopped while the data was validated")));
         }
         for &row in chunk {
-            let looked = runtime.block_on(look(search, &own, row, &mut found));
-            looked.map_err(|error| {
+            let validated = runtime.block_on(validate_row(search, &own, row, &mut found));
+            validated.map_err(|error| {
                 over.store(true, Ordering::Relaxed);
                 (row, error)
             })?;
@@ -132,7 +132,7 @@ fn thread(
     }
 }
 
-async fn look(search: &Search<'_>, worker: &Worker, row: u64, found: &mut RowValidation) -> Result<()> {
+async fn validate_row(search: &Search<'_>, worker: &Worker, row: u64, found: &mut RowValidation) -> Result<()> {
     let task = worker.row(search.split, row)?;
     found.notices.extend(worker.notice(search.split, &task));
     if !search.prompts {

@@ -38,34 +38,34 @@ pub async fn with_policy<T>(
 async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: PolicyRequest) {
     // The receiver may be gone: the call may have timed out.
     match request {
-        PolicyRequest::Generate(ask) => {
-            let written = write(stage, policy, spec, &ask).await;
-            let _ = ask.reply.send(written);
+        PolicyRequest::Generate(request) => {
+            let written = write(stage, policy, spec, &request).await;
+            let _ = request.reply.send(written);
         }
-        PolicyRequest::Logprobs(ask) => {
-            let scored = score(stage, policy, spec, &ask).await;
-            let _ = ask.reply.send(scored);
+        PolicyRequest::Logprobs(request) => {
+            let scored = score(stage, policy, spec, &request).await;
+            let _ = request.reply.send(scored);
         }
     }
 }
 
-async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &LogprobsRequest) -> Result<Vec<f32>> {
-    let mut ids = stage.renderer.prompt(&ask.messages, &[])?;
+async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &LogprobsRequest) -> Result<Vec<f32>> {
+    let mut ids = stage.renderer.prompt(&request.messages, &[])?;
     let from = ids.len();
-    ids.extend(stage.renderer.tokenizer().encode(&ask.text)?);
+    ids.extend(stage.renderer.tokenizer().encode(&request.text)?);
     if ids.len() > spec.max_context {
         let message = format!("prompt and text have {} tokens and the context holds {}", ids.len(), spec.max_context);
         return Err(Error::new(Kind::Env, message));
     }
-    let scoring = Scoring { ids, from, temperature: ask.temperature, reference: ask.reference };
+    let scoring = Scoring { ids, from, temperature: request.temperature, reference: request.reference };
     let scored = policy.score(scoring).await;
     scored.map_err(|_| Error::new(Kind::Interrupted, "the policy stopped before it replied"))?
 }
 
-async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &GenerateRequest) -> Result<SampledText> {
+async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &GenerateRequest) -> Result<SampledText> {
     let renderer = stage.renderer;
-    let prompt_ids = renderer.prompt_without_prefix(&ask.messages, &[])?;
-    let options = &ask.options;
+    let prompt_ids = renderer.prompt_without_prefix(&request.messages, &[])?;
+    let options = &request.options;
     let own = &spec.sampling;
     let wanted = options.max_new_tokens.unwrap_or(own.max_new_tokens).max(1);
     let room = spec.max_context.saturating_sub(prompt_ids.len());
@@ -83,12 +83,12 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, ask: &Generat
         ..(**own).clone()
     };
     // A separate conversation: the trajectory does not continue from it.
-    let conversation = ask.seed ^ spec.seed.trajectory.rotate_left(32);
+    let conversation = request.seed ^ spec.seed.trajectory.rotate_left(32);
     let request = Request {
         prompt_ids: prompt_ids.clone(),
         sampling: Arc::new(sampling),
         stop_ids: renderer.stop_ids(),
-        seed: StreamSeed { seed: ask.seed, trajectory: spec.seed.trajectory, step: u32::MAX },
+        seed: StreamSeed { seed: request.seed, trajectory: spec.seed.trajectory, step: u32::MAX },
         conversation,
     };
     let completion = policy.submit(request).await;

@@ -19,7 +19,7 @@ pub trait Field {
     /// Whether it is a table with names that the value, or the script, decides about.
     const OPEN: bool = false;
 
-    /// The type in words, for the reference.
+    /// The type as text, for the reference.
     fn kind() -> String;
 
     /// The type in Luau, for editors.

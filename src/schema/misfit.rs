@@ -20,7 +20,7 @@ pub enum MisfitReason {
     Wanted { wanted: String, got: Json },
     /// It is none of these names.
     NotOneOf { got: String, names: Vec<&'static str> },
-    /// Another reason, and how to mend it; an empty hint is none.
+    /// Another reason, and how to fix it; an empty hint is none.
     Refused { message: String, hint: &'static str },
 }
 

@@ -69,7 +69,7 @@ pub enum Reload {
 }
 
 impl Reload {
-    /// When the setting changes, in words.
+    /// When the setting changes, as text.
     pub fn words(self) -> &'static str {
         match self {
             Self::NextStep => "next step",
@@ -155,7 +155,7 @@ impl Setting {
         self
     }
 
-    /// What it needs, in words: `trainer.kl.coef > 0`. Empty if it needs nothing.
+    /// What it needs, as text: `trainer.kl.coef > 0`. Empty if it needs nothing.
     pub fn needed(&self) -> String {
         self.needs.iter().map(Need::words).collect::<Vec<_>>().join("; ")
     }

@@ -151,8 +151,8 @@ impl Envs {
     }
 
     fn open(&self, open: OpenScript) -> Result<OpenedScript> {
-        let beside = open.beside.join(&open.path);
-        let path = if open.path.exists() || !beside.exists() { open.path } else { beside };
+        let in_directory = open.directory.join(&open.path);
+        let path = if open.path.exists() || !in_directory.exists() { open.path } else { in_directory };
         let script = Script::load(&path, &open.overrides)?;
         let loaded = match &open.model {
             Some(dir) => {

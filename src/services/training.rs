@@ -60,8 +60,8 @@ impl Trainings {
     }
 
     fn open(&mut self, request: OpenTraining) -> Result<OpenedTraining> {
-        let beside = request.beside.join(&request.path);
-        let script = if request.path.exists() || !beside.exists() { request.path } else { beside };
+        let in_directory = request.directory.join(&request.path);
+        let script = if request.path.exists() || !in_directory.exists() { request.path } else { in_directory };
         if let Some(recipe) = &request.recipe {
             same(&script, recipe)?;
         }

@@ -41,7 +41,7 @@ impl Interrupt {
     ///
     /// # Errors
     /// `Kind::Internal` if no pipe or thread can be created.
-    pub fn answered(self, answer: impl FnMut(u32) + Send + 'static) -> Result<SignalGuard> {
+    pub fn on_signal(self, answer: impl FnMut(u32) + Send + 'static) -> Result<SignalGuard> {
         let failed = |error: std::io::Error| Error::new(Kind::Internal, format!("can't answer signals: {error}"));
         let (read, write) = pipe().map_err(failed)?;
         std::thread::Builder::new().name("signals".to_owned()).spawn(move || listen(read, answer)).map_err(failed)?;
@@ -50,7 +50,7 @@ impl Interrupt {
     }
 }
 
-/// Guard of [`Interrupt::answered`]: restores the previous handler when dropped.
+/// Guard of [`Interrupt::on_signal`]: restores the previous handler when dropped.
 #[derive(Debug)]
 pub struct SignalGuard {
     write: libc::c_int,
@@ -98,7 +98,7 @@ fn listen(read: libc::c_int, mut answer: impl FnMut(u32)) {
 }
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP; SIGHUP only if it was not ignored before, as
-/// under `nohup`. Unless signals are [answered](Interrupt::answered), the second one exits with
+/// under `nohup`. Unless signals are [handled](Interrupt::on_signal), the second one exits with
 /// code 130. Files stay complete, because they are written by rename.
 pub fn ctrl_c() -> Interrupt {
     static INSTALLED: AtomicBool = AtomicBool::new(false);

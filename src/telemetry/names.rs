@@ -69,7 +69,7 @@ pub const SECTIONS: &[Section] = &[
                 "Mean calls per trajectory that could not be parsed or named no tool of the recipe",
             ),
             name("rollout/tool_ok_share", "Share of tool calls that succeeded"),
-            name("rollout/tool_cached_share", "Share of tool calls answered from the tool's cache"),
+            name("rollout/tool_cached_share", "Share of tool calls served from the tool's cache"),
             name("rollout/tool_retries", "Further tries of tool calls, summed over the step"),
             name("rollout/steps", "Mean steps per trajectory"),
             name(

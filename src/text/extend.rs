@@ -1,4 +1,4 @@
-//! Token in, token out: a conversation that goes on after a sampled reply keeps all of its ids.
+//! Token in, token out: a conversation that continues after a sampled reply keeps all of its ids.
 //!
 //! [`Renderer::extend`] returns only the ids after the reply. There are three ways, cheapest first:
 //! a result inside the policy's own turn is text of the format alone; a template whose messages

@@ -1,5 +1,5 @@
 //! Messages to prompt ids, replies to calls: tokenizer, chat template and tool-call format. A
-//! conversation that goes on after a reply is extended in `extend.rs`.
+//! conversation that continues after a reply is extended in `extend.rs`.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -66,7 +66,7 @@ impl Renderer {
 
     pub(super) fn with_template(tokenizer: Arc<Tokenizer>, template: Template, format: Format) -> Result<Self> {
         let learnt = template.to_learn_from();
-        let between = Between::learn(&learnt);
+        let between = Between::from_template(&learnt);
         let render = |messages: Value, prompt: bool| learnt.render(&messages, None, prompt, &Map::new());
         let user = json!({"role": "user", "content": "u"});
         let question = render(json!([user]), false).unwrap_or_default();
@@ -90,7 +90,7 @@ impl Renderer {
         let answered = render(json!([user, {"role": "assistant", "content": "c"}, result]), false);
         let own = format.inner();
         let ability = TemplateSupport {
-            native: if own.is_native() { Native::learn(&learnt, own) } else { None },
+            native: if own.is_native() { Native::from_template(&learnt, own) } else { None },
             results: own.uses_tool_role() && answered.is_ok_and(|text| text.contains(HERE)),
         };
         let mut stops: Vec<u32> = first.map(|(id, _)| id).filter(|_| !marker.is_empty()).into_iter().collect();

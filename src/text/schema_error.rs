@@ -23,7 +23,7 @@ pub enum Violation {
     },
     /// It is required.
     Missing,
-    /// There is no such argument; `known` are those beside it.
+    /// There is no such argument; `known` are the others.
     Unknown {
         known: Vec<String>,
     },

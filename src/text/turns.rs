@@ -61,7 +61,7 @@ fn column(next: Next) -> usize {
 
 impl Between {
     /// Probes a template. `None` if its messages depend on more than their neighbours.
-    pub(super) fn learn(template: &Template) -> Option<Self> {
+    pub(super) fn from_template(template: &Template) -> Option<Self> {
         let mut new = Self { table: Default::default(), strips: [false; 4] };
         for role in ROLES {
             for next in NEXTS {

@@ -105,7 +105,7 @@ pub(super) fn load_for_training(
     match (&policy.lora, model.lora()) {
         (None, None) if merging => {
             return Err(Error::new(Kind::Script, "checkpoint.merge is set, but the policy has no adapter")
-                .hint("ask for one with policy.lora = { rank = 16 }"));
+                .hint("add one with policy.lora = { rank = 16 }"));
         }
         (None, _) => {}
         (Some(wanted), Some(found)) => same(wanted, found).map_err(|error| error.at_path(dir))?,

@@ -26,7 +26,7 @@ impl Combination {
         self.estimator.as_ref().is_some_and(|estimator| estimator.needs().contains(&need))
     }
 
-    /// The names of estimator and loss, if the loss wants one advantage per sequence.
+    /// The names of estimator and loss, if the loss needs one advantage per sequence.
     fn by_sequence(&self) -> Option<(&Estimator, &'static str)> {
         let estimator = self.estimator.as_ref()?;
         self.loss.formula.one_advantage_per_sequence().then_some((estimator, self.loss.name))

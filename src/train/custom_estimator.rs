@@ -20,7 +20,7 @@ pub struct ScriptEstimator {
     probe: Option<Probe>,
 }
 
-/// A group with its result, to see whether the function gives it again.
+/// A group with its result, to check that the function returns the same again.
 #[derive(Debug)]
 struct Probe {
     group: GroupInput,

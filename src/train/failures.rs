@@ -37,7 +37,7 @@ struct Cause {
 impl Failures {
     /// Counts the failures among `trajectories`, and reports new causes. `again` gives the
     /// command that repeats one.
-    pub(super) fn tell(
+    pub(super) fn report(
         &mut self,
         reporter: &Reporter,
         when: &str,
@@ -114,7 +114,7 @@ impl Training {
     /// Reports the failures of the step. Stops the run if most trajectories failed, since the rest
     /// says little about the policy. The trajectories of such a step are stored all the same, so
     /// that the user can find the cause.
-    pub(super) fn look_at_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
+    pub(super) fn check_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
         let (script, run) = (self.script.path.clone(), self.run.path().to_owned());
         let again = |trajectory: &Trajectory| Some(replay_command(&script, &run, trajectory));
         let failed = trajectories.iter().filter(|trajectory| trajectory.status.is_failure()).count();
@@ -122,11 +122,11 @@ impl Training {
         if failed > 0 && failed as f64 / trajectories.len() as f64 > self.session.settings.rollout.max_failure_rate {
             self.run.write_trajectories(step, self.state.policy_version, trajectories, &[])?;
             if reporter.mode() == Mode::Json {
-                self.session.failures.tell(reporter, &format!("step {step}"), trajectories, again);
+                self.session.failures.report(reporter, &format!("step {step}"), trajectories, again);
             }
             return Err(broken(trajectories, failed, again));
         }
-        self.session.failures.tell(reporter, &format!("step {step}"), trajectories, again);
+        self.session.failures.report(reporter, &format!("step {step}"), trajectories, again);
         Ok(())
     }
 }
@@ -156,7 +156,7 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
     let subject = Subject::Trajectories { numbers: numbers.collect(), step: None };
     Error::new(Kind::Env, text)
         .about(subject)
-        .hint("mend the script and start again with --resume; rollout.max_failure_rate sets the limit")
+        .hint("fix the script and start again with --resume; rollout.max_failure_rate sets the limit")
 }
 
 /// The failed ones by cause, the commonest first.

@@ -40,7 +40,7 @@ impl Baseline {
 
 impl HealthMonitor {
     /// Checks the metrics of a step and warns.
-    pub(super) fn look(&mut self, reporter: &Reporter, step: u64, metrics: &Metrics) {
+    pub(super) fn check(&mut self, reporter: &Reporter, step: u64, metrics: &Metrics) {
         for (name, words) in self.symptoms(metrics) {
             if self.said.insert(name) {
                 reporter.warn(&format!("step {step}: {words}"));

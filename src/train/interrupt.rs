@@ -15,7 +15,7 @@ use crate::telemetry::{Interrupt, Reporter, SignalGuard};
 pub(super) struct InterruptState {
     inner: Arc<Mutex<Inner>>,
     interrupt: Option<Interrupt>,
-    _answered: Option<Arc<SignalGuard>>,
+    _handler: Option<Arc<SignalGuard>>,
 }
 
 #[derive(Default)]
@@ -51,8 +51,8 @@ impl InterruptState {
     pub(super) fn new(interrupt: Option<Interrupt>, reporter: &Reporter) -> Result<Self> {
         let inner: Arc<Mutex<Inner>> = Arc::default();
         let (own, reporter) = (Arc::clone(&inner), reporter.clone());
-        let answered = interrupt.map(|interrupt| {
-            interrupt.answered(move |count| {
+        let handler = interrupt.map(|interrupt| {
+            interrupt.on_signal(move |count| {
                 // Held until the reply is printed, so that no update begins before that.
                 let inner = lock(&own);
                 let (words, leaves) = inner.answer(count);
@@ -62,7 +62,7 @@ impl InterruptState {
                 }
             })
         });
-        Ok(Self { inner, interrupt, _answered: answered.transpose()?.map(Arc::new) })
+        Ok(Self { inner, interrupt, _handler: handler.transpose()?.map(Arc::new) })
     }
 
     /// The run is open: `step` steps are done, `saved` is its newest checkpoint, `again` the

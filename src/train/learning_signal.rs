@@ -119,7 +119,7 @@ impl Training {
     ///
     /// # Errors
     /// Those of starting a script worker.
-    pub(super) fn look_at_signal(&mut self, reporter: &Reporter, metrics: &Metrics) -> Result<()> {
+    pub(super) fn check_learning_signal(&mut self, reporter: &Reporter, metrics: &Metrics) -> Result<()> {
         let step = self.state.step;
         let warming = self.critic.is_some() && step <= self.learner.critic.warmup as u64;
         if !warming && let Some(why) = self.signal.untrained(metrics) {

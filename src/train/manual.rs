@@ -125,7 +125,7 @@ impl Manual {
         let mut collected =
             collect(&mut self.training.session, &learner, &self.training.state, extras, draw, &self.reporter)
                 .map_err(|error| report::in_step(error, self.training.state.step + 1))?;
-        self.training.look_at_failures(&collected.trajectories, &self.reporter)?;
+        self.training.check_failures(&collected.trajectories, &self.reporter)?;
         let baselines = collected.trajectories.split_off(collected.baselines_from);
         self.groups += collected.groups;
         self.dropped += collected.dropped;

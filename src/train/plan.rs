@@ -160,10 +160,10 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
     Ok(assemble(&shape, settings, reference))
 }
 
-/// The memory that training takes beside a loaded policy and its key-value cache, bytes: moments
+/// The memory that training takes in addition to a loaded policy and its key-value cache, bytes: moments
 /// and master weights, the other models, gradients and activations.
 pub(super) fn beside_the_policy(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> u64 {
-    sum(&beside(shape, settings, reference)) + sum(&in_update(shape, settings))
+    sum(&held_by_run(shape, settings, reference)) + sum(&in_update(shape, settings))
 }
 
 /// The parts of a run of a model of this shape.
@@ -186,7 +186,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
     // The engine is made when the policy is loaded.
     let reserved = if cpu { 0 } else { sum(&loaded).saturating_add(beside_the_policy(shape, settings, reference)) };
     held.extend(loaded);
-    held.extend(beside(shape, settings, reference));
+    held.extend(held_by_run(shape, settings, reference));
     let (mut sampling, mut learning) = (Vec::new(), in_update(shape, settings));
     if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
         let context = context_tokens(shape, settings);
@@ -241,8 +241,8 @@ fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usize {
     }
 }
 
-/// What a run holds from the beginning to the end beside the policy and the key-value cache.
-fn beside(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<Share> {
+/// What a run holds from the beginning to the end in addition to the policy and the key-value cache.
+fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<Share> {
     let ((learned, own), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
     let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned)];
     if own == 2 {
@@ -304,7 +304,7 @@ fn several(learner: &Learner, context: usize) -> bool {
 }
 
 /// The memory of `tokens` tokens at once; `several` micro-batches have gradients of their own
-/// beside the sum.
+/// next to the sum.
 fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
     let chunk = (logprobs_at_once(shape.config.vocab_size, shape.device) as u64).min(tokens);
     let how = if shape.checkpointing { ", one layer's at a time" } else { "" };

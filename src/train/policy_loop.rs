@@ -78,8 +78,8 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
                 Err(error) => return Err(training.save_before(report::in_step(error, training.state.step + 1))),
             };
         let trajectories = &collected.trajectories;
-        training.look_at_failures(trajectories, reporter).map_err(|error| training.save_before(error))?;
-        training.look_for_sharing(trajectories, reporter);
+        training.check_failures(trajectories, reporter).map_err(|error| training.save_before(error))?;
+        training.check_shared_state(trajectories, reporter);
         let sampling_seconds = step_started.elapsed().as_secs_f64();
 
         // 2. Rows of tokens, with log-probabilities under learner and reference and the critic's
@@ -126,9 +126,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         tensorboard::step(&mut training.log, training.state.step, learner.steps, sampled, Some(&advantages))?;
         curves.push(training.state.step, &values);
         reporter.step(training.state.step, learner.steps as u64, &values);
-        training.watch.look(reporter, training.state.step, &values);
-        training.look_at_signal(reporter, &values)?;
-        training.look_at_rows(reporter);
+        training.watch.check(reporter, training.state.step, &values);
+        training.check_learning_signal(reporter, &values)?;
+        training.report_row_check(reporter);
 
         if due(training.state.step, training.session.settings.checkpoint.every, learner.steps) {
             training.save()?;

@@ -57,7 +57,7 @@ impl Reloads {
             let generation = pool.replace(script.clone());
             found.lock().unwrap_or_else(PoisonError::into_inner).push(reload.clone());
             let new: Vec<Change> = reload.waiting.iter().filter(|change| !waiting.contains(change)).cloned().collect();
-            tell(&log, reload, generation, &new);
+            report(&log, reload, generation, &new);
             waiting.extend(new);
             Ok(())
         };
@@ -114,7 +114,7 @@ impl Reloads {
     }
 }
 
-fn tell(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Change]) {
+fn report(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Change]) {
     let Reload { script, changed, .. } = reload;
     if reporter.mode() == Mode::Json {
         let object = |changes: &[Change]| -> Map<String, Value> {

@@ -51,7 +51,7 @@ impl RowCheck {
     }
 
     /// Warns about invalid rows found since the last call.
-    pub(super) fn look(&self, reporter: &Reporter) {
+    pub(super) fn report(&self, reporter: &Reporter) {
         if let Ok(Err(error)) = self.found.try_recv() {
             reporter.warn(&format!("{error}\n  the run ends with a checkpoint when it draws this row"));
         }

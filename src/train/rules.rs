@@ -1,5 +1,5 @@
 //! Rules about several settings at once, one row each: the setting that is refused, when, and how
-//! to mend it. Rules about a single setting stand at its declaration (`range` and `needs`), those
+//! to fix it. Rules about a single setting stand at its declaration (`range` and `needs`), those
 //! about estimators and losses in `combinations.rs`.
 
 use crate::config::{Branch, BranchAt, KlPlace, Learner, MiniBatchBy, Settings, Trainer};

@@ -43,7 +43,7 @@ impl Selection {
             if parts.iter().all(|part| part.rows == 0) {
                 return Ok(None);
             }
-            let left_out = look(script, renderer, split, &parts, max_context, fetching)?;
+            let left_out = select_rows(script, renderer, split, &parts, max_context, fetching)?;
             Order::new(&parts, &left_out).map(Some)
         };
         let (train, eval) = (split(Split::Train)?, split(Split::Eval)?);
@@ -66,7 +66,7 @@ impl Selection {
 }
 
 /// Rows that are left out.
-fn look(
+fn select_rows(
     script: &Script,
     renderer: &Arc<Renderer>,
     split: Split,

@@ -54,9 +54,14 @@ pub(super) struct Session {
 impl Session {
     /// Opens the recipe with the model or adapter in `dir`. The output of the script goes to
     /// the log of the session from then on. On CUDA, the key-value cache leaves the memory that
-    /// training takes: `learns` says whether the session is for training, and whether that has a
+    /// training takes: `training` says whether the session is for training, and whether that has a
     /// reference policy of its own.
-    pub(super) fn open(script: &mut Script, dir: &Path, learns: Option<bool>, fetching: Fetching<'_>) -> Result<Self> {
+    pub(super) fn open(
+        script: &mut Script,
+        dir: &Path,
+        training: Option<bool>,
+        fetching: Fetching<'_>,
+    ) -> Result<Self> {
         let settings = script.settings.clone();
         let policy = &settings.policy;
         let log = ScriptLog::new(fetching.reporter);
@@ -78,7 +83,7 @@ impl Session {
         }
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let slots = settings.rollout.concurrency;
-        let reserved = match learns {
+        let reserved = match training {
             Some(reference) if model.device().is_cuda() => {
                 beside_the_policy(&footprint(&model, &settings), &settings, reference)
             }

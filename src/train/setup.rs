@@ -197,9 +197,9 @@ impl Training {
     }
 
     /// Warns of a row that can't be read, among those that were not checked before step 1.
-    pub(super) fn look_at_rows(&self, reporter: &Reporter) {
+    pub(super) fn report_row_check(&self, reporter: &Reporter) {
         if let Some(rest) = &self.session.rows.rest {
-            rest.look(reporter);
+            rest.report(reporter);
         }
     }
 
@@ -226,7 +226,7 @@ impl Training {
         let again =
             |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
         let what = format!("the evaluation ({label})");
-        self.session.failures.tell(reporter, &what, &trajectories, again);
+        self.session.failures.report(reporter, &what, &trajectories, again);
         report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
         tensorboard::samples(&mut self.log, self.state.step, "eval", &trajectories)?;
         if examples {

@@ -143,7 +143,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         log.log(0, &values)?;
     }
     while state.step < sft.steps as u64 && !stops_early(&sft, &state) {
-        row_check.look(reporter);
+        row_check.report(reporter);
         if standing.is_stopping() {
             summary.interrupted = true;
             break;

@@ -25,7 +25,7 @@ pub(super) struct SharedStateCheck {
 
 impl Training {
     /// Warns if a trajectory of the step depended on others.
-    pub(super) fn look_for_sharing(&mut self, trajectories: &[Trajectory], reporter: &Reporter) {
+    pub(super) fn check_shared_state(&mut self, trajectories: &[Trajectory], reporter: &Reporter) {
         if self.sharing.said || self.sharing.steps == STEPS {
             return;
         }

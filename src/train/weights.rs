@@ -1,4 +1,4 @@
-//! Which weights learn, and how: names with `*` for anything.
+//! Which weights are trained, and how: names with `*` for anything.
 
 use tch::Tensor;
 
@@ -8,7 +8,7 @@ use crate::glob::matches;
 use crate::model::Model;
 use crate::rl::adamw::{self, AdamW};
 
-/// The weights that learn.
+/// The trained weights.
 pub(super) fn trained(model: &Model) -> Vec<(String, Tensor)> {
     model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect()
 }
@@ -34,7 +34,7 @@ pub(super) fn freeze(model: &Model, patterns: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// The optimiser of the weights that learn, with the recipe's groups.
+/// The optimiser of the trained weights, with the recipe's groups.
 ///
 /// # Errors
 /// `Kind::Script` for a group that names no weight, or whose numbers can't be.

@@ -174,8 +174,8 @@ fn serving(dir: &Path) -> (Serving, String) {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-    let told: Value = serde_json::from_str(&line).unwrap();
-    (Serving(child), told["url"].as_str().unwrap().trim_start_matches("http://").to_owned())
+    let reported: Value = serde_json::from_str(&line).unwrap();
+    (Serving(child), reported["url"].as_str().unwrap().trim_start_matches("http://").to_owned())
 }
 
 fn exchange(address: &str, request: &str) -> String {

@@ -28,9 +28,9 @@ const SLOW: &str = r#"
 
 /// Calls the slow tool at the first question, and answers the others.
 fn calling() -> Server {
-    serving(|asked, before| {
+    serving(|request, before| {
         if before > 0 {
-            let body: Value = serde_json::from_slice(&asked.body).unwrap();
+            let body: Value = serde_json::from_slice(&request.body).unwrap();
             let count = body["messages"].as_array().unwrap().len();
             return streamed(&[delta(&json!({ "content": format!("Heard {count}.") })), finish("stop")]);
         }
@@ -130,7 +130,7 @@ fn a_chat_continues_after_ctrl_c_during_a_tool() {
         at = seen.wait(at, expected);
         if expected == "slow\r\n" {
             ctrl_c(&child);
-            at = seen.wait(at, "stopped and undone: /retry asks the question again");
+            at = seen.wait(at, "stopped and undone: /retry sends the question again");
         }
     };
     talk("Go\r", "slow\r\n");
@@ -146,8 +146,8 @@ fn a_chat_continues_after_ctrl_c_during_a_tool() {
 
 #[test]
 fn undo_works_for_a_loaded_conversation() {
-    let server = serving(|asked, _| {
-        let body: Value = serde_json::from_slice(&asked.body).unwrap();
+    let server = serving(|request, _| {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
         let count = body["messages"].as_array().unwrap().len();
         streamed(&[delta(&json!({ "content": format!("Heard {count}.") })), finish("length")])
     });

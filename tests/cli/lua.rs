@@ -251,7 +251,7 @@ fn r1_model_computes_logprobs_and_samples() {
 
 #[test]
 fn invalid_sampling_settings_are_refused_by_name() {
-    for (field, told) in [
+    for (field, received) in [
         ("top_k = -1", "`sampling.top_k` must be a whole number, 0 or more, got the number -1"),
         (
             "seed = 'x'",
@@ -269,7 +269,7 @@ fn invalid_sampling_settings_are_refused_by_name() {
         ("stop_ids = { 9999 }", "token id 9999 is outside the vocabulary of 263"),
     ] {
         let reported = run(&format!("r1.model('model'):generate({{ 5, 6 }}, {{ {field} }})"));
-        assert_eq!(reported.split_once('\n').unwrap().1, format!("--- stderr\nerror: {told}\n  --> -e:1"));
+        assert_eq!(reported.split_once('\n').unwrap().1, format!("--- stderr\nerror: {received}\n  --> -e:1"));
     }
     assert_eq!(
         run("r1.model('model', { dtype = 'f8' })"),

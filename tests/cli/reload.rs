@@ -202,8 +202,8 @@ fn flows_change_in_flight() {
         assert!(step["rollout/failed_share"].as_f64().is_none_or(|share| share == 0.0), "{step}");
     }
     let (dir, _) = run.stop();
-    let told = r1(dir.path(), &["replay", "runs/a"]).output().unwrap();
-    assert!(told.status.success(), "{}", shown(dir.path(), &told));
+    let received = r1(dir.path(), &["replay", "runs/a"]).output().unwrap();
+    assert!(received.status.success(), "{}", shown(dir.path(), &received));
 }
 
 #[test]

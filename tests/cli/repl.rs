@@ -114,8 +114,8 @@ fn a_repl_trajectory_is_stepped_inspected_and_undone() {
     step 2: reward +0.1
       assistant 5
       user      higher
-      main             1 step, goes on
-    * mine             2 steps, goes on
+      main             1 step, running
+    * mine             2 steps, running
     reward +0.1 = steps +0.1 and outcome +0  (solved 0)
     [sampled by the policy: trained on], written by the environment: context, <special>
     <|im_start|>user⏎Guess<|im_end|>⏎<|im_start|>assistant⏎[3][0][<|im_end|>]⏎<|im_start|>user⏎lower
@@ -195,8 +195,8 @@ fn repl_opens_a_failed_trajectory_at_the_failed_step() {
     let dir = directory(&[("guess.lua", GUESS)], true);
     let output = r1(dir.path(), &["run", "guess.lua", "-q"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
-    let told = shown(dir.path(), &output);
-    let again = told.lines().find_map(|line| line.trim().strip_prefix("again: r1 repl ")).unwrap();
+    let reported = shown(dir.path(), &output);
+    let again = reported.lines().find_map(|line| line.trim().strip_prefix("again: r1 repl ")).unwrap();
     let again = type_in(dir.path(), &again.split(' ').collect::<Vec<_>>(), ":step");
     assert!(again.starts_with("exit: 3") && again.contains("attempt to compare nil < number"), "{again}");
     let seen = type_in(dir.path(), &["--replay", "guess:1-0-0"], ":state tries\n:step");

@@ -79,10 +79,10 @@ fn a_replay_repeats_a_run_and_shows_differences() {
     assert!(output.starts_with("exit: 6\n--- stdout\n1-0-0: step 1, reward\n  recorded  "), "{output}");
     assert!(output.ends_with("1 of 1 trajectory not as recorded"), "{output}");
     fs::write(dir.path().join("lib/luck.lua"), "return { code = 'print(3)' }").unwrap();
-    let told = events(dir.path(), &["replay", "a", "1-0-0", "--script", "new.lua"]);
-    assert_eq!(told[0]["difference"]["field"], "the external calls of the script");
-    assert_eq!(told[0]["difference"]["step"], 1);
-    assert!(told[0]["difference"]["now"].as_str().unwrap().contains("print(3)"));
+    let received = events(dir.path(), &["replay", "a", "1-0-0", "--script", "new.lua"]);
+    assert_eq!(received[0]["difference"]["field"], "the external calls of the script");
+    assert_eq!(received[0]["difference"]["step"], 1);
+    assert!(received[0]["difference"]["now"].as_str().unwrap().contains("print(3)"));
     fs::write(dir.path().join("new.lua"), LUCKY.replace("\"luck \"", "\"fate \"")).unwrap();
     fs::write(dir.path().join("lib/luck.lua"), LUCK).unwrap();
     let output = run(dir.path(), &["replay", "a", "-q", "--script", "new.lua"]);
@@ -100,11 +100,11 @@ fn rescore_compares_the_changed_reward_with_the_old_one() {
 
     let turned = LUCKY.replace("luck = state.luck,", "luck = -state.luck,").replace("reward = state.luck / 7,", "");
     fs::write(dir.path().join("new.lua"), turned).unwrap();
-    let told = events(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "2"]);
-    let summary = told.last().unwrap();
+    let received = events(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "2"]);
+    let summary = received.last().unwrap();
     assert_eq!((&summary["trajectories"], &summary["steps"]), (&Value::from(8), &serde_json::json!([1, 2])));
     assert!(summary["rank_correlation"].as_f64().unwrap() < 0.0, "{summary}");
-    let first = &told[0];
+    let first = &received[0];
     assert_eq!(first["parts"]["old"]["luck"].as_f64(), first["parts"]["new"]["luck"].as_f64().map(|luck| -luck));
     let table = run(dir.path(), &["rescore", "a", "--script", "new.lua", "--last", "1"]);
     assert!(table.starts_with("exit: 0\n--- stdout\na, step 2: 4 trajectories under new.lua"), "{table}");

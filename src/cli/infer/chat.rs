@@ -155,7 +155,7 @@ impl Chat {
         }
     }
 
-    /// Maximum tokens of prompt plus reply; `None` if only the server knows.
+    /// Maximum tokens of prompt plus reply; `None` if only the server has the limit.
     pub(super) fn max_context(&self) -> Option<usize> {
         match &self.backend {
             Backend::Local(local) => Some(local.max_context()),
@@ -295,7 +295,7 @@ impl Chat {
         Ok(())
     }
 
-    /// Asks a question and shows the answer as it is sampled. A question that fails is undone, and
+    /// Samples a reply to a question and shows it as it is sampled. A question that fails is undone, and
     /// so is one that is stopped before the reply begins or during a tool call.
     pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
         let started = Instant::now();

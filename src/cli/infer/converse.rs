@@ -24,7 +24,7 @@ use crate::telemetry::Interrupt;
 const COMMANDS: [(&str, &str, &str); 11] = [
     ("/reset", "", "begin anew"),
     ("/undo", "", "undo the last question"),
-    ("/retry", "", "ask the last question again"),
+    ("/retry", "", "send the last question again"),
     ("/system", "[TEXT]", "show the system prompt, or change it"),
     ("/save", "FILE", "write the conversation to a file"),
     ("/load", "FILE", "continue a conversation from a file"),
@@ -61,10 +61,10 @@ pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, v
     }
 }
 
-/// Asks a question.
+/// Samples a reply to a question.
 fn say(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -> Result<()> {
     if ask(chat, question, interrupt, screen)?.undone {
-        screen.note("stopped and undone: /retry asks the question again");
+        screen.note("stopped and undone: /retry sends the question again");
     }
     Ok(())
 }
@@ -129,7 +129,7 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
             Ok(())
         }
         "/undo" => match chat.undo()? {
-            Some(question) => screen.tell(&format!("undone: {question}")),
+            Some(question) => screen.print(&format!("undone: {question}")),
             None => Err(chat.no_question()),
         },
         "/retry" => {
@@ -137,7 +137,7 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
             screen.note(&format!("> {question}"));
             say(chat, &question, interrupt, screen)
         }
-        "/system" if rest.is_empty() => screen.tell(chat.system().unwrap_or("no system prompt is set")),
+        "/system" if rest.is_empty() => screen.print(chat.system().unwrap_or("no system prompt is set")),
         "/system" => {
             chat.set_system(rest)?;
             screen.note("the system prompt holds from here on");
@@ -146,15 +146,15 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
         "/save" => {
             let path = expand(rest);
             let count = chat.save(&path)?;
-            screen.tell(&format!("{count} messages written to {}", path.display()))
+            screen.print(&format!("{count} messages written to {}", path.display()))
         }
         "/load" => {
             let count = chat.load(&expand(rest))?;
-            screen.tell(&format!("{count} messages read"))
+            screen.print(&format!("{count} messages read"))
         }
-        "/tools" => screen.tell(&tools(chat)),
-        "/stats" => screen.tell(&stats(chat)),
-        _ => screen.tell(&help()),
+        "/tools" => screen.print(&tools(chat)),
+        "/stats" => screen.print(&stats(chat)),
+        _ => screen.print(&help()),
     }
 }
 

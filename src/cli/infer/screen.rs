@@ -165,7 +165,7 @@ impl Screen {
     }
 
     /// Prints the result of a command on stdout.
-    pub(super) fn tell(&self, text: &str) -> Result<()> {
+    pub(super) fn print(&self, text: &str) -> Result<()> {
         if self.output.json {
             return print(&format!("{}\n", json!({ "event": "info", "message": text })));
         }

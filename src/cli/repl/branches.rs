@@ -57,7 +57,7 @@ impl Session {
             let end = match (branch.failed, branch.attempt.over()) {
                 (true, _) => "failed",
                 (false, Some(status)) => status.name(),
-                (false, None) => "goes on",
+                (false, None) => "running",
             };
             format!("{mark} {:<16} {steps} step{}, {end}", branch.name, if steps == 1 { "" } else { "s" })
         };

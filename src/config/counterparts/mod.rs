@@ -182,12 +182,12 @@ fn hint_of(key: &str, system: System, entry: &Counterpart) -> String {
         return format!("`{theirs}` is a setting of {system} that r1 does not have{value}");
     }
     // `trainer.critic.learning_rate` is meant to be `trainer.critic.lr`.
-    let beside = |setting: &'static str| {
+    let short_name = |setting: &'static str| {
         let (table, _) = key.rsplit_once('.')?;
         let path = format!("{table}.{}", last_part(setting));
         super::settings().find(|setting| setting.path == path).map(|setting| setting.path)
     };
-    let names: Vec<&str> = entry.settings.iter().map(|setting| beside(setting).unwrap_or(setting)).collect();
+    let names: Vec<&str> = entry.settings.iter().map(|setting| short_name(setting).unwrap_or(setting)).collect();
     format!("`{theirs}` of {system} is {} in r1{value}", quoted(&names))
 }
 

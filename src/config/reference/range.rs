@@ -22,7 +22,7 @@ struct Bound {
 }
 
 impl Range {
-    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`; `None` for a range in words, which is checked
+    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`; `None` for a range as text, which is checked
     /// elsewhere.
     fn parse(text: &str) -> Option<Self> {
         let bound = |included| move |at: &str| Some(Bound { at: at.trim().parse().ok()?, included });
@@ -53,7 +53,7 @@ impl Range {
 }
 
 impl Setting {
-    /// Allowed interval; `None` if the range is in words or unlimited.
+    /// Allowed interval; `None` if the range is text or unlimited.
     pub fn interval(&self) -> Option<Range> {
         Range::parse(self.range)
     }

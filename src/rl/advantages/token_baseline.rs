@@ -82,7 +82,7 @@ struct Track {
 /// the trajectories of a group that have a token at time t, `B_t = sum G_t W_t / (sum W_t +
 /// epsilon)`. `W_t` is the squared norm of the score function summed up to t, for which `sum_{j<=t}
 /// 1 - 2 pi_j + sum_v pi_j(v)^2` stands, the part of the output layer. A group of one has no
-/// baseline. Wants `logp_old` and `sum_pi_squared` at every sampled token.
+/// baseline. Needs `logp_old` and `sum_pi_squared` at every sampled token.
 fn optimal_token_baseline(
     given: &ComparedTrajectories<'_>,
     options: TokenBaseline,

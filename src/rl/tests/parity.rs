@@ -9,7 +9,7 @@ const HEAD: &str = "# Agreement with reference implementations
 
 <!-- Made by the tests: `just rl-parity` writes it again. -->
 
-Each function of `src/rl` beside the package that defines it, in double precision on CPU, over the fixtures that
+Each function of `src/rl` compared with the package that defines it, in double precision on CPU, over the fixtures that
 tests/golden/rl makes with those packages: ragged trajectories of several steps with masked tokens, groups of one, equal
 rewards, batches of one row and of one token, failed and truncated trajectories. A difference is |ours - theirs| /
 (1 + |theirs|), of values and, for losses, of gradients; the worst of all cases is shown. *formula* is the published

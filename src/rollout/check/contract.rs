@@ -269,8 +269,8 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report
     let record = Record::live();
     let first = reset(one, &record).await;
     // A server may give another answer to the second request, such as a new session.
-    let same_answers = || Record::replay(record.exchanges(), Strictness::Live);
-    let states = (first, reset(one, &same_answers()).await, reset(two, &same_answers()).await);
+    let same_replies = || Record::replay(record.exchanges(), Strictness::Live);
+    let states = (first, reset(one, &same_replies()).await, reset(two, &same_replies()).await);
     let (Ok(first), Ok(again), Ok(other)) = states else {
         // A failing reset is reported with the trajectories.
         return;
@@ -304,7 +304,7 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report
 /// Runs one trajectory with responses of a kind; `None` if the format cannot write them.
 async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<Option<Trajectory>> {
     let record = Record::live();
-    let mut asks = record.listen();
+    let mut requests = record.listen();
     // Serves generation requests of context policies.
     let ids = stage.renderer.tokenizer().encode("so it is")?;
     let stop = stage.renderer.stop_ids().first().copied();
@@ -348,7 +348,7 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
         }
         Ok(Some(attempt.into_trajectory()))
     };
-    with_policy(stage, &writer, spec, &mut asks, played).await
+    with_policy(stage, &writer, spec, &mut requests, played).await
 }
 
 /// The last text shown to the policy.

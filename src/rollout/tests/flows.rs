@@ -152,8 +152,8 @@ fn a_flow_equals_the_environment_with_the_same_steps() {
         [&["a", "b", "stop"], &["stop"], &["a"], &[call, "bb", "stop"], &["a", "boom"], &["cut"], &["a long reply"]];
     for (row, words) in plays.iter().enumerate() {
         let row = row as u64 % 4;
-        let (one, asked) = env.play(env.spec(row), words);
-        let (two, asked_by_flow) = flow.play(flow.spec(row), words);
+        let (one, requests) = env.play(env.spec(row), words);
+        let (two, requests_of_flow) = flow.play(flow.spec(row), words);
         let (mut one, mut two) = (comparable(one), comparable(two));
         if one.truncated_by == Some(Limit::Env) {
             // A flow that has returned has nothing to show that would come next.
@@ -164,7 +164,7 @@ fn a_flow_equals_the_environment_with_the_same_steps() {
         one.record.retain(|exchange| exchange.kind != "clock");
         two.record.retain(|exchange| exchange.kind != "clock");
         assert_eq!(one, two, "{words:?}");
-        assert_eq!(format!("{asked:?}"), format!("{asked_by_flow:?}"), "{words:?}");
+        assert_eq!(format!("{requests:?}"), format!("{requests_of_flow:?}"), "{words:?}");
     }
 }
 
@@ -245,14 +245,14 @@ fn a_flow_sets_tools_stop_strings_and_length_of_a_reply() {
                     policy:reward(policy.steps) policy:reward(10, 1) policy:reward(policy.budget.tokens * 0, 2)\n\
                   end }, data = { train = { { prompt = 'go' } } } }";
     let flows = Flows::new(source);
-    let (ended, asked) = flows.play(flows.spec(0), &["a", "b"]);
+    let (ended, requests) = flows.play(flows.spec(0), &["a", "b"]);
     assert_eq!((ended.status, ended.steps.len()), (Status::Terminated, 3), "{:?}", ended.error);
     assert_eq!(ended.steps.iter().map(|step| step.reward).collect::<Vec<_>>(), [10.0, 0.0, 3.0]);
-    let shown: Vec<String> = asked.iter().map(|request| flows.decode(&request.prompt_ids)).collect();
+    let shown: Vec<String> = requests.iter().map(|request| flows.decode(&request.prompt_ids)).collect();
     assert!(shown[0].contains("\"look\"") && !shown[1].contains("look"), "{shown:?}");
     assert_eq!(shown[2], "plain");
     let own = Sampling::default();
-    let limits: Vec<(usize, bool)> = asked
+    let limits: Vec<(usize, bool)> = requests
         .iter()
         .map(|request| (request.sampling.max_new_tokens, request.sampling.stop.contains(&"END".to_owned())))
         .collect();
@@ -261,10 +261,10 @@ fn a_flow_sets_tools_stop_strings_and_length_of_a_reply() {
 
 #[test]
 fn failures_of_a_flow_have_their_line() {
-    let told = |body: &str| Flows::of(body).failure(&["a"]);
+    let reported = |body: &str| Flows::of(body).failure(&["a"]);
     let starts = |body: &str, wanted: &str| {
-        let told = told(body);
-        assert!(told.starts_with(wanted), "{told}");
+        let reported = reported(body);
+        assert!(reported.starts_with(wanted), "{reported}");
     };
     starts("return 1", "env_error: the flow returned before it called policy:generate");
     starts(

@@ -115,8 +115,8 @@ impl Bench {
         let policy: Arc<dyn Policy> = Arc::clone(&says) as _;
         let pool = Pool::new(&self.script, &self.renderer, options).unwrap();
         let found = pool.start(&policy, trees, &no_progress()).unwrap().finish().unwrap();
-        let (asked, over) = lock(&says.log).clone();
-        (found, asked, over)
+        let (requests, over) = lock(&says.log).clone();
+        (found, requests, over)
     }
 }
 
@@ -184,10 +184,10 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
         PoolOptions { workers: 2, concurrency: 100, retries: 2 },
     ] {
         let (again, ..) = bench.grow(trees(), &options, babble);
-        let told = |all: &[Trajectory]| -> Vec<_> {
+        let reported = |all: &[Trajectory]| -> Vec<_> {
             all.iter().map(|t| (t.id.clone(), t.fork.clone(), t.total_reward(), t.steps.len())).collect()
         };
-        assert_eq!(told(&again), told(&found));
+        assert_eq!(reported(&again), reported(&found));
     }
 }
 
@@ -223,14 +223,14 @@ fn branches_of_later_rounds_branch_off_branches() {
         over.sort_unstable();
         assert_eq!(over, (0..=u64::from(branches)).collect::<Vec<_>>(), "each conversation is over once");
         let by_id: HashMap<&str, &Trajectory> = found.iter().map(|t| (t.id.as_str(), t)).collect();
-        let told = found.iter().map(|trajectory| {
+        let reported = found.iter().map(|trajectory| {
             let Fork { parent, step } = trajectory.fork.as_ref()?;
             let (parent, at) = (by_id[parent.as_str()], *step as usize);
             assert_eq!(trajectory.steps[..at], parent.steps[..at]);
             assert_ne!(trajectory.steps[at].response_ids, parent.steps[at].response_ids);
             Some((parent.sample, *step))
         });
-        told.collect()
+        reported.collect()
     };
     // How unsure a reply is: by trajectory and step. The root after 1 to 5 steps, then what
     // branched off it.
@@ -305,9 +305,9 @@ fn a_failed_branch_is_retried_from_its_fork() {
         let first = fails && std::mem::replace(&mut *lock(&tries), 1) == 0;
         (if first { "boom".to_owned() } else { format!("say {}", request.seed.trajectory) }, 0.0)
     };
-    let (found, asked, _) = bench.grow(vec![bench.tree(0, 1, BranchAt::Steps(vec![3]), 1)], &one(), say);
+    let (found, requests, _) = bench.grow(vec![bench.tree(0, 1, BranchAt::Steps(vec![3]), 1)], &one(), say);
     assert_eq!((found[1].status, found[1].steps.len()), (Status::Truncated, 6));
-    let own: Vec<u32> = asked.iter().filter(|(conversation, _)| *conversation == 1).map(|(_, step)| *step).collect();
+    let own: Vec<u32> = requests.iter().filter(|(conversation, _)| *conversation == 1).map(|(_, step)| *step).collect();
     assert_eq!(own, [3, 4, 3, 4, 5]);
 }
 
@@ -318,13 +318,13 @@ fn a_tree_whose_root_fails_has_no_branches() {
         let fails = request.seed.trajectory == 0 && request.seed.step == 3;
         (if fails { "boom".to_owned() } else { format!("say {}", request.seed.trajectory) }, 0.0)
     };
-    let (found, asked, over) = bench.grow(vec![bench.tree(0, 2, BranchAt::Random, 1)], &one(), say);
+    let (found, requests, over) = bench.grow(vec![bench.tree(0, 2, BranchAt::Random, 1)], &one(), say);
     assert_eq!(
         found.iter().map(|t| t.status).collect::<Vec<_>>(),
         [Status::EnvError, Status::Truncated, Status::Truncated]
     );
     assert_eq!(forked_at(&found), [None, None, None]);
-    assert_eq!(asked.iter().filter(|(conversation, _)| *conversation == 0).count(), 8, "two tries of four steps");
+    assert_eq!(requests.iter().filter(|(conversation, _)| *conversation == 0).count(), 8, "two tries of four steps");
     assert_eq!(over.iter().filter(|conversation| **conversation == 0).count(), 1);
 }
 

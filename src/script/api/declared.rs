@@ -70,7 +70,7 @@ const ELSEWHERE: [&str; 15] = [
     "Training:logprobs",
 ];
 
-/// Names that a function knows and that are not declared: `memory_mb` is written `memory`.
+/// Names that a function accepts and that are not declared: `memory_mb` is written `memory`.
 const INTERNAL: [(&str, &[&str]); 2] =
     [("r1.tools.python", &["memory_mb", "disk_mb"]), ("r1.tools.table", &["memory_mb"])];
 

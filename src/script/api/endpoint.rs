@@ -136,7 +136,7 @@ impl Endpoint {
         let mut attempt = 0;
         loop {
             let mut secrets = Secrets::default();
-            let sent = self.ask(host, &body, &mut secrets).await?;
+            let sent = self.request(host, &body, &mut secrets).await?;
             let (why, wait) = match sent {
                 // Another request would have the same result.
                 Err(HttpError::NotPublic(why)) => {
@@ -178,7 +178,7 @@ impl Endpoint {
         }
     }
 
-    async fn ask(
+    async fn request(
         &self,
         host: &Host,
         body: &Json,

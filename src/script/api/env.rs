@@ -72,8 +72,8 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
         return Err(fail(lua, NAME, why));
     }
     if flow.is_some() {
-        let beside = [("reset", &reset), ("step", &step), ("context", &context)];
-        if let Some((name, _)) = beside.into_iter().find(|(_, function)| function.is_some()) {
+        let step_functions = [("reset", &reset), ("step", &step), ("context", &context)];
+        if let Some((name, _)) = step_functions.into_iter().find(|(_, function)| function.is_some()) {
             return Err(fail_with(lua, NAME, beside_flow(name)));
         }
     }

@@ -19,7 +19,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "clock",
         lua.create_function(move |_, ()| {
             let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            let result = own.current().ask_now("clock", json!({}), || Ok(json!(now()))).map_err(raise)?;
+            let result = own.current().external_now("clock", json!({}), || Ok(json!(now()))).map_err(raise)?;
             Ok(result.as_f64())
         })?,
     )?;
@@ -38,7 +38,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     tokio::time::sleep(length).await;
                     Ok(json!(null))
                 };
-                call.ask("sleep", json!(length.as_secs_f64()), live).await.map(drop).map_err(raise)
+                call.external("sleep", json!(length.as_secs_f64()), live).await.map(drop).map_err(raise)
             }
         })?,
     )?;

@@ -35,7 +35,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "read",
         lua.create_function(move |lua, path: Value| {
             let path = text(lua, "r1.fs.read", "path", &path)?;
-            let outcome = ask(lua, &own, "r1.fs.read", &path, read)?;
+            let outcome = recorded_call(lua, &own, "r1.fs.read", &path, read)?;
             match (&outcome["text"], &outcome["sha256"], &outcome["error"]) {
                 (Json::String(text), ..) => Ok((Value::String(lua.create_string(text)?), None)),
                 (_, Json::String(sum), _) => {
@@ -51,7 +51,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "list",
         lua.create_function(move |lua, path: Value| {
             let path = text(lua, "r1.fs.list", "path", &path)?;
-            let outcome = ask(lua, &own, "r1.fs.list", &path, list)?;
+            let outcome = recorded_call(lua, &own, "r1.fs.list", &path, list)?;
             match outcome["names"].as_array() {
                 Some(names) => {
                     let names = lua.create_sequence_from(names.iter().filter_map(Json::as_str))?;
@@ -66,7 +66,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         "stat",
         lua.create_function(move |lua, path: Value| {
             let path = text(lua, "r1.fs.stat", "path", &path)?;
-            let outcome = ask(lua, &own, "r1.fs.stat", &path, stat)?;
+            let outcome = recorded_call(lua, &own, "r1.fs.stat", &path, stat)?;
             let Some(kind) = outcome["kind"].as_str() else {
                 return Ok((Value::Nil, outcome["error"].as_str().map(str::to_owned)));
             };
@@ -88,20 +88,20 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 /// Reads file system data at a path and records the result.
-fn ask(
+fn recorded_call(
     lua: &Lua,
     host: &Host,
     function: &str,
     path: &str,
-    look: fn(&Path) -> Result<Json, Failed>,
+    operation: fn(&Path) -> Result<Json, Failed>,
 ) -> mlua::Result<Json> {
     let real = allowed(lua, host, function, path, false)?;
     let live = || {
-        let looked = real.and_then(|real| look(Path::new(&real)));
-        Ok(looked.unwrap_or_else(|why| json!({ "error": why.to_string() })))
+        let outcome = real.and_then(|real| operation(Path::new(&real)));
+        Ok(outcome.unwrap_or_else(|why| json!({ "error": why.to_string() })))
     };
     let kind = function.trim_start_matches("r1.");
-    host.current().ask_now(kind, json!({ "path": path }), live).map_err(raise)
+    host.current().external_now(kind, json!({ "path": path }), live).map_err(raise)
 }
 
 /// Why a file is not read or written. The script gets it as text, as the second result.
@@ -239,7 +239,7 @@ fn write(
         Ok(json!({ "error": written.err().map(|why| why.to_string()) }))
     };
     let request = json!({ "path": path, "append": append, "sha256": checksum(&bytes) });
-    let outcome = host.current().ask_now("fs.write", request, live).map_err(raise)?;
+    let outcome = host.current().external_now("fs.write", request, live).map_err(raise)?;
     Ok(match outcome["error"].as_str() {
         None => (Some(true), None),
         Some(why) => (None, Some(why.to_owned())),

@@ -105,7 +105,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                     Writer::Model(name) => write_with(&host, &opened, &name, &messages, &options, seed).await,
                 }
             };
-            let result = call.ask("generate", request, live).await.map_err(raise)?;
+            let result = call.external("generate", request, live).await.map_err(raise)?;
             match (result, target) {
                 (Outcome::Failed(Failed { error, undeclared: true }), Some((name, port))) => {
                     Err(raise(leads_inside(&call, NAME, (&name, port), &error, at)))

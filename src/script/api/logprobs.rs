@@ -101,7 +101,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
                     Err(error) => Err(error),
                 }
             };
-            let numbers = match call.ask("logprobs", request, live).await.map_err(raise)? {
+            let numbers = match call.external("logprobs", request, live).await.map_err(raise)? {
                 Outcome::Ok(Scored { logprobs }) => logprobs,
                 Outcome::Failed(Failed { error, .. }) => {
                     return Ok((Value::Nil, Value::String(lua.create_string(error)?)));

@@ -15,12 +15,12 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
     let (wanted, hint) = match path.split(['.', '[']).next().unwrap_or_default() {
         "estimator" if trainer => (
             "an estimator's name",
-            "the recipe's own function goes beside the trainer: r1.recipe { advantage = function(group) … end, trainer = \
+            "the recipe's own function goes next to the trainer: r1.recipe { advantage = function(group) … end, trainer = \
              r1.grpo { estimator = \"custom\" } } (docs/your-own-algorithm.md)",
         ),
         "loss" if trainer => (
             "a loss's name",
-            "the recipe's own function goes beside the trainer: r1.recipe { loss = function(b) … end, trainer = r1.grpo { \
+            "the recipe's own function goes next to the trainer: r1.recipe { loss = function(b) … end, trainer = r1.grpo { \
              loss = \"custom\" } } (docs/your-own-algorithm.md)",
         ),
         "lr" | "warmup" | "decay" | "final_lr" if trainer => (
@@ -50,7 +50,7 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
     if hint.is_empty() { error } else { error.hint(hint) }
 }
 
-/// The hint for a field that `function` does not have, which knows the fields `known`: where it
+/// The hint for a field that `function` does not have, whose fields are `known`: where it
 /// belongs, or what it is called.
 pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Option<String> {
     let of_trainer = || Learner::FIELDS.contains(&name);
@@ -59,7 +59,7 @@ pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Optio
         return Some("another algorithm is r1.trainer { algorithm = \"NAME\", … }".to_owned());
     }
     if (trainer || function == "r1.env") && declared("r1.recipe", name) {
-        let beside = if trainer { "trainer" } else { "env" };
+        let section = if trainer { "trainer" } else { "env" };
         return Some(format!("`{name}` is a field of r1.recipe {{ … }}, beside `{beside}`"));
     }
     if function == "r1.recipe" && declared("r1.env", name) {

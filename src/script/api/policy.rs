@@ -52,7 +52,7 @@ pub(crate) struct Policy {
 pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
     let generate = lua.create_async_function(|lua, (policy, shown, options): (Value, Value, Value)| {
         let waiting = match policy.as_userdata().and_then(|data| data.borrow::<Policy>().ok()) {
-            Some(policy) => policy.ask(&lua, &shown, &options).map(|waiting| (waiting, Rc::clone(&policy.channel))),
+            Some(policy) => policy.request(&lua, &shown, &options).map(|waiting| (waiting, Rc::clone(&policy.channel))),
             None => Err(fail(&lua, GENERATE, "is called with a colon: policy:generate(messages)")),
         };
         async move {
@@ -96,7 +96,7 @@ impl UserData for Policy {
 
 impl Policy {
     /// Stores the request; the answer arrives when the host resumes the flow.
-    fn ask(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<oneshot::Receiver<Answer>> {
+    fn request(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<oneshot::Receiver<Answer>> {
         if self.channel.over.borrow().is_some() {
             return Err(over(&self.channel));
         }

@@ -115,7 +115,7 @@ async fn run(lua: &Lua, call: &Call, mut program: Program, variables: Named) -> 
             Err(error) => Outcome::Failed(Failed { error: secrets.mask(error.to_string()), undeclared: false }),
         })
     };
-    match call.ask("process", request, live).await.map_err(raise)? {
+    match call.external("process", request, live).await.map_err(raise)? {
         Outcome::Ok(ended) => Ok((answer(lua, &ended)?, None)),
         Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Some(error))),
     }

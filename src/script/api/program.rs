@@ -220,6 +220,6 @@ fn system(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
 
 /// Reads a clock, through the record.
 fn clock(host: &Host, which: &str, now: impl FnOnce() -> f64) -> mlua::Result<Option<f64>> {
-    let answer = host.current().ask_now("clock", json!({ "clock": which }), || Ok(json!(now()))).map_err(raise)?;
+    let answer = host.current().external_now("clock", json!({ "clock": which }), || Ok(json!(now()))).map_err(raise)?;
     Ok(answer.as_f64())
 }

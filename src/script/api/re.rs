@@ -69,15 +69,15 @@ impl Cache {
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let re = lua.create_table()?;
-    let asking = Asking { cache: Rc::default(), host: host.clone() };
-    let own = asking.clone();
+    let bindings = Bindings { cache: Rc::default(), host: host.clone() };
+    let own = bindings.clone();
     re.raw_set(
         "find",
         lua.create_function(move |lua, (text, pattern, from): (Value, Value, Value)| {
             find(lua, own.of(lua, "r1.re.find", &text, &pattern)?, &from)
         })?,
     )?;
-    let own = asking.clone();
+    let own = bindings.clone();
     re.raw_set(
         "match",
         lua.create_function(move |lua, (text, pattern, from): (Value, Value, Value)| {
@@ -88,7 +88,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             }
         })?,
     )?;
-    let own = asking.clone();
+    let own = bindings.clone();
     re.raw_set(
         "captures",
         lua.create_function(move |lua, (text, pattern): (Value, Value)| {
@@ -96,7 +96,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             search.at(lua, 0)?.map(|found| table(lua, &search, &found)).transpose()
         })?,
     )?;
-    let own = asking.clone();
+    let own = bindings.clone();
     re.raw_set(
         "find_all",
         lua.create_function(move |lua, (text, pattern, most): (Value, Value, Value)| {
@@ -108,7 +108,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             Ok(list)
         })?,
     )?;
-    let own = asking.clone();
+    let own = bindings.clone();
     re.raw_set(
         "gmatch",
         lua.create_function(move |lua, (text, pattern): (Value, Value)| {
@@ -120,14 +120,14 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             })
         })?,
     )?;
-    let own = asking.clone();
+    let own = bindings.clone();
     re.raw_set(
         "replace",
         lua.create_function(move |lua, (text, pattern, with, most): (Value, Value, Value, Value)| {
             replace(lua, own.of(lua, REPLACE, &text, &pattern)?, &with, &most)
         })?,
     )?;
-    let own = asking;
+    let own = bindings;
     re.raw_set(
         "split",
         lua.create_function(move |lua, (text, pattern, most): (Value, Value, Value)| {
@@ -160,12 +160,12 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 /// State shared by the functions.
 #[derive(Clone)]
-struct Asking {
+struct Bindings {
     cache: Rc<Cache>,
     host: Rc<Host>,
 }
 
-impl Asking {
+impl Bindings {
     /// A search of a text with a pattern.
     fn of(&self, lua: &Lua, function: &'static str, text: &Value, pattern: &Value) -> mlua::Result<Search> {
         let Value::String(text) = text else {

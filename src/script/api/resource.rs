@@ -143,7 +143,7 @@ impl UserData for ResourceOf {
             other => {
                 let name = other.to_string()?;
                 let error = misuse(lua, format!("a resource has no `{name}`"));
-                let hint = "corpus[i] is row i, #corpus their number, corpus.path and corpus.hash tell the file; \
+                let hint = "corpus[i] is row i, #corpus their number, corpus.path and corpus.hash are those of the file; \
                             `for i, row in corpus do` goes through all";
                 Err(raise(error.hint(hint)))
             }

@@ -46,7 +46,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                 Prompt::Ids(ids) => json!({ "model": name, "ids": ids }),
             };
             let live = async {
-                match ask(&host, &opened, name, prompt).await {
+                match request_scores(&host, &opened, name, prompt).await {
                     Ok(scores) => Ok(Outcome::Ok(scores)),
                     // Errors that the script can fix: a text that is too long.
                     Err(error) if error.kind == Kind::Env => {
@@ -55,7 +55,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
                     Err(error) => Err(error),
                 }
             };
-            match call.ask("reward_model", shown, live).await.map_err(raise)? {
+            match call.external("reward_model", shown, live).await.map_err(raise)? {
                 Outcome::Ok(RewardScores { scores, tokens }) => {
                     let found = json!({ "score": scores.first(), "scores": scores, "tokens": tokens });
                     Ok((from_answer(&lua, &found)?, Value::Nil))
@@ -79,7 +79,7 @@ fn conversation(prompt: PromptArgument, answer: Option<String>) -> Prompt {
     }
 }
 
-async fn ask(host: &Host, opened: &Opened, name: String, prompt: Prompt) -> Result<RewardScores> {
+async fn request_scores(host: &Host, opened: &Opened, name: String, prompt: Prompt) -> Result<RewardScores> {
     let Some(services) = host.services.clone().or_else(shared) else {
         return Err(Error::new(Kind::Script, format!("{NAME}: the model `{name}` can't be opened here")));
     };

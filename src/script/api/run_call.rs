@@ -119,7 +119,7 @@ impl ValidatedCall {
                 (CacheScope::Trajectory, None) => None,
             })
         };
-        let found: Option<CachedResult> = call.ask_now("cache", request, look).map_err(raise)?;
+        let found: Option<CachedResult> = call.external_now("cache", request, look).map_err(raise)?;
         Ok(found.map(|CachedResult { text, reward }| {
             let output = Output { text, ok: true, ..Output::default() };
             CallResult { output, reward, retries: 0, cached: true }
@@ -244,7 +244,7 @@ impl ValidatedCall {
             Run::Search(search) => {
                 let request = search_tool::request(&tool.name, search, arguments);
                 let live = search_tool::attempt(search, arguments, host);
-                let result: SearchResult = call.ask("search", request, live).await.map_err(raise)?;
+                let result: SearchResult = call.external("search", request, live).await.map_err(raise)?;
                 let mut output = result.output();
                 output.text = cut(output.text, call.result);
                 return Ok(AttemptResult { output, reward: None, retryable: result.retryable });
@@ -313,7 +313,7 @@ async fn interpret(
         prelude: prelude.to_owned(),
         files: tool_files::digests(files),
     };
-    call.ask("tool", request, live).await.map_err(raise)
+    call.external("tool", request, live).await.map_err(raise)
 }
 
 /// A result for the policy, truncated to `most` bytes with the number of omitted bytes.

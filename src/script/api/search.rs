@@ -94,12 +94,12 @@ impl Search {
             Some(helper) => helper,
             None => start(lua, self.function, &self.pattern.regex, bytes.to_vec())?,
         };
-        let found = self.ask(lua, &helper, place)?;
+        let found = self.request(lua, &helper, place)?;
         self.helper = Some(helper);
         Ok(found)
     }
 
-    fn ask(&self, lua: &Lua, helper: &Helper, place: usize) -> mlua::Result<Option<Match>> {
+    fn request(&self, lua: &Lua, helper: &Helper, place: usize) -> mlua::Result<Option<Match>> {
         let gone = || fail(lua, self.function, "the search has stopped");
         helper.positions.send(place).map_err(|_| gone())?;
         let end = Instant::now() + Duration::from_nanos(self.host.current().cpu_left.get());

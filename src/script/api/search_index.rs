@@ -120,7 +120,7 @@ fn search(lua: &Lua) -> mlua::Result<Function> {
             let call = host.current();
             let request = json!({ "index": passages.name, "queries": queries, "k": k, "mode": mode.name() });
             let live = searched(passages, queries, k, mode);
-            let found: Vec<Vec<Hit>> = call.ask("index", request, live).await.map_err(raise)?;
+            let found: Vec<Vec<Hit>> = call.external("index", request, live).await.map_err(raise)?;
             let lists: Vec<Value> = found.iter().map(|hits| list(&lua, hits)).collect::<mlua::Result<_>>()?;
             if batch {
                 return lua.create_sequence_from(lists).map(Value::Table);

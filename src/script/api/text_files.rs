@@ -33,7 +33,7 @@ pub(super) fn opener<T: UserData + 'static>(
             }
             if !is_source(&from) && !host.grants.borrow().allows_text_of(Path::new(&from)) {
                 let why = format!("{name}: `{from}` is not a model directory, and the recipe does not declare it in `needs`");
-                let hint = "give a directory with tokenizer.json, config.json or chat_template.jinja, put the file beside \
+                let hint = "give a directory with tokenizer.json, config.json or chat_template.jinja, put the file next to \
                             the script, or declare it (needs = { \"fs:DIR\" }) and call this in a function of the env";
                 return Err(raise(misuse(lua, why).hint(hint)));
             }

@@ -27,10 +27,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let calls = lua.create_table()?;
     let own = functions.clone();
     let open = lua.create_async_function(move |lua, fields: Value| {
-        let (own, beside) = (own.clone(), directory(&lua));
+        let (own, base) = (own.clone(), directory(&lua));
         async move {
             let services = own.services(&lua)?;
-            let request = OpenScript { beside, ..own.read(&lua, &fields)? };
+            let request = OpenScript { directory: base, ..own.read(&lua, &fields)? };
             let opened = call(&lua, &services, request).await?;
             let held = Held::new(&services, opened.script, close_script);
             Ok((lua.create_userdata(held)?, to_lua(&lua, &opened.about)?))

@@ -9,15 +9,15 @@ use crate::glob;
 /// Metadata files in a dataset's directory.
 const ABOUT: [&str; 4] = ["dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"];
 
-/// The files of `paths`, each relative to the current directory or else to `beside`. Files of a
+/// The files of `paths`, each relative to the current directory or else to `base`. Files of a
 /// directory or pattern are sorted by name.
 ///
 /// # Errors
 /// [`Kind::Data`] for a directory or a pattern without files.
-pub(crate) fn find(paths: &[PathBuf], beside: &Path, format: Option<DataFormat>) -> Result<Vec<PathBuf>> {
+pub(crate) fn find(paths: &[PathBuf], base: &Path, format: Option<DataFormat>) -> Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for path in paths {
-        let other = beside.join(path);
+        let other = base.join(path);
         let is_pattern = !path.exists() && !other.exists() && path.to_string_lossy().contains('*');
         if is_pattern {
             let mut all = fitting(path);

@@ -27,7 +27,7 @@ pub(crate) fn check_place(path: &Path, directory: &Path, is_data: impl Fn(&Path)
         return Ok(());
     }
     let message = "a data file outside of the script's directory needs the extension of a data format";
-    let hint = "call it .jsonl, .json, .csv, .tsv, .parquet or .arrow, put it beside the script, or name it on the command \
+    let hint = "call it .jsonl, .json, .csv, .tsv, .parquet or .arrow, put it next to the script, or name it on the command \
                 line: data.train=FILE";
     Err(Error::new(Kind::Data, message).at_path(real).hint(hint))
 }

@@ -206,7 +206,7 @@ impl Console {
     }
 
     /// Sets the receiver of halts. Without one, breakpoints are ignored.
-    pub fn on_halt(&self, hear: OnHalt) -> Result<()> {
+    pub fn on_halt(&self, handle: OnHalt) -> Result<()> {
         let mut console = self.clone();
         // A weak reference, to avoid a cycle with the callback.
         console.stops = Rc::default();
@@ -226,7 +226,7 @@ impl Console {
             let place = format!("{}:{line}", here.path);
             let halt = Halt { place, source, trace, frames, locals, lua, console: &console };
             mode.busy.set(true);
-            let resume = hear(&halt);
+            let resume = handle(&halt);
             mode.busy.set(false);
             if trace && resume != Resume::Abort {
                 return Ok(());

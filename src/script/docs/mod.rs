@@ -136,7 +136,7 @@ pub fn all() -> impl Iterator<Item = &'static Entry> {
     ALL.iter()
 }
 
-/// The entries of `r1.recipe` and `r1.env` with the settings that they take besides the fields that
+/// The entries of `r1.recipe` and `r1.env` with the settings that they take in addition to the fields that
 /// their entry has.
 fn with_settings(entry: Entry) -> Entry {
     let (settings, [table]) = (

@@ -83,7 +83,7 @@ pub fn settings_page(found: &[&Setting]) -> String {
     page
 }
 
-/// The default in words.
+/// The default as text.
 fn default_of(setting: &Setting) -> &str {
     match setting.default.as_str() {
         "null" => "none",

@@ -53,7 +53,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.json.decode",
         &[p("text", "string", "")],
         &[("any", "Nil if it is no JSON"), ("string?", "Why not")],
-        "JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. The table remembers both for the way out.",
+        "JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. Encoding the table again gives the original values.",
         "r1.json.decode('{\"a\": [1, 2]}').a  --> [1,2]",
     ),
     constant("r1.json.null", &[("any", "")], "JSON's null in a list, and in a table that a script makes."),

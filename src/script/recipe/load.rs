@@ -215,11 +215,11 @@ impl Script {
     /// # Errors
     /// As [`Script::load`].
     pub fn kept(path: &Path, source: String, modules: BTreeMap<String, String>, overrides: &[String]) -> Result<Self> {
-        let beside = directory(path);
-        let shown = |name: &str| beside.join(format!("{name}.lua")).display().to_string();
+        let folder = directory(path);
+        let shown = |name: &str| folder.join(format!("{name}.lua")).display().to_string();
         let kept: BTreeMap<String, Module> =
             modules.into_iter().map(|(name, source)| (name.clone(), Module { path: shown(&name), source })).collect();
-        let sources = Sources::Kept(Arc::new(kept), Resources::Disk(beside));
+        let sources = Sources::Kept(Arc::new(kept), Resources::Disk(folder));
         let vm = api::vm(Limits::default(), sources, None)?;
         Self::read(&vm, path, source, overrides)
     }
@@ -254,7 +254,7 @@ impl Script {
 
     /// The resources and their paths.
     pub(crate) fn resources_at(&self) -> impl Iterator<Item = (PathBuf, &Resource)> {
-        self.resources.iter().map(|(spec, resource)| (spec.beside(&directory(&self.path)), &**resource))
+        self.resources.iter().map(|(spec, resource)| (spec.path_in(&directory(&self.path)), &**resource))
     }
 
     /// All files of the script, for a watcher; the main one first.

@@ -17,7 +17,7 @@ impl Script {
         self.listings.to_json()
     }
 
-    /// Takes the tools of its MCP servers from a run's directory, instead of asking the servers.
+    /// Takes the tools of its MCP servers from a run's directory, instead of requesting them from the servers.
     pub fn use_tool_lists(&self, stored: &Json) {
         self.listings.extend(stored);
     }

@@ -26,7 +26,7 @@ use crate::script::settings::reload::{Change, merge};
 use crate::text::Renderer;
 
 /// Polling interval.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Quiet period: editors may write a file in pieces, a checkout writes several files.
 const QUIET: Duration = Duration::from_millis(50);
 /// Time that a file may be missing before this counts as a change.
@@ -107,7 +107,7 @@ struct Signature {
     identity: (u64, u64, i64, i64),
 }
 
-fn look<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Seen {
+fn scan<'a>(files: impl IntoIterator<Item = &'a PathBuf>) -> Seen {
     files.into_iter().map(|path| (path.clone(), signature(path))).collect()
 }
 
@@ -131,8 +131,8 @@ fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
     // Whether the last version was refused.
     let mut refused = false;
     while !stop.load(Ordering::Relaxed) {
-        std::thread::park_timeout(LOOK);
-        let now = look(seen.keys());
+        std::thread::park_timeout(POLL_INTERVAL);
+        let now = scan(seen.keys());
         if now == seen {
             continue;
         }
@@ -146,7 +146,7 @@ fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
         let mut files = BTreeSet::new();
         let loaded = Script::load_with_files(&it.script.path, &it.overrides, &mut files);
         files.retain(|path| !seen.contains_key(path));
-        seen.extend(look(&files));
+        seen.extend(scan(&files));
         known.extend(contents(&files));
         if let Ok(script) = &loaded {
             known.extend(texts(script).into_iter().filter(|(path, _)| files.contains(path)));
@@ -168,7 +168,7 @@ fn settled(mut now: Seen, stop: &AtomicBool) -> Seen {
     let began = Instant::now();
     loop {
         std::thread::park_timeout(QUIET);
-        let next = look(now.keys());
+        let next = scan(now.keys());
         let gone = next.values().any(Option::is_none) && began.elapsed() < GONE;
         if stop.load(Ordering::Relaxed) || (next == now && !gone) {
             return next;

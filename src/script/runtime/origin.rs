@@ -3,7 +3,7 @@
 //! metatable keeps it, the *note*, and [`super::convert::to_json`] applies it, so that data that
 //! passes through a script is unchanged.
 //!
-//! A note holds only for what the script left alone: a field that it set or removed is as the
+//! A note holds only for fields that the script did not change: a field that it set or removed is as the
 //! script has it. A table that loses nothing has no note. The note of an object is the list of its
 //! keys, with the value where Luau changes it (`["id", ["size", 9007199254740993]]`); that of a
 //! list is an object of such values by position (`{"2": 3.0}`).
@@ -33,7 +33,7 @@ fn is_changed(json: &Json) -> bool {
     }
 }
 
-/// Whether a value that a script left alone is this one.
+/// Whether a value that a script did not change is this one.
 fn is_same(now: &Json, noted: &Json) -> bool {
     match now {
         Json::String(text) => long_digits(noted).is_some_and(|digits| digits == *text),

@@ -1,9 +1,9 @@
 //! The record of a trajectory's external calls: every value that a script gets from outside and
 //! that is not a function of its state, the action and the seed.
 //!
-//! Host functions with such values go through [`Call::ask`] (which may wait) or [`Call::ask_now`]:
+//! Host functions with such values go through [`Call::external`] (which may wait) or [`Call::external_now`]:
 //! a kind, a request, and a function for the live answer. Both are plain data, JSON in the record. The exchange
-//! is recorded. A replay answers from the record and makes no live call. A request that the record
+//! is recorded. A replay reads the reply from the record and makes no live call. A request that the record
 //! does not contain is the *first difference*.
 //!
 //! Concurrent code (tool calls) makes its requests in branches ([`Call::branch`]). Each branch has
@@ -12,7 +12,7 @@
 //! never completes, and [`Call::within`] times out at once.
 //!
 //! The script's code is not recorded. A tool written in Lua runs again on a replay; only its
-//! requests to the host are answered from the record.
+//! requests to the host get their replies from the record.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -48,7 +48,7 @@ struct Inner {
     /// Nothing is recorded: for programs, scripts that are being loaded, and rows.
     off: bool,
     /// Channel for generation requests; closed while no driver runs the trajectory.
-    asks: RefCell<Option<mpsc::UnboundedSender<PolicyRequest>>>,
+    requests: RefCell<Option<mpsc::UnboundedSender<PolicyRequest>>>,
 }
 
 /// The unread part of a record in a replay.
@@ -127,14 +127,14 @@ impl Record {
 
     /// The receiver of generation requests (`r1.generate`), until it is dropped.
     pub fn listen(&self) -> PolicyRequests {
-        let (sender, asks) = mpsc::unbounded_channel();
-        self.0.asks.replace(Some(sender));
-        asks
+        let (sender, requests) = mpsc::unbounded_channel();
+        self.0.requests.replace(Some(sender));
+        requests
     }
 
     /// Sends a request to the driver of the trajectory; false if there is none.
     pub(crate) fn send(&self, question: PolicyRequest) -> bool {
-        self.0.asks.borrow().as_ref().is_some_and(|asks| asks.send(question).is_ok())
+        self.0.requests.borrow().as_ref().is_some_and(|requests| requests.send(question).is_ok())
     }
 
     /// The exchanges so far, in the order of the requests.
@@ -338,7 +338,7 @@ impl Call {
     ///
     /// # Errors
     /// The error of `live`, now or as recorded; [`Kind::Env`] if a replay has no answer.
-    pub(crate) fn ask_now<A: Serialize + DeserializeOwned>(
+    pub(crate) fn external_now<A: Serialize + DeserializeOwned>(
         &self,
         kind: &str,
         request: impl Serialize,
@@ -364,8 +364,8 @@ impl Call {
     /// it belongs to the branch of its caller.
     ///
     /// # Errors
-    /// As [`Call::ask_now`].
-    pub(crate) async fn ask<A: Serialize + DeserializeOwned>(
+    /// As [`Call::external_now`].
+    pub(crate) async fn external<A: Serialize + DeserializeOwned>(
         &self,
         kind: &str,
         request: impl Serialize,

@@ -65,7 +65,7 @@ impl Loader {
                 Error::new(Kind::Script, format!("r1.resource: `{shown}` was not there when the script was loaded"))
             })?,
             Sources::Disk(root) | Sources::Kept(_, Resources::Disk(root)) => {
-                self.sought.insert(spec.beside(root));
+                self.sought.insert(spec.path_in(root));
                 Resource::open(spec, root)?
             }
         };

@@ -48,7 +48,7 @@ pub(crate) enum Keep {
 
 impl Spec {
     /// The full path of the file.
-    pub(crate) fn beside(&self, directory: &Path) -> PathBuf {
+    pub(crate) fn path_in(&self, directory: &Path) -> PathBuf {
         if directory == Path::new(".") { self.path.clone() } else { directory.join(&self.path) }
     }
 }
@@ -104,7 +104,7 @@ impl Resource {
     /// [`Kind::Data`] for a file that is missing, too large, outside the readable directories, or
     /// malformed.
     pub(crate) fn open(spec: &Spec, directory: &Path) -> Result<Arc<Self>> {
-        let path = spec.beside(directory);
+        let path = spec.path_in(directory);
         // On another thread, since reading does not count as CPU time of the script.
         let own = |path: &Path| std::thread::scope(|scope| scope.spawn(|| Self::shared(spec, path, directory)).join());
         own(&path).unwrap_or_else(|_| Err(Error::new(Kind::Internal, "reading the resource stopped").at_path(&path)))

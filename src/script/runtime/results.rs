@@ -115,7 +115,7 @@ pub(crate) fn flow_result(value: &Value) -> Result<StepResult> {
             StepResult { reward: flow.number("", "flow: reward", value)?, ..StepResult::default() }
         }
         Value::Table(table) if matches!(table.raw_get("done"), Ok(Value::Boolean(false))) => {
-            let message = "the flow returned with done = false; it goes on with policy:generate, and ends early with \
+            let message = "the flow returned with done = false; it continues with policy:generate, and ends early with \
                            truncated = true";
             return Err(flow.refused("done", message.to_owned()));
         }

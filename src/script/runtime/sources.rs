@@ -9,7 +9,7 @@ use super::resource::{Resource, Spec};
 /// Where the sources of a script come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Sources {
-    /// From the directory of the script; what is read is remembered.
+    /// From the directory of the script; what is read is kept.
     Disk(PathBuf),
     /// What was read when the script was first loaded, so that every worker runs the same text.
     Kept(Arc<BTreeMap<String, Module>>, Resources),

@@ -62,7 +62,7 @@ pub(crate) enum Run {
         files: Vec<ToolFile>,
     },
     Rhai(RhaiOptions),
-    /// The tool of an MCP server, by the name that the server knows.
+    /// The tool of an MCP server, by its name on the server.
     Mcp {
         server: Rc<ToolServer>,
         tool: String,

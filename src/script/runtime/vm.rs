@@ -108,12 +108,12 @@ impl Vm {
         let chunk = self.lua.load(source).set_name(format!("@{}", path.display()));
         let function = chunk.set_mode(mlua::chunk::ChunkMode::Text).into_function();
         let function = function.map_err(|error| Failure::new(Status::EnvError, describe(&error).error));
-        self.remember(&path.display().to_string(), source, function.as_ref().ok());
+        self.keep_source(&path.display().to_string(), source, function.as_ref().ok());
         function
     }
 
     /// Stores a text for messages, and its code for breakpoints.
-    fn remember(&self, path: &str, source: &str, function: Option<&Function>) {
+    fn keep_source(&self, path: &str, source: &str, function: Option<&Function>) {
         if let Some(mut texts) = self.lua.app_data_mut::<Texts>() {
             texts.texts.insert(path.to_owned(), source.to_owned());
             texts.chunks.extend(function.map(|function| (path.to_owned(), function.clone())));

@@ -156,8 +156,9 @@ fn a_tool_that_calls_tools_is_one_call() {
         end }
         local env = r1.env { tools = { run, r1.tools.rhai { rewards = { ok = 0.5 } } } }"#;
     let result = stepped(env, &[], vec![call("run", json!({"n": 1})), call("run", json!({"n": 5}))], 0).unwrap();
-    let told: Vec<(&str, &str)> = result.tools.iter().map(|tool| (tool.name.as_str(), tool.output.trim())).collect();
-    assert_eq!(told, [("run", "2"), ("run", "6")]);
+    let reported: Vec<(&str, &str)> =
+        result.tools.iter().map(|tool| (tool.name.as_str(), tool.output.trim())).collect();
+    assert_eq!(reported, [("run", "2"), ("run", "6")]);
     assert_eq!((rewards(&result), result.reward), (vec![1.5, 1.5], 3.0));
 }
 

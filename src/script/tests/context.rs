@@ -207,15 +207,15 @@ fn generate_samples_from_the_policy() {
         let last = trajectory.messages.last().map(|message| message.content.text()).unwrap_or_default();
         (trajectory.error_text().unwrap_or(last), prompts)
     };
-    let (told, prompts) = with("r1.generate('Judge this')");
-    assert_eq!((told.as_str(), prompts[1].as_str()), ("r2 stop3", "user: Judge this | assistant: "));
-    let (told, prompts) = with("r1.generate({ r1.system('s'), r1.user('u') }, { max_new_tokens = 1 })");
-    assert_eq!((told.as_str(), prompts[1].as_str()), ("r length1", "system: s | user: u | assistant: "));
-    let (told, _) = with("r1.generate(string.rep('word ', 1000))");
-    assert_snapshot!(told, @"nil the prompt has 4016 tokens and the context holds 400");
-    let (told, prompts) =
+    let (reported, prompts) = with("r1.generate('Judge this')");
+    assert_eq!((reported.as_str(), prompts[1].as_str()), ("r2 stop3", "user: Judge this | assistant: "));
+    let (reported, prompts) = with("r1.generate({ r1.system('s'), r1.user('u') }, { max_new_tokens = 1 })");
+    assert_eq!((reported.as_str(), prompts[1].as_str()), ("r length1", "system: s | user: u | assistant: "));
+    let (reported, _) = with("r1.generate(string.rep('word ', 1000))");
+    assert_snapshot!(reported, @"nil the prompt has 4016 tokens and the context holds 400");
+    let (reported, prompts) =
         with("r1.join { function() return (r1.generate('a')) end, function() return (r1.generate('b')) end }");
-    assert_eq!((told.as_str(), prompts.len()), ("r2 r3", 3));
+    assert_eq!((reported.as_str(), prompts.len()), ("r2 r3", 3));
     assert_snapshot!(with("r1.generate(3)").0, @r#"
     r1.generate: takes messages or text, got the number 3
       --> x.lua:6
@@ -276,17 +276,17 @@ fn the_state_keeps_messages_that_the_context_drops() {
 #[test]
 fn a_context_over_its_budget_is_an_error_with_sizes() {
     let small = ["policy.max_context=200", "sampling.max_new_tokens=40", "env.on_overflow=fail"];
-    let told = |context: &str| {
+    let reported = |context: &str| {
         let (trajectory, _) = rollout(&conversation(9, context), &small);
         format!("{}: {}", trajectory.status.name(), trajectory.error_text().unwrap_or_default())
     };
-    assert_snapshot!(told("function(state) return state.messages end"), @"
+    assert_snapshot!(reported("function(state) return state.messages end"), @"
     env_error: context returned 167 tokens and its budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
       --> x.lua:13
         13 |           context = function(state) return state.messages end,
       hint: r1.context(state.messages):drop_oldest_until(budget.tokens) drops the oldest messages
     ");
-    assert_snapshot!(told("function(state) return string.rep('word ', 400) end"), @"
+    assert_snapshot!(reported("function(state) return string.rep('word ', 400) end"), @"
     env_error: context returned 1601 tokens and its budget is 160: its text 1601
       --> x.lua:13
         13 |           context = function(state) return string.rep('word ', 400) end,
@@ -294,14 +294,14 @@ fn a_context_over_its_budget_is_an_error_with_sizes() {
     ");
     // The messages that must be kept exceed the budget.
     let long = ":keep_first(1):keep_last(9):drop_oldest_until(budget.tokens)";
-    assert_snapshot!(told(&view(long)), @"
+    assert_snapshot!(reported(&view(long)), @"
     context_overflow: the messages that the context keeps have 167 tokens and the budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
       --> x.lua:13
         13 |           context = function(state, budget) return r1.context(state.messages):keep_first(1):keep_last(9):drop_oldest_until(budget.tokens) end,
       hint: keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context
     ");
     // Without a policy the reply only gets shorter, until there is no room left.
-    assert_snapshot!(told("nil"), @r#"
+    assert_snapshot!(reported("nil"), @r#"
     context_overflow: the prompt has 236 tokens and the context holds 200: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, messages[7] assistant 2, messages[8] tool 46, template and tools 87
       hint: shorten it in the recipe's context function, or raise policy.max_context
     "#);
@@ -384,7 +384,7 @@ fn misuse_is_reported_at_its_line() {
           --> x.lua:14
             14 | function(state, budget) return r1.context(state.messages):summarize { over = 100, write = tostring } end,
     :summarize { over = 100, memory = state, write = tostring, train = true }
-        summarize: `train` does nothing beside `write`
+        summarize: `train` does nothing next to `write`
           --> x.lua:14
             14 | function(state, budget) return r1.context(state.messages):summarize { over = 100, memory = state, write = tostring, train = true } end,
     :last_turns(0):summarize { over = 10, memory = state, write = tostring }

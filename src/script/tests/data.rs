@@ -266,31 +266,31 @@ fn the_columns_of_verl_work_as_they_are() {
 
 #[test]
 fn invalid_flows_are_refused_at_their_line() {
-    let told = |data: &str| files(data, &[]).refusal();
-    assert_snapshot!(told("r1.data.jsonl 'x.parquet'"), @r#"
+    let reported = |data: &str| files(data, &[]).refusal();
+    assert_snapshot!(reported("r1.data.jsonl 'x.parquet'"), @r#"
     r1.data.jsonl: the extension of x.parquet is that of another format; a plain path selects the format by extension
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.data.hf 'a/b/c'"), @r#"
+    assert_snapshot!(reported("r1.data.hf 'a/b/c'"), @r#"
     r1.data.hf: `a/b/c` is not the name of a dataset on the Hub: it has more than two parts
       --> x.lua:1
       hint: write ORG/NAME or ORG/NAME@REVISION, as in openai/gsm8k@main
     "#);
-    assert_snapshot!(told("r1.data.hf 'a/b' { splt = 'test' }"), @r#"
+    assert_snapshot!(reported("r1.data.hf 'a/b' { splt = 'test' }"), @r#"
     r1.data.hf: unknown field `splt`
       --> x.lua:1
       hint: did you mean `split`?
     "#);
-    assert_snapshot!(told("r1.data.csv 'a.csv' {}"), @r#"
+    assert_snapshot!(reported("r1.data.csv 'a.csv' {}"), @r#"
     r1.data: only r1.data.hf takes options after its name
       --> x.lua:1
     "#);
-    assert_snapshot!(told("{ hf = 'openai/gsm8k', path = 'x' }"), @r#"
+    assert_snapshot!(reported("{ hf = 'openai/gsm8k', path = 'x' }"), @r#"
     r1.recipe: unknown field `data.train.path`
       --> x.lua:1
       hint: known: `columns`, `env`, `file`, `hf`, `name`, `split`, `subset`, `weight`
     "#);
-    assert_snapshot!(told("{ path = 'x', format = 'xml' }"), @r#"
+    assert_snapshot!(reported("{ path = 'x', format = 'xml' }"), @r#"
     r1.recipe: `data.train.format` is "xml"; it is one of `jsonl`, `json`, `csv`, `tsv`, `parquet`, `arrow`
       --> x.lua:1
     "#);

@@ -134,17 +134,17 @@ fn examples_work() {
             {
                 continue;
             }
-            let told = program(&format!("{before}return {expression}"));
+            let reported = program(&format!("{before}return {expression}"));
             if entry.name == "r1.process.run"
-                && let Err(error) = &told
+                && let Err(error) = &reported
                 && !crate::tools::process::has_namespaces()
             {
                 eprintln!("skipped: {error}");
                 continue;
             }
             let show = |value: &Json| if value.is_null() { "nil".to_owned() } else { value.to_string() };
-            let told = told.map(|values| values.iter().map(show).collect::<Vec<_>>().join(", "));
-            assert_eq!(told, Ok(expected.to_owned()), "{}: {line}", entry.name);
+            let reported = reported.map(|values| values.iter().map(show).collect::<Vec<_>>().join(", "));
+            assert_eq!(reported, Ok(expected.to_owned()), "{}: {line}", entry.name);
             checked += 1;
         }
         let chunk = format!("local function example(state, action, outcome, budget)\n{before}\nend");
@@ -286,10 +286,10 @@ fn the_listings_of_the_page_on_luau_are_true() {
                 before.push('\n');
                 continue;
             };
-            let told = program(&format!("{before}return {expression}"));
+            let reported = program(&format!("{before}return {expression}"));
             let show = |value: &Json| if value.is_null() { "nil".to_owned() } else { value.to_string() };
-            let told = told.map(|values| values.iter().map(show).collect::<Vec<_>>().join(", "));
-            assert_eq!(told, Ok(expected.to_owned()), "{line}");
+            let reported = reported.map(|values| values.iter().map(show).collect::<Vec<_>>().join(", "));
+            assert_eq!(reported, Ok(expected.to_owned()), "{line}");
             checked += 1;
         }
         program(&before).unwrap();

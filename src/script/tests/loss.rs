@@ -47,7 +47,7 @@ fn pairs_keep_their_group_together() {
 
 #[test]
 fn bad_losses_are_refused_at_their_line() {
-    let mut told = String::new();
+    let mut reported = String::new();
     for body in [
         "return 1",
         "local ratio = b.logp - b.logp_old\nreturn ratio:expp()",
@@ -70,9 +70,9 @@ fn bad_losses_are_refused_at_their_line() {
         "local x = b.logp for i = 1, 20000 do x = x + 1 end return x",
         "error('broken')",
     ] {
-        told += &format!("{}\n", refused(&with(body)));
+        reported += &format!("{}\n", refused(&with(body)));
     }
-    assert_snapshot!(told, @r#"
+    assert_snapshot!(reported, @r#"
     loss returned the number 1; it must return a tensor of its batch
       --> x.lua:1
       hint: a loss for each token, or one number such as b:token_mean(x) (docs/your-own-algorithm.md)

@@ -322,7 +322,7 @@ fn late_mcp_answers_time_out_and_the_call_is_cancelled() {
     assert_eq!((&said[0], &said[3].1), (&good("1"), &false));
 }
 
-/// The cancellations that a server was told of.
+/// The cancellations that a server was reported of.
 fn cancelled(log: &tempfile::NamedTempFile) -> usize {
     let until = Instant::now() + Duration::from_secs(5);
     loop {

@@ -20,6 +20,7 @@ mod limits;
 mod loss;
 mod mcp;
 mod memory;
+mod misplaced;
 mod origin;
 mod outside;
 mod passages;

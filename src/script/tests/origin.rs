@@ -40,8 +40,8 @@ fn json_that_a_script_leaves_alone_comes_out_as_it_was() {
 #[test]
 fn what_a_script_changes_is_as_it_has_it() {
     let changed = "it.z = 1 it.id = 'other' it.b.x = 4 it.b.e = nil it.a = nil it.new = true it.also = 0";
-    let told = r#"{"z":1,"id":"other","b":{"y":[1,null,-9223372036854775807],"x":4},"also":0,"new":true}"#;
-    assert_eq!(encoded(changed), told);
+    let reported = r#"{"z":1,"id":"other","b":{"y":[1,null,-9223372036854775807],"x":4},"also":0,"new":true}"#;
+    assert_eq!(encoded(changed), reported);
     // Long whole numbers are known in another place of their list, and not in another list.
     assert_eq!(
         encoded("it = { table.remove(it.b.y), it.b.y, it.id }"),

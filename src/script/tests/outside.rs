@@ -11,14 +11,14 @@ use super::*;
 use crate::script::{Record, Strictness};
 
 /// A recipe whose `reset` returns what `body` returns, with `needs`.
-pub(super) fn asking(needs: &str, body: &str) -> Bench {
+pub(super) fn recipe_with(needs: &str, body: &str) -> Bench {
     Bench::new(&format!(
         "return r1.recipe {{ needs = {needs}, reward = function() return 0 end,\n\
          env = r1.env {{ reset = function(task) return {{ it = (function() {body} end)() }} end }} }}"
     ))
 }
 
-pub(super) fn asked(bench: &Bench, record: &Record) -> Result<Json, String> {
+pub(super) fn returned_by(bench: &Bench, record: &Record) -> Result<Json, String> {
     let worker = bench.worker();
     let state = run(worker.reset_with(&json!({}), 0, record)).map_err(|failure| bench.show(failure))?;
     Ok(state.snapshot().unwrap()["state"]["it"].clone())
@@ -27,10 +27,10 @@ pub(super) fn asked(bench: &Bench, record: &Record) -> Result<Json, String> {
 /// The result of the body; a replay of its record must return the same without external calls.
 pub(super) fn twice(bench: &Bench, spoil: impl FnOnce()) -> Json {
     let record = Record::live();
-    let live = asked(bench, &record).unwrap();
+    let live = returned_by(bench, &record).unwrap();
     spoil();
     let replay = Record::replay(record.exchanges(), Strictness::Exact);
-    assert_eq!(asked(bench, &replay).unwrap(), live);
+    assert_eq!(returned_by(bench, &replay).unwrap(), live);
     assert_eq!(replay.close(), None);
     live
 }
@@ -57,8 +57,8 @@ pub(super) fn server(answer: impl Fn(&str, &str, &str) -> String + Send + 'stati
                 .map_or(0, |rest| rest.lines().next().unwrap().trim().parse().unwrap());
             let mut body = vec![0; length];
             reader.read_exact(&mut body).unwrap();
-            let told = answer(first.trim(), &head, &String::from_utf8(body).unwrap());
-            let _ = stream.write_all(told.as_bytes());
+            let reported = answer(first.trim(), &head, &String::from_utf8(body).unwrap());
+            let _ = stream.write_all(reported.as_bytes());
         }
     });
     (address, count)
@@ -75,7 +75,7 @@ fn requests_are_made_and_recorded() {
         let key = head.to_lowercase().contains("authorization: secret");
         ok(&format!("{first} {kind} {body} {key}"))
     });
-    let bench = asking(
+    let bench = recipe_with(
         &format!("{{ 'http:{address}' }}"),
         &format!(
             "local a = r1.http.get('http://{address}/x', {{ query = {{ q = 'a b&c' }}, headers = {{ Authorization = 'secret' }} }})\n\
@@ -85,7 +85,7 @@ fn requests_are_made_and_recorded() {
         ),
     );
     let record = Record::live();
-    let live = asked(&bench, &record).unwrap();
+    let live = returned_by(&bench, &record).unwrap();
     assert_eq!(
         live,
         json!([
@@ -99,7 +99,7 @@ fn requests_are_made_and_recorded() {
     let exchanges = record.exchanges();
     assert!(!serde_json::to_string(&exchanges).unwrap().contains("\"secret\""));
     let before = *count.lock().unwrap();
-    assert_eq!(asked(&bench, &Record::replay(exchanges, Strictness::Exact)).unwrap(), live);
+    assert_eq!(returned_by(&bench, &Record::replay(exchanges, Strictness::Exact)).unwrap(), live);
     assert_eq!(*count.lock().unwrap(), before, "a replay makes no external calls");
 }
 
@@ -123,7 +123,7 @@ fn network_failures_are_returned_as_nil_and_message() {
         _ => ok("fine"),
     });
     let get = |path: &str, options: &str| {
-        let bench = asking(
+        let bench = recipe_with(
             &format!("{{ 'http:{address}', 'http' }}"),
             &format!(
                 "local answer, why = r1.http.get('http://{address}{path}', {options}) return {{ answer and answer.body or 'none', why or answer.url }}"
@@ -143,7 +143,7 @@ fn network_failures_are_returned_as_nil_and_message() {
 #[test]
 fn waiting_for_http_blocks_one_trajectory_only() {
     let (address, _) = server(|_, _, _| ok("x"));
-    let bench = asking(
+    let bench = recipe_with(
         &format!("{{ 'http:{address}' }}"),
         &format!("local n = 0 for k = 1, 3 do n = n + #r1.http.get('http://{address}/').body end r1.sleep(2) return n"),
     );
@@ -162,59 +162,59 @@ fn waiting_for_http_blocks_one_trajectory_only() {
 
 #[test]
 fn undeclared_needs_are_refused_with_a_hint() {
-    let told = |needs: &str, body: &str| asked(&asking(needs, body), &Record::live()).unwrap_err();
-    assert_snapshot!(told("{}", "return r1.http.get('https://api.co/x')"), @r#"
+    let reported = |needs: &str, body: &str| returned_by(&recipe_with(needs, body), &Record::live()).unwrap_err();
+    assert_snapshot!(reported("{}", "return r1.http.get('https://api.co/x')"), @r#"
     r1.http.get: the recipe does not declare that it needs this
       --> x.lua:2
       hint: add needs = { "http:api.co" } to r1.recipe
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'http:api.co' }", "return r1.http.get('https://other.co/x')"), @r#"
+    assert_snapshot!(reported("{ 'http:api.co' }", "return r1.http.get('https://other.co/x')"), @r#"
     r1.http.get: the recipe does not declare that it needs this
       --> x.lua:2
       hint: add needs = { "http:other.co" } to r1.recipe
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'process:sort' }", "return r1.process.run { 'sh' }"), @r#"
+    assert_snapshot!(reported("{ 'process:sort' }", "return r1.process.run { 'sh' }"), @r#"
     r1.process.run: the recipe does not declare that it needs this
       --> x.lua:2
       hint: add needs = { "process:sh" } to r1.recipe
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'fs:other' }", "return r1.fs.read 'data/x.txt'"), @r#"
+    assert_snapshot!(reported("{ 'fs:other' }", "return r1.fs.read 'data/x.txt'"), @r#"
     r1.fs.read: the recipe does not declare that it needs this
       --> x.lua:2
       hint: add needs = { "fs:data" } to r1.recipe
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'fs:data' }", "return r1.fs.write('data/x.txt', 'x')"), @r#"
+    assert_snapshot!(reported("{ 'fs:data' }", "return r1.fs.write('data/x.txt', 'x')"), @r#"
     r1.fs.write: the recipe does not declare that it needs this
       --> x.lua:2
       hint: add needs = { "fs:write:data" } to r1.recipe
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'http' }", "return r1.http.get('ftp://x')"), @r#"
+    assert_snapshot!(reported("{ 'http' }", "return r1.http.get('ftp://x')"), @r#"
     r1.http.get: `ftp://x` is not a URL: it must begin with http:// or https://
       --> x.lua:2
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'http' }", "return r1.http.get('http://a.co', { timout = 3 })"), @r#"
+    assert_snapshot!(reported("{ 'http' }", "return r1.http.get('http://a.co', { timout = 3 })"), @r#"
     r1.http.get: unknown field `timout`
       --> x.lua:2
       hint: did you mean `timeout`?
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'http' }", "return r1.http.get('http://a.co', { headers = { ['x\\n'] = 'y' } })"), @r#"
+    assert_snapshot!(reported("{ 'http' }", "return r1.http.get('http://a.co', { headers = { ['x\\n'] = 'y' } })"), @r#"
     r1.http.get: the header "x\n" has a line break in it, or no name
       --> x.lua:2
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'http' }", "return r1.http.request { url = 'http://a.co', method = 'BREW' }"), @r#"
+    assert_snapshot!(reported("{ 'http' }", "return r1.http.request { url = 'http://a.co', method = 'BREW' }"), @r#"
     r1.http.request: `method` is "BREW"; it is one of GET, POST, PUT, PATCH, DELETE, HEAD
       --> x.lua:2
       from x.lua:2 in reset
     "#);
-    assert_snapshot!(told("{ 'process' }", "return r1.process.run 'ls -l'"), @r#"
+    assert_snapshot!(reported("{ 'process' }", "return r1.process.run 'ls -l'"), @r#"
     r1.process.run: takes a list, the program and its arguments: { "sort", "-r" }; a shell is a program: { "sh", "-c", "…" }
       --> x.lua:2
       from x.lua:2 in reset
@@ -237,7 +237,7 @@ fn private_addresses_must_be_named() {
     let port = address.rsplit(':').next().unwrap();
     let get = |host: &str| {
         let get = format!("return select(2, r1.http.get('http://{host}:{port}/', {{ timeout = 5 }}))");
-        asked(&asking("{ 'http' }", &get), &Record::live())
+        returned_by(&recipe_with("{ 'http' }", &get), &Record::live())
     };
     // A private address needs another declaration, written out or found by a lookup.
     for host in ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1"] {
@@ -249,7 +249,7 @@ fn private_addresses_must_be_named() {
 
 #[test]
 fn files_are_read_and_written_where_declared() {
-    let bench = asking(
+    let bench = recipe_with(
         "{ 'fs:data', 'fs:write:out' }",
         "r1.fs.write('out/deep/a.txt', 'one')\n\
          r1.fs.write('out/deep/a.txt', '+two', { append = true })\n\
@@ -271,18 +271,18 @@ fn files_are_read_and_written_where_declared() {
     assert!(live[6].as_str().unwrap().contains("No such file"), "{live}");
     assert_eq!(std::fs::read_to_string(bench.dir.path().join("out/deep/a.txt")).unwrap(), "one+two");
     // Of a long file it has the checksum.
-    let bench = asking("{ 'fs:data' }", "return #r1.fs.read 'data/long.txt'");
+    let bench = recipe_with("{ 'fs:data' }", "return #r1.fs.read 'data/long.txt'");
     bench.file("data/long.txt", &"l".repeat(100_000));
     let record = Record::live();
-    asked(&bench, &record).unwrap();
+    returned_by(&bench, &record).unwrap();
     bench.file("data/long.txt", &"m".repeat(100_000));
-    let error = asked(&bench, &Record::replay(record.exchanges(), Strictness::Exact)).unwrap_err();
+    let error = returned_by(&bench, &Record::replay(record.exchanges(), Strictness::Exact)).unwrap_err();
     assert!(error.starts_with("r1.fs.read: data/long.txt differs from the recorded file"), "{error}");
 }
 
 #[test]
 fn programs_run_in_their_sandbox() {
-    let bench = asking(
+    let bench = recipe_with(
         "{ 'process', 'fs:data' }",
         "local sorted, why = r1.process.run({ 'sort', '-r' }, { input = 'a\\nb\\n' })\n\
          if not sorted then return why end\n\
@@ -304,14 +304,14 @@ fn programs_run_in_their_sandbox() {
 
 #[test]
 fn a_replay_does_not_wait_and_has_the_recorded_time() {
-    let bench = asking("{}", "local before = r1.clock() r1.sleep(3) return { before, r1.clock() - before }");
+    let bench = recipe_with("{}", "local before = r1.clock() r1.sleep(3) return { before, r1.clock() - before }");
     let record = Record::live();
-    let live = asked(&bench, &record).unwrap();
+    let live = returned_by(&bench, &record).unwrap();
     assert!(live[0].as_f64().unwrap() > 1.6e9 && live[1].as_f64().unwrap() >= 2.9);
     let started = std::time::Instant::now();
-    assert_eq!(asked(&bench, &Record::replay(record.exchanges(), Strictness::Exact)).unwrap(), live);
+    assert_eq!(returned_by(&bench, &Record::replay(record.exchanges(), Strictness::Exact)).unwrap(), live);
     assert!(started.elapsed().as_secs_f64() < 2.9);
-    assert_snapshot!(asked(&asking("{}", "r1.sleep(-1)"), &Record::live()).unwrap_err(), @r#"
+    assert_snapshot!(returned_by(&recipe_with("{}", "r1.sleep(-1)"), &Record::live()).unwrap_err(), @r#"
     r1.sleep: takes a number of seconds, or text such as "5s", got the number -1
       --> x.lua:2
       from x.lua:2 in reset
@@ -320,7 +320,7 @@ fn a_replay_does_not_wait_and_has_the_recorded_time() {
 
 #[test]
 fn joined_functions_run_concurrently_and_return_in_order() {
-    let bench = asking(
+    let bench = recipe_with(
         "{}",
         "local function wait(t, v) return function() r1.sleep(t) return v and v + math.random(1000) / 1000 end end\n\
          local a, b, c = r1.join { wait(0.3, 1), wait(0.1, 2), wait(0.2) }\n\
@@ -331,9 +331,9 @@ fn joined_functions_run_concurrently_and_return_in_order() {
     let order = "local order = {}\n\
         local function wait(t, v) return function() r1.sleep(t) r1.push(order, v) end end\n\
         r1.join { wait(0.9, 'last'), wait(0.1, 'first'), wait(0.5, 'second') } return order";
-    assert_eq!(asked(&asking("{}", order), &Record::live()).unwrap(), json!(["first", "second", "last"]));
+    assert_eq!(returned_by(&recipe_with("{}", order), &Record::live()).unwrap(), json!(["first", "second", "last"]));
     // The first error of the list, whichever came first; the others came to their end.
-    let bench = asking(
+    let bench = recipe_with(
         "{}",
         "local done = 0\n\
          local ok, why = pcall(r1.join, { function() r1.sleep(0.2) error('first', 0) end, function() error('second', 0) end,\n\
@@ -343,10 +343,10 @@ fn joined_functions_run_concurrently_and_return_in_order() {
     let it = twice(&bench, || ());
     assert_eq!((&it[0], &it[2]), (&json!(false), &json!(1)));
     assert_eq!(it[1], "first");
-    assert_snapshot!(asked(&asking("{}", "r1.join { 5 }"), &Record::live()).unwrap_err(), @r#"
+    assert_snapshot!(returned_by(&recipe_with("{}", "r1.join { 5 }"), &Record::live()).unwrap_err(), @r#"
     r1.join: entry 1 is the number 5; it must be a function
       --> x.lua:2
       from x.lua:2 in reset
     "#);
-    assert_eq!(asked(&asking("{}", "return select('#', r1.join {})"), &Record::live()).unwrap(), json!(0));
+    assert_eq!(returned_by(&recipe_with("{}", "return select('#', r1.join {})"), &Record::live()).unwrap(), json!(0));
 }

@@ -8,7 +8,7 @@ use super::*;
 use crate::script::{Record, Strictness};
 use crate::search::{Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, Fields};
 
-/// An index `i` beside the script.
+/// An index `i` next to the script.
 fn with_index(bench: &Bench) {
     let options = BuildOptions {
         analyzer: Analyzer::Standard,

@@ -70,7 +70,7 @@ fn regular_expressions_take_linear_time() {
 #[test]
 fn misuse_is_told() {
     // In a call with time to spare: the limit of loading is a tenth of a second in tests.
-    let told = |expression: &str| {
+    let reported = |expression: &str| {
         let bench = Bench::new(&format!(
             "return r1.recipe {{ limits = {{ cpu = 100 }}, reward = function() return 0 end, \
              env = r1.env {{ reset = function() local x = {expression} return {{ x = x }} end }} }}"
@@ -78,47 +78,47 @@ fn misuse_is_told() {
         let failure = run(bench.worker().reset(&Json::Null, 0)).expect_err("this must be refused");
         bench.show(failure.error)
     };
-    assert_snapshot!(told("r1.re.find('a', '(')"), @r#"
+    assert_snapshot!(reported("r1.re.find('a', '(')"), @r#"
     r1.re.find: the pattern "(": unclosed group
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.find('a', '(a)\\\\1')"), @r#"
+    assert_snapshot!(reported("r1.re.find('a', '(a)\\\\1')"), @r#"
     r1.re.find: the pattern "(a)\1": backreferences are not supported
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.find('a', '(?=a)')"), @r#"
+    assert_snapshot!(reported("r1.re.find('a', '(?=a)')"), @r#"
     r1.re.find: the pattern "(?=a)": look-around, including look-ahead and look-behind, is not supported
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.find('a', '(\\\\w{50}){50}')"), @r#"
+    assert_snapshot!(reported("r1.re.find('a', '(\\\\w{50}){50}')"), @r#"
     r1.re.find: the pattern "(\w{50}){50}": too large: its repetitions take more than 1 MiB
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.find('a', string.rep('a', 20000))"), @r#"
+    assert_snapshot!(reported("r1.re.find('a', string.rep('a', 20000))"), @r#"
     r1.re.find: the pattern has 20000 bytes; 16384 are the most
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.find(5, 'a')"), @r#"
+    assert_snapshot!(reported("r1.re.find(5, 'a')"), @r#"
     r1.re.find: `text` must be text, got the number 5
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.find('a', 'a', 0)"), @r#"
+    assert_snapshot!(reported("r1.re.find('a', 'a', 0)"), @r#"
     r1.re.find: `from` must be a position in the text, 1 or more, got the number 0
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.replace('a', 'a', 5)"), @r#"
+    assert_snapshot!(reported("r1.re.replace('a', 'a', 5)"), @r#"
     r1.re.replace: `with` must be text or a function, got the number 5
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.replace('a', 'a', function() return 5 end)"), @r#"
+    assert_snapshot!(reported("r1.re.replace('a', 'a', function() return 5 end)"), @r#"
     r1.re.replace: the function returned the number 5; it must return text or nil
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.replace(string.rep('a', 100000), 'a', string.rep('b', 1000))"), @r#"
+    assert_snapshot!(reported("r1.re.replace(string.rep('a', 100000), 'a', string.rep('b', 1000))"), @r#"
     r1.re.replace: the result has more than 16777216 bytes
       --> x.lua:1
     "#);
-    assert_snapshot!(told("r1.re.gmach('a', 'a')"), @r#"
+    assert_snapshot!(reported("r1.re.gmach('a', 'a')"), @r#"
     `r1.re.gmach` does not exist
       --> x.lua:1
       hint: did you mean `gmatch` or `match`?

@@ -115,8 +115,8 @@ fn halts(places: &[(&str, bool)], plan: Vec<Resume>, look: &'static str) -> Vec<
     let bench = Bench::new(SCRIPT);
     let worker = bench.worker();
     let console = worker.console().unwrap();
-    let told = Rc::new(RefCell::new(Vec::new()));
-    let (heard, plan) = (Rc::clone(&told), RefCell::new(plan.into_iter()));
+    let reported = Rc::new(RefCell::new(Vec::new()));
+    let (heard, plan) = (Rc::clone(&reported), RefCell::new(plan.into_iter()));
     console
         .on_halt(Box::new(move |halt| {
             let values = match halt.eval(look) {
@@ -139,10 +139,10 @@ fn halts(places: &[(&str, bool)], plan: Vec<Resume>, look: &'static str) -> Vec<
     };
     // Without breakpoints nothing stops.
     console.clear_breakpoints(None).unwrap();
-    let count = told.borrow().len();
+    let count = reported.borrow().len();
     run(worker.step(&state, &action(""))).unwrap();
-    assert_eq!(told.borrow().len(), count);
-    let mut all = told.borrow().clone();
+    assert_eq!(reported.borrow().len(), count);
+    let mut all = reported.borrow().clone();
     all.push(end);
     all
 }

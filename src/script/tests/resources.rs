@@ -18,7 +18,7 @@ fn bench(spec: &str, expression: &str) -> Bench {
     ))
 }
 
-fn told(bench: &Bench) -> Json {
+fn reported(bench: &Bench) -> Json {
     let state = run(bench.worker().reset(&Json::Null, 0)).map_err(|failure| bench.show(failure)).unwrap();
     state.snapshot().unwrap()["state"]["it"].clone()
 }
@@ -40,19 +40,19 @@ fn rows_are_a_list_in_every_format() {
     ] {
         let bench = bench(&format!("'{name}'"), all);
         bench.file(name, text);
-        assert_eq!(told(&bench), wanted, "{name}");
+        assert_eq!(reported(&bench), wanted, "{name}");
     }
     let renamed = bench("{ path = 'sub/c', format = 'csv', columns = { text = 'body' } }", all);
     renamed.file("sub/c", "body\nred key\nblue sky\n");
-    assert_eq!(told(&renamed), wanted);
+    assert_eq!(reported(&renamed), wanted);
     let object = bench("'c.json'", "{ #corpus, corpus[1].a.b }");
     object.file("c.json", "{\n  \"a\": { \"b\": 5 }\n}\n");
-    assert_eq!(told(&object), json!([1, 5]));
+    assert_eq!(reported(&object), json!([1, 5]));
     let packed = bench("'c.txt.gz'", "corpus[2].text");
     let mut bytes = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     bytes.write_all(b"one\ntwo\n").unwrap();
     std::fs::write(packed.dir.path().join("c.txt.gz"), bytes.finish().unwrap()).unwrap();
-    assert_eq!(told(&packed), "two");
+    assert_eq!(reported(&packed), "two");
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn rows_of_a_resource_are_read_only_and_cached_while_in_use() {
     let same = bench("'c.jsonl'", "corpus[1] == corpus[1] and corpus.hash");
     same.file("c.jsonl", file);
     let hash = same.load(&[]).unwrap().resources()[0].sha256.clone().unwrap();
-    assert_eq!(told(&same), Json::from(hash));
+    assert_eq!(reported(&same), Json::from(hash));
     for (change, message) in [
         ("(function() corpus[1].text = 'y' end)()", "attempt to modify a readonly table"),
         ("(function() corpus[1].deep.list[2] = 2 end)()", "attempt to modify a readonly table"),
@@ -172,7 +172,7 @@ fn an_index_of_a_list_keeps_to_the_limits() {
         "return r1.recipe {{ env = r1.env {{ reset = function() return {{ it = {often} }} end }}, \
          reward = function() return 0 end, limits = {{ cpu = 100, memory = 6, trajectory = 1000 }} }}"
     );
-    assert_eq!(told(&Bench::new(&source)), 80_000);
+    assert_eq!(reported(&Bench::new(&source)), 80_000);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn invalid_resources_are_refused_with_their_place() {
     insta::assert_snapshot!(refused("'/etc/passwd'"), @r#"
     r1.resource: /etc/passwd: a data file outside of the script's directory needs the extension of a data format
       --> x.lua:1
-      hint: call it .jsonl, .json, .csv, .tsv, .parquet or .arrow, put it beside the script, or name it on the command line: data.train=FILE
+      hint: call it .jsonl, .json, .csv, .tsv, .parquet or .arrow, put it next to the script, or name it on the command line: data.train=FILE
     "#);
 }
 

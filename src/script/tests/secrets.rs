@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use serde_json::json;
 
-use super::outside::{asked, asking, ok, server, twice};
+use super::outside::{ok, recipe_with, returned_by, server, twice};
 use super::*;
 use crate::script::{Record, Strictness};
 
@@ -15,7 +15,7 @@ const VARIABLE: &str = "CARGO_MANIFEST_DIR";
 fn secrets_are_sent_and_masked_in_records() {
     let (address, _) = server(|first, head, _| ok(&format!("{first}\n{head}")));
     let own = std::env::var(VARIABLE).unwrap();
-    let bench = asking(
+    let bench = recipe_with(
         &format!("{{ 'http:{address}', 'env:{VARIABLE}' }}"),
         &format!(
             "local key = r1.secret('{VARIABLE}')\n\
@@ -25,9 +25,9 @@ fn secrets_are_sent_and_masked_in_records() {
         ),
     );
     let record = Record::live();
-    let told = asked(&bench, &record).unwrap();
-    let body = told[1].as_str().unwrap();
-    assert_eq!(told[0], "(secret)");
+    let reported = returned_by(&bench, &record).unwrap();
+    let body = reported[1].as_str().unwrap();
+    assert_eq!(reported[0], "(secret)");
     // The server was sent the values: what it sent back was masked.
     assert!(body.starts_with("GET /x?key=(secret)&q=1 "), "{body}");
     assert!(body.to_lowercase().contains("authorization: bearer (secret)"), "{body}");
@@ -36,7 +36,7 @@ fn secrets_are_sent_and_masked_in_records() {
     assert!(!kept.contains(&own) && !kept.contains(&crate::tools::url_escape(&own)), "{kept}");
     // A replay needs no value.
     let replay = Record::replay(record.exchanges(), Strictness::Exact);
-    assert_eq!(asked(&bench, &replay).unwrap(), told);
+    assert_eq!(returned_by(&bench, &replay).unwrap(), reported);
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn programs_get_secrets_in_their_environment() {
         eprintln!("skipped: no namespaces");
         return;
     }
-    let bench = asking(
+    let bench = recipe_with(
         &format!("{{ 'process', 'env:{VARIABLE}' }}"),
         &format!(
             "local done = r1.process.run({{ 'sh', '-c', 'echo $KEY; echo $PLAIN; test -d / -a -n \"$KEY\"' }},\n\
@@ -53,13 +53,13 @@ fn programs_get_secrets_in_their_environment() {
         ),
     );
     let record = Record::live();
-    assert_eq!(asked(&bench, &record).unwrap(), json!(["(secret)\n5\n", 0]));
+    assert_eq!(returned_by(&bench, &record).unwrap(), json!(["(secret)\n5\n", 0]));
     assert!(!serde_json::to_string(&record.exchanges()).unwrap().contains(&std::env::var(VARIABLE).unwrap()));
 }
 
 #[test]
 fn secrets_must_be_declared_and_are_not_data() {
-    let refused = |needs: &str, body: &str| asked(&asking(needs, body), &Record::live()).unwrap_err();
+    let refused = |needs: &str, body: &str| returned_by(&recipe_with(needs, body), &Record::live()).unwrap_err();
     let undeclared = refused("{ 'http' }", "return tostring(r1.secret('HOME'))");
     assert!(undeclared.contains("needs = { \"env:HOME\" }"), "{undeclared}");
     let unset = refused("{ 'env:R1_NO_SUCH_VARIABLE' }", "return 1");
@@ -92,31 +92,31 @@ fn tokenizers_and_templates_are_made_of_model_directories_and_declared_files_onl
         "r1.text.template('x.lua/../link'):render({})".to_owned(),
     ] {
         // While the script is loaded, and in a function of the env.
-        let late = asking("{}", &format!("return {body}"));
+        let late = recipe_with("{}", &format!("return {body}"));
         std::os::unix::fs::symlink("/etc/passwd", late.dir.path().join("link")).unwrap();
-        let error = asked(&late, &Record::live()).unwrap_err();
+        let error = returned_by(&late, &Record::live()).unwrap_err();
         assert!(error.contains("is not a model directory") || error.contains("no directory"), "{body}: {error}");
         let early = Bench::new(&format!("local it = {body}\nreturn r1.recipe {{ reward = function() return 0 end }}"));
         let error = early.refusal();
         assert!(error.contains("is not a model directory") || error.contains("no directory"), "{body}: {error}");
     }
-    let linked = asking("{}", "return r1.text.template(task.link):render({})");
+    let linked = recipe_with("{}", "return r1.text.template(task.link):render({})");
     let link = linked.dir.path().join("link");
     std::os::unix::fs::symlink("/etc/passwd", &link).unwrap();
     let state = run(linked.worker().reset(&json!({ "link": link }), 0));
     assert!(state.is_err_and(|failure| failure.to_string().contains("is not a model directory")));
 
     let allowed = |needs: &str, path: &str| {
-        asked(&asking(needs, &format!("return r1.text.template('{path}'):render({{}})")), &Record::live())
+        returned_by(&recipe_with(needs, &format!("return r1.text.template('{path}'):render({{}})")), &Record::live())
     };
     assert_eq!(allowed(&format!("{{ 'fs:{outside}' }}"), &format!("{outside}/file.jinja")).unwrap(), "read");
-    let model = asking(
+    let model = recipe_with(
         "{}",
         &format!(
             "return r1.text.tokenizer('{root}/models/r1-nano'):decode(r1.text.tokenizer('{root}/models/r1-nano'):encode('hi'))"
         ),
     );
-    assert_eq!(asked(&model, &Record::live()).unwrap(), "hi");
+    assert_eq!(returned_by(&model, &Record::live()).unwrap(), "hi");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn judged(address: &str, needs: &str, options: &str) -> Bench {
          model = {{ url = 'http://{address}/v1', name = 'judge', {options} }} }})\n\
          return {{ text, facts.tokens, facts.finish_reason }}"
     );
-    asking(&needs.replace("HOST", address.split(':').next().unwrap()), &body)
+    recipe_with(&needs.replace("HOST", address.split(':').next().unwrap()), &body)
 }
 
 #[test]
@@ -192,11 +192,11 @@ fn generate_uses_a_model_behind_a_server() {
     let needs = "{ 'http:HOST', 'env:HOME' }";
     let bench = judged(&address, needs, "key = r1.secret('HOME')");
     // A replay makes no request, and neither the script nor the record has the key.
-    let told = twice(&bench, || ());
-    assert_eq!(told, json!(["4 of 5, says (secret)", 5, "stop"]));
+    let reported = twice(&bench, || ());
+    assert_eq!(reported, json!(["4 of 5, says (secret)", 5, "stop"]));
     assert_eq!(*count.lock().unwrap(), 2);
     let record = Record::live();
-    asked(&bench, &record).unwrap();
+    returned_by(&bench, &record).unwrap();
     assert!(!format!("{:?}", record.exchanges()).contains(&home));
 }
 
@@ -211,13 +211,13 @@ fn generate_fails_without_a_valid_response_of_the_server() {
     });
     let needs = "{ 'http:HOST', 'env:HOME' }";
     let failed = |options: &str| {
-        asked(&judged(&address, needs, options), &Record::live()).unwrap_err().replace(&address, "HOST")
+        returned_by(&judged(&address, needs, options), &Record::live()).unwrap_err().replace(&address, "HOST")
     };
     // The limit is sent under the name that the server accepts.
-    let told = failed("retries = 0");
+    let reported = failed("retries = 0");
     assert!(
-        told.starts_with("r1.generate: judge at http://HOST/v1/chat/completions: the answer has no text: {}"),
-        "{told}"
+        reported.starts_with("r1.generate: judge at http://HOST/v1/chat/completions: the answer has no text: {}"),
+        "{reported}"
     );
     assert_eq!(*count.lock().unwrap(), 2);
     for (options, wanted) in [
@@ -225,20 +225,21 @@ fn generate_fails_without_a_valid_response_of_the_server() {
         ("temperature = 1", "unknown field `temperature`"),
         ("retries = -1", "`retries` must be a whole number from 0 to 20"),
     ] {
-        let told = failed(options);
-        assert!(told.contains(wanted), "{told}");
+        let reported = failed(options);
+        assert!(reported.contains(wanted), "{reported}");
     }
     let (busy, count) = server(|_, _, _| {
         "HTTP/1.1 429 Busy\r\nConnection: close\r\nRetry-After: 0\r\nContent-Length: 4\r\n\r\nslow".to_owned()
     });
-    let told = asked(&judged(&busy, needs, "retries = 1"), &Record::live()).unwrap_err();
-    assert!(told.contains("the server answered 429: slow (after 2 attempts)"), "{told}");
+    let reported = returned_by(&judged(&busy, needs, "retries = 1"), &Record::live()).unwrap_err();
+    assert!(reported.contains("the server answered 429: slow (after 2 attempts)"), "{reported}");
     assert_eq!(*count.lock().unwrap(), 2);
     // Neither a host nor a variable that the recipe does not declare.
-    let told = asked(&judged(&address, "{}", ""), &Record::live()).unwrap_err();
-    assert!(told.contains("needs = { \"http:127.0.0.1\" }"), "{told}");
-    let told = asked(&judged(&address, "{ 'http:HOST' }", "key = r1.secret('HOME')"), &Record::live()).unwrap_err();
-    assert!(told.contains("needs = { \"env:HOME\" }"), "{told}");
+    let reported = returned_by(&judged(&address, "{}", ""), &Record::live()).unwrap_err();
+    assert!(reported.contains("needs = { \"http:127.0.0.1\" }"), "{reported}");
+    let reported =
+        returned_by(&judged(&address, "{ 'http:HOST' }", "key = r1.secret('HOME')"), &Record::live()).unwrap_err();
+    assert!(reported.contains("needs = { \"env:HOME\" }"), "{reported}");
 }
 
 /// As for r1.http: the name is looked up, and its address is this machine's.
@@ -252,12 +253,16 @@ fn a_server_that_is_no_public_host_must_be_declared() {
             "pcall(r1.generate, 'x', OPTIONS) return (r1.generate('x', OPTIONS))",
         ] {
             let options = format!("{{ model = {{ url = 'http://{name}:{port}/v1', name = 'judge' }} }}");
-            let told = asked(&asking("{ 'http' }", &body.replace("OPTIONS", &options)), &Record::live()).unwrap_err();
+            let reported = returned_by(&recipe_with("{ 'http' }", &body.replace("OPTIONS", &options)), &Record::live())
+                .unwrap_err();
             let why = format!(
                 "r1.generate: {name} leads to a host that the recipe does not declare: 127.0.0.1 is not a public address"
             );
             let hint = format!("hint: add needs = {{ \"http:{name}\" }} to r1.recipe, or \"http:{name}:{port}\"");
-            assert!(told.contains(&why) && told.contains(&hint) && told.contains("--> x.lua:2"), "{body}: {told}");
+            assert!(
+                reported.contains(&why) && reported.contains(&hint) && reported.contains("--> x.lua:2"),
+                "{body}: {reported}"
+            );
         }
     }
     assert_eq!(*count.lock().unwrap(), 0);

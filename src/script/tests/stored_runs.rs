@@ -3,7 +3,7 @@
 use insta::assert_snapshot;
 use serde_json::json;
 
-use super::outside::{asked, asking};
+use super::outside::{recipe_with, returned_by};
 use super::*;
 use crate::script::Record;
 
@@ -77,7 +77,7 @@ fn programs_read_the_trajectories_of_a_run() {
         ),
         json!([[1, 2], [-0.5]])
     );
-    assert_snapshot!(asked(&asking("{}", "return r1.store.steps 'x'"), &Record::live()).unwrap_err(), @r#"
+    assert_snapshot!(returned_by(&recipe_with("{}", "return r1.store.steps 'x'"), &Record::live()).unwrap_err(), @r#"
     r1.store.steps: is for programs (`r1 lua`)
       --> x.lua:2
       from x.lua:2 in reset

@@ -8,7 +8,7 @@ use crate::mdp::Answer;
 const FILMS: &str = "title,year,gross\nAlien,1979,\"104,931,801\"\nHeat,1995,\nUp,2009,731542621\n";
 
 /// The content of the first tool result of a step with one query.
-fn told(worker: &Worker, task: &Json, record: &Record, sql: &str) -> Result<String, Failure> {
+fn reported(worker: &Worker, task: &Json, record: &Record, sql: &str) -> Result<String, Failure> {
     run(async {
         let state = worker.reset_with(task, 7, record).await?;
         let calls = vec![call("sql", json!({ "sql": sql }))];
@@ -45,7 +45,7 @@ fn sql_over_a_csv_file_is_a_tool_that_names_its_columns() {
     | Alien | 1979 | 104,931,801 |
     … (there are more rows; 1 row is shown)
     ");
-    let ask = |sql: &str| told(&worker, &task, &Record::live(), sql).unwrap();
+    let ask = |sql: &str| reported(&worker, &task, &Record::live(), sql).unwrap();
     insta::assert_snapshot!(ask("SELECT title, gross FROM films WHERE year > 1990 ORDER BY year"), @r"
     | title | gross |
     |---|---|
@@ -57,7 +57,8 @@ fn sql_over_a_csv_file_is_a_tool_that_names_its_columns() {
     // Every row is a query of the default environment: the trajectory goes on after an error.
     let thousands = "r1.tools.table { tables = { films = { path = 'films.csv', thousands = true } }, format = 'csv' }";
     let bench = self::bench(thousands);
-    let shown = told(&bench.worker(), &task, &Record::live(), "SELECT max(gross), typeof(gross) FROM films").unwrap();
+    let shown =
+        reported(&bench.worker(), &task, &Record::live(), "SELECT max(gross), typeof(gross) FROM films").unwrap();
     assert_eq!(shown, "max(gross),typeof(gross)\n731542621,integer");
 }
 
@@ -74,7 +75,7 @@ fn formats_of_files_give_the_same_table() {
         )));
         bench.file(name, text);
         let shown =
-            told(&bench.worker(), &json!({ "prompt": "x" }), &Record::live(), "SELECT sum(n), max(name) FROM t");
+            reported(&bench.worker(), &json!({ "prompt": "x" }), &Record::live(), "SELECT sum(n), max(name) FROM t");
         assert_eq!(shown.unwrap(), "| sum(n) | max(name) |\n|---|---|\n| 3 | b |", "{name}");
     }
 }
@@ -90,7 +91,7 @@ fn each_trajectory_has_the_tables_of_its_task() {
     Tables:
     t(Nation TEXT, Gold INTEGER, Gold_2 INTEGER, column_4 TEXT), 2 rows
     ");
-    let ask = |task: &Json, sql: &str| told(&worker, task, &Record::live(), sql).unwrap();
+    let ask = |task: &Json, sql: &str| reported(&worker, task, &Record::live(), sql).unwrap();
     assert_eq!(ask(&wiki, "SELECT Nation FROM t ORDER BY Gold DESC"), "| Nation |\n|---|\n| B |\n| A |");
     let several = json!({ "prompt": "x", "table": { "a": [{ "n": 1 }], "b": "n,m\n1,7\n" } });
     assert_eq!(ask(&several, "SELECT m FROM a JOIN b USING (n)"), "| m |\n|---|\n| 7 |");
@@ -123,14 +124,14 @@ fn a_replay_of_queries_needs_no_database() {
     let bench = bench("r1.tools.table { tables = { films = 'films.csv' } }");
     let (worker, task, record) = (bench.worker(), json!({ "prompt": "x" }), Record::live());
     let sql = "SELECT count(*) FROM films";
-    told(&worker, &task, &record, sql).unwrap();
+    reported(&worker, &task, &record, sql).unwrap();
     let mut exchanges = record.take();
     assert_eq!(exchanges.len(), 1);
     if let Some(Answer::Ok(answer)) = &mut exchanges[0].answer {
         answer["text"] = json!("from the record");
     }
     let replay = Record::replay(exchanges, Strictness::Exact);
-    assert_eq!(told(&worker, &task, &replay, sql).unwrap(), "from the record");
+    assert_eq!(reported(&worker, &task, &replay, sql).unwrap(), "from the record");
     assert_eq!(replay.close(), None);
 }
 

@@ -26,7 +26,7 @@ pub(in crate::text) struct Native {
 
 impl Native {
     /// Probes a template. `None` if it renders no calls that the format can parse.
-    pub(in crate::text) fn learn(template: &Template, format: &dyn ToolFormat) -> Option<Self> {
+    pub(in crate::text) fn from_template(template: &Template, format: &dyn ToolFormat) -> Option<Self> {
         let made = |count: usize| -> Vec<ToolCall> {
             let arguments = json!({"key": "value"});
             let call =

@@ -185,7 +185,7 @@ impl Server {
                     _ = stopped => {}
                 }
                 alive.set(false);
-                // Dropping the senders tells waiting callers that no exit status will come.
+                // Dropping the senders wakes waiting callers: no exit status will come.
                 exits.borrow_mut().clear();
                 writer.abort();
                 let _ = process.kill().await;
@@ -209,8 +209,8 @@ impl Server {
         let (out_read, out) = io::pipe()?;
         let (report_read, report) = io::pipe()?;
         let (command, command_write) = io::pipe()?;
-        let (tell, exit) = oneshot::channel();
-        self.exits.borrow_mut().insert(child, tell);
+        let (notify, exit) = oneshot::channel();
+        self.exits.borrow_mut().insert(child, notify);
         // If the server died meanwhile, the order is dropped with all pipes.
         let fds = [out.into(), report.into(), command.into()];
         let _ = self.orders.send(Order::Fork { child, fds });

@@ -101,7 +101,7 @@ impl Builder {
     }
 
     fn new(connection: Connection, file: Option<tempfile::NamedTempFile>) -> Result<Self> {
-        // Nobody reads the file before it is complete.
+        // No other process reads the file before it is complete.
         let settings = "PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA locking_mode = EXCLUSIVE; \
                         PRAGMA page_size = 8192; BEGIN";
         connection.execute_batch(settings).map_err(|error| failed(&error))?;
@@ -226,7 +226,7 @@ impl Database {
         let mut lent = self.connection();
         let Some(connection) = &mut lent.connection else { return Err(Why::Nothing.into()) };
         let refused = std::sync::Arc::new(Mutex::new(None));
-        let told = |error: rusqlite::Error| QueryError::of(&error, limits, &refused);
+        let query_error = |error: rusqlite::Error| QueryError::of(&error, limits, &refused);
         let end = Instant::now() + limits.time;
         let (repeatable, note) = (limits.repeatable, refused.clone());
         let hook = move |context: AuthContext<'_>| match denied(&context.action, repeatable) {
@@ -240,9 +240,9 @@ impl Database {
         connection
             .authorizer(Some(hook))
             .and_then(|()| connection.progress_handler(STEPS, Some(move || Instant::now() >= end)))
-            .map_err(told)?;
+            .map_err(query_error)?;
         let memory = memory::Limit::new(limits.memory);
-        let result = run(connection, sql, params, limits, &told);
+        let result = run(connection, sql, params, limits, &query_error);
         drop(memory);
         result
     }
@@ -268,10 +268,10 @@ fn run(
     sql: &str,
     params: &[Cell],
     limits: &QueryLimits,
-    told: &impl Fn(rusqlite::Error) -> QueryError,
+    query_error: &impl Fn(rusqlite::Error) -> QueryError,
 ) -> Result<QueryResult, QueryError> {
     let mut batch = Batch::new(connection, sql);
-    let mut statement = batch.next().map_err(told)?.ok_or(Why::Nothing)?;
+    let mut statement = batch.next().map_err(query_error)?.ok_or(Why::Nothing)?;
     // The rest is looked at one statement at a time: `Connection::prepare` recurses over all.
     if !matches!(batch.next(), Ok(None)) {
         return Err(Why::Several.into());
@@ -282,15 +282,15 @@ fn run(
     let columns: Vec<String> = statement.column_names().map(str::to_owned).collect();
     let mut result = QueryResult { columns, ..QueryResult::default() };
     let mut bytes = 0;
-    let mut rows = statement.query(rusqlite::params_from_iter(params)).map_err(told)?;
-    while let Some(row) = rows.next().map_err(told)? {
+    let mut rows = statement.query(rusqlite::params_from_iter(params)).map_err(query_error)?;
+    while let Some(row) = rows.next().map_err(query_error)? {
         if result.rows.len() == limits.rows || bytes > limits.bytes {
             result.more = true;
             break;
         }
         let mut cells = Vec::with_capacity(result.columns.len());
         for at in 0..result.columns.len() {
-            let cell = match row.get_ref(at).map_err(told)? {
+            let cell = match row.get_ref(at).map_err(query_error)? {
                 ValueRef::Text(text) => {
                     bytes += text.len();
                     Cell::Text(String::from_utf8_lossy(text).into_owned())

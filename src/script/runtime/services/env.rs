@@ -19,7 +19,7 @@ calls! {
             path: PathBuf,
             /// Directory of the program, for paths that are not in the current directory.
             #[serde(skip)]
-            beside: PathBuf,
+            directory: PathBuf,
             #[serde(default, deserialize_with = "super::read::overrides")]
             overrides: Vec<String>,
             /// Directory of the model whose tokenizer is used.

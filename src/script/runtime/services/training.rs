@@ -24,7 +24,7 @@ calls! {
             recipe: Option<Json>,
             /// Directory of the program, for paths that are not in the current directory.
             #[serde(skip)]
-            beside: PathBuf,
+            directory: PathBuf,
             #[serde(default, deserialize_with = "super::read::overrides")]
             overrides: Vec<String>,
             runs: Option<PathBuf>,
