@@ -84,13 +84,13 @@ struct PendingRequest {
     function: &'static str,
     host: Rc<Host>,
     call: Rc<Call>,
-    request: HttpRequest,
+    request: UnrevealedRequest,
     /// The line of the call.
     place: Option<String>,
 }
 
 /// A request whose secrets are not filled in.
-struct HttpRequest {
+struct UnrevealedRequest {
     method: &'static str,
     url: String,
     query: Named,
@@ -100,7 +100,7 @@ struct HttpRequest {
     max_bytes: usize,
 }
 
-impl HttpRequest {
+impl UnrevealedRequest {
     /// The URL with its query, with the texts that `value` returns.
     fn address<E>(&self, mut value: impl FnMut(&Text) -> Result<String, E>) -> Result<String, E> {
         let base = self.url.clone();
@@ -166,7 +166,7 @@ fn build(
             return Err(fail(lua, function, format!("the header {name:?} has a line break in it, or no name")));
         }
     }
-    let request = HttpRequest { method, url, query, headers, body: None, timeout, max_bytes: max_bytes.0 };
+    let request = UnrevealedRequest { method, url, query, headers, body: None, timeout, max_bytes: max_bytes.0 };
     let pending = PendingRequest { function, host: host.clone(), call: host.current(), request, place: place(lua) };
     let pending = match (&body, &json) {
         (Value::Nil, Value::Nil) => pending,

@@ -60,7 +60,7 @@ pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Optio
     }
     if (trainer || function == "r1.env") && declared("r1.recipe", name) {
         let section = if trainer { "trainer" } else { "env" };
-        return Some(format!("`{name}` is a field of r1.recipe {{ … }}, beside `{beside}`"));
+        return Some(format!("`{name}` is a field of r1.recipe {{ … }}, next to `{section}`"));
     }
     if function == "r1.recipe" && declared("r1.env", name) {
         return Some(format!("`{name}` is a field of the env: env = r1.env {{ {name} = …, … }}"));

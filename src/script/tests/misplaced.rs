@@ -75,5 +75,3 @@ fn misplaced_fields_get_a_hint() {
       hint: `lr` is a field of the trainer: trainer = r1.grpo { lr = …, … }
     ");
 }
-
-/// Reading a FIFO would wait for ever, and a device may never end.

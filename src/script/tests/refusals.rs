@@ -403,6 +403,7 @@ fn require_stays_inside_the_directory() {
     "#);
 }
 
+/// Reading a FIFO would wait for ever, and a device may never end.
 #[test]
 fn scripts_must_be_regular_files() {
     let bench = Bench::new("return require('pipe')");
