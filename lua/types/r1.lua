@@ -1173,7 +1173,7 @@ r1.json = {}
 ---@return string
 function r1.json.encode(value) end
 
----JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. The table remembers both for the way out.
+---JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. Encoding the table again gives the original values.
 ---@param text string
 ---@return any # Nil if it is no JSON
 ---@return string? # Why not

@@ -128,7 +128,7 @@ impl AdvantageBatch {
     }
 }
 
-/// An error of a function of `rl`, which has only the numbers of trajectories, with their ids added.
+/// Adds the ids of trajectories to an error of `rl`, which has only their numbers.
 pub(super) fn with_trajectory_ids(error: Error, trajectories: &[Trajectory]) -> Error {
     let Some(Subject::Trajectories { numbers, step }) = error.subject.as_deref() else { return error };
     let name = |number: &u64| {

@@ -160,8 +160,8 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
     Ok(assemble(&shape, settings, reference))
 }
 
-/// The memory that training takes in addition to a loaded policy and its key-value cache, bytes: moments
-/// and master weights, the other models, gradients and activations.
+/// The memory that training takes in addition to a loaded policy and its key-value cache, bytes:
+/// moments and master weights, the other models, gradients and activations.
 pub(super) fn beside_the_policy(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> u64 {
     sum(&held_by_run(shape, settings, reference)) + sum(&in_update(shape, settings))
 }
@@ -241,7 +241,7 @@ fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usize {
     }
 }
 
-/// What a run holds from the beginning to the end in addition to the policy and the key-value cache.
+/// The memory that a run holds throughout, without the policy and the key-value cache.
 fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<Share> {
     let ((learned, own), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
     let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned)];

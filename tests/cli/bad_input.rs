@@ -145,7 +145,7 @@ fn a_row_without_its_column() {
         hint: the task's columns: `question`
         the first is 1-0-0 (row 0, seed 0)
         again: r1 repl a.lua --replay runs/a:1-0-0
-      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+      hint: fix the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
 
@@ -214,7 +214,7 @@ fn a_reward_that_is_not_a_number() {
           14 |   reward = function(state, outcome) return nil end,
         the first is 1-0-0 (row 1, seed 0)
         again: r1 repl a.lua --replay runs/a:1-0-0:1
-      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+      hint: fix the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
     let nan = broken("return #outcome.text % 2", "return 0 / 0");
     cli_snapshot!(model, { "a.lua" => nan, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
@@ -230,7 +230,7 @@ fn a_reward_that_is_not_a_number() {
           14 |   reward = function(state, outcome) return 0 / 0 end,
         the first is 1-0-0 (row 1, seed 0)
         again: r1 repl a.lua --replay runs/a:1-0-0:1
-      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+      hint: fix the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
 
@@ -250,7 +250,7 @@ fn an_env_that_throws() {
            9 |     error("no such room")
         the first is 1-0-0 (row 1, seed 0)
         again: r1 repl a.lua --replay runs/a:1-0-0:1
-      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+      hint: fix the script and start again with --resume; rollout.max_failure_rate sets the limit
     "#);
 }
 
@@ -271,7 +271,7 @@ fn an_env_that_loops() {
         hint: is there an endless loop? limits.cpu sets the limit
         the first is 1-0-0 (row 1, seed 0)
         again: r1 repl a.lua --replay runs/a:1-0-0:1
-      hint: mend the script and start again with --resume; rollout.max_failure_rate sets the limit
+      hint: fix the script and start again with --resume; rollout.max_failure_rate sets the limit
     ");
 }
 

@@ -30,7 +30,7 @@ fn help() {
       run          Train a policy with reinforcement learning from a recipe
       sft          Fine-tune a policy on conversations from a recipe
       check        Test a recipe with scripted replies: report errors with their places and remedies
-      infer        Chat with a model, or ask it one question
+      infer        Chat with a model, or get one reply
       lua          Run a Lua program with access to tokenizers, templates, models and files
       repl         Debug a script interactively: reply as the policy, inspect states, tokens and
                    rewards, undo steps, set breakpoints
