@@ -230,7 +230,7 @@ section! {
 }
 
 section! {
-    /// How trajectories are run.
+    /// Settings of rollouts.
     pub struct RolloutSettings: "rollout." {
         /// Trajectories in flight at once.
         concurrency: usize = 128, unit("trajectories"), range("≥ 1"), restart();

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize, Serializer};
 /// Shorthand used across the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What kind of thing went wrong; one exit code each.
+/// The kind of an error; each has an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kind {
@@ -115,7 +115,7 @@ pub enum Subject {
         #[serde(default)]
         field: Option<String>,
     },
-    /// What a function of the recipe returned, and the field that is wrong: `reward`, `parts.format`.
+    /// The result of a function of the recipe, and the wrong field: `reward`, `parts.format`.
     Returned { function: String, field: Option<String> },
     /// Tensors of a checkpoint by their names.
     Tensors(Vec<String>),
@@ -146,11 +146,11 @@ pub struct Error {
     pub kind: Kind,
     /// One sentence, no full stop.
     pub message: String,
-    /// What it is about, where that is more than the message.
+    /// The subject as data, in addition to the message.
     pub subject: Option<Box<Subject>>,
     /// `file:line`, a path, a tensor, a trajectory: the place of the failure.
     pub place: Option<String>,
-    /// How to fix it.
+    /// A way to fix it.
     pub hint: Option<String>,
 }
 

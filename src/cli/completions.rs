@@ -71,7 +71,8 @@ _r1_settings() {
 complete -o nospace -o bashdefault -F _r1_settings r1
 "#;
 
-/// How the shell calls this program: by name if it was called by name, else by path.
+/// The command by which the shell calls this program: by name if it was called by name, else by
+/// path.
 fn own_name() -> String {
     let typed = std::env::args_os().next().unwrap_or_default();
     let typed = Path::new(&typed);

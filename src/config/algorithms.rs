@@ -12,7 +12,7 @@ struct Named {
     name: &'static str,
     /// Its paper, or the system that defines it.
     paper: &'static str,
-    /// What the estimator and the loss do not tell.
+    /// A note in addition to the texts of the estimator and the loss.
     about: &'static str,
     /// Whether a critic is trained.
     critic: bool,

@@ -36,7 +36,7 @@ impl Copy for Importance {}
 impl Copy for Rejection {}
 
 choices! {
-    /// What has an importance weight.
+    /// The unit that has an importance weight.
     pub enum Scope {
         /// Each token has its own ratio: biased, little variance.
         Token = "token",

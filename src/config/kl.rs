@@ -40,7 +40,7 @@ choices! {
 }
 
 choices! {
-    /// Where the KL penalty is applied.
+    /// The place where the KL penalty is applied.
     pub enum KlPlace {
         Loss = "loss",
         Reward = "reward",

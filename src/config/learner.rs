@@ -77,7 +77,7 @@ section! {
         /// Mixture-of-experts models: experts that the learner uses for sampled tokens, those of
         /// its router, or those recorded during sampling (R3, arXiv:2510.11370).
         routing_replay: RoutingReplay = RoutingReplay::Off, restart();
-        /// Which groups are trained on.
+        /// The groups that are trained on.
         filter: Filter = Filter::default();
         /// The value model of algorithms with a critic.
         critic: CriticSettings = CriticSettings::default(), restart();

@@ -330,8 +330,8 @@ impl LossGraph {
 /// Maximum number of nodes; stops a Lua loss that builds values in an endless loop.
 const MAX_NODES: usize = 10_000;
 
-/// Why an operation is refused. Displayed after the name of the function, for the author of the
-/// Lua function.
+/// The reason why an operation is refused. Displayed after the name of the function, for the author
+/// of the Lua function.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum InvalidOp {
     /// Booleans where numbers are needed.

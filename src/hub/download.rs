@@ -39,7 +39,7 @@ pub(super) struct Download<'a> {
     pub(super) meta: &'a Meta,
 }
 
-/// Why an attempt did not complete the file.
+/// The reason why an attempt did not complete the file.
 enum End {
     /// The server's file differs from its metadata, or the partial download belongs to another
     /// file.

@@ -55,7 +55,7 @@ impl Token {
     }
 }
 
-/// Why a request failed.
+/// The reason why a request failed.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) error: Error,

@@ -38,8 +38,8 @@ impl ErrorRecord {
         self.subject.as_deref().and_then(Subject::setting)
     }
 
-    /// What errors of one cause have in common: the kind and the place, or the message where no
-    /// place is known.
+    /// The key that errors of one cause have in common: the kind and the place, or the message
+    /// where no place is known.
     pub fn cause(&self) -> (Kind, &str) {
         (self.kind, self.place.as_deref().unwrap_or(&self.message))
     }

@@ -9,7 +9,7 @@ use super::Routing;
 use crate::schema::{Time, section};
 
 section! {
-    /// How to sample. Defaults are the plain distribution: temperature 1, nothing cut.
+    /// Sampling settings. The defaults are the plain distribution: temperature 1, nothing cut.
     pub struct Sampling: "sampling." {
         /// Divides the logits; 0 is greedy (r1 infer and r1 lua).
         temperature: f64 = 1.0, range("> 0 to train");
@@ -69,7 +69,7 @@ pub struct Request {
     pub conversation: u64,
 }
 
-/// Why a reply ended.
+/// The reason why a reply ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {

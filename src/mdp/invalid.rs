@@ -1,4 +1,4 @@
-//! Why a message, a call or a dataset row can't be read, as data.
+//! The reasons why a message, a call or a dataset row can't be read, as data.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use crate::error::{Error, Kind, Subject};
 pub struct Invalid {
     /// `messages[2].role`; a column of a row; empty for the row itself.
     pub path: String,
-    /// What is wrong with it: `is empty`, `has no `role``.
+    /// The error: `is empty`, `has no `role``.
     pub problem: String,
 }
 

@@ -145,7 +145,7 @@ impl Message {
     }
 }
 
-/// What the policy observes at a step: exactly one of the three.
+/// The observation of the policy at a step: exactly one of the three.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Observation {

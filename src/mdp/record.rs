@@ -41,7 +41,7 @@ pub enum Outcome<T> {
     Failed(Failed),
 }
 
-/// Why there is no answer.
+/// The reason why there is no response.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failed {
     pub error: String,

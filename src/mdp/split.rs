@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Which dataset of the recipe a task is a row of.
+/// The dataset of the recipe to which a task belongs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Split {

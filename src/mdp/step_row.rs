@@ -54,7 +54,7 @@ pub struct StepRow {
     pub terminated: bool,
     /// A limit cut the task after this step.
     pub truncated: bool,
-    /// How the trajectory ended. A failure is not caused by the policy and is left out of all
+    /// The end of the trajectory. A failure is not caused by the policy and is left out of all
     /// statistics. `None`: it did not fail.
     pub status: Option<Status>,
     /// A step of the greedy baseline rollout of its group, which is not trained on.

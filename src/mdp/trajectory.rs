@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{ErrorRecord, ExternalCall, FinishReason, Message, Routing, Split, Support};
 
-/// How a trajectory ended. All but the first two are failures: recorded, counted, and by default
+/// The end of a trajectory. All but the first two are failures: recorded, counted, and by default
 /// excluded from the advantage statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -246,7 +246,7 @@ pub struct Trajectory {
     /// the attempt.
     #[serde(default)]
     pub retries: u32,
-    /// Why it failed.
+    /// The reason of the failure.
     pub error: Option<ErrorRecord>,
     pub steps: Vec<Step>,
     /// Outcome reward; already included in the last step's reward.
@@ -266,7 +266,7 @@ impl Trajectory {
         self.steps.iter().fold(0.0, |sum, step| sum + step.reward)
     }
 
-    /// Why it failed, as text: message, place, line, hint, frames.
+    /// The reason of the failure, as text: message, place, line, hint, frames.
     pub fn error_text(&self) -> Option<String> {
         self.error.as_ref().map(ToString::to_string)
     }

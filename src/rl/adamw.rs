@@ -56,7 +56,7 @@ pub struct AdamW {
 #[derive(Debug)]
 struct Slot {
     name: String,
-    /// What the model uses; its gradient is what `backward` left there.
+    /// The tensor that the model uses; `backward` adds its gradient.
     weight: Tensor,
     weight_decay: f64,
     rate: f64,
@@ -263,7 +263,7 @@ impl AdamW {
 }
 
 impl Slot {
-    /// What tensors that are updated together have in common.
+    /// The properties that tensors of one fused update share.
     fn settings(&self) -> (u64, u64, Dtype, tch::Device) {
         (self.weight_decay.to_bits(), self.rate.to_bits(), self.exp_avg.kind(), self.weight.device())
     }

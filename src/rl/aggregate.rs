@@ -10,15 +10,15 @@ use super::pack::Row;
 use crate::config::LossAgg;
 use crate::error::Result;
 
-/// What a mini-batch divides by. A sequence is a trajectory, however many rows and steps it has, or
-/// a step.
+/// The denominators of a mini-batch. A sequence is a trajectory, however many rows and steps it
+/// has, or a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Denominators {
     /// Sampled tokens in the mini-batch.
     pub tokens: usize,
     /// Sequences with at least one sampled token.
     pub sequences: usize,
-    /// What seq-mean-token-sum-norm divides by.
+    /// The divisor of seq-mean-token-sum-norm.
     pub horizon: f64,
     /// Sampled tokens of each sequence, by its number; 0 for numbers that the mini-batch does not
     /// have.

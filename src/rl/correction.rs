@@ -123,7 +123,7 @@ impl Rejection {
     }
 }
 
-/// How far rollout and learner are apart, over the sampled tokens of a batch.
+/// The mismatch of rollout and learner, over the sampled tokens of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Mismatch {
     /// KL(rollout || learner) by k1 and by k3.

@@ -15,7 +15,7 @@ use super::segments::Segments;
 use crate::config::{Binary, Input, LossGraph, Op, Operand, Over, Shape, Unary};
 use crate::error::{Error, Kind, Result};
 
-/// What a mini-batch divides by, for each unit that a graph may name.
+/// The denominators of a mini-batch, for each unit that a graph may name.
 #[derive(Clone, Debug)]
 pub struct Units {
     step: Denominators,

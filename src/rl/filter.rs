@@ -15,7 +15,7 @@ pub fn dynamic_sampling(returns: &[f64], groups: &[u64]) -> Vec<u64> {
     by_group(returns, groups).into_iter().filter(|(_, own)| differ(own)).map(|(group, _)| group).collect()
 }
 
-/// Which end of the ranking StarPO-S keeps.
+/// The end of the ranking that StarPO-S keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Keep {

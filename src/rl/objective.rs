@@ -159,7 +159,7 @@ impl Objective {
         within(self.name, "entropy_coef", self.terms.entropy_coef, f64::MIN, f64::MAX)
     }
 
-    /// What the host must provide.
+    /// Inputs that the host must provide.
     pub fn needs(&self) -> Vec<Need> {
         let mut needs = Vec::new();
         if self.terms.kl_coef > 0.0 {

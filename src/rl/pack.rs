@@ -71,7 +71,7 @@ impl Row {
         self.ids.is_empty()
     }
 
-    /// How many tokens the policy sampled.
+    /// Number of tokens that the policy sampled.
     pub fn sampled(&self) -> usize {
         self.loss_mask.iter().filter(|sampled| **sampled).count()
     }

@@ -10,11 +10,11 @@ pub struct Reference {
     pub name: &'static str,
     /// Its paper, or the system that defines it.
     pub paper: &'static str,
-    /// What it computes, in a few words.
+    /// A short description.
     pub about: &'static str,
     /// Its options with their defaults.
     pub options: Map<String, Value>,
-    /// What a recipe must have for it, as text.
+    /// The part of a recipe that it needs, as text.
     pub needs: Vec<&'static str>,
 }
 

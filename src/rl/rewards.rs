@@ -63,7 +63,7 @@ impl ReturnScale {
         self.count = total;
     }
 
-    /// What a reward is multiplied by: `1 / sqrt(variance + 1e-8)`.
+    /// The factor of a reward: `1 / sqrt(variance + 1e-8)`.
     pub fn factor(&self) -> f64 {
         1.0 / (self.variance + 1e-8).sqrt()
     }
@@ -101,7 +101,7 @@ pub struct KlPenalty {
     pub kind: KlKind,
 }
 
-/// What is done to the rewards of a batch, in this order: the penalty for length on the outcome,
+/// The changes to the rewards of a batch, in this order: the penalty for length on the outcome,
 /// outcome rewards normalised, process rewards normalised, both added, divided by a running
 /// deviation, the KL penalty subtracted.
 #[derive(Clone, Debug, Default, PartialEq)]

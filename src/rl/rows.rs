@@ -38,7 +38,7 @@ impl StepRow {
         self.rewards.iter().sum()
     }
 
-    /// How many tokens the policy sampled.
+    /// Number of tokens that the policy sampled.
     pub fn sampled(&self) -> usize {
         self.mask.iter().filter(|sampled| **sampled).count()
     }

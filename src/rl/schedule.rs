@@ -12,7 +12,7 @@ pub struct Schedule {
     /// already moves the weights (elsewhere it often has rate 0, a rollout for nothing) and the
     /// last of the rise has all of it.
     pub warmup: usize,
-    /// What happens after the warm-up. Cosine is half a period (arXiv:1608.03983).
+    /// The schedule after the warm-up. Cosine is half a period (arXiv:1608.03983).
     pub decay: Decay,
     /// Steps at the end of which the decay reaches its floor.
     pub total: usize,

@@ -21,7 +21,7 @@ pub struct Stage<'a> {
     pub renderer: &'a Renderer,
 }
 
-/// Why a trajectory stops early.
+/// The reason why a trajectory stops early.
 #[derive(Debug)]
 pub enum Stop {
     /// A failure of this trajectory only.

@@ -28,9 +28,10 @@ pub struct Turn {
     pub text: String,
 }
 
-/// The ids of a prompt of messages. Where the messages exactly continue one of the earlier `turns` (the latest first), the
-/// ids are those of its prompt and response and of the added text, and the place of the turn is returned; sampled ids
-/// are not encoded again. Otherwise the messages are rendered as a whole.
+/// The ids of a prompt of messages. Where the messages exactly continue one of the earlier `turns`
+/// (the latest first), the ids are those of its prompt and response and of the added text, and the
+/// place of the turn is returned; sampled ids are not encoded again. Otherwise the messages are
+/// rendered as a whole.
 pub fn prompt_ids(
     renderer: &Renderer,
     tools: &[Value],
@@ -62,7 +63,8 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// The ids of an observation. `last`: the last turns of the conversations that it may continue, the latest last.
+    /// The ids of an observation. `last`: the last turns of the conversations that it may continue,
+    /// the latest last.
     pub(super) fn of(
         renderer: &Renderer,
         tools: &[Value],

@@ -11,7 +11,7 @@ use crate::mdp::{Observation, Status};
 use crate::script::{Failure, Record, Script, Split, Strictness, Worker};
 use crate::text::Renderer;
 
-/// What to validate.
+/// The rows to validate.
 #[derive(Clone)]
 pub struct Search<'a> {
     pub script: &'a Script,

@@ -1,4 +1,4 @@
-//! Why a value is refused, as data: the setting, and what it may be.
+//! The refusal of a value, as data: the setting and its allowed values.
 
 use std::fmt;
 
@@ -60,7 +60,7 @@ impl fmt::Display for Misfit {
 
 impl std::error::Error for Misfit {}
 
-/// What was given.
+/// The given value.
 fn described(got: &Json) -> String {
     const MOST: usize = 60;
     match got {

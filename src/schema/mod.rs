@@ -64,7 +64,7 @@ pub enum Reload {
     Options,
     /// With the next step, except that it stays 0, or stays above 0, until a restart.
     Switch,
-    /// What is built at the start of a run depends on it.
+    /// Parts that are built at the start of a run depend on it.
     Restart,
 }
 
@@ -81,7 +81,7 @@ impl Reload {
     }
 }
 
-/// What the text behind `key=` means.
+/// The meaning of the text behind `key=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSyntax {
     /// JSON if it parses, else text.
@@ -155,7 +155,7 @@ impl Setting {
         self
     }
 
-    /// What it needs, as text: `trainer.kl.coef > 0`. Empty if it needs nothing.
+    /// The condition as text: `trainer.kl.coef > 0`. Empty if there is none.
     pub fn needed(&self) -> String {
         self.needs.iter().map(Need::words).collect::<Vec<_>>().join("; ")
     }

@@ -12,7 +12,7 @@ pub struct Need {
     pub is: Is,
 }
 
-/// What the other setting must be.
+/// The condition on the other setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Is {
@@ -44,7 +44,7 @@ impl Need {
         }
     }
 
-    /// Why the condition does not hold for this value of the other setting: `trainer.kl.coef is 0`.
+    /// The reason why the condition does not hold for this value: `trainer.kl.coef is 0`.
     pub fn unmet(&self, value: &Json) -> Option<String> {
         let holds = match self.is {
             Is::OneOf(names) => value.as_str().is_some_and(|name| names.contains(&name)),

@@ -15,7 +15,7 @@ use super::turns::Next;
 use crate::error::Result;
 use crate::mdp::{Message, Role};
 
-/// How a conversation continues after a reply.
+/// The continuation of a conversation after a reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Extension {
     /// The next prompt is the prompt, the reply and these ids.

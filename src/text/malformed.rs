@@ -1,4 +1,4 @@
-//! Why a call in a reply could not be parsed, as data. The policy reads it as text.
+//! The reasons why a call in a reply could not be parsed, as data. The policy reads it as text.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use std::fmt;
 /// end.
 pub(super) const CALLS: usize = 256;
 
-/// What is wrong with the text of one call.
+/// An error in the text of one call.
 #[derive(Debug)]
 pub enum Malformed {
     /// The reply ends inside the call. `missing`: the tag that would close it, if it has one.
@@ -39,7 +39,7 @@ pub enum Malformed {
     Unclosed { open: &'static str, close: &'static str },
 }
 
-/// Where no call is.
+/// The text has no call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Empty {
     BetweenTags,
@@ -100,7 +100,7 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// Why a reply has fewer calls than the policy wrote: a sentence for the policy.
+/// The reason why a reply has fewer calls than the policy wrote: a sentence for the policy.
 #[derive(Debug)]
 pub enum ReplyError {
     /// Call `number` of the reply, from 1, could not be parsed.
@@ -113,11 +113,11 @@ pub enum ReplyError {
     NoArguments { function: String },
     /// The program of a format that runs code can't be run.
     Program(ProgramError),
-    /// What `parse` of a recipe's own format returned for a call.
+    /// The result of `parse` of a recipe's own format for a call.
     Own(String),
 }
 
-/// Why a reply has no program to run.
+/// The reason why a reply has no program to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramError {
     /// `block`: the opening tag.

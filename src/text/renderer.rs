@@ -26,7 +26,8 @@ pub struct Renderer {
     pub(super) code_tool: String,
     ability: TemplateSupport,
     pub(super) between: Option<Between>,
-    /// What the template prints before an assistant's content; after it comes the first of `ends`.
+    /// The text that the template prints before an assistant's content; after it comes the first of
+    /// `ends`.
     pub(super) before_reply: String,
     pub(super) marker: String,
     /// The generation prompt; it starts with the same text as `before_reply`.

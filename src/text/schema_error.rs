@@ -13,7 +13,7 @@ pub struct ArgumentError {
     pub why: Box<Violation>,
 }
 
-/// Why a schema does not allow an argument.
+/// The reason why a schema does not allow an argument.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Violation {
     /// It must be another value: `string or null`, `at least 1`, `have at most 2 items`.
@@ -36,7 +36,7 @@ pub enum Violation {
     Alternatives(usize),
 }
 
-/// What a schema allows.
+/// The values that a schema allows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Expected {
     Types(Vec<String>),
@@ -106,7 +106,7 @@ pub struct SchemaError {
     pub why: SchemaFault,
 }
 
-/// What is wrong with a schema.
+/// An error in a schema.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SchemaFault {
     NotATable,

@@ -22,7 +22,7 @@ pub enum Event {
     Error(String),
 }
 
-/// What the remaining text starts with; lengths in bytes.
+/// The start of the remaining text; lengths in bytes.
 pub(super) enum Step {
     Content(usize),
     Thought(usize),

@@ -296,7 +296,7 @@ impl Tokenizer {
     }
 }
 
-/// How a vocabulary encodes bytes.
+/// The encoding of bytes in a vocabulary.
 enum Spelling {
     /// GPT-2's printable alphabet, one character per byte.
     Bytes(HashMap<char, u8>),

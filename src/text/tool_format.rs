@@ -65,8 +65,8 @@ pub(super) trait ToolFormat: Send + Sync {
         &[]
     }
 
-    /// What a template may print after a reply that is not the last one, if it differs from the
-    /// end-of-turn token.
+    /// The text that a template may print after a reply that is not the last one, if it differs
+    /// from the end-of-turn token.
     fn later_end(&self) -> Option<&'static str> {
         None
     }

@@ -15,7 +15,7 @@ use super::template::Template;
 use super::tool_format::Turn;
 use crate::mdp::Role;
 
-/// What follows a content: a message with its role, the generation prompt, or the end.
+/// The part that follows a content: a message with its role, the generation prompt, or the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     Message(Role),

@@ -38,7 +38,7 @@ pub struct HttpResponse {
     pub url: String,
 }
 
-/// Which addresses of a host are allowed.
+/// The allowed addresses of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AllowedAddresses {
     /// Any address.
@@ -69,7 +69,7 @@ pub fn url_with_query(url: &str, name: &str, value: &str) -> String {
     format!("{base}{between}{}={}{hash}{fragment}", net::escape(name, false), net::escape(value, false))
 }
 
-/// Why there is no response, as a message for the script's author.
+/// The reason why there is no response, as a message for the author of the script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HttpError {
     /// The requested host has an address that is not public, and only public ones are allowed.
@@ -88,7 +88,7 @@ impl From<String> for HttpError {
 /// Sends one request. `reach` gives the allowed addresses for a host and port, also for redirects.
 ///
 /// # Errors
-/// Why there is no response.
+/// The reason why there is no response.
 pub async fn http(
     request: HttpRequest,
     reach: &dyn Fn(&str, u16) -> AllowedAddresses,

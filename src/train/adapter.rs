@@ -119,8 +119,8 @@ pub(super) fn load_for_training(
     Ok((model, text))
 }
 
-/// How an adapter's file names the model `name`, which was found in `dir`: a model from the Hub
-/// with its commit, a directory by the path that is valid from anywhere.
+/// The name of the model `name` in the file of an adapter, which was found in `dir`: a model from
+/// the Hub with its commit, a directory by the path that is valid from anywhere.
 fn base_of(name: &str, dir: &Path) -> (String, Option<String>) {
     if Path::new(name).exists() {
         let path = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());

@@ -13,7 +13,7 @@ use crate::rl::pack::{Row, put_advantages};
 use crate::rl::rewards::{ReturnScale, RewardShaping};
 use crate::script::services::training::GivenAdvantages;
 
-/// How rewards become advantages.
+/// The configuration that turns rewards into advantages.
 pub struct AdvantageConfig<'a> {
     pub source: AdvantageSource<'a>,
     pub shaping: RewardShaping,
@@ -33,7 +33,7 @@ impl<'a> AdvantageConfig<'a> {
     }
 }
 
-/// Where advantages come from.
+/// The source of advantages.
 pub enum AdvantageSource<'a> {
     Estimator(&'a Estimator),
     /// The recipe's function `advantage`.

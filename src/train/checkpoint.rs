@@ -1,4 +1,4 @@
-//! What a checkpoint of a run holds, and how its optimiser comes back.
+//! The contents of a checkpoint, and the restoring of its optimiser.
 
 use std::path::{Path, PathBuf};
 
@@ -18,7 +18,7 @@ const OPTIMIZER: &str = "optimizer.safetensors";
 /// Beside it: the average of the weights, where the run keeps one.
 const EMA: &str = "ema.safetensors";
 
-/// What every checkpoint holds. It is a pure function of the state of training: a resumed run
+/// The contents of every checkpoint, a pure function of the state of training: a resumed run
 /// writes the same bytes as one that was never interrupted.
 pub(super) struct Contents<'a> {
     pub(super) model: &'a Model,

@@ -15,7 +15,7 @@ use crate::script::Split;
 use crate::store::State;
 use crate::telemetry::Reporter;
 
-/// What a rollout samples in addition to the trajectories that are trained on.
+/// Samples of a rollout in addition to the trajectories that are trained on.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RolloutExtras {
     /// A greedy baseline rollout for every group.
@@ -24,7 +24,7 @@ pub(super) struct RolloutExtras {
     pub(super) next_prompt: bool,
 }
 
-/// Where a rollout draws its tasks from.
+/// The tasks that a rollout draws from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Draw<'a> {
     /// Groups that the step has drawn before.

@@ -8,7 +8,7 @@ use crate::rl::advantages::{Estimator, Level, Need};
 use crate::rl::objective::{self as policy, Unit};
 use crate::rl::rewards::Shaping;
 
-/// What a recipe trains with.
+/// The estimator, loss and critic of a recipe.
 pub(super) struct Combination {
     pub(super) learner: Learner,
     /// Whether the loop trains a critic.

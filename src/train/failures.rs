@@ -15,8 +15,8 @@ use crate::telemetry::{Mode, Reporter, counted};
 /// Causes reported one by one; more are counted together.
 const CAUSES: usize = 20;
 
-/// What failures of one cause have in common: the status, the kind of the error, and its place or
-/// message.
+/// The key that failures of one cause have in common: the status, the kind of the error, and its
+/// place or message.
 type Key = (Status, Option<(Kind, String)>);
 
 /// The causes of a run so far, and how often each came.
@@ -89,7 +89,7 @@ impl Failures {
         }
     }
 
-    /// How often each cause came, once a run is over.
+    /// Number of failures of each cause, at the end of a run.
     pub(super) fn sum_up(&self, reporter: &Reporter) {
         let total: usize = self.seen.values().map(|cause| cause.count).sum::<usize>() + self.others;
         if total == 0 {
@@ -181,7 +181,7 @@ fn key(trajectory: &Trajectory) -> Key {
     (trajectory.status, cause)
 }
 
-/// Why a trajectory failed, in full.
+/// The complete reason of a trajectory's failure.
 fn shown(trajectory: &Trajectory) -> String {
     trajectory.error_text().unwrap_or_else(|| "no reason given".to_owned())
 }

@@ -6,15 +6,15 @@ use crate::rl::advantages::Advantages;
 use crate::rl::rows::StepRow;
 use crate::script::services::training::{GivenAdvantages, GivenStep};
 
-/// What is given for a step.
+/// The given advantages of a step.
 enum Numbers<'a> {
     /// One number for all of its tokens.
     All(f64),
     Tokens(&'a [f64]),
 }
 
-/// What is given for the step of `row`; `None` for a trajectory without given numbers. A generated
-/// step has the number of the acting step that it belongs to.
+/// The given advantages for the step of `row`; `None` for a trajectory without given numbers. A
+/// generated step has the number of the acting step that it belongs to.
 fn given_for<'a>(
     row: &StepRow,
     trainable: &Trainable<'_>,

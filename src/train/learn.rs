@@ -43,7 +43,7 @@ impl<'a> UpdateSettings<'a> {
     }
 }
 
-/// What estimator and loss read of a step's trajectories.
+/// The parts of a step's trajectories that estimator and loss read.
 pub(super) struct TrainingData<'a> {
     pub(super) trainable: Trainable<'a>,
     pub(super) batch: UpdateBatch,
@@ -103,7 +103,7 @@ impl<'a> TrainingData<'a> {
     }
 }
 
-/// How the rewards of `trainable` become advantages.
+/// The configuration that turns the rewards of `trainable` into advantages.
 pub(super) fn advantage_config<'a>(
     training: &'a mut Training,
     settings: UpdateSettings<'a>,
@@ -130,7 +130,7 @@ pub(super) fn advantage_config<'a>(
     })
 }
 
-/// What an update did.
+/// The result of an update.
 pub(super) struct UpdateOutcome {
     pub(super) updates: Vec<UpdateStats>,
     pub(super) critic_updates: Vec<CriticStats>,

@@ -79,7 +79,7 @@ impl Manual {
         })
     }
 
-    /// Where the run is, and what it trains.
+    /// Directory, step and settings of the run.
     pub fn about(&self) -> AboutTraining {
         let Training { state, learner, run, session, critic, .. } = &self.training;
         AboutTraining {

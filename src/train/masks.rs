@@ -39,9 +39,9 @@ pub struct ShownTrajectory {
     pub status: &'static str,
     pub reward: f64,
     pub steps: usize,
-    /// What it was forked from; its shared steps are trained on there.
+    /// The trajectory that it was forked from, in which the shared steps are trained on.
     pub fork: Option<Fork>,
-    /// Why it failed, if it did.
+    /// The reason of the failure, if there is one.
     pub error: Option<ErrorRecord>,
     /// Rows of merged steps; none for a failure.
     pub rows: Vec<Vec<ShownToken>>,

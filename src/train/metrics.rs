@@ -1,4 +1,4 @@
-//! What a step's numbers are computed from. The names and their meaning: telemetry/names.rs,
+//! The metrics of a step. The names and their meaning: telemetry/names.rs,
 //! docs/metrics.md.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -88,7 +88,7 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     }
 }
 
-/// How many trajectories failed, and of what.
+/// Number of failed trajectories by status.
 fn failures(metrics: &mut Metrics, trajectories: &[Trajectory]) {
     let failed = trajectories.iter().filter(|t| t.status.is_failure()).count();
     metrics.set("rollout/failed_share", failed as f64 / trajectories.len().max(1) as f64);
@@ -100,7 +100,7 @@ fn failures(metrics: &mut Metrics, trajectories: &[Trajectory]) {
     }
 }
 
-/// What trajectories share, where they are to.
+/// Tokens that trajectories share, in runs with tree sampling.
 pub(super) fn branches(metrics: &mut Metrics, trajectories: &[Trajectory], learner: &Learner) {
     if learner.branch.roots == 0 || learner.branch.roots == learner.group_size {
         return;
@@ -183,7 +183,7 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     }
 }
 
-/// What merging steps into rows saves.
+/// The saving by merging steps into rows.
 pub(super) fn packing(metrics: &mut Metrics, trajectories: &[Trajectory], rows: &[Row]) {
     let learned: BTreeSet<usize> = rows.iter().map(|row| row.trajectory).collect();
     let separate: usize = learned.iter().map(|&place| separate_tokens(&trajectories[place])).sum();
@@ -193,7 +193,7 @@ pub(super) fn packing(metrics: &mut Metrics, trajectories: &[Trajectory], rows: 
     }
 }
 
-/// How many groups were sampled and dropped.
+/// Number of sampled and of dropped groups.
 pub(super) fn groups(metrics: &mut Metrics, collected: &Collected) {
     drawn(metrics, collected.groups, collected.dropped);
 }
@@ -270,7 +270,7 @@ pub(super) fn time(metrics: &mut Metrics, stats: &Stats, updates: &[UpdateStats]
     metrics.set("throughput/train_tokens_per_s", trained / training.max(1e-9));
 }
 
-/// What the process holds, and the GPU if the model is on one.
+/// Memory of the process, and of the GPU if the model is on one.
 pub(super) fn memory(metrics: &mut Metrics, device: Device) {
     let all = [
         ("memory/resident", resident_memory()),

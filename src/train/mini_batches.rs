@@ -15,7 +15,7 @@ pub(super) struct MiniBatches<'a> {
     waiting: Waiting,
     /// Bound of `factors`: they stay within `1 ± clip`.
     clip: f64,
-    /// How much likelier the later steps of a trajectory have become by their updates; its earlier
+    /// The change of the probability of a trajectory's later steps by their updates; its earlier
     /// steps' advantages are multiplied by it.
     factors: BTreeMap<usize, f64>,
 }

@@ -89,7 +89,7 @@ pub struct RunOptions {
     pub script: PathBuf,
     /// `key=value`, as typed.
     pub overrides: Vec<String>,
-    /// Where run directories are made.
+    /// The directory of run directories.
     pub runs_dir: PathBuf,
     pub name: Option<String>,
     /// The run directory to resume.
@@ -132,7 +132,7 @@ impl RunOptions {
     }
 }
 
-/// What a run came to, for the closing words and for `--json`.
+/// The result of a run, for the closing lines and for `--json`.
 #[derive(Clone, Debug, Default, serde::Serialize)]
 pub struct Summary {
     pub run_dir: PathBuf,

@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Kind, Result};
 use crate::script::DataPart;
 
-/// Which row comes at which position of a run. A position's row depends on the datasets, their
+/// The row at each position of a run. A position's row depends on the datasets, their
 /// weights and the seed alone, so a resumed run draws the same rows as an unbroken one.
 pub(super) struct Order {
     parts: Vec<Part>,
@@ -85,7 +85,7 @@ impl Order {
         Ok(Self { drawn: RefCell::new((0, vec![0; own.len()])), parts: own })
     }
 
-    /// How many rows are drawn from.
+    /// Number of rows that are drawn from.
     pub(super) fn rows(&self) -> u64 {
         self.parts.iter().map(|part| part.rows.len()).sum()
     }

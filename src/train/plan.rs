@@ -24,7 +24,7 @@ use crate::telemetry::Reporter;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Share {
     pub what: &'static str,
-    /// What its size depends on.
+    /// A description of the values that its size depends on.
     pub why: String,
     pub bytes: u64,
 }
@@ -263,7 +263,7 @@ fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> V
     held
 }
 
-/// What an update holds.
+/// The memory of an update.
 fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<Share> {
     let (learned, own) = learned(shape);
     let (tokens, several) = match &settings.trainer {

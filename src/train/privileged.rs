@@ -25,8 +25,8 @@ impl Prefixes {
     }
 }
 
-/// What the critic alone reads: `trainer.critic.privileged` filled with columns of the tasks, or
-/// the text that the recipe's function `privileged` gave for each step, which the steps have
+/// Text that only the critic reads: `trainer.critic.privileged` filled with columns of the tasks,
+/// or the text that the recipe's function `privileged` gave for each step, which the steps have
 /// recorded. Empty where there is neither.
 ///
 /// # Errors

@@ -273,7 +273,7 @@ pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, o
     reporter.event("summary", &json!(summary));
 }
 
-/// What supervised training came to.
+/// The result of supervised training.
 pub(super) struct Supervised {
     /// Tokens computed by this process.
     pub(super) tokens: usize,

@@ -1,4 +1,4 @@
-//! How a run begins: anew, or from the newest checkpoint of an earlier one.
+//! The start of a run: new, or from the newest checkpoint of an earlier one.
 //!
 //! A resumed run is the run that was interrupted. It has the script as it is now, with the
 //! `key=value` settings of all its command lines, the last one for a key in effect, and the seed
@@ -17,7 +17,7 @@ use crate::script::{Change, Script, changes};
 use crate::store::{Configuration, FileVersion, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
 use crate::telemetry::{Mode, Reporter};
 
-/// What a training loop begins with.
+/// The state at the start of a training loop.
 pub(super) struct Opened {
     pub(super) script: Script,
     /// As typed, with the overrides in effect.
@@ -119,7 +119,7 @@ impl Opened {
         policy
     }
 
-    /// Where the model came from that a resumed run started from, as it was recorded then.
+    /// The origin of the model that a resumed run started from, as recorded then.
     pub(super) fn model_origin(&self) -> Option<Origin> {
         let origin = self.resumed.as_ref()?.stored.origins.model.clone()?;
         (origin.name == self.script.settings.policy.model).then_some(origin)
@@ -216,7 +216,7 @@ pub(super) fn warn_of_data(recorded: &Origins, now: &Origins, reporter: &Reporte
     }
 }
 
-/// What `r1 sft` trains of a script: the recipe, or its cold start.
+/// The part of a script that `r1 sft` trains: the recipe, or its cold start.
 pub(super) fn supervised(script: Script) -> Result<Script> {
     Ok(script.cold_start()?.unwrap_or(script))
 }

@@ -12,8 +12,8 @@ use crate::error::{Error, Kind, Result};
 use crate::script::{Script, Split, Worker};
 use crate::telemetry::Reporter;
 
-/// How long a run waits for the rows before its first step; larger datasets are read during
-/// training.
+/// The longest time that a run waits for the rows before its first step; larger datasets are read
+/// during training.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Rows being read on a thread.

@@ -9,7 +9,7 @@ use crate::mdp::Sampling;
 /// A rule about settings `T`.
 pub(super) struct Rule<T> {
     pub(super) setting: &'static str,
-    /// What is wrong, with the values; `None` for settings that follow the rule.
+    /// The violation with its values; `None` for settings that follow the rule.
     pub(super) broken: fn(&T) -> Option<String>,
     pub(super) hint: &'static str,
 }

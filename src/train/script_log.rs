@@ -54,7 +54,7 @@ impl ScriptLog {
         Self { reporter: reporter.clone(), inner: Arc::default() }
     }
 
-    /// What a script is given to log to.
+    /// The log of a script.
     pub(super) fn sink(&self) -> LogSink {
         let own = self.clone();
         LogSink::new(move |line| own.line(line))

@@ -401,7 +401,7 @@ impl Training {
 /// The folder of a renewed reference policy within a checkpoint's `trainer_state`.
 const REFERENCE: &str = "reference";
 
-/// Where a checkpoint has its reference policy, if the run has renewed it.
+/// The directory of a checkpoint's reference policy, if the run has renewed it.
 fn renewed_reference(checkpoint: &Path) -> Option<PathBuf> {
     Some(trainer_state(checkpoint).join(REFERENCE)).filter(|dir| dir.is_dir())
 }

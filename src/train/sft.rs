@@ -240,7 +240,7 @@ fn batch(samples: &mut Samples, state: &State, sft: &Sft, order: &Order) -> Resu
     Ok(Batch { rows, taken, too_long: samples.too_long - before })
 }
 
-/// What a supervised step did.
+/// The result of a supervised step.
 pub(super) struct SupervisedStats {
     /// Nats a trained token.
     pub(super) loss: f64,

@@ -1,4 +1,4 @@
-//! Where a model comes from: a directory, this binary, or the hub.
+//! The source of a model: a directory, this binary, or the Hub.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,7 @@ const NANO_FILES: [(&str, &[u8]); 5] = [
     ("tokenizer_config.json", include_bytes!("../../models/r1-nano/tokenizer_config.json")),
 ];
 
-/// Who is informed about a fetch, and may stop it.
+/// Reports a fetch to the user, and stops it on request.
 #[derive(Clone, Copy)]
 pub struct Fetching<'a> {
     pub reporter: &'a Reporter,
@@ -58,7 +58,7 @@ pub fn text_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     by_name(name, fetching, Hub::fetch_text)
 }
 
-/// How the hub gives the directory of a model, or of a part of it.
+/// Fetches the directory of a model, or of a part of it, from the Hub.
 type Fetch = fn(&Hub, &ModelId, &Watch<'_>) -> Result<PathBuf>;
 
 /// The directory of a model that has a name only: the embedded one, or one on the Hub.
@@ -151,7 +151,7 @@ pub(super) fn fetch_data(script: &Script, fetching: Fetching<'_>) -> Result<()> 
     watched("data", fetching, |watch| script.fetch_data(watch))
 }
 
-/// Where a model came from that was found in `dir`.
+/// The origin of the model in `dir`.
 pub(super) fn origin(name: &str, dir: &Path) -> Origin {
     let path = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
     let dtype = stored_dtype(dir).map(str::to_owned);
@@ -248,7 +248,7 @@ pub(crate) fn watched<T>(what: &str, fetching: Fetching<'_>, fetch: impl FnOnce(
 
 const MEGABYTE: u64 = 1_000_000;
 
-/// How far the bar is. It never goes back: what has to come again is counted once.
+/// Position of the bar. It never decreases: bytes that are fetched again count once.
 #[derive(Default)]
 struct Shown {
     bar: Option<Bar>,

@@ -1,4 +1,4 @@
-//! What TensorBoard shows of a run in addition to its metrics: distributions of each step, texts of
+//! Data of a run for TensorBoard in addition to its metrics: distributions of each step, texts of
 //! sample trajectories, the settings as hyperparameters.
 
 use std::fmt::Write;

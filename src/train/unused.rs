@@ -1,9 +1,9 @@
 //! Settings that have no effect, and settings that others contradict: a warm-up longer than the
 //! run, a critic's learning rate without a critic.
 //!
-//! What a setting needs stands at its declaration ([`lacking`]); the rules here are about more than
-//! one other setting. A recipe that contradicts itself is refused, and so is an override. Where an
-//! override only makes a setting of the recipe useless (`trainer.steps=2`,
+//! The condition of a single setting is part of its declaration ([`lacking`]); the rules here are
+//! about more than one other setting. A recipe that contradicts itself is refused, and so is an
+//! override. Where an override only makes a setting of the recipe useless (`trainer.steps=2`,
 //! `trainer.algorithm=grpo`), there is a warning.
 
 use serde_json::Value;
@@ -272,7 +272,7 @@ mod tests {
 
     use super::*;
 
-    /// What a recipe with this trainer comes to: the refusal, or the warnings.
+    /// The refusal or the warnings for a recipe with this trainer.
     fn said(trainer: &str, overrides: &[&str]) -> std::result::Result<Vec<String>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.lua");

@@ -30,7 +30,7 @@ pub(super) fn logprobs_at_once(vocab_size: usize, device: Device) -> usize {
     ((mib << 20) / (4 * vocab_size.max(1))).clamp(64, 2048)
 }
 
-/// What an update did, for the metrics.
+/// The result of an update, for the metrics.
 #[derive(Clone, Debug, Default)]
 pub struct UpdateStats {
     pub loss: f64,
@@ -55,7 +55,7 @@ pub struct UpdateStats {
     pub logged: BTreeMap<String, custom::Logged>,
     /// Whether the optimiser took a step: not where no token is trained, or the step was left out.
     pub stepped: bool,
-    /// Why the optimiser step was left out: a number was NaN or infinite.
+    /// The reason why the optimiser step was left out: a number was NaN or infinite.
     pub skipped: Option<Error>,
 }
 

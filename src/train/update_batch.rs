@@ -73,7 +73,7 @@ impl UpdateBatch {
         }
     }
 
-    /// How many tokens the critic has targets for.
+    /// Number of tokens for which the critic has targets.
     pub(super) fn target_count(&self) -> usize {
         target_count(&self.rows)
     }
@@ -100,7 +100,7 @@ impl UpdateBatch {
     }
 }
 
-/// How many tokens of rows the critic has targets for.
+/// Number of tokens of rows for which the critic has targets.
 pub(super) fn target_count(rows: &[Row]) -> usize {
     rows.iter().flat_map(|row| &row.targets).filter(|target| **target).count()
 }

@@ -93,7 +93,7 @@ fn packed(batch: &MicroBatch) -> Packed {
     Packed { ids, positions, lengths: batch.lengths.clone(), routing: None }
 }
 
-/// What an optimiser step of the critic did.
+/// The result of an optimiser step of the critic.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CriticStats {
     pub(super) loss: f64,
@@ -102,7 +102,7 @@ pub(super) struct CriticStats {
     pub(super) grad_norm: f64,
     /// Whether the optimiser took a step: not without a target, and not where it was left out.
     pub(super) stepped: bool,
-    /// Why it was left out: a number was NaN or infinite.
+    /// The reason why it was left out: a number was NaN or infinite.
     pub(super) skipped: Option<Error>,
 }
 

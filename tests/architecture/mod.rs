@@ -280,9 +280,6 @@ fn scripts_stay_within_reading_length() {
 /// Widest line of a comment and of prose, in characters.
 const PROSE_WIDTH: usize = 100;
 
-/// Parts of `src` with wider comment lines. Remove a part when it has none left.
-const WIDE_COMMENTS: &[&str] = &["error", "rollout", "script"];
-
 /// Pages that are generated, or have text from a generator between their tables.
 const GENERATED_PAGES: &[&str] = &["coming-from.md", "containment.md", "lua.md", "metrics.md", "settings.md"];
 
@@ -295,10 +292,6 @@ fn comment_lines_are_at_most_100_characters_wide() {
         let relative =
             path.strip_prefix(root.join("src")).or_else(|_| path.strip_prefix(root)).expect("below the root");
         let relative = relative.to_string_lossy().into_owned();
-        let part = relative.split(['/', '.']).next().unwrap_or_default();
-        if WIDE_COMMENTS.contains(&part) {
-            continue;
-        }
         let text = std::fs::read_to_string(&path).expect("readable source");
         let is_comment = |line: &str| line.trim_start().starts_with("//");
         wide.extend(wide_lines(&relative, &text, is_comment));

@@ -80,7 +80,7 @@ pub(super) struct Answer {
     /// Seconds of sampling.
     pub(super) sampling_seconds: f64,
     pub(super) stopped: bool,
-    /// Why the last reply ended.
+    /// The reason why the last reply ended.
     pub(super) finish: Option<FinishReason>,
     /// It was stopped before a reply began or during a tool call: the question is undone.
     pub(super) undone: bool,

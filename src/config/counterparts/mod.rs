@@ -165,7 +165,7 @@ pub fn misspelt(key: &str) -> Option<(f64, String)> {
     Some((entry.0, hint_of(key, system, found)))
 }
 
-/// How similar two names are; 1 is equality.
+/// Similarity of two names; 1 is equality.
 pub(super) fn similarity(a: &str, b: &str) -> f64 {
     // No name is that long; comparing one takes time.
     if a.len() > 200 { 0.0 } else { strsim::normalized_damerau_levenshtein(a, b) }

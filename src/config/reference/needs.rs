@@ -10,9 +10,9 @@ use crate::schema::{Setting, is_off};
 pub struct Lacking {
     /// `trainer.kl.kind`
     pub setting: &'static str,
-    /// What it needs: `trainer.kl.coef > 0`.
+    /// The condition: `trainer.kl.coef > 0`.
     pub need: String,
-    /// Why it does not have that: `trainer.kl.coef is 0`.
+    /// The reason why the condition does not hold: `trainer.kl.coef is 0`.
     pub why: String,
 }
 

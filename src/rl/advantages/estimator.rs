@@ -1,4 +1,4 @@
-//! What every advantage estimator implements.
+//! The trait of advantage estimators.
 
 use std::fmt::Debug;
 
@@ -6,7 +6,7 @@ use super::result::Advantages;
 use super::trajectories::ComparedTrajectories;
 use crate::error::Result;
 
-/// What an estimator or a loss requires.
+/// A requirement of an estimator or a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Need {
     /// Values of a critic.
@@ -30,7 +30,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// What a recipe must have for it; `None` for what every run has.
+    /// The part of a recipe that it needs; `None` for parts that every run has.
     pub(in crate::rl) fn words(self) -> Option<&'static str> {
         match self {
             Self::Critic => Some("a critic (`r1.ppo`)"),
@@ -44,7 +44,7 @@ impl Need {
     }
 }
 
-/// What one advantage belongs to.
+/// The unit that one advantage belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     Trajectory,
@@ -55,10 +55,10 @@ pub enum Level {
 /// An advantage estimator: a type whose fields are its options. A script sets them by the names of
 /// the fields.
 pub(super) trait AdvantageEstimator: Debug + Send + Sync {
-    /// What the host must provide.
+    /// Inputs that the host must provide.
     fn needs(&self) -> &'static [Need];
 
-    /// What one of its advantages belongs to.
+    /// The unit of one of its advantages.
     fn level(&self) -> Level {
         Level::Trajectory
     }

@@ -103,10 +103,10 @@ impl AdvantageEstimator for Gigpo {
     }
 }
 
-/// What makes two states one.
+/// The criterion by which two states are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Anchor<'a> {
-    /// What the policy was shown.
+    /// The observation of the policy.
     Seen(&'a str),
     /// It is the very same: a number for each state that trajectories were forked at.
     State(u64),

@@ -149,12 +149,12 @@ impl Estimator {
         self.name
     }
 
-    /// What the host must provide.
+    /// Inputs that the host must provide.
     pub fn needs(&self) -> &'static [Need] {
         self.formula.needs()
     }
 
-    /// What one of its advantages belongs to.
+    /// The unit of one of its advantages.
     pub fn level(&self) -> Level {
         self.formula.level()
     }

@@ -48,7 +48,7 @@ impl AdvantageEstimator for Rapo {
     }
 }
 
-/// Which pairs RAPO strengthens.
+/// The pairs that RAPO strengthens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ranking {
     /// A trajectory with a larger return is a winner, any other a loser.

@@ -14,7 +14,7 @@ pub struct Advantages {
     pub advantages: Vec<Vec<f64>>,
     /// The critic's training targets, where `targets` is true; 0 elsewhere.
     pub returns: Vec<Vec<f64>>,
-    /// Where the critic is trained; nowhere for estimators without one.
+    /// The tokens on which the critic is trained; none for estimators without a critic.
     pub targets: Vec<Vec<bool>>,
     /// Rows that are trained on: not those of failures and greedy baselines.
     pub counted: Vec<bool>,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Added to a group's standard deviation, as in verl (TRL adds 1e-4, OpenRLHF 1e-9).
 pub(super) const EPSILON: f64 = 1e-6;
 
-/// What the distance from a group's mean is divided by.
+/// The divisor of the distance from a group's mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deviation {
@@ -45,7 +45,7 @@ pub(in crate::rl) fn per_group(returns: &[f64], groups: &[u64], estimate: impl F
     advantages
 }
 
-/// Where the trajectories of each group are.
+/// The indices of the trajectories of each group.
 pub(super) fn places_of(groups: &[u64]) -> BTreeMap<u64, Vec<usize>> {
     let mut places: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
     for (i, &group) in groups.iter().enumerate() {

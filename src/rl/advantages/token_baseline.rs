@@ -59,7 +59,7 @@ impl<const SAMPLED: bool> AdvantageEstimator for ByTime<SAMPLED> {
     }
 }
 
-/// Which tokens of two trajectories stand at the same time.
+/// The tokens of two trajectories that have the same position in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Timeline {
     /// Those at the same place of the responses; the environment's tokens between them count.

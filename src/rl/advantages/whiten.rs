@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Added to what whitening divides by.
 const WHITEN_EPSILON: f64 = 1e-8;
 
-/// How advantages are made to have mean 0 and deviation 1.
+/// Normalisation of advantages to mean 0 and standard deviation 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whiten {

@@ -56,7 +56,7 @@ impl LossFormula for DppoKl {
     }
 }
 
-/// What DPPO measures between the behaviour and the current policy at a sampled token.
+/// The divergence of the behaviour and the current policy at a sampled token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Divergence {
     /// `p - p_old`: total variation between "this token" and "another".

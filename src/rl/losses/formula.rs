@@ -1,4 +1,4 @@
-//! What every policy loss implements, and the tokens that it reads.
+//! The trait of policy losses, and the tokens that they read.
 
 use std::fmt::Debug;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! The clip range of a ratio, and what the ratios of a batch look like.
+//! The clip range of a ratio, and statistics of the ratios of a batch.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor, no_grad_guard};
@@ -8,7 +8,7 @@ use crate::error::Result;
 /// `logp - logp_old` is kept within this, so that no ratio overflows.
 pub(in crate::rl) const LOG_RATIO_LIMIT: f64 = 20.0;
 
-/// How the PPO ratio is clipped.
+/// The clip range of the PPO ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Clip {
     /// The ratio is clipped to `[1 - low, 1 + high]`; `high > low` is DAPO's clip-higher.
@@ -22,7 +22,7 @@ pub struct Clip {
 /// For ratios that nothing clips.
 pub(super) const OPEN: Clip = Clip { low: f64::INFINITY, high: f64::INFINITY, dual: None };
 
-/// What the ratios of a batch looked like: sums over sampled tokens, so that micro-batches add up.
+/// Statistics of the ratios of a batch: sums over sampled tokens, so that micro-batches add up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RatioStats {
     pub tokens: usize,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::LossAgg;
 use crate::rl::kl::KlKind;
 
-/// What a sequence is, for ratios and means over sequences.
+/// The unit that counts as a sequence, for ratios and means over sequences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
@@ -17,11 +17,11 @@ pub enum Unit {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Terms {
     pub loss_agg: LossAgg,
-    /// What 'seq' is in `loss_agg`.
+    /// The unit 'seq' of `loss_agg`.
     pub seq: Unit,
-    /// What a sequence ratio (`gspo`, `pspo`, `luspo`, `geo_mean`, `vespo`) is over.
+    /// The unit of a sequence ratio (`gspo`, `pspo`, `luspo`, `geo_mean`, `vespo`).
     pub ratio_over: Unit,
-    /// What seq-mean-token-sum-norm divides by; without it the longest sequence of the mini-batch.
+    /// The divisor of seq-mean-token-sum-norm; without it the longest sequence of the mini-batch.
     pub horizon: Option<f64>,
     /// Weight of KL(policy || reference), 0 is off.
     pub kl_coef: f64,

@@ -21,8 +21,8 @@ pub fn value_loss(values: &Tensor, values_old: &Tensor, returns: &Tensor, clip: 
     Ok((plain.f_maximum(&clipped)?.f_mul_scalar(0.5)?, share))
 }
 
-/// How much of the spread of the returns the values explain: `1 - Var(R - V) / Var(R)`; NaN when
-/// the returns are all equal.
+/// The share of the variance of the returns that the values explain: `1 - Var(R - V) / Var(R)`; NaN
+/// when the returns are all equal.
 pub fn explained_variance(values: &[f64], returns: &[f64]) -> f64 {
     let variance = |list: &[f64]| {
         let mean = list.iter().sum::<f64>() / list.len() as f64;

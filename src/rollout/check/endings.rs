@@ -33,7 +33,7 @@ pub(super) fn judge(tried: &[TestedTrajectory], stage: Stage<'_>, script: &Scrip
     rewards(tried, script, report);
 }
 
-/// Why an environment fails, and which responses cause it.
+/// The error of an environment, and the responses that cause it.
 struct Cause {
     place: Option<String>,
     message: String,

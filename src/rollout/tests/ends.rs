@@ -1,4 +1,4 @@
-//! How trajectories end: the environment's word, limits, full contexts, retries.
+//! The ends of trajectories: `done` of the environment, limits, full contexts, retries.
 
 use super::*;
 use crate::engine::Scripted;

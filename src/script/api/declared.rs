@@ -50,8 +50,8 @@ fn read() -> Vec<(&'static str, Vec<&'static str>)> {
     ]
 }
 
-/// Functions of `lua/`, which read their named arguments there, and the options of a template, which
-/// may have any name.
+/// Functions of `lua/`, which read their named arguments there, and the options of a template,
+/// which may have any name.
 const ELSEWHERE: [&str; 15] = [
     "Context:drop_tool_results",
     "Context:shorten_tool_results",

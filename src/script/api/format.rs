@@ -277,7 +277,7 @@ impl<F: Stored> OwnFormat for F {
 /// A call that `parse` returned, or why it could not be parsed.
 type Parsed = Result<ToolCall, ReplyError>;
 
-/// What `parse` returned: a list of calls, or nil and what is wrong with the only one. `broken`
+/// The result of `parse`: a list of calls, or nil and what is wrong with the only one. `broken`
 /// makes the error for a result that is neither.
 fn calls(first: &Value, second: &Value, broken: &dyn Fn(String) -> Error) -> Result<Vec<Parsed>> {
     const WANTED: &str = "it must return a list of calls { name =, arguments = } or { error = }";

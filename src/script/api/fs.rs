@@ -104,7 +104,8 @@ fn recorded_call(
     host.current().external_now(kind, json!({ "path": path }), live).map_err(raise)
 }
 
-/// Why a file is not read or written. The script gets it as text, as the second result.
+/// The reason why a file is not read or written. The script receives it as text, as the second
+/// result.
 #[derive(Debug)]
 struct Failed {
     path: String,

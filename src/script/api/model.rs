@@ -168,7 +168,7 @@ fn at_caller(lua: &Lua, error: Error) -> mlua::Error {
     raise(Error { place: misuse(lua, "").place, ..error })
 }
 
-/// What the host computed.
+/// A result of the host.
 pub(super) fn answer(lua: &Lua, reply: &impl Serialize) -> mlua::Result<Value> {
     from_answer(lua, &serde_json::to_value(reply).map_err(mlua::Error::external)?)
 }

@@ -37,7 +37,7 @@ fn own_options(options: &mut Json) -> Json {
 struct Function {
     host: Rc<Host>,
     name: &'static str,
-    /// Where recipes have the same.
+    /// The place of the same option in a recipe.
     recipe: &'static str,
 }
 

@@ -30,7 +30,8 @@ arguments! {
     }
 }
 
-/// `files = { ["t.csv"] = "films.csv", ["own.csv"] = { column = "table" }, ["notes.txt"] = { text = "…" } }`.
+/// `files = { ["t.csv"] = "films.csv", ["own.csv"] = { column = "table" }, ["notes.txt"] = { text =
+/// "…" } }`.
 pub(super) fn read(
     lua: &Lua,
     function: &'static str,

@@ -9,7 +9,7 @@ use super::argument::{argument, host_object};
 use crate::config::{self, Learner, Sft};
 use crate::schema::{Field, Section};
 
-/// What `r1.grpo { … }` and its like give.
+/// The result of `r1.grpo { … }`, `r1.ppo { … }` and `r1.sft { … }`.
 #[derive(Clone)]
 pub(crate) struct Trainer {
     /// The settings as written, with `algorithm`.

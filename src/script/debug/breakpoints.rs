@@ -41,7 +41,7 @@ impl std::fmt::Display for Breakpoint {
     }
 }
 
-/// How to continue after a halt.
+/// The way to continue after a halt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
     /// To the next breakpoint.

@@ -208,7 +208,7 @@ pub fn is_open(text: &str) -> bool {
     !readings.contains(&Reading::Whole) && (unclosed || readings.contains(&Reading::Open))
 }
 
-/// How the compiler reads a text.
+/// The result of the compiler for a text.
 #[derive(PartialEq, Eq)]
 enum Reading {
     Whole,

@@ -34,7 +34,7 @@ pub use markdown::{markdown, with_reference};
 pub use settings::{find_settings, settings_hint, settings_markdown, settings_page};
 pub use types::{Named, named_types};
 
-/// Where a function is available.
+/// The kinds of script in which a function is available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
@@ -136,8 +136,8 @@ pub fn all() -> impl Iterator<Item = &'static Entry> {
     ALL.iter()
 }
 
-/// The entries of `r1.recipe` and `r1.env` with the settings that they take in addition to the fields that
-/// their entry has.
+/// The entries of `r1.recipe` and `r1.env` with the settings that they take in addition to the
+/// fields that their entry has.
 fn with_settings(entry: Entry) -> Entry {
     let (settings, [table]) = (
         match entry.name {

@@ -80,7 +80,7 @@ impl<'a> GroupMember<'a> {
 pub struct GroupInput {
     /// The arguments for the members of the group that did not fail.
     pub(crate) members: Json,
-    /// How many others failed.
+    /// Number of other failed trajectories.
     pub(crate) failed: usize,
     /// Steps of each member.
     steps: Vec<usize>,
@@ -94,7 +94,7 @@ impl GroupInput {
     }
 }
 
-/// What `advantage` returned for a group: a list by step for each of its members. Numbers may be
+/// The result of `advantage` for a group: a list by step for each of its members. Numbers may be
 /// NaN or infinite.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Estimated {

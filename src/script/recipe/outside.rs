@@ -1,4 +1,4 @@
-//! What a script reaches outside: its declared needs, and the tools of its MCP servers.
+//! External resources of a script: its declared needs, and the tools of its MCP servers.
 
 use serde_json::Value as Json;
 
@@ -6,7 +6,7 @@ use super::load::{Script, directory};
 use crate::script::runtime::grants::Grants;
 
 impl Script {
-    /// What the script may do outside.
+    /// The external calls that the script may make.
     pub(crate) fn grants(&self) -> Grants {
         Grants::declared(&self.settings.needs, directory(&self.path))
     }
@@ -17,7 +17,8 @@ impl Script {
         self.listings.to_json()
     }
 
-    /// Takes the tools of its MCP servers from a run's directory, instead of requesting them from the servers.
+    /// Takes the tools of its MCP servers from a run's directory, instead of requesting them from
+    /// the servers.
     pub fn use_tool_lists(&self, stored: &Json) {
         self.listings.extend(stored);
     }

@@ -15,7 +15,7 @@ impl Worker {
     /// step. A failing tool is a result.
     ///
     /// # Errors
-    /// What the script does wrong: an error of the tool's `run`, a limit.
+    /// An error of the script: an error of the tool's `run`, a limit.
     pub async fn call_tool(&self, state: &State, name: &str, arguments: &Json) -> Result<ToolRecord, Failure> {
         let call = self.call_of(Entry::Step, state);
         let input = || -> mlua::Result<(Function, Value, Table)> {

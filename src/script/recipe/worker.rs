@@ -30,7 +30,8 @@ use crate::script::runtime::state::State;
 use crate::script::runtime::vm::Vm;
 use crate::text::{FormatChoice, Renderer};
 
-/// What a step gives: its result, or a finite reward and `done` where it has nothing else; then the size of the state.
+/// The result of a step as a value, or its finite reward and `done` if it has nothing else, and the
+/// size of the state.
 type Stepped = (Value, Option<f64>, bool, Size);
 
 /// One virtual machine with a loaded script. It stays on its thread; calls may interleave.

@@ -191,7 +191,7 @@ fn write_json(
     }
 }
 
-/// Why a walk through a table ended early.
+/// The reason why a walk through a table ended early.
 pub(crate) enum Stopped<E> {
     /// The caller's own error.
     By(E),
@@ -223,7 +223,7 @@ pub(crate) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     read_json(lua, json, true)
 }
 
-/// What the host computed as Lua data: numbers, mostly. The JSON behind it is of no interest.
+/// Results of the host as Lua data, without the note of the original JSON.
 pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     read_json(lua, json, false)
 }

@@ -48,7 +48,7 @@ pub(crate) struct Channel {
     pub(crate) wanted: RefCell<Option<Rc<GenerateArguments>>>,
     /// Receives the response while `policy:generate` waits.
     pub(crate) reply: RefCell<Option<oneshot::Sender<Answer>>>,
-    /// Why no further response is generated.
+    /// The reason why no further response is generated.
     pub(crate) over: RefCell<Option<Error>>,
     /// Number of responses so far.
     pub(crate) steps: Cell<usize>,

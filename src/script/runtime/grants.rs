@@ -97,7 +97,7 @@ impl Grants {
         Self::Declared { needs, directory }
     }
 
-    /// Which addresses of a host may be reached.
+    /// The addresses of a host that may be reached.
     pub(crate) fn reach(&self, host: &str, port: u16) -> AllowedAddresses {
         let Self::Declared { needs, .. } = self else {
             return if matches!(self, Self::Everything) {
@@ -178,7 +178,7 @@ impl Grants {
     /// The real path of a path in the script, with links resolved, if access is allowed.
     ///
     /// # Errors
-    /// Why access is refused, and whether a declaration would allow it.
+    /// The reason why access is refused, and whether a declaration would allow it.
     pub(crate) fn path(&self, given: &str, write: bool) -> Result<PathBuf, PathRefusal> {
         let (needs, directory) = match self {
             Self::Loading { .. } => return Err(PathRefusal::Undeclared),
@@ -228,7 +228,7 @@ impl Grants {
 /// The files that identify a model directory.
 const OF_MODELS: [&str; 3] = ["tokenizer.json", "config.json", "chat_template.jinja"];
 
-/// Why a path is refused.
+/// The reason why a path is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PathRefusal {
     /// No need covers it.

@@ -1,4 +1,4 @@
-//! Why a Lua value is not plain data.
+//! The reason why a Lua value is not plain data.
 
 use std::fmt;
 

@@ -1,12 +1,12 @@
-//! What a Luau table does not show of the JSON that it was made from: nulls, the order of the keys,
+//! The parts of JSON that a Luau table made from it does not show: nulls, the order of the keys,
 //! whole numbers above 2^53 (text in Luau) and whole numbers that were written as floats (`3.0`). A
 //! metatable keeps it, the *note*, and [`super::convert::to_json`] applies it, so that data that
 //! passes through a script is unchanged.
 //!
-//! A note holds only for fields that the script did not change: a field that it set or removed is as the
-//! script has it. A table that loses nothing has no note. The note of an object is the list of its
-//! keys, with the value where Luau changes it (`["id", ["size", 9007199254740993]]`); that of a
-//! list is an object of such values by position (`{"2": 3.0}`).
+//! A note holds only for fields that the script did not change: a field that it set or removed is
+//! as the script has it. A table that loses nothing has no note. The note of an object is the list
+//! of its keys, with the value where Luau changes it (`["id", ["size", 9007199254740993]]`); that
+//! of a list is an object of such values by position (`{"2": 3.0}`).
 
 use std::collections::HashSet;
 

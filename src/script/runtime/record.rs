@@ -1,10 +1,10 @@
 //! The record of a trajectory's external calls: every value that a script gets from outside and
 //! that is not a function of its state, the action and the seed.
 //!
-//! Host functions with such values go through [`Call::external`] (which may wait) or [`Call::external_now`]:
-//! a kind, a request, and a function for the live answer. Both are plain data, JSON in the record. The exchange
-//! is recorded. A replay reads the reply from the record and makes no live call. A request that the record
-//! does not contain is the *first difference*.
+//! Host functions with such values go through [`Call::external`] (which may wait) or
+//! [`Call::external_now`]: a kind, a request, and a function for the live answer. Both are plain
+//! data, JSON in the record. The exchange is recorded. A replay reads the reply from the record and
+//! makes no live call. A request that the record does not contain is the *first difference*.
 //!
 //! Concurrent code (tool calls) makes its requests in branches ([`Call::branch`]). Each branch has
 //! its own sequence in the record and its own random stream, so that a replay does not depend on
@@ -59,7 +59,7 @@ struct Tape {
     difference: Option<Difference>,
 }
 
-/// How a replay handles a request that the record does not contain.
+/// The handling of a request in a replay that the record does not contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strictness {
     /// It is the first difference, and the call fails. An equal request elsewhere in the record is
@@ -72,13 +72,13 @@ pub enum Strictness {
     Live,
 }
 
-/// Where a replay differs from its record.
+/// The place where a replay differs from its record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     pub step: u64,
     /// As [`ExternalCall::at`].
     pub at: String,
-    /// What the record contains there: kind and request.
+    /// The recorded call at that place: kind and request.
     pub recorded: Option<(String, Json)>,
     /// The request of the script; `None` if it made none.
     pub requested: Option<(String, Json)>,

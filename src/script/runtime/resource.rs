@@ -35,7 +35,7 @@ pub(crate) struct Spec {
     pub(crate) keep: Keep,
 }
 
-/// What stays in memory of a file.
+/// The parts of a file that stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Keep {
     /// Its rows.

@@ -28,7 +28,7 @@ pub struct StepResult {
     pub tools: Vec<ToolRecord>,
 }
 
-/// How a trajectory ended; argument of the reward function.
+/// The end of a trajectory; argument of the reward function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     /// The last response.

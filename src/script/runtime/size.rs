@@ -2,7 +2,7 @@
 
 use mlua::{FromLuaMulti, Lua, MultiValue};
 
-/// How large a value of the script is when it is written out.
+/// The size of a value of the script when it is written out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Bytes(usize),

@@ -39,7 +39,7 @@ struct FileMap {
     returned: Option<Shape>,
 }
 
-/// Where a script sets a setting.
+/// The place where a script sets a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Location {
     /// `path:line`.
@@ -76,7 +76,7 @@ enum Shape {
     /// A variable or a field of one: `a.b`.
     Name(String),
     Module(String),
-    /// What a function makes of a table. A constructor of r1 keeps its fields.
+    /// The result of a function for a table. A constructor of r1 keeps its fields.
     Call {
         function: String,
         argument: Box<Shape>,
@@ -109,14 +109,15 @@ impl SourceMap {
         Self { files: parsed, modules }
     }
 
-    /// Where the recipe returned by `main` sets `key` (`trainer.lr`), or its deepest known part.
+    /// The place where the recipe returned by `main` sets `key` (`trainer.lr`), or its deepest
+    /// known part.
     pub(crate) fn setting(&self, main: &str, key: &str) -> Option<Location> {
         let returned = self.files.get(main)?.returned.as_ref()?;
         Some(self.follow(main, returned, &segments(key), HOPS)?.location())
     }
 
-    /// Where the argument of the call of `function` at `line` of `path` sets `key`: in the call, or
-    /// in what the call gets. `None` for a call with a table that does not set it.
+    /// The place where the argument of the call of `function` at `line` of `path` sets `key`: in
+    /// the call, or in what the call gets. `None` for a call with a table that does not set it.
     pub(crate) fn argument(&self, path: &str, line: usize, function: &str, key: &str) -> Option<Location> {
         let calls = self.files.get(path)?.calls.iter().filter(|(site, _)| site.line == line);
         let (named, others): (Vec<_>, Vec<_>) = calls.partition(|(site, _)| site.function == function);
@@ -192,7 +193,7 @@ impl SourceMap {
     }
 }
 
-/// Where a key is set.
+/// The place where a key is set.
 struct KeyPosition<'a> {
     path: &'a str,
     line: usize,

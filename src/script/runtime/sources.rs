@@ -6,21 +6,22 @@ use std::sync::Arc;
 
 use super::resource::{Resource, Spec};
 
-/// Where the sources of a script come from.
+/// The origin of the sources of a script.
 #[derive(Clone, Debug)]
 pub(crate) enum Sources {
     /// From the directory of the script; what is read is kept.
     Disk(PathBuf),
-    /// What was read when the script was first loaded, so that every worker runs the same text.
+    /// The files that were read when the script was first loaded, so that every worker runs the
+    /// same text.
     Kept(Arc<BTreeMap<String, Module>>, Resources),
 }
 
-/// Where the resources of a script come from that was read before.
+/// The origin of the resources of a script that was read before.
 #[derive(Clone, Debug)]
 pub(crate) enum Resources {
     /// From the directory of the script.
     Disk(PathBuf),
-    /// What was read when the script was first loaded.
+    /// The files that were read when the script was first loaded.
     Read(Arc<BTreeMap<Spec, Arc<Resource>>>),
 }
 

@@ -145,8 +145,8 @@ fn read(table: &NamedTable) -> Result<TableData> {
     }
 }
 
-/// The content of a file that is a column of the task: text as it is; for `.csv` and `.tsv` a table;
-/// otherwise JSON.
+/// The content of a file that is a column of the task: text as it is; for `.csv` and `.tsv` a
+/// table; otherwise JSON.
 ///
 /// # Errors
 /// [`Kind::Data`] for a column that is no table.

@@ -46,7 +46,7 @@ section! {
 
 impl Copy for ToolRewards {}
 
-/// How a call is run.
+/// The way in which a call is run.
 pub(crate) enum Run {
     /// `run(arguments, options) -> text [, reward]`, or `nil, message [, reward [, retry]]`; waits
     /// at most `timeout`.
@@ -73,7 +73,7 @@ pub(crate) enum Run {
     Search(SearchTool),
 }
 
-/// Where the passages of a search tool come from.
+/// The source of the passages of a search tool.
 #[derive(Clone, Debug)]
 pub(crate) enum SearchSource {
     Index(Passages),
@@ -231,7 +231,7 @@ pub(crate) struct CallLimits {
     pub(crate) concurrency: usize,
 }
 
-/// Which calls share cached results.
+/// The calls that share cached results.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CacheScope {
     /// Calls of one trajectory.

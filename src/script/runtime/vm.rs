@@ -40,7 +40,7 @@ pub(crate) struct Vm {
     environment: Table,
     /// The functions of `lua/measure.lua`.
     entries: Table,
-    /// Where the functions inside measured wrappers are defined.
+    /// The places where the functions inside measured wrappers are defined.
     origins: RefCell<BTreeMap<usize, String>>,
     /// Bytes in use after the last full collection of [`Vm::is_worn`].
     collected: Cell<usize>,
@@ -377,8 +377,8 @@ impl Vm {
         self.over_trajectory(&format!("{entry} needs more memory"))
     }
 
-    /// The error for a trajectory that exceeds limits.trajectory; `what` is such as "step needs more
-    /// memory".
+    /// The error for a trajectory that exceeds limits.trajectory; `what` is such as "step needs
+    /// more memory".
     pub(crate) fn over_trajectory(&self, what: &str) -> Error {
         let most = self.limits.trajectory;
         Error::new(Kind::Script, format!("{what} than limits.trajectory = {most} MiB"))

@@ -11,7 +11,7 @@ use crate::error::{Error, Result, Subject};
 
 /// The field of a recipe.
 pub(crate) const FIELD: &str = "cold_start";
-/// What the names of its settings begin with.
+/// The prefix of its settings.
 pub(crate) const PREFIX: &str = "cold_start.";
 
 /// Sections that are those of the recipe where the cold start has none.

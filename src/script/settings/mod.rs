@@ -102,7 +102,7 @@ fn is_table_of(key: &str, setting: &str) -> bool {
     key.contains('.') && setting.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// How the text behind `key=` is read.
+/// The reading of the text behind `key=`.
 fn written(key: &str) -> ValueSyntax {
     let of = |path: &str| settings().find(|setting| setting.path == path).map(|setting| setting.written);
     // Of an environment among several, or of a dataset among several.

@@ -1,4 +1,4 @@
-//! What a reload of the script changes: the settings that differ, those that change now and those
+//! The changes by a reload of the script: the settings that differ, those that change now and those
 //! that wait for a restart.
 
 use serde_json::Value as Json;
@@ -26,9 +26,9 @@ impl std::fmt::Display for Change {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Merged {
     pub(crate) settings: Settings,
-    /// What they change.
+    /// The changes.
     pub(crate) changed: Vec<Change>,
-    /// What would change after a restart only.
+    /// The changes that need a restart.
     pub(crate) waiting: Vec<Change>,
 }
 

@@ -8,12 +8,12 @@ use crate::mdp::ToolCall;
 /// Maximum nesting of brackets.
 const DEPTH: usize = 64;
 
-/// Why a text is not a call.
+/// The reason why a text is not a call.
 #[derive(Debug, PartialEq)]
 pub(super) enum Fault {
     /// Incomplete: more text may complete it.
     Cut,
-    /// What is wrong, and the byte of the text where it was found.
+    /// The error, and the byte of the text where it was found.
     Wrong { what: String, at: usize },
 }
 

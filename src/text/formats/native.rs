@@ -13,7 +13,7 @@ use crate::mdp::{Message, Role, ToolCall};
 use crate::text::Template;
 use crate::text::tool_format::{ReadOptions, ToolFormat, Turn, read};
 
-/// How a template expects calls.
+/// The form in which a template expects calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::text) struct Native {
     /// Arguments are JSON text instead of an object.
@@ -77,7 +77,7 @@ fn id(number: usize) -> String {
     format!("call{:05}", (number + 1) % 100_000)
 }
 
-/// What the template of a renderer supports.
+/// The features that the template of a renderer supports.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::text) struct TemplateSupport {
     /// It renders calls.

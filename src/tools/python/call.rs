@@ -26,7 +26,7 @@ const DISK_INTERVAL: Duration = Duration::from_millis(100);
 /// Exit code of a driver that can't continue.
 const DAMAGED: i32 = 125;
 
-/// Why the host stopped reading.
+/// The reason why the host stopped reading.
 #[derive(Debug)]
 enum End {
     Report(Report),

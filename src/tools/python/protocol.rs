@@ -23,7 +23,7 @@ pub(super) type Nonce = [u8; 16];
 
 const HEADER: usize = 9 + size_of::<Nonce>();
 
-/// How a program ended, as reported by its process.
+/// The end of a program, as reported by its process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Report {
     /// The child has confined itself and waits for a command.

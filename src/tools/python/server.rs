@@ -24,7 +24,7 @@ use crate::tools::sandbox::{AllowedAddresses, Confinement, Namespaces};
 /// Size of an order and of a notice: operation, child, argument.
 const ORDER: usize = 13;
 
-/// How a child's process ended.
+/// The end of a child process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Exit {
     Code(i32),
@@ -264,7 +264,7 @@ impl Process {
     }
 }
 
-/// Why a child can't be used.
+/// The reason why a child can't be used.
 #[derive(Debug)]
 pub(super) enum NotReady {
     /// The sandbox refused it, for this reason.

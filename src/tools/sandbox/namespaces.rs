@@ -13,7 +13,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{AllowedAddresses, check, check_long};
 
-/// How namespaces are created.
+/// The way in which namespaces are created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Namespaces {
     /// As root, without a user namespace, then becoming the user `nobody`.

@@ -70,7 +70,7 @@ pub struct OpenedScript {
     pub about: AboutScript,
 }
 
-/// What a program sees of a script.
+/// The properties of a script for programs.
 #[derive(Clone, Debug, Serialize)]
 pub struct AboutScript {
     pub path: PathBuf,

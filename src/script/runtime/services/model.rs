@@ -14,7 +14,8 @@ use crate::schema::{self, section};
 calls! {
     /// Calls of models. `model` is the number of an open one.
     pub enum ModelCall {
-        /// Opens a model; `policy.model` is its directory, a run or a name. The number of the model.
+        /// Opens a model; `policy.model` is its directory, a run or a name. The number of the
+        /// model.
         OpenModel {
             policy: Box<PolicySettings>,
             /// Tool-call format; selected by the model's files if not set.
@@ -44,7 +45,7 @@ calls! {
     }
 }
 
-/// What a model reads.
+/// The input of a model.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(try_from = "Json")]
 pub enum Prompt {

@@ -55,7 +55,8 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
     }
 }
 
-/// A value as JSON text: Lua tables have no null and do not distinguish an empty list from an empty table.
+/// A value as JSON text: Lua tables have no null and do not distinguish an empty list from an empty
+/// table.
 pub(super) fn json_text<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

@@ -45,11 +45,11 @@ pub struct AdvantagesReport {
     pub critic: Option<CriticTargets>,
 }
 
-/// What an estimator with a critic gives the critic to predict.
+/// The values that the critic of an estimator learns to predict.
 #[derive(Clone, Debug, Serialize)]
 pub struct CriticTargets {
     pub returns: Vec<Vec<f64>>,
-    /// Where `returns` are targets.
+    /// The places where `returns` are targets.
     pub targets: Vec<Vec<bool>>,
 }
 

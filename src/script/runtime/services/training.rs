@@ -111,7 +111,7 @@ pub struct AtStep<T> {
     pub step: u64,
 }
 
-/// Which tasks to sample, and how often.
+/// The tasks to sample, and the number of samples of each.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RolloutOptions {
