@@ -13,6 +13,7 @@ mod episodes;
 mod evaluations;
 mod failures;
 mod flow;
+mod gpu_check;
 mod hub;
 mod index;
 mod infer;

@@ -1,0 +1,146 @@
+"""The parts of gpu-check: each adds rows to a `check.Check`."""
+
+import json
+import math
+import sys
+
+import speed
+import weights
+
+
+class Failed(Exception):
+    """A program that did not give a result."""
+
+
+def small_models(check):
+    """Folders of the small models, by what is special in them."""
+    kinds = ("gqa",) if check.small else ("gqa", "mha", "window", "moe")
+    return {kind: model(check, kind) for kind in kinds}
+
+
+def model(check, kind):
+    """The folder of a generated model."""
+    folder = check.work / kind
+    if not folder.exists():
+        check.run([sys.executable, "shapes.py", str(folder), kind, str(check.nano)], 120)
+    return folder
+
+
+def machine(check):
+    """Versions, and both ways to find the CUDA torch."""
+    ways = {"R1_CUDA_TORCH": {}}
+    if check.device == "cuda":
+        ways["LD_LIBRARY_PATH"] = {"R1_CUDA_TORCH": "", "LD_LIBRARY_PATH": check.env["R1_CUDA_TORCH"] + "/lib"}
+    for way, env in ways.items():
+        about = json.loads(check.run([check.r1, "--json", "version"], 60, env=env))
+        found = f"libtorch {about['libtorch']}, device {about['device']}, CUDA graphs: {about['cuda_graphs']}"
+        ok = check.device == "cpu" or ("cuda" in str(about["device"]).lower() and about["cuda_graphs"] is True)
+        check.row("machine", f"r1 version with {way}", "the GPU is found, with CUDA graphs" * (check.device == "cuda"), found, ok)
+
+
+def networks(check):
+    """Log-probabilities and tokens against the CPU in f32."""
+    models = {"r1-nano": check.nano, **small_models(check)}
+    if not check.small:
+        models["qwen2.5-1.5b"] = model(check, "qwen2.5-1.5b")
+    for name, folder in models.items():
+        try:
+            text = check.run([check.r1, "lua", "networks.lua", check.device, str(folder)], 120)
+        except Failed as error:
+            check.row("networks", name, "", str(error), False)
+            continue
+        for line in text.splitlines():
+            row = json.loads(line)
+            # Rounding in bf16 changes the experts of some tokens, and with them their log-probabilities.
+            limit = row["limit"] * (3 if name == "moe" and "bf16" in row["check"] else 1)
+            ok = row["measured"] <= limit
+            check.row("networks", f"{name}: {row['check']}", f"at most {limit:g}", f"{row['measured']:.2e}", ok)
+
+
+# Settings of each kind of update; the models of `small_models` run the first.
+UPDATES = {
+    "GRPO": ("policy", {}),
+    "GRPO, several micro-batches": ("policy", {"trainer.tokens_per_batch": 512}),
+    "GRPO, gradient checkpointing": ("policy", {"trainer.gradient_checkpointing": True}),
+    "PPO": ("policy", {"trainer.algorithm": "ppo"}),
+    "LoRA": ("policy", {"policy.lora.rank": 4}),
+    "SFT": ("sft", {}),
+}
+
+
+def updates(check):
+    """Three updates with the same trajectories: on the CPU in f32, on the device in f32 and in bf16."""
+    models = small_models(check)
+    names = ("GRPO", "LoRA") if check.small else UPDATES
+    cases = [(name, "gqa", *UPDATES[name]) for name in names]
+    cases += [("GRPO", kind, "policy", {}) for kind in models if kind != "gqa"]
+    for number, (name, model_kind, kind, settings) in enumerate(cases):
+        title = f"{name}, {model_kind}"
+        folder = check.work / f"updates{number}"
+        try:
+            update(check, title, models[model_kind], folder, kind, settings)
+        except (Failed, ValueError) as error:
+            check.row("updates", title, "", str(error), False)
+
+
+def update(check, title, model_dir, folder, kind, settings):
+    def run(stage, name, device, dtype, *more):
+        own = {"policy.model": str(model_dir), "policy.device": device, "policy.dtype": dtype, **settings}
+        command = [check.r1, "lua", "updates.lua", stage, str(folder / name), json.dumps(own), *more]
+        return [json.loads(line) for line in check.run(command, 90).splitlines()]
+
+    ids = json.dumps(run("sample", "sampled", "cpu", "f32")[0]["ids"])
+    sides = {}
+    for name, device, dtype in (("cpu", "cpu", "f32"), ("f32", check.device, "f32"), ("bf16", check.device, "bf16")):
+        sides[name] = run("update", name, device, dtype, kind, str(folder / "sampled"), ids)
+    loss = "sft/loss" if kind == "sft" else "policy/loss"
+    norm = "policy/grad_norm"
+    # In f32 the first loss and gradient agree to rounding; AdamW divides by the size of a gradient, so that small
+    # gradients with another sign change weights as much as large ones.
+    limits = {"f32": (1e-4, 1e-3, 0.999), "bf16": (0.02, 0.05, 0.9)}
+    for name, (loss_limit, norm_limit, cosine_limit) in limits.items():
+        first, expected = sides[name][0], sides["cpu"][0]
+        apart = abs(first[loss] - expected[loss])
+        check.row("updates", f"{title}, {name}: first loss against the CPU", f"at most {loss_limit:g}", f"{apart:.1e}",
+                  apart <= loss_limit)
+        apart = abs(first[norm] - expected[norm]) / expected[norm]
+        check.row("updates", f"{title}, {name}: first gradient norm, relative difference", f"at most {norm_limit:g}",
+                  f"{apart:.1e}", apart <= norm_limit)
+        cosine, distance = weights.compare(*(folder / run / "export" for run in ("sampled", "cpu", name)))
+        check.row("updates", f"{title}, {name}: change of the weights by three updates, cosine", f"at least {cosine_limit:g}",
+                  f"{cosine:.5f}, relative distance {distance:.1e}", cosine >= cosine_limit and math.isfinite(distance))
+
+
+def run(check):
+    """A run as a user starts it, with the mismatch of sampler and learner."""
+    settings = [f"policy.device={check.device}", "trainer.steps=2"]
+    cases = {"task.lua, r1-nano": ["task.lua", "policy.model=r1-nano", *settings]}
+    if not check.small and (check.nano.parent / "scripts/retool.lua").exists():
+        cases["the demo, scripts/retool.lua"] = [str(check.nano.parent / "scripts/retool.lua"), *settings]
+    for number, (title, arguments) in enumerate(cases.items()):
+        runs = check.work / f"runs{number}"
+        try:
+            check.run([check.r1, "run", *arguments, "--name", "a", "--runs-dir", str(runs)], 120)
+        except Failed as error:
+            check.row("run", title, "the run ends", str(error), False)
+            continue
+        lines = [json.loads(line) for line in (runs / "a/metrics.jsonl").read_text().splitlines()]
+        for name, limit in (("mismatch/kl", 1e-3), ("mismatch/max_abs", 2.0)):
+            # Before the first update of a step both have the same weights.
+            value = max(abs(line[name]) for line in lines if line.get(name) is not None)
+            check.row("run", f"{title}: {name}", f"at most {limit:g}", f"{value:.1e}", value <= limit)
+        if check.device == "cuda":
+            share = lines[-1].get("rollout/graph_share") or 0.0
+            check.row("run", f"{title}: steps from CUDA graphs", "at least 90%", f"{share:.0%}", share >= 0.9)
+
+
+PARTS = {
+    "machine": machine,
+    "networks": networks,
+    "updates": updates,
+    "run": run,
+    "batches": speed.batches,
+    "decode": speed.decode,
+    "update-speed": speed.update,
+    "peers": speed.peers,
+}

@@ -1,0 +1,175 @@
+"""Timed parts of gpu-check: decode steps, updates, and the same with transformers and vLLM where they are installed."""
+
+import json
+import os
+import subprocess
+import sys
+
+# Dense bf16 operations per second and memory bandwidth in bytes per second, from the data sheets.
+LIMITS = {"H100": (989e12, 3.35e12), "H200": (989e12, 4.8e12), "A100": (312e12, 2.0e12), "L40S": (362e12, 0.864e12),
+          "L4": (121e12, 0.3e12)}
+CONTEXT = 512
+
+
+def limits(check):
+    names = sorted((name for name in LIMITS if name in check.gpu), key=len)
+    return LIMITS[names[-1]] if names else (None, None)
+
+
+def programs(check, name):
+    """The path of a benchmark program; None, with a row, if it is not packed."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), name)
+    if os.path.exists(path):
+        return path
+    check.row("speed", name, "", "not run: this program is not packed", None)
+    return None
+
+
+def talk(check, command, questions, limit, env=None):
+    lines = "".join(json.dumps(question) + "\n" for question in questions)
+    return [json.loads(line) for line in check.run(command, limit, stdin=lines, env=env).splitlines()[1:]]
+
+
+def batches(check):
+    """Batches of 1, 8 and 64: against scored log-probabilities, without graphs, and with the sampler of the host."""
+    decode = None if check.small else programs(check, "decode")
+    if decode is None:
+        return
+    import parts
+
+    for folder in (check.nano, parts.model(check, "qwen2.5-1.5b")):
+        questions = [{"check": batch, "prompt": 60, "new": 64} for batch in (1, 8, 64)]
+        command = [decode, str(folder), "bf16", *(["cuda"] if check.device == "cuda" else [])]
+        graphs = talk(check, command, questions, 90)
+        eager = talk(check, [*command, "eager"], questions, 90) if check.device == "cuda" else graphs
+        host = talk(check, command, questions, 90, env={"R1_SAMPLER": "host"})
+        for batch, own, plain, other in zip((1, 8, 64), graphs, eager, host):
+            title = f"{folder.name}, {batch} sequences"
+            check.row("batches", f"{title}: largest batch", str(batch), str(own["max_batch"]), own["max_batch"] == batch)
+            check.row("batches", f"{title}: against scored, mean difference", "at most 0.02", f"{own['mean']:.1e}",
+                      own["mean"] <= 0.02)
+            if check.device == "cuda":
+                share = own["graph_share"] or 0.0
+                check.row("batches", f"{title}: steps from CUDA graphs", "at least 90%", f"{share:.0%}", share >= 0.9)
+                check.row("batches", f"{title}: ids as without graphs", "", f"{same(own, plain):.0%}", None)
+            share = same(own, other)
+            check.row("batches", f"{title}: ids as with the sampler of the host", "more than 50%", f"{share:.0%}", share > 0.5)
+
+
+def same(a, b):
+    pairs = [(x, y) for one, other in zip(a["ids"], b["ids"]) for x, y in zip(one, other)]
+    return sum(x == y for x, y in pairs) / max(1, len(pairs))
+
+
+def sizes(folder):
+    """Parameters of a model of Qwen2's shape, and bytes of its keys and values per token in bf16."""
+    config = json.load(open(os.path.join(folder, "config.json")))
+    size = os.path.getsize(os.path.join(folder, "model.safetensors")) / 2
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return size, 2 * 2 * config["num_hidden_layers"] * config["num_key_value_heads"] * width
+
+
+def shapes(check):
+    return [] if check.small or check.device == "cpu" else ["qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"]
+
+
+def decode(check):
+    """Time of a decode step at batches of 1, 8 and 64, as a share of the memory bandwidth."""
+    chosen = shapes(check)
+    program = programs(check, "decode") if chosen else None
+    for kind in chosen if program else []:
+        import parts
+
+        folder = parts.model(check, kind)
+        parameters, cache = sizes(folder)
+        times = {}
+        # The first pair of each batch records the graphs.
+        questions = [{"batch": batch, "prompt": CONTEXT, "new": new} for batch in (1, 8, 64) for new in (1, 65) * 3]
+        answers = talk(check, [program, str(folder), "bf16", "cuda"], questions, 90)
+        for question, answer in zip(questions, answers):
+            key = question["batch"], question["new"]
+            times[key] = min(answer["seconds"], times.get(key, answer["seconds"]))
+        for batch in (1, 8, 64):
+            step = (times[batch, 65] - times[batch, 1]) / 64
+            moved = 2 * parameters + batch * cache * (CONTEXT + 32)
+            bandwidth = limits(check)[1]
+            share = f"{moved / step / bandwidth:.0%} of the bandwidth" if bandwidth else ""
+            asked = {1: 0.6, 8: 0.6, 64: 0.8}[batch]
+            measured = f"{step * 1e3:.2f} ms per step, {batch / step:,.0f} tokens/s, {moved / 2**30:.1f} GiB per step"
+            check.times = getattr(check, "times", {}) | {(kind, batch): step}
+            check.row("decode", f"{kind}, bf16, {batch} sequences of {CONTEXT} tokens", f"aim: {asked:.0%}", measured, None, share)
+
+
+def update(check):
+    """Time, share of the peak rate and memory of an update."""
+    chosen = shapes(check)[:2]
+    program = programs(check, "update") if chosen else None
+    for kind in chosen if program else []:
+        import parts
+
+        folder = parts.model(check, kind)
+        for tokens in (4096, 32768):
+            question = {"dir": str(folder), "device": "cuda", "trajectories": [[512, 512]] * (tokens // 1024),
+                        "tokens_per_batch": 16384, "repetitions": 4}
+            answer = json.loads(check.run([program, json.dumps(question)], 90))
+            rate = answer["tokens"] / min(answer["seconds"])
+            peak = limits(check)[0]
+            # 6 operations per parameter and token: forward and backward, without attention scores.
+            share = f"{6 * answer['parameters'] * rate / peak:.0%} MFU" if peak else ""
+            measured = f"{min(answer['seconds']) * 1e3:.0f} ms, {rate:,.0f} tokens/s, {answer['peak'] / 2**30:.1f} GiB"
+            check.row("update-speed", f"{kind}, bf16, {answer['tokens']:,} tokens", "aim: 50% MFU", measured, None, share)
+
+
+TRANSFORMERS = """
+import sys, time, torch, transformers
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16).to("cuda").eval()
+for batch in (1, 8, 64):
+    ids = torch.randint(3, 1000, (batch, int(sys.argv[2])), device="cuda")
+    times = {}
+    for new in (1, 65) * 3:
+        torch.cuda.synchronize(); begin = time.perf_counter()
+        with torch.no_grad():
+            model.generate(ids, attention_mask=torch.ones_like(ids), min_new_tokens=new, max_new_tokens=new,
+                           do_sample=False, pad_token_id=0)
+        torch.cuda.synchronize(); seconds = time.perf_counter() - begin
+        times[new] = min(seconds, times.get(new, seconds))
+    print(batch, (times[65] - times[1]) / 64, transformers.__version__)
+"""
+VLLM = """
+import sys, time, vllm
+engine = vllm.LLM(sys.argv[1], skip_tokenizer_init=True, dtype="bfloat16", max_model_len=2048, gpu_memory_utilization=0.6)
+for batch in (1, 8, 64):
+    prompts = [{"prompt_token_ids": [3 + (7 * i + j) % 900 for j in range(int(sys.argv[2]))]} for i in range(batch)]
+    times = {}
+    for new in (1, 65) * 3:
+        options = vllm.SamplingParams(temperature=0, min_tokens=new, max_tokens=new, ignore_eos=True, detokenize=False)
+        begin = time.perf_counter(); engine.generate(prompts, options, use_tqdm=False); seconds = time.perf_counter() - begin
+        times[new] = min(seconds, times.get(new, seconds))
+    print(batch, (times[65] - times[1]) / 64, vllm.__version__)
+"""
+
+
+def peers(check):
+    """The same decode steps with the peers that this machine has."""
+    kind = "qwen2.5-1.5b"
+    if kind not in shapes(check):
+        return
+    import parts
+
+    for name, source in (("transformers", TRANSFORMERS), ("vllm", VLLM)):
+        if subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True).returncode:
+            check.row("peers", name, "", "not installed on this machine", None)
+            continue
+        try:
+            text = check.run([sys.executable, "-c", source, str(parts.model(check, kind)), str(CONTEXT)], 150)
+        except parts.Failed as error:
+            check.row("peers", name, "", str(error), None)
+            continue
+        lines = [line.split() for line in text.splitlines() if len(line.split()) == 3 and line.split()[0].isdigit()]
+        for batch, step, version in lines:
+            batch, step = int(batch), float(step)
+            own = getattr(check, "times", {}).get((kind, batch))
+            ratio = f"r1 takes {own / step:.2f} of its time" if own else ""
+            measured = f"{step * 1e3:.2f} ms per step, {batch / step:,.0f} tokens/s"
+            check.row("peers", f"{name} {version}: {kind}, bf16, {batch} sequences", "", measured, None, ratio)
