@@ -750,7 +750,7 @@ function Expectation:raises(text) end
 ---@field overlong_prompts? "auto"|"filter"|"error"|"keep" Rows with longer prompts are dropped, refused or kept; auto drops rows from files and from the recipe (default "auto").
 ---@field check_rows? number Rows of each dataset read before step 1; 0 is all (default 20000, rows, ≥ 0).
 
----How to sample. Defaults are the plain distribution: temperature 1, nothing cut.
+---Sampling settings. The defaults are the plain distribution: temperature 1, nothing cut.
 ---@class r1.Sampling
 ---@field temperature? number Divides the logits; 0 is greedy (r1 infer and r1 lua) (default 1, > 0 to train).
 ---@field top_k? number Samples among the k most likely tokens; 0 is off (default 0, tokens, ≥ 0).
@@ -784,7 +784,7 @@ function Expectation:raises(text) end
 ---@field refused? number Process reward of a call of an unknown tool, with wrong arguments, or beyond max_calls (default 0).
 ---@field malformed? number Process reward of a call that could not be parsed (default 0).
 
----How trajectories are run.
+---Settings of rollouts.
 ---@class r1.RolloutSettings
 ---@field concurrency? number Trajectories in flight at once (default 128, trajectories, ≥ 1).
 ---@field workers? number Threads that run the script; 0 is one per four cores (default 0, threads, ≥ 0).
@@ -822,7 +822,7 @@ function Expectation:raises(text) end
 ---@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding (default 4096, tokens, ≥ 1).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 ---@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, those of its router, or those recorded during sampling (R3, arXiv:2510.11370) (default "off").
----@field filter? r1.Filter Which groups are trained on.
+---@field filter? r1.Filter The groups that are trained on.
 ---@field critic? r1.CriticSettings The value model of algorithms with a critic.
 ---@field on_nan? "stop"|"skip" Handling of a NaN or infinite advantage, loss or gradient: stop ends the run with exit code 9, skip omits the optimiser step, reports and counts it. A NaN reward is a failure of its trajectory (default "stop").
 ---@field max_mismatch? number Stops the run when log-probabilities of sampler and learner differ by more; 0 is off (default 0, nats, ≥ 0).
