@@ -7,6 +7,7 @@
 //!   scoring, [`Model::step`] for generation
 //! - [`Packed`]: packed rows without padding; [`Span`]: a chunk of one sequence for generation
 //! - [`LoraConfig`]: a low-rank adapter in PEFT's format: [`Model::add_adapter`], load, save, merge
+//! - [`Encoder`]: BERT encoders, from texts to vectors
 //! - [`KvCache`]: key-value cache, one slot per sequence
 
 mod batch;
@@ -15,6 +16,7 @@ mod config;
 mod critic;
 mod decode;
 mod decoder;
+mod encoder;
 mod expert_routing;
 mod families;
 mod files;
@@ -36,6 +38,7 @@ pub use batch::{Packed, Span};
 pub use cache::{Decoding, KvCache};
 pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
 pub use critic::Critic;
+pub use encoder::{Encoder, Pooling};
 pub use families::Architecture;
 pub use files::SHARD_BYTES;
 pub use footprint::Footprint;

@@ -4,6 +4,7 @@
 mod checkpointing;
 mod critic;
 mod distinct;
+mod encoder;
 mod exchange;
 mod families;
 mod files;

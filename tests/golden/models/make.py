@@ -8,6 +8,7 @@ golden.json holds, for each case, the config as transformers saves it, the names
 golden.safetensors holds logits at a few positions. The models are trained for 64 tokens; rows and greedy decoding go
 beyond. `python make.py lora` makes golden_lora.*: adapters as PEFT saves them, their logits and gradients.
 `python make.py reward` makes golden_reward.json: scores of sequence classifiers, of rows alone and with padding at the end.
+`python make.py encoder` makes golden_encoder.json: pooled hidden states of BERT encoders, of rows alone and of padded batches.
 `python make.py large` makes golden_large.*: the shape of Qwen2.5-0.5B, three rows of logits (every 64th token's); it takes
 6 GB of memory.
 """
@@ -25,6 +26,9 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
     Gemma3TextConfig,
     LlamaConfig,
     MistralConfig,
@@ -355,6 +359,46 @@ def rewards():
         yield f"reward {name}", config
 
 
+def encoder(name, config, architecture):
+    """Means and first vectors of the last hidden states, not normalised."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        architecture(config).save_pretrained(directory)
+        path = directory / "model.safetensors"
+        shapes = {name: list(tensor.shape) for name, tensor in load_file(path).items()}
+        # In lower case, so that LayerNorm.weight is known as the weight of a norm.
+        save_file({name: weights(name.lower(), shape, 1.0) for name, shape in shapes.items()}, path, {"format": "pt"})
+        model = BertModel.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+        lengths = [1, 17, 40, 3]
+        rows = [ids(f"{name} row {row}", length, config.vocab_size) for row, length in enumerate(lengths)]
+        with torch.no_grad():
+            alone = [model(torch.tensor([row])).last_hidden_state[0] for row in rows]
+            longest = max(lengths)
+            padded = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
+            mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+            together = model(padded, attention_mask=mask).last_hidden_state
+        apart = max((one - other[: len(one)]).abs().max().item() for one, other in zip(alone, together))
+        assert apart < 1e-5, apart
+        record = {
+            "name": name,
+            "config": json.loads((directory / "config.json").read_text()),
+            "checkpoint": dict(sorted(shapes.items())),
+            "rows": rows,
+            "mean": [hidden.mean(0).tolist() for hidden in alone],
+            "cls": [hidden[0].tolist() for hidden in alone],
+        }
+    print(f"{name}: rows alone and padded differ by {apart:.1e}")
+    return record
+
+
+def encoders():
+    sizes = {"vocab_size": 96, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"max_position_embeddings": 40, "type_vocab_size": 2}
+    yield "encoder bert", BertConfig(**sizes), BertModel
+    yield "encoder masked language model", BertConfig(**sizes, hidden_act="relu", layer_norm_eps=1e-3), BertForMaskedLM
+    yield "encoder gelu_new", BertConfig(**sizes, hidden_act="gelu_new"), BertModel
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -370,6 +414,11 @@ if __name__ == "__main__":
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
         lines = ",\n".join(json.dumps(record) for record in records)
         (here / "golden_reward.json").write_text(f'{{"versions": {json.dumps(versions)}, "cases": [\n{lines}\n]}}\n')
+    elif sys.argv[1:] == ["encoder"]:
+        records = [encoder(*case) for case in encoders()]
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        lines = ",\n".join(json.dumps(record) for record in records)
+        (here / "golden_encoder.json").write_text(f'{{"versions": {json.dumps(versions)}, "cases": [\n{lines}\n]}}\n')
     elif sys.argv[1:] == ["lora"]:
         make("golden_lora", adapters(), lambda name, both: lora(name, *both))
     else:
