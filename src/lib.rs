@@ -19,7 +19,7 @@
 //! - [`schema`]: how a setting is declared: once, for struct, defaults, reader, reference and
 //!   reload
 //! - [`script`]: the only module that uses Lua: VM, limits, sandbox, the `r1` API
-//! - [`search`]: search indexes on disk: BM25 over passages
+//! - [`search`]: search indexes on disk: BM25 and vectors of passages
 //! - [`tools`]: host tools: sandboxed interpreters
 //! - [`rollout`]: rollouts: trajectories of an environment and a policy
 //! - [`store`]: run directory, trajectories in Parquet, checkpoints

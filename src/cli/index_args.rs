@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::number::{Refused, number};
-use crate::search::{Analyzer, Mode};
+use crate::model::Pooling;
+use crate::search::{Analyzer, Mode, VectorType};
 
 /// Build and search an index of passages
 #[derive(Debug, Args)]
@@ -30,9 +31,10 @@ pub(super) enum IndexCommand {
   r1 index build corpus.jsonl --out wiki                  rows with id, text and perhaps title
   r1 index build notes/ --out notes.index                 a folder of .md and .txt files
   r1 index build papers.parquet --out papers --text-field abstract --analyzer english
+  r1 index build corpus.jsonl --out wiki --encoder models/bge-small-en-v1.5 --pooling cls
   r1 index build --hf BeIR/scifact --subset corpus --split corpus --out scifact
 
-An interrupted build goes on when the same command is run again.")]
+An interrupted build is resumed by the same command.")]
 pub(super) struct BuildArgs {
     /// Files (.jsonl, .json, .csv, .tsv, .parquet, .arrow, lines also as .gz and .zst), or a folder
     /// of them, or of .txt and .md files
@@ -80,9 +82,25 @@ pub(super) struct BuildArgs {
     /// Largest passage in KiB; the build stops at a larger one
     #[arg(long, value_name = "KIB", default_value = "1024", value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub(super) max_passage: u64,
-    /// Passages between two points from which an interrupted build goes on
+    /// Passages between two commits; an interrupted build is resumed after the last one
     #[arg(long, value_name = "N", default_value = "100000", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) commit_every: u64,
+    /// Also encode passages, for dense and hybrid search: the directory of a BERT model
+    /// (safetensors and tokenizer.json)
+    #[arg(long, value_name = "DIR")]
+    pub(super) encoder: Option<PathBuf>,
+    /// How token vectors become one [default: that of the model's 1_Pooling/config.json, or mean]
+    #[arg(long, value_name = "NAME", requires = "encoder", value_parser = Pooling::NAMES)]
+    pub(super) pooling: Option<String>,
+    /// Text before every query, such as "query: " for E5
+    #[arg(long, value_name = "TEXT", requires = "encoder", default_value = "", hide_default_value = true)]
+    pub(super) query_prefix: String,
+    /// Text before every passage, such as "passage: " for E5
+    #[arg(long, value_name = "TEXT", requires = "encoder", default_value = "", hide_default_value = true)]
+    pub(super) passage_prefix: String,
+    /// Type of the numbers of stored vectors
+    #[arg(long, value_name = "TYPE", requires = "encoder", default_value = "f32", value_parser = VectorType::NAMES)]
+    pub(super) vectors: String,
     /// Discard an interrupted build
     #[arg(long)]
     pub(super) restart: bool,
@@ -111,7 +129,7 @@ pub(super) struct SearchArgs {
     /// Number of hits
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) k: u16,
-    /// How to search
+    /// How to search: BM25, vectors, or both, fused by rank
     #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
     pub(super) mode: String,
     /// Print the whole text of each hit
@@ -135,10 +153,10 @@ pub(super) struct ServeArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub(super) host: std::net::IpAddr,
-    /// Hits per query if a request does not say [default: 3 for /retrieve, 10 for /search]
+    /// Hits per query if a request has no number [default: 3 for /retrieve, 10 for /search]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) k: Option<u16>,
-    /// How to search
+    /// How to search: BM25, vectors, or both, fused by rank
     #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
     pub(super) mode: String,
     /// Largest request body in KiB

@@ -47,7 +47,7 @@ pub use memory::{available as available_memory, peak as peak_memory, resident as
 pub use network::Model;
 pub use pass::Pass;
 pub use reward_model::RewardModel;
-pub use weights::{stored_dtype, write_file as write_tensors};
+pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 
 pub use crate::native::softmax;
 

@@ -270,7 +270,7 @@ fn publish(part: &Path, path: &Path) -> std::io::Result<()> {
 }
 
 /// Weight files of a checkpoint: the single file, or all shards of the index.
-pub(super) fn files(dir: &Path) -> Result<Vec<PathBuf>> {
+pub fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let single = dir.join(SINGLE);
     if single.exists() {
         return Ok(vec![single]);

@@ -204,9 +204,13 @@ impl Best {
     }
 
     fn offer(&mut self, score: f64, passage: u64) {
-        if score <= 0.0 {
-            return;
+        if score > 0.0 {
+            self.offer_any(score, passage);
         }
+    }
+
+    /// As `offer`, also for scores that are not positive.
+    pub(super) fn offer_any(&mut self, score: f64, passage: u64) {
         self.worst_first.push(Scored { score, passage });
         if self.worst_first.len() > self.most {
             self.worst_first.pop();

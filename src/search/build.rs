@@ -3,24 +3,28 @@
 //! The index is built in `DIR.part` and renamed when it is complete. Every
 //! [`BuildOptions::commit_every`] passages are committed: the passages are written to the disk,
 //! then the inverted index is, with the counts so far as the payload of its commit, which is one
-//! rename. A build that finds `DIR.part` with the same options and corpus goes on after the last
+//! rename. A build that finds `DIR.part` with the same options and corpus continues after the last
 //! commit: what was written after it is removed.
 
 use std::collections::HashSet;
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
+use sha2::{Digest, Sha256};
 use tantivy::indexer::NoMergePolicy;
 use tantivy::{Index as Postings, IndexWriter, TantivyDocument, TantivyError};
 
 use super::analyzer::Analyzer;
 use super::bm25::Bm25;
+use super::dense::DenseWriter;
 use super::documents::{self, Documents, DocumentsWriter, Lengths};
-use super::manifest::{self, Counts, FileEntry, Manifest, Parts, SparsePart, part_of};
+use super::encoder::TextEncoder;
+use super::manifest::{self, Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, part_of};
 use super::passage::Passage;
 use super::sparse::{self, SchemaFields};
+use super::vectors::VectorType;
 use crate::error::{Error, Kind, Result};
 
 /// Memory of the inverted index before a segment is written, in bytes.
@@ -39,18 +43,33 @@ pub enum DuplicateIds {
     Skip,
 }
 
+/// The vectors of an index that is built.
+#[derive(Clone)]
+pub struct DenseOptions {
+    pub encoder: Arc<dyn TextEncoder>,
+    pub vectors: VectorType,
+}
+
+impl std::fmt::Debug for DenseOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DenseOptions").field("encoder", &self.encoder.directory()).finish_non_exhaustive()
+    }
+}
+
 /// Options of a build.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct BuildOptions {
     pub analyzer: Analyzer,
     pub bm25: Bm25,
     pub duplicate_ids: DuplicateIds,
     /// Largest title and text of a passage together, in bytes.
     pub max_passage: u64,
-    /// Number of passages between two points from which an interrupted build goes on.
+    /// Number of passages between two commits: an interrupted build is resumed after the last one.
     pub commit_every: u64,
-    /// Where the passages come from: a build only goes on for an equal one.
+    /// Where the passages come from: a build is resumed only for an equal one.
     pub corpus: Json,
+    /// `None`: an index without vectors.
+    pub dense: Option<DenseOptions>,
 }
 
 /// The payload of a commit.
@@ -66,7 +85,7 @@ struct Progress {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     pub manifest: Manifest,
-    /// Row from which the build went on; 0 if it began.
+    /// Row at which the build was resumed; 0 if it was not.
     pub resumed_at: u64,
 }
 
@@ -78,7 +97,8 @@ pub struct Builder {
     documents: DocumentsWriter,
     writer: IndexWriter,
     fields: SchemaFields,
-    ids: Ids,
+    dense: Option<DenseWriter>,
+    ids: HashSet<IdHash>,
     progress: Progress,
     /// Passages at the last commit.
     committed: u64,
@@ -87,7 +107,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Begins a build, or goes on with an interrupted one. `restart` discards the latter, and
+    /// Begins a build, or resumes an interrupted one. `restart` discards the latter, and
     /// `overwrite` allows to replace an index at the end.
     ///
     /// # Errors
@@ -112,7 +132,7 @@ impl Builder {
                 let what = difference(&found, &plan);
                 return Err(Error::new(Kind::Usage, format!("an interrupted build has another {what}"))
                     .at_path(&part)
-                    .hint("--restart discards it; the same command as before goes on with it"));
+                    .hint("--restart discards it; the same command as before resumes it"));
             }
         } else {
             if part.exists() {
@@ -148,13 +168,18 @@ impl Builder {
         };
         let Counts { passages, rows, .. } = progress.counts;
         let documents = DocumentsWriter::open(&part, progress.documents, passages)?;
-        let mut ids = Ids::default();
+        let mut ids = HashSet::new();
         if passages > 0 {
             Documents::open(&part, passages)?.each(|_, passage| {
-                ids.0.insert(hash(&passage.id));
+                ids.insert(hash(&passage.id));
                 Ok(())
             })?;
         }
+        let dense = options
+            .dense
+            .as_ref()
+            .map(|dense| DenseWriter::open(&part, Arc::clone(&dense.encoder), dense.vectors, passages));
+        let dense = dense.transpose()?;
         let (_, fields) = sparse::schema();
         let text = String::new();
         Ok(Self {
@@ -164,6 +189,7 @@ impl Builder {
             documents,
             writer,
             fields,
+            dense,
             ids,
             progress,
             committed: passages,
@@ -194,10 +220,9 @@ impl Builder {
             self.progress.counts.empty += 1;
             return Ok(());
         }
-        if !self.ids.0.insert(hash(&passage.id))
-            && let Some(first) = self.number_of(&passage.id)?
-        {
+        if !self.ids.insert(hash(&passage.id)) {
             if self.options.duplicate_ids == DuplicateIds::Refuse {
+                let first = self.number_of(&passage.id)?;
                 let why = format!("the id {:?} is that of an earlier passage, number {first}", passage.id);
                 return Err(Error::new(Kind::Data, why)
                     .hint("--duplicate-ids skip keeps the first; --number-rows uses row numbers as ids"));
@@ -208,6 +233,9 @@ impl Builder {
         }
         self.index(passage)?;
         self.documents.add(passage)?;
+        if let Some(dense) = &mut self.dense {
+            dense.add(passage)?;
+        }
         let counts = &mut self.progress.counts;
         counts.rows += 1;
         counts.passages += 1;
@@ -239,8 +267,8 @@ impl Builder {
         Ok(())
     }
 
-    /// The number of the passage with an id: hashes of ids may be equal by chance.
-    fn number_of(&mut self, id: &str) -> Result<Option<u64>> {
+    /// The number of the passage with an id, for the message of a refusal.
+    fn number_of(&mut self, id: &str) -> Result<u64> {
         self.documents.commit()?;
         let mut found = None;
         Documents::open(&self.part, self.progress.counts.passages)?.each(|number, passage| {
@@ -249,15 +277,18 @@ impl Builder {
             }
             Ok(())
         })?;
-        Ok(found)
+        found.ok_or_else(|| Error::new(Kind::Internal, format!("no passage has the id {id:?}")))
     }
 
-    /// Makes the build go on from here if it is interrupted.
+    /// Writes everything to the disk: an interrupted build is resumed here.
     ///
     /// # Errors
     /// [`Kind::Store`] if files can't be written.
     pub fn commit(&mut self) -> Result<()> {
         self.progress.documents = self.documents.commit()?;
+        if let Some(dense) = &mut self.dense {
+            dense.commit()?;
+        }
         let payload = serde_json::to_string(&self.progress)
             .map_err(|error| Error::new(Kind::Internal, format!("the progress can't be written: {error}")))?;
         let mut committed = || -> tantivy::Result<u64> {
@@ -280,8 +311,8 @@ impl Builder {
             return Err(Error::new(Kind::Data, format!("the corpus has {why}: there is nothing to index")));
         }
         self.commit()?;
-        let Self { out, part, options, mut writer, documents, progress, resumed_at, .. } = self;
-        drop(documents);
+        let Self { out, part, options, mut writer, documents, dense, progress, resumed_at, .. } = self;
+        drop((documents, dense));
         let folder = part.join(sparse::FOLDER);
         let merged = || -> tantivy::Result<()> {
             let segments = writer.index().searchable_segment_ids()?;
@@ -305,24 +336,38 @@ impl Builder {
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let Progress { counts, terms, title_terms, .. } = progress;
-        let BuildOptions { analyzer, bm25, corpus, .. } = options;
+        let BuildOptions { analyzer, bm25, corpus, dense, .. } = options;
         let documents = [documents::BLOCKS, documents::INDEX]
             .iter()
             .map(|name| FileEntry::of(&part, name))
             .collect::<Result<_>>()?;
         let sparse = Some(SparsePart { analyzer, bm25, terms, title_terms, files });
+        let dense = dense.map(|dense| dense_part(&part, &dense)).transpose()?;
         let manifest = Manifest {
             format: manifest::FORMAT,
             r1: env!("CARGO_PKG_VERSION").to_owned(),
             corpus,
             counts,
-            parts: Parts { documents, sparse },
+            parts: Parts { documents, sparse, dense },
         };
         manifest.write(&part)?;
         std::fs::remove_file(part.join(BUILD)).map_err(failed)?;
         install(&part, &out)?;
         Ok(Report { manifest, resumed_at })
     }
+}
+
+/// The entry of the vectors in the manifest.
+fn dense_part(part: &Path, dense: &DenseOptions) -> Result<DensePart> {
+    let DenseOptions { encoder, vectors } = dense;
+    Ok(DensePart {
+        vectors: *vectors,
+        dimension: encoder.dimension(),
+        encoder: encoder.directory().to_owned(),
+        encoder_sha256: encoder.sha256().to_owned(),
+        options: encoder.options().clone(),
+        files: vec![FileEntry::of(part, &vectors.file())?],
+    })
 }
 
 /// Refuses a place for an index that is taken.
@@ -372,9 +417,10 @@ fn is_committed(part: &Path) -> Result<bool> {
     read().map_err(|error| unwritable(&folder, &error))
 }
 
-/// What must be equal for a build to go on.
+/// What must be equal for a build to be resumed.
 fn plan(options: &BuildOptions) -> Json {
-    let BuildOptions { analyzer, bm25, duplicate_ids, max_passage, corpus, .. } = options;
+    let BuildOptions { analyzer, bm25, duplicate_ids, max_passage, corpus, dense, .. } = options;
+    let encoder = dense.as_ref().map(|dense| (dense.encoder.sha256(), dense.encoder.options()));
     json!({
         "format": manifest::FORMAT,
         "analyzer": analyzer,
@@ -384,6 +430,8 @@ fn plan(options: &BuildOptions) -> Json {
         "duplicate_ids": duplicate_ids,
         "max_passage": max_passage,
         "corpus": corpus,
+        "encoder": encoder,
+        "vectors": dense.as_ref().map(|dense| dense.vectors),
     })
 }
 
@@ -403,32 +451,12 @@ fn unwritable(path: &Path, error: &TantivyError) -> Error {
     Error::new(Kind::Store, format!("the inverted index can't be written: {short}")).at_path(path)
 }
 
-/// Hashes of the ids so far: 8 bytes per passage instead of the ids.
-#[derive(Default)]
-struct Ids(HashSet<u64, BuildHasherDefault<Identity>>);
+/// The first half of the SHA-256 of an id: 16 bytes per passage instead of the id. A collision of
+/// two ids has a probability of about 1e-22 for a billion ids.
+type IdHash = [u8; 16];
 
-fn hash(id: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    hasher.finish()
-}
-
-/// The hasher of hashes.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            self.0 = self.0.rotate_left(8) ^ u64::from(*byte);
-        }
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
+fn hash(id: &str) -> IdHash {
+    let mut half = IdHash::default();
+    half.copy_from_slice(&Sha256::digest(id)[..16]);
+    half
 }

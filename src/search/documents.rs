@@ -48,7 +48,7 @@ pub(super) struct DocumentsWriter {
 }
 
 impl DocumentsWriter {
-    /// Goes on after `written` bytes, which are `passages` passages; what follows is removed.
+    /// Continues after `written` bytes, which are `passages` passages; what follows is removed.
     pub(super) fn open(directory: &Path, written: Lengths, passages: u64) -> Result<Self> {
         let mut compressor = Compressor::new(LEVEL).map_err(|error| compression(&error))?;
         compressor.set_parameter(CParameter::ChecksumFlag(true)).map_err(|error| compression(&error))?;
@@ -207,7 +207,7 @@ impl Documents {
 
 /// A memory map; `None` for an empty file, which can't be mapped.
 #[allow(unsafe_code)]
-fn map(path: &Path) -> Result<Option<Mmap>> {
+pub(super) fn map(path: &Path) -> Result<Option<Mmap>> {
     let failed = |error: std::io::Error| Error::io(Kind::Data, "read the index", path, &error);
     let file = File::open(path).map_err(failed)?;
     if file.metadata().map_err(failed)?.len() == 0 {

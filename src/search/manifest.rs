@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::analyzer::Analyzer;
 use super::bm25::Bm25;
+use super::vectors::{EncoderOptions, VectorType};
 use crate::error::{Error, Kind, Result};
 
 /// The format that this version writes and reads.
@@ -52,6 +53,8 @@ pub struct Parts {
     pub documents: Vec<FileEntry>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sparse: Option<SparsePart>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dense: Option<DensePart>,
 }
 
 /// The inverted index.
@@ -62,6 +65,20 @@ pub struct SparsePart {
     /// The number of terms in titles and texts, and in titles alone.
     pub terms: u64,
     pub title_terms: u64,
+    pub files: Vec<FileEntry>,
+}
+
+/// The vectors of the passages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DensePart {
+    pub vectors: VectorType,
+    /// Numbers of a vector.
+    pub dimension: usize,
+    /// The directory of the encoder at the time of the build.
+    pub encoder: PathBuf,
+    /// SHA-256 of the encoder's configuration, weights and tokenizer, in hex.
+    pub encoder_sha256: String,
+    pub options: EncoderOptions,
     pub files: Vec<FileEntry>,
 }
 
@@ -134,7 +151,7 @@ fn unreadable(directory: &Path, path: &Path, error: &std::io::Error) -> Error {
     if part.is_dir() {
         return Error::new(Kind::Data, "the index is not complete: its build was interrupted")
             .at_path(&part)
-            .hint("run the same `r1 index build` again; it goes on where it was");
+            .hint("run the same `r1 index build` again to resume it");
     }
     let why = if directory.is_dir() { "the directory is not a search index" } else { "there is no such index" };
     Error::new(Kind::Data, why).at_path(directory).hint("`r1 index build CORPUS --out DIR` makes one")
@@ -143,7 +160,8 @@ fn unreadable(directory: &Path, path: &Path, error: &std::io::Error) -> Error {
 impl Parts {
     /// The files of all parts.
     pub fn files(&self) -> impl Iterator<Item = &FileEntry> {
-        self.documents.iter().chain(self.sparse.iter().flat_map(|part| &part.files))
+        let sparse = self.sparse.iter().flat_map(|part| &part.files);
+        self.documents.iter().chain(sparse).chain(self.dense.iter().flat_map(|part| &part.files))
     }
 }
 

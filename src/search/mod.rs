@@ -1,14 +1,16 @@
-//! Search indexes on disk: BM25 over passages, for corpora that do not fit into memory.
+//! Search indexes on disk: BM25 and vectors of passages, for corpora that do not fit into memory.
 //!
 //! - [`Builder`]: streams passages into `DIR.part`, which becomes `DIR` when it is complete; an
-//!   interrupted build goes on where it was
+//!   interrupted build is resumed
 //! - [`Index`]: an open index, memory-mapped and shared by all threads
 //! - [`Manifest`]: what an index directory has: format, options, counts, checksums
 //! - [`Analyzer`]: text to terms
+//! - [`TextEncoder`]: text to vectors, given by the program
 //! - [`reciprocal_rank_fusion`]: several rankings to one
 //!
 //! A directory has `manifest.json`, the passages (`documents.zst`, `documents.index`) and one
-//! folder per way to search them: `sparse` is an inverted index of `tantivy`. Passages have numbers
+//! folder per search method: `sparse` is an inverted index of `tantivy`, `dense` has one vector per
+//! passage. Passages have numbers
 //! from 0, in the order of the corpus; the parts refer to them by number, so that a part can be
 //! added without the others.
 //!
@@ -17,7 +19,9 @@
 mod analyzer;
 mod bm25;
 mod build;
+mod dense;
 mod documents;
+mod encoder;
 mod fusion;
 mod manifest;
 mod passage;
@@ -26,12 +30,15 @@ mod query;
 mod sparse;
 #[cfg(test)]
 mod tests;
+mod vectors;
 
 pub use analyzer::Analyzer;
 pub use bm25::Bm25;
-pub use build::{BuildOptions, Builder, DuplicateIds, Report};
+pub use build::{BuildOptions, Builder, DenseOptions, DuplicateIds, Report};
+pub use encoder::{LoadEncoder, TextEncoder, share_encoders};
 pub use fusion::{CONSTANT as FUSION_CONSTANT, reciprocal_rank_fusion};
-pub use manifest::{Counts, FileEntry, Manifest, Parts, SparsePart, hex, verify};
+pub use manifest::{Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, hex, verify};
 pub use passage::{Fields, Passage};
-pub use protocol::{Asked, NotResults, answer, as_text, read_documents};
+pub use protocol::{NotResults, SearchRequest, as_text, read_documents, respond};
 pub use query::{Hit, Index, MOST_HITS, Mode};
+pub use vectors::{EncoderOptions, VectorType};

@@ -51,11 +51,11 @@ impl Fields {
         let id = if self.number_rows { row.to_string() } else { id(self.take_id(&mut columns)?)? };
         let title = match &self.title {
             Some(name) => text_of(name, take(&mut columns, name, "--title-field")?)?,
-            None => columns.remove(TITLE).map_or(Ok(String::new()), |title| text_of(TITLE, title))?,
+            None => columns.shift_remove(TITLE).map_or(Ok(String::new()), |title| text_of(TITLE, title))?,
         };
         let (title, text) = match &self.text {
             Some(name) => (title, text_of(name, take(&mut columns, name, "--text-field")?)?),
-            None => match (columns.remove(TEXT), columns.remove(CONTENTS)) {
+            None => match (columns.shift_remove(TEXT), columns.shift_remove(CONTENTS)) {
                 (Some(text), contents) => {
                     columns.extend(contents.map(|contents| (CONTENTS.to_owned(), contents)));
                     (title, text_of(TEXT, text)?)

@@ -1,4 +1,4 @@
-//! What retrieval servers of the field speak: requests to an index, and the responses.
+//! The protocols of retrieval servers: requests to an index, and the responses.
 //!
 //! - Search-R1 (`search_r1/search/retrieval_server.py`): `POST /retrieve` with `queries`, `topk`
 //!   and `return_scores` gives `{"result": [[document…]…]}`, or with scores
@@ -19,13 +19,13 @@ use super::query::{Hit, Index, MOST_HITS, Mode};
 
 /// Most queries of one request.
 const MOST_QUERIES: usize = 1024;
-/// Hits per query if the request does not say: the defaults of the two servers.
+/// Hits per query if the request has no number: the defaults of the two servers.
 const RETRIEVE: usize = 3;
 const SEARCH: usize = 10;
 
 /// A request without its transport.
 #[derive(Clone, Copy, Debug)]
-pub struct Asked<'a> {
+pub struct SearchRequest<'a> {
     pub method: &'a str,
     pub path: &'a str,
     /// Names and values of the query.
@@ -34,11 +34,11 @@ pub struct Asked<'a> {
 }
 
 /// Status and JSON body of the response. `k` replaces the default number of hits.
-pub fn answer(index: &Index, mode: Mode, k: Option<usize>, asked: &Asked<'_>) -> (u16, Json) {
-    let done = match (asked.method, asked.path.trim_end_matches('/')) {
-        ("POST", "/retrieve") => retrieve(index, mode, k.unwrap_or(RETRIEVE), asked.body),
-        ("POST", "/search") => search(index, mode, k.unwrap_or(SEARCH), asked.body),
-        ("GET", "/search") => search_one(index, mode, k.unwrap_or(SEARCH), asked.query),
+pub fn respond(index: &Index, mode: Mode, k: Option<usize>, request: &SearchRequest<'_>) -> (u16, Json) {
+    let done = match (request.method, request.path.trim_end_matches('/')) {
+        ("POST", "/retrieve") => retrieve(index, mode, k.unwrap_or(RETRIEVE), request.body),
+        ("POST", "/search") => search(index, mode, k.unwrap_or(SEARCH), request.body),
+        ("GET", "/search") => search_one(index, mode, k.unwrap_or(SEARCH), request.query),
         ("GET", "/health") => Ok(json!({ "status": "healthy", "passages": index.manifest().counts.passages })),
         ("GET", "") => Ok(json!({ "message": "search server of r1: POST /retrieve, POST /search, GET /health" })),
         (_, "/retrieve" | "/search" | "/health" | "") => Err((405, "this path is not for this method".to_owned())),
@@ -66,7 +66,7 @@ fn queries(fields: &Map<String, Json>) -> Result<Vec<String>, Refusal> {
         return refuse("`queries` must be a list of texts");
     };
     if items.len() > MOST_QUERIES {
-        return refuse(format!("there are {} queries; at most {MOST_QUERIES} are answered", items.len()));
+        return refuse(format!("there are {} queries; at most {MOST_QUERIES} are searched", items.len()));
     }
     let texts: Option<Vec<String>> = items.iter().map(|item| item.as_str().map(str::to_owned)).collect();
     texts.map_or_else(|| refuse("`queries` must be a list of texts"), Ok)
@@ -84,8 +84,10 @@ fn hits_wanted(name: &str, value: Option<&Json>, default: usize) -> Result<usize
     }
 }
 
-fn found(index: &Index, mode: Mode, k: usize, query: &str) -> Result<Vec<Hit>, Refusal> {
-    index.search(query, k, mode).map_err(|error| {
+/// The hits of each query.
+fn found(index: &Index, mode: Mode, k: usize, queries: &[String]) -> Result<Vec<Vec<Hit>>, Refusal> {
+    let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
+    index.search_all(&queries, k, mode).map_err(|error| {
         // The fault of the client, or of the index.
         let status = if error.kind == crate::error::Kind::Usage { 422 } else { 500 };
         (status, error.message)
@@ -102,8 +104,8 @@ fn retrieve(index: &Index, mode: Mode, k: usize, body: &[u8]) -> Result<Json, Re
         Some(_) => return refuse("`return_scores` must be true or false"),
     };
     let mut result = Vec::with_capacity(queries.len());
-    for query in &queries {
-        let hits = found(index, mode, k, query)?.into_iter().map(|hit| {
+    for hits in found(index, mode, k, &queries)? {
+        let hits = hits.into_iter().map(|hit| {
             let score = hit.score;
             let document = document(hit);
             if with_scores { json!({ "document": document, "score": score }) } else { document }
@@ -131,8 +133,9 @@ fn search_one(index: &Index, mode: Mode, k: usize, query: &[(String, String)]) -
 fn results(index: &Index, mode: Mode, k: usize, queries: Vec<String>) -> Result<Json, Refusal> {
     let started = Instant::now();
     let mut all = Vec::with_capacity(queries.len());
-    for query in queries {
-        let hits = found(index, mode, k, &query)?.into_iter().map(|hit| {
+    let lists = found(index, mode, k, &queries)?;
+    for (query, hits) in queries.into_iter().zip(lists) {
+        let hits = hits.into_iter().map(|hit| {
             let score = hit.score;
             json!({ "score": score, "document": document(hit) })
         });

@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
+use super::dense::Dense;
 use super::documents::Documents;
+use super::fusion::{CONSTANT, reciprocal_rank_fusion};
 use super::manifest::{self, Manifest};
 use super::sparse::{self, Sparse};
 use crate::error::{Error, Kind, Result, suggest};
@@ -17,6 +19,8 @@ pub const MOST_HITS: usize = 1000;
 /// Longest query in bytes, and most different terms of a query.
 const LONGEST_QUERY: usize = 32 << 10;
 const MOST_TERMS: usize = 1024;
+/// Passages of each ranking that are fused, or `k` if that is more.
+const FUSED: usize = 100;
 
 /// How an index is searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +82,7 @@ pub struct Index {
     manifest: Manifest,
     documents: Documents,
     sparse: Sparse,
+    dense: Option<Dense>,
 }
 
 impl std::fmt::Debug for Index {
@@ -104,7 +109,9 @@ impl Index {
         })?;
         let documents = Documents::open(directory, passages)?;
         let sparse = caught(directory, || Sparse::open(directory, part, passages))?;
-        Ok(Self { directory: directory.to_owned(), manifest, documents, sparse })
+        let dense = manifest.parts.dense.as_ref();
+        let dense = dense.map(|part| Dense::open(directory, part, passages)).transpose()?;
+        Ok(Self { directory: directory.to_owned(), manifest, documents, sparse, dense })
     }
 
     /// Opens an index once per process: callers share it while one of them holds it.
@@ -135,27 +142,60 @@ impl Index {
         &self.directory
     }
 
-    /// Refuses a mode that the index has no part for.
+    /// Prepares searches of a mode: loads the encoder if the mode needs it.
     ///
     /// # Errors
-    /// [`Kind::Usage`].
+    /// [`Kind::Usage`] for a mode that the index has no part for; [`Kind::Model`] if the encoder is
+    /// missing, or another one than that of the build.
     pub fn check(&self, mode: Mode) -> Result<()> {
-        if mode == Mode::Sparse {
-            return Ok(());
-        }
-        let why = format!("the index has no vectors, which the search mode `{}` needs", mode.name());
-        Err(Error::new(Kind::Usage, why).at_path(&self.directory).hint("the mode `sparse` searches it with BM25"))
+        if mode == Mode::Sparse { Ok(()) } else { self.vectors(mode)?.encoder().map(drop) }
     }
 
-    /// The best `k` passages for a query, best first; equal scores in the order of the corpus.
-    /// There are fewer where fewer have a term of the query, and none for a query without terms.
+    fn vectors(&self, mode: Mode) -> Result<&Dense> {
+        self.dense.as_ref().ok_or_else(|| {
+            let why = format!("the index has no vectors, which the search mode `{}` needs", mode.name());
+            Error::new(Kind::Usage, why)
+                .at_path(&self.directory)
+                .hint("build it with --encoder DIR, or search it with the mode `sparse`")
+        })
+    }
+
+    /// The best `k` passages for a query: [`search_all`](Self::search_all) for one query.
+    ///
+    /// # Errors
+    /// As [`Index::search_all`].
+    pub fn search(&self, query: &str, k: usize, mode: Mode) -> Result<Vec<Hit>> {
+        Ok(self.search_all(&[query], k, mode)?.pop().unwrap_or_default())
+    }
+
+    /// The best `k` passages for each query, best first; equal scores in the order of the corpus. A
+    /// sparse search returns fewer where fewer have a term of the query. An empty query has no
+    /// hits.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a query or `k` that is too large, or a mode that the index has no part
-    /// for; [`Kind::Data`] if the index is damaged.
-    pub fn search(&self, query: &str, k: usize, mode: Mode) -> Result<Vec<Hit>> {
-        self.check(mode)?;
-        let ranked = self.rank(query, k)?;
+    /// for; [`Kind::Data`] if the index is damaged; [`Kind::Model`] if its encoder can't be used.
+    pub fn search_all(&self, queries: &[&str], k: usize, mode: Mode) -> Result<Vec<Vec<Hit>>> {
+        let ranked: Vec<Vec<(u64, f64)>> = match mode {
+            Mode::Sparse => queries.iter().map(|query| self.rank(query, k)).collect::<Result<_>>()?,
+            Mode::Dense => self.rank_dense(queries, k, mode)?,
+            Mode::Hybrid => {
+                let most = k.max(FUSED);
+                let dense = self.rank_dense(queries, most, mode)?;
+                let fused = queries.iter().zip(dense).map(|(query, dense)| {
+                    let sparse = self.rank(query, most)?;
+                    let numbers = |ranking: &[(u64, f64)]| ranking.iter().map(|hit| hit.0).collect::<Vec<u64>>();
+                    let mut fused = reciprocal_rank_fusion(&[&numbers(&sparse), &numbers(&dense)], CONSTANT);
+                    fused.truncate(k);
+                    Ok(fused)
+                });
+                fused.collect::<Result<_>>()?
+            }
+        };
+        ranked.into_iter().map(|ranked| self.hits(ranked)).collect()
+    }
+
+    fn hits(&self, ranked: Vec<(u64, f64)>) -> Result<Vec<Hit>> {
         let hits = ranked.into_iter().enumerate().map(|(place, (passage, score))| {
             let passage = self.documents.get(passage)?;
             let super::Passage { id, title, text, columns } = passage;
@@ -164,18 +204,23 @@ impl Index {
         hits.collect()
     }
 
-    /// Numbers and scores of the best `k` passages.
+    fn rank_dense(&self, queries: &[&str], k: usize, mode: Mode) -> Result<Vec<Vec<(u64, f64)>>> {
+        queries.iter().try_for_each(|query| check_request(query, k))?;
+        let dense = self.vectors(mode)?;
+        let given: Vec<&str> = queries.iter().copied().filter(|query| !query.trim().is_empty()).collect();
+        let mut found = dense.search(&given, k)?.into_iter();
+        let each = queries
+            .iter()
+            .map(|query| if query.trim().is_empty() { Vec::new() } else { found.next().unwrap_or_default() });
+        Ok(each.collect())
+    }
+
+    /// Numbers and scores of the best `k` passages by BM25.
     ///
     /// # Errors
     /// As [`Index::search`].
     pub fn rank(&self, query: &str, k: usize) -> Result<Vec<(u64, f64)>> {
-        if query.len() > LONGEST_QUERY {
-            let why = format!("the query has {} KiB; at most {} are searched", query.len() >> 10, LONGEST_QUERY >> 10);
-            return Err(Error::new(Kind::Usage, why));
-        }
-        if k == 0 || k > MOST_HITS {
-            return Err(Error::new(Kind::Usage, format!("k is {k}; it must be from 1 to {MOST_HITS}")));
-        }
+        check_request(query, k)?;
         let terms = self.sparse.terms(query);
         if terms.len() > MOST_TERMS {
             let why = format!("the query has {} different terms; at most {MOST_TERMS} are searched", terms.len());
@@ -205,6 +250,18 @@ impl Index {
     pub fn sha256(&self) -> Result<String> {
         manifest::FileEntry::of(&self.directory, manifest::FILE).map(|file| file.sha256)
     }
+}
+
+/// Refuses a query or a number of hits that is too large.
+fn check_request(query: &str, k: usize) -> Result<()> {
+    if query.len() > LONGEST_QUERY {
+        let why = format!("the query has {} KiB; at most {} are searched", query.len() >> 10, LONGEST_QUERY >> 10);
+        return Err(Error::new(Kind::Usage, why));
+    }
+    if k == 0 || k > MOST_HITS {
+        return Err(Error::new(Kind::Usage, format!("k is {k}; it must be from 1 to {MOST_HITS}")));
+    }
+    Ok(())
 }
 
 /// Runs `read`; a panic is the error of a damaged index, since `tantivy` trusts its files.

@@ -5,6 +5,7 @@
 //! processed in order; concurrent generate calls of one model (`r1.join`) are batched.
 
 mod at_hand;
+mod encoder;
 mod envs;
 mod models;
 mod reward_models;
@@ -27,6 +28,7 @@ use crate::script::services::model::{Generate, ModelCall, Response, Reward, Rewa
 use crate::script::services::request::Reply;
 use crate::telemetry::Reporter;
 pub use at_hand::Loaded;
+pub use encoder::{EncoderSettings, load_encoder, load_index_encoder};
 use envs::ServedModel;
 use models::Models;
 use reward_models::RewardModels;

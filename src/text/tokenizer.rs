@@ -192,6 +192,27 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    /// As [`encode_with_special`](Self::encode_with_special), with at most `most` ids: the end of the
+    /// text is left out, the tokens around it stay.
+    ///
+    /// # Errors
+    /// [`Kind::Model`] if the tokenizer can't encode the text.
+    pub fn encode_truncated(&self, text: &str, most: usize) -> Result<Vec<u32>> {
+        let bad = |why: &dyn std::fmt::Display| {
+            Error::new(Kind::Model, format!("can't encode a text of {} bytes: {why}", text.len())).at(&self.origin)
+        };
+        let mut encoding = self.encoding(text, false)?;
+        let around =
+            self.inner.get_post_processor().map_or(0, |part| tokenizers::PostProcessor::added_tokens(part, false));
+        let truncate = std::panic::AssertUnwindSafe(|| {
+            encoding.truncate(most.saturating_sub(around), 0, tokenizers::TruncationDirection::Right);
+            self.inner.post_process(encoding, None, true)
+        });
+        let encoded =
+            std::panic::catch_unwind(truncate).map_err(|_| bad(&"the tokenizer's parts contradict each other"))?;
+        Ok(encoded.map_err(|error| bad(&error))?.get_ids().to_vec())
+    }
+
     /// The library may panic on invalid files here too: report it as an error in the file.
     fn encoding(&self, text: &str, special: bool) -> Result<tokenizers::Encoding> {
         let bad = |why: &dyn std::fmt::Display| {

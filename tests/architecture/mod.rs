@@ -66,6 +66,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "rollout",
             "schema",
             "script",
+            // Encoders of search indexes are models: `search` has only their trait.
+            "search",
             "store",
             "telemetry",
             "text",

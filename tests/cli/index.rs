@@ -128,7 +128,7 @@ fn r1_index_reads_folders_of_text_csv_and_compressed_lines() {
 }
 
 #[test]
-fn a_killed_index_build_goes_on_and_gives_the_same_hits() {
+fn a_killed_index_build_is_resumed_and_gives_the_same_hits() {
     let dir = directory(&[], false);
     let rows: Vec<String> = (0..60_000)
         .map(|row| format!("{{\"id\": {row}, \"text\": \"row {row} of {} and {}\"}}", row % 97, row % 1009))
@@ -192,7 +192,7 @@ fn posted(address: &str, path: &str, body: &str) -> String {
 }
 
 #[test]
-fn r1_index_serve_answers_over_http_until_it_is_interrupted() {
+fn r1_index_serve_responds_over_http_until_it_is_interrupted() {
     let dir = built(&[("c.jsonl", CORPUS)]);
     let (mut child, address) = serving(dir.path());
     let text = posted(&address, "/retrieve", r#"{"queries": ["alps"], "topk": 1, "return_scores": true}"#);

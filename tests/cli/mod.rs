@@ -16,6 +16,7 @@ mod flow;
 mod gpu_check;
 mod hub;
 mod index;
+mod index_dense;
 mod infer;
 mod infer_stop;
 mod infer_trouble;

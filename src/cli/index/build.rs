@@ -8,11 +8,13 @@ use super::super::print;
 use super::corpus::Corpus;
 use super::show::{bytes, counted};
 use crate::error::{Error, Kind, Result};
-use crate::search::{Analyzer, Bm25, BuildOptions, Builder, Counts, DuplicateIds};
+use crate::model::Pooling;
+use crate::search::{Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, VectorType};
+use crate::services::{EncoderSettings, load_encoder};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 
-/// Rows between two looks at the signals.
-const LOOK_EVERY: u64 = 256;
+/// Rows between two checks for a signal.
+const LOOK_EVERY: u64 = 32;
 
 pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
     let interrupt = ctrl_c();
@@ -26,11 +28,12 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
         max_passage: args.max_passage << 10,
         commit_every: args.commit_every,
         corpus: corpus.identity()?,
+        dense: dense(args)?,
     };
     let mut builder = Builder::begin(&args.out, options, args.restart, args.overwrite)?;
     let first = builder.next_row();
     if first > 0 {
-        reporter.info(&format!("going on at row {first}, where the last build was interrupted"));
+        reporter.info(&format!("resuming at row {first}, where the last build was interrupted"));
     }
     add(&mut builder, &corpus, &reporter, interrupt)?;
     let report = builder.finish().map_err(|error| error.at_path(args.corpus.first().unwrap_or(&args.out)))?;
@@ -46,6 +49,18 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
     print(&format!("{}: {passages}, {size}\n", args.out.display()))
 }
 
+/// The vectors that are built, if there is an encoder.
+fn dense(args: &BuildArgs) -> Result<Option<DenseOptions>> {
+    let Some(directory) = &args.encoder else { return Ok(None) };
+    let settings = EncoderSettings {
+        pooling: args.pooling.as_deref().map(Pooling::named).transpose()?,
+        query_prefix: args.query_prefix.clone(),
+        passage_prefix: args.passage_prefix.clone(),
+    };
+    let encoder = load_encoder(directory, settings)?;
+    Ok(Some(DenseOptions { encoder, vectors: VectorType::named(&args.vectors)? }))
+}
+
 fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: Interrupt) -> Result<()> {
     let first = builder.next_row();
     let bar = reporter.bar("indexing", corpus.len().saturating_sub(first), "rows");
@@ -56,7 +71,7 @@ fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: I
                 bar.finish();
                 builder.commit()?;
                 let why = format!("the build was interrupted at row {row} of {}", corpus.len());
-                return Err(Error::new(Kind::Interrupted, why).hint("the same command goes on from there"));
+                return Err(Error::new(Kind::Interrupted, why).hint("the same command resumes it there"));
             }
         }
         let added = corpus.passage(row).and_then(|passage| builder.add(&passage));
@@ -66,7 +81,7 @@ fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: I
     Ok(())
 }
 
-/// Says which rows are not as they were in the corpus.
+/// Warns about rows that were left out or are unusual.
 fn left_out(reporter: &Reporter, counts: Counts) {
     if counts.empty > 0 {
         reporter.warn(&format!("{} without title and text left out", counted(counts.empty, "row")));

@@ -85,7 +85,7 @@ impl Corpus {
         }
     }
 
-    /// What identifies the corpus: an interrupted build goes on for an equal one.
+    /// What identifies the corpus: an interrupted build is resumed only for an equal one.
     pub(super) fn identity(&self) -> Result<Json> {
         match self {
             Self::Rows { data, fields } => {

@@ -13,7 +13,7 @@ use super::super::index_args::ServeArgs;
 use super::super::print;
 use crate::error::{Error, Kind, Result};
 use crate::net::{ServedRequest, ServedResponse, serve};
-use crate::search::{Asked, Index, Mode, answer};
+use crate::search::{Index, Mode, SearchRequest, respond};
 use crate::telemetry::ctrl_c;
 
 /// How often signals are looked at.
@@ -28,7 +28,7 @@ pub(super) fn run(args: &ServeArgs, output: OutputArgs) -> Result<()> {
         .build()
         .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
     let served = runtime.block_on(listen(args, output, index, mode));
-    // A search that is still going on does not hold up the end.
+    // Searches in progress do not delay the end.
     runtime.shutdown_background();
     served
 }
@@ -62,9 +62,9 @@ async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, mode: M
             let turn = turns.acquire_owned().await;
             let searched = tokio::task::spawn_blocking(move || {
                 let ServedRequest { method, path, query, body } = &request;
-                let answered = answer(&index, mode, k, &Asked { method, path, query, body });
+                let response = respond(&index, mode, k, &SearchRequest { method, path, query, body });
                 drop(turn);
-                answered
+                response
             });
             let (status, body) = searched.await.unwrap_or_else(|_| (500, json!({ "detail": "the search failed" })));
             ServedResponse { status, body: body.to_string().into_bytes() }

@@ -35,7 +35,18 @@ pub(super) fn info(directory: &Path, output: OutputArgs) -> Result<()> {
         line("sparse", format!("BM25, k1 {k1}, b {b}, title boost {boost}, analyzer {}", part.analyzer.name()));
         line("terms", format!("{:.1} per passage", part.terms as f64 / counts.passages.max(1) as f64));
     }
-    line("dense", "no vectors".to_owned());
+    if let Some(part) = &manifest.parts.dense {
+        let (vectors, dimension, pooling) = (part.vectors.name(), part.dimension, &part.options.pooling);
+        line("dense", format!("vectors of {dimension} numbers, {vectors}, cosine, pooling {pooling}"));
+        line("encoder", format!("{}, SHA-256 {:.16}…", part.encoder.display(), part.encoder_sha256));
+        for (name, prefix) in [("query", &part.options.query_prefix), ("passage", &part.options.passage_prefix)] {
+            if !prefix.is_empty() {
+                line(name, format!("prefix {prefix:?}"));
+            }
+        }
+    } else {
+        line("dense", "no vectors".to_owned());
+    }
     let left_out = [(counts.empty, "empty"), (counts.duplicates, "with the id of another")];
     let left_out: Vec<String> =
         left_out.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();

@@ -73,14 +73,15 @@ impl FromField for Mode {
     }
 }
 
-/// A search of an index, off the thread of the scripts: other trajectories go on.
+/// A search of an index, off the thread of the scripts, which does not block other trajectories.
 ///
 /// # Errors
-/// As `Index::search`.
+/// As `Index::search_all`.
 pub(super) async fn searched(passages: Passages, queries: Vec<String>, k: usize, mode: Mode) -> Result<Vec<Vec<Hit>>> {
     let search = move || {
         let index = passages.open()?;
-        queries.iter().map(|query| index.search(query, k, mode)).collect()
+        let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
+        index.search_all(&queries, k, mode)
     };
     let done = tokio::task::spawn_blocking(search).await;
     done.unwrap_or_else(|error| Err(Error::new(Kind::Internal, format!("the search stopped: {error}"))))

@@ -51,7 +51,7 @@ fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
     let source = match (index, url) {
         (Some(index), None) => SearchSource::Index(named(host, index)),
         (None, Some(url)) if mode != Mode::Sparse => {
-            return refused("mode", format!("`mode` is for indexes; the server at {url} decides how it searches"));
+            return refused("mode", format!("`mode` is for indexes; the server at {url} sets how it searches"));
         }
         (None, Some(url)) => {
             let url = search_url(&url);
@@ -102,7 +102,7 @@ impl SearchResult {
     }
 }
 
-/// The request of the record: what the answer depends on.
+/// The request of the record: what the result depends on.
 pub(super) fn request(name: &str, search: &SearchTool, arguments: &Json) -> Json {
     let source = match &search.source {
         SearchSource::Index(passages) => json!({ "index": passages.name, "mode": search.mode.name() }),
@@ -124,8 +124,8 @@ pub(super) async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) 
     }
     let found = match &search.source {
         SearchSource::Index(passages) => {
-            let asked = searched(passages.clone(), vec![query.to_owned()], search.k, search.mode);
-            match tokio::time::timeout(search.timeout, asked).await {
+            let hits = searched(passages.clone(), vec![query.to_owned()], search.k, search.mode);
+            match tokio::time::timeout(search.timeout, hits).await {
                 Ok(Ok(mut lists)) => lists.pop().unwrap_or_default(),
                 // The query is too long.
                 Ok(Err(error)) if error.kind == Kind::Usage => {

@@ -3,8 +3,11 @@
 use super::{Entry, Param, f, p, table};
 
 const K: Param = p("k?", "number", "Number of passages, 1 to 1000");
-const MODE: Param =
-    p("mode?", "string", "\"sparse\" (BM25; default), or \"dense\" or \"hybrid\" where the index has vectors");
+const MODE: Param = p(
+    "mode?",
+    "string",
+    "\"sparse\" (BM25; default); with vectors in the index also \"dense\" (inner product), or \"hybrid\" (both, fused by rank)",
+);
 
 pub(super) const ENTRIES: &[Entry] = &[
     f(
@@ -58,7 +61,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             ],
         )],
         &[("Tool", "")],
-        "A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row a server is not asked for 30 s: its calls fail at once.",
+        "A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row no requests are sent to a server for 30 s: its calls fail at once.",
         "r1.tools.search { index = \"wiki\", k = 3 }",
     ),
 ];

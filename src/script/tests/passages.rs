@@ -17,6 +17,7 @@ fn with_index(bench: &Bench) {
         max_passage: 1 << 20,
         commit_every: 1000,
         corpus: json!({}),
+        dense: None,
     };
     let mut builder = Builder::begin(&bench.dir.path().join("i"), options, false, true).unwrap();
     for (row, text) in ["The Danube is long.", "The Alps are high."].iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Builds: interrupted ones go on, and what corpora have in bad rows.
+//! Builds: interrupted ones are resumed, and bad rows of corpora.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -34,7 +34,7 @@ fn result(out: &Path) -> (Json, Vec<Vec<String>>) {
 }
 
 #[test]
-fn an_interrupted_index_build_goes_on_after_its_last_commit() {
+fn an_interrupted_index_build_is_resumed_after_its_last_commit() {
     let dir = tempfile::tempdir().unwrap();
     let options = BuildOptions { commit_every: 50, ..options() };
     let (whole, parts) = (dir.path().join("whole"), dir.path().join("parts"));

@@ -71,7 +71,7 @@ fn index_files_with_other_contents_are_found_by_verify_and_never_end_the_process
             changed[at] ^= 0xff;
             std::fs::write(&file, &changed).unwrap();
             assert_eq!(verify(&out, |_| true).unwrap().keys().collect::<Vec<_>>(), [&name]);
-            // What is found may be wrong, or refused; the process goes on.
+            // The hits may be wrong, or the search refused; the process continues.
             if let Ok(index) = Index::open(&out) {
                 for query in ["passage 7", "many", "of 199"] {
                     drop(index.search(query, 10, super::super::Mode::Sparse));

@@ -3,6 +3,7 @@
 
 mod build;
 mod damage;
+mod dense;
 mod protocol;
 mod ranking;
 
@@ -21,6 +22,7 @@ pub(super) fn options() -> BuildOptions {
         max_passage: 1 << 20,
         commit_every: 1000,
         corpus: json!({ "files": [] }),
+        dense: None,
     }
 }
 

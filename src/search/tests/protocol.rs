@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Asked, Index, Mode, answer, as_text, read_documents};
+use super::super::{Index, Mode, SearchRequest, as_text, read_documents, respond};
 use super::{build, options};
 
 fn index() -> (tempfile::TempDir, Index) {
@@ -17,11 +17,11 @@ fn index() -> (tempfile::TempDir, Index) {
 }
 
 fn post(index: &Index, path: &str, body: &str) -> (u16, Json) {
-    answer(index, Mode::Sparse, None, &Asked { method: "POST", path, query: &[], body: body.as_bytes() })
+    respond(index, Mode::Sparse, None, &SearchRequest { method: "POST", path, query: &[], body: body.as_bytes() })
 }
 
 #[test]
-fn retrieve_answers_as_the_server_of_search_r1() {
+fn retrieve_responds_as_the_server_of_search_r1() {
     let (_dir, index) = index();
     let (status, body) =
         post(&index, "/retrieve", r#"{"queries": ["long danube", "none"], "topk": 1, "return_scores": true}"#);
@@ -38,7 +38,7 @@ fn retrieve_answers_as_the_server_of_search_r1() {
 }
 
 #[test]
-fn search_answers_as_the_server_of_agent_r1() {
+fn search_responds_as_the_server_of_agent_r1() {
     let (_dir, index) = index();
     let (status, body) = post(&index, "/search", r#"{"queries": ["blue"], "top_k": 5}"#);
     assert_eq!(status, 200);
@@ -47,11 +47,11 @@ fn search_answers_as_the_server_of_agent_r1() {
     assert!(body["query_results"][0]["results"][0]["score"].as_f64().unwrap() > 0.0);
     assert!(body["total_time"].is_number() && body["search_time"].is_number());
     let query = [("query".to_owned(), "danube".to_owned()), ("top_k".to_owned(), "1".to_owned())];
-    let asked = Asked { method: "GET", path: "/search", query: &query, body: b"" };
-    let (status, body) = answer(&index, Mode::Sparse, None, &asked);
+    let request = SearchRequest { method: "GET", path: "/search", query: &query, body: b"" };
+    let (status, body) = respond(&index, Mode::Sparse, None, &request);
     assert_eq!((status, body["query_results"][0]["results"].as_array().unwrap().len()), (200, 1));
-    let health = Asked { method: "GET", path: "/health", query: &[], body: b"" };
-    let (status, body) = answer(&index, Mode::Sparse, None, &health);
+    let health = SearchRequest { method: "GET", path: "/health", query: &[], body: b"" };
+    let (status, body) = respond(&index, Mode::Sparse, None, &health);
     assert_eq!((status, body), (200, json!({ "status": "healthy", "passages": 2 })));
 }
 
@@ -74,14 +74,14 @@ fn hostile_search_requests_are_refused_with_a_reason() {
         (&many, 422, "there are 2001 queries"),
         (&deep, 422, "the body is not JSON"),
     ] {
-        let (own, answered) = post(&index, "/retrieve", body);
-        let detail = answered["detail"].as_str().unwrap();
+        let (own, response) = post(&index, "/retrieve", body);
+        let detail = response["detail"].as_str().unwrap();
         assert!(own == status && detail.contains(part), "{own} {detail}");
     }
     let (status, _) = post(&index, "/nowhere", "{}");
     assert_eq!(status, 404);
-    let asked = Asked { method: "GET", path: "/retrieve", query: &[], body: b"" };
-    assert_eq!(answer(&index, Mode::Sparse, None, &asked).0, 405);
+    let request = SearchRequest { method: "GET", path: "/retrieve", query: &[], body: b"" };
+    assert_eq!(respond(&index, Mode::Sparse, None, &request).0, 405);
     // Queries that find nothing are no failure.
     let (status, body) = post(&index, "/retrieve", r#"{"queries": ["", "?!", "\u0000"]}"#);
     assert_eq!((status, body), (200, json!({ "result": [[], [], []] })));

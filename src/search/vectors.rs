@@ -1,0 +1,67 @@
+//! Options of the vectors of an index: their type, and how texts are encoded.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Kind, Result, suggest};
+
+/// The folder of the vectors in an index.
+pub(super) const FOLDER: &str = "dense";
+
+/// Type of the numbers of stored vectors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VectorType {
+    #[default]
+    F32,
+    F16,
+}
+
+impl VectorType {
+    /// Their names.
+    pub const NAMES: [&str; 2] = ["f32", "f16"];
+
+    /// # Errors
+    /// [`Kind::Usage`] for an unknown name.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "f32" => Ok(Self::F32),
+            "f16" => Ok(Self::F16),
+            _ => Err(Error::new(Kind::Usage, format!("there is no vector type `{name}`"))
+                .hint(suggest(name, Self::NAMES.iter().copied()))),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+        }
+    }
+
+    /// Bytes of a number.
+    pub(super) fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+        }
+    }
+
+    /// Path of the file with the vectors, relative to the index.
+    pub(super) fn file(self) -> String {
+        format!("{FOLDER}/vectors.{}", self.name())
+    }
+}
+
+/// What a vector depends on besides its text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EncoderOptions {
+    /// `mean` or `cls`.
+    pub pooling: String,
+    /// Written before every query, and before every passage.
+    #[serde(default)]
+    pub query_prefix: String,
+    #[serde(default)]
+    pub passage_prefix: String,
+    /// Most tokens of a text; the rest is cut.
+    pub max_tokens: usize,
+}
