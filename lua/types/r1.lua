@@ -1364,7 +1364,7 @@ r1.index = {}
 ---@return r1.Index
 function r1.index.open(directory) end
 
----A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row a server is not asked for 30 s: its calls fail at once.
+---A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row no requests are sent to a server for 30 s: its calls fail at once.
 ---@param options { index?: string, url?: string, k?: number, mode?: string, name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: any }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.search(options) end

@@ -192,8 +192,8 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// As [`encode_with_special`](Self::encode_with_special), with at most `most` ids: the end of the
-    /// text is left out, the tokens around it stay.
+    /// As [`encode_with_special`](Self::encode_with_special), with at most `most` ids: the end of
+    /// the text is left out, the tokens around it stay.
     ///
     /// # Errors
     /// [`Kind::Model`] if the tokenizer can't encode the text.
