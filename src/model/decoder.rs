@@ -9,7 +9,7 @@ use super::plain::{self, Arithmetic, Scores};
 use super::shared_prefix::PrefixDedup;
 use super::varlen::Varlen;
 use super::{Model, Packed};
-use crate::error::Result;
+use crate::error::{self, Error, Result};
 
 /// Cosines and sines `[T, D]` of every rope.
 pub(super) type Angles = Vec<(Tensor, Tensor)>;
@@ -110,25 +110,10 @@ impl Model {
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let adapter_disabled = self.adapter_disabled.get();
-        let heads = |linear: &Linear, h: &Tensor| -> Result<Tensor> {
-            Ok(linear.apply(h, adapter_disabled, arithmetic)?.f_view([h.size()[0], -1, self.config.head_dim as i64])?)
-        };
         let h = self.norm(x, &layer.input_norm)?;
-        let (mut q, mut k) = (heads(&layer.q, &h)?, heads(&layer.k, &h)?);
-        if let Some(norms) = &layer.head_norms {
-            (q, k) = (self.norm(&q, &norms.q)?, self.norm(&k, &norms.k)?);
-        }
-        if let Some((cos, sin)) = self.config.layer(index).rope.and_then(|rope| angles.get(rope)) {
-            (q, k) = if self.varlen {
-                // Half of the operations, and a copy: a kernel's launch takes longer.
-                let both = plain::rotate(&Tensor::f_cat(&[&q, &k], 1)?, cos, sin)?;
-                let (queries, keys) = (q.size()[1], k.size()[1]);
-                (both.f_narrow(1, 0, queries)?, both.f_narrow(1, queries, keys)?)
-            } else {
-                (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?)
-            };
-        }
-        let out = attend(&q, &k, &heads(&layer.v, &h)?)?;
+        let angles = self.config.layer(index).rope.and_then(|rope| angles.get(rope));
+        let (q, k, v) = self.heads(layer, &h, angles, arithmetic)?;
+        let out = attend(&q, &k, &v)?;
         let mut out = layer.o.apply(&out.f_flatten(1, 2)?, adapter_disabled, arithmetic)?;
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
@@ -147,8 +132,58 @@ impl Model {
         Ok(x.f_add(&out)?)
     }
 
+    /// Rotated queries `[T, H, D]` and keys, and values, `[T, Hkv, D]` each, of h `[T, E]`.
+    fn heads(
+        &self,
+        layer: &Layer,
+        h: &Tensor,
+        angles: Option<&(Tensor, Tensor)>,
+        arithmetic: Arithmetic,
+    ) -> Result<(Tensor, Tensor, Tensor)> {
+        let adapter_disabled = self.adapter_disabled.get();
+        let (parts, stack) = ([&layer.q, &layer.k, &layer.v], layer.qkv.as_ref());
+        let stack = stack.filter(|_| arithmetic == Arithmetic::Libtorch);
+        let heads = |x: &Tensor| x.f_view([h.size()[0], -1, self.config.head_dim as i64]);
+        let [queries, keys] = [self.config.num_attention_heads, self.config.num_key_value_heads].map(|n| n as i64);
+        let adapted = !adapter_disabled && parts.iter().any(|part| part.lora.is_some());
+        // Queries and keys side by side, as the rotation needs them.
+        if let (Some(stack), Some((cos, sin)), true) =
+            (stack, angles, self.varlen && layer.head_norms.is_none() && !adapted)
+        {
+            let values = layer.v.weight.size()[0];
+            let all = stack.apply_in(h, &parts, &[layer.q.weight.size()[0] + layer.k.weight.size()[0], values])?;
+            let [both, v] = all.as_slice() else { return Err(unexpected()) };
+            let (q, k) = rotate_joint(&heads(both)?, cos, sin, [queries, keys])?;
+            return Ok((q, k, heads(v)?));
+        }
+        let all = match stack {
+            Some(stack) => stack.apply(h, &parts, adapter_disabled)?,
+            None => parts.iter().map(|part| part.apply(h, adapter_disabled, arithmetic)).collect::<Result<Vec<_>>>()?,
+        };
+        let [q, k, v] = all.as_slice() else { return Err(unexpected()) };
+        let (mut q, mut k) = (heads(q)?, heads(k)?);
+        if let Some(norms) = &layer.head_norms {
+            (q, k) = (self.norm(&q, &norms.q)?, self.norm(&k, &norms.k)?);
+        }
+        if let Some((cos, sin)) = angles {
+            (q, k) = if self.varlen {
+                // Half of the operations, and a copy: a kernel's launch takes longer.
+                rotate_joint(&Tensor::f_cat(&[&q, &k], 1)?, cos, sin, [queries, keys])?
+            } else {
+                (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?)
+            };
+        }
+        Ok((q, k, heads(v)?))
+    }
+
     fn feed_forward(&self, mlp: &Mlp, h: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
         let adapter_disabled = self.adapter_disabled.get();
+        if let (Some(stack), Arithmetic::Libtorch) = (&mlp.gate_up, arithmetic) {
+            let all = stack.apply(h, &[&mlp.gate, &mlp.up], adapter_disabled)?;
+            let [gate, up] = all.as_slice() else { return Err(unexpected()) };
+            let inner = arithmetic.gated(self.config.activation, gate, up)?;
+            return mlp.down.apply(&inner, adapter_disabled, arithmetic);
+        }
         let (gate, up) =
             (mlp.gate.apply(h, adapter_disabled, arithmetic)?, mlp.up.apply(h, adapter_disabled, arithmetic)?);
         mlp.down.apply(&arithmetic.gated(self.config.activation, &gate, &up)?, adapter_disabled, arithmetic)
@@ -239,4 +274,17 @@ impl Model {
         }
         Ok(all)
     }
+}
+
+/// Rotates queries and keys `[T, H + Hkv, D]` together, and separates them.
+fn rotate_joint(both: &Tensor, cos: &Tensor, sin: &Tensor, sizes: [i64; 2]) -> Result<(Tensor, Tensor)> {
+    let rotated = plain::rotate_fused(both, cos, sin)?;
+    match rotated.f_split_with_sizes(&sizes[..], 1)?.as_slice() {
+        [q, k] => Ok((q.shallow_clone(), k.shallow_clone())),
+        _ => Err(unexpected()),
+    }
+}
+
+fn unexpected() -> Error {
+    Error::new(error::Kind::Internal, "a product was not separated into its projections")
 }

@@ -6,6 +6,7 @@ use super::Config;
 use super::config::{Experts, Norms};
 use super::lora::Lora;
 use super::plain::Arithmetic;
+use super::stacked::{Stack, stacks};
 use crate::error::Result;
 use crate::native::Arena;
 
@@ -21,8 +22,19 @@ impl Linear {
     /// x `[T, in]` to `[T, out]`; `adapter_disabled` skips the adapter.
     pub(super) fn apply(&self, x: &Tensor, adapter_disabled: bool, arithmetic: Arithmetic) -> Result<Tensor> {
         let own = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
+        self.adapted(own, x, adapter_disabled, arithmetic)
+    }
+
+    /// Adds the adapter's contribution to `own`, the projection of x without it.
+    pub(super) fn adapted(
+        &self,
+        own: Tensor,
+        x: &Tensor,
+        adapter_disabled: bool,
+        arithmetic: Arithmetic,
+    ) -> Result<Tensor> {
         match self.lora.as_ref().filter(|_| !adapter_disabled) {
-            Some(lora) => Ok(own.f_add(&lora.apply(x, arithmetic)?)?.f_to_kind(x.kind())?),
+            Some(lora) => lora.add_to(&own, x, arithmetic),
             None => Ok(own),
         }
     }
@@ -40,6 +52,8 @@ pub(super) enum Part<'a> {
 pub(super) struct Mlp {
     pub gate: Linear,
     pub up: Linear,
+    /// Gate and up, if they are stored together.
+    pub gate_up: Option<Stack>,
     pub down: Linear,
 }
 
@@ -68,6 +82,8 @@ pub(super) struct Layer {
     pub q: Linear,
     pub k: Linear,
     pub v: Linear,
+    /// Query, key and value, if they are stored together.
+    pub qkv: Option<Stack>,
     pub head_norms: Option<HeadNorms>,
     pub o: Linear,
     /// On the output of attention.
@@ -93,9 +109,47 @@ pub(super) struct Parameters {
 struct Maker {
     options: (Kind, Device),
     arena: Arena,
+    /// Whether projections of one input are stored as one matrix.
+    stacked: bool,
+}
+
+/// Creates projections of one input.
+struct Siblings<'a> {
+    maker: &'a Maker,
+    stack: Option<Stack>,
+    inputs: usize,
+    biased: bool,
+    /// Outputs so far.
+    end: usize,
+}
+
+impl Siblings<'_> {
+    fn linear(&mut self, outputs: usize) -> Result<Linear> {
+        let first = self.end;
+        self.end += outputs;
+        match &self.stack {
+            Some(stack) => stack.part(first, outputs),
+            None => self.maker.linear(outputs, self.inputs, self.biased),
+        }
+    }
 }
 
 impl Maker {
+    /// For projections with `outputs` in total.
+    fn siblings(&self, outputs: usize, inputs: usize, biased: bool) -> Result<Siblings<'_>> {
+        let take = |shape: &[usize]| {
+            let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
+            self.arena.take(&shape, self.options)
+        };
+        let stack = if self.stacked {
+            let bias = if biased { Some(take(&[outputs])?) } else { None };
+            Some(Stack::new(take(&[outputs, inputs])?, bias))
+        } else {
+            None
+        };
+        Ok(Siblings { maker: self, stack, inputs, biased, end: 0 })
+    }
+
     fn leaf(&self, shape: &[usize]) -> Result<Tensor> {
         let shape: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
         Ok(self.arena.take(&shape, self.options)?.f_set_requires_grad(true)?)
@@ -107,11 +161,9 @@ impl Maker {
     }
 
     fn mlp(&self, hidden: usize, inner: usize, biased: bool) -> Result<Mlp> {
-        Ok(Mlp {
-            gate: self.linear(inner, hidden, biased)?,
-            up: self.linear(inner, hidden, biased)?,
-            down: self.linear(hidden, inner, biased)?,
-        })
+        let mut both = self.siblings(2 * inner, hidden, biased)?;
+        let (gate, up) = (both.linear(inner)?, both.linear(inner)?);
+        Ok(Mlp { gate, up, gate_up: both.stack, down: self.linear(hidden, inner, biased)? })
     }
 
     fn block(&self, config: &Config, experts: Option<Experts>) -> Result<Block> {
@@ -139,11 +191,15 @@ impl Maker {
         let after = || -> Result<Option<Tensor>> {
             if config.norms == Norms::Around { Ok(Some(self.leaf(&[hidden])?)) } else { Ok(None) }
         };
+        let input_norm = self.leaf(&[hidden])?;
+        let mut all = self.siblings(queries + 2 * keys, hidden, biases.qkv)?;
+        let (q, k, v) = (all.linear(queries)?, all.linear(keys)?, all.linear(keys)?);
         Ok(Layer {
-            input_norm: self.leaf(&[hidden])?,
-            q: self.linear(queries, hidden, biases.qkv)?,
-            k: self.linear(keys, hidden, biases.qkv)?,
-            v: self.linear(keys, hidden, biases.qkv)?,
+            input_norm,
+            q,
+            k,
+            v,
+            qkv: all.stack,
             head_norms: head(config.head_norms)?,
             o: self.linear(hidden, queries, biases.output)?,
             after_attention: after()?,
@@ -157,7 +213,12 @@ impl Maker {
 impl Parameters {
     /// Uninitialised parameters of the configured shapes.
     pub(super) fn empty(config: &Config, device: Device, kind: Kind) -> Result<Self> {
-        let maker = Maker { options: (kind, device), arena: Arena::new() };
+        Self::empty_as(config, device, kind, stacks(device))
+    }
+
+    /// As [`empty`](Self::empty); `stacked` stores projections of one input as one matrix.
+    pub(super) fn empty_as(config: &Config, device: Device, kind: Kind, stacked: bool) -> Result<Self> {
+        let maker = Maker { options: (kind, device), arena: Arena::new(), stacked };
         let shape = [config.vocab_size, config.hidden_size];
         let layers = (0..config.num_hidden_layers).map(|index| maker.layer(config, index)).collect::<Result<_>>()?;
         let embed = maker.leaf(&shape)?;

@@ -200,6 +200,9 @@ pub(super) struct Lora {
     /// `[out, r]`
     pub b: Tensor,
     pub scale: f64,
+    /// Whether products are in the type of the model, with the adapter rounded to it: on CUDA in
+    /// bf16 and f16. The adapter itself and its gradients stay in f32.
+    pub narrow: bool,
 }
 
 impl Lora {
@@ -210,14 +213,26 @@ impl Lora {
         let leaf = |shape: [i64; 2]| -> Result<Tensor> {
             Ok(Tensor::f_empty(shape, (kind, weight.device()))?.f_set_requires_grad(true)?)
         };
-        Ok(Self { a: leaf([rank, weight.size()[1]])?, b: leaf([weight.size()[0], rank])?, scale: config.scale() })
+        Ok(Self {
+            a: leaf([rank, weight.size()[1]])?,
+            b: leaf([weight.size()[0], rank])?,
+            scale: config.scale(),
+            narrow: weight.device().is_cuda() && matches!(weight.kind(), Kind::BFloat16 | Kind::Half),
+        })
     }
 
-    /// The adapter's contribution to the projection's output for x `[T, in]`: `[T, out]`, in the
-    /// adapter's type.
-    pub(super) fn apply(&self, x: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
+    /// `own` `[T, out]`, the projection of x `[T, in]`, plus the adapter's contribution, in the type
+    /// of x.
+    pub(super) fn add_to(&self, own: &Tensor, x: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
+        if self.narrow && arithmetic == Arithmetic::Libtorch {
+            // The matrices have few elements: all operations on T tokens are two products.
+            let a = self.a.f_to_kind(x.kind())?;
+            let b = self.b.f_mul_scalar(self.scale)?.f_to_kind(x.kind())?;
+            return Ok(own.f_addmm(&x.f_linear(&a, None::<&Tensor>)?, &b.f_tr()?)?);
+        }
         let inner = arithmetic.linear(&x.f_to_kind(self.a.kind())?, &self.a, None)?;
-        Ok(arithmetic.linear(&inner, &self.b, None)?.f_mul_scalar(self.scale)?)
+        let added = arithmetic.linear(&inner, &self.b, None)?.f_mul_scalar(self.scale)?;
+        Ok(own.f_add(&added)?.f_to_kind(x.kind())?)
     }
 
     /// Adds B A to the projection's weight.

@@ -31,6 +31,7 @@ mod plain;
 mod reward_model;
 mod shared_prefix;
 mod spans;
+mod stacked;
 mod varlen;
 mod weights;
 

@@ -17,6 +17,7 @@ use super::cache::Layout;
 use super::config::Norms;
 use super::kernels::native_model;
 use super::layers::Parameters;
+use super::stacked::stacks;
 use super::varlen::Varlen;
 use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory};
 use crate::error::{self, Error, Result};
@@ -105,7 +106,12 @@ impl Model {
 
     /// A copy of the model, including its adapter.
     pub fn duplicate(&self) -> Result<Self> {
-        let mut parameters = Parameters::empty(&self.config, self.device, self.kind)?;
+        self.copy_as(stacks(self.device))
+    }
+
+    /// As [`duplicate`](Self::duplicate); `stacked` stores projections of one input as one matrix.
+    pub(super) fn copy_as(&self, stacked: bool) -> Result<Self> {
+        let mut parameters = Parameters::empty_as(&self.config, self.device, self.kind, stacked)?;
         if let Some(adapter) = &self.adapter {
             lora::attach(&mut parameters, adapter, 0)?;
         }

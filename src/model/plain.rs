@@ -72,6 +72,14 @@ pub(super) fn rotate(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
     Ok((x.f_mul(&cos.f_unsqueeze(1)?)?).f_add(&swapped.f_mul(&sin.f_unsqueeze(1)?)?)?)
 }
 
+/// [`rotate`] in one operation less; the last bit can differ.
+pub(super) fn rotate_fused(x: &Tensor, cos: &Tensor, sin: &Tensor) -> Result<Tensor> {
+    let halves = x.f_chunk(2, -1)?;
+    let [low, high] = halves.as_slice() else { return Ok(x.shallow_clone()) };
+    let swapped = Tensor::f_cat(&[high, low], -1)?;
+    Ok(x.f_mul(&cos.f_unsqueeze(1)?)?.f_addcmul(&swapped, &sin.f_unsqueeze(1)?)?)
+}
+
 /// Scale and window of attention scores.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Scores {

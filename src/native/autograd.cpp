@@ -4,7 +4,10 @@
 #include <algorithm>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/mm.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 namespace r1 {
@@ -99,7 +102,56 @@ struct LogProbs : torch::autograd::Function<LogProbs> {
   }
 };
 
+variable_list product(const at::Tensor& x, const Stack& stack) {
+  const std::optional<at::Tensor> bias = stack.bias.defined() ? std::make_optional(stack.bias) : std::nullopt;
+  return at::linear(x, stack.weight, bias).split_with_sizes(stack.sizes, 1);
+}
+
+struct StackedLinear : torch::autograd::Function<StackedLinear> {
+  static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList leaves, int64_t stack) {
+    const Stack& own = keep<Stack>(context, stack);
+    // The rows of each leaf; those of biases are the second half.
+    std::vector<int64_t> rows;
+    for (const at::Tensor& leaf : leaves) rows.push_back(leaf.size(0));
+    if (own.bias.defined()) rows.resize(rows.size() / 2);
+    context->saved_data["rows"] = rows;
+    context->save_for_backward({x, own.weight});
+    return product(x, own);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto rows = context->saved_data["rows"].toIntVector();
+    const bool biased = held<Stack>(context).bias.defined();
+    const at::Tensor d_out = at::cat(gradients, 1);
+    variable_list all(2 + rows.size() * (biased ? 2 : 1));  // the last one is for the address
+    const auto wanted = [&](size_t first) {
+      for (size_t i = 0; i < rows.size(); i++)
+        if (context->needs_input_grad(first + i)) return true;
+      return false;
+    };
+    const auto spread = [&](const at::Tensor& gradient, size_t first) {
+      const auto each = gradient.split_with_sizes(rows, 0);
+      std::copy(each.begin(), each.end(), all.begin() + static_cast<int64_t>(first));
+    };
+    if (context->needs_input_grad(0)) all[0] = at::mm(d_out, saved[1]);
+    if (wanted(1)) spread(at::mm(d_out.t(), saved[0]), 1);
+    if (biased && wanted(1 + rows.size())) spread(d_out.sum(0), 1 + rows.size());
+    return all;
+  }
+};
+
 }  // namespace
+
+std::vector<at::Tensor> differentiable_stacked_linear(const at::Tensor& x, const Stack& stack,
+                                                      const std::vector<at::Tensor>& leaves) {
+  TORCH_CHECK(x.dim() == 2 && x.size(1) == stack.weight.size(1), "the input must be [T, ", stack.weight.size(1), "]");
+  bool learning = x.requires_grad();
+  for (const at::Tensor& leaf : leaves) learning |= leaf.requires_grad();
+  if (!learning || !at::GradMode::is_enabled()) return product(x, stack);
+  const auto object = c10::make_intrusive<Held<Stack>>(stack);
+  return StackedLinear::apply(x, at::TensorList(leaves), address(object));
+}
 
 #ifdef R1_CPU_KERNELS
 at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Batch& batch, bool inputs_only) {

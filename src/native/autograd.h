@@ -1,5 +1,7 @@
 // The forward pass and the log-probabilities as functions of libtorch's autograd; see autograd.cpp.
 #pragma once
+#include <vector>
+
 #include "logprobs.h"
 #ifdef R1_CPU_KERNELS
 #include "cpu/learn.h"
@@ -17,5 +19,17 @@ at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Bat
 // targets.
 std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,
                                                           const at::Tensor& head, const at::Tensor& targets);
+
+// The weights [sum, in] and biases [sum] (undefined without) of several projections, and the sizes
+// of the outputs.
+struct Stack {
+  at::Tensor weight, bias;
+  std::vector<int64_t> sizes;
+};
+
+// Outputs [T, size] of x [T, in] as views of one product; differentiable if x or a leaf requires a
+// gradient. `leaves`: views of the rows of the weight in order, then views of the bias.
+std::vector<at::Tensor> differentiable_stacked_linear(const at::Tensor& x, const Stack& stack,
+                                                      const std::vector<at::Tensor>& leaves);
 
 }  // namespace r1

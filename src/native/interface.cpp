@@ -89,6 +89,19 @@ char* r1_adamw(const void* const* tensors, int64_t count, const r1::AdamW* setti
   });
 }
 
+// `bias` can be null; `out` receives one tensor for each size. See autograd.h.
+char* r1_stacked_linear(const void* x, const void* weight, const void* bias, const void* const* leaves,
+                        int64_t leaf_count, const int64_t* sizes, int64_t size_count, void** out) {
+  return guarded([&] {
+    std::vector<at::Tensor> parts;
+    for (int64_t i = 0; i < leaf_count; i++) parts.push_back(tensor(leaves[i]));
+    const at::Tensor none;
+    const r1::Stack stack{tensor(weight), bias ? tensor(bias) : none, {sizes, sizes + size_count}};
+    const std::vector<at::Tensor> all = r1::differentiable_stacked_linear(tensor(x), stack, parts);
+    for (size_t i = 0; i < all.size(); i++) out[i] = new at::Tensor(all[i]);
+  });
+}
+
 char* r1_forget_gradients(const void* const* tensors, int64_t count) {
   return guarded([&] {
     for (int64_t i = 0; i < count; i++) tensor(tensors[i]).mutable_grad() = at::Tensor();

@@ -68,6 +68,16 @@ unsafe extern "C" {
     ) -> *mut c_char;
     fn r1_device_peak(index: i64) -> i64;
     fn r1_device_free(index: i64) -> i64;
+    fn r1_stacked_linear(
+        x: *const c_void,
+        weight: *const c_void,
+        bias: *const c_void,
+        leaves: *const *const c_void,
+        leaf_count: i64,
+        sizes: *const i64,
+        size_count: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
     fn r1_forget_gradients(tensors: *const *const c_void, count: i64) -> *mut c_char;
     fn r1_adamw(tensors: *const *const c_void, count: i64, settings: *const AdamW) -> *mut c_char;
     fn r1_flash(
@@ -175,6 +185,35 @@ pub(crate) fn forget_gradients<'a>(weights: impl Iterator<Item = &'a Tensor>) ->
     let tensors: Vec<_> = weights.map(pointer).collect();
     // SAFETY: as above.
     checked(unsafe { r1_forget_gradients(tensors.as_ptr(), tensors.len() as i64) })
+}
+
+/// x `[T, in]` times `weight` `[out, in]` transposed plus `bias` `[out]`, in parts of the given
+/// sizes, whose sum is `out`: views `[T, size]`. `leaves` receive the gradients of the weight and
+/// the bias: views of its rows in order, then views of the bias. Their gradients are views of one
+/// matrix, too. `weight` and `bias` themselves are not tracked by autograd.
+pub(crate) fn stacked_linear(
+    x: &Tensor,
+    weight: &Tensor,
+    bias: Option<&Tensor>,
+    leaves: &[&Tensor],
+    sizes: &[i64],
+) -> Result<Vec<Tensor>> {
+    let leaves: Vec<_> = leaves.iter().map(|leaf| pointer(leaf)).collect();
+    let mut out = vec![null_mut(); sizes.len()];
+    // SAFETY: the pointers are live for the call; C++ writes one tensor for each size.
+    checked(unsafe {
+        r1_stacked_linear(
+            pointer(x),
+            pointer(weight),
+            bias.map_or(null(), pointer),
+            leaves.as_ptr(),
+            leaves.len() as i64,
+            sizes.as_ptr(),
+            sizes.len() as i64,
+            out.as_mut_ptr(),
+        )
+    })?;
+    Ok(out.into_iter().map(owned).collect())
 }
 
 /// Causal flash attention (arXiv:2307.08691) over packed sequences, in f16 or bf16 on the GPU: q

@@ -228,3 +228,51 @@ fn lora_base_model_has_its_revision() {
     let config = load(&format!("\"base_model_name_or_path\": \"{path}\", \"revision\": \"main\""));
     assert_eq!(config.base(), Some(path.to_string()));
 }
+
+/// Products of bf16 models on CUDA are in bf16, from adapters in f32.
+#[test]
+fn products_in_bf16_match_adapters_in_f32() {
+    let rows = rows(&[8, 5], 53);
+    let new = || {
+        let mut model = tiny(false, Kind::BFloat16);
+        model.add_adapter(LoraConfig::new(2, 8.0, &["q_proj", "o_proj", "up_proj"]), 3).unwrap();
+        for (_, mut tensor) in model.parameters().into_iter().filter(|(name, _)| name.contains("lora_B")) {
+            let ramp = Tensor::arange(tensor.numel() as i64, (Kind::Float, Device::Cpu)).view_as(&tensor);
+            tch::no_grad(|| tensor.copy_(&(ramp.sin() * 0.2)));
+        }
+        model
+    };
+    let (wide, mut narrow) = (new(), new());
+    for lora in narrow.parameters.linears_mut().into_iter().filter_map(|(_, linear)| linear.lora.as_mut()) {
+        lora.narrow = true;
+    }
+    let learn = |model: &Model| {
+        let ((places, targets), packed) = (predicting(&rows), pack(&rows));
+        let (hidden, counts) = crate::native::count_operations(|| model.forward_plain(&packed)).unwrap();
+        let logp = model.logprobs(&hidden.index_select(0, &places), &targets, 1.0, 64).unwrap().0;
+        let (names, leaves): (Vec<String>, Vec<Tensor>) =
+            model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).unzip();
+        let slopes = Tensor::run_backward(&[logp.mean(None)], &leaves, false, false);
+        (logp.detach(), names, slopes, counts.get("aten::addmm").copied())
+    };
+    let ((expected, names, slopes, many), (found, _, own, few)) = (learn(&wide), learn(&narrow));
+    // A few roundings of bf16.
+    let worst = distance(&found, &expected);
+    assert!(worst > 0.0 && worst < 0.1, "{worst}");
+    let disabled = narrow.without_adapter(|| learn_free(&narrow, &rows));
+    assert!(distance(&disabled, &found) > 0.3, "the adapter has no effect");
+    for ((name, found), expected) in names.iter().zip(&own).zip(&slopes) {
+        assert_eq!(found.kind(), Kind::Float);
+        let norm = |x: &Tensor| x.to_kind(Kind::Double).norm().double_value(&[]);
+        let error = norm(&(found - expected)) / norm(expected);
+        assert!(error < 0.05, "{name}: {error}");
+    }
+    // One operation adds the second product, for each of three projections in two layers.
+    assert_eq!((few, many), (Some(6), None));
+}
+
+fn learn_free(model: &Model, rows: &[Vec<u32>]) -> Tensor {
+    let (places, targets) = predicting(rows);
+    let hidden = tch::no_grad(|| model.forward_plain(&pack(rows)).unwrap());
+    tch::no_grad(|| model.logprobs(&hidden.index_select(0, &places), &targets, 1.0, 64).unwrap().0)
+}

@@ -22,6 +22,7 @@ mod padded;
 mod parity;
 mod reward_model;
 mod routing;
+mod stacked;
 mod table;
 mod varlen;
 
