@@ -151,7 +151,7 @@ impl BertConfig {
             eps: json["layer_norm_eps"].as_f64().unwrap_or(1e-12),
             activation,
         };
-        if config.hidden % config.heads != 0 {
+        if !config.hidden.is_multiple_of(config.heads) {
             let (hidden, heads) = (config.hidden, config.heads);
             return Err(refused(format!("`hidden_size` {hidden} is not a multiple of `num_attention_heads` {heads}")));
         }

@@ -156,7 +156,9 @@ impl TextEncoder for Loaded {
             }
             // As torch.nn.functional.normalize.
             let scale = 1.0 / length.max(1e-12);
-            vector.iter_mut().for_each(|number| *number = (f64::from(*number) * scale) as f32);
+            for number in vector {
+                *number = (f64::from(*number) * scale) as f32;
+            }
         }
         Ok(vectors)
     }

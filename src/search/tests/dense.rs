@@ -10,7 +10,7 @@ use super::super::{
     VectorType, reciprocal_rank_fusion, share_encoders, verify,
 };
 use super::{build, options, rows};
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 
 const WORDS: [&str; 5] = ["river", "hill", "sea", "road", "query:"];
 
@@ -47,7 +47,9 @@ impl TextEncoder for Counts {
             // Tells texts with the same words apart, and makes some scores negative.
             vector[3] -= text.len() as f32 / 50.0;
             let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
-            vector.iter_mut().for_each(|number| *number /= length);
+            for number in &mut vector {
+                *number /= length;
+            }
             vector.truncate(self.dimension);
             vector
         };
@@ -56,9 +58,12 @@ impl TextEncoder for Counts {
 }
 
 fn load(directory: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
-    let read = |name: &str| std::fs::read_to_string(directory.join(name)).unwrap();
+    let read = |name: &str| {
+        let path = directory.join(name);
+        std::fs::read_to_string(&path).map_err(|error| Error::io(Kind::Model, "read", &path, &error))
+    };
     let (directory, options) = (directory.to_owned(), options.clone());
-    Ok(Arc::new(Counts { sha256: read("id"), dimension: read("dimension").parse().unwrap(), directory, options }))
+    Ok(Arc::new(Counts { sha256: read("id")?, dimension: read("dimension")?.parse().unwrap(), directory, options }))
 }
 
 /// A directory with the encoder `encoder`.
