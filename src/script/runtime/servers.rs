@@ -145,8 +145,8 @@ impl Listings {
 /// The tools of `env.tools`, with those of its servers.
 ///
 /// # Errors
-/// [`Kind::Tool`] for a server that does not start; [`Kind::Script`] for an unknown name in `allow`,
-/// and for two tools of the same name.
+/// [`Kind::Tool`] for a server that does not start; [`Kind::Script`] for an unknown name in
+/// `allow`, and for two tools of the same name.
 pub(crate) fn expand(list: &[EnvTool], listings: &Listings, grants: &Grants) -> Result<Vec<Rc<Tool>>> {
     let mut tools: Vec<(Rc<Tool>, Option<&Rc<ToolServer>>)> = Vec::new();
     for entry in list {
