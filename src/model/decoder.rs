@@ -110,20 +110,20 @@ impl Model {
         attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
     ) -> Result<Tensor> {
         let adapter_disabled = self.adapter_disabled.get();
-        let h = self.norm(x, &layer.input_norm)?;
+        let hidden = self.norm(x, &layer.input_norm)?;
         let angles = self.config.layer(index).rope.and_then(|rope| angles.get(rope));
-        let (q, k, v) = self.heads(layer, &h, angles, arithmetic)?;
+        let (q, k, v) = self.heads(layer, &hidden, angles, arithmetic)?;
         let out = attend(&q, &k, &v)?;
         let mut out = layer.o.apply(&out.f_flatten(1, 2)?, adapter_disabled, arithmetic)?;
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
         let x = x.f_add(&out)?;
-        let h = self.norm(&x, &layer.before_block)?;
+        let hidden = self.norm(&x, &layer.before_block)?;
         let mut out = match (&layer.block, self.config.experts) {
-            (Block::Dense(mlp), _) => self.feed_forward(mlp, &h, arithmetic)?,
+            (Block::Dense(mlp), _) => self.feed_forward(mlp, &hidden, arithmetic)?,
             (Block::Sparse { router, experts }, shape) => {
-                self.mixture(router, experts, shape, &h, (arithmetic, routes))?
+                self.mixture(router, experts, shape, &hidden, (arithmetic, routes))?
             }
         };
         if let Some(weight) = &layer.after_block {

@@ -221,8 +221,8 @@ impl Lora {
         })
     }
 
-    /// `own` `[T, out]`, the projection of x `[T, in]`, plus the adapter's contribution, in the type
-    /// of x.
+    /// `own` `[T, out]`, the projection of x `[T, in]`, plus the adapter's contribution, in the
+    /// type of x.
     pub(super) fn add_to(&self, own: &Tensor, x: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
         if self.narrow && arithmetic == Arithmetic::Libtorch {
             // The matrices have few elements: all operations on T tokens are two products.

@@ -41,8 +41,8 @@ impl Stack {
         Ok(Linear { weight: leaf(&self.weight)?, bias, lora: None })
     }
 
-    /// The outputs of all projections, which are `parts`, for x `[T, in]`: one `[T, out]` each, with
-    /// their adapters unless `adapter_disabled`.
+    /// The outputs of all projections, which are `parts`, for x `[T, in]`: one `[T, out]` each,
+    /// with their adapters unless `adapter_disabled`.
     pub(super) fn apply(&self, x: &Tensor, parts: &[&Linear], adapter_disabled: bool) -> Result<Vec<Tensor>> {
         let sizes: Vec<i64> = parts.iter().map(|part| part.weight.size()[0]).collect();
         let each = self.apply_in(x, parts, &sizes)?;
