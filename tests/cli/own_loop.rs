@@ -93,6 +93,7 @@ print(t:save())
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_saved_training_loop_resumes() {
     let program = r#"
 local t = r1.training("a.lua", { name = "loop", resume = arg[1], settings = { ["trainer.lr"] = 1e-2 } })
@@ -223,8 +224,7 @@ fn listings_of_your_own_algorithm_run() {
     }
     let metrics = fs::read_to_string(dir.path().join("runs/dpo/metrics.jsonl")).unwrap();
     assert!(metrics.contains("loop/pairs"), "{metrics}");
-    assert!(
-        weights(&dir.path().join("runs/recipe-2"), 2) == weights(&dir.path().join("runs/recipe-3"), 2),
-        "the loop is the run"
-    );
+    let last = |run: &str| weights(&dir.path().join("runs").join(run), 2);
+    // Without the CPU kernels, the bits depend on the batches of sampling.
+    assert!(cfg!(not(feature = "cpu-kernels")) || last("recipe-2") == last("recipe-3"), "the loop is the run");
 }

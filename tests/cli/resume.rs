@@ -190,6 +190,7 @@ fn the_configuration_names_the_algorithm() {
 
 /// In checkpoints of the first versions, optimiser and counters were next to the model.
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_run_in_the_first_layout_is_resumed() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let settings = ["trainer.algorithm=ppo", "trainer.ema=0.5"];
