@@ -140,7 +140,12 @@ return function(given)
     server.id = server.id or protocol.id
     local body = options.reset and options.reset(task, kwargs) or {}
     if type(body) ~= "table" then error(`{NAME}: \`reset\` must return the fields of the request, got a {type(body)}`, 0) end
-    local session, first = protocol.reset(server, table.clone(body))
+    local fine, session, first = pcall(protocol.reset, server, table.clone(body))
+    if not fine then
+      -- Without a state, `close` is not called.
+      if server.session ~= nil then ask(server, "POST", "/close", { [server.id] = server.session }) end
+      error(session, 0)
+    end
     local messages = {}
     if options.system then messages[1] = r1.system(options.system) end
     messages[#messages + 1] = r1.user(observe(first.observation))
@@ -176,10 +181,9 @@ return function(given)
   end
 
   local function close(state)
-    -- The trajectory is complete: a server without /close, or one that has stopped, is no failure.
+    -- A server without /close, or one that has stopped, is no failure.
     ask(server_of(options, state), "POST", "/close", { [state.id] = state.session })
-    return 0
   end
 
-  return r1.env { reset = reset, step = step, reward = close, max_steps = options.max_steps, context = options.context }
+  return r1.env { reset = reset, step = step, close = close, max_steps = options.max_steps, context = options.context }
 end

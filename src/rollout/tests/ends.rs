@@ -197,3 +197,39 @@ fn a_reply_that_parse_fails_on_is_the_last_step() {
     assert!(!step.prompt_ids.is_empty() && !step.terminated && !step.truncated);
     bench.replays(&failed, bench.spec());
 }
+
+#[test]
+fn close_is_called_after_every_end_of_a_trajectory_and_changes_nothing() {
+    const CLOSE: &str = "close = function(state) r1.log('closed', #state.messages, r1.clock() > 0) error('late') end,\n";
+    for (step, status) in [
+        ("step = function() return { done = true } end", Status::Terminated),
+        (ENDLESS, Status::Truncated),
+        ("step = function() error('boom') end", Status::EnvError),
+        ("reset = function() error('boom') end", Status::EnvError),
+    ] {
+        let run = |close: &str| {
+            let bench = Ends::new(&format!("{close} max_steps = 2, {step}"), &[]);
+            let worker = Worker::new(&bench.script, Some(Arc::clone(&bench.renderer))).unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let policy = Scripted::new(|_| vec![5; 3]);
+            let made = runtime.block_on(drive(&worker, &bench.renderer, &policy, &bench.spec())).unwrap();
+            let log: Vec<String> = worker.take_log().into_iter().map(|line| line.text).collect();
+            bench.replays(&made, bench.spec());
+            // A replay does not close what it never opened.
+            let stage = Stage { worker: &worker, renderer: &bench.renderer };
+            runtime.block_on(replay(stage, &made, bench.spec(), Strictness::Exact)).unwrap();
+            assert_eq!(worker.take_log(), []);
+            (made, log)
+        };
+        let (made, log) = run(CLOSE);
+        assert_eq!(made.status, status);
+        if step.starts_with("reset") {
+            assert!(log.is_empty(), "{log:?}");
+        } else {
+            assert_eq!(log.len(), 2, "{log:?}");
+            assert!(log[0].starts_with("closed ") && log[1].starts_with("close failed: late"), "{log:?}");
+        }
+        let (plain, _) = run("");
+        assert_eq!((made.outcome_reward, &made.record, made.steps.len()), (plain.outcome_reward, &plain.record, plain.steps.len()));
+    }
+}

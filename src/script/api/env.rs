@@ -29,6 +29,7 @@ arguments! {
         flow: Option<Function>;
         context: Option<Function>;
         reward: Option<Function>;
+        close: Option<Function>;
         format: Option<FormatArgument>;
         ..settings: EnvSettings::FIELDS;
     }
@@ -45,7 +46,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     const NAME: &str = "r1.env";
-    let EnvArguments { tools, reset, step, flow, context, reward, format, mut settings } =
+    let EnvArguments { tools, reset, step, flow, context, reward, close, format, mut settings } =
         EnvArguments::read(lua, NAME, value)?;
     let Tools(tools) = tools;
     let format = match format {
@@ -77,7 +78,7 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
             return Err(fail_with(lua, NAME, beside_flow(name)));
         }
     }
-    Ok(Env { settings, tools, reset, step, flow, context, reward })
+    Ok(Env { settings, tools, reset, step, flow, context, reward, close })
 }
 
 /// The error for a function that a flow replaces.

@@ -59,6 +59,7 @@ impl LoadedEnv {
             flow,
             context: context.map(|own| MeasuredFunction::new(vm, "context", own)).transpose()?,
             reward: env.and_then(|env| env.reward.clone()).or_else(|| recipe.reward.clone()),
+            close: env.and_then(|env| env.close.clone()),
             tools: servers::expand(env.map_or(&[], |env| &env.tools), &script.listings, &script.grants())?,
             settings,
             renderer,

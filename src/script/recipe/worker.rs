@@ -419,6 +419,7 @@ impl Worker {
             }
             all.extend(env.context.as_ref().map(|context| ("context", context.own.clone())));
             all.extend(env.reward.as_ref().map(|reward| ("reward", reward.clone())));
+            all.extend(env.close.as_ref().map(|close| ("close", close.clone())));
         }
         all
     }

@@ -55,6 +55,8 @@ pub(crate) struct Env {
     /// Replaces the recipe's context function.
     pub(crate) context: Option<Function>,
     pub(crate) reward: Option<Function>,
+    /// Called once when a trajectory has ended.
+    pub(crate) close: Option<Function>,
 }
 
 impl UserData for Env {}

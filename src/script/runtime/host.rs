@@ -58,12 +58,14 @@ pub(crate) enum Entry {
     /// A function of a tool-call format.
     Format,
     Privileged,
+    /// `close` of an environment, after the end of a trajectory.
+    Close,
 }
 
 impl Entry {
     /// Whether the call belongs to a trajectory, not to the script as a whole.
     pub(crate) fn is_of_trajectory(self) -> bool {
-        matches!(self, Self::Reset | Self::Observe | Self::Step | Self::Reward | Self::Privileged)
+        matches!(self, Self::Reset | Self::Observe | Self::Step | Self::Reward | Self::Privileged | Self::Close)
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -80,6 +82,7 @@ impl Entry {
             Self::Loss => "loss",
             Self::Format => "format",
             Self::Privileged => "privileged",
+            Self::Close => "close",
         }
     }
 }

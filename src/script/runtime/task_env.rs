@@ -30,6 +30,8 @@ pub(crate) struct LoadedEnv {
     pub(crate) flow: Option<Function>,
     pub(crate) context: Option<MeasuredFunction>,
     pub(crate) reward: Option<Function>,
+    /// Called once when a trajectory has ended.
+    pub(crate) close: Option<Function>,
     pub(crate) tools: Vec<Rc<Tool>>,
     /// The environment's own renderer, if it differs from the recipe's.
     pub(crate) renderer: Option<Arc<Renderer>>,

@@ -37,7 +37,7 @@ fn episode(bench: &Bench, record: &Record, replies: &[&str]) -> Result<(Vec<Stri
             done = result.done;
         }
         let Observation::Messages(shown) = worker.observe(&state, 1000).await.map_err(show)? else { panic!() };
-        worker.reward(&state, &outcome("")).await.map_err(show)?;
+        worker.close(&state).await;
         Ok((shown.iter().map(|message| message.content.text()).collect(), rewards, done))
     })
 }
@@ -156,4 +156,21 @@ fn requests_of_a_reset_are_repeated() {
     });
     let played = episode(&bench(&address, "retries = 1"), &Record::live(), &[]).unwrap();
     assert_eq!((played.0, *count.lock().unwrap()), (vec!["go".to_owned()], 3));
+}
+
+#[test]
+fn a_session_of_a_failed_reset_is_closed() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let log = seen.clone();
+    let (address, _) = server(move |first, _, body| {
+        log.lock().unwrap().push(format!("{} {body}", first.split(' ').nth(1).unwrap()));
+        match first.split(' ').nth(1).unwrap() {
+            "/create" => ok("7"),
+            "/close" => ok("true"),
+            _ => status("422 Unprocessable", "no such task"),
+        }
+    });
+    let error = episode(&bench(&address, "protocol = 'agentgym'"), &Record::live(), &[]).unwrap_err();
+    assert!(error.contains("no such task"), "{error}");
+    assert_eq!(seen.lock().unwrap().last().unwrap(), "/close {\"env_idx\":7}");
 }
