@@ -200,7 +200,8 @@ fn a_reply_that_parse_fails_on_is_the_last_step() {
 
 #[test]
 fn close_is_called_after_every_end_of_a_trajectory_and_changes_nothing() {
-    const CLOSE: &str = "close = function(state) r1.log('closed', #state.messages, r1.clock() > 0) error('late') end,\n";
+    const CLOSE: &str =
+        "close = function(state) r1.log('closed', #state.messages, r1.clock() > 0) error('late') end,\n";
     for (step, status) in [
         ("step = function() return { done = true } end", Status::Terminated),
         (ENDLESS, Status::Truncated),
@@ -230,6 +231,9 @@ fn close_is_called_after_every_end_of_a_trajectory_and_changes_nothing() {
             assert!(log[0].starts_with("closed ") && log[1].starts_with("close failed: late"), "{log:?}");
         }
         let (plain, _) = run("");
-        assert_eq!((made.outcome_reward, &made.record, made.steps.len()), (plain.outcome_reward, &plain.record, plain.steps.len()));
+        assert_eq!(
+            (made.outcome_reward, &made.record, made.steps.len()),
+            (plain.outcome_reward, &plain.record, plain.steps.len())
+        );
     }
 }

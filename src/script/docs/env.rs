@@ -92,11 +92,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "(state: any, outcome: Outcome) -> number | {[string]: any}",
                     "Outcome reward; replaces the recipe's `reward`",
                 ),
-                p(
-                    "close?",
-                    "(state: any) -> ()",
-                    "Called once after the end of a trajectory, failed ones included, such as to close a session on a server; its errors are logged and change nothing",
-                ),
+                p("close?", "(state: any) -> ()", "Called once after the end of a trajectory; its errors are logged"),
             ],
         )],
         &[("Env", "")],
