@@ -956,7 +956,7 @@ r1.version = nil
 function r1.recipe(recipe) end
 
 ---Defines an environment. Its functions must not keep state in variables: the host stores, copies and restores the state.
----@param env { tools?: (r1.Tool|r1.ToolServer)[]|r1.ToolServer, format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string }
+---@param env { tools?: (r1.Tool|r1.ToolServer)[]|r1.ToolServer, format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, close?: fun(state: any), max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string }
 ---@return r1.Env
 function r1.env(env) end
 
