@@ -387,6 +387,20 @@ local Index = {}
 ---@return r1.SearchHit[]|(r1.SearchHit[])[] # The best passages, best first; for a list of queries one list each
 function Index:search(query, options) end
 
+---A connection to a server that stays open between requests.
+---@class r1.Connection
+local Connection = {}
+
+---Sends a message and returns the server's next message. Requests of a trajectory are sent one after the other. Only the calling trajectory waits. The answer is recorded for replays. If no answer comes, the connection is closed, and further requests fail until :close().
+---@param message any Plain data, sent as JSON
+---@param options? { timeout?: number|string }
+---@return any # The answer, decoded from JSON
+---@return string? # Error message; the answer is nil
+function Connection:request(message, options) end
+
+---Closes the trajectory's connection. The next request opens a new one. A trajectory's connections are closed after it in any case.
+function Connection:close() end
+
 ---A context policy applied to a conversation.
 ---@class r1.Context
 local Context = {}
@@ -1301,6 +1315,11 @@ function r1.http.post(url, body, options) end
 ---@return r1.HttpAnswer? # The response, with any status code
 ---@return string? # Error message
 function r1.http.request(request) end
+
+---A connection to a WebSocket server that stays open between requests. Every trajectory has its own: its first request opens it, and it is closed after the trajectory. A copy of a trajectory (tree sampling, branches in r1 repl) repeats the messages so far on a new connection. Recipes must declare the host: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named.
+---@param options { url: string, name?: string, headers?: table<string, string|r1.Secret>, timeout?: number|string, start_timeout?: number|string, max_bytes?: number, close_message?: any }
+---@return r1.Connection
+function r1.connection(options) end
 
 r1.process = {}
 

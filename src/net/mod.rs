@@ -4,12 +4,13 @@
 //! therefore works while a server does not respond, and hashing and writing overlap with the
 //! transfer. Redirects are not followed, and no status is an error here: the caller handles both.
 //!
-//! [`serve()`] is a small HTTP server.
+//! [`serve()`] is a small HTTP server, [`WebSocket`] a client of WebSocket servers.
 
 mod incoming;
 mod names;
 mod server;
 mod url;
+mod websocket;
 
 use std::borrow::Cow;
 use std::fs;
@@ -18,7 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::resolver::Resolver;
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, http};
@@ -31,6 +32,7 @@ pub use names::is_public;
 pub use server::{ServedRequest, ServedResponse, serve};
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue};
 pub use url::{escape, host_and_port, origin, redirect};
+pub use websocket::{SocketTarget, WebSocket, http_url};
 
 /// Interval at which `stop` is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -117,7 +119,7 @@ impl Client {
     fn with(silence: Duration, resolver: impl Resolver) -> Result<Self> {
         let mut tls = TlsConfig::builder();
         if let Some(roots) = own_certificates()? {
-            tls = tls.root_certs(roots);
+            tls = tls.root_certs(RootCerts::new_with_certs(&roots));
         }
         let config = Agent::config_builder()
             .tls_config(tls.build())
@@ -333,7 +335,8 @@ pub fn pause(length: Duration, stop: &dyn Fn() -> bool) -> Result<(), Fault> {
     }
 }
 
-fn own_certificates() -> Result<Option<RootCerts>> {
+/// The certificates that the environment names instead of those of Mozilla.
+fn own_certificates() -> Result<Option<Vec<Certificate<'static>>>> {
     let named = ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE"].into_iter().find_map(|name| {
         let path = std::env::var_os(name).filter(|path| !path.is_empty())?;
         Some((name, std::path::PathBuf::from(path)))
@@ -343,7 +346,7 @@ fn own_certificates() -> Result<Option<RootCerts>> {
     let bytes = fs::read(&path).map_err(|error| {
         Error::io(Kind::Usage, "read the certificates", &path, &error).hint(format!("{name} names this file"))
     })?;
-    let certificates: Vec<_> = parse_pem(&bytes)
+    let certificates: Vec<Certificate<'static>> = parse_pem(&bytes)
         .filter_map(|item| match item {
             Ok(PemItem::Certificate(certificate)) => Some(certificate),
             _ => None,
@@ -354,5 +357,5 @@ fn own_certificates() -> Result<Option<RootCerts>> {
             .at_path(&path)
             .hint(format!("{name} names this file; it must hold certificates in PEM form")));
     }
-    Ok(Some(RootCerts::new_with_certs(&certificates)))
+    Ok(Some(certificates))
 }

@@ -7,6 +7,7 @@
 //! - [`mcp`]: tools of MCP servers, which run outside the sandbox
 //! - [`ask_search_server`]: a query to a retrieval server
 //! - [`http()`]: one exchange; only public addresses unless a host is allowed by name
+//! - [`connection`]: connections that stay open between requests
 //!
 //! A policy optimises against these tools, so every program counts as hostile: it may loop,
 //! allocate, fork, print without end, read files, or try to forge its own result. A failing program
@@ -15,7 +16,10 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
+mod background;
 mod capture;
+pub mod connection;
+mod endpoint;
 mod http;
 pub mod mcp;
 pub(crate) mod process;
@@ -26,6 +30,7 @@ mod sandbox;
 mod search_server;
 pub mod table;
 
+pub use endpoint::Endpoint;
 pub use http::{
     AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_escape, url_target,
     url_with_query,

@@ -31,6 +31,8 @@ fn read() -> Vec<(&'static str, Vec<&'static str>)> {
         ("r1.generate", generate::GenerateArguments::names()),
         ("r1.logprobs", logprobs::LogprobsArguments::names()),
         ("r1.reward_model", reward_model::RewardModelArguments::names()),
+        ("r1.connection", connection::ConnectionArguments::names()),
+        ("Connection:request", connection::MessageOptions::names()),
         ("r1.http.get", http::RequestOptions::names()),
         ("r1.http.post", http::RequestOptions::names()),
         ("r1.http.request", http::RequestArguments::names()),

@@ -5,6 +5,7 @@ pub(crate) mod args;
 mod argument;
 mod arguments;
 mod call;
+mod connection;
 pub(crate) mod context;
 pub(crate) mod data;
 #[cfg(test)]
@@ -36,6 +37,7 @@ mod search;
 mod search_index;
 mod search_tool;
 pub(crate) mod secret;
+mod server_place;
 mod service;
 pub(crate) mod store;
 mod store_write;
@@ -99,6 +101,7 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     re::install(lua, &r1, host)?;
     fs::install(lua, &r1, host)?;
     http::install(lua, &r1, host)?;
+    connection::install(lua, &r1, host)?;
     process::install(lua, &r1, host)?;
     secret::install(lua, &r1, host)?;
     flow::install(lua, &r1, host)?;

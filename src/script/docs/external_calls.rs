@@ -60,6 +60,42 @@ pub(super) const ENTRIES: &[Entry] = &[
         "",
     ),
     f(
+        "r1.connection",
+        &[table(
+            "options",
+            "",
+            &[
+                p("url", "string", "Address of a WebSocket server: ws://HOST:PORT/PATH or wss://…"),
+                p("name?", "string", "Name in records and messages; default: the URL"),
+                p("headers?", "{[string]: string | Secret}", "Headers of the opening request"),
+                p("timeout?", "number | string", "Maximum time until an answer; default: 60 s"),
+                p("start_timeout?", "number | string", "Maximum time until the connection is open; default: 10 s"),
+                p("max_bytes?", "number", "Maximum size of an answer; default: 1 MiB"),
+                p("close_message?", "any", "Sent before the connection is closed; it gets no answer"),
+            ],
+        )],
+        &[("Connection", "")],
+        "A connection to a WebSocket server that stays open between requests. Every trajectory has its own: its first request opens it, and it is closed after the trajectory. A copy of a trajectory (tree sampling, branches in r1 repl) repeats the messages so far on a new connection. Recipes must declare the host: needs = { \"http:HOST\" }, or \"http\" for all public hosts; private addresses must be named.",
+        "local server = r1.connection { url = \"ws://localhost:8000/ws\" }",
+    ),
+    f(
+        "Connection:request",
+        &[
+            p("message", "any", "Plain data, sent as JSON"),
+            table("options?", "", &[p("timeout?", "number | string", "Maximum time until the answer")]),
+        ],
+        &[("any", "The answer, decoded from JSON"), ("string?", "Error message; the answer is nil")],
+        "Sends a message and returns the server's next message. Requests of a trajectory are sent one after the other. Only the calling trajectory waits. The answer is recorded for replays. If no answer comes, the connection is closed, and further requests fail until :close().",
+        "local answer, why = server:request({ type = \"reset\" }, { timeout = 5 })",
+    ),
+    f(
+        "Connection:close",
+        &[],
+        &[],
+        "Closes the trajectory's connection. The next request opens a new one. A trajectory's connections are closed after it in any case.",
+        "server:close()",
+    ),
+    f(
         "r1.process.run",
         &[
             p("argv", "{string | number}", "Program and arguments; searched in /usr/local/bin, /usr/bin and /bin"),

@@ -284,7 +284,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// Opaque objects, and objects with methods.
-const OPAQUE: [(&str, &str); 20] = [
+const OPAQUE: [(&str, &str); 21] = [
     ("Recipe", "A recipe: the value that a recipe script returns"),
     ("Env", "An environment"),
     ("Tool", "A tool of the policy"),
@@ -296,6 +296,7 @@ const OPAQUE: [(&str, &str); 20] = [
     ("TextIndex", "An index of texts"),
     ("Tables", "Tables for SQL queries"),
     ("Index", "An index of passages on disk"),
+    ("Connection", "A connection to a server that stays open between requests"),
     ("Context", "A context policy applied to a conversation"),
     ("LossTensor", "A number or boolean per response token; + - * / ^ are elementwise"),
     ("Secret", "A handle to the value of an environment variable, which scripts cannot read"),

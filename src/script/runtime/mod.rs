@@ -1,6 +1,7 @@
 //! One virtual machine: calls under limits, the sandbox, conversion of values in both directions.
 
 pub mod budget;
+pub(crate) mod connections;
 pub(crate) mod convert;
 pub(crate) mod definitions;
 pub(crate) mod failure;

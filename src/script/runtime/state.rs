@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
+use super::connections::SessionConnections;
 use super::convert::{self, NonJson};
 use super::origin;
 use super::record::Record;
@@ -219,6 +220,8 @@ pub(crate) struct Session {
     pub(crate) cache: RefCell<Cache>,
     /// MCP servers with the scope of a trajectory.
     pub(crate) servers: SessionServers,
+    /// Its connections.
+    pub(crate) connections: SessionConnections,
     /// In a fork: programs that must run before any other.
     behind: tokio::sync::Mutex<Vec<Program>>,
 }
@@ -233,12 +236,12 @@ struct Program {
 
 impl Default for Session {
     fn default() -> Self {
-        Self::after(Vec::new(), Cache::default(), SessionServers::default())
+        Self::after(Vec::new(), Cache::default(), SessionServers::default(), SessionConnections::default())
     }
 }
 
 impl Session {
-    fn after(programs: Vec<Program>, cache: Cache, servers: SessionServers) -> Self {
+    fn after(programs: Vec<Program>, cache: Cache, servers: SessionServers, connections: SessionConnections) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -247,12 +250,14 @@ impl Session {
             programs: RefCell::new(programs),
             cache: RefCell::new(cache),
             servers,
+            connections,
         }
     }
 
     /// An independent session in the same state. Its programs run again when it is first used.
     pub(crate) fn fork(&self) -> Rc<Self> {
-        Rc::new(Self::after(self.programs.borrow().clone(), self.cache.borrow().clone(), self.servers.fork()))
+        let (programs, cache) = (self.programs.borrow().clone(), self.cache.borrow().clone());
+        Rc::new(Self::after(programs, cache, self.servers.fork(), self.connections.fork()))
     }
 
     /// Runs a program after the earlier ones.

@@ -25,7 +25,11 @@ fn bench(address: &str, options: &str) -> Bench {
 
 /// Runs an episode with these replies: the messages that the policy reads, the rewards, and whether
 /// the episode is over.
-fn episode(bench: &Bench, record: &Record, replies: &[&str]) -> Result<(Vec<String>, Vec<f64>, bool), String> {
+pub(super) fn episode(
+    bench: &Bench,
+    record: &Record,
+    replies: &[&str],
+) -> Result<(Vec<String>, Vec<f64>, bool), String> {
     let worker = bench.worker();
     run(async {
         let show = |failure| bench.show(failure);
@@ -132,7 +136,7 @@ fn answers_that_are_no_steps_fail_the_trajectory_with_the_reason() {
 #[test]
 fn options_of_an_http_environment_are_checked() {
     for (options, why) in [
-        ("protocol = 'openai'", "`protocol` must be plain or agentgym, got openai"),
+        ("protocol = 'openai'", "`protocol` must be plain, agentgym or openenv, got openai"),
         ("obervation = 1", "unknown option `obervation`"),
         ("action = 'text'", "`action` must be a function, got a string"),
         ("url = false", "`url` is required"),

@@ -10,6 +10,7 @@
 
 mod api;
 mod calls;
+mod connections;
 mod context;
 mod data;
 mod docs;

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
 
-use super::runtime::detach;
+use super::super::background::detach;
 use crate::error::{Error, Kind, Result};
 
 /// Variables that a server inherits. All others are named by the recipe.

@@ -9,11 +9,12 @@ use rmcp::model::{
 };
 use rmcp::service::{ClientInitializeError, RunningService, ServiceError, serve_client};
 
+use super::super::Endpoint;
 use super::child::Process;
 use super::http::LastFault;
 use super::listing::{self, Listing};
 use super::stdio::{Stdio, Traffic};
-use super::{Endpoint, MOST_MESSAGE, MOST_OUTPUT, MOST_SILENT, Reply, ServerOptions, content, http};
+use super::{MOST_MESSAGE, MOST_OUTPUT, MOST_SILENT, Reply, ServerOptions, content, http};
 use crate::error::{Error, Kind, Result};
 
 /// A connection. Dropping it ends the session, and a server that was started for it.

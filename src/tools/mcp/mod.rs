@@ -14,13 +14,11 @@ mod connection;
 mod content;
 mod http;
 mod listing;
-mod runtime;
 mod serve;
 mod server;
 mod stdio;
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
 pub use child::kill_servers;
@@ -28,7 +26,7 @@ pub use listing::{DESCRIPTION, Listing, RemoteTool};
 pub use serve::{ServedCall, serve_stdio};
 pub use server::Server;
 
-use super::AllowedAddresses;
+use super::Endpoint;
 
 /// Longest message of a server, in bytes. A longer one is dropped, and fails the calls that wait.
 pub const MOST_MESSAGE: usize = 8 << 20;
@@ -49,22 +47,6 @@ pub struct ServerOptions {
     pub start_timeout: Duration,
     /// How many times it is started again after it ended.
     pub restarts: u32,
-}
-
-/// Where a server is.
-#[derive(Clone, PartialEq)]
-pub enum Endpoint {
-    /// A program that is started here, without a sandbox.
-    Command {
-        /// Name or path, and arguments.
-        argv: Vec<String>,
-        /// Environment variables in addition to the few that it inherits.
-        env: Vec<(String, String)>,
-        /// Working directory.
-        directory: PathBuf,
-    },
-    /// A server of streamable HTTP.
-    Url { url: String, headers: Vec<(String, String)>, reach: AllowedAddresses },
 }
 
 impl fmt::Debug for ServerOptions {

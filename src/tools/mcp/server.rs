@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 use tokio::sync::Mutex;
 
+use super::super::background::{block_on, spawn};
 use super::connection::Connection;
 use super::listing::Listing;
-use super::runtime::{block_on, spawn};
 use super::{Reply, ServerOptions};
 use crate::error::{Error, Result};
 

@@ -1,4 +1,5 @@
-//! The thread that runs all connections to MCP servers of this process.
+//! The thread that runs the servers of this process and the connections to them, so that the
+//! single-threaded runtimes of trajectories share them.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -19,7 +20,7 @@ fn handle() -> Result<&'static Handle> {
         let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let handle = runtime.handle().clone();
         let run = move || runtime.block_on(pending::<()>());
-        std::thread::Builder::new().name("mcp".to_owned()).spawn(run).map_err(failed)?;
+        std::thread::Builder::new().name("servers".to_owned()).spawn(run).map_err(failed)?;
         Ok(handle)
     };
     HANDLE.get_or_init(start).as_ref().map_err(Clone::clone)
@@ -44,7 +45,7 @@ pub(super) fn block_on<T: Send + 'static>(future: impl Future<Output = T> + Send
         // The receiver waits below.
         let _ = sender.send(future.await);
     });
-    answer.recv().map_err(|_| Error::new(Kind::Internal, "the thread of MCP servers stopped"))
+    answer.recv().map_err(|_| Error::new(Kind::Internal, "the thread of the servers stopped"))
 }
 
 /// A future on the thread, awaited from any runtime.

@@ -1,0 +1,229 @@
+//! A WebSocket client (RFC 6455, the crate `tungstenite`): text messages over `ws://` and `wss://`.
+//! Unlike HTTP requests it does not use the proxies of the environment.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::error::CapacityError;
+use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue, Request};
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+use tokio_tungstenite::tungstenite::{Error as WsError, Message};
+use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+
+use super::{CONNECT_TIMEOUT, Fault, host_and_port, is_public, own_certificates};
+
+/// Longest wait for the server's half of a closing handshake.
+const CLOSING: Duration = Duration::from_secs(2);
+/// Bytes of the buffers for reading and writing, per connection.
+const BUFFER: usize = 16 << 10;
+/// Characters of a refusal that are shown.
+const SHOWN: usize = 200;
+
+/// The server of a WebSocket.
+#[derive(Clone, Debug)]
+pub struct SocketTarget {
+    /// `ws://` or `wss://`.
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    /// Only public addresses are allowed.
+    pub public_only: bool,
+    /// Maximum bytes of a message of the server.
+    pub max_bytes: usize,
+}
+
+trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
+
+/// An open connection. Dropping it closes the connection without a closing handshake.
+pub struct WebSocket {
+    stream: WebSocketStream<Box<dyn Both>>,
+    max_bytes: usize,
+}
+
+/// The URL with the scheme of HTTP, and whether it is encrypted. `None` for other schemes.
+pub fn http_url(url: &str) -> Option<(String, bool)> {
+    let (scheme, rest) = url.split_once("://")?;
+    match scheme {
+        "ws" => Some((format!("http://{rest}"), false)),
+        "wss" => Some((format!("https://{rest}"), true)),
+        _ => None,
+    }
+}
+
+impl WebSocket {
+    /// Connects and opens a WebSocket. Requires a tokio runtime with I/O and time.
+    ///
+    /// # Errors
+    /// [`Fault::Absent`], [`Fault::NotPublic`], and [`Fault::Broken`] for a server that does not
+    /// open a WebSocket.
+    pub async fn connect(target: &SocketTarget) -> Result<Self, Fault> {
+        let not_url = || Fault::Broken(format!("`{}` is not a URL that begins with ws:// or wss://", target.url));
+        let (http, secure) = http_url(&target.url).ok_or_else(not_url)?;
+        let (host, port) = host_and_port(&http).ok_or_else(not_url)?;
+        let request = request(target)?;
+        let dialled = timeout(CONNECT_TIMEOUT, dial(&host, port, target.public_only)).await;
+        let no_connection = || Fault::Absent(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
+        let tcp = dialled.unwrap_or_else(|_| Err(no_connection()))?;
+        let stream: Box<dyn Both> = if secure {
+            let name = ServerName::try_from(host).map_err(|error| Fault::Broken(error.to_string()))?;
+            let connector = TlsConnector::from(tls_config()?);
+            Box::new(connector.connect(name, tcp).await.map_err(|error| Fault::Broken(format!("TLS: {error}")))?)
+        } else {
+            Box::new(tcp)
+        };
+        let config = WebSocketConfig::default()
+            .read_buffer_size(BUFFER)
+            .write_buffer_size(0)
+            .max_message_size(Some(target.max_bytes))
+            .max_frame_size(Some(target.max_bytes));
+        let max_bytes = target.max_bytes;
+        match client_async_with_config(request, stream, Some(config)).await {
+            Ok((stream, _)) => Ok(Self { stream, max_bytes }),
+            Err(error) => Err(fault(error, max_bytes)),
+        }
+    }
+
+    /// Sends a text.
+    ///
+    /// # Errors
+    /// [`Fault::Broken`]: the connection is lost.
+    pub async fn send(&mut self, text: String) -> Result<(), Fault> {
+        self.stream.send(Message::text(text)).await.map_err(|error| fault(error, self.max_bytes))
+    }
+
+    /// The next text of the server; pings are answered meanwhile. It can be cancelled without
+    /// losing a message.
+    ///
+    /// # Errors
+    /// [`Fault::Broken`]: the connection was closed, the message is too long or not text.
+    pub async fn receive(&mut self) -> Result<String, Fault> {
+        let closed = |why: &str| Err(Fault::Broken(format!("the server closed the connection{why}")));
+        loop {
+            match self.stream.next().await {
+                None => return closed(""),
+                Some(Err(error)) => return Err(fault(error, self.max_bytes)),
+                Some(Ok(Message::Close(frame))) => {
+                    return closed(&frame.map(|frame| format!(" ({})", clip(&frame.to_string()))).unwrap_or_default());
+                }
+                Some(Ok(message @ (Message::Text(_) | Message::Binary(_)))) => {
+                    let text = message.into_text().map_err(|_| Fault::Broken("the message is not text".to_owned()))?;
+                    return Ok(text.as_str().to_owned());
+                }
+                Some(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// Closes the connection with a closing handshake, and waits a moment for the server. After a
+    /// last message the server is the first to close.
+    pub async fn close(mut self, last: Option<String>) {
+        if let Some(text) = last
+            && self.send(text).await.is_ok()
+        {
+            let _ = timeout(CLOSING, self.drain()).await;
+        }
+        let handshake = async {
+            if self.stream.close(None).await.is_ok() {
+                self.drain().await;
+            }
+        };
+        // A server that does not answer is left.
+        let _ = timeout(CLOSING, handshake).await;
+    }
+
+    /// Reads up to the end.
+    async fn drain(&mut self) {
+        while let Some(Ok(_)) = self.stream.next().await {}
+    }
+}
+
+fn request(target: &SocketTarget) -> Result<Request<()>, Fault> {
+    let mut request = target.url.as_str().into_client_request().map_err(|error| Fault::Broken(error.to_string()))?;
+    let agent = concat!("r1/", env!("CARGO_PKG_VERSION"));
+    request.headers_mut().insert("user-agent", HeaderValue::from_static(agent));
+    for (name, value) in &target.headers {
+        let pair = HeaderName::try_from(name).ok().zip(HeaderValue::try_from(value).ok());
+        // The value may be a secret.
+        let (name, value) = pair.ok_or_else(|| Fault::Broken(format!("the header {name:?} is not valid")))?;
+        request.headers_mut().insert(name, value);
+    }
+    Ok(request)
+}
+
+/// Connects to the first address of the host that accepts.
+async fn dial(host: &str, port: u16, public_only: bool) -> Result<TcpStream, Fault> {
+    let found = tokio::net::lookup_host((host, port)).await.map_err(|error| Fault::Absent(error.to_string()))?;
+    let found: Vec<SocketAddr> = found.collect();
+    if let Some(inside) = found.iter().find(|address| public_only && !is_public(address.ip())) {
+        return Err(Fault::NotPublic(format!("{} is not a public address", inside.ip())));
+    }
+    let mut last = "the name has no address".to_owned();
+    for address in found {
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                // Requests are small, and each waits for its answer.
+                let _ = stream.set_nodelay(true);
+                return Ok(stream);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                "connection refused".clone_into(&mut last);
+            }
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(Fault::Absent(last))
+}
+
+/// TLS with the certificates of the environment, or those of Mozilla.
+fn tls_config() -> Result<Arc<ClientConfig>, Fault> {
+    static CONFIG: OnceLock<Result<Arc<ClientConfig>, Fault>> = OnceLock::new();
+    let make = || {
+        let broken = |error: &dyn std::fmt::Display| Fault::Broken(format!("TLS: {error}"));
+        let mut roots = RootCertStore::empty();
+        match own_certificates().map_err(|error| broken(&error))? {
+            Some(own) => {
+                let own = own.iter().map(|certificate| CertificateDer::from(certificate.der().to_vec()));
+                // As in ureq: certificates that can't be used are left out.
+                roots.add_parsable_certificates(own);
+            }
+            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        }
+        let provider = Arc::new(crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+        let config = config.map_err(|error| broken(&error))?;
+        Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
+    };
+    CONFIG.get_or_init(make).clone()
+}
+
+fn fault(error: WsError, max_bytes: usize) -> Fault {
+    Fault::Broken(match error {
+        WsError::ConnectionClosed | WsError::AlreadyClosed | WsError::Protocol(_) => {
+            format!("the connection was lost: {error}")
+        }
+        WsError::Capacity(CapacityError::MessageTooLong { .. }) => {
+            format!("the message has more than {max_bytes} bytes")
+        }
+        WsError::Http(response) => {
+            let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+            let said = if body.trim().is_empty() { String::new() } else { format!(": {}", clip(body.trim())) };
+            format!("the server answers with status {} and opens no WebSocket{said}", response.status().as_u16())
+        }
+        WsError::Io(error) => error.to_string(),
+        other => other.to_string(),
+    })
+}
+
+fn clip(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}

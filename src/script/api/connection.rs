@@ -1,0 +1,207 @@
+//! `r1.connection`: a connection to a server that stays open between requests. Only the calling
+//! trajectory waits; answers are recorded.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use mlua::{AnyUserData, Function, Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value as Json, json};
+
+use super::args::{fail, fail_with, leads_inside, raise};
+use super::argument::Bytes;
+use super::arguments::{Arguments, arguments};
+use super::secret::{Named, Secrets};
+use super::server_place::{Place, PlaceFields, UrlScheme};
+use crate::error::suggest;
+use crate::mdp::{Failed, Outcome};
+use crate::script::runtime::connections::{Connection, OpenedPlace, SessionConnections};
+use crate::script::runtime::convert::{NonJson, from_json, to_json};
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::host::{Call, Host, misuse, place};
+use crate::tools::connection::{ConnectionError, websocket_as_http};
+
+const NAME: &str = "r1.connection";
+const REQUEST: &str = "request";
+const REQUEST_KEY: &str = "r1.connection.request";
+const CLOSE: &str = "close";
+const CLOSE_KEY: &str = "r1.connection.close";
+/// Default and maximum bytes of an answer.
+const BYTES: usize = 1 << 20;
+const MOST_BYTES: u64 = 64 << 20;
+
+/// URLs of WebSocket servers.
+const WEBSOCKET: UrlScheme = UrlScheme { wanted: "ws:// or wss://", as_http: websocket_as_http };
+
+arguments! {
+    /// Arguments of `r1.connection`.
+    pub(super) struct ConnectionArguments {
+        url: String, needs("the address of a WebSocket server: ws://HOST:PORT/PATH");
+        name: Option<String>;
+        headers: Option<Named>;
+        timeout: Duration = Duration::from_mins(1);
+        start_timeout: Duration = Duration::from_secs(10);
+        max_bytes: Bytes<MOST_BYTES> = Bytes(BYTES);
+        close_message: Json;
+    }
+
+    /// Options of `Connection:request`.
+    pub(super) struct MessageOptions {
+        timeout: Option<Duration>;
+    }
+}
+
+pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+    lua.set_named_registry_value(REQUEST_KEY, request(lua)?)?;
+    lua.set_named_registry_value(CLOSE_KEY, lua.create_function(|lua, this: Value| close(lua, &this))?)?;
+    let host = Rc::clone(host);
+    r1.raw_set("connection", lua.create_function(move |lua, value: Value| open(lua, &host, &value))?)
+}
+
+fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHandle> {
+    let ConnectionArguments { url, name, headers, timeout, start_timeout, max_bytes, close_message } =
+        ConnectionArguments::read(lua, NAME, value)?;
+    let fields = PlaceFields { url: Some(url.clone()), headers, ..PlaceFields::default() };
+    let endpoint = Place::read(lua, NAME, WEBSOCKET, fields, "")?;
+    let target = endpoint.host().map(|(host, port)| (host.to_owned(), port)).unwrap_or_default();
+    let name = name.unwrap_or(url);
+    let connection = Connection {
+        definition: endpoint.definition().to_string(),
+        timeout,
+        start_timeout,
+        max_bytes: max_bytes.0,
+        close_message: (!close_message.is_null()).then(|| close_message.to_string()),
+        open: {
+            let named = format!("connection `{name}`");
+            Box::new(move |grants| {
+                let mut secrets = Secrets::default();
+                let endpoint = endpoint.open(&named, grants, &mut secrets)?;
+                Ok(OpenedPlace { endpoint, mask: Box::new(move |text| secrets.mask(text)) })
+            })
+        },
+        outside: SessionConnections::default(),
+        name,
+    };
+    Ok(ConnectionHandle { connection: Rc::new(connection), target, host: Rc::clone(host) })
+}
+
+#[derive(Clone)]
+struct ConnectionHandle {
+    connection: Rc<Connection>,
+    /// Host and port.
+    target: (String, u16),
+    host: Rc<Host>,
+}
+
+impl UserData for ConnectionHandle {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_meta_field(mlua::MetaMethod::Type, "Connection");
+        fields.add_field_method_get("name", |_, this| Ok(this.connection.name.clone()));
+        fields.add_field_method_get(REQUEST, |lua, _| lua.named_registry_value::<Function>(REQUEST_KEY));
+        fields.add_field_method_get(CLOSE, |lua, _| lua.named_registry_value::<Function>(CLOSE_KEY));
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_meta_method(mlua::MetaMethod::Index, |lua, _, name: Value| -> mlua::Result<Value> {
+            let name = name.to_string()?;
+            let error = misuse(lua, format!("a connection has no `{name}`"));
+            Err(raise(error.hint(suggest(&name, ["name", REQUEST, CLOSE]))))
+        });
+    }
+}
+
+/// The connection that a method is called on.
+fn this(lua: &Lua, this: &Value, method: &str) -> mlua::Result<ConnectionHandle> {
+    match this.as_userdata().map(AnyUserData::borrow::<ConnectionHandle>) {
+        Some(Ok(connection)) => Ok(connection.clone()),
+        _ => Err(fail(lua, method, format!("is a method: write connection:{method}(…)"))),
+    }
+}
+
+/// `connection:close()`: in a replay there is nothing to close.
+fn close(lua: &Lua, value: &Value) -> mlua::Result<()> {
+    let ConnectionHandle { connection, host, .. } = this(lua, value, CLOSE)?;
+    match &host.current().session {
+        Some(session) => session.connections.close(&connection),
+        None => connection.outside.close(&connection),
+    }
+    Ok(())
+}
+
+/// A validated message.
+struct Pending {
+    handle: ConnectionHandle,
+    call: Rc<Call>,
+    message: Json,
+    timeout: Duration,
+    /// The line of the call.
+    place: Option<String>,
+}
+
+/// `connection:request(message, options)`. A function of the virtual machine, because methods of
+/// mlua that wait need a global that scripts do not have.
+fn request(lua: &Lua) -> mlua::Result<Function> {
+    lua.create_async_function(|lua, (connection, message, options): (Value, Value, Value)| {
+        let pending = pending(&lua, &connection, &message, &options);
+        async move { pending?.answer(&lua).await }
+    })
+}
+
+fn pending(lua: &Lua, connection: &Value, message: &Value, options: &Value) -> mlua::Result<Pending> {
+    let handle = this(lua, connection, REQUEST)?;
+    let MessageOptions { timeout } = MessageOptions::read_optional(lua, REQUEST, options)?;
+    let message = to_json(message, "message", NonJson::Refuse).map_err(|why| fail_with(lua, REQUEST, why))?;
+    if matches!(*handle.host.grants.borrow(), Grants::Loading { .. }) {
+        let why = format!("{REQUEST}: external calls are not allowed while a recipe is loaded");
+        return Err(raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool")));
+    }
+    let (call, timeout) = (handle.host.current(), timeout.unwrap_or(handle.connection.timeout));
+    Ok(Pending { handle, call, message, timeout, place: place(lua) })
+}
+
+/// An answer as recorded: any JSON, also `{ error = … }`.
+#[derive(Serialize, Deserialize)]
+struct Answered {
+    answer: Json,
+}
+
+impl Pending {
+    /// The answer as Lua data, or nil and the reason.
+    async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
+        let Self { handle: ConnectionHandle { connection, target, host }, call, message, timeout, place } = self;
+        let text = message.to_string();
+        let recorded = json!({ "connection": connection.name, "message": message });
+        let session = call.session.clone();
+        let own = session.as_ref().map_or(&connection.outside, |session| &session.connections);
+        let is_live = Cell::new(false);
+        let live = async {
+            is_live.set(true);
+            Ok(match connection.request(&host.grants, own, text.clone(), timeout).await? {
+                Ok(answer) => Outcome::Ok(Answered { answer }),
+                Err(ConnectionError::NotPublic(error)) => Outcome::Failed(Failed { error, undeclared: true }),
+                Err(ConnectionError::Failed(error)) => Outcome::Failed(Failed { error, undeclared: false }),
+            })
+        };
+        // What the recipe does not declare is a lasting error, as for r1.http.
+        let outcome = call.external("connection", recorded, live).await.map_err(|error| {
+            if error.kind == crate::error::Kind::Script && is_live.get() {
+                call.undeclared.replace(Some(error.clone()));
+            }
+            raise(crate::error::Error { place: error.place.clone().or_else(|| place.clone()), ..error })
+        })?;
+        match outcome {
+            Outcome::Ok(Answered { answer }) => {
+                if !is_live.get() {
+                    own.skipped(&connection, text).await;
+                }
+                Ok((from_json(lua, &answer)?, None))
+            }
+            Outcome::Failed(Failed { error, undeclared: true }) => {
+                let target = (target.0.as_str(), target.1);
+                Err(raise(leads_inside(&call, REQUEST, target, &error, place)))
+            }
+            Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Some(error))),
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! A WebSocket on which each request is a text message, and the next text message its answer.
+//!
+//! The connection is opened by the first request. It is read between requests as well, since
+//! servers close connections whose client answers no ping. After a message that no request asked
+//! for, a request without an answer, or a cancelled one, answers could be taken for those of other
+//! requests: the connection is closed, and every further request fails.
+
+use std::time::Duration;
+
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::super::AllowedAddresses;
+use super::super::background::detach;
+use super::ConnectionError;
+use crate::net::{Fault, SocketTarget, WebSocket, http_url};
+
+/// Characters of a message that are shown.
+const SHOWN: usize = 200;
+
+/// A WebSocket URL with the scheme of HTTP, which has the same host and port. `None` for another
+/// scheme.
+pub fn websocket_as_http(url: &str) -> Option<String> {
+    http_url(url).map(|(http, _)| http)
+}
+
+/// The server, and its limits.
+#[derive(Clone, Debug)]
+pub struct SocketOptions {
+    /// `ws://` or `wss://`.
+    pub url: String,
+    pub headers: Vec<(String, String)>,
+    pub reach: AllowedAddresses,
+    /// Maximum bytes of a message of the server.
+    pub max_bytes: usize,
+    /// The last message, which gets no answer.
+    pub close_message: Option<String>,
+    /// Longest wait until the connection is open.
+    pub start_timeout: Duration,
+}
+
+struct Request {
+    text: String,
+    /// Longest wait for the answer.
+    timeout: Duration,
+    reply: oneshot::Sender<Result<String, ConnectionError>>,
+}
+
+/// A connection. Dropping it ends the connection with a closing handshake.
+pub struct Socket {
+    requests: mpsc::UnboundedSender<Request>,
+}
+
+impl Socket {
+    /// A connection that is opened by the first request.
+    pub fn new(options: SocketOptions) -> Self {
+        let (requests, received) = mpsc::unbounded_channel();
+        detach(serve(options, received));
+        Self { requests }
+    }
+
+    /// Sends a text and waits for the next text of the server. If the future is dropped, the
+    /// connection is closed.
+    ///
+    /// # Errors
+    /// The reason why there is no answer.
+    pub async fn request(&self, text: String, timeout: Duration) -> Result<String, ConnectionError> {
+        let (reply, answer) = oneshot::channel();
+        let lost = || ConnectionError::Failed("the thread of the servers stopped".to_owned());
+        self.requests.send(Request { text, timeout, reply }).map_err(|_| lost())?;
+        answer.await.unwrap_or_else(|_| Err(lost()))
+    }
+}
+
+/// The state of a connection between two requests.
+enum State {
+    New,
+    Open(Box<WebSocket>),
+    /// Why it was closed.
+    Broken(String),
+}
+
+/// Answers requests until the last handle is dropped.
+async fn serve(options: SocketOptions, mut requests: mpsc::UnboundedReceiver<Request>) {
+    let mut state = State::New;
+    while let Some(Request { text, timeout, mut reply }) = next(&mut state, &mut requests).await {
+        if reply.is_closed() {
+            continue;
+        }
+        if matches!(state, State::New) {
+            match open(&options).await {
+                Ok(socket) => state = State::Open(Box::new(socket)),
+                Err(error) => {
+                    // The next request tries again. The receiver may have been dropped.
+                    let _ = reply.send(Err(error));
+                    continue;
+                }
+            }
+        }
+        let answer = match &mut state {
+            State::Open(socket) => tokio::select! {
+                answer = exchange(socket, text, timeout) => answer,
+                () = reply.closed() => Err("a request was cancelled before its answer".to_owned().into()),
+            },
+            State::Broken(why) => Err(format!("the connection is closed: {why}").into()),
+            State::New => continue,
+        };
+        if let (Err(error), State::Open(_)) = (&answer, &state) {
+            state = State::Broken(error.clone().message());
+        }
+        let _ = reply.send(answer);
+    }
+    if let State::Open(socket) = state {
+        socket.close(options.close_message).await;
+    }
+}
+
+/// The next request. An open connection is read meanwhile.
+async fn next(state: &mut State, requests: &mut mpsc::UnboundedReceiver<Request>) -> Option<Request> {
+    if let State::Open(socket) = state {
+        let why = tokio::select! {
+            biased;
+            message = socket.receive() => match message {
+                Ok(text) => format!("the server sent a message without a request: {}", clip(&text)),
+                Err(fault) => reason(fault).message(),
+            },
+            request = requests.recv() => return request,
+        };
+        *state = State::Broken(why);
+    }
+    requests.recv().await
+}
+
+async fn open(options: &SocketOptions) -> Result<WebSocket, ConnectionError> {
+    let SocketOptions { url, headers, reach, max_bytes, start_timeout: limit, .. } = options.clone();
+    let target = SocketTarget { url, headers, public_only: reach != AllowedAddresses::Anywhere, max_bytes };
+    match timeout(limit, WebSocket::connect(&target)).await {
+        Ok(opened) => opened.map_err(reason),
+        Err(_) => Err(format!("no connection within {} s", limit.as_secs_f64()).into()),
+    }
+}
+
+async fn exchange(socket: &mut WebSocket, text: String, limit: Duration) -> Result<String, ConnectionError> {
+    let answer = timeout(limit, async {
+        socket.send(text).await?;
+        socket.receive().await
+    });
+    match answer.await {
+        Ok(answer) => answer.map_err(reason),
+        Err(_) => Err(format!("no answer within {} s", limit.as_secs_f64()).into()),
+    }
+}
+
+fn reason(fault: Fault) -> ConnectionError {
+    match fault {
+        Fault::NotPublic(why) => ConnectionError::NotPublic(why),
+        Fault::Absent(why) | Fault::Broken(why) => ConnectionError::Failed(why),
+        Fault::Stopped => ConnectionError::Failed("stopped".to_owned()),
+    }
+}
+
+fn clip(text: &str) -> String {
+    text.chars().take(SHOWN).collect()
+}
