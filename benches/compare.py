@@ -1,7 +1,7 @@
 """Measures r1 beside its peers in one run and prints ratios; `just bench` runs it through run.sh.
 
 Each side is a process that waits for the name of a measurement. Both load the same weights, do the
-same work (reply lengths are drawn here and forced on both), and use the same number of threads. They take turns,
+same work (reply lengths are drawn here and set for both), and use the same number of threads. They take turns,
 r1, peer, r1, peer, ...; medians are compared, and smallest and largest are shown.
 """
 

@@ -3,8 +3,9 @@
 
     python3 benches/curves.py [--steps 40] [--seeds 0,1,2] [--runs DIR] [--draw-only]
 
-Writes docs/learning.svg (mean over seeds as a line, smallest to largest as a band) and docs/learning.md (the table beside
-it). Runs that are there already are not repeated. Needs a built r1 and nothing but Python.
+Writes docs/learning.svg (mean over seeds as a line, smallest to largest as a band) and
+docs/learning.md (the table next to it). Existing runs are not repeated. Needs only a built r1 and
+Python.
 """
 
 import argparse
@@ -110,7 +111,7 @@ def draw(found, steps, file):
 def table(found, steps, seeds):
     """The page with the numbers of the plot."""
     lines = [
-        "# What learns",
+        "# Learning curves",
         "",
         "<!-- Made by `just curves`. -->",
         "",
@@ -118,7 +119,7 @@ def table(found, steps, seeds):
         "script has them. Held-out accuracy is that of 256 tasks at temperature 1, before and after. Lines are means over seeds,",
         "bands go from the smallest to the largest.",
         "",
-        "Each rollout is used for one update, so every probability ratio is 1 and what clips it does not matter here: GRPO and GSPO",
+        "Each rollout is used for one update, so every probability ratio is 1 and clipping has no effect here: GRPO and GSPO",
         "differ in how they weigh tokens, the others in their advantages.",
         "",
         "![accuracy, tool calls and sampled tokens against steps](learning.svg)",

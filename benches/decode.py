@@ -1,10 +1,11 @@
 """Decode and prefill of a model of a real shape on the CPU, beside transformers, llama.cpp and the machine's limits.
 
-The model is Qwen2.5-0.5B's shape with random weights, made once in the cache. Every side samples greedily the same
-number of tokens behind prompts of the same length; a step's time is (17 tokens - 1 token) / 16, so that prefill is
-not in it. Sides take turns; the smallest time of each is compared, as other work on the machine only ever adds. The
-limits are measured before and after r1's part of every repetition, since they move with the machine's other work: a repetition counts
-against the better of its two; the median is reported, the first repetition is a warm-up.
+The model is Qwen2.5-0.5B's shape with random weights, made once in the cache. Every side samples
+greedily the same number of tokens after prompts of the same length; a step's time is (17 tokens - 1
+token) / 16, so that prefill is not in it. Sides take turns; the smallest time of each is compared,
+because other load on the machine only adds time. The limits are measured before and after r1's part
+of every repetition, because they vary with the load of the machine: each repetition is compared
+with the better of its two; the median is reported, the first repetition is a warm-up.
 """
 
 import argparse

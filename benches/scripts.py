@@ -1,6 +1,6 @@
 """Overhead of scripts: environment steps compared with gymnasium, waits, reloads, limits (`just bench-scripts`).
 
-All on one core. Sides take turns; the smallest time of each is compared, as other work on the machine only ever adds.
+All on one core. Sides take turns; the smallest time of each is compared, because other load on the machine only adds time.
 """
 
 import argparse

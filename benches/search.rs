@@ -53,7 +53,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Builds with the program, and looks at its memory.
+/// Builds with the program, and measures its memory.
 fn build(corpus: &Path, out: &Path, passages: u64) -> Result<()> {
     let started = Instant::now();
     let mut command = Command::new(env!("CARGO_BIN_EXE_r1"));
@@ -96,11 +96,11 @@ fn serve_memory(index: &Path) -> Result<()> {
         let mut stream = std::net::TcpStream::connect(&address).map_err(|error| failed("connect", &error))?;
         let sent = stream.write_all([head.as_bytes(), body.as_bytes()].concat().as_slice());
         let mut answer = Vec::new();
-        sent.and_then(|()| stream.read_to_end(&mut answer)).map_err(|error| failed("ask the server", &error))?;
+        sent.and_then(|()| stream.read_to_end(&mut answer)).map_err(|error| failed("query the server", &error))?;
     }
     let (own, files) = (resident(&child, "RssAnon:"), resident(&child, "RssFile:"));
     println!("{}", json!({ "serve_own_mib": own >> 10, "serve_files_mib": files >> 10 }));
-    child.kill().and_then(|()| child.wait()).map_err(|error| failed("end the server", &error))?;
+    child.kill().and_then(|()| child.wait()).map_err(|error| failed("stop the server", &error))?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@
     python3 benches/templates.py [--r1 target/release/r1] [--seeds 0,1,2] [--jobs 1] [--only env,game]
 
 Writes the section "Templates" of docs/learning.md. Seconds are those of the whole command, on one thread, evaluations
-before and after included. Needs a built r1 and nothing but Python.
+before and after included. Needs only a built r1 and Python.
 """
 
 import argparse

@@ -3,8 +3,8 @@
 
     python3 benches/trees.py [--r1 target/release/r1] [--steps 60] [--seeds 0,1,2] [--runs DIR] [--report-only]
 
-Writes the section "Trees" of docs/learning.md. Runs that are there already are not repeated. Needs a built r1 and nothing
-but Python.
+Writes the section "Trees" of docs/learning.md. Existing runs are not repeated. Needs only a built
+r1 and Python.
 """
 
 import argparse

@@ -1,9 +1,10 @@
 """Policy updates of a model of a real shape on the CPU: time and memory, beside transformers with PyTorch's AdamW.
 
-Both sides load the same random weights of Qwen2.5-0.5B's shape in f32 and make the same update: PPO-clip over the sampled
-tokens of the same rows, global-norm clipping, AdamW (fused on both sides). The peer pads nothing either: rows have one
-length there. A measurement is a process of its own, so that its largest memory is known; smallest times are compared.
-Three questions: the update itself; the memory of 152k logits a token; rows merged over the steps of a trajectory.
+Both sides load the same random weights of Qwen2.5-0.5B's shape in f32 and make the same update:
+PPO-clip over the sampled tokens of the same rows, global-norm clipping, AdamW (fused on both
+sides). The peer does not pad either: its rows have one length. Each measurement is a separate
+process, so that its peak memory is known; smallest times are compared. Three questions: the update
+itself; the memory of 152k logits a token; rows merged over the steps of a trajectory.
 """
 
 import argparse

@@ -175,7 +175,7 @@ function Context:summarize(given)
     if settings[name] == nil then error("summarize: needs `" .. name .. "`", 2) end
   end
   for _, name in ipairs { "instruction", "model", "max_new_tokens", "train" } do
-    if settings.write and settings[name] ~= nil then error("summarize: `" .. name .. "` does nothing next to `write`", 2) end
+    if settings.write and settings[name] ~= nil then error("summarize: `" .. name .. "` has no effect with `write`", 2) end
   end
   local write = settings.write or summarizer(settings)
   if self.messages ~= self.given then error("summarize: comes first, before messages are dropped or changed", 2) end

@@ -39,7 +39,7 @@ local function open(path, options)
   local dir
   if options.model ~= nil then
     local model = model_of(options.model)
-    if model == nil then error("r1.script: `model` must be what r1.model gives", 2) end
+    if model == nil then error("r1.script: `model` must be a result of r1.model", 2) end
     dir = host.model_dir { model = model }
   end
   local handle, about = host.open { path = path, overrides = overrides, model = dir }
@@ -98,7 +98,7 @@ end
 --- Samples a reply of a model; the script must have been opened with it. Returns the same as
 --- `step`.
 function Attempt:sample(model, sampling)
-  if model_of(model) == nil then error("sample: takes what r1.model gives", 2) end
+  if model_of(model) == nil then error("sample: takes a result of r1.model", 2) end
   if self.dir == nil then error("sample: open the script with the model: r1.script(path, { model = model })", 2) end
   local wanted = host.request { attempt = handle_of(self.handle) }
   local own = wanted.sampling
@@ -165,7 +165,7 @@ local function rollout(options)
   local policy, samples = options.policy, options.samples or 1
   local model = model_of(policy)
   if model == nil and type(policy) ~= "function" then
-    error("r1.rollout: `policy` must be a function or what r1.model gives", 2)
+    error("r1.rollout: `policy` must be a function or a result of r1.model", 2)
   end
   local branch = check(options.branch, "table", "r1.rollout: `branch`")
   if branch then known(branch, { "step", "count" }, "r1.rollout: `branch`") end
@@ -173,7 +173,7 @@ local function rollout(options)
   if type(script) == "string" then
     script = open(script, { settings = options.settings, model = model and policy or nil })
   end
-  if getmetatable(script) ~= Script then error("r1.rollout: `script` must be a path or what r1.script gives", 2) end
+  if getmetatable(script) ~= Script then error("r1.rollout: `script` must be a path or a result of r1.script", 2) end
   local tasks = {}
   for _, row in ipairs(options.rows or {}) do
     tasks[#tasks + 1] = { row = row, split = options.split, seed = options.seed }

@@ -32,7 +32,7 @@ local function ids_of(list, name)
   for place, one in ipairs(list) do
     local id = type(one) == "table" and one.id or one
     if type(id) ~= "string" then
-      error(name .. ": entry " .. place .. " is no trajectory that t:rollout gave, and no id of one", 3)
+      error(name .. ": entry " .. place .. " is neither a trajectory of t:rollout nor the id of one", 3)
     end
     ids[place] = id
   end

@@ -15,14 +15,14 @@ test("each attempt is a separate conversation", function()
   expect(trajectory:reward()):near(1.5)
 end)
 
-test("a wrong attempt costs its reply", function()
+test("a wrong attempt has a negative reward", function()
   local trajectory = script:reset { task = task }
   expect(trajectory:step("<answer>\\boxed{41}</answer>").reward):near(-0.5)
   expect(trajectory:step("<answer>\\boxed{42}</answer>").reward):near(0.5)
   expect(trajectory:reward()):near(0)
 end)
 
-test("a limit ends it", function()
+test("a limit ends the trajectory", function()
   local short = r1.script("scripts/flow.lua", { settings = { ["env.max_steps"] = 1 } })
   local trajectory = short:reset { task = task }
   local only = trajectory:step("<answer>\\boxed{42}</answer>")

@@ -1,10 +1,10 @@
---- Tests of scripts/ledger.lua: the policy's notes come back into the context, and old messages are
---- gone.
+--- Tests of scripts/ledger.lua: the policy's notes are added to the context, and old messages are
+--- dropped.
 
 local model = r1.model("r1-nano")
 local script = r1.script("scripts/ledger.lua", { model = model })
 
-test("only the latest turns and the notes are in view", function()
+test("the context has only the latest turns and the notes", function()
   local trajectory = script:reset { task = { amounts = { 5, 7, -2, 4 }, answer = 14 } }
   for _, balance in ipairs { 5, 12, 10 } do trajectory:call("note", { text = "balance " .. balance }) end
   local seen = {}
@@ -15,7 +15,7 @@ test("only the latest turns and the notes are in view", function()
   expect(string.find(all, "Received: 5", 1, true)):equals(nil)
 end)
 
-test("the balance is what counts", function()
+test("the reward depends on the balance", function()
   local function play(answer)
     local trajectory = script:reset { task = { amounts = { 5, -2 }, answer = 3 } }
     trajectory:call("note", { text = "5" })

@@ -26,7 +26,7 @@ test("programs are run, counted and answered in the same turn", function()
   expect(parts):equals { outcome = 1, accuracy = 1, calls = 2, tool_use = 1 }
 end)
 
-test("the rows are the same every time", function()
+test("the rows are deterministic", function()
   expect(script:row(17)):equals(script:row(17))
   expect(script:row(17)):differs(script:row(18))
 end)

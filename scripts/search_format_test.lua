@@ -12,7 +12,7 @@ test("the format reads its calls", function()
   expect(r1.text.parse_tool_calls(format, "Lima").calls):equals {}
 end)
 
-test("results stand in the policy's turn", function()
+test("results are in the policy's turn", function()
   local task = { problem = "What is the capital of Peru?", answer = "Lima" }
   local game = script:reset { task = task }
   local step = game:step { text = "I look. <search>capital of Peru</search>", finish_reason = "stop_string" }
@@ -24,7 +24,7 @@ test("results stand in the policy's turn", function()
   expect(prompt):contains("</search>\n\n<information>The capital of Peru is Lima.</information>\n\n")
 end)
 
-test("a call that can't be read costs something", function()
+test("a malformed call has a cost", function()
   local game = script:reset { task = { problem = "?", answer = "x" } }
   local step = game:step { text = "<search>Peru", finish_reason = "length" }
   expect(step.reward):near(-0.1)

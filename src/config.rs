@@ -118,7 +118,7 @@ impl Field for BTreeMap<String, EnvSettings> {
         fields_of(key, json)?.iter().map(env).collect()
     }
 
-    /// Environments that are new wait for a restart, as do those that are gone.
+    /// Added and removed environments take effect after a restart.
     fn reloaded(_: Reload, old: &Self, new: &Self) -> Self {
         let env = |(name, old): (&String, &EnvSettings)| {
             let new = new.get(name).unwrap_or(old);
@@ -266,7 +266,7 @@ impl Field for Trainer {
         "Trainer".to_owned()
     }
 
-    /// A table with `algorithm`, as `r1.grpo` and its like make it.
+    /// A table with `algorithm`, such as the result of `r1.grpo`.
     fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
         let mut fields = fields_of(key, json)?.clone();
         let algorithm = fields.remove("algorithm").unwrap_or_else(|| "grpo".into());

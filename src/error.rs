@@ -135,7 +135,7 @@ impl Subject {
     }
 }
 
-/// A path as text, also one that is no Unicode.
+/// A path as text; invalid Unicode is replaced.
 fn lossy<S: Serializer>(path: &Path, serializer: S) -> std::result::Result<S::Ok, S::Error> {
     serializer.serialize_str(&path.to_string_lossy())
 }
@@ -159,28 +159,26 @@ impl Error {
         Self { kind, message: message.into(), subject: None, place: None, hint: None }
     }
 
-    /// Says what the error is about, unless a closer subject is already known.
+    /// Sets the subject, unless a closer one is already set.
     #[must_use]
     pub fn about(mut self, subject: Subject) -> Self {
         self.subject.get_or_insert_with(|| Box::new(subject));
         self
     }
 
-    /// Says which setting the error is about, unless a subject is already known.
+    /// Sets a setting as the subject, unless one is already set.
     #[must_use]
     pub fn about_setting(self, name: impl Into<String>) -> Self {
         self.about(Subject::Setting(name.into()))
     }
 
-    /// Says in which step of which trajectory of a rollout it happened, unless a closer subject is
-    /// already known.
+    /// Sets a step of a trajectory of a rollout as the subject, unless a closer one is already set.
     #[must_use]
     pub fn in_step(self, trajectory: u64, step: u64) -> Self {
         self.in_trajectories(vec![trajectory], Some(step))
     }
 
-    /// Says in which trajectories of a rollout it happened, unless a closer subject is already
-    /// known.
+    /// Sets trajectories of a rollout as the subject, unless a closer one is already set.
     #[must_use]
     pub fn in_trajectories(self, numbers: Vec<u64>, step: Option<u64>) -> Self {
         let names: Vec<String> = numbers.iter().map(ToString::to_string).collect();
@@ -246,8 +244,7 @@ pub(crate) fn trajectories_place(names: &[String], step: Option<u64>) -> String 
     format!("trajectory {shown}{more}{step}")
 }
 
-/// Refuses what can't be read to its end: a FIFO waits for ever, a device may give bytes without
-/// end.
+/// Refuses files that can't be read to their end: a FIFO blocks, a device may be endless.
 ///
 /// # Errors
 /// As [`std::fs::metadata`]; `InvalidInput` for what is neither a file nor a directory.
@@ -256,12 +253,11 @@ pub(crate) fn readable(path: &Path) -> std::io::Result<()> {
     if found.is_file() || found.is_dir() {
         return Ok(());
     }
-    Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is no regular file"))
+    Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"))
 }
 
-/// A text that can't command the terminal it is shown in: models, tools, servers and files may
-/// write escape sequences. Control characters are shown as their pictures, but for tabs and the
-/// ends of lines.
+/// A text for display in a terminal, without escape sequences, which models, tools, servers and
+/// files may contain. Control characters except tabs and line ends are replaced by their symbols.
 pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(commands) {
@@ -277,7 +273,7 @@ pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.chars().filter_map(picture).collect())
 }
 
-/// The operating system's words, without the error number.
+/// The operating system's message, without the error number.
 fn io_reason(error: &std::io::Error) -> String {
     let text = error.to_string();
     let short = text.split(" (os error").next().unwrap_or(&text);

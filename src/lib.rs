@@ -16,8 +16,7 @@
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse; the [`engine::Policy`]
 //!   trait
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
-//! - [`schema`]: how a setting is declared: once, for struct, defaults, reader, reference and
-//!   reload
+//! - [`schema`]: declarations of settings, one for struct, defaults, reader, reference and reload
 //! - [`script`]: the only module that uses Lua: VM, limits, sandbox, the `r1` API
 //! - [`search`]: search indexes on disk: BM25 and vectors of passages
 //! - [`tools`]: host tools: sandboxed interpreters

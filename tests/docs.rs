@@ -197,7 +197,7 @@ fn the_crate_of_the_readme_is_the_one_that_is_built() {
     let (part, _) = part.split_once("\n## ").unwrap();
     for file in ["Cargo.toml", "build.rs", "src/main.rs"] {
         let text = read(&format!("tests/dependent/{file}"));
-        // Without what only r1's own copy says.
+        // Without the parts that only r1's own copy has.
         let text = text.find("[package]").map_or(&*text, |start| &text[start..]);
         assert!(part.contains(text), "tests/dependent/{file} differs from README.md");
     }

@@ -434,7 +434,7 @@ const HOSTILE: &[(&str, &str, Outcome)] = &[
         Prints("True"),
     ),
     ("killing the parent", "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)", Fails("PermissionError")),
-    ("killing everybody", "import os, signal\nos.kill(-1, signal.SIGKILL)", Fails("PermissionError")),
+    ("killing all processes", "import os, signal\nos.kill(-1, signal.SIGKILL)", Fails("PermissionError")),
     ("killing its group", "import os, signal\nos.killpg(0, signal.SIGKILL)", Fails("PermissionError")),
     ("stopping itself", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", Fails("PermissionError")),
     ("leaving its group", "import os\nos.setsid()", Fails("PermissionError")),
@@ -487,7 +487,7 @@ const HOSTILE: &[(&str, &str, Outcome)] = &[
     ),
     ("many files", "import os\nfor i in range(10**6): open(str(i), 'w').close()", Survives),
     (
-        "files nobody may remove",
+        "files without permission to remove them",
         "import os\nos.makedirs('a/b/c')\nopen('a/b/f', 'w').close()\nos.mkdir('locked', 0)\nos.mkdir('half', 0o300)\nopen('half/f', 'w').close()",
         Survives,
     ),
@@ -539,7 +539,7 @@ const HOSTILE: &[(&str, &str, Outcome)] = &[
         Prints("[0, 1, 2, 200, 201]"),
     ),
     (
-        "memories of the server",
+        "memory of the server",
         "import gc\nfound = [o for o in gc.get_objects() if isinstance(o, dict) and 'scratch' in o and 'seccomp' in o]\nprint(any('planted-' + 'secret' in str(v) for o in gc.get_objects() if isinstance(o, dict) for v in list(o.values()) if isinstance(v, str)))",
         Prints("False"),
     ),

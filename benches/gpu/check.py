@@ -3,7 +3,7 @@
 
 Runs in the folder that `just gpu-check` packs, or in benches/gpu with R1 naming the program. Needs a python3 with a CUDA
 build of torch 2.11 for the device `cuda`; nothing but the standard library for `--device cpu`, which runs the checks that
-need no GPU on small models. Every part has a time limit and runs in processes of its own. Results are written as they
+need no GPU on small models. Every part has a time limit and runs in separate processes. Results are written as they
 come: OUT/NAME.jsonl has one object per row, OUT/NAME.md the table. The exit status is 1 if a row failed.
 """
 

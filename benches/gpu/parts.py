@@ -13,7 +13,7 @@ class Failed(Exception):
 
 
 def small_models(check):
-    """Folders of the small models, by what is special in them."""
+    """Folders of the small models, by their distinguishing feature."""
     kinds = ("gqa",) if check.small else ("gqa", "mha", "window", "moe")
     return {kind: model(check, kind) for kind in kinds}
 

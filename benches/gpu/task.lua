@@ -9,7 +9,7 @@ end
 local prompts = { "Add 3 and 4.", "Count to ten.", "What is 12 times 12?", "Give three prime numbers." }
 local rows = {}
 for place, prompt in ipairs(prompts) do
-  -- A common beginning of the rows: its activations are computed once per micro-batch.
+  -- A common prefix of the rows: its activations are computed once per micro-batch.
   rows[place] = { prompt = "You are given a task. Reply with numbers. " .. prompt }
 end
 

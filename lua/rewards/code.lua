@@ -1,4 +1,4 @@
---- Rewards for programs: tests in the sandbox, each in a process of its own.
+--- Rewards for programs: tests in the sandbox, each in a separate process.
 ---
 --- Sources: pass rate over hidden tests as in APPS (arXiv:2105.09938) and LiveCodeBench
 --- (arXiv:2403.07974). docs/containment.md ("How to grade programs") says why expected values stay
@@ -28,7 +28,7 @@ end
 local function same(printed, expected)
   printed, expected = trimmed(printed), trimmed(expected)
   if printed == expected then return true end
-  -- Numbers may be printed in another form; all else is compared as text.
+  -- Numbers may be printed in another form; other lines are compared as text.
   local a, b = string.split(printed, "\n"), string.split(expected, "\n")
   if #a ~= #b then return false end
   for line = 1, #a do
@@ -74,7 +74,7 @@ function code.pass_rate(program, tests, options)
     }
   end
   local results = {}
-  -- A prelude is an option of a whole call, so tests with expressions run apart from the others.
+  -- A prelude is an option of a whole call, so tests with expressions run separately.
   for _, with_prelude in ipairs { true, false } do
     local group, places = {}, {}
     for place, call in ipairs(calls) do

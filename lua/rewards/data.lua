@@ -39,8 +39,9 @@ end
 
 --- 1 if two JSON values are equal: order of keys and spaces do not matter, order of lists does.
 ---
---- `prediction` is JSON text, or a decoded value; a text that is no JSON has 0. `options.tolerance`
---- is the relative tolerance of numbers (0). A field that is null equals one that is missing.
+--- `prediction` is JSON text, or a decoded value; a text that is not JSON has 0.
+--- `options.tolerance` is the relative tolerance of numbers (0). A field that is null equals one
+--- that is missing.
 ---
 --- Gamed by: nothing known; a text around the JSON has 0, so extract it first.
 function data.json_equal(prediction, reference, options)

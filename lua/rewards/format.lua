@@ -18,7 +18,7 @@ local function parse(name, tags)
   local parsed = {}
   for _, tag in ipairs(tags) do
     local word, quantity = string.match(tag, "^([%w_%-]+)([?*+]?)$")
-    if not word then error(name .. ": `" .. tostring(tag) .. "` is no tag; write a name, and ?, * or + after it", 3) end
+    if not word then error(name .. ": `" .. tostring(tag) .. "` is not a tag; write a name, and ?, * or + after it", 3) end
     parsed[#parsed + 1] = { word, quantity }
   end
   return parsed

@@ -27,12 +27,12 @@ Response:
 Explain your grade in at most three sentences. Then write the last line in this form, with an integer from %d to %d:
 Score: N]]
 
--- The score of a judge's answer; nil and the reason if its last line is no score.
+-- The score of a judge's answer; nil and the reason if its last line is not a score.
 local function parse(text, lowest, highest)
   local line = r1.re.match(text, "([^\\n]*\\S[^\\n]*)\\s*$") or ""
   local number = r1.re.match(line, "^\\s*\\**\\s*[Ss]core\\s*:\\s*\\**\\s*(-?\\d+)\\s*(?:/\\s*\\d+)?\\s*\\**\\.?\\s*$")
   local score = tonumber(number)
-  if not score then return nil, "the last line is no score: " .. r1.clip(line, 80) end
+  if not score then return nil, "the last line is not a score: " .. r1.clip(line, 80) end
   if score < lowest or score > highest then return nil, `the score {score} is not from {lowest} to {highest}` end
   return score
 end

@@ -108,13 +108,13 @@ function numbers.chosen_letter(text, choices)
   return nil
 end
 
---- 1 if a response chooses the reference's letter. `reference` is a letter, or the place from 1.
+--- 1 if a response chooses the reference's letter. `reference` is a letter, or the position from 1.
 ---
 --- Gamed by: nothing cheaper than guessing, which has 1 in `choices`.
 function numbers.multiple_choice(text, reference, choices)
   if type(reference) == "number" then reference = string.char(64 + reference) end
   if type(reference) ~= "string" or not string.match(reference, "^%a$") then
-    error("multiple_choice: the reference must be a letter or a place from 1, got " .. tostring(reference), 2)
+    error("multiple_choice: the reference must be a letter or a position from 1, got " .. tostring(reference), 2)
   end
   return numbers.chosen_letter(text, choices) == string.upper(reference) and 1 or 0
 end

@@ -9,14 +9,14 @@ local function reward_of(reply)
   return (trajectory:reward())
 end
 
-test("a program has reward 1 if it prints the right result, a little if it runs", function()
+test("a program has reward 1 if it prints the right result, a small reward if it runs", function()
   expect(reward_of("<code>print(43*58)</code>")):near(1)
   expect(reward_of("<code>print(43+58)</code>")):near(0.2)
   expect(reward_of("<code>print(43*</code>")):near(0)
   expect(reward_of("2494")):near(0)
 end)
 
-test("a program that fails can be mended", function()
+test("a program that fails can be corrected", function()
   local trajectory = script:reset { task = task }
   expect(trajectory:step("<code>print(43*)</code>").done):equals(false)
   trajectory:step("<code>print(43*58)</code>")
@@ -24,7 +24,7 @@ test("a program that fails can be mended", function()
   expect(trajectory:reward()):near(1)
 end)
 
-test("a program cannot declare itself right", function()
+test("a program cannot set its own reward", function()
   expect(reward_of("<code>raise SystemExit</code>") < 1):equals(true)
   expect(reward_of("<code>import os; os._exit(0)</code>") < 1):equals(true)
 end)

@@ -15,7 +15,7 @@ test("a right answer has reward 1 and ends the task", function()
   end
 end)
 
-test("a program costs a little, and is answered", function()
+test("a program has a small cost and a result", function()
   local trajectory = script:reset { task = task }
   local step = trajectory:call("python", { code = "print(43*58)" })
   expect(step.tools[1].output):equals("2494")
@@ -23,7 +23,7 @@ test("a program costs a little, and is answered", function()
   expect(step.done):equals(false)
 end)
 
-test("a wrong answer costs more; the second one ends the task", function()
+test("a wrong answer has a larger cost, and the second one ends the task", function()
   for _, reply in ipairs { "2495", "", "no idea" } do
     local trajectory = script:reset { task = task }
     local step = trajectory:step(reply)

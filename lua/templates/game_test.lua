@@ -19,14 +19,14 @@ test("a hole ends the game", function()
   expect(trajectory:reward()):near(0.1)
 end)
 
-test("walls hold, and what is no move costs", function()
+test("walls stop the player, and an invalid move has a cost", function()
   local trajectory = script:reset { task = { holes = 0 } }
   trajectory:step("8")
   expect(trajectory:state().row):equals(1)
   expect(trajectory:step("jump").reward):near(-0.02)
 end)
 
-test("the seed makes the board", function()
+test("the board depends on the seed", function()
   local board = function(seed) return script:reset({ task = { holes = 0.5 }, seed = seed }):state().holes end
   expect(board(3)):equals(board(3))
   expect(board(3)):differs(board(4))

@@ -4,7 +4,7 @@ local script = r1.script("{{beside}}")
 -- {{name}}_pages.jsonl has a note of Ana with 4213 in it.
 local task = { problem = "Ana left a note. What is the result?", about = "Ana", answer = "4213" }
 
-test("a search finds the page, and the answer is worth 1", function()
+test("a search finds the page, and the right answer has reward 1", function()
   local trajectory = script:reset { task = task }
   local step = trajectory:call("search", { code = "print(note)" })
   expect(step.tools[1].output):equals("4213")
@@ -14,13 +14,13 @@ test("a search finds the page, and the answer is worth 1", function()
   expect(parts.searches):equals(1)
 end)
 
-test("a wrong answer in the right form is worth a little", function()
+test("a wrong answer in the right format has a small reward", function()
   local trajectory = script:reset { task = task }
   trajectory:step("<answer>\\boxed{4214}</answer>")
   expect(trajectory:reward()):near(0.1)
 end)
 
-test("nothing found is said, not raised", function()
+test("an empty search is a result, not an error", function()
   local step = script:reset({ task = task }):call("search", { code = "xyzzy" })
   expect(step.tools[1].ok):equals(false)
   expect(step.tools[1].output):contains("nothing was found")

@@ -3,7 +3,7 @@
 local script = r1.script("{{beside}}")
 local task = { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" }
 
-test("the right answer is worth 1, another nothing", function()
+test("the right answer has reward 1, any other 0", function()
   for reply, worth in pairs { ["2494"] = 1, ["It is \\boxed{2494}."] = 1, ["2484"] = 0, ["no idea"] = 0 } do
     local trajectory = script:reset { task = task }
     expect(trajectory:step(reply).done):equals(true)
@@ -22,7 +22,7 @@ test("a call has a result, and the task continues", function()
   expect(parts.calls):equals(1)
 end)
 
-test("sums of products are worked out, and nothing else", function()
+test("only sums of products are computed", function()
   local result = function(code) return script:reset({ task = task }):call("calculate", { code = code }).tools[1] end
   expect(result("print(2*3+4*5)").output):equals("26")
   expect(result("10 - 2*3").output):equals("4")

@@ -184,7 +184,7 @@ pub(super) struct CheckArgs {
     /// Also roll out the first task's group with the recipe's model
     #[arg(long, conflicts_with = "masks")]
     pub(super) model: bool,
-    /// Roll out the first task's group and print every token with its writer and its advantage
+    /// Roll out the first task's group and print every token with its origin and its advantage
     #[arg(long)]
     pub(super) masks: bool,
     /// CPU threads [default: one per core]
@@ -461,7 +461,7 @@ fn share_or_none(text: &str) -> Result<f64, Refused> {
 }
 
 /// A text in which `\n` and `\t` stand for a line break and a tab.
-#[allow(clippy::unnecessary_wraps)] // what clap calls
+#[allow(clippy::unnecessary_wraps)] // the signature that clap requires
 fn escaped(text: &str) -> Result<String, std::convert::Infallible> {
     Ok(text.replace("\\n", "\n").replace("\\t", "\t"))
 }

@@ -105,7 +105,7 @@ fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
         learner.loss.name,
         yes(critic, ", a critic"),
         yes(objective.has_reference(), ", a reference policy"),
-        yes(warnings.is_empty(), ": nothing contradicts itself"),
+        yes(warnings.is_empty(), ": no contradicting settings"),
     );
     let facts = json!({ "estimator": learner.estimator, "loss": learner.loss, "critic": critic,
                         "reference": objective.has_reference() });

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stayed_far_away_is_left_out() {
+    fn unchanged_lines_far_from_changes_are_omitted() {
         let was = "1\n2\n3\n4\n5\n6\n7\n";
         let is = "1\n2\n3\n4\nfive\n6\n7\n";
         assert_eq!(lines(was, is, false), "    3\n    4\n  - 5\n  + five\n    6\n    7\n");

@@ -92,12 +92,11 @@ pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         return done;
     }
     let (message, place) = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
-    Err(told_panic(&message, place))
+    Err(panic_error(&message, place))
 }
 
-/// Failures of libtorch are panics if tch has no other way; running out of memory is not an
-/// internal error.
-fn told_panic(message: &str, place: String) -> Error {
+/// Some failures of libtorch are panics of tch; running out of memory is not an internal error.
+fn panic_error(message: &str, place: String) -> Error {
     let first = message.lines().next().unwrap_or_default();
     if let Some(error) = out_of_memory(message, &format!("out of memory: {first}")) {
         return error;
@@ -133,12 +132,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panics_are_told_as_faults_and_memory_is_not() {
-        let error = told_panic("index out of bounds\nmore", "src/x.rs:1:2".to_owned());
+    fn panics_are_internal_errors_and_out_of_memory_is_not() {
+        let error = panic_error("index out of bounds\nmore", "src/x.rs:1:2".to_owned());
         assert_eq!(error.kind, Kind::Internal);
         assert_eq!(error.message, "internal error in r1: index out of bounds");
         assert!(error.hint.is_some_and(|hint| hint.contains("report")));
-        let error = told_panic("Torch(\"CUDA out of memory. Tried to …\")", String::new());
+        let error = panic_error("Torch(\"CUDA out of memory. Tried to …\")", String::new());
         assert_eq!(error.kind, Kind::Device);
     }
 }

@@ -64,7 +64,7 @@ pub(super) struct BuildArgs {
     /// Use row numbers from 0 as ids
     #[arg(long)]
     pub(super) number_rows: bool,
-    /// How text becomes terms
+    /// Analyzer that splits text into terms
     #[arg(long, value_name = "NAME", default_value = "standard", value_parser = Analyzer::NAMES)]
     pub(super) analyzer: String,
     /// Saturation of the term frequency in BM25
@@ -89,7 +89,7 @@ pub(super) struct BuildArgs {
     /// (safetensors and tokenizer.json)
     #[arg(long, value_name = "DIR")]
     pub(super) encoder: Option<PathBuf>,
-    /// How token vectors become one [default: that of the model's 1_Pooling/config.json, or mean]
+    /// Pooling of token vectors [default: that of the model's 1_Pooling/config.json, or mean]
     #[arg(long, value_name = "NAME", requires = "encoder", value_parser = Pooling::NAMES)]
     pub(super) pooling: Option<String>,
     /// Text before every query, such as "query: " for E5
@@ -124,12 +124,12 @@ pub(super) struct DirectoryArgs {
 pub(super) struct SearchArgs {
     /// The directory of the index
     pub(super) directory: PathBuf,
-    /// What to look for
+    /// The query
     pub(super) query: String,
     /// Number of hits
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) k: u16,
-    /// How to search: BM25, vectors, or both, fused by rank
+    /// Search mode: BM25, vectors, or both, fused by rank
     #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
     pub(super) mode: String,
     /// Print the whole text of each hit
@@ -156,7 +156,7 @@ pub(super) struct ServeArgs {
     /// Hits per query if a request has no number [default: 3 for /retrieve, 10 for /search]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) k: Option<u16>,
-    /// How to search: BM25, vectors, or both, fused by rank
+    /// Search mode: BM25, vectors, or both, fused by rank
     #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
     pub(super) mode: String,
     /// Largest request body in KiB

@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn advantages_stand_below_the_tokens_they_belong_to() {
+    fn advantages_are_printed_below_their_tokens() {
         let row = vec![
             token("<|user|>", false, 0.0),
             token("Hi\n", false, 0.0),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn long_rows_are_broken_between_tokens() {
+    fn long_rows_are_wrapped_between_tokens() {
         let row = (0..60).map(|_| token("four", true, 1.0)).collect();
         let trajectory = ShownTrajectory {
             id: "1".to_owned(),

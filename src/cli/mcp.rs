@@ -45,7 +45,7 @@ pub(super) struct McpArgs {
 
 /// `reporter` must not print on standard output, which belongs to the protocol.
 pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
-    // Nothing of a session is to be saved.
+    // A session saves nothing, so Ctrl-C ends it at once.
     ctrl_c().at_once(true);
     let loaded = Loaded::new(Script::load(&args.script, &args.overrides)?, reporter)?;
     let worker = &loaded.worker;
@@ -62,7 +62,7 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
     if tools.is_empty() {
         return Err(Error::new(Kind::Script, "the recipe has no tools to serve")
             .at_path(&args.script)
-            .hint("give its env some: r1.env { tools = { r1.tools.python {} } }"));
+            .hint("give its env tools: r1.env { tools = { r1.tools.python {} } }"));
     }
     tell_log(worker, reporter);
     let about = format!("Tools of the r1 recipe {}", args.script.display());
@@ -86,7 +86,7 @@ fn task(worker: &Worker, row: u64) -> Result<Value> {
     Ok(task)
 }
 
-/// A tool in the shape of the OpenAI API.
+/// A tool from its schema in the format of the OpenAI API.
 fn tool(schema: &Value) -> RemoteTool {
     let own = &schema["function"];
     let text = |name: &str| own[name].as_str().unwrap_or_default().to_owned();

@@ -159,7 +159,7 @@ fn unchanged(recorded: &[FileVersion], now: &[FileVersion]) -> Result<()> {
     let differs = |now: &&FileVersion| recorded.iter().any(|old| old.path == now.path && old.sha256 != now.sha256);
     match now.iter().find(differs) {
         None => Ok(()),
-        Some(file) => Err(Error::new(Kind::Data, "the resource is not what it was when the run read it")
+        Some(file) => Err(Error::new(Kind::Data, "the resource has changed since the run read it")
             .at_path(&file.path)
             .hint("--script FILE runs the script with the resource as it is now")),
     }

@@ -118,7 +118,7 @@ impl LeftOut {
         } else if let Some(error) = &replayed.trajectory.error {
             error.to_string()
         } else if replayed.unfinished && old.status == crate::mdp::Status::Terminated {
-            "the env would have gone on where the recorded replies end".to_owned()
+            "the env continues after the last recorded reply".to_owned()
         } else {
             return false;
         };

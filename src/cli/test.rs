@@ -47,7 +47,7 @@ pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
     let Counts { passed, failed, left_out } = counts;
     if passed + failed == 0 {
         let filter = args.filter.as_deref().unwrap_or_default();
-        return Err(Error::new(Kind::Usage, format!("no test's name holds `{filter}`")));
+        return Err(Error::new(Kind::Usage, format!("no test name contains `{filter}`")));
     }
     if output.json {
         print(&format!(
@@ -152,7 +152,7 @@ fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     if found.is_empty() {
         let place = if named.is_empty() { "tests/lua, scripts or this directory" } else { "the directories named" };
         return Err(Error::new(Kind::Usage, format!("there are no tests in {place}"))
-            .hint(format!("files of tests are called NAME{ENDING}; `r1 new NAME` writes a script and its test")));
+            .hint(format!("test files are named NAME{ENDING}; `r1 new NAME` writes a script and its test")));
     }
     Ok(found)
 }

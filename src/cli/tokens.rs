@@ -1,4 +1,4 @@
-//! Displays tokens: the writer of each, and its advantage below when it changes.
+//! Displays tokens: the origin of each, and its advantage below when it changes.
 
 use crate::train::ShownToken;
 

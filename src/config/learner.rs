@@ -109,7 +109,7 @@ section! {
 pub const CUSTOM: &str = "custom";
 
 impl Learner {
-    /// The settings with which a run continues after `old` has become `new` in the script.
+    /// The settings of the continued run after `old` has become `new` in the script.
     pub(super) fn reload(old: &Self, new: &Self) -> Self {
         let mut merged = <Self as Section>::reloaded(old, new);
         // Without a coefficient no reference policy was loaded, so the KL penalty waits as a whole.
@@ -158,7 +158,7 @@ impl Field for Choice {
         }
     }
 
-    /// Where only the options may change, another name waits with all its options.
+    /// If only the options may change, another name waits for a restart with all its options.
     fn reloaded(class: Reload, old: &Self, new: &Self) -> Self {
         let waits = class == Reload::Restart || class == Reload::Options && old.name != new.name;
         if waits { old.clone() } else { new.clone() }

@@ -1,5 +1,5 @@
-//! The error of a value that does not fit, with a hint: the nearest names, or the r1 name of a
-//! setting of verl or TRL.
+//! The error of an invalid value, with a hint: the nearest names, or the r1 name of a setting of
+//! verl or TRL.
 
 use super::counterparts::{self, similarity};
 use super::settings;
@@ -22,7 +22,7 @@ impl From<Misfit> for Error {
     }
 }
 
-/// Similarity from which a name is taken for a misspelling of another; 1 is equality.
+/// Minimum similarity of a name to the name that it is a misspelling of; 1 is equality.
 const MISSPELT: f64 = 0.75;
 
 /// The hint for an unknown setting with the dotted name `key`, which is `name` among `known`: its

@@ -111,7 +111,7 @@ impl From<Part> for Json {
 /// The field of a dataset that has rows in it.
 const ROWS: &str = "rows";
 
-/// The fields of a dataset that say of which kind it is.
+/// The fields that determine the kind of a dataset.
 pub const SOURCE_KINDS: [&str; 4] = ["path", "hf", "count", ROWS];
 
 impl Source {
@@ -147,7 +147,7 @@ impl Source {
         name.split(['.', '@']).next().unwrap_or_default().to_owned()
     }
 
-    /// A dataset of the kind that one of its fields says.
+    /// A dataset of the kind that its fields determine.
     fn read_one(key: &str, json: &Json, fields: &Map<String, Json>) -> Result<Self, Misfit> {
         Self::read_kind(key, json, fields).map_err(|misfit| match misfit.why {
             // A dataset among several has more fields.
@@ -215,7 +215,7 @@ impl Field for Source {
         let mut all = vec![own.clone()];
         let kinds = [DataFile::listed(), HubData::listed(), Generated::listed(), PartOptions::listed()];
         for setting in kinds.into_iter().flatten() {
-            // The reference, which has these names, lasts as long as the program.
+            // The reference, which has these names, is static.
             let path = join(own.path, setting.name()).leak();
             if !all.iter().any(|known| known.path == path) {
                 all.push(Setting { path, ..setting });

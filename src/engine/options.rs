@@ -94,7 +94,7 @@ impl EngineOptions {
         let most = config.longest_context();
         if self.capacity < 2 || self.capacity > most {
             return Err(refuse(format!(
-                "a context of {} tokens is outside 2 to {most}, the longest that the model takes",
+                "a context of {} tokens is outside 2 to {most}, the limit of the model",
                 self.capacity
             )));
         }

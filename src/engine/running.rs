@@ -153,8 +153,8 @@ impl Running {
                 self.logprobs.len() + 1
             ))
             .hint(
-                "the weights hold NaN or infinity: fetch the model again, or, if training did it, lower trainer.lr and \
-                 go on from an earlier checkpoint",
+                "the weights contain NaN or infinity: download the model again, or, if training caused it, lower trainer.lr and \
+                 continue from an earlier checkpoint",
             )
     }
 

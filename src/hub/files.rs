@@ -111,7 +111,7 @@ fn no_weights(names: &[String]) -> Error {
     }
     if let Some(name) = ends(&[".gguf", ".onnx", ".h5", ".msgpack", ".npz"]) {
         return Error::new(Kind::Model, format!("the repository has its weights as {name}, which is not supported"))
-            .hint("look for the repository it was made from, with weights in safetensors");
+            .hint("use the repository that it was converted from, with weights in safetensors");
     }
     Error::new(Kind::Model, format!("the repository has no weights: no {SINGLE}, no {INDEX}"))
 }

@@ -1,4 +1,4 @@
-//! Errors as they are stored: why a trajectory failed, or what a host function raised.
+//! Stored errors: of a failed trajectory, or raised by a host function.
 
 use std::fmt;
 
@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Subject};
 
-/// An [`Error`] as plain data, with what the script adds to it: the text of the line, and the
-/// frames.
+/// An [`Error`] as plain data, with details of the script: the text of the line, and the frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorRecord {
     pub kind: Kind,
@@ -28,7 +27,7 @@ pub struct ErrorRecord {
 }
 
 impl ErrorRecord {
-    /// An error of which there is only a text, as files of the first versions of r1 have it.
+    /// An error that has only a text, as in files of the first versions of r1.
     pub fn of_text(text: impl Into<String>) -> Self {
         Self::from(&Error::new(Kind::Env, text))
     }
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_is_the_cause_and_without_one_the_message() {
+    fn the_cause_of_an_error_is_its_place_or_its_message() {
         let error = |message: &str| Error::new(Kind::Script, message);
         let at = |message: &str| ErrorRecord::from(&error(message).at("a.lua:3"));
         assert_eq!(at("row 17 is odd").cause(), at("row 8 is odd").cause());
@@ -111,7 +110,7 @@ mod tests {
 
     #[test]
     #[cfg(unix)]
-    fn a_path_that_is_no_unicode_can_be_stored() {
+    fn a_path_with_invalid_unicode_can_be_stored() {
         use std::os::unix::ffi::OsStrExt;
         let path = std::path::Path::new(std::ffi::OsStr::from_bytes(b"x\xff.jsonl"));
         let record = ErrorRecord::from(&Error::new(Kind::Data, "no such file").at_path(path));

@@ -1,5 +1,5 @@
-//! External calls of a script (clock, HTTP, programs, models) and their results, for replays. What
-//! other parts than the caller read of a record has a type here.
+//! External calls of a script (clock, HTTP, programs, models) and their results, for replays. Parts
+//! of a record that other modules read have a type here.
 
 use std::collections::BTreeMap;
 

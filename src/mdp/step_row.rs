@@ -24,7 +24,7 @@ pub struct StepRow {
     /// decision.
     #[serde(deserialize_with = "flags")]
     pub mask: Vec<bool>,
-    /// `[T]`, or one number for the whole step, which then sits on its last sampled token.
+    /// `[T]`, or one number for the whole step, which is given to its last sampled token.
     pub rewards: Vec<f64>,
     /// Process rewards, apart from `rewards` so that they can be normalised alone. Shaped like
     /// them; empty is none.
@@ -52,7 +52,7 @@ pub struct StepRow {
     pub advantages: Vec<f64>,
     /// The environment ended the task with this step.
     pub terminated: bool,
-    /// A limit cut the task after this step.
+    /// A limit truncated the task after this step.
     pub truncated: bool,
     /// The end of the trajectory. A failure is not caused by the policy and is left out of all
     /// statistics. `None`: it did not fail.
@@ -68,14 +68,14 @@ pub struct StepRow {
     pub tag: u64,
 }
 
-/// Lists for which one number may stand.
+/// Lists that may be given as one number.
 const FOR_ALL: [&str; 4] = ["rewards", "process", "values", "advantages"];
 
 impl StepRow {
     /// Rows from a list of tables.
     ///
     /// # Errors
-    /// [`Kind::Usage`] names the row (counted from 1) and what is wrong with it.
+    /// [`Kind::Usage`] names the row (counted from 1) and the reason.
     pub fn read_all(list: Value) -> Result<Vec<Self>> {
         let list = match list {
             Value::Array(list) => list,
@@ -118,7 +118,7 @@ impl StepRow {
     }
 }
 
-/// The error of the first field that does not fit.
+/// The error of the first invalid field.
 fn misfit(fields: &Map<String, Value>, error: &serde_path_to_error::Error<serde_json::Error>) -> Error {
     let Some(Segment::Map { key: name }) = error.path().iter().next() else {
         return Error::new(Kind::Usage, error.to_string());
@@ -149,7 +149,9 @@ fn flags<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<bool>, D::Err
         Flag::Is(truth) => Ok(truth),
         Flag::Number(0.0) => Ok(false),
         Flag::Number(1.0) => Ok(true),
-        Flag::Number(other) => Err(D::Error::custom(format!("`mask` holds {other}; it is of 0 and 1, or booleans"))),
+        Flag::Number(other) => {
+            Err(D::Error::custom(format!("`mask` contains {other}; it must contain 0 and 1, or booleans")))
+        }
     };
     Vec::<Flag>::deserialize(deserializer)?.into_iter().map(truth).collect()
 }

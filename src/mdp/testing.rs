@@ -1,4 +1,4 @@
-//! A step and a trajectory for tests, which set the fields that they are about.
+//! A step and a trajectory with default fields, for tests.
 
 use super::{FinishReason, Routing, Split, Status, Step, Support, Trajectory};
 

@@ -164,7 +164,7 @@ pub struct ToolRecord {
     pub cached: bool,
 }
 
-#[allow(clippy::trivially_copy_pass_by_ref)] // what serde calls
+#[allow(clippy::trivially_copy_pass_by_ref)] // the signature that serde requires
 fn none(count: &u32) -> bool {
     *count == 0
 }

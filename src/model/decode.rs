@@ -152,7 +152,7 @@ impl Model {
                     cache.recorded.len() - 1
                 }
                 Err(error) => {
-                    // The weights are on the device, and single operations can do without a graph.
+                    // After a failed recording, single operations replace the graph.
                     self.graphs.replace(Graphs::Failed(error.message));
                     cache.recorded.clear();
                     return self.step_padded(cache, items, size);

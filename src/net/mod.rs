@@ -107,7 +107,7 @@ impl Client {
         Self::with(silence, Names::default())
     }
 
-    /// A client for public addresses only: none of this machine, its network or its cloud's
+    /// A client for public addresses only: no address of this machine, its network or its cloud's
     /// services, for any host name. A proxy of the environment may have any address.
     ///
     /// # Errors

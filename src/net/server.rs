@@ -27,9 +27,9 @@ const CONNECTIONS: usize = 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServedRequest {
     pub method: String,
-    /// Without the query.
+    /// The path without the query.
     pub path: String,
-    /// Decoded names and values.
+    /// Decoded names and values of the query.
     pub query: Vec<(String, String)>,
     pub body: Vec<u8>,
 }
@@ -59,7 +59,7 @@ where
             };
             let handler = Arc::clone(&handler);
             tokio::spawn(async move {
-                // A connection that fails has nobody to tell.
+                // Errors of a connection are dropped: its client is gone.
                 let _ = converse(stream, most, &*handler).await;
                 drop(permit);
             });
@@ -85,7 +85,8 @@ where
             Read::Refused(status, why) => {
                 let body = serde_json::json!({ "detail": why }).to_string().into_bytes();
                 write(&mut stream, &ServedResponse { status, body }, false).await?;
-                // What the client still sends is read, so that it sees the response and no reset.
+                // The rest of the client's data is read, so that the client receives the response
+                // instead of a reset.
                 let drained = async {
                     let mut rest = [0; 1024];
                     while matches!(stream.read(&mut rest).await, Ok(count) if count > 0) {}
@@ -262,7 +263,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers with what it got, on a thread of its own.
+    /// A server on its own thread that returns its requests.
     fn echo() -> SocketAddr {
         let (sender, address) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
@@ -279,7 +280,7 @@ mod tests {
         address.recv().unwrap()
     }
 
-    /// What the server sends for some bytes, after which the client sends no more.
+    /// The bytes that the server sends for the bytes of a client that sends no more.
     fn sent(address: SocketAddr, bytes: &[u8]) -> String {
         let mut stream = Plain::connect(address).unwrap();
         stream.write_all(bytes).unwrap();

@@ -1,8 +1,8 @@
 //! AdamW (arXiv:1711.05101) over named tensors, in place, with global-norm clipping.
 //!
 //! Moments are f32 (f64 for f64 weights); weights in bf16 or f16 have an f32 master copy, so that
-//! updates smaller than their last bit add up. The arithmetic is libtorch's own, fused. The same
-//! gradients give the same bits.
+//! updates smaller than their last bit accumulate. The arithmetic is libtorch's own, fused. The
+//! same gradients give the same bits.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use tch::{Kind as Dtype, Tensor, no_grad_guard};
 use crate::error::{Error, Kind, Result};
 use crate::native;
 
-/// Bytes of gradients in the type of the moments that are held at once.
+/// Maximum bytes of gradients in the type of the moments at a time.
 const COPIED: usize = 256 << 20;
 
 /// Constants of a run; the learning rate comes with every step.
@@ -20,9 +20,9 @@ pub struct Options {
     /// Decay rates of the first and second moment.
     pub betas: (f64, f64),
     pub eps: f64,
-    /// Weights shrink by `lr * weight_decay` a step.
+    /// Weights shrink by `lr * weight_decay` per step.
     pub weight_decay: f64,
-    /// Leaves gains and biases (tensors of fewer than two dimensions) alone.
+    /// Excludes gains and biases (tensors of fewer than two dimensions) from weight decay.
     pub decay_matrices_only: bool,
 }
 
@@ -74,7 +74,7 @@ impl AdamW {
         Self::with_groups(parameters, options, |_| None)
     }
 
-    /// [`AdamW::new`] with other settings for the tensors of which `group_of` the name gives some.
+    /// [`AdamW::new`] with the settings that `group_of` returns for the names of some tensors.
     pub fn with_groups(
         parameters: Vec<(String, Tensor)>,
         options: Options,
@@ -99,7 +99,7 @@ impl AdamW {
     /// Drops all gradients and frees their memory.
     pub fn zero_grad(&mut self) {
         self.slots.iter_mut().for_each(|slot| slot.sum = None);
-        // Fails for no tensor that can be learned; one that kept its gradient must have it zeroed.
+        // Does not fail for trainable tensors; a tensor that kept its gradient must have it zeroed.
         if native::forget_gradients(self.slots.iter().map(|slot| &slot.weight)).is_err() {
             self.slots.iter_mut().for_each(|slot| slot.weight.zero_grad());
         }
@@ -127,24 +127,24 @@ impl AdamW {
     }
 
     /// One update from the accumulated gradients, which are first scaled down together to a norm of
-    /// `max_norm` at most (0 is off). Returns the norm before that. What the gradients are
-    /// afterwards is not defined: drop them.
+    /// `max_norm` at most (0 is off). Returns the norm before that. The gradients afterwards are
+    /// undefined: drop them.
     ///
-    /// A tensor that no gradient has reached counts as one whose gradient is 0, so it still decays
-    /// and follows its momentum: an update must not depend on whether there was a gradient before
-    /// the last resume.
+    /// A tensor without a gradient is updated as if its gradient were 0 (weight decay and momentum
+    /// apply), because an update must not depend on whether it had a gradient before the last
+    /// resume.
     ///
     /// # Errors
-    /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity. Nothing has
-    /// changed then: drop the gradients and continue, or stop.
+    /// [`Kind::Numeric`] names the first tensor whose gradient contains NaN or infinity. Nothing
+    /// has changed then: drop the gradients and continue, or stop.
     pub fn step(&mut self, lr: f64, max_norm: f64) -> Result<f64> {
         let _guard = no_grad_guard();
         let norm = self.grad_norm()?;
         // As in torch.nn.utils.clip_grad_norm_.
         let scale = if max_norm > 0.0 { (max_norm / (norm + 1e-6)).min(1.0) } else { 1.0 };
         self.step += 1;
-        // Tensors with the same settings are updated together, as many as make a copy of their
-        // gradients worth while.
+        // Tensors with the same settings are updated together, in groups that limit the copies of
+        // their gradients.
         let mut rest = self.slots.as_slice();
         while let Some(first) = rest.first() {
             let alike = |slot: &Slot| slot.settings() == first.settings();
@@ -187,10 +187,10 @@ impl AdamW {
         Ok(())
     }
 
-    /// The norm of all gradients together.
+    /// The global norm of all gradients.
     ///
     /// # Errors
-    /// [`Kind::Numeric`] names the first tensor whose gradient holds NaN or infinity.
+    /// [`Kind::Numeric`] names the first tensor whose gradient contains NaN or infinity.
     pub fn grad_norm(&self) -> Result<f64> {
         let _guard = no_grad_guard();
         let mut with_grad: Vec<(&Slot, Tensor)> = Vec::with_capacity(self.slots.len());
@@ -208,7 +208,7 @@ impl AdamW {
         let norms = Vec::<f64>::try_from(Tensor::f_stack(&norms, 0)?.f_to_kind(Dtype::Double)?)?;
         for ((slot, _), norm) in with_grad.iter().zip(&norms) {
             if !norm.is_finite() {
-                return Err(Error::new(Kind::Numeric, "a gradient holds NaN or infinity")
+                return Err(Error::new(Kind::Numeric, "a gradient contains NaN or infinity")
                     .at(format!("tensor {}", slot.name))
                     .hint("lower the learning rate, or check the rewards; this optimiser step was not taken"));
             }
@@ -231,7 +231,8 @@ impl AdamW {
         state
     }
 
-    /// Takes over a saved [`AdamW::state`]; going on is then going on, to the bit.
+    /// Restores a saved [`AdamW::state`]; the continued run is bitwise equal to an uninterrupted
+    /// one.
     ///
     /// # Errors
     /// [`Kind::Store`] names a tensor that is missing, too many, or has another shape or type.
@@ -299,7 +300,7 @@ impl Slot {
     }
 }
 
-/// Removes `name` from a saved state and checks that it looks like `like`.
+/// Removes `name` from a saved state and checks that it has the type and shape of `like`.
 fn take(state: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Result<Tensor> {
     let tensor = state.remove(name).ok_or_else(|| damaged(name, "is missing"))?;
     if tensor.size() != like.size() || tensor.kind() != like.kind() {
@@ -310,7 +311,7 @@ fn take(state: &mut HashMap<String, Tensor>, name: &str, like: &Tensor) -> Resul
 }
 
 fn damaged(name: &str, what: &str) -> Error {
-    Error::new(Kind::Store, format!("the saved optimiser state does not fit: `{name}` {what}"))
+    Error::new(Kind::Store, format!("the saved optimiser state does not match the model: `{name}` {what}"))
         .hint("resume with the model and the trainer settings of the checkpoint")
 }
 

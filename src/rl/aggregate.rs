@@ -1,8 +1,8 @@
-//! From token losses to one number.
+//! Aggregation of token losses to one number.
 //!
-//! Every denominator is that of the whole mini-batch, computed from its rows before anything is
-//! split: a micro-batch adds its share, so gradient accumulation never changes the result (beyond
-//! the order of additions).
+//! Every denominator is that of the whole mini-batch, computed from its rows before the split into
+//! micro-batches. Each micro-batch adds its share, so gradient accumulation does not change the
+//! result (except for the order of additions).
 
 use tch::Tensor;
 
@@ -10,8 +10,8 @@ use super::pack::Row;
 use crate::config::LossAgg;
 use crate::error::Result;
 
-/// The denominators of a mini-batch. A sequence is a trajectory, however many rows and steps it
-/// has, or a step.
+/// The denominators of a mini-batch. A sequence is a trajectory, with any number of rows and steps,
+/// or a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Denominators {
     /// Sampled tokens in the mini-batch.
@@ -55,7 +55,7 @@ impl Denominators {
         Self::from_lengths(&lengths)
     }
 
-    /// From the sequence of every token of a whole mini-batch.
+    /// Counts a whole mini-batch by the sequence of every token.
     pub fn from_tokens(sequence: &[i64]) -> Self {
         let mut lengths = vec![0; sequence.iter().max().map_or(0, |most| *most as usize + 1)];
         for number in sequence {
@@ -73,8 +73,8 @@ impl Denominators {
         }
     }
 
-    /// With another horizon than the longest sequence of the mini-batch. Dr. GRPO needs one that
-    /// stays the same over a run: the most tokens a sequence may have.
+    /// Replaces the horizon, by default the longest sequence of the mini-batch. Dr. GRPO needs one
+    /// that is constant over a run: the maximum number of tokens of a sequence.
     #[must_use]
     pub fn with_horizon(mut self, horizon: Option<f64>) -> Self {
         self.horizon = horizon.unwrap_or(self.horizon);
@@ -103,7 +103,7 @@ pub(super) fn first_steps<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<us
 /// This micro-batch's share of the mini-batch's loss, a scalar; shares add up to the loss.
 ///
 /// - `token_loss` `[N]`, `sequence` `[N]` i64: a loss and a sequence per sampled token: the
-///   trajectory or the step of [`super::pack::MicroBatch`], whichever `denominators` counts
+///   trajectory or the step of [`super::pack::MicroBatch`], as counted by `denominators`
 /// - `token-mean`: sum over tokens / tokens (DAPO, arXiv:2503.14476)
 /// - `seq-mean-token-sum`: sum over tokens / sequences
 /// - `seq-mean-token-sum-norm`: that divided by the horizon (Dr. GRPO, arXiv:2503.20783)
@@ -142,7 +142,7 @@ mod tests {
     use crate::rl::pack::merge;
 
     #[test]
-    fn each_kind_is_its_closed_form() {
+    fn each_aggregation_equals_its_closed_form() {
         // Trajectory 0 has two rows and three tokens, trajectory 2 one token; number 1 is not in
         // the mini-batch.
         let mut rows = merge(&trajectory(vec![step(&[1], &[2, 3]), step(&[7], &[8])]), 0).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_sampled_is_zero() {
+    fn aggregation_without_sampled_tokens_is_zero() {
         let empty = Tensor::from_slice::<f64>(&[]);
         let sequence = Tensor::from_slice::<i64>(&[]);
         for loss_agg in [LossAgg::TokenMean, LossAgg::SeqMeanTokenSum, LossAgg::SeqMeanTokenMean] {

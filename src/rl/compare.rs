@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-/// Spearman's rank correlation, ties at the mean of their ranks; `None` where one side has no order
-/// (fewer than two values, or all the same).
+/// Spearman's rank correlation, ties at the mean of their ranks; `None` if one side is constant or
+/// has fewer than two values.
 pub fn spearman(a: &[f64], b: &[f64]) -> Option<f64> {
     let (a, b) = (ranks(a), ranks(b));
     let mean = f64::midpoint(a.len() as f64, 1.0);
@@ -25,8 +25,8 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Rewards less the mean of their group: what group-relative estimators are made of, and the sign
-/// of what they give.
+/// Rewards minus the mean of their group: the basis of group-relative estimators, with the sign of
+/// their advantages.
 pub fn against_group(rewards: &[f64], groups: &[u64]) -> Vec<f64> {
     let mut sums: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
     for (reward, group) in rewards.iter().zip(groups) {
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_agree_turn_around_or_have_no_order() {
+    fn rank_correlation_is_one_minus_one_or_undefined() {
         assert!((spearman(&[1.0, 2.0, 3.0], &[10.0, 20.0, 1e9]).unwrap() - 1.0).abs() < 1e-12);
         assert!((spearman(&[1.0, 2.0, 3.0], &[3.0, 2.0, 1.0]).unwrap() + 1.0).abs() < 1e-12);
         // By hand: ranks 1, 2.5, 2.5, 4 and 1, 3, 2, 4.

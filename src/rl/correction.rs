@@ -1,7 +1,7 @@
 //! Off-policy corrections, for rollouts whose sampler and learner differ in weights or arithmetic.
 //!
 //! The log ratio is always `logp_old - logp_rollout`: the learner's log-probability at the start of
-//! the update less that of the sampler, at every sampled token. Weights multiply token losses and
+//! the update minus that of the sampler, at every sampled token. Weights multiply token losses and
 //! have no gradient. They are known before the first update, so they are computed once for the
 //! whole mini-batch: a sequence is a trajectory or a step, as the caller numbers it.
 
@@ -11,11 +11,11 @@ use super::segments::{Segments, count, ones_where};
 pub use crate::config::{Estimate, Importance, Measure, Rejection, Scope};
 use crate::error::{Error, Kind as ErrorKind, Result};
 
-/// Log ratios are kept within this before exp.
+/// Log ratios are clamped to this before exp.
 const LIMIT: f64 = 20.0;
 
 impl Importance {
-    /// Refuses bounds that can't be.
+    /// Refuses invalid bounds.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order.
@@ -66,7 +66,7 @@ impl Importance {
 }
 
 impl Rejection {
-    /// Refuses bounds that can't be.
+    /// Refuses invalid bounds.
     ///
     /// # Errors
     /// [`ErrorKind::Usage`] for bounds that are not positive or in the wrong order, and a lower
@@ -87,7 +87,8 @@ impl Rejection {
     }
 
     /// 1 on tokens that are kept, 0 on the others, `[N]`. Rejected tokens stay in the denominators
-    /// of the loss, so that the weight of those kept does not depend on how many were not.
+    /// of the loss, so that the weight of the kept tokens does not depend on the number of rejected
+    /// ones.
     ///
     /// # Errors
     /// Those of [`Rejection::check`].
@@ -114,7 +115,7 @@ impl Rejection {
             Measure::Sum => segments.spread(&inside(&segments.sum(&token)?)?)?,
             Measure::Mean => segments.spread(&inside(&segments.mean(&token)?)?)?,
             Measure::Max => {
-                // The farthest token is inside when every token is.
+                // All tokens are inside if the one with the largest mismatch is.
                 let outside = inside(&token)?.f_logical_not()?.f_to_kind(Kind::Double)?;
                 segments.spread(&segments.sum(&outside)?.f_eq(0.0)?)?
             }
@@ -136,7 +137,7 @@ pub struct Mismatch {
 }
 
 impl Mismatch {
-    /// Of the log ratios `[N]`; zeros for an empty batch.
+    /// The measures of the log ratios `[N]`; zeros for an empty batch.
     pub fn of(log_ratio: &Tensor) -> Result<Self> {
         let _guard = no_grad_guard();
         if log_ratio.numel() == 0 {

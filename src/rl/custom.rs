@@ -3,7 +3,7 @@
 //!
 //! Every denominator is that of the whole mini-batch, as in [`super::aggregate`], so the shares of
 //! micro-batches add up to the loss of the mini-batch. The operations are those of the losses in
-//! [`super::losses`]: the same formula has the same bits.
+//! [`super::losses`]: equal formulas give bitwise equal results.
 
 use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
@@ -53,18 +53,17 @@ impl Units {
     }
 }
 
-/// The sampled tokens of a micro-batch, with what only custom losses read.
+/// The sampled tokens of a micro-batch, with the inputs that only custom losses read.
 #[derive(Clone, Copy, Debug)]
 pub struct Tokens<'a> {
     pub inputs: Inputs<'a>,
     /// `[N]` i64: the group of each.
     pub group: &'a Tensor,
-    /// `[N]`: the total reward of each token's trajectory, where the graph reads it.
+    /// `[N]`: the total reward of each token's trajectory, if the graph reads it.
     pub rewards: Option<&'a Tensor>,
 }
 
-/// A logged value in a micro-batch: what adds up, and over how many tokens it is a mean (0: it is a
-/// sum).
+/// A logged value in a micro-batch: its sum, and the number of tokens of its mean (0: it is a sum).
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Logged {
     pub sum: f64,
@@ -72,7 +71,7 @@ pub struct Logged {
 }
 
 impl Logged {
-    /// Joins another micro-batch.
+    /// Adds another micro-batch.
     pub fn add(&mut self, other: Self) {
         self.sum += other.sum;
         self.tokens += other.tokens;
@@ -89,8 +88,8 @@ impl Logged {
 /// `objective` says; the KL and entropy terms of `objective` are added either way.
 ///
 /// # Errors
-/// [`Kind::Usage`] for an input that is not there; [`Kind::Numeric`] names the line of the Lua
-/// function whose result is the first that is NaN or infinite.
+/// [`Kind::Usage`] for a missing input; [`Kind::Numeric`] names the line of the Lua function with
+/// the first result that is NaN or infinite.
 pub fn compute(
     graph: &LossGraph,
     objective: &Objective,

@@ -16,7 +16,7 @@ pub struct Ema {
 const UPDATES: &str = "updates";
 
 impl Ema {
-    /// Starts at the weights as they are.
+    /// Starts at the current weights.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a decay outside [0, 1).
@@ -34,10 +34,10 @@ impl Ema {
     }
 
     /// `average = d average + (1 - d) weight` with `d = min(decay, (1 + n) / (10 + n))` at update
-    /// n, counted from 1: the first weights, which are the worst, are soon forgotten.
+    /// n, counted from 1, so that the initial weights soon have little influence.
     ///
     /// # Errors
-    /// [`Kind::Internal`] if these are not the parameters it was made with.
+    /// [`Kind::Internal`] if these are not the parameters that it was created with.
     pub fn update(&mut self, parameters: &[(String, Tensor)]) -> Result<()> {
         let _guard = no_grad_guard();
         self.same(parameters)?;
@@ -51,11 +51,11 @@ impl Ema {
         Ok(())
     }
 
-    /// Puts the average into the weights, for example to evaluate it, and returns the former
+    /// Copies the average into the weights, for example to evaluate it, and returns the previous
     /// weights, for [`Ema::give_back`].
     ///
     /// # Errors
-    /// [`Kind::Internal`] if these are not the parameters it was made with.
+    /// [`Kind::Internal`] if these are not the parameters that it was created with.
     pub fn lend(&self, parameters: &mut [(String, Tensor)]) -> Result<Vec<Tensor>> {
         let _guard = no_grad_guard();
         self.same(parameters)?;
@@ -67,7 +67,7 @@ impl Ema {
         Ok(kept)
     }
 
-    /// Puts the weights back that [`Ema::lend`] returned.
+    /// Restores the weights that [`Ema::lend`] returned.
     pub fn give_back(parameters: &mut [(String, Tensor)], kept: &[Tensor]) -> Result<()> {
         let _guard = no_grad_guard();
         for ((_, weight), kept) in parameters.iter_mut().zip(kept) {
@@ -84,7 +84,7 @@ impl Ema {
         std::iter::once(count).chain(average).collect()
     }
 
-    /// Takes over a saved [`Ema::state`].
+    /// Restores a saved [`Ema::state`].
     ///
     /// # Errors
     /// [`Kind::Store`] names a tensor that is missing or has another shape. Nothing has changed
@@ -95,7 +95,7 @@ impl Ema {
             state.get(name).filter(|tensor| tensor.size() == size).ok_or_else(|| {
                 Error::new(
                     Kind::Store,
-                    format!("the saved average does not fit: `{name}` is missing or has another shape"),
+                    format!("the saved average does not match the model: `{name}` is missing or has another shape"),
                 )
             })
         };
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn it_follows_the_weights() {
+    fn the_average_follows_the_weights() {
         let mut ema = Ema::new(&weight(1.0, Dtype::Double), 0.25).unwrap();
         ema.update(&weight(2.0, Dtype::Double)).unwrap(); // d = 2/11
         let first = 2.0 / 11.0 + 2.0 * 9.0 / 11.0;
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn lent_weights_come_back_and_so_does_the_state() {
+    fn lent_weights_and_the_saved_average_are_restored() {
         let mut ema = Ema::new(&weight(1.0, Dtype::BFloat16), 0.9).unwrap();
         let mut now = weight(3.0, Dtype::BFloat16);
         ema.update(&now).unwrap();

@@ -9,7 +9,7 @@ use super::advantages::mean_std;
 use crate::error::{Error, Kind, Result};
 
 /// Dynamic sampling of DAPO (arXiv:2503.14476, section 3.2): groups whose returns differ. A group
-/// of one has nothing to differ from and is kept.
+/// of one is kept.
 pub fn dynamic_sampling(returns: &[f64], groups: &[u64]) -> Vec<u64> {
     let differ = |own: &Vec<f64>| own.len() == 1 || own.iter().any(|s| (s - own[0]).abs() > 0.0);
     by_group(returns, groups).into_iter().filter(|(_, own)| differ(own)).map(|(group, _)| group).collect()

@@ -8,9 +8,9 @@ use tch::Tensor;
 pub use crate::config::KlKind;
 use crate::error::Result;
 
-/// -d is kept within this before exp, as in verl.
+/// -d is clamped to this before exp, as in verl.
 const EXPONENT_LIMIT: f64 = 20.0;
-/// And k3 itself within this.
+/// k3 itself is clamped to this.
 const K3_LIMIT: f64 = 10.0;
 
 /// KL per token `[N]`, with the gradient of the formula into `logp`.
@@ -31,7 +31,7 @@ pub fn kl(logp: &Tensor, logp_ref: &Tensor, kind: KlKind) -> Result<Tensor> {
     })
 }
 
-/// One token's KL from its d = `logp` - `logp_ref`: [`kl`] without tensors, for penalties in the
+/// The KL of one token from d = `logp` - `logp_ref`: [`kl`] without tensors, for penalties in the
 /// reward.
 pub fn kl_value(d: f64, kind: KlKind) -> f64 {
     match kind {
@@ -45,8 +45,8 @@ pub fn kl_value(d: f64, kind: KlKind) -> f64 {
     }
 }
 
-/// The value of `kind` with the gradient of k2: the estimate for reading, an unbiased gradient for
-/// learning (straight-through; verl's `k1+`, `k3+`).
+/// The value of `kind` with the gradient of k2: this estimate is logged, with an unbiased gradient
+/// (straight-through; verl's `k1+`, `k3+`).
 pub fn kl_straight_through(logp: &Tensor, logp_ref: &Tensor, kind: KlKind) -> Result<Tensor> {
     let value = kl(logp, logp_ref, kind)?.f_detach()?;
     let gradient = kl(logp, logp_ref, KlKind::K2)?;
@@ -63,7 +63,7 @@ pub enum KlController {
     Adaptive {
         coef: f64,
         target: f64,
-        /// Larger is slower; 10000 is usual.
+        /// A larger number adapts more slowly; 10000 is usual.
         horizon: f64,
     },
 }
@@ -75,8 +75,8 @@ impl KlController {
         }
     }
 
-    /// Takes in the mean KL of `trajectories` trajectories: `coef *= 1 + clip(kl / target - 1,
-    /// -0.2, 0.2) n / horizon`.
+    /// Updates the coefficient with the mean KL of `trajectories` trajectories: `coef *= 1 +
+    /// clip(kl / target - 1, -0.2, 0.2) n / horizon`.
     pub fn update(&mut self, kl: f64, trajectories: usize) {
         if let Self::Adaptive { coef, target, horizon } = self {
             let error = (kl / *target - 1.0).clamp(-0.2, 0.2);
@@ -113,14 +113,14 @@ mod tests {
     }
 
     #[test]
-    fn equal_policies_have_none() {
+    fn equal_policies_have_zero_kl() {
         for kind in KINDS {
             assert_eq!(at(0.0, |logp, logp_ref| kl(logp, logp_ref, kind)).0, 0.0, "{kind:?}");
         }
     }
 
     #[test]
-    fn plain_numbers_are_those_of_tensors() {
+    fn kl_of_plain_numbers_equals_kl_of_tensors() {
         for kind in KINDS {
             for d in [-30.0, -1.3, 0.0, 0.4, 25.0] {
                 assert_eq!(kl_value(d, kind), at(d, |logp, logp_ref| kl(logp, logp_ref, kind)).0, "{kind:?} {d}");
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn the_controller_follows_its_target() {
+    fn the_kl_controller_follows_its_target() {
         let mut fixed = KlController::Fixed { coef: 0.1 };
         fixed.update(5.0, 100);
         assert_eq!(fixed.coef(), 0.1);

@@ -13,10 +13,10 @@
 //! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
 //!
 //! [`compare`] compares two rewards. [`plain`] computes the same over tables of numbers, for
-//! scripts. `train::combinations` holds the rules of valid combinations.
+//! scripts. `train::combinations` has the rules of valid combinations.
 //!
-//! Nothing here knows a model, text or files. A *sampled* token is one the policy wrote; everything
-//! else in a row is context, and no loss or gradient ever touches its log-probability.
+//! Nothing here depends on a model, text or files. A *sampled* token is one that the policy
+//! generated; all other tokens of a row are context, and have no loss and no gradient.
 
 pub mod adamw;
 pub mod advantages;

@@ -1,4 +1,4 @@
-//! The policy objective by name: a loss, how it is aggregated, and its KL and entropy terms.
+//! The policy objective by name: a loss, its aggregation, and its KL and entropy terms.
 
 use std::sync::Arc;
 
@@ -31,9 +31,9 @@ pub struct Inputs<'a> {
     /// Under the behaviour policy.
     pub logp_old: &'a Tensor,
     pub advantages: &'a Tensor,
-    /// Under the reference policy, where there is a KL term.
+    /// Under the reference policy, if there is a KL term.
     pub logp_ref: Option<&'a Tensor>,
-    /// Of the current weights, with gradient, where there is an entropy bonus.
+    /// Of the current weights, with gradient, if there is an entropy bonus.
     pub entropy: Option<&'a Tensor>,
     /// i64: the trajectory of each token, as in [`Denominators::of`].
     pub trajectory: &'a Tensor,
@@ -42,8 +42,8 @@ pub struct Inputs<'a> {
     /// Off-policy weights: [`super::correction::Importance`] times
     /// [`super::correction::Rejection`].
     pub weights: Option<&'a Tensor>,
-    /// bool: the choice of `clip_cov` or `kl_cov` in the whole mini-batch; without it these tokens
-    /// are the whole.
+    /// bool: the choice of `clip_cov` or `kl_cov` in the whole mini-batch; without it, the
+    /// selection is made among these tokens.
     pub selected: Option<&'a Tensor>,
 }
 
@@ -114,8 +114,8 @@ impl Objective {
     /// A loss by name with the options of a table, its own and those of [`Terms`].
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a name or an option that does not exist (with those that resemble it), a
-    /// value of the wrong type or out of its range.
+    /// [`Kind::Usage`] for a name or an option that does not exist (with similar names), a value of
+    /// the wrong type or out of its range.
     pub fn new(name: &str, options: &Value) -> Result<Self> {
         let mut rest = table(name, options)?;
         let objective = Self::read(name, &mut rest)?;
@@ -123,7 +123,7 @@ impl Objective {
         Ok(objective)
     }
 
-    /// [`Objective::new`], leaving in `rest` what is none of its options.
+    /// [`Objective::new`]; `rest` keeps the entries that are not its options.
     pub(super) fn read(name: &str, rest: &mut Map<String, Value>) -> Result<Self> {
         let objective = Self::of(named(name)?, rest)?;
         objective.check()?;
@@ -216,7 +216,7 @@ impl Objective {
         self.of_total(&policy, ratios, inputs, denominators)
     }
 
-    /// The objective of a policy loss that is one number already, with the KL and entropy terms.
+    /// The objective of a policy loss that is already a scalar, with the KL and entropy terms.
     pub(super) fn of_total(
         &self,
         policy: &Tensor,

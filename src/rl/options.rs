@@ -7,8 +7,8 @@ use serde_json::{Map, Value};
 use crate::config::counterparts;
 use crate::error::{Error, Kind, Result, nearest};
 
-/// A table of options of `what`. Nothing and an empty list (how an empty Lua table may arrive) are
-/// an empty table.
+/// A table of options of `what`. Null and an empty list (the form of an empty Lua table) are an
+/// empty table.
 pub(super) fn table(what: &str, options: &Value) -> Result<Map<String, Value>> {
     match options {
         Value::Null => Ok(Map::new()),
@@ -56,7 +56,7 @@ pub(super) fn take<T: Default + Serialize + DeserializeOwned>(what: &str, table:
 /// Refuses what is left in `table`.
 ///
 /// # Errors
-/// [`Kind::Usage`] names the first option that nothing reads, and those that resemble it.
+/// [`Kind::Usage`] names the first unknown option, and similar names.
 pub(super) fn refuse_rest(what: &str, table: &Map<String, Value>, known: &[String]) -> Result<()> {
     let Some(name) = table.keys().next() else { return Ok(()) };
     let near = nearest(name, known.iter().map(String::as_str));
@@ -73,7 +73,7 @@ pub(super) fn names<T: Serialize>(options: &T) -> Vec<String> {
     fields(options).keys().cloned().collect()
 }
 
-/// "There is no `kind` called `name`", with those that resemble it.
+/// "There is no `kind` called `name`", with similar names.
 pub(super) fn unknown(kind: &str, name: &str, known: &[&str]) -> Error {
     let near = nearest(name, known.iter().copied());
     let hint = if let Some(hint) = counterparts::value_hint(&format!("trainer.{kind}"), name) {

@@ -1,9 +1,9 @@
-//! Packing: the steps of a trajectory merged into rows, rows put into micro-batches, and the
-//! tensors of one.
+//! Packing: steps of a trajectory are merged into rows, and rows into micro-batches with their
+//! tensors.
 //!
 //! Consecutive steps whose prompts extend each other token by token become one row, so that an
-//! append-only environment costs O(T) and not O(T^2); a rewritten context starts a new row. No
-//! padding and no tokenising: the ids are those that the policy saw and sampled.
+//! append-only environment costs O(T) and not O(T^2); a rewritten context starts a new row. There
+//! is no padding and no tokenisation: the ids are those of the prompts and of sampling.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -16,10 +16,10 @@ use super::rows::StepRow;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Routing, Step, Support, Trajectory};
 
-/// One training sequence: a table with a line per token. Each field that is a list is a column with
-/// one entry per token. The columns from `advantages` on are those of an update
+/// One training sequence: a table with one row per token. Each field that is a list is a column
+/// with one entry per token. The columns from `advantages` on are those of an update
 /// (docs/decisions/0005-one-table-of-tokens.md). They are 0 on tokens that the policy did not
-/// sample, and empty where nothing computed them.
+/// sample, and empty if they are not computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Row {
     pub ids: Vec<u32>,
@@ -27,16 +27,16 @@ pub struct Row {
     pub loss_mask: Vec<bool>,
     /// Log-probability of each sampled token under the sampler; 0 elsewhere.
     pub logprobs: Vec<f32>,
-    /// The step that sampled the token, or whose prompt showed it first.
+    /// The step that sampled the token, or whose prompt was the first to contain it.
     pub steps: Vec<u32>,
-    /// The ids that sampled tokens were drawn from, where sampling was restricted.
+    /// The ids that sampled tokens were drawn from, if sampling was restricted.
     pub support: Support,
-    /// The experts that its tokens were routed to, where they are recorded and replayed.
+    /// The experts that its tokens were routed to, if they are recorded and replayed.
     pub routing: Routing,
     /// The caller's number of the trajectory.
     pub trajectory: usize,
     pub advantages: Vec<f64>,
-    /// Log-probability under the learner before the update, where it replaces that of the sampler.
+    /// Log-probability under the learner before the update, if it replaces that of the sampler.
     pub logp_old: Vec<f32>,
     /// Log-probability under the reference policy.
     pub logp_ref: Vec<f32>,
@@ -134,14 +134,14 @@ pub fn merge(trajectory: &Trajectory, index: usize) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The number of tokens if each of a trajectory's own steps was a row with its whole prompt, to
-/// compare with [`merge`].
+/// The number of tokens if each of a trajectory's own steps were a row with its whole prompt, for
+/// comparison with [`merge`].
 pub fn separate_tokens(trajectory: &Trajectory) -> usize {
     let own = trajectory.own_steps().iter().filter(|step| !step.response_ids.is_empty());
     own.map(|step| step.prompt_ids.len() + step.response_ids.len()).sum()
 }
 
-/// A sampled token that is not in the support it was drawn from.
+/// A sampled token that is not in its support.
 fn outside(step: &Step) -> Option<u32> {
     let of = |place: usize| step.support.of(place);
     let odd = |(place, id): &(usize, &u32)| !of(*place).is_empty() && !of(*place).contains(id);
@@ -176,9 +176,9 @@ pub fn put_advantages(rows: &mut [Row], steps: &[StepRow], found: &Advantages) {
 }
 
 /// Splits rows into micro-batches of at most `tokens` tokens (a longer row is alone), as few as
-/// that needs and about equally full. Rows with a common prefix, as the responses to one prompt and
-/// the branches of a trajectory do, stay together as far as they fit: a model computes their
-/// beginning once. Each micro-batch lists places in `rows`, in ascending order. The same rows
+/// possible and about equally full. Rows with a common prefix, such as the responses to one prompt
+/// and the branches of a trajectory, stay in the same micro-batch if they fit: a model computes
+/// their prefix once. Each micro-batch lists indices of `rows`, in ascending order. The same rows
 /// always give the same split.
 pub fn micro_batches<R: Borrow<Row>>(rows: &[R], tokens: usize) -> Vec<Vec<usize>> {
     let rows: Vec<&Row> = rows.iter().map(Borrow::borrow).collect();
@@ -209,8 +209,8 @@ pub fn micro_batches<R: Borrow<Row>>(rows: &[R], tokens: usize) -> Vec<Vec<usize
     batches
 }
 
-/// Rows in bundles of at most `tokens` tokens, in each of which neighbours in alphabetical order
-/// have at least a quarter of the shorter one in common.
+/// Bundles of rows of at most `tokens` tokens. Within a bundle, neighbours in lexicographic order
+/// share a prefix of at least a quarter of the shorter one.
 fn bundles(rows: &[&Row], tokens: usize) -> Vec<Vec<usize>> {
     let mut order: Vec<usize> = (0..rows.len()).collect();
     order.sort_by(|&a, &b| rows[a].ids.cmp(&rows[b].ids).then(a.cmp(&b)));
@@ -244,16 +244,16 @@ pub struct MicroBatch {
     pub positions: Tensor,
     /// Row lengths; they add up to T.
     pub lengths: Vec<i64>,
-    /// `[N]` i64: where in T the hidden state is that predicts each sampled token (the token before
-    /// it).
+    /// `[N]` i64: the index in T of the hidden state that predicts each sampled token (the token
+    /// before it).
     pub predict: Tensor,
     /// `[N]` i64: the sampled tokens.
     pub targets: Tensor,
-    /// The support that they were drawn from, where sampling was restricted: ids, and `[N]` where
-    /// those of each token end, i64 on the CPU.
+    /// The support that they were drawn from, if sampling was restricted: ids, and `[N]` the end
+    /// offset of those of each token, i64 on the CPU.
     pub support: Option<(Tensor, Tensor)>,
-    /// `[T, width]` i64: the experts that tokens were routed to, -1 where that is not recorded;
-    /// none without a record.
+    /// `[T, width]` i64: the experts that tokens were routed to, -1 for tokens without a record;
+    /// `None` without any record.
     pub routing: Option<Tensor>,
     /// `[N]` f32: their behaviour log-probabilities.
     pub logp_old: Tensor,
@@ -264,7 +264,7 @@ pub struct MicroBatch {
     /// `[N]` i64: the step of each, the steps of all trajectories of the mini-batch numbered one
     /// after the other.
     pub step: Tensor,
-    /// Row and place in it of each sampled token.
+    /// Row of each sampled token, and its position in the row.
     pub tokens: Vec<(usize, usize)>,
 }
 
@@ -282,8 +282,8 @@ impl MicroBatch {
     /// Packs `rows[members]` for a model with a vocabulary of this size.
     ///
     /// # Errors
-    /// [`Kind::Model`] for an id outside the vocabulary, with its trajectory. A GPU checks no ids,
-    /// and cannot be used after reading outside a table.
+    /// [`Kind::Model`] for an id outside the vocabulary, with its trajectory. A GPU does not check
+    /// ids, and cannot be used after an access out of bounds.
     pub fn new(rows: &[Row], members: &[usize], vocab: usize, device: Device) -> Result<Self> {
         for row in members.iter().map(|&member| &rows[member]) {
             check_ids(row, vocab)?;

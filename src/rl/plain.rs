@@ -50,7 +50,7 @@ struct Own {
     loss_agg: Option<LossAgg>,
 }
 
-/// Whole numbers as integers (a script may have floats only), and empty tables inside as empty
+/// Converts whole numbers to integers (scripts have only floats), and empty tables inside to empty
 /// lists.
 fn integral(value: &Value) -> Value {
     match value {
@@ -107,8 +107,8 @@ pub struct Report {
     pub metrics: BTreeMap<String, f64>,
 }
 
-/// The loss of a Lua function over `rows`, as [`loss`] gives it. `loss_agg` in `options` says how a
-/// loss for each token becomes one number; `importance`, `rejection` and `correction_over` are
+/// The loss of a Lua function over `rows`, in the form of [`loss`]. `loss_agg` in `options` selects
+/// the aggregation of a loss for each token; `importance`, `rejection` and `correction_over` are
 /// those of [`loss`].
 ///
 /// # Errors
@@ -122,12 +122,12 @@ pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Resu
 }
 
 /// The loss `name` of `rows`, which have `logp`, `logp_old` and `advantages`. All rows together are
-/// one mini-batch; failed trajectories stay out. `options` are those of [`Objective::new`], and
+/// one mini-batch; failed trajectories are excluded. `options` are those of [`Objective::new`], and
 /// `importance`, `rejection` (over rows with `logp_rollout`) with `correction_over`.
 ///
 /// # Errors
-/// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] where a row misses what
-/// the loss needs; [`Kind::Numeric`] for a loss or a gradient that is NaN or infinite.
+/// Those of [`Objective::new`] and [`Objective::compute`]; [`Kind::Usage`] if a row lacks an input
+/// of the loss; [`Kind::Numeric`] for a loss or a gradient that is NaN or infinite.
 pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
     let mut rest = table(name, &integral(options))?;
     let corrections: Corrections = take(name, &mut rest)?;
@@ -241,13 +241,13 @@ fn report(
     } else {
         load_cuda_torch();
         computed.loss.f_backward()?;
-        // A loss of entropy alone never reaches the log-probabilities.
+        // A loss of entropy alone has no gradient for the log-probabilities.
         let gradient = logp.grad();
         if gradient.defined() { Vec::<f64>::try_from(gradient)? } else { vec![0.0; flat.places.len()] }
     };
     if let Some(bad) = std::iter::once(&value).chain(&gradient).find(|number| !number.is_finite()) {
         return Err(Error::new(Kind::Numeric, format!("the loss or its gradient is {bad}"))
-            .hint("look at the size of the advantages and of logp - logp_old"));
+            .hint("check the size of the advantages and of logp - logp_old"));
     }
     Ok(Report { loss: value, gradient: flat.scatter(rows, &gradient), metrics })
 }
@@ -258,7 +258,7 @@ pub struct ValueReport {
     pub loss: f64,
     /// With respect to `values`.
     pub gradient: Vec<f64>,
-    /// Share of entries where the clip decides.
+    /// Share of entries where the clipped term is the maximum.
     pub clip_frac: f64,
 }
 
@@ -333,9 +333,9 @@ fn mean(values: &Tensor) -> Result<f64> {
     Ok(f64::try_from(values.f_to_kind(Dtype::Double)?.f_mean(Dtype::Double)?)?)
 }
 
-/// The sampled tokens of the rows that count, one after the other.
+/// The sampled tokens of the compared rows, one after the other.
 struct Flat {
-    /// Row and place in it.
+    /// Row and position in it.
     places: Vec<(usize, usize)>,
     trajectory: Vec<i64>,
     step: Vec<i64>,

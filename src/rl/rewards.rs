@@ -24,7 +24,7 @@ pub fn prime_factor(rewards: &[Vec<f64>]) -> f64 {
 }
 
 /// The running deviation of the forward-discounted return `R_t = gamma R_{t-1} + r_t`, by which
-/// rewards are divided so that their scale stays the same over a run (Engstrom et al.,
+/// rewards are divided so that their scale is constant over a run (Engstrom et al.,
 /// arXiv:2005.12729). Mean and variance by Welford's method in the form for batches of Chan et al.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReturnScale {
@@ -40,7 +40,7 @@ impl ReturnScale {
         Self { gamma, count: 1e-4, mean: 0.0, variance: 1.0 }
     }
 
-    /// Takes the step rewards of whole trajectories into the statistics, as one batch.
+    /// Updates the statistics with the step rewards of whole trajectories, as one batch.
     pub fn update(&mut self, trajectories: &[Vec<f64>]) {
         let mut returns = Vec::new();
         for rewards in trajectories {
@@ -70,7 +70,7 @@ impl ReturnScale {
 }
 
 /// Returns normalised as in RAGEN (arXiv:2504.20073); rewards with the same key are normalised
-/// together. One alone becomes 0, except by [`Method::Identity`].
+/// together. A single reward becomes 0, except with [`Method::Identity`].
 pub fn normalize(returns: &[f64], keys: &[u64], method: Method) -> Vec<f64> {
     per_group(returns, keys, |members| match method {
         Method::Identity => members.to_vec(),
@@ -88,7 +88,7 @@ pub fn normalize(returns: &[f64], keys: &[u64], method: Method) -> Vec<f64> {
 }
 
 /// The penalty for long replies of DAPO (arXiv:2503.14476, eq. 13): 0 up to `longest - buffer`
-/// tokens, then falling on a line to `-factor` at `longest`, and further beyond it.
+/// tokens, then linear to `-factor` at `longest` and beyond.
 pub fn overlong_penalty(tokens: usize, longest: usize, buffer: usize, factor: f64) -> f64 {
     let over = tokens as f64 - (longest as f64 - buffer as f64);
     (-over / buffer.max(1) as f64 * factor).min(0.0)
@@ -132,7 +132,7 @@ impl Shaping {
             return refuse(format!("`running` is {gamma}; it is a discount from 0 to 1"));
         }
         if self.scale.is_some() && self.running.is_some() {
-            return refuse("`scale` and `running` are two ways to the same: give one".to_owned());
+            return refuse("`scale` and `running` exclude each other: give one".to_owned());
         }
         if let Some(OverlongPenalty { longest, buffer, factor }) = self.overlong
             && !(buffer > 0 && buffer <= longest && factor >= 0.0 && factor.is_finite())
@@ -144,16 +144,16 @@ impl Shaping {
         Ok(())
     }
 
-    /// Whether process rewards are treated apart from the others.
+    /// Whether process rewards are treated separately.
     pub fn has_parts(&self) -> bool {
         self.prime || self.normalize.is_some()
     }
 }
 
-/// `rows` with shaped rewards: one number per token, process rewards inside.
+/// `rows` with shaped rewards: one number per token, process rewards included.
 ///
 /// # Errors
-/// Those of [`Batch::new`]; [`Kind::Usage`] if the KL penalty misses `logp_old` or `logp_ref`.
+/// Those of [`Batch::new`]; [`Kind::Usage`] if the KL penalty lacks `logp_old` or `logp_ref`.
 pub fn shape(rows: &[StepRow], shaping: &RewardShaping, include_failures: bool) -> Result<Vec<StepRow>> {
     let RewardShaping { settings: shaping, kl } = shaping;
     let batch = Batch::new(rows, include_failures)?;
@@ -219,7 +219,7 @@ pub fn shape(rows: &[StepRow], shaping: &RewardShaping, include_failures: bool) 
     Ok(shaped)
 }
 
-/// A step's rewards: one for each sampled token, or their sum where none was sampled.
+/// A step's rewards: one for each sampled token, or their sum if none was sampled.
 fn slots(rewards: &[f64], row: &StepRow) -> Vec<f64> {
     if row.sampled() == 0 { vec![rewards.iter().sum()] } else { on_sampled(rewards, &row.mask) }
 }
@@ -251,7 +251,7 @@ mod tests {
         let all = [1.0, 2.5, 4.0, -1.0];
         let mean = all.iter().sum::<f64>() / 4.0;
         let variance = all.iter().map(|r| (r - mean).powi(2)).sum::<f64>() / 4.0;
-        // The first 1e-4 observations are made up.
+        // The initial 1e-4 observations are not data.
         assert!((scale.mean - mean).abs() < 1e-3 && (scale.variance - variance).abs() < 1e-3);
         assert!((scale.factor() - 1.0 / variance.sqrt()).abs() < 1e-3);
     }
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn the_penalty_for_length_is_a_line() {
+    fn the_length_penalty_is_linear() {
         let penalty = |tokens| overlong_penalty(tokens, 20, 4, 0.5);
         assert_eq!([penalty(3), penalty(16), penalty(18), penalty(20)], [0.0, 0.0, -0.25, -0.5]);
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_normalised_apart_and_then_added() {
+    fn outcome_and_process_rewards_are_normalised_separately() {
         let rows = [(0, 4.0), (1, 0.0)].map(|(trajectory, reward)| StepRow {
             process: vec![0.0, 2.0],
             logp_old: vec![-1.0, -1.0],

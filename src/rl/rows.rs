@@ -43,9 +43,9 @@ impl StepRow {
         self.mask.iter().filter(|sampled| **sampled).count()
     }
 
-    /// The reward of every sampled token. One that sits on another token moves to the sampled one
-    /// before it, or else to the first: no reward is lost. A step without sampled tokens has no
-    /// place for one; estimators over tokens add its reward to the step before it
+    /// The reward of every sampled token. A reward of another token is moved to the sampled token
+    /// before it, or else to the first one, so that no reward is lost. A step without sampled
+    /// tokens has an empty list; estimators over tokens add its reward to the step before it
     /// ([`Batch::token_rewards`]).
     pub fn token_rewards(&self) -> Vec<f64> {
         on_sampled(&self.rewards, &self.mask)
@@ -91,13 +91,13 @@ impl StepRow {
                 let message = format!("`{name}` has {} entries for {tokens} tokens", list.len());
                 return Err(Error::new(Kind::Usage, message).in_step(self.trajectory, self.step));
             }
-            // Where no token was sampled a log-probability or a value may be anything; a reward
-            // counts everywhere.
+            // At tokens that were not sampled, log-probabilities and values may be any number;
+            // rewards are always checked.
             let counts = |i: usize| list.len() != tokens || self.mask[i] || matches!(name, "rewards" | "process");
             if let Some((_, bad)) = list.iter().enumerate().find(|&(i, x)| !x.is_finite() && counts(i)) {
                 return Err(Error::new(Kind::Numeric, format!("`{name}` holds {bad}"))
                     .in_step(self.trajectory, self.step)
-                    .hint("look for divisions by zero in what made it"));
+                    .hint("look for divisions by zero in its computation"));
             }
         }
         if let Some((name, bad)) = self.parts.iter().find(|(_, value)| !value.is_finite()) {
@@ -113,8 +113,8 @@ impl StepRow {
     }
 }
 
-/// The entries of `values` at sampled tokens. A single number stands at the first one's place only
-/// when there is one token; otherwise it is not a list per token, and nothing is returned.
+/// The entries of `values` at sampled tokens. A single number is a list per token only if there is
+/// one token; otherwise nothing is returned.
 fn sampled(values: &[f64], mask: &[bool]) -> Vec<f64> {
     if values.len() != mask.len() {
         return Vec::new();
@@ -146,7 +146,7 @@ pub(super) fn on_sampled(rewards: &[f64], mask: &[bool]) -> Vec<f64> {
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about a trajectory")]
 pub struct Path {
     pub group: u64,
-    /// Places of its steps in the rows, in order.
+    /// Indices of its steps in the rows, in order.
     pub rows: Vec<usize>,
     /// Sum of all rewards.
     pub total: f64,
@@ -157,8 +157,8 @@ pub struct Path {
     pub greedy: bool,
     /// Whether it failed and failures are left out.
     pub failed: bool,
-    /// Whether it is the only one of a group of several that did not fail: there is nothing left to
-    /// compare it with.
+    /// Whether it is the only one of its group that did not fail, in a group of several: it has no
+    /// other to be compared with.
     pub lone_survivor: bool,
 }
 
@@ -191,7 +191,7 @@ impl<'a> Batch<'a> {
             for pair in places.windows(2) {
                 let (row, next) = (&rows[pair[0]], &rows[pair[1]]);
                 let problem = if row.step == next.step {
-                    "the step is there twice"
+                    "the step occurs twice"
                 } else if next.group != first.group {
                     "the trajectory is in two groups"
                 } else if row.terminated || row.truncated {
@@ -220,7 +220,7 @@ impl<'a> Batch<'a> {
         Ok(Self { rows, paths })
     }
 
-    /// The trajectories that count.
+    /// The trajectories that are neither failed nor greedy baselines.
     pub fn counted(&self) -> impl Iterator<Item = &Path> {
         self.paths.iter().filter(|path| path.counted)
     }
@@ -254,7 +254,7 @@ impl<'a> Batch<'a> {
 
 /// Sets [`Path::lone_survivor`].
 fn mark_lone_survivors(paths: &mut [Path]) {
-    // Trajectories that count and trajectories that failed, by group.
+    // Compared trajectories and failed trajectories, by group.
     let mut members: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
     for path in paths.iter().filter(|path| !path.greedy) {
         let (counted, failed) = members.entry(path.group).or_default();
@@ -285,7 +285,9 @@ fn forks(rows: &[StepRow], paths: &[Path]) -> Result<()> {
                 (Some(_), _) if parted => "a trajectory shares its first steps only",
                 (Some(_), None) => "`shared` names a trajectory that has not taken this step",
                 (Some(_), Some(other)) if other.group != row.group => "`shared` names a trajectory of another group",
-                (Some(_), Some(other)) if other.mask != row.mask => "a shared step has other tokens than the one it is",
+                (Some(_), Some(other)) if other.mask != row.mask => {
+                    "a shared step has other tokens than the step that it shares"
+                }
                 (Some(_), Some(_)) => continue,
             };
             return Err(Error::new(Kind::Usage, problem).in_step(row.trajectory, row.step));
@@ -333,7 +335,7 @@ mod tests {
         let error = serde_json::from_str::<StepRow>(r#"{"reward": 1}"#).unwrap_err();
         assert!(error.to_string().contains("unknown field `reward`"), "{error}");
         let error = serde_json::from_str::<StepRow>(r#"{"mask": [1, 0.5]}"#).unwrap_err();
-        assert!(error.to_string().contains("`mask` holds 0.5; it is of 0 and 1"), "{error}");
+        assert!(error.to_string().contains("`mask` contains 0.5; it must contain 0 and 1"), "{error}");
     }
 
     #[test]
@@ -349,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn rewards_of_steps_without_sampled_tokens_join_a_neighbour() {
+    fn rewards_of_steps_without_sampled_tokens_are_added_to_a_neighbour() {
         let silent = |step, reward| StepRow { mask: vec![false], ..StepRow::new(0, 0, step, 1, reward) };
         let rows = [silent(0, 1.0), StepRow::new(0, 0, 1, 2, 2.0), silent(2, 4.0), StepRow::new(0, 0, 3, 1, 8.0)];
         let batch = Batch::new(&rows, false).unwrap();
@@ -360,13 +362,13 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_right_is_refused_by_place() {
+    fn inconsistent_rows_are_refused_with_their_step() {
         let refused = |change: fn(&mut Vec<StepRow>)| {
             let mut rows = vec![StepRow::new(0, 4, 0, 2, 1.0), StepRow::new(0, 4, 1, 2, 1.0)];
             change(&mut rows);
             Batch::new(&rows, false).unwrap_err().to_string()
         };
-        assert!(refused(|rows| rows[1].step = 0).starts_with("the step is there twice\n  --> trajectory 4 step 0"));
+        assert!(refused(|rows| rows[1].step = 0).starts_with("the step occurs twice\n  --> trajectory 4 step 0"));
         assert!(refused(|rows| rows[1].group = 1).contains("two groups"));
         assert!(refused(|rows| rows[0].terminated = true).contains("only the last step"));
         assert!(

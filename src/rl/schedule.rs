@@ -8,13 +8,13 @@ use crate::config::Decay;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     pub base: f64,
-    /// Steps of the rise. Step `s` of it has `(s + 1) / warmup` of the base rate: the first update
-    /// already moves the weights (elsewhere it often has rate 0, a rollout for nothing) and the
-    /// last of the rise has all of it.
+    /// Steps of the warm-up. Step `s` has `(s + 1) / warmup` of the base rate, so that the first
+    /// update already changes the weights (in other systems its rate is often 0, which wastes a
+    /// rollout) and the last step of the warm-up has the full rate.
     pub warmup: usize,
     /// The schedule after the warm-up. Cosine is half a period (arXiv:1608.03983).
     pub decay: Decay,
-    /// Steps at the end of which the decay reaches its floor.
+    /// Number of steps after which the decay reaches its floor.
     pub total: usize,
     /// The floor, as a share of the base rate.
     pub floor: f64,

@@ -37,7 +37,7 @@ impl Segments {
     }
 }
 
-/// 1 where `condition` is true, in the type of `like`.
+/// 1 where `condition` is true, else 0, in the type of `like`.
 pub(super) fn ones_where(condition: &Tensor, like: &Tensor) -> Result<Tensor> {
     Ok(condition.f_to_kind(like.kind())?)
 }

@@ -28,9 +28,9 @@ pub struct Turn {
     pub text: String,
 }
 
-/// The ids of a prompt of messages. Where the messages exactly continue one of the earlier `turns`
+/// The ids of a prompt of messages. If the messages exactly continue one of the earlier `turns`
 /// (the latest first), the ids are those of its prompt and response and of the added text, and the
-/// place of the turn is returned; sampled ids are not encoded again. Otherwise the messages are
+/// index of the turn is returned; sampled ids are not encoded again. Otherwise the messages are
 /// rendered as a whole.
 pub fn prompt_ids(
     renderer: &Renderer,

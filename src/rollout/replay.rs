@@ -160,7 +160,7 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
         Some(Mismatch { step: None, field, recorded, now }).filter(|it| it.recorded != it.now)
     };
     let steps = |trajectory: &Trajectory, more: bool| {
-        format!("{}{}", trajectory.steps.len(), if more { ", and it would go on" } else { "" })
+        format!("{}{}", trajectory.steps.len(), if more { ", and it would continue" } else { "" })
     };
     let end = |trajectory: &Trajectory| match &trajectory.error {
         Some(error) => format!("{}\n{error}", trajectory.status.name()),

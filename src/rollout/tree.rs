@@ -143,7 +143,7 @@ impl<'a> Points<'a> {
     }
 }
 
-/// Chooses `most` states of those that the trajectories of a tree offer, as (trajectory, place), in
+/// Selects `most` of the states that the trajectories of a tree offer, as (trajectory, index), in
 /// this order. Unused states are preferred.
 pub(super) fn choose(offered: &mut [Vec<Point>], most: usize) -> Vec<(usize, usize)> {
     let places = offered.iter().enumerate();

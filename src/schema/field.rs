@@ -1,4 +1,4 @@
-//! Types that settings have: what they are called, how they are read, what a reload does to them.
+//! Types of settings: their names, their readers, and the effect of a reload on them.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use crate::units;
 pub trait Field {
     type Value: Clone + PartialEq + Serialize;
     const WRITTEN: ValueSyntax = ValueSyntax::Json;
-    /// Whether it is a table with names that the value, or the script, decides about.
+    /// Whether it is a table whose names are not fixed, but depend on the value or the script.
     const OPEN: bool = false;
 
     /// The type as text, for the reference.
@@ -43,7 +43,7 @@ pub trait Field {
         Vec::new()
     }
 
-    /// The value with which a run continues after the one in the script has changed.
+    /// The value of the continued run after the script's value has changed.
     fn reloaded(class: Reload, old: &Self::Value, new: &Self::Value) -> Self::Value {
         if class == Reload::Restart { old.clone() } else { new.clone() }
     }

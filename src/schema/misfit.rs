@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde_json::Value as Json;
 
-/// A value that a setting can't have, or a setting that does not exist.
+/// An invalid value of a setting, or an unknown setting.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Misfit {
     /// Dotted name; empty for the whole table.

@@ -1,8 +1,8 @@
-//! Declarations of settings: `section!` declares a table of settings once, and from that come the
-//! typed struct, its defaults, the reader with its refusals, the entry of the reference
-//! (docs/settings.md, `r1 doc`, editor types), and what a reload of the script may change.
+//! Declarations of settings: `section!` declares a table of settings once. It generates the typed
+//! struct, its defaults, the reader with its errors, the entry of the reference (docs/settings.md,
+//! `r1 doc`, editor types), and the rule for a reload of the script.
 //!
-//! The settings of r1 are in `config`; this module has the means of declaring one.
+//! The settings of r1 are in `config`; this module has the macros that declare them.
 
 mod field;
 mod misfit;
@@ -23,7 +23,7 @@ pub(crate) use section::{choices, section};
 pub struct Setting {
     /// Dotted name, as on the command line: `trainer.lr`.
     pub path: &'static str,
-    /// The trainer that has it, where two have a setting of this name: `sft`, or empty.
+    /// The trainer that has it, if two have a setting of this name: `sft`, or empty.
     pub only: &'static str,
     /// `number`, `integer`, `boolean`, `string`, `list`, `table`, or the values there are: `"auto"
     /// | "cpu"`.
@@ -34,20 +34,20 @@ pub struct Setting {
     pub lua: String,
     /// `seconds`, `MiB`, `tokens`, `steps` …; empty for plain numbers and text.
     pub unit: &'static str,
-    /// As JSON; `null` where leaving it out has a meaning.
+    /// As JSON; `null` if leaving it out has a meaning.
     pub default: String,
-    /// The values that are allowed, where the type allows more; empty for all.
+    /// The allowed values, if the type has others; empty for all.
     pub range: &'static str,
     pub doc: &'static str,
-    /// Without these it has no effect.
+    /// The conditions without which it has no effect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Need>,
-    /// When a changed script changes it in a run.
+    /// When a change in the script takes effect in a run.
     pub reload: Reload,
     /// What `key=value` on the command line means.
     #[serde(skip)]
     pub written: ValueSyntax,
-    /// Whether it is a table with names that its value, or the script, decides about.
+    /// Whether it is a table whose names are not fixed, but depend on its value or the script.
     #[serde(skip)]
     pub open: bool,
 }
@@ -81,7 +81,7 @@ impl Reload {
     }
 }
 
-/// The meaning of the text behind `key=`.
+/// The syntax of the text after `key=`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueSyntax {
     /// JSON if it parses, else text.
@@ -136,8 +136,8 @@ impl Setting {
         self
     }
 
-    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`, which is checked; or words, which the code checks that
-    /// knows more.
+    /// `≥ 1`, `> 0`, `0 to 1`, `0 ≤ x < 1`, which is checked; or text, for a range that is checked
+    /// elsewhere.
     #[must_use]
     pub fn range(mut self, range: &'static str) -> Self {
         self.range = range;
@@ -145,8 +145,8 @@ impl Setting {
     }
 
     /// Has no effect unless `setting` is this: a recipe with the one and not the other is refused,
-    /// and the reference says what is needed. A setting does not need itself, so that the option of
-    /// a whole table may name the switch in it.
+    /// and the reference states the condition. A setting does not need itself, so that the option
+    /// of a whole table may name the switch in it.
     #[must_use]
     pub fn needs(mut self, setting: &'static str, is: Is) -> Self {
         if setting != self.path {
@@ -216,14 +216,14 @@ impl Setting {
         format!("{} ({}).", self.doc.trim_end_matches('.'), notes.join(", "))
     }
 
-    /// The value that the text behind `key=` means.
+    /// The value of the text after `key=`.
     pub fn value(&self, text: &str) -> Json {
         self.written.value(text)
     }
 }
 
 impl ValueSyntax {
-    /// The value that the text behind `key=` means.
+    /// The value of the text after `key=`.
     pub fn value(self, text: &str) -> Json {
         let json = serde_json::from_str::<Json>(text).ok();
         let json = json.filter(|json| match self {
@@ -235,7 +235,7 @@ impl ValueSyntax {
     }
 }
 
-/// A default as people write it: `8`, `1e-6`, a choice by its name.
+/// A default as text: `8`, `1e-6`, a choice by its name.
 fn shown(json: &Json) -> String {
     match json {
         Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {

@@ -1,10 +1,9 @@
-//! What a setting needs to have an effect: a condition on another setting, as `depends on` in
-//! Kconfig.
+//! The condition for a setting to have an effect, on another setting, like `depends on` in Kconfig.
 
 use serde::Serialize;
 use serde_json::Value as Json;
 
-/// A condition on another setting. Where it does not hold, the setting has no effect.
+/// A condition on another setting. If it does not hold, the setting has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Need {
     /// The other setting: `trainer.kl.coef`.
@@ -19,7 +18,7 @@ pub enum Is {
     /// A number above 0.
     Positive,
     True,
-    /// There, and not empty.
+    /// Set, and not empty.
     Set,
     /// One of these names.
     OneOf(&'static [&'static str]),

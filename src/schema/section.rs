@@ -1,4 +1,4 @@
-//! The two macros that declare settings, and what they implement.
+//! The two macros that declare settings, and the traits that they implement.
 
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
@@ -10,16 +10,16 @@ use super::{Field, Setting};
 pub trait Section: Clone + PartialEq + Default + Serialize + Field<Value = Self> {
     /// The names of its fields.
     const FIELDS: &'static [&'static str];
-    /// What the table is.
+    /// Documentation of the table.
     fn about() -> String;
     /// Its fields as they are declared; tables are one setting each.
     fn declared() -> Vec<Setting>;
     /// Sets the field `name` from JSON; `false` if there is none. `key` is its dotted name.
     ///
     /// # Errors
-    /// A value that the field can't have.
+    /// An invalid value of the field.
     fn set(&mut self, name: &str, key: &str, json: &Json) -> Result<bool, Misfit>;
-    /// The settings with which a run continues after `old` has become `new` in the script.
+    /// The settings of the continued run after `old` has become `new` in the script.
     #[must_use]
     fn reloaded(old: &Self, new: &Self) -> Self;
 
@@ -32,7 +32,7 @@ pub trait Section: Clone + PartialEq + Default + Serialize + Field<Value = Self>
 pub struct Table {
     /// Its name in editor types.
     pub name: &'static str,
-    /// What it is.
+    /// Its documentation.
     pub about: String,
     pub fields: Vec<Setting>,
 }
@@ -40,7 +40,7 @@ pub struct Table {
 /// Reads a table over `usual`; every refusal names the field.
 ///
 /// # Errors
-/// The first field that does not exist or does not fit.
+/// The first unknown or invalid field.
 pub fn read<S: Section>(at: &str, json: &Json, usual: &S) -> Result<S, Misfit> {
     let mut section = usual.clone();
     for (name, value) in fields_of(at, json)? {
@@ -51,11 +51,11 @@ pub fn read<S: Section>(at: &str, json: &Json, usual: &S) -> Result<S, Misfit> {
     Ok(section)
 }
 
-/// The fields of a table; none for nothing, and for an empty Lua table, which is neither a list nor
-/// a table.
+/// The fields of a table; empty for null, and for an empty Lua table, which may be a list or a
+/// table.
 ///
 /// # Errors
-/// Anything else is refused as no table.
+/// A value of another type.
 pub fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>, Misfit> {
     static NONE: std::sync::LazyLock<Map<String, Json>> = std::sync::LazyLock::new(Map::new);
     match json {
@@ -80,8 +80,8 @@ pub fn fields_of<'a>(at: &str, json: &'a Json) -> Result<&'a Map<String, Json>, 
 /// }
 /// ```
 ///
-/// `"trainer."` is what the settings' paths begin with. Options behind it hold for all fields,
-/// options behind a default for that field: they are methods of [`Setting`]. The doc comment is the
+/// `"trainer."` is what the settings' paths begin with. Options after it apply to all fields,
+/// options after a default to that field: they are methods of [`Setting`]. The doc comment is the
 /// text of the reference. `as` gives another [`Field`] to read the value by.
 macro_rules! section {
     (

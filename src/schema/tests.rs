@@ -43,7 +43,7 @@ section! {
 }
 
 #[test]
-fn a_declaration_is_all_there_is_to_a_setting() {
+fn a_declaration_generates_all_parts_of_a_setting() {
     let usual = Outer::default();
     assert_eq!((usual.rate, usual.inner.depth, Outer::FIELDS[0]), (1e-6, 3, "rate"));
     let all = Outer::listed();
@@ -134,7 +134,7 @@ fn a_reload_keeps_what_waits_for_a_restart() {
 }
 
 #[test]
-fn text_behind_a_key_is_read_by_the_type() {
+fn text_after_a_key_is_parsed_by_the_type() {
     assert_eq!(Setting::of::<String>("name", "A name.", &String::new()).value("7"), json!("7"));
     assert_eq!(ValueSyntax::Text.value("\"a b\""), json!("a b"));
     assert_eq!(<f64 as Field>::WRITTEN.value("2e-6"), json!(2e-6));

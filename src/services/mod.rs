@@ -4,9 +4,9 @@
 //! Threads start with the first call, so that a program without a model starts fast. Calls are
 //! processed in order; concurrent generate calls of one model (`r1.join`) are batched.
 
-mod at_hand;
 mod encoder;
 mod envs;
+mod loaded;
 mod models;
 mod reward_models;
 mod rl;
@@ -27,9 +27,9 @@ use crate::script::services::env::EnvCall;
 use crate::script::services::model::{Generate, ModelCall, Response, Reward, RewardScores};
 use crate::script::services::request::Reply;
 use crate::telemetry::Reporter;
-pub use at_hand::Loaded;
 pub use encoder::{EncoderSettings, load_encoder, load_index_encoder};
 use envs::ServedModel;
+pub use loaded::Loaded;
 use models::Models;
 use reward_models::RewardModels;
 use training::Trainings;

@@ -81,7 +81,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
 }
 
 /// The `tojson` filter of transformers: `json.dumps`, with `ensure_ascii=False` by default.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja, minijinja::Error> {
     let mut layout = python::Layout::default();
     let named: Option<Jinja> = options.get("indent")?;
@@ -125,7 +125,7 @@ fn trim(value: &Jinja, chars: Option<&str>) -> Result<String, minijinja::Error> 
 }
 
 /// The `join` filter: `separator.join(map(str, values))`, optionally of an attribute.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<String, minijinja::Error> {
     let named: Option<String> = options.get("d")?;
     let attribute: Option<String> = options.get("attribute")?;
@@ -148,7 +148,7 @@ fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<Strin
 
 /// The `indent` filter: `width` spaces before every line except the first and blank ones. A final
 /// line break stays.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn indent(
     text: &str,
     width: Option<usize>,
@@ -184,7 +184,7 @@ fn narrow(width: usize) -> Result<usize, minijinja::Error> {
 }
 
 /// The `format` filter: `text % values`, with lists and dictionaries as Python prints them.
-#[allow(clippy::needless_pass_by_value)] // the signature minijinja wants
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
     let plain = |value: &Jinja| matches!(value.kind(), ValueKind::String | ValueKind::Number) || value.is_kwargs();
     let values: Vec<Jinja> =
@@ -223,7 +223,7 @@ fn pattern(text: &str) -> Regex {
 }
 
 /// The `int` filter: the integer part of a number, or the default for other values.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn int(value: &Jinja, default: Option<Jinja>) -> Jinja {
     let text = value.as_str().map(str::trim);
     if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
@@ -241,7 +241,7 @@ fn int(value: &Jinja, default: Option<Jinja>) -> Jinja {
 }
 
 /// The `float` filter: a number, or the default for other values.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn float(value: &Jinja, default: Option<Jinja>) -> Jinja {
     let number = value.as_str().map_or_else(|| number_of(value), |text| text.trim().parse().ok());
     number.map_or_else(|| default.unwrap_or_else(|| 0.0.into()), Jinja::from)
@@ -257,7 +257,7 @@ fn number_of(value: &Jinja) -> Option<f64> {
 }
 
 /// The `replace` filter, with a count.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn replace(
     value: &Jinja,
     from: &str,
@@ -273,7 +273,7 @@ fn replace(
 }
 
 /// The `sort` filter; Python also accepts its options as positional arguments.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn sort(state: &State, value: Jinja, places: Rest<Jinja>) -> Result<Jinja, minijinja::Error> {
     const NAMES: [&str; 3] = ["reverse", "case_sensitive", "attribute"];
     check_list(&value)?;

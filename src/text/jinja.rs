@@ -3,7 +3,7 @@
 //!
 //! - `{% generation %}` marks assistant text for masks in transformers; here it is a block without
 //!   effect.
-//! - A loop over the characters of a string knows its length (`loop.last`).
+//! - A loop over the characters of a string has a known length (`loop.last`).
 //! - A string added to a `|safe` string is escaped, as MarkupSafe does, even with autoescape off.
 //! - Loops, assignments and conditions check a limit of CPU time and memory ([`Budget`]): minijinja
 //!   only counts instructions, and a single one may double a string.
@@ -61,7 +61,7 @@ impl Drop for TimeLimit {
 /// The remaining budget of the current rendering.
 #[derive(Clone, Copy)]
 struct Left {
-    /// The limit can't be reached before this instant. ReadOptions this clock is ten times faster
+    /// The limit can't be reached before this instant. Reading this clock is ten times faster
     /// than reading the thread's.
     earliest: Instant,
     clock: Clock,
@@ -135,7 +135,7 @@ fn each(value: Value) -> Result<Value, Error> {
 }
 
 /// `a + b + …` where at least one operand is safe.
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a function
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn sum(parts: Vec<Value>) -> Result<Value, Error> {
     let (mut whole, mut safe) = (String::new(), false);
     for (place, part) in parts.iter().enumerate() {

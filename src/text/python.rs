@@ -129,7 +129,7 @@ fn python_float(float: f64) -> String {
     if plain.contains('.') { plain } else { plain + ".0" }
 }
 
-#[allow(clippy::needless_pass_by_value)] // what minijinja hands to a filter
+#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 /// `json.dumps` of a template value with this layout.
 pub(super) fn dumps_with(value: &Value, layout: &Layout) -> String {
     let mut out = String::new();

@@ -31,7 +31,7 @@ pub(super) fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 
     Ok(Task(handle()?.spawn(future)))
 }
 
-/// Runs a future on the thread to its end; nobody waits for it.
+/// Runs a future on the thread without waiting for its result.
 pub(super) fn detach(future: impl Future<Output = ()> + Send + 'static) {
     if let Ok(handle) = handle() {
         drop(handle.spawn(future));

@@ -12,7 +12,7 @@ pub(super) struct Capture {
 }
 
 impl Capture {
-    /// Keeps about `limit` bytes, three quarters of them from the start.
+    /// A capture of about `limit` bytes, three quarters of them from the start.
     pub(super) fn new(limit: usize) -> Self {
         Self { head: Vec::new(), tail: VecDeque::new(), limit, total: 0 }
     }

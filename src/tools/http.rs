@@ -85,7 +85,8 @@ impl From<String> for HttpError {
     }
 }
 
-/// Sends one request. `reach` gives the allowed addresses for a host and port, also for redirects.
+/// Sends one request. `reach` returns the allowed addresses for a host and port, also for
+/// redirects.
 ///
 /// # Errors
 /// The reason why there is no response.

@@ -5,7 +5,7 @@
 //! - [`Rhai`]: an embedded interpreter without dependencies (every system)
 //! - [`run_program`]: any program of the machine, confined (Linux)
 //! - [`mcp`]: tools of MCP servers, which run outside the sandbox
-//! - [`ask_search_server`]: a query to a retrieval server
+//! - [`query_search_server`]: a query to a retrieval server
 //! - [`http()`]: one exchange; only public addresses unless a host is allowed by name
 //! - [`connection`]: connections that stay open between requests
 //!
@@ -38,7 +38,7 @@ pub use http::{
 pub use process::{Program, ProgramOutput, run_program};
 pub use python::{Python, PythonOptions, Traceback};
 pub use rhai::{Rhai, RhaiOptions};
-pub use search_server::{SearchFailure, ask_search_server, search_url};
+pub use search_server::{SearchFailure, query_search_server, search_url};
 
 /// A Python interpreter was started without namespaces although they are enabled.
 static WITHOUT_NAMESPACES: AtomicBool = AtomicBool::new(false);

@@ -193,11 +193,12 @@ mod linux {
             let child = libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0);
             match child {
                 ..0 => Err(io::Error::last_os_error()),
-                // Dies together with the process that waits for it.
+                // Ends together with the process that waits for it.
                 0 if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) < 0 => Err(io::Error::last_os_error()),
                 0 => Ok(()),
                 child => {
-                    // The pipes belong to the child; readers must see them close when it ends.
+                    // The pipes belong to the child; they must close for their readers when it
+                    // ends.
                     libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0);
                     let mut status = 0;
                     while libc::wait4(child as libc::pid_t, &raw mut status, 0, std::ptr::null_mut()) < 0 {}

@@ -108,7 +108,7 @@ impl Rhai {
         engine.on_print(|text| CALL.with_borrow_mut(|call| call.print(text)));
         engine.on_debug(|text, _, _| CALL.with_borrow_mut(|call| call.print(text)));
         engine.on_progress(|operations| {
-            // Reading the clock costs more than most operations.
+            // Reading the clock takes longer than most operations.
             let late = operations % 256 == 0 && CALL.with_borrow(|call| Instant::now() >= call.deadline);
             late.then_some(Dynamic::UNIT)
         });

@@ -10,13 +10,13 @@ use serde_json::json;
 use super::http::{AllowedAddresses, HttpError, HttpRequest, http, url_target};
 use crate::search::{Hit, read_documents};
 
-/// Failures in a row after which a server is left alone, and for how long.
+/// Consecutive failures after which no requests are sent to a server, and for how long.
 const FAILURES: u32 = 5;
 const OPEN_FOR: Duration = Duration::from_secs(30);
 /// Largest response.
 const RESPONSE: usize = 16 << 20;
 
-/// Why there are no passages.
+/// The reason why there are no passages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchFailure {
     /// For the policy.
@@ -32,7 +32,7 @@ impl SearchFailure {
     }
 }
 
-/// Failures in a row of one server, and until when it is not asked.
+/// Consecutive failures of one server, and the time until which it gets no requests.
 #[derive(Clone, Copy, Debug, Default)]
 struct Circuit {
     failures: u32,
@@ -47,7 +47,7 @@ fn circuit<T>(server: &(String, u16), change: impl FnOnce(&mut Circuit) -> T) ->
     change(all.get_or_insert_default().entry(server.clone()).or_default())
 }
 
-/// The address that is asked: a URL without a path is that of a server of Search-R1.
+/// The address of the requests: a URL without a path gets the path of Search-R1's server.
 pub fn search_url(url: &str) -> String {
     let after_scheme = url.find("://").map_or(0, |at| at + 3);
     if url[after_scheme..].trim_end_matches('/').contains('/') {
@@ -59,8 +59,8 @@ pub fn search_url(url: &str) -> String {
 /// The best `k` passages of a server for a query. `reach` gives the allowed addresses.
 ///
 /// # Errors
-/// Why there are none: for the policy, and for the decision to try again.
-pub async fn ask_search_server(
+/// The reason, as a message for the policy, and whether another attempt may succeed.
+pub async fn query_search_server(
     url: &str,
     query: &str,
     k: usize,
@@ -74,11 +74,12 @@ pub async fn ask_search_server(
     let name = format!("{}:{}", server.0, server.1);
     let open = circuit(&server, |circuit| circuit.open_until.is_some_and(|until| Instant::now() < until));
     if open {
-        let why = format!("the search server at {name} is down; it is asked again after {} s", OPEN_FOR.as_secs());
+        let why =
+            format!("the search server at {name} is down; no requests are sent to it for {} s", OPEN_FOR.as_secs());
         return Err(SearchFailure::new(why, false));
     }
     let answered = exchange(&url, &name, query, k, timeout, reach).await;
-    // A refused query says that the server is there.
+    // A server that refuses a query is running.
     let failed = answered.as_ref().is_err_and(|failure| failure.retryable || failure.timed_out);
     circuit(&server, |circuit| {
         if !failed {
@@ -125,7 +126,7 @@ async fn exchange(
     })?;
     match response.status {
         200 => {}
-        // A server that has too much to do, or is being started.
+        // The server is overloaded, or still starting.
         status @ (408 | 429 | 500..=599) => {
             return Err(SearchFailure::new(format!("the search server at {name} answered with status {status}"), true));
         }
@@ -152,7 +153,8 @@ mod tests {
 
     use super::*;
 
-    /// A server that gives the responses in turn, and then the last one again; with its requests.
+    /// A server that returns the responses in order, then the last one repeatedly; with its
+    /// requests.
     fn server(responses: Vec<(u16, &'static str)>) -> (String, std::sync::mpsc::Receiver<String>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
@@ -184,11 +186,11 @@ mod tests {
     }
 
     async fn ask(url: &str) -> Result<Vec<Hit>, SearchFailure> {
-        ask_search_server(url, "a query", 2, Duration::from_secs(5), &|_, _| AllowedAddresses::Anywhere).await
+        query_search_server(url, "a query", 2, Duration::from_secs(5), &|_, _| AllowedAddresses::Anywhere).await
     }
 
     #[tokio::test]
-    async fn a_search_server_is_asked_in_its_own_protocol() {
+    async fn requests_use_the_protocol_of_the_search_server() {
         let body = r#"{"result": [[{"document": {"contents": "\"T\"\nx"}, "score": 1}, {"document": {"contents": "y"}, "score": 1}, {"document": {"contents": "z"}, "score": 0}]]}"#;
         let (url, requests) = server(vec![(200, body)]);
         let hits = ask(&url).await.unwrap();
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_search_server_that_fails_again_and_again_is_left_alone() {
+    async fn a_search_server_that_keeps_failing_gets_no_requests() {
         let (url, requests) = server(vec![(500, "")]);
         for _ in 0..FAILURES {
             assert!(ask(&url).await.unwrap_err().retryable);

@@ -1,4 +1,4 @@
-//! Policies that are a model and a low-rank adapter: whose adapter it is, and where it comes from.
+//! Policies of a model and a low-rank adapter: the base model of the adapter, and its source.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use crate::model::{LoraConfig, Model};
 use crate::script::Script;
 use crate::store::verify;
 
-/// Loads what `dir` holds, a model or an adapter with the model it names; and the directory of
-/// tokenizer and settings, which may be with either.
+/// Loads the model in `dir`, or the adapter in `dir` with its base model. Also returns the
+/// directory of tokenizer and settings, which may be that of the adapter or that of the base model.
 pub(super) fn load(dir: &Path, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Model, PathBuf)> {
     load_with(dir, policy, Model::load, fetching)
 }
@@ -31,7 +31,7 @@ pub(super) fn load_with(
     let device = crate::native::device(policy.device)?;
     let kind = compute_kind(policy.dtype, device);
     let Some(config) = LoraConfig::load(dir)? else {
-        // A run that puts a new adapter on a model has adapters as its checkpoints.
+        // A run that adds a new adapter to a model has adapters as its checkpoints.
         if !policy.base.is_empty() && policy.lora.is_none() {
             return Err(Error::new(
                 Kind::Usage,
@@ -53,11 +53,11 @@ pub(super) fn load_with(
     Ok((model, text))
 }
 
-/// The directory of the model that the adapter in `dir` is for: `policy.base`, or the one that its
-/// file names.
+/// The directory of the base model of the adapter in `dir`: `policy.base`, or the one that its file
+/// names.
 ///
 /// # Errors
-/// `Kind::Model` if no model is named, or it is not to be had, or is an adapter itself.
+/// `Kind::Model` if no model is named, or if it is not available or is an adapter itself.
 pub(super) fn base_dir(
     dir: &Path,
     config: &LoraConfig,
@@ -87,7 +87,7 @@ pub(super) fn base_dir(
     Ok(base)
 }
 
-/// [`load`], with the adapter of the recipe. `merging` says whether it is merged at the end.
+/// [`load`], with the adapter of the recipe. `merging`: whether it is merged at the end.
 pub(super) fn load_for_training(
     dir: &Path,
     policy: &PolicySettings,
@@ -96,7 +96,7 @@ pub(super) fn load_for_training(
     fetching: Fetching<'_>,
 ) -> Result<(Model, PathBuf)> {
     if policy.init.is_some() && policy.lora.is_some() {
-        return Err(Error::new(Kind::Script, "policy.init makes a new model, and policy.lora leaves it as it is")
+        return Err(Error::new(Kind::Script, "policy.init initialises a new model, and policy.lora freezes it")
             .hint("leave one of the two out"));
     }
     let adapts = policy.lora.is_some() || LoraConfig::load(dir)?.is_some();
@@ -172,7 +172,7 @@ fn same(wanted: &LoraSettings, found: &LoraConfig) -> Result<()> {
         return refuse("rank_stabilized", &wanted.rank_stabilized.to_string(), &found.rank_stabilised.to_string());
     }
     let set = |names: &[String]| -> BTreeSet<String> { names.iter().cloned().collect() };
-    // None are known of a file that has a pattern.
+    // `None` for a file with a pattern instead of a list.
     if !found.target_modules.is_empty() && set(&wanted.targets) != set(&found.target_modules) {
         return refuse("targets", &wanted.targets.join(", "), &found.target_modules.join(", "));
     }

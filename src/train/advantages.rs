@@ -1,5 +1,5 @@
-//! The advantages of a step's trajectories: where they come from, and what the update and the
-//! records read of them.
+//! The advantages of a step's trajectories: their source, and their forms for the update and the
+//! records.
 
 use super::custom_estimator::ScriptEstimator;
 use super::generated::Trainable;
@@ -17,10 +17,9 @@ use crate::script::services::training::GivenAdvantages;
 pub struct AdvantageConfig<'a> {
     pub source: AdvantageSource<'a>,
     pub shaping: RewardShaping,
-    /// The running standard deviation of returns, where rewards are divided by it. A batch updates
-    /// it.
+    /// The running standard deviation of returns, if rewards are divided by it. A batch updates it.
     pub returns: &'a mut Option<ReturnScale>,
-    /// Returns for the critic to predict, in place of the source's.
+    /// Returns for the critic to predict, instead of those of the source.
     pub given_returns: Option<(&'a [GivenAdvantages], &'a Trainable<'a>)>,
     pub on_nan: OnNan,
 }
@@ -38,7 +37,7 @@ pub enum AdvantageSource<'a> {
     Estimator(&'a Estimator),
     /// The recipe's function `advantage`.
     Script(&'a mut ScriptEstimator),
-    /// Numbers that a program gives for each of its trajectories.
+    /// Numbers that a program passes for each of its trajectories.
     Given(&'a [GivenAdvantages], &'a Trainable<'a>),
 }
 
@@ -52,7 +51,7 @@ pub struct AdvantageBatch {
 }
 
 impl AdvantageBatch {
-    /// The advantages `found` of `steps`; none at all where they are not finite and `on_nan` is
+    /// The advantages `found` of `steps`; no advantages if they are not finite and `on_nan` is
     /// "skip".
     ///
     /// # Errors
@@ -81,7 +80,7 @@ impl AdvantageBatch {
     }
 
     /// The mean KL(policy || reference) of a sampled token before the update, by the formula of a
-    /// penalty in the reward; `None` without tokens that count, or without the reference's
+    /// penalty in the reward; `None` without trained tokens, or without the reference's
     /// log-probabilities.
     pub(super) fn kl(&self, kind: KlKind) -> Option<f64> {
         let (mut sum, mut count) = (0.0, 0_usize);
@@ -96,7 +95,7 @@ impl AdvantageBatch {
         (count > 0).then(|| sum / count as f64)
     }
 
-    /// Of each trajectory that counts: the mean advantage of each step, for the records.
+    /// For each trained trajectory, the mean advantage of each step, for the records.
     pub(super) fn by_step(&self, trajectories: &[Trajectory]) -> Vec<Option<Vec<f64>>> {
         let mean = |row: usize| {
             let tokens = &self.found.advantages[row];
@@ -120,7 +119,8 @@ impl AdvantageBatch {
         (0..trajectories.len()).map(of).collect()
     }
 
-    /// Every sampled token's advantage, of trajectories that count; those of shared steps once.
+    /// The advantage of every sampled token of trained trajectories; shared steps are included
+    /// once.
     pub(super) fn all(&self) -> impl Iterator<Item = f64> + '_ {
         let rows = self.found.advantages.iter().zip(&self.found.counted).zip(&self.steps.rows);
         rows.filter(|((_, counted), row)| **counted && row.shared.is_none())
@@ -176,8 +176,8 @@ mod tests {
         rows.into_iter().map(column).collect()
     }
 
-    /// A root of two steps that is right, a branch after its first step that is wrong, a root of
-    /// its own that is wrong.
+    /// A root of two steps that is right, a branch after its first step that is wrong, another root
+    /// that is wrong.
     fn tree() -> [Trajectory; 3] {
         let first = || step(&[1], &[2, 3], 0.0);
         let [root, mut branch, other] = [
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_of_a_fork_shares_with_both() {
+    fn a_fork_of_a_fork_shares_steps_with_both() {
         let [root, mut branch, mut twig] = tree();
         branch.steps.push(step(&[1, 2, 3, 4, 6, 7, 8], &[9], 0.0));
         twig.steps = branch.steps.clone();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn values_reach_the_steps_and_returns_reach_the_rows() {
+    fn values_are_copied_to_steps_and_returns_to_rows() {
         let trajectories = [
             trajectory("1-0-0", vec![step(&[1], &[2, 3], 0.0), step(&[1, 2, 3, 4], &[5], 1.0)]),
             trajectory("1-0-1", vec![step(&[1], &[7], -1.0)]),
@@ -368,7 +368,7 @@ mod tests {
             seconds: 0.0,
             ..crate::mdp::ToolRecord::default()
         };
-        // Outcomes 1 and 0; the first was given 0.5 for a call, the second 2.
+        // Outcomes 1 and 0; process rewards 0.5 and 2.
         let mut all = [0, 1].map(|i| trajectory(&format!("1-0-{i}"), vec![step(&[1], &[2, 3], [1.5, 2.0][i])]));
         all[0].steps[0].tools = vec![tool(0.25), tool(0.25)];
         all[1].steps[0].tools = vec![tool(2.0)];
@@ -412,7 +412,7 @@ mod tests {
             assert!((found - want).abs() < 1e-12, "{found} {want}");
         }
         assert_eq!(returns, Some(by_hand));
-        // Another discount begins anew.
+        // Another discount starts new statistics.
         let other = Shaping { running: Some(0.9), ..Shaping::default() };
         Steps::of(&sampled([1.0, 2.0]), |_| false).scaled(&other, &mut returns).unwrap();
         assert_eq!(returns.map(|own| (own.gamma, own.count.round())), Some((0.9, 4.0)));

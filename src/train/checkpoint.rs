@@ -1,4 +1,4 @@
-//! The contents of a checkpoint, and the restoring of its optimiser.
+//! The contents of a checkpoint, and restoring its optimiser.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::store::{RunDir, State, trainer_state};
 /// In the folder `trainer_state` of a checkpoint: moments and master weights of the policy's
 /// optimiser.
 const OPTIMIZER: &str = "optimizer.safetensors";
-/// Beside it: the average of the weights, where the run keeps one.
+/// In the same folder: the average of the weights, if the run has one.
 const EMA: &str = "ema.safetensors";
 
 /// The contents of every checkpoint, a pure function of the state of training: a resumed run
@@ -53,7 +53,7 @@ impl Contents<'_> {
     }
 }
 
-/// The error that a run ends with, and what became of the weights after its last step.
+/// The error that ends a run, with a note about the weights after its last step.
 pub(super) fn with_kept(error: Error, step: u64, saved: Result<PathBuf>) -> Error {
     let kept = match saved {
         Ok(path) => format!("the weights after step {step} are kept in {}", path.display()),
@@ -63,13 +63,13 @@ pub(super) fn with_kept(error: Error, step: u64, saved: Result<PathBuf>) -> Erro
     Error { hint: Some(hint), ..error }
 }
 
-/// Refuses tensors that hold NaN or infinity: a run cannot resume from them.
+/// Refuses tensors that contain NaN or infinity: a run cannot resume from them.
 pub(super) fn require_finite(tensors: &[(String, Tensor)], what: &str) -> Result<()> {
     for (name, tensor) in tensors.iter().filter(|(_, tensor)| tensor.is_floating_point()) {
         if tensor.f_isfinite()?.f_all()?.f_int64_value(&[])? == 0 {
             return Err(Error::new(
                 Kind::Numeric,
-                format!("{what} `{name}` holds NaN or infinity; no checkpoint is written"),
+                format!("{what} `{name}` contains NaN or infinity; no checkpoint is written"),
             )
             .hint("lower trainer.lr, and resume from the last checkpoint"));
         }
@@ -77,12 +77,12 @@ pub(super) fn require_finite(tensors: &[(String, Tensor)], what: &str) -> Result
     Ok(())
 }
 
-/// Takes over the optimiser's state of a checkpoint.
+/// Restores the optimiser's state of a checkpoint.
 pub(super) fn load_optimizer(optimizer: &mut AdamW, checkpoint: &Path) -> Result<()> {
     optimizer.load_state(files::read_tensors(&trainer_state(checkpoint).join(OPTIMIZER))?)
 }
 
-/// Takes over the average of the weights of a checkpoint.
+/// Restores the average of the weights of a checkpoint.
 pub(super) fn load_average(average: &mut Ema, checkpoint: &Path) -> Result<()> {
     average.load_state(&files::read_tensors(&trainer_state(checkpoint).join(EMA))?)
 }
@@ -99,7 +99,7 @@ mod tests {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             let error = require_finite(&[tensor(1.0), tensor(bad)], "the weight").unwrap_err();
             assert_eq!(error.kind, Kind::Numeric);
-            assert!(error.message.starts_with("the weight `w` holds NaN or infinity"), "{error}");
+            assert!(error.message.starts_with("the weight `w` contains NaN or infinity"), "{error}");
         }
     }
 }

@@ -28,7 +28,7 @@ pub(super) enum Started {
     Interrupted(Box<Summary>),
 }
 
-/// Runs the recipe's cold start, if it has one that this run has not finished.
+/// Runs the recipe's cold start, if it has one and this run has not completed it.
 ///
 /// # Errors
 /// Those of `r1 sft`; those of [`validate`], so that a contradiction is found before the cold
@@ -76,11 +76,10 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
     Ok(Started::Ready(Box::new(opened)))
 }
 
-/// Looks at the settings of a recipe's cold start before anything runs; gives what there is to warn
-/// of.
+/// Validates the settings of a recipe's cold start before anything runs; returns the warnings.
 ///
 /// # Errors
-/// `Kind::Script` or `Kind::Usage` names a setting that contradicts another or can't be.
+/// `Kind::Script` or `Kind::Usage` names a setting that contradicts another or is invalid.
 pub fn check(script: &Script) -> Result<Vec<Error>> {
     let Some(own) = script.cold_start()? else { return Ok(Vec::new()) };
     let of_cold_start = |error: Error| Error { message: format!("cold_start: {}", error.message), ..error };
@@ -91,7 +90,7 @@ pub fn check(script: &Script) -> Result<Vec<Error>> {
     Ok(warnings.into_iter().map(of_cold_start).collect())
 }
 
-/// The model that the cold start of a run made; `None` if it has made none yet.
+/// The model that the cold start of a run produced; `None` before that.
 pub(super) fn result(run: &Path) -> Option<PathBuf> {
     let folder = run.join(FOLDER);
     let best = folder.join(BEST);

@@ -20,25 +20,25 @@ use crate::telemetry::Reporter;
 pub(super) struct RolloutExtras {
     /// A greedy baseline rollout for every group.
     pub(super) greedy: bool,
-    /// The prompt of the next observation, where a limit cuts a trajectory.
+    /// The prompt of the next observation, if a limit truncates a trajectory.
     pub(super) next_prompt: bool,
 }
 
 /// The tasks that a rollout draws from.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Draw<'a> {
-    /// Groups that the step has drawn before.
+    /// Number of groups that the step has drawn before.
     pub(super) first: usize,
-    /// These rows of the data, one a group, in place of the next ones.
+    /// Rows of the data, one per group, instead of the next ones.
     pub(super) rows: Option<&'a [u64]>,
 }
 
 /// A step's trajectories.
 pub(super) struct Collected {
     pub(super) trajectories: Vec<Trajectory>,
-    /// Trajectories from this place on are greedy baselines, which are not trained on.
+    /// Trajectories from this index on are greedy baselines, which are not trained on.
     pub(super) baselines_from: usize,
-    /// Groups sampled, and how many of them were dropped.
+    /// Number of sampled groups, and of those that were dropped.
     pub(super) groups: usize,
     pub(super) dropped: usize,
     pub(super) stats: Stats,
@@ -109,7 +109,7 @@ pub(super) fn collect(
     Ok(collected)
 }
 
-/// Returns and groups, failures left out.
+/// Returns and groups, without failures.
 fn returns(trajectories: &[Trajectory]) -> (Vec<f64>, Vec<u64>) {
     let counted = trajectories.iter().filter(|trajectory| !trajectory.status.is_failure());
     counted.map(|trajectory| (trajectory.total_reward(), trajectory.group)).unzip()

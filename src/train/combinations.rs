@@ -15,7 +15,7 @@ pub(super) struct Combination {
     pub(super) critic: bool,
     /// `None` for the recipe's function `advantage`.
     pub(super) estimator: Option<Estimator>,
-    /// With the options of the recipe, the KL penalty included.
+    /// With the options of the recipe, including the KL penalty.
     pub(super) loss: policy::Objective,
     /// The coefficient of the KL, in the loss or in the reward.
     pub(super) kl_coef: f64,
@@ -147,9 +147,9 @@ pub(super) const COMBINATIONS: &[Rule<Combination>] = &[
         setting: "trainer.kl.target",
         broken: |given| {
             (given.learner.kl.target > 0.0 && given.kl_coef == 0.0)
-                .then(|| "trainer.kl.target steers a coefficient that is 0, which no factor moves".to_owned())
+                .then(|| "trainer.kl.target adapts the coefficient by factors, and trainer.kl.coef is 0".to_owned())
         },
-        hint: "set trainer.kl.coef to where it begins, such as 0.01",
+        hint: "set trainer.kl.coef to the initial coefficient, such as 0.01",
     },
 ];
 
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn combinations_that_make_no_sense_are_refused_with_setting_and_hint() {
+    fn contradicting_combinations_are_refused_with_setting_and_hint() {
         let says = |learner: &Learner, setting: &str, words: &str, hint: &str| {
             let error = refused(learner).unwrap();
             let about = error.setting().map(str::to_owned);
@@ -230,7 +230,7 @@ mod tests {
         says(&tree, "trainer.loss.ratio_over", "steps that trajectories share", "ratio_over = \"step\"");
         let kl = Kl { target: 0.1, ..Kl::default() };
         let steered = Learner { kl, ..learner("grpo", "ppo", json!({})) };
-        says(&steered, "trainer.kl.target", "a coefficient that is 0", "trainer.kl.coef");
+        says(&steered, "trainer.kl.target", "trainer.kl.coef is 0", "trainer.kl.coef");
     }
 
     #[test]
@@ -250,7 +250,7 @@ mod tests {
         twice(Learner { entropy: 0.1, ..with(json!({ "entropy_coef": 0.1 })) }, "trainer.entropy", "entropy_coef");
         let kl = Kl { coef: 0.1, ..Kl::default() };
         twice(Learner { kl: kl.clone(), ..with(json!({ "kl_coef": 0.2 })) }, "trainer.kl.coef", "kl_coef");
-        // A penalty in the reward is another KL.
+        // A penalty in the reward is independent of the KL in the loss.
         let place = KlPlace::Reward;
         assert!(refused(&Learner { kl: Kl { place, ..kl }, ..with(json!({ "kl_coef": 0.2 })) }).is_none());
     }

@@ -21,14 +21,15 @@ use crate::store::trainer_state;
 use crate::telemetry::Reporter;
 use crate::text::Tokenizer;
 
-/// The critic's folder within a checkpoint's `trainer_state`, and its optimiser's state in there.
+/// The critic's folder within a checkpoint's `trainer_state`, and its optimiser's state in that
+/// folder.
 const DIR: &str = "critic";
 const OPTIMIZER: &str = "optimizer.safetensors";
 
 /// A critic and its optimiser.
 pub(super) struct Learning {
     critic: Critic,
-    /// Of head and trunk, or of a head alone.
+    /// The optimiser of head and trunk, or of a head alone.
     optimizer: AdamW,
 }
 
@@ -75,7 +76,7 @@ impl Learning {
     /// Sets the values of `rows` under the current weights.
     ///
     /// # Errors
-    /// `Kind::Data` where what the critic alone reads is missing or too long.
+    /// `Kind::Data` if the text for the critic is missing or too long.
     pub(super) fn values(
         &self,
         policy: &Model,

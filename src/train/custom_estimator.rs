@@ -12,7 +12,7 @@ use crate::script::{Estimated, GroupInput, GroupMember, Script, Worker};
 /// script gets a new one.
 ///
 /// The function may not keep state that changes its results: a resumed run starts with a new
-/// virtual machine, and would have other weights. Therefore the first group is estimated again
+/// virtual machine, and its weights would differ. Therefore the first group is estimated again
 /// after every batch, and a different result is an error.
 pub struct ScriptEstimator {
     worker: Worker,
@@ -28,17 +28,17 @@ struct Probe {
 }
 
 impl ScriptEstimator {
-    /// The function of `script`; `critic` says whether it must return the critic's targets too.
+    /// The function of `script`; `critic`: whether it must also return the critic's targets.
     pub(super) fn new(script: &Script, critic: bool) -> Result<Self> {
         Ok(Self { worker: Worker::new(script, None)?, critic, probe: None })
     }
 
-    /// Whether the virtual machine holds so much memory that a new one should replace it.
+    /// Whether the virtual machine uses so much memory that a new one should replace it.
     pub(super) fn is_worn(&self) -> bool {
         self.worker.is_worn()
     }
 
-    /// Advantages (and a critic's targets). The numbers of trajectories in `steps` are places in
+    /// Advantages (and a critic's targets). The numbers of trajectories in `steps` are indices of
     /// `trajectories`.
     ///
     /// # Errors
@@ -101,7 +101,7 @@ impl ScriptEstimator {
         if self.worker.advantage(group)?.is_same(result) {
             return Ok(());
         }
-        let message = "advantage returned other numbers for a group that it was called with before";
+        let message = "advantage returned different numbers for the same group in a second call";
         Err(self.worker.broken_advantage(message).hint(
             "it may not keep state between calls, because a resumed run does not have it (docs/your-own-algorithm.md)",
         ))

@@ -13,7 +13,7 @@ use crate::text::Renderer;
 /// Reads row `index` (from 0) as a conversation.
 ///
 /// # Errors
-/// `Kind::Data` names the file and line of a row that is none.
+/// `Kind::Data` names the file and line of a row that is not a conversation.
 pub(super) fn read(worker: &Worker, split: Split, index: u64) -> Result<Demonstration> {
     let row = worker.row(split, index)?;
     Demonstration::read(&row).map_err(|invalid| {
@@ -23,16 +23,17 @@ pub(super) fn read(worker: &Worker, split: Split, index: u64) -> Result<Demonstr
     })
 }
 
-/// Makes rows of tokens, with one renderer per tool format over the same tokenizer.
+/// Converts conversations to rows of tokens, with one renderer per tool format over the same
+/// tokenizer.
 pub(super) struct Samples<'a> {
     worker: &'a Worker,
     base: Renderer,
     default: String,
     loaded: HashMap<String, Arc<Renderer>>,
-    /// Most tokens of a row.
+    /// Maximum tokens of a row.
     longest: usize,
     overlong: Overlong,
-    /// Conversations longer than that, so far.
+    /// Number of longer conversations so far.
     pub(super) too_long: u64,
 }
 
@@ -66,7 +67,7 @@ impl<'a> Samples<'a> {
     ///
     /// # Errors
     /// `Kind::Data` names the file and line of a row that is no conversation, or that is too long
-    /// where that is an error.
+    /// if `trainer.overlong` is "error".
     pub(super) fn row(&mut self, split: Split, index: u64) -> Result<Option<Row>> {
         let demonstration = read(self.worker, split, index)?;
         let renderer = self.renderer(demonstration.format.as_deref())?;
@@ -87,7 +88,7 @@ impl<'a> Samples<'a> {
                     row.loss_mask.truncate(longest);
                     row.logprobs.truncate(longest);
                     row.steps.truncate(longest);
-                    // Nothing is left to learn.
+                    // No token is left to train on.
                     if row.sampled() == 0 {
                         return Ok(None);
                     }

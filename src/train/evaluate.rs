@@ -43,7 +43,7 @@ impl Evaluation {
     }
 }
 
-/// Trajectories by the source of their tasks; those whose task has none are left out.
+/// Trajectories by the source of their tasks; trajectories whose task has none are left out.
 pub(super) fn by_source<'a>(trajectories: &[&'a Trajectory]) -> BTreeMap<&'a str, Vec<&'a Trajectory>> {
     let mut found: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
     for trajectory in trajectories {
@@ -59,7 +59,7 @@ pub(super) fn source(trajectory: &Trajectory) -> Option<&str> {
     trajectory.task.get("data_source").and_then(serde_json::Value::as_str).filter(|name| !name.is_empty())
 }
 
-/// 1 for a solved task, 0 for any other; the accuracy part may also be in between.
+/// 1 for a solved task, 0 for any other; an accuracy part may also be in between.
 pub(super) fn solved(trajectory: &Trajectory, accuracy: &str) -> f64 {
     if trajectory.status.is_failure() {
         return 0.0;
@@ -70,14 +70,14 @@ pub(super) fn solved(trajectory: &Trajectory, accuracy: &str) -> f64 {
     }
 }
 
-/// Places of the trajectories that are stored of an evaluation: `most` of `count`, spread evenly,
+/// Indices of the trajectories of an evaluation that are stored: `most` of `count`, evenly spaced,
 /// the same ones every time.
 pub(super) fn stored(count: usize, most: usize) -> impl Iterator<Item = usize> {
     let shown = count.min(most);
     (0..shown).map(move |place| place * count / shown)
 }
 
-/// Runs the evaluation split after so many training steps; `None` when the recipe has none.
+/// Evaluates the held-out tasks after training step `step`; `None` if the recipe has none.
 pub(super) fn evaluate(
     session: &mut Session,
     reporter: &Reporter,

@@ -1,5 +1,5 @@
 //! Reports of failed trajectories: each cause once, with its line, its frames and the command that
-//! repeats it; how often it came; and the end of a run in which most fail.
+//! repeats it; with its count; and the end of a run in which most fail.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -19,7 +19,7 @@ const CAUSES: usize = 20;
 /// place or message.
 type Key = (Status, Option<(Kind, String)>);
 
-/// The causes of a run so far, and how often each came.
+/// The causes of a run so far, with their counts.
 #[derive(Debug, Default)]
 pub(super) struct Failures {
     seen: BTreeMap<Key, Cause>,
@@ -111,9 +111,9 @@ impl Failures {
 }
 
 impl Training {
-    /// Reports the failures of the step. Stops the run if most trajectories failed, since the rest
-    /// says little about the policy. The trajectories of such a step are stored all the same, so
-    /// that the user can find the cause.
+    /// Reports the failures of the step. Stops the run if most trajectories failed, because the
+    /// remaining ones do not represent the policy. The trajectories of such a step are stored too,
+    /// so that the user can find the cause.
     pub(super) fn check_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
         let (script, run) = (self.script.path.clone(), self.run.path().to_owned());
         let again = |trajectory: &Trajectory| Some(replay_command(&script, &run, trajectory));
@@ -139,7 +139,8 @@ pub(super) fn replay_command(script: &Path, run: &Path, trajectory: &Trajectory)
     format!("r1 repl {} --replay {address}", quoted(&script.display().to_string()))
 }
 
-/// The end of a run in which most trajectories fail: the commonest causes, each with an example.
+/// The error that ends a run in which most trajectories fail: the most common causes, each with an
+/// example.
 fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory) -> Option<String>) -> Error {
     let mut text = format!("{failed} of {} trajectories failed", trajectories.len());
     let causes = by_cause(trajectories);
@@ -159,7 +160,7 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
         .hint("fix the script and start again with --resume; rollout.max_failure_rate sets the limit")
 }
 
-/// The failed ones by cause, the commonest first.
+/// Failed trajectories by cause, the most common first.
 fn by_cause(trajectories: &[Trajectory]) -> Vec<(Key, Vec<&Trajectory>)> {
     let mut causes: Vec<(Key, Vec<&Trajectory>)> = Vec::new();
     for trajectory in trajectories.iter().filter(|trajectory| trajectory.status.is_failure()) {

@@ -30,9 +30,9 @@ const MODEL_FILES: [&str; 9] = [
 const TOKENIZER: &str = "tokenizer.json";
 
 /// The files of a model other than its weights (tokenizer, chat template, generation settings),
-/// byte for byte as they were when the model was opened. They are held in memory because the
-/// directory they came from may be gone when a checkpoint is written: a resumed run removes the
-/// checkpoint it started from as soon as `checkpoint.keep` newer ones exist.
+/// with the bytes that they had when the model was opened. They are kept in memory because their
+/// directory may be removed before a checkpoint is written: a resumed run removes the checkpoint it
+/// started from as soon as `checkpoint.keep` newer ones exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ModelFiles(BTreeMap<&'static str, Vec<u8>>);
 
@@ -60,7 +60,7 @@ impl ModelFiles {
             .hint("copy it from the model that this one was trained from"))
     }
 
-    /// Adds the chat template that the run trains with, where the model has none.
+    /// Adds the chat template of the run if the model has none.
     pub(super) fn with_template_of(mut self, renderer: &Renderer) -> Self {
         if renderer.template().is_default() {
             self.0.insert("chat_template.jinja", CHATML_TEMPLATE.as_bytes().to_vec());
@@ -101,8 +101,8 @@ pub(super) fn read_tensors(path: &Path) -> Result<HashMap<String, Tensor>> {
     Ok(tensors.into_iter().collect())
 }
 
-/// Writes a checkpoint's model or adapter, without optimiser and counters, to a directory of its
-/// own. `computed` is the type the run computed in, `origin` what it began from.
+/// Writes a checkpoint's model or adapter, without optimiser and counters, to another directory.
+/// `computed` is the compute type of the run, `origin` its initial model.
 pub(super) fn export(
     checkpoint: &Path,
     out: &Path,
@@ -111,7 +111,7 @@ pub(super) fn export(
     origin: Option<&Origin>,
     fetching: Fetching<'_>,
 ) -> Result<()> {
-    // What the checkpoint has already is left as it is.
+    // Files that the checkpoint already has are not changed.
     let dtype = match (settings.export, origin.and_then(|origin| origin.dtype.as_deref())) {
         (Dtype::Auto, Some("bf16")) if computed != tch::Kind::BFloat16 => Dtype::Bf16,
         (Dtype::Auto, Some("f32")) if computed != tch::Kind::Float => Dtype::F32,

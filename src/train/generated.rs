@@ -1,5 +1,5 @@
-//! Generated text that is trained on (`r1.generate(…, { train = true })`): steps of their own,
-//! between the acting steps, read from the record of the trajectory.
+//! Generated text that is trained on (`r1.generate(…, { train = true })`): additional steps between
+//! the acting steps, read from the record of the trajectory.
 
 use std::borrow::Cow;
 
@@ -14,8 +14,8 @@ pub struct Trainable<'a> {
     generated: Vec<Vec<bool>>,
 }
 
-/// The trajectories with a step for each text that a script generated with `train = true`. Without
-/// such texts nothing is copied.
+/// The trajectories with a step for each text that a script generated with `train = true`. Nothing
+/// is copied if there are no such texts.
 pub(super) fn with_generated_steps(trajectories: &[Trajectory]) -> Trainable<'_> {
     if !trajectories.iter().any(|trajectory| trajectory.record.iter().any(|exchange| read(exchange).is_some())) {
         return Trainable { trajectories: Cow::Borrowed(trajectories), generated: Vec::new() };
@@ -60,8 +60,8 @@ fn with_generated(trajectory: &Trajectory) -> (Trajectory, Vec<bool>) {
         let here = |exchange: &&ExternalCall| (exchange.step as usize).min(last) == place;
         let own = trajectory.record.iter().filter(here);
         if let (Some(fork), Some(at)) = (&mut fork, trajectory.fork.as_ref().map(|fork| fork.step as usize)) {
-            // A fork has what was written for its parent up to the reply in which they part, the
-            // view of that included.
+            // A fork shares the text generated for its parent up to the reply at which they differ,
+            // including the observation of that step.
             let shared =
                 own.clone().filter(|exchange| place < at || (place == at && exchange.at.starts_with("context")));
             fork.step += if place <= at { shared.filter_map(read).count() as u32 } else { 0 };
@@ -74,7 +74,7 @@ fn with_generated(trajectory: &Trajectory) -> (Trajectory, Vec<bool>) {
     (Trajectory { fork, steps, ..trajectory.clone() }, generated)
 }
 
-/// The step that an exchange stands for, if it is to be trained on.
+/// The step of an exchange, if it is trained on.
 fn read(exchange: &ExternalCall) -> Option<Step> {
     let (GeneratedText { text, finish_reason, .. }, sampled) = exchange.generated()?;
     Some(Step {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fork_shares_what_was_written_before_it() {
+    fn a_fork_shares_texts_generated_before_it() {
         let at_step = |exchange: ExternalCall| ExternalCall { at: "step".to_owned(), ..exchange };
         let record = vec![exchange(0, &[7], &[8], true), exchange(1, &[7, 7], &[6], true)];
         let mut root = trajectory(record.clone());
@@ -165,14 +165,14 @@ mod tests {
         let all = [root, fork];
         let trainable = with_generated_steps(&all);
         let taught = trainable.trajectories();
-        // Written, acted, written: three steps are the parent's.
+        // Generated, acted, generated: three steps are the parent's.
         assert_eq!(taught[1].shared_steps(), 3);
         assert_eq!(taught[0].steps[..3], taught[1].steps[..3]);
         assert_ne!(taught[0].steps[3], taught[1].steps[3]);
     }
 
     #[test]
-    fn without_any_nothing_is_copied() {
+    fn nothing_is_copied_without_generated_texts() {
         let own = [trajectory(vec![exchange(0, &[7], &[8], false)])];
         let trainable = with_generated_steps(&own);
         assert!(matches!(trainable.trajectories, Cow::Borrowed(_)));

@@ -1,4 +1,4 @@
-//! The sampling settings that a model comes with: its `generation_config.json`.
+//! The default sampling settings of a model: its `generation_config.json`.
 
 use std::path::Path;
 
@@ -10,8 +10,7 @@ use crate::telemetry::Reporter;
 
 const FILE: &str = "generation_config.json";
 
-/// Fields that would change what is sampled and are not followed here, with the values at which
-/// they do nothing.
+/// Unsupported fields that would change the sampling, with the values at which they have no effect.
 const NOT_FOLLOWED: &[(&str, &[f64])] = &[
     ("num_beams", &[1.0]),
     ("num_beam_groups", &[1.0]),
@@ -35,8 +34,9 @@ const NOT_FOLLOWED: &[(&str, &[f64])] = &[
     ("exponential_decay_length_penalty", &[]),
 ];
 
-/// The sampling settings of the model in `dir`, `most` new tokens unless the file sets their
-/// number, and the plain distribution where it sets nothing. Unsupported fields cause a warning.
+/// The sampling settings of the model in `dir`, with `most` new tokens unless the file sets their
+/// number, and the unmodified distribution for settings that it lacks. Unsupported fields cause a
+/// warning.
 ///
 /// # Errors
 /// `Kind::Model` for a file that can't be read, and for a field of the wrong type, by its name.
@@ -45,14 +45,14 @@ pub fn model_sampling(dir: &Path, most: usize, reporter: &Reporter) -> Result<Sa
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return read(&Map::new(), most),
-        Err(error) => return Err(Error::io(Kind::Model, "read the model's way to sample", &path, &error)),
+        Err(error) => return Err(Error::io(Kind::Model, "read the model's sampling settings", &path, &error)),
     };
     let bad = |why: String| Error::new(Kind::Model, format!("{FILE} is not a JSON object: {why}")).at_path(&path);
     let wanted: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| bad(error.to_string()))?;
     let ignored = not_followed(&wanted);
     if !ignored.is_empty() {
         let which = ignored.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        reporter.warn(&format!("{}: {which} is not followed here", path.display()));
+        reporter.warn(&format!("{}: {which} is not supported", path.display()));
     }
     read(&wanted, most).map_err(|error| error.at_path(&path))
 }
@@ -113,8 +113,8 @@ mod tests {
     }
 
     #[test]
-    fn a_model_says_how_it_is_sampled() {
-        // As Qwen2.5's instruct models have it.
+    fn sampling_defaults_come_from_generation_config() {
+        // The file of Qwen2.5's instruct models.
         let sampling = read(
             &object(&json!({ "bos_token_id": 1, "do_sample": true, "eos_token_id": [2, 3], "repetition_penalty": 1.1,
                 "temperature": 0.7, "top_k": 20, "top_p": 0.8, "min_p": null, "transformers_version": "4.37.0" })),
@@ -130,7 +130,7 @@ mod tests {
             ..Sampling::default()
         };
         assert_eq!(sampling, expected);
-        // As its base models have it: greedy, and how much.
+        // The file of its base models: greedy, with a number of tokens.
         let sampling = read(&object(&json!({ "do_sample": false, "temperature": 0.7, "max_new_tokens": 2048 })), 512);
         assert_eq!(sampling.map(|own| (own.temperature, own.max_new_tokens)).unwrap(), (0.0, 2048));
         assert_eq!(read(&Map::new(), 7).unwrap(), Sampling { max_new_tokens: 7, ..Sampling::default() });
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_followed_is_known() {
+    fn unsupported_generation_fields_are_reported() {
         let off = json!({ "num_beams": 1, "typical_p": 1.0, "min_length": 0, "suppress_tokens": [], "penalty_alpha": null,
             "bad_words_ids": null, "early_stopping": false, "temperature": 0.5 });
         assert!(not_followed(&object(&off)).is_empty());

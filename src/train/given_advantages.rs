@@ -1,4 +1,4 @@
-//! Advantages and returns that a program gives to `t:update`, in place of an estimator's.
+//! Advantages and returns that a program passes to `t:update`, instead of those of an estimator.
 
 use super::generated::Trainable;
 use crate::error::{Error, Kind, Result};
@@ -42,7 +42,7 @@ fn counts(row: &StepRow) -> bool {
     row.status.is_none_or(|status| !status.is_failure())
 }
 
-/// Brings given advantages to the tokens of steps.
+/// Converts given advantages to the tokens of steps.
 pub(super) fn advantages(rows: &[StepRow], trainable: &Trainable<'_>, given: &[GivenAdvantages]) -> Result<Advantages> {
     let mut found = Advantages::none(rows);
     for (place, row) in rows.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::telemetry::{Metrics, Reporter};
 
-/// The first steps, whose mean is the baseline of later ones.
+/// Number of first steps, whose mean is the baseline of later ones.
 const BASELINE_STEPS: usize = 5;
 
 /// The metrics of the first steps, and the warnings given so far.
@@ -13,7 +13,7 @@ const BASELINE_STEPS: usize = 5;
 pub(super) struct HealthMonitor {
     entropy: Baseline,
     deviation: Baseline,
-    /// Steps in a row in which nothing was clipped though several updates were made of one rollout.
+    /// Consecutive steps with several updates per rollout in which nothing was clipped.
     unclipped: usize,
     said: BTreeSet<&'static str>,
 }
@@ -26,7 +26,7 @@ struct Baseline {
 }
 
 impl Baseline {
-    /// `value` as a share of the first steps' mean; `None` while they last.
+    /// `value` as a share of the first steps' mean; `None` during the first steps.
     fn share(&mut self, value: f64) -> Option<f64> {
         if self.count < BASELINE_STEPS {
             self.sum += value;
@@ -60,7 +60,7 @@ impl HealthMonitor {
             found.push((
                 "entropy",
                 format!(
-                    "entropy is {entropy:.4}, {:.0}% of what it was: the policy has stopped trying things; lower \
+                    "entropy is {entropy:.4}, {:.0}% of the first steps': the policy no longer explores; lower \
                      trainer.lr, raise trainer.clip's second number, or give trainer.entropy",
                     share * 100.0
                 ),
@@ -74,7 +74,7 @@ impl HealthMonitor {
             found.push((
                 "echo",
                 format!(
-                    "rewards within a group differ by {deviation:.4}, {:.0}% of what they did, and the tasks are not \
+                    "rewards within a group differ by {deviation:.4}, {:.0}% of the first steps', and the tasks are not \
                      solved (the echo trap, arXiv:2504.20073); try trainer.filter.keep or trainer.filter.uniform",
                     share * 100.0
                 ),
@@ -83,7 +83,7 @@ impl HealthMonitor {
         if let Some(clipped) = get("policy/clip_frac") {
             if clipped > 0.5 {
                 let words = format!(
-                    "{:.0}% of the tokens are clipped: the updates of one rollout go too far; lower trainer.lr, \
+                    "{:.0}% of the tokens are clipped: the updates of one rollout are too large; lower trainer.lr, \
                      trainer.epochs or trainer.mini_batches",
                     clipped * 100.0
                 );
@@ -97,25 +97,25 @@ impl HealthMonitor {
             }
         }
         if get("rollout/branches") == Some(0.0) {
-            let words = "no trajectory had a state to branch from: all are tries from the beginning; look at \
+            let words = "no trajectory had a state to branch from: all start at the task; check \
                          trainer.branch.at";
             found.push(("branches", words.to_owned()));
         }
         if let Some(kl) = get("policy/approx_kl").filter(|kl| *kl > 0.5) {
             let words = format!(
-                "the updates of one rollout moved the policy by a KL of {kl:.2} a token; lower trainer.lr or \
+                "the updates of one rollout changed the policy by a KL of {kl:.2} per token; lower trainer.lr or \
                  trainer.epochs"
             );
             found.push(("kl", words));
         }
         if let Some(kl) = get("kl/mean").filter(|kl| *kl > 10.0) {
-            found.push(("kl", format!("the KL to the reference policy is {kl:.1} a token; raise trainer.kl.coef")));
+            found.push(("kl", format!("the KL to the reference policy is {kl:.1} per token; raise trainer.kl.coef")));
         }
         if let Some(share) = get("policy/largest_token").filter(|share| *share > 0.5)
             && get("policy/tokens").is_some_and(|tokens| tokens > 50.0)
         {
             let words = format!(
-                "one token carries {:.0}% of the policy gradient; look at its trajectory, or use a loss that cuts \
+                "one token has {:.0}% of the policy gradient; check its trajectory, or use a loss that bounds \
                  ratios (trainer.loss.dual_clip)",
                 share * 100.0
             );
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn collapse_is_seen_against_the_first_steps() {
+    fn collapse_is_detected_relative_to_the_first_steps() {
         let mut watch = HealthMonitor::default();
         for _ in 0..BASELINE_STEPS {
             assert!(names(&mut watch, &[("policy/entropy", 1.0), ("reward/group_std", 0.5)]).is_empty());
@@ -144,7 +144,7 @@ mod tests {
         assert!(names(&mut watch, &[("policy/entropy", 0.2), ("reward/group_std", 0.4)]).is_empty());
         let low = [("policy/entropy", 0.05), ("reward/group_std", 0.01)];
         assert_eq!(names(&mut watch, &low), ["entropy", "echo"]);
-        // Nothing is wrong where everything is solved.
+        // No warning if all tasks are solved.
         let solved = [low[0], low[1], ("rollout/accuracy", 0.99)];
         assert!(names(&mut watch, &solved).is_empty());
     }
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn clipping_kl_and_single_tokens_are_seen() {
+    fn clipping_kl_and_single_tokens_are_detected() {
         let mut watch = HealthMonitor::default();
         assert_eq!(names(&mut watch, &[("policy/clip_frac", 0.7), ("policy/approx_kl", 2.0)]), ["clipped", "kl"]);
         assert_eq!(names(&mut watch, &[("kl/mean", 20.0)]), ["kl"]);

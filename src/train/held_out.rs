@@ -15,7 +15,7 @@ use crate::telemetry::{Metrics, Reporter};
 /// The conversations of `data.eval` as tokens.
 pub(super) struct HeldOut {
     rows: Vec<Row>,
-    /// Tokens that count.
+    /// Number of tokens with a loss.
     tokens: usize,
 }
 
@@ -23,7 +23,7 @@ impl HeldOut {
     /// The first `eval.limit` rows of `data.eval`; `None` if the recipe has none.
     ///
     /// # Errors
-    /// `Kind::Data` if a row is no conversation, or if no row has a token to learn.
+    /// `Kind::Data` if a row is not a conversation, or if no row has a token with a loss.
     pub(super) fn new(worker: &Worker, samples: &mut Samples, settings: &EvalSettings) -> Result<Option<Self>> {
         let Some(count) = worker.rows(Split::Eval)? else { return Ok(None) };
         let count = if settings.limit == 0 { count } else { count.min(settings.limit as u64) };
@@ -39,7 +39,7 @@ impl HeldOut {
         Ok(Some(Self { rows, tokens }))
     }
 
-    /// Mean negative log-likelihood of the held-out replies, in nats a token.
+    /// Mean negative log-likelihood of the held-out replies, in nats per token.
     ///
     /// # Errors
     /// `Kind::Numeric` if it is not finite.
@@ -64,7 +64,7 @@ impl HeldOut {
     }
 }
 
-/// Notes a held-out loss in the state; whether it is the lowest so far.
+/// Records a held-out loss in the state; returns whether it is the lowest so far.
 pub(super) fn is_best(state: &mut State, loss: f64) -> bool {
     let earlier = state.best.filter(|best| best.loss <= loss);
     state.best = Some(match earlier {
@@ -74,8 +74,8 @@ pub(super) fn is_best(state: &mut State, loss: f64) -> bool {
     earlier.is_none()
 }
 
-/// Whether the run ends before its last step: `patience` evaluations in a row were no better than
-/// the best one.
+/// Whether the run stops early: `patience` consecutive evaluations were not better than the best
+/// one.
 pub(super) fn stops_early(sft: &Sft, state: &State) -> bool {
     sft.patience > 0 && state.best.is_some_and(|best| best.worse >= sft.patience as u64)
 }

@@ -1,9 +1,9 @@
-//! Ctrl-C during a run: an immediate reply, and an end that saves what can be saved.
+//! Ctrl-C during a run: an immediate message, and an end that saves the weights if possible.
 //!
-//! The first signal ends the run after the current step, or ends an evaluation. The second one
-//! ends it at once: while trajectories are sampled the weights are still those of the last step, so
-//! that a checkpoint of them is written; in the middle of an update they belong to no step, and
-//! the newest checkpoint remains.
+//! The first signal ends the run after the current step, or ends an evaluation. The second one ends
+//! it immediately. While trajectories are sampled the weights are still those of the last step, so
+//! a checkpoint of them is written; in the middle of an update no checkpoint is written, and the
+//! newest one remains.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -21,7 +21,7 @@ pub(super) struct InterruptState {
 #[derive(Default)]
 struct Inner {
     phase: Phase,
-    /// Steps that are done.
+    /// Number of completed steps.
     step: u64,
     /// The step of the newest checkpoint.
     saved: Option<u64>,
@@ -33,7 +33,7 @@ struct Inner {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Loading; there is nothing to save.
+    /// The run is loading; there is nothing to save.
     #[default]
     Starting,
     /// The weights are those of the last step.
@@ -53,7 +53,7 @@ impl InterruptState {
         let (own, reporter) = (Arc::clone(&inner), reporter.clone());
         let handler = interrupt.map(|interrupt| {
             interrupt.on_signal(move |count| {
-                // Held until the reply is printed, so that no update begins before that.
+                // Held until the message is printed, so that no update begins before that.
                 let inner = lock(&own);
                 let (words, leaves) = inner.answer(count);
                 reporter.answer(&words);
@@ -76,7 +76,7 @@ impl InterruptState {
         self.interrupt.is_some_and(Interrupt::is_set)
     }
 
-    /// The weights are about to change. False if the run ends before that, with the current
+    /// Called before the weights change. False if the run ends before that, with the current
     /// weights.
     #[must_use]
     pub(super) fn update_begins(&self) -> bool {
@@ -88,7 +88,7 @@ impl InterruptState {
         goes_on
     }
 
-    /// A step is done, its update included.
+    /// A step is complete, including its update.
     pub(super) fn step_is_done(&self, step: u64) {
         let mut inner = lock(&self.inner);
         (inner.phase, inner.step) = (Phase::Whole, step);
@@ -119,7 +119,7 @@ impl InterruptState {
 }
 
 impl Inner {
-    /// The reply to the `count`th signal, and whether the process ends with it.
+    /// The message after signal number `count`, and whether the process ends then.
     fn answer(&self, count: u32) -> (String, bool) {
         let Self { phase, step, saved, again, .. } = self;
         let kept = match saved {
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_second_signal_ends_what_can_not_be_saved() {
+    fn a_second_signal_during_an_update_ends_the_process() {
         let at = |phase, step, saved| Inner {
             phase,
             step,

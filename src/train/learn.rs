@@ -28,7 +28,7 @@ pub(super) struct UpdateSettings<'a> {
     pub(super) learner: &'a Learner,
     pub(super) objective: &'a Objective,
     pub(super) lr: f64,
-    /// For each trajectory the advantages of each step's tokens, in place of the estimator's.
+    /// For each trajectory the advantages of each step's tokens, instead of those of the estimator.
     pub(super) advantages: Option<&'a [GivenAdvantages]>,
     /// For each trajectory the returns that the critic learns to predict.
     pub(super) returns: Option<&'a [GivenAdvantages]>,
@@ -48,9 +48,9 @@ pub(super) struct TrainingData<'a> {
     pub(super) trainable: Trainable<'a>,
     pub(super) batch: UpdateBatch,
     pub(super) mismatch: SamplerMismatch,
-    /// Of each trajectory: whether it is a greedy baseline, which is not trained on.
+    /// For each trajectory, whether it is a greedy baseline, which is not trained on.
     is_baseline: Vec<bool>,
-    /// Of each trajectory that a limit cut: the critic's value of the next observation.
+    /// For each truncated trajectory, the critic's value of the next observation.
     next_values: Vec<Option<f64>>,
 }
 
@@ -87,7 +87,7 @@ impl<'a> TrainingData<'a> {
         self.trainable.trajectories()
     }
 
-    /// The steps as estimators read them.
+    /// The steps in the form that estimators read.
     pub(super) fn steps(&self, objective: &Objective, renderer: &Renderer) -> Steps {
         let trajectories = self.trajectories();
         let mut steps = Steps::of(trajectories, |index| self.is_baseline[index]);
@@ -134,7 +134,7 @@ pub(super) fn advantage_config<'a>(
 pub(super) struct UpdateOutcome {
     pub(super) updates: Vec<UpdateStats>,
     pub(super) critic_updates: Vec<CriticStats>,
-    /// KL to the reference policy, where it was measured.
+    /// KL to the reference policy, if it was measured.
     pub(super) kl: Option<f64>,
 }
 

@@ -13,14 +13,16 @@ const FIRST_STEPS: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct LearningSignal {
     steps: usize,
-    /// Steps in which some trajectory was better than one it is compared with.
+    /// Number of steps in which some trajectory had a larger reward than one that it is compared
+    /// with.
     differed: usize,
-    /// Steps in which a response called a tool, and in which a response ended with a stop token.
+    /// Number of steps in which a response called a tool, and in which a response ended with a stop
+    /// token.
     called: usize,
     ended: usize,
     /// Smallest and largest total reward.
     rewards: Option<(f64, f64)>,
-    /// Largest share of right answers in a step.
+    /// Largest share of correct answers in a step.
     accuracy: f64,
     /// Whether a step without trained tokens was reported.
     reported: bool,
@@ -105,7 +107,7 @@ impl LearningSignal {
         Some(if is("rollout/failed_share", 1.0) {
             "all trajectories failed"
         } else if metrics.get("advantage/mean").is_none() {
-            "no trajectory that counts has a sampled token"
+            "no trajectory without failure has a sampled token"
         } else if is("reward/uniform_groups", 1.0) {
             "the trajectories of each group earned the same reward"
         } else {
@@ -124,7 +126,7 @@ impl Training {
         let warming = self.critic.is_some() && step <= self.learner.critic.warmup as u64;
         if !warming && let Some(why) = self.signal.untrained(metrics) {
             reporter.warn(&format!(
-                "step {step}: no token was trained: {why}; weights and optimiser stay as they are (reported once)"
+                "step {step}: no token was trained: {why}; weights and optimiser are unchanged (reported once)"
             ));
         }
         self.signal.take(metrics, self.critic.is_some());
@@ -214,7 +216,7 @@ mod tests {
         let idle = [("policy/updates", 0.0), ("policy/skipped", 0.0)];
         let why = |more: &[(&str, f64)]| LearningSignal::default().untrained(&Metrics::of(&[&idle[..], more].concat()));
         assert_eq!(why(&[("rollout/failed_share", 1.0)]), Some("all trajectories failed"));
-        assert_eq!(why(&[]), Some("no trajectory that counts has a sampled token"));
+        assert_eq!(why(&[]), Some("no trajectory without failure has a sampled token"));
         let uniform = [("advantage/mean", 0.0), ("reward/uniform_groups", 1.0)];
         assert_eq!(why(&uniform), Some("the trajectories of each group earned the same reward"));
         assert_eq!(why(&uniform[..1]), Some("every advantage is 0"));

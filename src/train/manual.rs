@@ -1,6 +1,7 @@
-//! Training by single calls, for loops that programs write (`r1.training`): sampling, advantages,
-//! updates, supervised steps, evaluation and checkpoints. Each call is what `r1 run` does at its
-//! place, over the same run directory. What changes weights or reads them is in `update`.
+//! Training by single calls, for the training loops of programs (`r1.training`): sampling,
+//! advantages, updates, supervised steps, evaluation and checkpoints. Each call does the same as
+//! this part of `r1 run`, with the same run directory. Calls that read or change weights are in
+//! `update`.
 
 mod update;
 
@@ -97,8 +98,8 @@ impl Manual {
         self.training.state.step
     }
 
-    /// Samples the next tasks, `group_size` trajectories each, with the current weights; gives the
-    /// new trajectories.
+    /// Samples the next tasks, `group_size` trajectories each, with the current weights; returns
+    /// the new trajectories.
     pub fn rollout(&mut self, options: &RolloutOptions) -> Result<&[Trajectory]> {
         let started = Instant::now();
         let mut learner = self.training.learner.clone();
@@ -159,7 +160,7 @@ impl Manual {
             .collect()
     }
 
-    /// Evaluates on the held-out tasks and logs it; `None` without any.
+    /// Evaluates on the held-out tasks and logs the result; `None` if there are none.
     pub fn evaluate(&mut self) -> Result<Option<Evaluation>> {
         self.training.evaluate(&self.reporter, "held out", false)
     }
@@ -214,7 +215,8 @@ impl Manual {
     /// layout of Hugging Face.
     ///
     /// # Errors
-    /// [`Kind::Usage`] within a step: a resumed run would sample what is not stored again.
+    /// [`Kind::Usage`] within a step: a resumed run would sample the trajectories of the step
+    /// again.
     pub fn save(&mut self, out: Option<&Path>) -> Result<PathBuf> {
         if self.groups > 0 || self.changed {
             let message = "a checkpoint is written between steps, and this one has begun";

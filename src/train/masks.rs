@@ -1,5 +1,4 @@
-//! The first group of a recipe as training reads it: its tokens, their loss masks and advantages,
-//! for `r1 check`.
+//! The first group of a recipe as training rows: tokens, loss masks and advantages, for `r1 check`.
 
 use super::advantages::{AdvantageConfig, AdvantageSource};
 use super::collect::{Draw, RolloutExtras, collect};
@@ -76,7 +75,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
             row.values = vec![0.0; row.len()];
         }
         if objective.shaping.kl.is_some() {
-            // Before the first update the policy is its reference.
+            // Before the first update the policy equals the reference policy.
             row.logp_ref.clone_from(&row.logprobs);
         }
     }

@@ -1,5 +1,4 @@
-//! The metrics of a step. The names and their meaning: telemetry/names.rs,
-//! docs/metrics.md.
+//! The metrics of a step. telemetry/names.rs and docs/metrics.md describe their names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -125,7 +124,7 @@ fn by_group(counted: &[&Trajectory]) -> BTreeMap<u64, Vec<f64>> {
     groups
 }
 
-/// The mean over groups of the standard deviation within one.
+/// The mean over groups of the standard deviation within a group.
 fn group_deviation(counted: &[&Trajectory]) -> f64 {
     let groups = by_group(counted);
     let deviation = |rewards: &Vec<f64>| {
@@ -136,15 +135,15 @@ fn group_deviation(counted: &[&Trajectory]) -> f64 {
     groups.values().map(deviation).sum::<f64>() / groups.len().max(1) as f64
 }
 
-/// Share of groups whose members all have the same reward, and so no gradient.
+/// Share of groups whose members all have the same reward, and therefore no gradient.
 fn uniform_groups(counted: &[&Trajectory]) -> f64 {
     let groups = by_group(counted);
     let uniform = groups.values().filter(|rewards| rewards.windows(2).all(|pair| (pair[0] - pair[1]).abs() < 1e-12));
     uniform.count() as f64 / groups.len().max(1) as f64
 }
 
-/// Loss, clipping, KL, entropy and mismatch of a step's updates. What an optimiser step measures is
-/// absent where none was taken.
+/// Loss, clipping, KL, entropy and mismatch of a step's updates. Metrics of optimiser steps are
+/// absent if none was taken.
 pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, version: u64) {
     metrics.set("policy/lr", lr);
     metrics.set("policy/version", version as f64);
@@ -162,7 +161,7 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/grad_norm", mean(&|u| u.grad_norm));
     metrics.set("policy/approx_kl", mean(&|u| u.ratios.approx_kl_k3()));
     metrics.set("policy/approx_kl_k1", mean(&|u| u.ratios.approx_kl_k1()));
-    // What a custom loss clips is only known to the recipe.
+    // The clip range of a custom loss is not known here.
     if updates.first().is_none_or(|first| !first.custom) {
         metrics.set("policy/clip_frac", mean(&|u| u.ratios.clipfrac_low() + u.ratios.clipfrac_high()));
         metrics.set("policy/clip_frac_low", mean(&|u| u.ratios.clipfrac_low()));
@@ -177,7 +176,7 @@ pub(super) fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, ve
     metrics.set("policy/ratio_max", updates.iter().map(|u| u.ratios.ratio_max).fold(1.0, f64::max));
     metrics.set("policy/ratio_min", updates.iter().map(|u| u.ratios.ratio_min).fold(1.0, f64::min));
     metrics.set("policy/largest_token", updates.iter().map(|u| u.largest_token).fold(0.0, f64::max));
-    // Only the first update runs with the weights that sampled.
+    // Only the first update has the weights of the rollout.
     if let Some(first) = updates.first() {
         metrics.set("mismatch/kl", first.ratios.approx_kl_k1());
     }
@@ -225,13 +224,13 @@ pub(super) fn advantages(metrics: &mut Metrics, batch: &AdvantageBatch) {
     metrics.set("advantage/max", most);
 }
 
-/// KL to the reference of a sampled token, a mean over the optimiser steps taken.
+/// Mean KL of a sampled token to the reference policy, over the optimiser steps taken.
 pub(super) fn mean_kl(updates: &[UpdateStats]) -> Option<f64> {
     let all: Vec<f64> = updates.iter().filter(|u| u.stepped).filter_map(|u| u.kl).collect();
     (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
 }
 
-/// The KL to the reference policy and its coefficient, where there is one.
+/// The KL to the reference policy and its coefficient, if there is a KL penalty.
 pub(super) fn kl_penalty(metrics: &mut Metrics, controller: &KlController, kl: Option<f64>, has_reference: bool) {
     if has_reference {
         metrics.set("kl/coef", controller.coef());
@@ -241,7 +240,7 @@ pub(super) fn kl_penalty(metrics: &mut Metrics, controller: &KlController, kl: O
     }
 }
 
-/// The critic's updates, and how good it was before them.
+/// The critic's updates, and its explained variance before them.
 pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], data: &UpdateBatch) {
     metrics.set("critic/skipped", updates.iter().filter(|u| u.skipped.is_some()).count() as f64);
     let updates: Vec<&CriticStats> = updates.iter().filter(|u| u.stepped).collect();
@@ -257,7 +256,7 @@ pub(super) fn critic(metrics: &mut Metrics, updates: &[CriticStats], data: &Upda
     }
 }
 
-/// Seconds a phase, and tokens a second.
+/// Seconds per phase, and tokens per second.
 pub(super) fn time(metrics: &mut Metrics, stats: &Stats, updates: &[UpdateStats], sampling: f64, training: f64) {
     metrics.set("time/sampling", sampling);
     metrics.set("time/training", training);
@@ -317,7 +316,8 @@ pub(super) fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     }
 }
 
-/// A source in the name of a metric, where `/` parts words: `openai/gsm8k` is `openai_gsm8k`.
+/// A source in the name of a metric, in which `/` separates words: `openai/gsm8k` is
+/// `openai_gsm8k`.
 fn source_name(source: &str) -> String {
     source.replace('/', "_")
 }

@@ -1,5 +1,4 @@
-//! The mini-batches of an epoch: whole trajectories, or the steps of one number, the last ones
-//! first.
+//! The mini-batches of an epoch: whole trajectories, or the steps with one index, last index first.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +14,14 @@ pub(super) struct MiniBatches<'a> {
     waiting: Waiting,
     /// Bound of `factors`: they stay within `1 ± clip`.
     clip: f64,
-    /// The change of the probability of a trajectory's later steps by their updates; its earlier
-    /// steps' advantages are multiplied by it.
+    /// The change of the probability of a trajectory's later steps by their updates; the advantages
+    /// of its earlier steps are multiplied by it.
     factors: BTreeMap<usize, f64>,
 }
 
 enum Waiting {
     Whole(std::vec::IntoIter<UpdateBatch>),
-    /// Numbers of steps, the next one last.
+    /// Step indices, the next one last.
     Steps(Vec<u32>),
 }
 
@@ -52,7 +51,7 @@ impl<'a> MiniBatches<'a> {
         }
     }
 
-    /// The rows that sampled in a step, up to its end, where nothing else is trained.
+    /// The rows with sampled tokens in a step, up to its end; other tokens of them are not trained.
     fn of_step(&self, step: u32) -> UpdateBatch {
         let rows = &self.batch.rows;
         let here = |row: usize, place: usize| rows[row].loss_mask[place] && rows[row].steps[place] == step;
@@ -72,9 +71,9 @@ impl<'a> MiniBatches<'a> {
         part
     }
 
-    /// Measures the effect of the update on `part`: how much likelier its steps have become, as the
-    /// geometric mean over their tokens (arXiv:2602.06554; the ratios of turns that were updated
-    /// before weigh the advantages of the others).
+    /// Measures the effect of the update on `part`: the ratio of new and old probability of its
+    /// steps, as the geometric mean over their tokens (arXiv:2602.06554: the ratios of turns that
+    /// were updated before are factors of the other turns' advantages).
     pub(super) fn updated(&mut self, part: &UpdateBatch, update: &Update<'_>) -> Result<()> {
         match &self.waiting {
             Waiting::Steps(steps) if !steps.is_empty() => {}
@@ -129,8 +128,8 @@ mod tests {
         let last = last.as_ref();
         assert_eq!(last.map(|part| part.rows.len()), Some(1));
         assert_eq!(last.map(|part| part.rows[0].loss_mask.clone()), Some(vec![no, no, no, yes, yes]));
-        // The first steps come last, without what follows them, and with what their later steps
-        // have done.
+        // The first steps come last, without the later tokens, and with the factors of the later
+        // steps.
         parts.factors.insert(0, 1.2);
         let first = parts.take();
         let first = first.as_ref();
@@ -139,7 +138,7 @@ mod tests {
         assert_eq!(first.map(|part| part.rows[0].advantages[1]), Some(2.4));
         assert_eq!(first.map(|part| part.rows[1].advantages[1]), Some(-1.0));
         assert!(parts.take().is_none());
-        // By trajectory it is all of it at once.
+        // By trajectory, all steps are in one mini-batch.
         let mut whole = MiniBatches::of(&batch, &Learner::default(), Over::Step);
         assert!(whole.take().is_some_and(|part| part.rows.len() == 2) && whole.take().is_none());
     }

@@ -1,7 +1,8 @@
 //! The training loops, read top to bottom: `policy_loop` and [`sft`]; [`evaluate`] is shared by
 //! them.
 //!
-//! No trainer base class and no callbacks: a loop with different needs has its own file.
+//! There is no trainer base class and there are no callbacks: a loop with different needs has its
+//! own file.
 
 mod adapter;
 mod advantages;
@@ -76,7 +77,7 @@ pub use report::far_files_in_words;
 pub use script_log::in_words as log_in_words;
 pub use session::{beyond, load_model, load_policy, load_renderer, load_reward_model};
 pub(crate) use source::watched;
-pub use source::{Fetching, MODEL_NANO, from_hub, model_at_hand, model_dir, text_dir};
+pub use source::{Fetching, MODEL_NANO, from_hub, local_model_dir, model_dir, text_dir};
 pub use steps::Steps;
 pub use unused::unused_settings;
 pub use update::{Update, UpdateStats};
@@ -94,18 +95,18 @@ pub struct RunOptions {
     pub name: Option<String>,
     /// The run directory to resume.
     pub resume: Option<PathBuf>,
-    /// CPU threads, where they were given; part of the command that resumes the run.
+    /// CPU threads, if they were given; part of the command that resumes the run.
     pub threads: Option<u16>,
     /// Also write the final model, or its adapter, here (HF layout, PEFT's).
     pub out: Option<PathBuf>,
     /// Whether example trajectories and all plots are printed.
     pub verbose: bool,
-    /// Whether changes of the script are left for the next run.
+    /// Whether changes of the script are ignored during the run.
     pub no_reload: bool,
-    /// This supervised run is the cold start of another run, which says what comes next.
+    /// This supervised run is the cold start of another run, which prints the next commands.
     pub cold_start: bool,
-    /// Counts Ctrl-C and its like: the first ends the loop after its step, the second at once
-    /// (docs/resume.md).
+    /// Counts Ctrl-C and other stop signals: the first ends the loop after its step, the second at
+    /// once (docs/resume.md).
     pub interrupt: Option<Interrupt>,
 }
 
@@ -142,14 +143,14 @@ pub struct Summary {
     /// Evaluation before and after training; empty for supervised runs without one.
     pub before: Option<evaluate::Evaluation>,
     pub after: Option<evaluate::Evaluation>,
-    /// The model with the lowest held-out loss, where supervised training has `data.eval`.
+    /// The model with the lowest held-out loss, if supervised training has `data.eval`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<PathBuf>,
     /// Stopped by Ctrl-C before its last step.
     pub interrupted: bool,
 }
 
-/// Trains the recipe's policy by reinforcement learning; returns what it came to.
+/// Trains the recipe's policy by reinforcement learning; returns a summary.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let opened = match cold_start::run(Opened::new(options, reporter)?, reporter)? {
         Started::Ready(opened) => *opened,
@@ -163,8 +164,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     }
 }
 
-/// Whether something done every so many steps (0: never) is due after `step`; the last step has its
-/// own.
+/// Whether an action with an interval of `every` steps (0: never) is due after `step`; the last
+/// step is handled separately.
 fn due(step: u64, every: usize, total: usize) -> bool {
     every > 0 && step.is_multiple_of(every as u64) && step < total as u64
 }

@@ -1,4 +1,4 @@
-//! A model from nothing: a tokenizer trained on the recipe's own conversations, and fresh weights.
+//! A new model: a tokenizer trained on the recipe's own conversations, and random weights.
 
 use std::path::Path;
 

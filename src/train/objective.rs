@@ -1,10 +1,10 @@
 //! The objective of a recipe, from its settings: estimator, reward shaping and loss.
 //!
-//! It is validated before anything runs. The rules are data: ranges and `needs` stand at the
-//! declaration of a setting, rules about several settings are rows of `rules.rs`, those about
-//! estimator, loss and critic rows of `combinations.rs`. What stays here is computed: the
-//! estimator and the loss read their own options, and the bounds of shaping and corrections are
-//! those that programs have too (`rl`).
+//! It is validated before anything runs. The rules are data: ranges and `needs` are part of the
+//! declaration of a setting, rules about several settings are rows of `rules.rs`, and those about
+//! estimator, loss and critic are rows of `combinations.rs`. This file has the checks that are
+//! computed: the estimator and the loss read their own options, and the bounds of shaping and
+//! corrections are those that programs have too (`rl`).
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ pub struct Objective {
     pub estimator: Option<Estimator>,
     pub shaping: RewardShaping,
     pub policy: policy::Objective,
-    /// The custom policy loss, in place of the formula of `policy`.
+    /// The custom policy loss, instead of the formula of `policy`.
     pub custom: Option<Arc<LossGraph>>,
     pub importance: Option<Importance>,
     pub rejection: Option<Rejection>,
@@ -38,7 +38,7 @@ pub struct Objective {
 }
 
 impl Objective {
-    /// The objective of a script; `critic` says whether its loop trains one.
+    /// The objective of a script; `critic`: whether its loop trains one.
     ///
     /// # Errors
     /// As [`Objective::new`]; `Kind::Script` for a custom loss that its settings contradict.
@@ -59,7 +59,7 @@ impl Objective {
         Ok(self)
     }
 
-    /// The objective of `learner`; `critic` says whether its loop trains one.
+    /// The objective of `learner`; `critic`: whether its loop trains one.
     ///
     /// # Errors
     /// `Kind::Script` names the setting and the reason.
@@ -125,8 +125,8 @@ impl Objective {
         }
     }
 
-    /// The current coefficient of the KL in the loss, where that of `trainer.kl` is `coef`: a
-    /// penalty in the reward is another KL.
+    /// The current coefficient of the KL in the loss, if that of `trainer.kl` is `coef`; a penalty
+    /// in the reward is independent of it.
     pub(super) fn loss_kl(&self, coef: f64) -> f64 {
         if self.shaping.kl.is_some() { self.policy.terms.kl_coef } else { coef }
     }
@@ -139,7 +139,7 @@ impl Objective {
     }
 }
 
-/// An error of a table of options, as one of the setting that holds it.
+/// Converts an error of a table of options to an error of the setting that contains it.
 fn at(field: &str, error: Error) -> Error {
     let error = Error { kind: Kind::Script, message: format!("trainer.{field}: {}", error.message), ..error };
     error.about_setting(format!("trainer.{field}"))
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn every_algorithm_is_one_that_can_be() {
+    fn every_algorithm_has_a_valid_objective() {
         for name in ALGORITHMS {
             let Algorithm { critic, settings } = Algorithm::named(name).unwrap();
             let objective = Objective::new(&settings, &Sampling::default(), critic).unwrap();
@@ -259,7 +259,7 @@ mod tests {
         assert!(shaped(Shaping { overlong, ..none }).contains("`overlong`"));
         let kl = Kl { target: 0.1, ..Kl::default() };
         assert!(refused(&Learner { kl, ..usual.clone() }, false).contains("trainer.kl.target"));
-        // Before anything is sampled, not when they are first used.
+        // They are refused before anything is sampled, not on first use.
         let bounds = |importance: Option<Value>, rejection: Option<Value>| {
             let importance = importance.map(|given| serde_json::from_value(given).unwrap());
             let rejection = rejection.map(|given| serde_json::from_value(given).unwrap());
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sampled_must_be_what_is_scored() {
+    fn sampling_settings_that_training_cannot_score_are_refused() {
         let no = |sampling: Sampling| Objective::new(&Learner::default(), &sampling, false).unwrap_err().to_string();
         assert!(no(Sampling { temperature: 0.0, ..Sampling::default() }).contains("temperature"));
         assert!(no(Sampling { repetition_penalty: 1.1, ..Sampling::default() }).contains("repetition_penalty"));

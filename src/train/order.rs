@@ -8,25 +8,25 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, Kind, Result};
 use crate::script::DataPart;
 
-/// The row at each position of a run. A position's row depends on the datasets, their
-/// weights and the seed alone, so a resumed run draws the same rows as an unbroken one.
+/// The row at each position of a run. A position's row depends only on the datasets, their weights
+/// and the seed, so a resumed run draws the same rows as an uninterrupted one.
 pub(super) struct Order {
     parts: Vec<Part>,
-    /// A position, and how many rows of each dataset come before it.
+    /// A position, and the number of rows of each dataset before it.
     drawn: RefCell<(u64, Vec<u64>)>,
 }
 
 struct Part {
-    /// Rows that are drawn from, by their number in the split.
+    /// The usable rows, by their number in the split.
     rows: Rows,
     /// Share of the positions.
     share: f64,
-    /// Salt of its order.
+    /// Salt of the random stream of its order.
     salt: u64,
 }
 
 enum Rows {
-    /// All of them, from this number on.
+    /// All rows of the dataset, from this number on.
     All {
         first: u64,
         count: u64,
@@ -54,7 +54,7 @@ impl Order {
     /// The order of the rows of `parts` without `left_out`, which is sorted.
     ///
     /// # Errors
-    /// [`Kind::Data`] if nothing is left of a dataset.
+    /// [`Kind::Data`] if a dataset has no usable rows.
     pub(super) fn new(parts: &[DataPart], left_out: &[u64]) -> Result<Self> {
         let weighted = parts.iter().any(|part| part.weight.is_some());
         let mut first = 0;
@@ -85,7 +85,7 @@ impl Order {
         Ok(Self { drawn: RefCell::new((0, vec![0; own.len()])), parts: own })
     }
 
-    /// Number of rows that are drawn from.
+    /// Number of usable rows.
     pub(super) fn rows(&self) -> u64 {
         self.parts.iter().map(|part| part.rows.len()).sum()
     }
@@ -107,9 +107,9 @@ impl Order {
         self.parts.iter().flat_map(|part| (0..of(part)).map(|index| part.rows.get(index))).collect()
     }
 
-    /// The dataset of a position, and how many of its rows came before. The one that
-    /// is furthest behind its share is next, so every stretch of the run has the shares that the
-    /// whole has, up to one row.
+    /// The dataset of a position, and the number of its rows before. The dataset that is furthest
+    /// behind its share is next, so every part of the run has the same shares as the whole, up to
+    /// one row.
     fn turn(&self, position: u64) -> (usize, u64) {
         let mut drawn = self.drawn.borrow_mut();
         if drawn.0 > position {
@@ -135,9 +135,9 @@ fn named(name: &str) -> u64 {
     digest.iter().take(8).fold(0, |all, byte| all << 8 | u64::from(*byte))
 }
 
-/// Row number `position` of the endless stream of epochs over `rows` rows. Within an epoch every
-/// row comes once; the order depends on the seed and the epoch alone, so a resumed run draws what
-/// the first one would have.
+/// Row number `position` of the endless sequence of epochs over `rows` rows. An epoch contains
+/// every row once; its order depends only on the seed and the epoch, so a resumed run draws the
+/// same rows.
 pub(super) fn shuffled(position: u64, rows: u64, seed: u64) -> u64 {
     let rows = rows.max(1);
     let (epoch, mut index) = (position / rows, position % rows);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_dataset_is_drawn_as_ever() {
+    fn the_order_of_a_single_dataset_is_unchanged() {
         let order = Order::new(&[part("", None, 10)], &[]).unwrap();
         assert_eq!(order.rows(), 10);
         assert!((0..40).all(|position| order.at(position, 5) == shuffled(position, 10, 5)));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn datasets_take_turns_by_weight() {
+    fn datasets_are_mixed_by_weight() {
         let parts = [part("a", Some(3.0), 4), part("b", None, 100)];
         let order = Order::new(&parts, &[5]).unwrap();
         let drawn: Vec<u64> = (0..400).map(|position| order.at(position, 1)).collect();
@@ -222,7 +222,7 @@ mod tests {
         let a: Vec<u64> = drawn.iter().copied().filter(|row| *row < 4).collect();
         assert!(a.chunks(4).all(|epoch| epoch.iter().collect::<HashSet<_>>().len() == 4));
         assert!(!drawn.contains(&5) && drawn.iter().all(|row| *row < 104));
-        // From anywhere, in any order, with nothing kept.
+        // Positions can be computed in any order, without stored state.
         let fresh = Order::new(&parts, &[5]).unwrap();
         assert_eq!(fresh.at(333, 1), drawn[333]);
         assert_eq!(order.at(2, 1), drawn[2]);

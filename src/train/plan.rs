@@ -1,4 +1,4 @@
-//! `r1 run --plan`: the memory that a run takes at most, from shapes alone. No weights are read.
+//! `r1 run --plan`: the maximum memory of a run, from shapes alone. No weights are read.
 //!
 //! The maximum: every context has the allowed length, every slot of the cache is in use, every
 //! micro-batch is full.
@@ -33,15 +33,15 @@ pub struct Share {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     pub device: String,
-    /// Held from the beginning to the end.
+    /// In use from the beginning to the end.
     pub held: Vec<Share>,
-    /// Held while trajectories are sampled.
+    /// In use while trajectories are sampled.
     pub sampling: Vec<Share>,
-    /// Held during an update.
+    /// In use during an update.
     pub learning: Vec<Share>,
     /// The free memory, on the CPU.
     pub available: Option<u64>,
-    /// The recipe's cold start, which is over when the rest begins.
+    /// The recipe's cold start, which ends before the rest begins.
     pub cold_start: Option<Box<Plan>>,
 }
 
@@ -50,17 +50,17 @@ fn sum(shares: &[Share]) -> u64 {
 }
 
 impl Plan {
-    /// The most that is held at once, bytes.
+    /// The maximum in use at once, bytes.
     pub fn peak(&self) -> u64 {
         self.own_peak().max(self.cold_start.as_ref().map_or(0, |plan| plan.own_peak()))
     }
 
-    /// The most without a cold start.
+    /// The maximum without a cold start.
     fn own_peak(&self) -> u64 {
         sum(&self.held) + sum(&self.sampling).max(sum(&self.learning))
     }
 
-    /// Its numbers, bytes.
+    /// Its sizes, bytes.
     pub fn to_json(&self) -> Value {
         let list = |shares: &[Share]| -> Vec<Value> {
             shares.iter().map(|s| json!({ "what": s.what, "why": s.why, "bytes": s.bytes })).collect()
@@ -77,7 +77,7 @@ impl Plan {
         json
     }
 
-    /// Rows of a table: a part with what it comes from, MiB.
+    /// Rows of a table: a part with its description, MiB.
     pub fn table(&self) -> Vec<Vec<String>> {
         let mut rows = vec![["memory", "MiB"].map(str::to_owned).to_vec()];
         for (title, shares) in [("", &self.held), ("sampling: ", &self.sampling), ("learning: ", &self.learning)] {
@@ -241,7 +241,7 @@ fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usize {
     }
 }
 
-/// The memory that a run holds throughout, without the policy and the key-value cache.
+/// The memory in use during the whole run, without the policy and the key-value cache.
 fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<Share> {
     let ((learned, own), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
     let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned)];
@@ -281,9 +281,10 @@ fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<Share> {
     all
 }
 
-/// Ids that are kept with a sampled token where sampling cuts the others off, and why so many.
+/// Number of ids that are stored with a sampled token if sampling excludes others, with an
+/// explanation.
 fn cut(settings: &Settings, vocab: usize) -> Option<(u64, String)> {
-    /// Of sets whose size only sampling shows.
+    /// The size of these sets is known only after sampling.
     const USUAL: usize = 256;
     let sampling = &settings.sampling;
     let by_mass = sampling.top_p < 1.0 || sampling.min_p > 0.0;
@@ -303,8 +304,8 @@ fn several(learner: &Learner, context: usize) -> bool {
     rows * context > learner.tokens_per_batch
 }
 
-/// The memory of `tokens` tokens at once; `several` micro-batches have gradients of their own
-/// next to the sum.
+/// The memory of `tokens` tokens at once; with `several` micro-batches, each has gradients in
+/// addition to their sum.
 fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
     let chunk = (logprobs_at_once(shape.config.vocab_size, shape.device) as u64).min(tokens);
     let how = if shape.checkpointing { ", one layer's at a time" } else { "" };
@@ -320,7 +321,7 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
             // by then.
             (if several { element * shape.numbers() } else { 0 }, "of a micro-batch, until they are added")
         } else {
-            // Added up in f32; an embedding that is the head adds its own gradient.
+            // Summed in f32; a tied embedding adds its own gradient.
             let wide = if shape.kind == Dtype::Float { 0 } else { 4 };
             let own = if shape.config.tie_word_embeddings { element } else { 0 };
             ((wide + own) * shape.embedding(), "of the head, until they are added up")
@@ -336,7 +337,8 @@ mod tests {
 
     use super::*;
 
-    /// Qwen2.5-7B in bf16 on a GPU of 139 GiB: the key-value cache is not in the way of training.
+    /// Qwen2.5-7B in bf16 on a GPU of 139 GiB: the key-value cache leaves enough memory for
+    /// training.
     #[test]
     fn training_of_a_large_model_leaves_memory_for_its_optimiser() {
         let json = serde_json::json!({

@@ -10,11 +10,11 @@ use crate::mdp::Trajectory;
 use crate::rl::pack::Row;
 use crate::text::Tokenizer;
 
-/// Text that only the critic reads before the steps of trajectories, as token ids.
+/// Text for the critic before the steps of trajectories, as token ids.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prefixes {
-    /// By trajectory: one for all of its steps, or one for each step and one for what would have
-    /// come next. Empty: none.
+    /// By trajectory: one for all of its steps, or one for each step and one for the next
+    /// observation. Empty if there is none.
     of: Vec<Vec<Vec<u32>>>,
 }
 
@@ -26,8 +26,8 @@ impl Prefixes {
 }
 
 /// Text that only the critic reads: `trainer.critic.privileged` filled with columns of the tasks,
-/// or the text that the recipe's function `privileged` gave for each step, which the steps have
-/// recorded. Empty where there is neither.
+/// or the text that the recipe's function `privileged` returned for each step, as recorded in the
+/// steps. Empty if there is neither.
 ///
 /// # Errors
 /// `Kind::Data` names the training row that lacks a column, or whose text is too long.
@@ -44,11 +44,11 @@ pub(super) fn prefixes(
         let ids = tokenizer.encode(text)?;
         if ids.len() > settings.privileged_tokens {
             let message = format!(
-                "what trainer.critic.privileged shows of a task has {} tokens, and trainer.critic.privileged_tokens is {}",
+                "the text of trainer.critic.privileged for a task has {} tokens, and trainer.critic.privileged_tokens is {}",
                 ids.len(),
                 settings.privileged_tokens
             );
-            return Err(Error::new(Kind::Data, message).hint("raise the limit, or show less"));
+            return Err(Error::new(Kind::Data, message).hint("raise the limit, or shorten the text"));
         }
         Ok(ids)
     };
@@ -64,8 +64,8 @@ pub(super) fn prefixes(
     Ok(Prefixes { of: trajectories.iter().map(of).collect::<Result<_>>()? })
 }
 
-/// The recorded text of each step, and that of what would have come next. A step that was written
-/// for the script has the text of the step that it was written for.
+/// The recorded text of each step, and that of the next observation. A generated step has the text
+/// of the acting step that it belongs to.
 fn texts(trajectory: &Trajectory) -> Vec<&str> {
     let steps = &trajectory.steps;
     let own = |place: usize| steps[place..].iter().find_map(|step| step.privileged.as_deref()).unwrap_or_default();
@@ -92,7 +92,8 @@ fn fill(template: &str, row: &Value) -> Result<String> {
             Some(Value::String(text)) => filled.push_str(text),
             Some(Value::Null) | None => {
                 let columns = row.as_object().map(|row| row.keys().map(String::as_str).collect::<Vec<_>>());
-                let message = format!("trainer.critic.privileged shows the column `{name}`, which a row does not have");
+                let message =
+                    format!("trainer.critic.privileged contains the column `{name}`, which a row does not have");
                 return Err(Error::new(Kind::Data, message).hint(suggest(name, columns.unwrap_or_default())));
             }
             Some(other) => filled.push_str(&other.to_string()),
@@ -103,24 +104,24 @@ fn fill(template: &str, row: &Value) -> Result<String> {
     Ok(filled)
 }
 
-/// Rows as the critic reads them, and what of the given rows they are.
+/// Rows for the critic, and the parts of the given rows that they contain.
 #[derive(Debug)]
 pub(super) struct Shown {
     pub(super) rows: Vec<Row>,
-    /// Of each: the given row, and how many tokens stand before it.
+    /// For each: the given row, and the number of tokens before it.
     origins: Vec<(usize, usize)>,
 }
 
 impl Shown {
-    /// The given row and the place in it of a token of a row that the critic reads.
+    /// The given row, and the position in it, of a token of a row for the critic.
     pub(super) fn place(&self, row: usize, place: usize) -> (usize, usize) {
         let (of, more) = self.origins[row];
         (of, place - more)
     }
 }
 
-/// Rows as the critic reads them, at most `longest` tokens each. A row whose steps have different
-/// prefixes is read once for each prefix, up to the last token that was sampled behind it.
+/// Rows for the critic, at most `longest` tokens each. A row whose steps have different prefixes is
+/// computed once per prefix, up to the last token sampled after it.
 ///
 /// # Errors
 /// `Kind::Data` for a row that the prefix makes too long.
@@ -138,10 +139,10 @@ pub(super) fn shown(rows: &[Row], prefixes: &Prefixes, longest: usize) -> Result
     Ok(shown)
 }
 
-/// Neighbouring sampled tokens of a row that have one prefix.
+/// Consecutive sampled tokens of a row with the same prefix.
 struct Run<'a> {
     prefix: &'a [u32],
-    /// Behind the last of them.
+    /// The index after the last of them.
     end: usize,
 }
 
@@ -160,7 +161,7 @@ fn runs<'a>(row: &Row, prefixes: &'a Prefixes) -> Vec<Run<'a>> {
     runs
 }
 
-/// A column moved behind `more` tokens, which have `fill`; empty columns stay empty.
+/// A column shifted by `more` tokens with the value `fill`; empty columns stay empty.
 fn shifted<T: Clone>(column: &[T], fill: T, more: usize, end: usize) -> Vec<T> {
     if column.is_empty() {
         return Vec::new();
@@ -168,22 +169,22 @@ fn shifted<T: Clone>(column: &[T], fill: T, more: usize, end: usize) -> Vec<T> {
     [vec![fill; more].as_slice(), &column[..end]].concat()
 }
 
-/// A row up to the end of `own` behind a prefix, where only the tokens of `own` count.
+/// A row up to the end of `own` after a prefix; only the tokens of `own` are trained.
 fn behind(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest: usize) -> Result<Row> {
     let (more, end, first) = (prefix.len(), own.end, row.steps.first().copied().unwrap_or(0));
     if more > 0 && more + end > longest {
         let message = format!(
-            "the critic reads {more} tokens of trainer.critic.privileged before a row of {end}, and its model takes {longest}"
+            "the critic reads {more} tokens of trainer.critic.privileged before a row of {end}, and the limit of its model is {longest}"
         );
         return Err(Error::new(Kind::Data, message)
             .in_trajectories(vec![row.trajectory as u64], None)
-            .hint("lower policy.max_context, or show the critic less"));
+            .hint("lower policy.max_context, or shorten the text for the critic"));
     }
     let counts = |place: usize| own.contains(&place) && row.loss_mask[place];
     let mut targets = shifted(&row.targets, false, more, end);
     let loss_mask: Vec<bool> = std::iter::repeat_n(false, more).chain((0..end).map(counts)).collect();
     targets.iter_mut().zip(&loss_mask).for_each(|(target, counts)| *target &= *counts);
-    // Values are of states: what a token was drawn from does not matter.
+    // Values belong to states and do not depend on the support of the tokens.
     Ok(Row {
         ids: [prefix, &row.ids[..end]].concat(),
         loss_mask,
@@ -207,7 +208,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_fill_the_template() {
+    fn columns_fill_the_template_of_privileged_text() {
         let row = json!({ "answer": "42", "steps": [1, 2], "none": null });
         assert_eq!(fill("A: {answer}, {steps} {} {x y}", &row).unwrap(), "A: 42, [1,2] {} {x y}");
         let error = fill("{answr}", &row).unwrap_err();
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_targets_move_together() {
+    fn privileged_text_shifts_rows_and_targets() {
         let rows = [row(0), row(1)];
         let prefixes = Prefixes { of: vec![vec![vec![1, 2]], vec![vec![]]] };
         let own = shown(&rows, &prefixes, 5).unwrap();
@@ -245,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_read_once_for_each_prefix_of_its_steps() {
+    fn a_row_is_computed_once_for_each_prefix_of_its_steps() {
         let rows = [row(0)];
         let steps = |of: &[&[u32]]| Prefixes { of: vec![of.iter().map(|ids| ids.to_vec()).collect()] };
         // Steps 4 and 5 have prefixes of their own; steps 0 to 3 are not in this row.
@@ -259,7 +260,7 @@ mod tests {
         assert_eq!(own.rows[1].loss_mask, [false, false, false, true]);
         assert_eq!((own.place(0, 3), own.place(1, 3)), ((0, 1), (0, 2)));
         assert_eq!((own.rows[0].returns[3], own.rows[1].returns[3], target_count(&own.rows)), (3.0, 5.0, 2));
-        // Equal texts are one reading, as those of a template are.
+        // Steps with equal texts, such as those of a template, are computed together.
         let same = shown(&rows, &steps(&[&[6][..]; 6]), 5).unwrap();
         assert_eq!(same.rows, shown(&rows, &steps(&[&[6][..]]), 5).unwrap().rows);
         assert_eq!(same.rows.len(), 1);

@@ -1,4 +1,4 @@
-//! Hot reload in a run: versions of the script that work are taken in, functions at the next group,
+//! Hot reload in a run: valid versions of the script are applied, functions at the next group,
 //! settings at the next step.
 
 use std::path::Path;
@@ -17,16 +17,16 @@ use crate::rollout::Spec;
 use crate::script::{Change, Reload, Script, Split, Watcher, WatcherOptions};
 use crate::telemetry::{Metrics, Mode, Reporter};
 
-/// The watcher of a run, and what it has found since the last step.
+/// The watcher of a run, and its results since the last step.
 pub(super) struct Reloads {
     inbox: Arc<Mutex<Vec<Reload>>>,
-    /// Versions taken in since the last step.
+    /// Versions applied since the last step.
     taken: usize,
     _watcher: Option<Watcher>,
 }
 
 impl Reloads {
-    /// Starts to watch the script, unless the user has turned that off.
+    /// Starts to watch the script, unless the user has disabled reloads.
     pub(super) fn start(training: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         let inbox: Arc<Mutex<Vec<Reload>>> = Arc::default();
         if options.no_reload {
@@ -35,7 +35,7 @@ impl Reloads {
         let (pool, scripts, found) = (training.session.pool.replacer(), training.run.scripts(), Arc::clone(&inbox));
         let log = reporter.clone();
         let reference = training.reference.is_some();
-        // Once for each setting and value.
+        // Reported once for each setting and value.
         let mut waiting: Vec<Change> = Vec::new();
         let mut warned: Vec<String> = training.warned.clone();
         let take = move |reload: &Reload| {
@@ -132,7 +132,7 @@ fn report(reporter: &Reporter, reload: &Reload, generation: u64, waiting: &[Chan
     reporter.info(&text);
     if !waiting.is_empty() {
         let list: Vec<String> = waiting.iter().map(|change| format!("\n    {change}")).collect();
-        reporter.warn(&format!("these settings wait for a restart, and stay as they were:{}", list.concat()));
+        reporter.warn(&format!("these settings wait for a restart, and keep their values:{}", list.concat()));
     }
 }
 

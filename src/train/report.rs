@@ -1,5 +1,5 @@
-//! What a run prints: its opening, evaluations, example trajectories and the closing lines. And the
-//! two checks that stop a run which can't be going well.
+//! The output of a run: the opening lines, evaluations, example trajectories and the closing lines;
+//! and the check of the mismatch that stops a run.
 
 use std::fs::File;
 use std::io::Write;
@@ -20,7 +20,7 @@ use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, counted, duration
 /// Example trajectories shown before and after.
 const EXAMPLES: usize = 3;
 
-/// A word of a command line, as a shell takes it.
+/// A word of a command line, quoted for a shell.
 pub(super) fn quoted(text: &str) -> String {
     let plain = |c: char| c.is_alphanumeric() || "/._-+:@,=~".contains(c);
     if !text.is_empty() && text.chars().all(plain) {
@@ -73,14 +73,14 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
     reporter.info(&format!("run      {}", run.path().display()));
 }
 
-/// Names the MCP servers and their tools.
+/// Prints the MCP servers and their tools.
 pub(super) fn servers(reporter: &Reporter, script: &Script) {
     for line in script.servers_in_words() {
         reporter.info(&format!("tools    {line}"));
     }
 }
 
-/// Names the files of data that lie neither below the script's directory nor below the current one.
+/// Prints the data files that are neither below the script's directory nor below the current one.
 pub(super) fn far_files(reporter: &Reporter, script: &Script, origins: &Origins) {
     let mut files = script.resources();
     files.extend(origins.files.iter().cloned());
@@ -89,8 +89,7 @@ pub(super) fn far_files(reporter: &Reporter, script: &Script, origins: &Origins)
     }
 }
 
-/// Files of data that lie neither below the script's directory nor below the current one, as a
-/// list.
+/// Data files that are neither below the script's directory nor below the current one, as a list.
 pub fn far_files_in_words(script: &Script, files: &[FileVersion]) -> Option<String> {
     const SHOWN: usize = 3;
     let far: Vec<String> =
@@ -99,11 +98,11 @@ pub fn far_files_in_words(script: &Script, files: &[FileVersion]) -> Option<Stri
     (!far.is_empty()).then(|| format!("{}{more}", far[..far.len().min(SHOWN)].join(", ")))
 }
 
-/// Warns of API keys that the run directory's copy of the script now holds.
+/// Warns of API keys in the run directory's copy of the script.
 pub(super) fn literal_keys(reporter: &Reporter, script: &Script) {
     for place in script.literal_keys() {
         reporter.warn(&format!(
-            "{place} looks like it holds an API key, and the run directory now has a copy of it; read it from the \
+            "{place} may contain an API key, and the run directory now has a copy of it; read it from the \
              environment instead: needs = {{ \"env:NAME\" }} and r1.secret(\"NAME\")"
         ));
     }
@@ -142,7 +141,7 @@ pub(super) fn evaluation(
         ]
     };
     let mut table = vec![titles.map(str::to_owned).to_vec(), row(label.to_owned(), evaluation)];
-    // One source has the same result as the whole.
+    // With one source the result is that of the whole.
     if evaluation.sources.len() > 1 {
         table.extend(evaluation.sources.iter().map(|(name, of)| row(format!("{label}: {name}"), of)));
     }
@@ -151,7 +150,7 @@ pub(super) fn evaluation(
     Ok(())
 }
 
-/// In the run directory: whole trajectories of the evaluations before and after training.
+/// File in the run directory with whole trajectories of the evaluations before and after training.
 const EXAMPLES_FILE: &str = "examples.txt";
 
 /// Adds a few whole trajectories to the run's `examples.txt`, and prints them with `--verbose`.
@@ -208,7 +207,7 @@ pub(super) fn conversation(trajectory: &Trajectory) -> Vec<(String, String)> {
     lines
 }
 
-/// Reward and tool use over the run, for the picture at its end.
+/// Reward and tool use over the run, for the plot at its end.
 #[derive(Default)]
 pub(super) struct Curves {
     /// The first step that was pushed; a resumed run does not begin at 1.
@@ -308,7 +307,7 @@ pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &Supervi
     reporter.event("summary", &json!(summary));
 }
 
-/// Says how many conversations were too long, and what became of them.
+/// Prints how many conversations were too long, and how they were handled.
 pub(super) fn overlong(reporter: &Reporter, count: u64, longest: usize, overlong: Overlong) {
     let (conversations, were) = if count == 1 { ("conversation", "was") } else { ("conversations", "were") };
     let fate = if overlong == Overlong::Truncate { "cut" } else { "left out" };
@@ -318,7 +317,7 @@ pub(super) fn overlong(reporter: &Reporter, count: u64, longest: usize, overlong
     }
 }
 
-/// Warns of settings that do nothing.
+/// Warns of settings that have no effect.
 pub(super) fn warn(reporter: &Reporter, warnings: &[Error]) {
     for Error { message, place, hint, .. } in warnings {
         let place = place.iter().map(|place| format!("\n  --> {place}"));
@@ -327,7 +326,7 @@ pub(super) fn warn(reporter: &Reporter, warnings: &[Error]) {
     }
 }
 
-/// An error of numbers, with the step it came in.
+/// A numeric error with its step.
 pub(super) fn in_step(error: Error, step: u64) -> Error {
     if error.kind == Kind::Numeric {
         Error { message: format!("step {step}: {}", error.message), ..error }
@@ -336,15 +335,15 @@ pub(super) fn in_step(error: Error, step: u64) -> Error {
     }
 }
 
-/// Warns that an optimiser step was left out, with the reason.
+/// Warns that an optimiser step was skipped, with the reason.
 pub(super) fn skipped(reporter: &Reporter, step: u64, why: Option<&Error>) {
     if let Some(why) = why {
         let place = why.place.as_deref().unwrap_or("an unknown place");
-        reporter.warn(&format!("step {step}: an optimiser step is left out: {} ({place})", why.message));
+        reporter.warn(&format!("step {step}: an optimiser step is skipped: {} ({place})", why.message));
     }
 }
 
-/// Stops when sampler and learner disagree by more than the recipe allows.
+/// Stops if sampler and learner differ by more than the recipe allows.
 pub(super) fn refuse_mismatch(mismatch: f64, limit: f64) -> Result<()> {
     if limit <= 0.0 || mismatch <= limit {
         return Ok(());

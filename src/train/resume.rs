@@ -1,9 +1,9 @@
 //! The start of a run: new, or from the newest checkpoint of an earlier one.
 //!
-//! A resumed run is the run that was interrupted. It has the script as it is now, with the
-//! `key=value` settings of all its command lines, the last one for a key in effect, and the seed
-//! that it began with. What differs from the run's last configuration is listed before anything is
-//! trained. docs/resume.md has the rules.
+//! A resumed run continues the interrupted run, with the current script, the `key=value` settings
+//! of all its command lines (the last one for a key is in effect), and its original seed.
+//! Differences from the run's last configuration are listed before training. docs/resume.md has the
+//! rules.
 
 use std::path::{Path, PathBuf};
 
@@ -38,16 +38,16 @@ pub(super) struct Resumed {
 }
 
 impl Opened {
-    /// Loads the script, and takes the run that `options` name.
+    /// Loads the script, and opens the run that `options` name.
     ///
     /// # Errors
     /// `Kind::Store` if the run can't be read or another process writes to it, `Kind::Usage` for a
-    /// seed or an algorithm that is not the run's; those of [`Script::load`].
+    /// seed or an algorithm other than the run's; those of [`Script::load`].
     pub(super) fn new(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         Self::load(options, reporter, Ok)
     }
 
-    /// As [`new`](Self::new), for supervised training: of a recipe for reinforcement learning its
+    /// As [`new`](Self::new), for supervised training: for a recipe for reinforcement learning, its
     /// cold start.
     pub(super) fn supervised(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
         Self::load(options, reporter, supervised)
@@ -59,7 +59,7 @@ impl Opened {
             let script = part(Script::load(&options.script, &options.overrides)?)?;
             return Ok(Self { script, options: options.clone(), resumed: None, standing });
         };
-        // The lock first: nothing that another process may be changing is read.
+        // The lock comes first, so that no file is read while another process may change it.
         let run = RunDir::open(path)?;
         let stored = run.configuration()?;
         let checkpoint = match latest_checkpoint(path)? {
@@ -93,7 +93,7 @@ impl Opened {
             .at_path(path)
             .hint("start a new run with policy.model=RUN to continue from its weights"));
         }
-        // The policy keeps the tools that it began with.
+        // The policy keeps the tools of its first start.
         script.use_tool_lists(&run.scripts().tool_lists()?);
         source::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
@@ -102,8 +102,8 @@ impl Opened {
         Ok(Self { script, options, resumed: Some(resumed), standing })
     }
 
-    /// The policy's settings with the model that the run started from: for a resumed run the one
-    /// that it started from then, even if the name refers to another one now.
+    /// The policy's settings with the model that the run started from: for a resumed run its
+    /// original one, even if the name now refers to another one.
     pub(super) fn base(&self) -> PolicySettings {
         let mut policy = self.script.settings.policy.clone();
         if self.script.settings.cold_start.is_some()
@@ -119,7 +119,7 @@ impl Opened {
         policy
     }
 
-    /// The origin of the model that a resumed run started from, as recorded then.
+    /// The recorded origin of the model that a resumed run started from.
     pub(super) fn model_origin(&self) -> Option<Origin> {
         let origin = self.resumed.as_ref()?.stored.origins.model.clone()?;
         (origin.name == self.script.settings.policy.model).then_some(origin)
@@ -139,7 +139,7 @@ impl Opened {
 }
 
 impl Resumed {
-    /// Prints where the run continues, and what has changed.
+    /// Prints the step from which the run continues, and the changes.
     fn say(&self, script: &Script, reporter: &Reporter) {
         let (run, stored) = (self.run.path().display(), &self.stored);
         let step = self.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
@@ -160,10 +160,11 @@ impl Resumed {
         }
         if hashes[0] != hashes[1] {
             let [old, new] = hashes;
-            reporter.info(&format!("the script has changed ({old} -> {new}); it is used as it is now"));
+            reporter.info(&format!("the script has changed ({old} -> {new}); the current version is used"));
         }
         for file in changed_resources(&stored.script.resources, script) {
-            reporter.warn(&format!("{} has changed since the run read it; it is used as it is now", file.display()));
+            reporter
+                .warn(&format!("{} has changed since the run read it; the current version is used", file.display()));
         }
         if !changed.is_empty() {
             let list: Vec<String> = changed.iter().map(|change| format!("\n    {change}")).collect();
@@ -186,7 +187,7 @@ impl Resumed {
             old["trainer"]["algorithm"] = json!("");
         }
         let mut found = changes(&old, &new);
-        // What this version of r1 has and the stored one had not is no change while it has its
+        // A setting that the stored version of r1 did not have is not a change if it has its
         // default.
         let default = |key: &str| defaults.pointer(&format!("/{}", key.replace('.', "/"))).cloned();
         found.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
@@ -200,14 +201,14 @@ fn changed_resources(recorded: &[FileVersion], script: &Script) -> Vec<PathBuf> 
     script.resources().into_iter().filter(differs).map(|now| now.path).collect()
 }
 
-/// Warns of files of datasets that are not as long as they were: the order of the rows is drawn
-/// from their number.
+/// Warns of dataset files whose length has changed, because the order of the rows depends on their
+/// number.
 pub(super) fn warn_of_data(recorded: &Origins, now: &Origins, reporter: &Reporter) {
     for file in &now.files {
         let old = recorded.files.iter().find(|old| old.path == file.path && old.bytes != file.bytes);
         if let Some(old) = old {
             reporter.warn(&format!(
-                "{} has {} bytes and had {} when the run began; its rows are used as they are now",
+                "{} has {} bytes and had {} when the run began; its current rows are used",
                 file.path.display(),
                 file.bytes,
                 old.bytes
@@ -221,7 +222,7 @@ pub(super) fn supervised(script: Script) -> Result<Script> {
     Ok(script.cold_start()?.unwrap_or(script))
 }
 
-/// Writes what a run runs with from now on.
+/// Writes the configuration of a run from now on.
 pub(super) fn record(
     run: &RunDir,
     script: &Script,

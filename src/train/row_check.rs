@@ -1,6 +1,6 @@
-//! Reads every row of the datasets in files once, so that a run finds one that can't be read at its
-//! start and not when it is drawn, hours later. Reinforcement learning looks at the first rows
-//! itself as it selects them (selection.rs), and leaves the rest to this.
+//! Reads every row of the datasets in files once, so that a row that can't be read is found at the
+//! start of a run, and not when it is drawn, hours later. Reinforcement learning checks the first
+//! rows when it selects them (selection.rs); this file checks the rest.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ impl RowCheck {
     /// Rows that a function makes are made when they are drawn.
     ///
     /// # Errors
-    /// `Kind::Internal` if there is no thread to be had.
+    /// `Kind::Internal` if no thread can be started.
     pub(super) fn start(script: &Script, known: u64) -> Result<Self> {
         let (result, found) = channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -35,7 +35,7 @@ impl RowCheck {
         std::thread::Builder::new()
             .name("rows".to_owned())
             .spawn(move || {
-                // The run may be over.
+                // The run may have ended.
                 let _ = result.send(read(&script, known, &own));
             })
             .map_err(|error| Error::new(Kind::Internal, format!("can't start the thread that reads rows: {error}")))?;

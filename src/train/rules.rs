@@ -1,6 +1,6 @@
-//! Rules about several settings at once, one row each: the setting that is refused, when, and how
-//! to fix it. Rules about a single setting stand at its declaration (`range` and `needs`), those
-//! about estimators and losses in `combinations.rs`.
+//! Rules about several settings at once, one row each: the refused setting, the condition, and the
+//! fix. Rules about a single setting are part of its declaration (`range` and `needs`), those about
+//! estimators and losses are in `combinations.rs`.
 
 use crate::config::{Branch, BranchAt, KlPlace, Learner, MiniBatchBy, Settings, Trainer};
 use crate::error::{Error, Kind, Result};
@@ -127,7 +127,7 @@ pub(super) const LEARNER: &[Rule<Learner>] = &[
             let (roots, group) = (learner.branch.roots, learner.group_size);
             (roots > group).then(|| format!("trainer.branch.roots is {roots} and trainer.group_size {group}"))
         },
-        hint: "the roots are among the group: give fewer than it has members",
+        hint: "the roots are part of the group: give fewer than trainer.group_size",
     },
     Rule {
         setting: "trainer.branch.rounds",
@@ -151,7 +151,7 @@ pub(super) const LEARNER: &[Rule<Learner>] = &[
     },
 ];
 
-/// Sampling that training can't score.
+/// Sampling settings whose log-probabilities training can't compute.
 pub(super) const SAMPLING: &[Rule<Sampling>] = &[
     Rule {
         setting: "sampling.repetition_penalty",

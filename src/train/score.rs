@@ -1,5 +1,5 @@
-//! Log-probabilities of rows under a model, without learning: the reference policy's, and the
-//! learner's own.
+//! Log-probabilities of rows under a model, without gradient: those of the reference policy and of
+//! the learner.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -18,8 +18,8 @@ use crate::model::{Model, Packed};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
 
-/// The log-probability of each sampled token of each row at `temperature`, among what it was drawn
-/// from; 0 elsewhere.
+/// The log-probability of each sampled token of each row at `temperature`, over its support; 0
+/// elsewhere.
 pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
     let _guard = no_grad_guard();
     let mut scores: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
@@ -38,8 +38,8 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
     Ok(scores)
 }
 
-/// The sum of squared probabilities at each sampled token of each row, over what it was drawn from;
-/// 0 elsewhere.
+/// The sum of squared probabilities at each sampled token of each row, over its support; 0
+/// elsewhere.
 pub(super) fn sum_pi_squared(
     model: &Model,
     rows: &[Row],
@@ -83,10 +83,10 @@ pub(super) fn largest_difference(rows: &[Row], scores: &[Vec<f32>]) -> f64 {
     rows.iter().zip(scores).map(of).fold(0.0, f64::max)
 }
 
-/// The frozen policy that KL is measured against.
+/// The frozen policy of the KL penalty.
 #[derive(Clone)]
 pub(super) enum Reference {
-    /// A model of its own, which is never trained.
+    /// A separate model, which is never trained.
     Own(Rc<Model>),
     /// The policy without its adapter.
     Base(Rc<Model>),
@@ -100,20 +100,20 @@ impl Reference {
         options: &RunOptions,
         reporter: &Reporter,
     ) -> Result<Self> {
-        // What an adapter of this run started from is the model without it.
+        // The initial policy of a run with a new adapter is the model without the adapter.
         if adapter::is_new(base, options.fetching(reporter))? {
             return Ok(Self::Base(Rc::clone(policy)));
         }
         Ok(Self::new(load_alone(base, options, reporter)?))
     }
 
-    /// A reference policy that a checkpoint holds: a model, or an adapter for the model that it
+    /// A reference policy stored in a checkpoint: a model, or an adapter for the model that it
     /// names.
     pub(super) fn saved(dir: &Path, base: &PolicySettings, fetching: Fetching<'_>) -> Result<Self> {
         Ok(Self::new(adapter::load(dir, base, fetching)?.0))
     }
 
-    /// Writes it where [`saved`](Self::saved) reads it.
+    /// Writes it for [`saved`](Self::saved).
     pub(super) fn save(&self, dir: &Path) -> Result<()> {
         match self {
             Self::Own(model) => model.save_trained(dir),
@@ -138,7 +138,7 @@ impl Reference {
     }
 
     pub(super) fn score(&self, rows: &[Row], temperature: f64, tokens_per_batch: usize) -> Result<Vec<Vec<f32>>> {
-        // It routes its own tokens: the recorded routing is that of the policy.
+        // It computes its own routing; the recorded routing is that of the policy.
         let free = |row: &Row| Row { routing: Routing::default(), ..row.clone() };
         let freed: Vec<Row> =
             if rows.iter().all(|row| row.routing.is_empty()) { Vec::new() } else { rows.iter().map(free).collect() };
@@ -160,7 +160,7 @@ mod tests {
     use crate::mdp::Support;
     use crate::model::Config;
 
-    /// A prompt of two tokens and one sampled token, drawn from `among` (all where that is empty).
+    /// A prompt of two tokens and one sampled token, drawn from `among` (all ids if that is empty).
     fn row(sampled: u32, among: &[u32]) -> Row {
         let mut support = Support::default();
         if !among.is_empty() {

@@ -1,5 +1,5 @@
-//! What a script prints during a run: the first lines of each rollout on the terminal, all of them
-//! in `log.jsonl`.
+//! The log output of a script during a run: the first lines of each rollout on the terminal, all of
+//! them in `log.jsonl`.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -13,17 +13,17 @@ use crate::error::{Error, Kind, Result};
 use crate::script::{LogLine, LogSink};
 use crate::telemetry::{Mode, Reporter, open_lines};
 
-/// File of a run directory: one object a line with `step`, `trajectory`, `function`, `steps`,
+/// File of a run directory: one object per line with `step`, `trajectory`, `function`, `steps`,
 /// `place` and `text`.
 const FILE: &str = "log.jsonl";
 
-/// Different lines that a rollout may show on the terminal; the others are counted.
+/// Maximum number of distinct lines of a rollout on the terminal; the others are counted.
 const SHOWN: usize = 10;
 
 /// Characters of a line on the terminal.
 const COLUMNS: usize = 400;
 
-/// Bytes that a rollout may add to the file.
+/// Maximum bytes that a rollout adds to the file.
 const BYTES: usize = 64 << 20;
 
 /// The log of a run's script. Clones share it; scripts write to it from their own threads.
@@ -35,7 +35,7 @@ pub(super) struct ScriptLog {
 
 #[derive(Default)]
 struct Inner {
-    /// None before there is a run directory.
+    /// `None` before the run directory exists.
     file: Option<(PathBuf, BufWriter<File>)>,
     failed: Option<io::Error>,
     /// The training step that lines belong to.
@@ -44,7 +44,7 @@ struct Inner {
     shown: HashSet<(String, String)>,
     /// Lines of this rollout that were not shown.
     hidden: u64,
-    /// Bytes of this rollout in the file, and lines that were too many for it.
+    /// Bytes of this rollout in the file, and the number of lines beyond the limit.
     bytes: usize,
     lost: u64,
 }
@@ -60,8 +60,8 @@ impl ScriptLog {
         LogSink::new(move |line| own.line(line))
     }
 
-    /// Writes to the run directory from now on. `resume_after` is the step that a resumed run
-    /// continues from.
+    /// Starts writing to the run directory. `resume_after` is the step that a resumed run continues
+    /// from.
     pub(super) fn open(&self, run: &Path, resume_after: Option<u64>) -> Result<()> {
         let path = run.join(FILE);
         let (file, _) = open_lines(&path, resume_after)?;
@@ -69,12 +69,12 @@ impl ScriptLog {
         Ok(())
     }
 
-    /// Lines belong to this training step from now on.
+    /// Sets the training step of further lines.
     pub(super) fn at(&self, step: u64) {
         self.lock().step = step;
     }
 
-    /// One line: to the file, and to the terminal if it is one of the first.
+    /// Writes a line to the file, and to the terminal if it is one of the first.
     pub(super) fn line(&self, line: &LogLine) {
         let mut guard = self.lock();
         let inner = &mut *guard;
@@ -138,7 +138,7 @@ impl ScriptLog {
             }
         }
         if lost > 0 {
-            self.reporter.warn(&format!("the script logs too much: {lost} lines of this step are in no file"));
+            self.reporter.warn(&format!("the script logs too much: {lost} lines of this step were dropped"));
         }
         written.map_err(|error| Error::io(Kind::Store, "write the log", path.unwrap_or_default(), &error))
     }
@@ -148,7 +148,7 @@ impl ScriptLog {
     }
 }
 
-/// A line for people: which trajectory and function, where, what. Control characters are shown, not
+/// A line for the terminal: trajectory, function, place and text. Control characters are shown, not
 /// sent to the terminal.
 pub fn in_words(line: &LogLine) -> String {
     let LogLine { place, text, function, trajectory, .. } = line;

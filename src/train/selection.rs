@@ -16,11 +16,11 @@ use crate::text::Renderer;
 pub(super) struct Selection {
     pub(super) train: Option<Order>,
     pub(super) eval: Option<Order>,
-    /// Reads the rows that were not checked, where there are any.
+    /// Reads the rows that were not checked, if there are any.
     pub(super) rest: Option<RowCheck>,
 }
 
-/// Number of rows from which on a progress bar is shown.
+/// Minimum number of rows for a progress bar.
 const MANY: usize = 2000;
 
 impl Selection {
@@ -56,7 +56,7 @@ impl Selection {
         if unseen > 0 {
             let most = data.check_rows;
             fetching.reporter.info(&format!(
-                "{} behind the first {most} of their dataset are read during training (data.check_rows)",
+                "{} after the first {most} of their dataset are read during training (data.check_rows)",
                 plural(usize::try_from(unseen).unwrap_or(usize::MAX), "row")
             ));
             rest = Some(RowCheck::start(script, most)?);
@@ -119,7 +119,7 @@ fn select_rows(
     }
     if unseen > 0 {
         let rows = plural(unseen, "row");
-        reporter.info(&format!("{rows} of data.{name} could not be measured: their reset waits for something outside"));
+        reporter.info(&format!("{rows} of data.{name} could not be measured: their reset makes external calls"));
     }
     if let Some((row, tokens, place)) = example {
         let tokens = tokens.map_or_else(String::new, |tokens| format!(" ({tokens} tokens)"));

@@ -52,10 +52,10 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Opens the recipe with the model or adapter in `dir`. The output of the script goes to
-    /// the log of the session from then on. On CUDA, the key-value cache leaves the memory that
-    /// training takes: `training` says whether the session is for training, and whether that has a
-    /// reference policy of its own.
+    /// Opens the recipe with the model or adapter in `dir`. The output of the script then goes to
+    /// the log of the session. On CUDA, the key-value cache leaves the memory that training needs:
+    /// `training` says whether the session is for training, and whether that has a separate
+    /// reference policy.
     pub(super) fn open(
         script: &mut Script,
         dir: &Path,
@@ -212,7 +212,7 @@ pub(super) fn context(policy: &PolicySettings, config: &Config, reporter: &Repor
 /// sequence.
 ///
 /// # Errors
-/// `Kind::Model` for a context in which dynamic rotary embeddings would act.
+/// `Kind::Model` for a context in which dynamic rotary embeddings apply.
 pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, reporter: &Reporter) -> Result<usize> {
     let (wanted, limit) = (policy.max_context, config.max_position_embeddings);
     if config.turns_by_length(wanted) {
@@ -220,7 +220,7 @@ pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, repo
             "policy.max_context is {wanted}, and the model has dynamic rotary embeddings with max_position_embeddings = {limit}"
         );
         return Err(Error::new(Kind::Model, message).hint(format!(
-            "beyond {limit} tokens they turn each token by the length of its sequence, and samples made with a \
+            "beyond {limit} tokens their rotation depends on the length of the sequence, and samples made with a \
              key-value cache are not those that the update computes: set policy.max_context={limit} or less; r1 sft and \
              r1 infer take longer sequences"
         )));
@@ -230,7 +230,7 @@ pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, repo
 
 /// The message about a context that is too long for a model.
 pub fn beyond(wanted: usize, limit: usize) -> String {
-    format!("policy.max_context is {wanted}, and the model takes {limit} tokens: {limit} is used")
+    format!("policy.max_context is {wanted}, and the limit of the model is {limit} tokens: {limit} is used")
 }
 
 /// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.
@@ -244,17 +244,17 @@ pub fn load_policy(
     Ok((model, renderer, dir))
 }
 
-/// A model's tokenizer and template; a built-in template in place of a missing one is reported.
+/// A model's tokenizer and template; a built-in template that replaces a missing one is reported.
 pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<Arc<Renderer>> {
     let renderer = Renderer::load_styled(dir, style)?;
     if renderer.template().is_default() {
-        reporter.warn("the model has no chat template: plain ChatML is used, which it may not know");
+        reporter.warn("the model has no chat template: plain ChatML is used, which may differ from its training");
     }
     Ok(Arc::new(renderer))
 }
 
-/// Loads the policy's model alone, on its device, and gives the directory of its tokenizer and
-/// settings. An adapter is merged into the weights where nothing is rounded away.
+/// Loads the policy's model alone, on its device, and returns the directory of its tokenizer and
+/// settings. An adapter is merged into the weights if that loses no precision.
 pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc<Model>, PathBuf)> {
     let dir = model_dir(&policy.model, fetching)?;
     let (mut model, text) = adapter::load(&dir, policy, fetching)?;

@@ -41,19 +41,19 @@ use crate::telemetry::{MetricsLog, Reporter};
 pub(super) struct Training {
     pub(super) script: Script,
     pub(super) learner: Learner,
-    /// The critic of an algorithm that trains one.
+    /// The critic, if the algorithm trains one.
     pub(super) critic: Option<Learning>,
     pub(super) objective: Objective,
     pub(super) session: Session,
     pub(super) optimizer: AdamW,
     pub(super) reference: Option<Reference>,
-    /// The reference policy is not the model that the run began with: checkpoints hold it.
+    /// The reference policy differs from the initial model, so checkpoints contain it.
     renewed: bool,
     pub(super) ema: Option<Ema>,
     pub(super) kl: KlController,
-    /// The running standard deviation of returns, where rewards are divided by it.
+    /// The running standard deviation of returns, if rewards are divided by it.
     pub(super) returns: Option<ReturnScale>,
-    /// The recipe's function `advantage` in its virtual machine, from its first use on.
+    /// The recipe's function `advantage` in its virtual machine, created on first use.
     pub(super) custom_estimator: Option<ScriptEstimator>,
     pub(super) schedule: Schedule,
     pub(super) state: State,
@@ -62,7 +62,7 @@ pub(super) struct Training {
     pub(super) watch: HealthMonitor,
     pub(super) signal: LearningSignal,
     pub(super) sharing: SharedStateCheck,
-    /// Settings that were warned of.
+    /// Settings with a warning.
     pub(super) warned: Vec<String>,
     /// The policy's settings with the model that the run started from, which is the reference
     /// policy.
@@ -73,7 +73,7 @@ pub(super) struct Training {
 }
 
 impl Training {
-    /// Loads and checks everything; nothing is written before all of it is known to be right.
+    /// Loads and checks everything; nothing is written before everything is validated.
     pub(super) fn open(opened: Opened, reporter: &Reporter) -> Result<Self> {
         let ValidatedTrainer { learner, objective, critic, warnings } = validate(&opened.script)?;
         report::warn(reporter, &warnings);
@@ -93,8 +93,7 @@ impl Training {
                 (found.clone().unwrap_or(dir), origin)
             }
         };
-        // The session's policy is the result of the cold start; the recipe's setting stays what it
-        // is.
+        // The session's policy is the result of the cold start; the recipe's setting is unchanged.
         let written = script.settings.policy.clone();
         if script.settings.cold_start.is_some() {
             script.settings.policy = PolicySettings { model: base.model.clone(), init: None, ..written.clone() };
@@ -203,12 +202,13 @@ impl Training {
         }
     }
 
-    /// Whether the run is to end before its next step.
+    /// Whether the run ends before its next step.
     pub(super) fn is_stopping(&self) -> bool {
         self.standing.is_stopping()
     }
 
-    /// Evaluates, logs and shows it; `examples` also stores a few trajectories for people.
+    /// Evaluates, and logs and prints the result; `examples` also stores a few trajectories as
+    /// text.
     pub(super) fn evaluate(&mut self, reporter: &Reporter, label: &str, examples: bool) -> Result<Option<Evaluation>> {
         self.session.engine.clear_cache();
         self.session.patience = 1;
@@ -235,7 +235,7 @@ impl Training {
         Ok(Some(evaluation))
     }
 
-    /// Stores the trajectories of an evaluation that `eval.store` selects, and gives their ids.
+    /// Stores the trajectories of an evaluation that `eval.store` selects, and returns their ids.
     fn store_evaluation(&self, trajectories: &[Trajectory]) -> Result<BTreeSet<String>> {
         let places = stored(trajectories.len(), self.session.settings.eval.store);
         let chosen: Vec<Trajectory> = places.map(|place| trajectories[place].clone()).collect();
@@ -245,7 +245,7 @@ impl Training {
         Ok(chosen.into_iter().map(|trajectory| trajectory.id).collect())
     }
 
-    /// An objective's shaping with the coefficient that the KL has now.
+    /// An objective's shaping with the current coefficient of the KL.
     pub(super) fn shaping(&self, objective: &Objective) -> RewardShaping {
         let mut shaping = objective.shaping.clone();
         if let Some(penalty) = &mut shaping.kl {
@@ -276,7 +276,7 @@ impl Training {
     }
 
     /// Saves the trained weights before a run ends with an error in a step whose update has not
-    /// begun, and adds that to the error.
+    /// begun, and adds a note to the error.
     pub(super) fn save_before(&self, error: Error) -> Error {
         let step = self.state.step;
         if step == 0 || self.standing.is_saved(step) {
@@ -285,7 +285,7 @@ impl Training {
         with_kept(error, step, self.save())
     }
 
-    /// Loads the reference policy, unless it is there: the model that the run began with.
+    /// Loads the reference policy, the initial model of the run, unless it is already loaded.
     pub(super) fn load_reference(&mut self, reporter: &Reporter) -> Result<()> {
         if self.reference.is_none() {
             let model = &self.session.model;
@@ -294,7 +294,7 @@ impl Training {
         Ok(())
     }
 
-    /// Makes the policy as it is now the reference policy.
+    /// Makes the current policy the reference policy.
     pub(super) fn renew_reference(&mut self, reporter: &Reporter) -> Result<()> {
         let reference = Reference::new(self.session.model.duplicate()?);
         let own = Some(reference.clone());
@@ -325,7 +325,8 @@ impl Training {
         self.session.files.write(&dir)
     }
 
-    /// The last checkpoint, the export, the last evaluation and the closing words.
+    /// Writes the last checkpoint and the export, runs the last evaluation, and prints the closing
+    /// lines.
     pub(super) fn close(
         mut self,
         mut summary: Summary,
@@ -379,8 +380,8 @@ impl Training {
         };
     }
 
-    /// Stores the trajectories of a step that ends with an error, to look for the reason. The
-    /// counters stay, and a resumed run repeats the step.
+    /// Stores the trajectories of a step that ends with an error, so that the user can find the
+    /// reason. The counters are unchanged, so a resumed run repeats the step.
     pub(super) fn keep(&self, error: Error, trajectories: &[Trajectory]) -> Error {
         let (step, run) = (self.state.step + 1, self.run.path().display());
         let error = report::in_step(error, step);
@@ -389,9 +390,9 @@ impl Training {
                 let named = error.trajectories().first().and_then(|number| trajectories.get(*number as usize));
                 let id = named.or(trajectories.first()).map_or("", |trajectory| &trajectory.id);
                 let script = self.script.path.display();
-                format!("what was sampled is stored: r1 repl {script} --replay {run}:{id}")
+                format!("the sampled trajectories are stored: r1 repl {script} --replay {run}:{id}")
             }
-            Err(failed) => format!("what was sampled could not be stored: {}", failed.message),
+            Err(failed) => format!("the sampled trajectories could not be stored: {}", failed.message),
         };
         let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
         Error { hint: Some(hint), ..error }
@@ -411,8 +412,8 @@ pub(super) fn schedule_of(learner: &Learner) -> Schedule {
     Schedule { base: lr, warmup, decay, total: steps, floor: final_lr }
 }
 
-/// TokenScores texts of scripts under the reference policy, which is loaded at the first one unless
-/// the run has it already.
+/// Scores texts of scripts under the reference policy, which is loaded for the first one unless the
+/// run already has it.
 fn reference_scorer(
     model: &Rc<Model>,
     base: &PolicySettings,
@@ -430,8 +431,8 @@ fn reference_scorer(
     })
 }
 
-/// The recipe's own model, loaded once more: the reference policy, or what a critic starts from.
+/// The recipe's initial model, loaded again: the reference policy, or the initial critic.
 pub(super) fn load_alone(policy: &PolicySettings, options: &RunOptions, reporter: &Reporter) -> Result<Model> {
     let (model, _) = load_model(policy, options.fetching(reporter))?;
-    Rc::try_unwrap(model).map_err(|_| Error::new(Kind::Internal, "a model is in use before it was made"))
+    Rc::try_unwrap(model).map_err(|_| Error::new(Kind::Internal, "a model is used before it was initialised"))
 }

@@ -1,9 +1,9 @@
 //! Supervised fine-tuning on the assistant tokens of conversations.
 //!
-//! A row of the dataset is a conversation (`mdp::Demonstration`). Its ids are made piece by piece
-//! exactly as a rollout makes them (text::Renderer::supervised), so that reinforcement learning
-//! later uses the weights trained here. The loss is the mean negative log-probability of the
-//! masked-in tokens of the batch; rows are packed without padding. docs/sft.md has the settings.
+//! A row of the dataset is a conversation (`mdp::Demonstration`). Its ids are encoded piece by
+//! piece exactly as in a rollout (text::Renderer::supervised), so that reinforcement learning later
+//! sees the same ids as this training. The loss is the mean negative log-probability of the
+//! assistant's tokens of the batch; rows are packed without padding. docs/sft.md has the settings.
 
 use std::path::Path;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ use crate::store::{BEST, RunDir, State};
 use crate::telemetry::{Metrics, MetricsLog, Reporter};
 use crate::text::{FormatChoice, Renderer, Style};
 
-/// Trains the recipe's policy on its demonstrations; returns what it came to.
+/// Trains the recipe's policy on its demonstrations; returns a summary.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
     let opened = Opened::supervised(options, reporter)?;
@@ -47,7 +47,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     check(&sft).map_err(|error| script.placed(error))?;
     report::warn(reporter, &unused_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
-    // Before anything listens to what the script prints: rows are read again when they are drawn.
+    // Before the log of the script is connected: rows are read again when they are drawn.
     let row_check = RowCheck::start(&script, 0)?;
     let printed = ScriptLog::new(reporter);
     script.listen(printed.sink());
@@ -58,8 +58,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
     })?;
     row_check.wait(row_check::PATIENCE)?;
-    // Datasets take turns by their weights, as in reinforcement learning; one without rows has
-    // none.
+    // Datasets are mixed by their weights, as in reinforcement learning; a dataset without rows has
+    // no weight.
     let mut parts = worker.parts(Split::Train)?;
     parts.retain(|part| part.rows > 0);
     let order = Order::new(&parts, &[])?;
@@ -93,7 +93,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     model.set_checkpointing(sft.gradient_checkpointing);
     let model = Rc::new(model);
     let most = session::context(policy, &model.config, reporter);
-    // Of any format: what it shares with those of the rows is the tokenizer and the template.
+    // A renderer of any format: the renderers of the rows share its tokenizer and template.
     let base = Renderer::load_styled(&dir, &Style { format: FormatChoice::named("answer")?, ..script.style()? })?;
     let mut samples = Samples::new(&worker, base, &script.settings.env.format, &sft, most);
     let files = ModelFiles::read(&dir)?.with_template_of(samples.base());
@@ -213,17 +213,17 @@ pub(super) fn check(sft: &Sft) -> Result<()> {
 /// The conversations of one optimiser step.
 struct Batch {
     rows: Vec<Row>,
-    /// Rows of the dataset that were drawn for it, those left out among them.
+    /// Number of rows drawn for it, including those left out.
     taken: u64,
     /// Conversations among them that are too long.
     too_long: u64,
 }
 
-/// Draws conversations until there are `trainer.batch_size`; in place of one that is left out the
-/// next one is drawn.
+/// Draws conversations until there are `trainer.batch_size`; a conversation that is left out is
+/// replaced by the next one.
 fn batch(samples: &mut Samples, state: &State, sft: &Sft, order: &Order) -> Result<Batch> {
     let (mut rows, mut taken, before) = (Vec::with_capacity(sft.batch_size), 0, samples.too_long);
-    // A whole epoch on top: where nothing fits, that is known then.
+    // One additional epoch: after it, it is known that no conversation fits.
     let most = sft.batch_size as u64 + order.rows();
     while rows.len() < sft.batch_size && taken < most {
         let index = order.at(state.data_position + taken, state.seed);
@@ -242,16 +242,16 @@ fn batch(samples: &mut Samples, state: &State, sft: &Sft, order: &Order) -> Resu
 
 /// The result of a supervised step.
 pub(super) struct SupervisedStats {
-    /// Nats a trained token.
+    /// Nats per trained token.
     pub(super) loss: f64,
     pub(super) grad_norm: f64,
-    /// Tokens computed, and those trained on among them.
+    /// Number of computed tokens, and of trained ones among them.
     pub(super) tokens: usize,
     pub(super) trained: usize,
     /// Conversations, and the tokens of the longest one.
     pub(super) rows: usize,
     pub(super) longest: usize,
-    /// Share of the room of the micro-batches (`trainer.tokens_per_batch` each) that tokens fill.
+    /// Share of the capacity of the micro-batches (`trainer.tokens_per_batch` each) that is used.
     pub(super) fill: f64,
 }
 

@@ -1,10 +1,10 @@
 //! Detects state that trajectories share through locals of the script, in the first steps of a run.
-//! It is reported once.
+//! The warning is given once.
 //!
 //! A trajectory is a function of its task, its seed, its responses and its recorded external calls.
-//! Two trajectories of each of the first steps are run again in a virtual machine of their own,
-//! from their records; a difference is caused by state that other trajectories have left. Neither
-//! the policy nor external services are called.
+//! Two trajectories of each of the first steps are run again in a separate virtual machine, from
+//! their records; a difference is caused by state of other trajectories. Neither the policy nor
+//! external services are called.
 
 use super::setup::Training;
 use crate::error::Result;
@@ -71,7 +71,7 @@ fn words(trajectory: &Trajectory, difference: &Mismatch, worker: &Worker) -> Str
     let place = worker.place_of(function).or_else(|| worker.place_of("step"));
     let place = place.map(|place| format!("\n  --> {place}")).unwrap_or_default();
     format!(
-        "trajectories share state: {} comes to something else when it runs alone: {difference} was {was} and is {now}{place}\n  \
+        "trajectories share state: {} has another result when it runs alone: {difference} was {was} and is {now}{place}\n  \
          hint: locals outside of the functions that change (counters, caches) are shared by all trajectories of a worker; \
          what a trajectory depends on belongs into its state (reported once; r1 check finds more)",
         trajectory.id

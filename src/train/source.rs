@@ -29,16 +29,16 @@ const NANO_FILES: [(&str, &[u8]); 5] = [
     ("tokenizer_config.json", include_bytes!("../../models/r1-nano/tokenizer_config.json")),
 ];
 
-/// Reports a fetch to the user, and stops it on request.
+/// Reports a download to the user, and stops it on request.
 #[derive(Clone, Copy)]
 pub struct Fetching<'a> {
     pub reporter: &'a Reporter,
-    /// Ctrl-C ends the fetch; what came so far is kept.
+    /// Ctrl-C ends the download; the received part is kept.
     pub interrupt: Option<Interrupt>,
 }
 
 /// The directory of a model: one that exists, the newest checkpoint of a run, the embedded model,
-/// or one fetched from the hub into its cache.
+/// or one downloaded from the Hub into its cache.
 pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     let path = &find_model(Path::new(name))?;
     if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
@@ -52,8 +52,8 @@ pub fn model_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     by_name(name, fetching, Hub::fetch)
 }
 
-/// The directory of a model's tokenizer and chat template: the embedded one's, or what is fetched
-/// from the hub, which is no weights.
+/// The directory of a model's tokenizer and chat template: the embedded one's, or the downloaded
+/// text files of a model on the Hub.
 pub fn text_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     by_name(name, fetching, Hub::fetch_text)
 }
@@ -61,14 +61,14 @@ pub fn text_dir(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
 /// Fetches the directory of a model, or of a part of it, from the Hub.
 type Fetch = fn(&Hub, &ModelId, &Watch<'_>) -> Result<PathBuf>;
 
-/// The directory of a model that has a name only: the embedded one, or one on the Hub.
+/// The directory of a model by name: the embedded one, or one on the Hub.
 fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> {
     if name == MODEL_NANO {
         return unpack_nano();
     }
     if Path::new(name).is_file() {
         return Err(Error::new(Kind::Model, format!("`{name}` is a file; a model is a directory")).hint(
-            "it holds config.json, model.safetensors and tokenizer.json; other formats (gguf, pickles) are not read",
+            "it has config.json, model.safetensors and tokenizer.json; other formats (gguf, pickles) are not read",
         ));
     }
     if ModelId::is_meant(name) {
@@ -81,13 +81,13 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
         });
     }
     Err(Error::new(Kind::Model, format!("there is no model `{name}`")).hint(format!(
-        "give a directory, a hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `{MODEL_NANO}` for the embedded model"
+        "give a directory, a Hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `{MODEL_NANO}` for the embedded model"
     )))
 }
 
-/// The directory of a model that is on this machine; nothing is fetched. `None` if it is not, or
-/// not all of it.
-pub fn model_at_hand(name: &str) -> Option<PathBuf> {
+/// The directory of a model whose files are all on this machine; otherwise `None`. Downloads
+/// nothing.
+pub fn local_model_dir(name: &str) -> Option<PathBuf> {
     let path = find_model(Path::new(name)).ok()?;
     if path.join("config.json").is_file() {
         return Some(path);
@@ -98,7 +98,7 @@ pub fn model_at_hand(name: &str) -> Option<PathBuf> {
     Hub::from_env().ok()?.cached(&ModelId::parse(name).ok()?)
 }
 
-/// Writes the embedded model where files can be mapped; once per content.
+/// Writes the embedded model to a file system where files can be mapped; once per content.
 fn unpack_nano() -> Result<PathBuf> {
     if NANO_FILES.is_empty() {
         return Err(Error::new(Kind::Model, "this binary was built without the embedded model")
@@ -135,8 +135,8 @@ fn unpack_nano() -> Result<PathBuf> {
     Ok(dir)
 }
 
-/// The directory of a model from the Hub (`ORG/NAME[@revision]`); what the cache lacks is fetched,
-/// with a bar to watch.
+/// The directory of a model from the Hub (`ORG/NAME[@revision]`); missing files are downloaded,
+/// with a progress bar.
 pub fn from_hub(name: &str, fetching: Fetching<'_>) -> Result<PathBuf> {
     fetched(name, fetching, Hub::fetch)
 }
@@ -146,7 +146,7 @@ fn fetched(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
     watched(&id.to_string(), fetching, |watch| fetch(&Hub::from_env()?, &id, watch))
 }
 
-/// Fetches the Hub datasets that a script names, with a bar to watch.
+/// Downloads the Hub datasets that a script names, with a progress bar.
 pub(super) fn fetch_data(script: &Script, fetching: Fetching<'_>) -> Result<()> {
     watched("data", fetching, |watch| script.fetch_data(watch))
 }
@@ -158,8 +158,7 @@ pub(super) fn origin(name: &str, dir: &Path) -> Origin {
     Origin { name: name.to_owned(), commit: commit_of(dir), path, dtype }
 }
 
-/// Where the model of a run came from, and those of its datasets that are on the hub. The datasets
-/// have been fetched.
+/// The origins of the model of a run and of its datasets on the Hub, which have been downloaded.
 ///
 /// # Errors
 /// `Kind::Data` for a dataset that can't be read.
@@ -178,9 +177,9 @@ pub(super) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins>
     Ok(found)
 }
 
-/// Makes a resumed run read its Hub datasets at the commits that it has read before, and
-/// reports newer commits on the Hub. A dataset with another name, or another revision, than before
-/// is read as it is named.
+/// Makes a resumed run read its Hub datasets at the commits that it has read before, and reports
+/// newer commits on the Hub. A dataset whose name or revision has changed is read at its new
+/// revision.
 pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching<'_>) -> Result<()> {
     let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
     let watch = Watch { event: &|_| (), stop: &stop };
@@ -206,9 +205,8 @@ pub(super) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching
     Ok(())
 }
 
-/// The model that a run started from, as its configuration recorded it: the directory if it is
-/// still there, else a Hub model at the commit of that time, else the model that the name refers to
-/// now.
+/// The model that a run started from, as recorded in its configuration: the directory if it still
+/// exists, else a Hub model at the recorded commit, else the model that the name now refers to.
 pub(super) fn recorded(origin: &Origin) -> String {
     let path = &origin.path;
     if path.join("config.json").is_file() || path.join("adapter_config.json").is_file() {
@@ -220,7 +218,7 @@ pub(super) fn recorded(origin: &Origin) -> String {
     }
 }
 
-/// Shows the progress of a fetch, which the user can stop.
+/// Shows the progress of a download, which the user can stop.
 pub(crate) fn watched<T>(what: &str, fetching: Fetching<'_>, fetch: impl FnOnce(&Watch<'_>) -> Result<T>) -> Result<T> {
     let reporter = fetching.reporter;
     let shown: Mutex<Shown> = Mutex::default();

@@ -11,11 +11,12 @@ use crate::rl::rewards::{Grouping, ReturnScale, RewardShaping, Shaping, shape};
 use crate::rl::rows::{Batch, StepRow};
 use crate::text::Renderer;
 
-/// The steps of a batch of trajectories in order: a row per step, as estimators read them.
+/// The steps of a batch of trajectories in order: one row per step, in the form that estimators
+/// read.
 #[derive(Debug)]
 pub struct Steps {
     pub(super) rows: Vec<StepRow>,
-    /// The place in `rows` of each trajectory's first step.
+    /// The index in `rows` of each trajectory's first step.
     first: Vec<usize>,
 }
 
@@ -27,8 +28,8 @@ impl Steps {
             first.push(rows.len());
             let greedy = greedy(index);
             if trajectory.steps.is_empty() && trajectory.status.is_failure() {
-                // It failed before its first response. A row without tokens marks that its group
-                // has lost a member.
+                // A trajectory that failed before its first response: a row without tokens keeps it
+                // as a member of its group.
                 let status = Some(trajectory.status);
                 rows.push(StepRow { status, greedy, ..StepRow::new(trajectory.group, index as u64, 0, 0, 0.0) });
             }
@@ -67,8 +68,8 @@ impl Steps {
         self.rows.get_mut(place)
     }
 
-    /// Sets the anchor of every step: the text that its prompt adds to the steps before, the newest
-    /// observation.
+    /// Sets the anchor of every step: the newest observation, which is the text that its prompt
+    /// adds to the previous steps.
     pub(super) fn set_anchors(&mut self, trajectories: &[Trajectory], renderer: &Renderer) {
         for (index, trajectory) in trajectories.iter().enumerate() {
             let mut seen: Vec<u32> = Vec::new();
@@ -118,7 +119,7 @@ impl Steps {
     }
 
     /// Moves the rewards of tool calls from the rewards of their steps to the process rewards,
-    /// which are shaped apart.
+    /// which are shaped separately.
     fn set_process_rewards(&mut self, trajectories: &[Trajectory]) {
         for (index, trajectory) in trajectories.iter().enumerate() {
             for (place, step) in self.of_trajectory(index).zip(&trajectory.steps) {
@@ -179,8 +180,8 @@ impl Steps {
         self.read_column(rows, |row| &row.values, |step| &mut step.values);
     }
 
-    /// Copies one column, which replaces what the steps have. Nothing is copied where the rows do
-    /// not have the column.
+    /// Copies one column, which replaces what the steps have. Nothing is copied if the rows do not
+    /// have the column.
     pub(super) fn read_column(
         &mut self,
         rows: &[Row],
@@ -212,8 +213,7 @@ impl Steps {
         }
     }
 
-    /// The critic's value of the next observation, for the last step of each trajectory that a
-    /// limit cut.
+    /// The critic's value of the next observation, for the last step of each truncated trajectory.
     pub(super) fn set_next_values(&mut self, values: &[Option<f64>]) {
         for (trajectory, value) in values.iter().enumerate() {
             if let Some(last) = value.and_then(|_| self.last(trajectory)) {

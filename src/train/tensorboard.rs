@@ -13,9 +13,9 @@ use crate::mdp::Trajectory;
 use crate::script::Script;
 use crate::telemetry::MetricsLog;
 
-/// Trajectories of a sample.
+/// Number of trajectories of a sample.
 const SAMPLES: usize = 2;
-/// Samples of training trajectories in a run.
+/// Number of samples of training trajectories in a run.
 const TIMES: usize = 10;
 /// Characters of one trajectory.
 const LONGEST: usize = 8000;
@@ -70,7 +70,8 @@ pub(super) fn samples(log: &mut MetricsLog, step: u64, split: &str, trajectories
     Ok(())
 }
 
-/// Adds a conversation to `text` as Markdown: its texts in fences that no text can close.
+/// Adds a conversation to `text` as Markdown: its texts are in fences longer than any fence in
+/// them.
 fn markdown(mut text: String, conversation: &[(String, String)]) -> String {
     for (who, said) in conversation {
         let longest = said.split(|c| c != '`').map(str::len).max().unwrap_or(0);
@@ -92,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fence_holds_what_is_in_it() {
+    fn a_fence_is_longer_than_the_fences_in_it() {
         let said = [("user", "Use ``` and ````.".to_owned()), ("assistant", "x".repeat(9000))];
         let text = markdown("1-0-0\n".to_owned(), &said.map(|(who, said)| (who.to_owned(), said)));
         assert!(text.contains("**user**\n\n`````\nUse ``` and ````.\n`````\n"), "{text}");

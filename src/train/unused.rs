@@ -1,10 +1,10 @@
-//! Settings that have no effect, and settings that others contradict: a warm-up longer than the
-//! run, a critic's learning rate without a critic.
+//! Settings without effect, and settings that contradict others: a warm-up longer than the run, a
+//! critic's learning rate without a critic.
 //!
-//! The condition of a single setting is part of its declaration ([`lacking`]); the rules here are
-//! about more than one other setting. A recipe that contradicts itself is refused, and so is an
-//! override. Where an override only makes a setting of the recipe useless (`trainer.steps=2`,
-//! `trainer.algorithm=grpo`), there is a warning.
+//! The condition of a single setting is part of its declaration ([`lacking`]); the rules here
+//! involve more than one other setting. A contradiction within the recipe or within the command
+//! line is an error. An override that makes a setting of the recipe useless (`trainer.steps=2`,
+//! `trainer.algorithm=grpo`) is a warning.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Result};
 use crate::rl::objective::Objective;
 use crate::script::Script;
 
-/// A setting that has no effect, or that others contradict, and why.
+/// A setting that has no effect or contradicts another, with the reason.
 struct UnusedSetting {
     key: &'static str,
     message: String,
@@ -26,7 +26,7 @@ struct UnusedSetting {
 /// Refuses contradictions within the recipe or the command line; returns the warnings.
 ///
 /// # Errors
-/// `Kind::Script` with the line of the setting, `Kind::Usage` for one that was typed.
+/// `Kind::Script` with the line of the setting, `Kind::Usage` for one of the command line.
 pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     let written = &script.written;
     let find = |settings: &Settings, given: &Value| Recipe::new(settings, given, script.privileged).unused();
@@ -46,7 +46,7 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     Ok(warnings)
 }
 
-/// The settings of a recipe, as rules see them.
+/// The settings of a recipe, as input of the rules.
 struct Recipe {
     settings: Settings,
     /// The settings that were written, without defaults.
@@ -134,7 +134,7 @@ const NO_EFFECT: &[NoEffect] = &[
     },
 ];
 
-/// Settings that others contradict, defaults included.
+/// Settings that contradict others, including defaults.
 const CONTRADICTIONS: &[Rule<Recipe>] = &[
     Rule {
         setting: "trainer.warmup",
@@ -177,7 +177,7 @@ const CONTRADICTIONS: &[Rule<Recipe>] = &[
     },
 ];
 
-/// Settings that are allowed and unlikely to be meant.
+/// Settings that are allowed but unlikely to be intended.
 const REMARKS: &[Rule<Recipe>] = &[Rule {
     setting: "trainer.branch.roots",
     broken: |recipe| {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_do_something_pass() {
+    fn settings_with_an_effect_are_accepted() {
         for trainer in [
             "r1.grpo { steps = 6, warmup = 6 }",
             "r1.grpo { steps = 0, warmup = 6 }",
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_command_line_makes_void_is_warned_of() {
+    fn settings_made_useless_by_the_command_line_are_warned_of() {
         let long = "r1.grpo { steps = 50, warmup = 10 }";
         let warned = said(long, &["trainer.steps=2"]).unwrap();
         assert_eq!(warned.len(), 1, "{warned:?}");
@@ -362,7 +362,7 @@ mod tests {
             warned[0].contains("trainer.warmup is 10 and trainer.steps 2") && warned[0].contains("a.lua:4"),
             "{warned:?}"
         );
-        // What is typed is meant.
+        // Settings of the command line are intentional.
         let typed = said(long, &["trainer.steps=2", "trainer.warmup=3"]).unwrap_err();
         assert!(typed.contains("--> trainer.warmup=3"), "{typed}");
         assert!(said("r1.grpo {}", &["trainer.critic.lr=1"]).unwrap_err().contains("\"ppo\", \"pspo\" or \"capo\""));
@@ -372,7 +372,7 @@ mod tests {
         let critic = "r1.ppo { group_size = 2, critic = { lr = 1 } }";
         assert_eq!(said(critic, &["trainer.algorithm=grpo"]).unwrap().len(), 1);
         assert_eq!(said("r1.grpo { clip = { 0.2, 0.2 } }", &["trainer.loss=gpg"]).unwrap().len(), 1);
-        // A recipe's own contradiction stays one, whatever else is typed.
+        // A contradiction within the recipe is an error for any command line.
         assert!(said("r1.grpo { steps = 5, warmup = 6 }", &["seed=3"]).is_err());
         assert_eq!(said("r1.grpo { steps = 5, warmup = 6 }", &["trainer.steps=6"]), Ok(Vec::new()));
         let plain = said("r1.grpo { group_size = 4, branch = { roots = 4 } }", &[]).unwrap();

@@ -1,8 +1,8 @@
 //! One optimiser step of a policy objective over merged rows, in micro-batches.
 //!
-//! Every denominator is that of the whole mini-batch, so how rows are split changes nothing but
-//! rounding. Where nothing but the advantages moves the weights, rows whose advantages are zero
-//! count in the denominators and are not computed: their gradient is exactly zero.
+//! Every denominator is that of the whole mini-batch, so the split into micro-batches changes only
+//! rounding. If the gradient depends on the advantages alone, rows whose advantages are zero are
+//! counted in the denominators but not computed: their gradient is exactly zero.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,9 +22,9 @@ use crate::rl::losses::{RatioStats, Tokens};
 use crate::rl::objective::Inputs;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
-/// Positions whose logits are held at once: so many MiB of them in f32, within reason. Every chunk
-/// adds its part to the head's gradient, which reads and writes that as a whole: little compared
-/// with a chunk's products on a CPU, not so on a GPU.
+/// Number of positions whose logits are in memory at once: a fixed number of MiB in f32, within
+/// bounds. Every chunk adds its part to the head's gradient, which reads and writes all of it:
+/// cheap compared with a chunk's products on a CPU, but not on a GPU.
 pub(super) fn logprobs_at_once(vocab_size: usize, device: Device) -> usize {
     let mib = if device == Device::Cpu { 128 } else { 512 };
     ((mib << 20) / (4 * vocab_size.max(1))).clamp(64, 2048)
@@ -35,27 +35,27 @@ pub(super) fn logprobs_at_once(vocab_size: usize, device: Device) -> usize {
 pub struct UpdateStats {
     pub loss: f64,
     pub grad_norm: f64,
-    /// Mean entropy of the distributions the sampled tokens came from, nats.
+    /// Mean entropy of the distributions of the sampled tokens, nats.
     pub entropy: f64,
-    /// Mean KL to the reference policy of a sampled token, by the loss's own estimate; `None` where
+    /// Mean KL to the reference policy of a sampled token, by the loss's own estimate; `None` if
     /// the loss has no KL.
     pub kl: Option<f64>,
     pub ratios: RatioStats,
     /// Largest |log-probability of the learner - of the sampler|.
     pub mismatch: f64,
-    /// Largest share that one token has in the sum of |ratio x advantage|.
+    /// Largest share of one token in the sum of |ratio x advantage|.
     pub largest_token: f64,
-    /// Tokens computed, context included.
+    /// Number of computed tokens, including context.
     pub tokens: usize,
-    /// Sampled tokens among them.
+    /// Number of sampled tokens among them.
     pub sampled: usize,
     /// Whether the loss is a custom one.
     pub custom: bool,
     /// The values that a custom loss logs, by name.
     pub logged: BTreeMap<String, custom::Logged>,
-    /// Whether the optimiser took a step: not where no token is trained, or the step was left out.
+    /// Whether the optimiser took a step: false if no token is trained, or if the step was skipped.
     pub stepped: bool,
-    /// The reason why the optimiser step was left out: a number was NaN or infinite.
+    /// The reason why the optimiser step was skipped: a number was NaN or infinite.
     pub skipped: Option<Error>,
 }
 
@@ -63,33 +63,33 @@ pub struct UpdateStats {
 /// E]` and the batch.
 pub(super) type Shared<'a> = &'a mut dyn FnMut(&Tensor, &MicroBatch) -> Result<Tensor>;
 
-/// An optimiser step to be made.
+/// The inputs of an optimiser step.
 #[derive(Clone, Copy)]
 pub struct Update<'a> {
     pub model: &'a Model,
     pub objective: &'a Objective,
     pub learner: &'a Learner,
-    /// Of the sampler: the learner's distribution must be the one that was sampled from.
+    /// The temperature of sampling: the learner's distribution must be the one that was sampled
+    /// from.
     pub temperature: f64,
-    /// The coefficient that the KL in the loss has now.
+    /// The current coefficient of the KL in the loss.
     pub kl_coef: f64,
     pub lr: f64,
 }
 
 impl Update<'_> {
-    /// Forward, loss, backward over the batch, then one AdamW step. Where no token is trained
-    /// (every advantage is 0 and nothing else has a gradient) there is no step: weights and moments
-    /// stay as they are.
+    /// Forward, loss, backward over the batch, then one AdamW step. If no token is trained (every
+    /// advantage is 0 and no other term has a gradient) there is no step, and weights and moments
+    /// are unchanged.
     ///
     /// # Errors
-    /// `Kind::Numeric` names the trajectories (by number) or the tensor where a loss or gradient is
-    /// NaN or infinite, and nothing has changed; with `on_nan = "skip"` the step is left out
-    /// instead.
+    /// `Kind::Numeric` names the trajectories (by number) or the tensor with a NaN or infinite loss
+    /// or gradient; nothing has changed then. With `on_nan = "skip"` the step is skipped instead.
     pub fn step(&self, optimizer: &mut AdamW, data: &UpdateBatch) -> Result<UpdateStats> {
         self.step_shared(optimizer, data, None)
     }
 
-    /// [`step`](Self::step), where `shared` adds the loss of a critic that shares the trunk.
+    /// [`step`](Self::step) with the additional loss `shared` of a critic that shares the trunk.
     pub(super) fn step_shared(
         &self,
         optimizer: &mut AdamW,
@@ -108,7 +108,7 @@ impl Update<'_> {
             Ok(norm) => {
                 stats.grad_norm = norm;
                 stats.stepped = true;
-                // What is sampled next needs the memory.
+                // The next rollout needs the memory.
                 optimizer.zero_grad();
             }
             Err(error) if error.kind == Kind::Numeric && self.learner.on_nan == OnNan::Skip => {
@@ -131,7 +131,7 @@ impl Update<'_> {
         if objective.terms.kl_coef > 0.0 {
             objective.terms.kl_coef = self.kl_coef;
         }
-        // Numbers of steps and denominators are those of the whole mini-batch.
+        // Step numbers and denominators are those of the whole mini-batch.
         let rows = &data.rows;
         let denominators = objective.denominators(rows);
         let graph = self.objective.custom.as_deref();
@@ -139,7 +139,7 @@ impl Update<'_> {
         let units = graph.map(|_| custom::Units::of(rows, &groups));
         stats.custom = graph.is_some();
         let selected = self.selected(data)?;
-        // Some losses also hold tokens without an advantage, once the policy has moved.
+        // Some losses have a gradient at tokens without an advantage when the policy has changed.
         let pulls =
             objective.formula.trains_without_advantage() && (0..rows.len()).any(|row| data.rows[row].has_gradient());
         let all = !self.objective.only_advantages() || shared.is_some() || pulls;
@@ -208,7 +208,7 @@ impl Update<'_> {
             if !value.is_finite() {
                 return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
                     .in_trajectories(trajectories_of(rows, &members), None)
-                    .hint("this optimiser step was not taken; lower trainer.lr or look at the rewards"));
+                    .hint("this optimiser step was not taken; lower trainer.lr or check the rewards"));
             }
             pass.backward(&loss)?;
             if several {
@@ -232,8 +232,8 @@ impl Update<'_> {
         Ok(())
     }
 
-    /// Micro-batches of the rows `active`. Where the loss compares whole trajectories or groups,
-    /// their rows stay together, and a micro-batch may be larger than `trainer.tokens_per_batch`.
+    /// Micro-batches of the rows `active`. If the loss compares whole trajectories or groups, their
+    /// rows stay together, and a micro-batch may be larger than `trainer.tokens_per_batch`.
     fn micro_batches(&self, data: &UpdateBatch, active: &[usize]) -> Vec<Vec<usize>> {
         let budget = self.learner.tokens_per_batch;
         let rows: Vec<&Row> = active.iter().map(|&row| &data.rows[row]).collect();
@@ -264,7 +264,8 @@ impl Update<'_> {
         batches
     }
 
-    /// For losses that choose among all tokens of a mini-batch: row and place of the chosen ones.
+    /// For losses that select among all tokens of a mini-batch: row and position of the selected
+    /// ones.
     fn selected(&self, data: &UpdateBatch) -> Result<Option<BTreeSet<(usize, usize)>>> {
         let policy = &self.objective.policy;
         if !policy.needs().contains(&Need::WholeBatch) {
@@ -289,7 +290,7 @@ impl Update<'_> {
     }
 }
 
-/// `[N]` bool: the sampled tokens of a micro-batch that are among those `chosen`.
+/// `[N]` bool: the sampled tokens of a micro-batch that are in `chosen`.
 fn chosen_among(chosen: &BTreeSet<(usize, usize)>, batch: &MicroBatch) -> Result<Tensor> {
     let flags: Vec<bool> = batch.tokens.iter().map(|token| chosen.contains(token)).collect();
     Ok(Tensor::f_from_slice(&flags)?.f_to_device(batch.targets.device())?)
@@ -315,7 +316,7 @@ fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(f64::try_from(a.f_detach()?.f_sub(b)?.f_abs()?.f_max()?)?)
 }
 
-/// The trajectories of some rows, by their place among the step's.
+/// The trajectories of some rows, by their index in the step.
 pub(super) fn trajectories_of(rows: &[Row], members: &[usize]) -> Vec<u64> {
     let mut numbers: Vec<u64> = members.iter().map(|&i| rows[i].trajectory as u64).collect();
     numbers.dedup();

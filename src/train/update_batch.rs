@@ -1,4 +1,4 @@
-//! The rows of an update: the tokens of the trajectories that count, with a column for each number
+//! The rows of an update: the tokens of the trained trajectories, with a column for each number
 //! that the loss reads.
 
 use std::collections::BTreeMap;
@@ -22,16 +22,16 @@ use crate::telemetry::Metrics;
 #[derive(Clone, Debug, Default)]
 pub struct UpdateBatch {
     pub rows: Vec<Row>,
-    /// The group of each trajectory, by the number that its rows have; empty: each is a group of
-    /// its own.
+    /// The group of each trajectory, by the trajectory number in its rows; empty: each is a
+    /// separate group.
     pub group_of: Vec<usize>,
-    /// Text that only the critic reads, before its rows.
+    /// Text for the critic before its rows.
     pub prefixes: Prefixes,
 }
 
 impl UpdateBatch {
     /// The batch in parts. All rows of a trajectory are in the same part, and all rows of a group
-    /// where the loss compares groups. Parts without rows are left out.
+    /// if the loss compares groups. Parts without rows are left out.
     pub(super) fn split(&self, parts: usize, together: Over) -> Vec<Self> {
         if parts == 1 {
             return vec![self.clone()];
@@ -58,7 +58,7 @@ impl UpdateBatch {
         self.rows.iter().map(of).collect()
     }
 
-    /// Adds what only a custom loss reads: the groups and the rewards of `trajectories`.
+    /// Adds the inputs of custom losses: the groups and the rewards of `trajectories`.
     pub(super) fn read_by_custom_loss(&mut self, objective: &Objective, trajectories: &[Trajectory]) {
         let mut seen: BTreeMap<u64, usize> = BTreeMap::new();
         let mut number = |group: u64| {
@@ -79,7 +79,7 @@ impl UpdateBatch {
     }
 
     /// The share of the variance of the returns that the values before the update explain: 1 is
-    /// perfect, 0 no better than a constant. NaN where the returns are all the same.
+    /// perfect, 0 no better than a constant. NaN if the returns are all equal.
     pub(super) fn explained_variance(&self) -> f64 {
         let (values, returns): (Vec<f64>, Vec<f64>) = self.targets().unzip();
         explained_variance(&values, &returns)
@@ -105,8 +105,9 @@ pub(super) fn target_count(rows: &[Row]) -> usize {
     rows.iter().flat_map(|row| &row.targets).filter(|target| **target).count()
 }
 
-/// The rows of the trajectories that are trained on, numbered by their place in `trajectories`: not
-/// of failures and greedy baselines. Without `trainer.routing_replay` they have no routing.
+/// The rows of the trajectories that are trained on, numbered by their index in `trajectories`;
+/// failures and greedy baselines are excluded. Without `trainer.routing_replay` they have no
+/// routing.
 ///
 /// # Errors
 /// Those of [`pack::merge`].
@@ -203,7 +204,7 @@ fn set_off_policy_weights(rows: &mut [Row], objective: &Objective) -> Result<()>
 /// The difference of the log-probabilities of sampler and learner.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SamplerMismatch {
-    /// The largest difference, where it was measured before the updates.
+    /// The largest difference, if it was measured before the updates.
     measured: Option<f64>,
     /// Whether the learner's log-probabilities replace those of the sampler.
     recomputed: bool,
@@ -211,7 +212,7 @@ pub(super) struct SamplerMismatch {
 
 impl SamplerMismatch {
     /// The largest difference. Without a measurement before the updates it is that of the first
-    /// update, which runs with the weights that sampled. `None` where nothing was scored.
+    /// update, which has the weights of the rollout. `None` if nothing was scored.
     pub(super) fn largest(&self, updates: &[UpdateStats]) -> Option<f64> {
         let first = || updates.iter().find(|update| update.sampled > 0).map(|update| update.mismatch);
         self.measured.or_else(first)
@@ -244,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn weights_are_the_learners_share_of_the_samplers() {
+    fn off_policy_weights_are_ratios_of_learner_and_sampler() {
         let row = |trajectory: usize, logprobs: [f32; 2]| Row {
             ids: vec![1, 2, 3],
             loss_mask: vec![false, true, true],
@@ -276,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trajectory_stays_in_one_part() {
+    fn a_trajectory_stays_in_one_mini_batch() {
         let row = |trajectory| Row {
             ids: vec![1],
             loss_mask: vec![true],

@@ -46,9 +46,9 @@ fn privileged(script: &Script, learner: &Learner, critic: bool) -> Result<()> {
     let message = match () {
         () if !script.privileged => return Ok(()),
         () if !critic && script.typed("trainer.algorithm").is_some() => return Ok(()),
-        () if !critic => "`privileged` is what a critic reads, and this algorithm trains none",
+        () if !critic => "`privileged` is text for a critic, and this algorithm trains none",
         () if learner.critic.shared => {
-            "`privileged` is for the critic alone, and trainer.critic.shared has it read what the policy reads"
+            "`privileged` is for the critic alone, and with trainer.critic.shared it reads what the policy reads"
         }
         () if !learner.critic.privileged.is_empty() => {
             "`privileged` and trainer.critic.privileged both give the text that only the critic reads"

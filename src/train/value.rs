@@ -13,11 +13,11 @@ use crate::rl::adamw::AdamW;
 use crate::rl::losses::value_loss;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
-/// The critic's values of what comes next, and what it reads apart from the rows.
+/// The critic's values of next observations, and its additional text.
 pub(super) struct Values {
-    /// By trajectory: the value of the next observation, where a limit cut the trajectory.
+    /// By trajectory: the value of the next observation, if the trajectory was truncated.
     pub(super) next: Vec<Option<f64>>,
-    /// Text that only the critic reads, before its rows.
+    /// Text for the critic before its rows.
     pub(super) prefixes: Prefixes,
 }
 
@@ -32,7 +32,7 @@ pub(super) fn values(
     tokens_per_batch: usize,
 ) -> Result<Values> {
     let _guard = no_grad_guard();
-    // The value of a next observation is that before a token which is not there.
+    // The value of a next observation is that before a placeholder token.
     let cut: Vec<usize> = (0..trajectories.len()).filter(|&i| next_prompt(&trajectories[i]).is_some()).collect();
     let next_rows = cut.iter().filter_map(|&i| {
         let ids = next_prompt(&trajectories[i])?;
@@ -50,8 +50,7 @@ pub(super) fn values(
             found[row][place] = value;
         }
     }
-    // A full context is an end for the policy: the value after it is 0
-    // (docs/environments.md).
+    // A full context is terminal for the policy: the value after it is 0 (docs/environments.md).
     let overflowed = |trajectory: &Trajectory| trajectory.truncated_by == Some(Limit::ContextOverflow);
     let mut next: Vec<Option<f64>> = trajectories.iter().map(|t| overflowed(t).then_some(0.0)).collect();
     for (&trajectory, values) in cut.iter().zip(found.split_off(rows.len())) {
@@ -66,7 +65,7 @@ fn next_prompt(trajectory: &Trajectory) -> Option<&[u32]> {
     ids.filter(|ids| !ids.is_empty() && !trajectory.status.is_failure())
 }
 
-/// A row with one sampled token in place of the response to a prompt, as that of step `step`.
+/// A row with one sampled token as the response to a prompt, for step `step`.
 fn next_row(ids: &[u32], trajectory: usize, step: usize) -> Row {
     let tokens = ids.len() + 1;
     let mut loss_mask = vec![false; tokens];
@@ -89,7 +88,7 @@ fn scored(model: &Model, packed: &Packed) -> Result<Tensor> {
 
 fn packed(batch: &MicroBatch) -> Packed {
     let (ids, positions) = (batch.ids.shallow_clone(), batch.positions.shallow_clone());
-    // A critic routes its own tokens.
+    // A critic computes its own routing.
     Packed { ids, positions, lengths: batch.lengths.clone(), routing: None }
 }
 
@@ -97,17 +96,17 @@ fn packed(batch: &MicroBatch) -> Packed {
 #[derive(Clone, Debug, Default)]
 pub(super) struct CriticStats {
     pub(super) loss: f64,
-    /// Share of values that the clip held back.
+    /// Share of clipped values.
     pub(super) clip_frac: f64,
     pub(super) grad_norm: f64,
-    /// Whether the optimiser took a step: not without a target, and not where it was left out.
+    /// Whether the optimiser took a step: false without a target, or if the step was skipped.
     pub(super) stepped: bool,
-    /// The reason why it was left out: a number was NaN or infinite.
+    /// The reason why it was skipped: a number was NaN or infinite.
     pub(super) skipped: Option<Error>,
 }
 
 /// The value loss of a micro-batch, as its share of the mini-batch's mean over `targets` targets,
-/// and how many values the clip held back. `values` `[N]` are those of the sampled tokens of the
+/// and the number of clipped values. `values` `[N]` are those of the sampled tokens of the
 /// micro-batch, which was packed from `rows`.
 pub(super) fn share(
     values: &Tensor,
@@ -133,7 +132,7 @@ pub(super) fn share(
     Ok((loss.f_sum(None)?.f_div_scalar(targets.max(1) as f64)?, clipped * at.len() as f64))
 }
 
-/// One optimiser step of a critic by itself; a trunk that it shares with the policy stays as it is.
+/// One optimiser step of a critic alone; a trunk that it shares with the policy is unchanged.
 pub(super) fn update_critic(
     critic: &Critic,
     policy: &Model,
@@ -170,7 +169,7 @@ fn critic_step(
     for members in all {
         let batch = MicroBatch::new(&rows, &members, policy.config.vocab_size, policy.device())?;
         let packed = packed(&batch);
-        // A shared trunk learns with the policy, in the policy's own update.
+        // A shared trunk is trained in the policy's update.
         let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
         let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
         let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
@@ -192,13 +191,13 @@ fn critic_step(
     Ok(())
 }
 
-/// The critic's loss, unless it is not a number.
+/// Returns the critic's loss, or an error if it is NaN or infinite.
 pub(super) fn finite(loss: f64) -> Result<f64> {
     if loss.is_finite() {
         return Ok(loss);
     }
     Err(Error::new(Kind::Numeric, format!("the critic's loss is {loss}"))
-        .hint("nothing has been changed; lower trainer.critic.lr or look at the rewards"))
+        .hint("nothing has been changed; lower trainer.critic.lr or check the rewards"))
 }
 
 #[cfg(test)]
@@ -228,7 +227,7 @@ mod tests {
             let (loss, clipped) = share(&Tensor::from_slice(&[1.0_f32, 5.0]), &batch, &rows, 2, &settings).unwrap();
             (loss.double_value(&[]), clipped)
         };
-        // Half of a square, as one of two targets; the clip holds it back at 0.5.
+        // Half of a square, as one of two targets; the value is clipped at 0.5.
         assert_eq!((loss(0.5), loss(0.0), loss(3.0)), ((1.5 * 1.5 / 4.0, 1.0), (0.25, 0.0), (0.25, 0.0)));
         let data = UpdateBatch { rows: rows.to_vec(), ..UpdateBatch::default() };
         assert_eq!((data.target_count(), data.mean_value()), (1, 0.0));

@@ -1,4 +1,5 @@
-//! Which weights are trained, and how: names with `*` for anything.
+//! The selection of trained weights and of their optimiser settings, by names with `*` for
+//! anything.
 
 use tch::Tensor;
 
@@ -13,7 +14,7 @@ pub(super) fn trained(model: &Model) -> Vec<(String, Tensor)> {
     model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).collect()
 }
 
-/// Takes weights out of training by name; `*` stands for anything.
+/// Freezes weights by name; `*` matches anything.
 pub(super) fn freeze(model: &Model, patterns: &[String]) -> Result<()> {
     let parameters = model.parameters();
     for pattern in patterns {
@@ -37,7 +38,7 @@ pub(super) fn freeze(model: &Model, patterns: &[String]) -> Result<()> {
 /// The optimiser of the trained weights, with the recipe's groups.
 ///
 /// # Errors
-/// `Kind::Script` for a group that names no weight, or whose numbers can't be.
+/// `Kind::Script` for a group that names no weight, or has invalid numbers.
 pub(super) fn optimizer(model: &Model, learner: &Learner) -> Result<AdamW> {
     let parameters = model.parameters();
     for group in &learner.groups {

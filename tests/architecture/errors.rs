@@ -14,7 +14,7 @@ const FOREIGN_TEXTS: &[(&str, &str)] = &[
     ("error.rs", "libtorch and the operating system have text only"),
 ];
 
-/// What an error is about is in `Error::subject`, and what kind it is in `Error::kind`.
+/// `Error::subject` and `Error::kind` have the subject and the kind of an error.
 #[test]
 fn no_error_message_is_parsed() {
     let looks = ["contains", "split", "split_once", "rsplit", "starts_with", "ends_with", "strip_prefix", "find"];
@@ -35,11 +35,7 @@ fn no_error_message_is_parsed() {
             }
         }
     }
-    assert!(
-        wrong.is_empty(),
-        "these look into the message of an error; use its kind or subject:\n{}",
-        wrong.join("\n")
-    );
+    assert!(wrong.is_empty(), "these read the message of an error; use its kind or subject:\n{}", wrong.join("\n"));
 }
 
 /// The types of errors that are text alone.
@@ -76,7 +72,7 @@ fn generics(tokens: &[TokenTree], at: usize) -> Vec<Vec<TokenTree>> {
     found
 }
 
-/// The index behind the item that begins at `at`.
+/// The index after the item that begins at `at`.
 fn item_end(tokens: &[TokenTree], at: usize) -> usize {
     let ends = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -136,7 +132,7 @@ fn no_error_type_is_text() {
     }
     assert!(
         wrong.is_empty(),
-        "use `Error` of src/error.rs, or a type with what the error is about:\n{}",
+        "use `Error` of src/error.rs, or a type with the subject of the error:\n{}",
         wrong.join("\n")
     );
 }

@@ -1,4 +1,4 @@
-//! Which paths a source file uses, read from its tokens, and the files that they lead to.
+//! The paths that a source file uses, read from its tokens, and the files that they refer to.
 //!
 //! Items under `#[cfg(test)]` are left out, wherever they are in a file. Every form of `use` is
 //! read (groups, `self`, `as`), and paths within code as well.
@@ -22,7 +22,7 @@ pub(super) struct Source {
     pub(super) exports: Vec<(String, Vec<String>)>,
     /// Modules that it declares for tests only.
     test_modules: BTreeSet<String>,
-    /// Numbers of the lines that only a test build has, from 0, in ranges.
+    /// Ranges of the lines that only a test build has, counted from 0.
     pub(super) tests: Vec<std::ops::Range<usize>>,
 }
 
@@ -155,13 +155,13 @@ fn is_punct(token: &TokenTree, wanted: char) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == wanted)
 }
 
-/// Whether `pub` or `pub(…)` is what comes last.
+/// Whether the last tokens are `pub` or `pub(…)`.
 fn is_public(before: &[TokenTree]) -> bool {
     let word = |token: Option<&TokenTree>| matches!(token, Some(TokenTree::Ident(word)) if word == "pub");
     word(before.last()) || (matches!(before.last(), Some(TokenTree::Group(_))) && word(before.iter().rev().nth(1)))
 }
 
-/// Where the item that begins at `at` has ended; remembers a module that it declares.
+/// The end of the item that begins at `at`; records a module that it declares.
 fn skip_item(source: &mut Source, tokens: &[TokenTree], mut at: usize) -> usize {
     while let Some(token) = tokens.get(at) {
         if let TokenTree::Ident(word) = token
@@ -179,7 +179,7 @@ fn skip_item(source: &mut Source, tokens: &[TokenTree], mut at: usize) -> usize 
     at
 }
 
-/// The path `a::b::c` at `at`, and the place behind it.
+/// The path `a::b::c` at `at`, and the index after it.
 fn path_at(tokens: &[TokenTree], mut at: usize) -> (Vec<String>, usize) {
     let mut path = vec![tokens[at].to_string()];
     at += 1;
@@ -244,7 +244,8 @@ fn add(source: &mut Source, module: &[String], path: Vec<String>, exported: Opti
     source.paths.insert(absolute);
 }
 
-/// Which files use which, by index; re-exports of `mod.rs` files lead to where the item is.
+/// The files that each file uses, by index; re-exports of `mod.rs` files are resolved to the file
+/// of the item.
 pub(super) fn graph(sources: &[Source]) -> Vec<BTreeSet<usize>> {
     let files: BTreeMap<&[String], usize> =
         sources.iter().enumerate().map(|(index, source)| (&source.module[..], index)).collect();
@@ -288,7 +289,7 @@ pub(super) fn graph(sources: &[Source]) -> Vec<BTreeSet<usize>> {
         .collect()
 }
 
-/// Sizes of the groups of files that use each other in a circle, within one set of files.
+/// Sizes of the import cycles within one set of files.
 pub(super) fn circles(members: &BTreeSet<usize>, graph: &[BTreeSet<usize>]) -> Vec<Vec<usize>> {
     let reach = |start: usize| {
         let (mut seen, mut open) = (BTreeSet::new(), vec![start]);

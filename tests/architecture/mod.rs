@@ -29,7 +29,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rl", &["mdp", "config", "native"]),
     ("engine", &["model", "mdp"]),
     ("tools", &["mdp", "net", "schema", "search"]),
-    // Datasets lie in Parquet and on the hub.
+    // Datasets are Parquet files or on the Hub.
     (
         "script",
         &["search", "answers", "mdp", "text", "tools", "config", "store", "hub", "clock", "glob", "schema", "units"],
@@ -152,7 +152,7 @@ fn code(line: &str) -> &str {
 }
 
 #[test]
-fn folders_import_only_what_they_may() {
+fn folders_import_only_allowed_folders() {
     let edges: BTreeMap<&str, &[&str]> = EDGES.iter().copied().collect();
     let mut wrong = Vec::new();
     for source in sources() {
@@ -162,7 +162,7 @@ fn folders_import_only_what_they_may() {
         }
         let allowed = edges
             .get(own.as_str())
-            .unwrap_or_else(|| panic!("`{own}` is not in EDGES: write in this test what it may import"));
+            .unwrap_or_else(|| panic!("`{own}` is not in EDGES: add its allowed imports to this test"));
         for name in source.paths.iter().filter_map(|path| path.first()) {
             let known = edges.contains_key(name.as_str());
             if known && *name != own && name != "error" && !allowed.contains(&name.as_str()) {
@@ -205,7 +205,7 @@ fn import_cycles_between_files_do_not_grow() {
     let mut folders: BTreeMap<String, BTreeSet<usize>> = BTreeMap::new();
     for (index, source) in sources.iter().enumerate() {
         let folder = match &source.module[..] {
-            // A `mod.rs` re-exports what its folder has.
+            // A `mod.rs` re-exports the items of its folder.
             [_] | [] => continue,
             [first, _] if first == "script" => continue,
             [first, second, ..] if first == "script" => format!("script/{second}"),
@@ -226,7 +226,7 @@ fn import_cycles_between_files_do_not_grow() {
 }
 
 #[test]
-fn crates_are_used_only_where_they_may_be() {
+fn crates_are_used_only_in_allowed_folders() {
     let mut wrong = Vec::new();
     for source in sources() {
         for (name, folders) in FENCES {
@@ -253,7 +253,7 @@ fn only_cli_and_telemetry_print() {
 }
 
 #[test]
-fn files_stay_short_and_say_what_they_are() {
+fn files_are_short_and_have_a_header() {
     let mut wrong = Vec::new();
     for source in sources() {
         let lines = source.code_lines().count();
@@ -268,7 +268,7 @@ fn files_stay_short_and_say_what_they_are() {
 }
 
 #[test]
-fn scripts_stay_within_reading_length() {
+fn scripts_have_a_maximum_length() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
     for entry in std::fs::read_dir(root).expect("scripts is readable") {
         let path = entry.expect("scripts is readable").path();

@@ -52,7 +52,7 @@ fn a_syntax_error() {
 }
 
 #[test]
-fn a_script_that_returns_no_recipe() {
+fn a_script_that_returns_no_recipe_is_refused() {
     cli_snapshot!({ "a.lua" => "return 42" }, ["run", "a.lua"], @"
     exit: 3
     --- stderr
@@ -118,7 +118,7 @@ fn the_other_trainer() {
 }
 
 #[test]
-fn a_missing_data_file() {
+fn a_missing_data_file_is_an_error() {
     cli_snapshot!(model, { "a.lua" => RECIPE }, ["run", "a.lua"], @"
     exit: 4
     --- stderr
@@ -129,7 +129,7 @@ fn a_missing_data_file() {
 }
 
 #[test]
-fn a_row_without_its_column() {
+fn a_row_without_its_column_is_an_error() {
     cli_snapshot!(model, { "a.lua" => RECIPE, "tasks.jsonl" => "{\"question\": \"1+1\"}\n" }, ["run", "a.lua"], @"
     exit: 6
     --- stderr
@@ -150,7 +150,7 @@ fn a_row_without_its_column() {
 }
 
 #[test]
-fn a_row_that_is_not_json() {
+fn a_row_that_is_not_json_is_an_error() {
     cli_snapshot!(
         model,
         { "a.lua" => RECIPE, "tasks.jsonl" => "{\"problem\": \"1+1\"}\n{\"problem\": 2+2}\n" },
@@ -166,7 +166,7 @@ fn a_row_that_is_not_json() {
 }
 
 #[test]
-fn a_model_without_weights() {
+fn a_model_without_weights_is_an_error() {
     let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", TASKS)], true);
     std::fs::remove_file(dir.path().join("model/model.safetensors")).unwrap();
     cli_snapshot!(in dir, ["run", "a.lua"], @"
@@ -199,7 +199,7 @@ fn truncated_weights() {
 }
 
 #[test]
-fn a_reward_that_is_not_a_number() {
+fn a_reward_that_is_not_a_number_is_an_error() {
     let nil = broken("return #outcome.text % 2", "return nil");
     cli_snapshot!(model, { "a.lua" => nil, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 6
@@ -235,7 +235,7 @@ fn a_reward_that_is_not_a_number() {
 }
 
 #[test]
-fn an_env_that_throws() {
+fn an_error_of_an_env_is_reported() {
     let throws = broken("return { done = true }", "error(\"no such room\")");
     cli_snapshot!(model, { "a.lua" => throws, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @r#"
     exit: 6
@@ -255,7 +255,7 @@ fn an_env_that_throws() {
 }
 
 #[test]
-fn an_env_that_loops() {
+fn an_endless_loop_of_an_env_is_reported() {
     let loops = broken("return { done = true }", "while true do end");
     cli_snapshot!(model, { "a.lua" => loops, "tasks.jsonl" => TASKS }, ["run", "a.lua", "limits.cpu=0.05"], @"
     exit: 6
@@ -285,7 +285,7 @@ fn errors_as_json() {
 }
 
 #[test]
-fn a_flag_that_is_a_setting() {
+fn a_flag_that_is_a_setting_is_refused_with_the_setting() {
     cli_snapshot!({}, ["run", "a.lua", "--lr", "3"], @"
     exit: 2
     --- stderr
@@ -385,7 +385,7 @@ fn flags_of_the_legacy_chat_are_refused_with_the_r1_flag() {
 
 /// An invalid row is found before training, at any position in the dataset.
 #[test]
-fn a_bad_row_deep_in_a_dataset() {
+fn a_bad_row_deep_in_a_dataset_is_found_before_training() {
     let rows = |bad: &str| format!("{}{bad}\n", "{\"prompt\": \"Say 1\"}\n".repeat(500));
     let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", &rows("{\"prompt\": "))], true);
     let error = fail(dir.path(), &["run", "a.lua", "-q", "trainer.steps=1"]);
@@ -394,7 +394,7 @@ fn a_bad_row_deep_in_a_dataset() {
 }
 
 #[test]
-fn a_run_that_cannot_be_resumed() {
+fn a_run_that_cannot_be_resumed_is_refused() {
     cli_snapshot!(model, { "a.lua" => RECIPE, "tasks.jsonl" => TASKS }, ["run", "a.lua", "--resume", "model"], @"
     exit: 8
     --- stderr
@@ -405,7 +405,7 @@ fn a_run_that_cannot_be_resumed() {
 }
 
 #[test]
-fn a_runs_directory_that_cannot_be_made() {
+fn a_runs_directory_that_cannot_be_made_is_an_error() {
     cli_snapshot!(
         model,
         { "a.lua" => RECIPE, "tasks.jsonl" => TASKS, "runs" => "a file in the way" },
@@ -481,10 +481,10 @@ fn unused_settings_are_reported() {
         @"
         exit: 0
         --- stdout
-        a.lua: estimator grpo, loss ppo: nothing contradicts itself
+        a.lua: estimator grpo, loss ppo: no contradicting settings
         22 trajectories of 2 of 2 tasks with scripted replies, 22 steps, in [time]; rewards from 0 to 1; longest prompt 22 tokens, budget 124
 
-        warning (settings): policy.max_context is 4096, and the model takes 128 tokens: 128 is used
+        warning (settings): policy.max_context is 4096, and the limit of the model is 128 tokens: 128 is used
 
         0 errors, 1 warning
         "
@@ -500,8 +500,8 @@ fn unused_settings_are_reported() {
         warning: trainer.warmup is 4 and trainer.steps 2: the learning rate never reaches trainer.lr
           --> a.lua:18
           hint: lower trainer.warmup or raise trainer.steps
-        warning: policy.max_context is 4096, and the model takes 128 tokens: 128 is used
-        warning: step 1: no token was trained: the trajectories of each group earned the same reward; weights and optimiser stay as they are (reported once)
+        warning: policy.max_context is 4096, and the limit of the model is 128 tokens: 128 is used
+        warning: step 1: no token was trained: the trajectories of each group earned the same reward; weights and optimiser are unchanged (reported once)
         "
     );
 }

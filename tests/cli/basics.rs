@@ -78,7 +78,7 @@ fn unknown_subcommand() {
 }
 
 #[test]
-fn unknown_flag_as_json() {
+fn an_unknown_flag_is_a_json_error() {
     cli_snapshot!(["version", "--json", "--colour"], @r#"
     exit: 2
     --- stdout

@@ -232,7 +232,7 @@ fn check_findings_name_the_command_to_reproduce_them() {
     cli_snapshot!(model, { "x.lua" => source }, ["check", "x.lua", "policy.model=model"], @r#"
     exit: 6
     --- stdout
-    x.lua: estimator grpo, loss ppo: nothing contradicts itself
+    x.lua: estimator grpo, loss ppo: no contradicting settings
     63 trajectories of 9 of 9 tasks with scripted replies, 71 steps, in [time]; rewards from 1 to 1; longest prompt 22 tokens, budget 120
 
     error (replies): an empty reply and 4 other kinds of reply make the env fail: attempt to compare number < nil

@@ -3,7 +3,7 @@
 use super::cli_snapshot;
 
 #[test]
-fn a_function_with_its_options_and_an_example() {
+fn doc_shows_a_function_with_its_options_and_an_example() {
     cli_snapshot!(["doc", "r1.re.find"], @r#"
     exit: 0
     --- stdout
@@ -58,7 +58,7 @@ fn a_function_with_its_options_and_an_example() {
 }
 
 #[test]
-fn a_namespace_and_methods() {
+fn doc_shows_a_namespace_and_methods() {
     cli_snapshot!(["doc", "r1.json"], @r#"
     exit: 0
     --- stdout
@@ -96,7 +96,7 @@ fn a_type() {
 }
 
 #[test]
-fn a_setting_and_a_section() {
+fn doc_shows_a_setting_and_a_section() {
     cli_snapshot!(["doc", "limits.memory"], @r#"
     exit: 0
     --- stdout
@@ -136,7 +136,7 @@ fn a_setting_and_a_section() {
 }
 
 #[test]
-fn names_that_do_not_exist() {
+fn doc_refuses_unknown_names() {
     cli_snapshot!(["doc", "r1.http.gett"], @r#"
     exit: 2
     --- stderr
@@ -152,7 +152,7 @@ fn names_that_do_not_exist() {
 }
 
 #[test]
-fn doc_output_as_json() {
+fn doc_prints_json() {
     cli_snapshot!(["doc", "r1.clock", "--json"], @r#"
     exit: 0
     --- stdout

@@ -90,8 +90,8 @@ fn sampled_tokens_of_a_trajectory_have_a_limit() {
     }
 }
 
-/// Process rewards of malformed calls are shaped as such: PRIME makes their scale irrelevant,
-/// nothing else does.
+/// Process rewards of malformed calls are shaped as process rewards: only PRIME makes their scale
+/// irrelevant.
 #[test]
 fn penalties_of_malformed_calls_are_process_rewards() {
     let script = ENDLESS

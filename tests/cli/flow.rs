@@ -96,9 +96,9 @@ fn metrics(dir: &std::path::Path, run: &str) -> (Vec<serde_json::Value>, Vec<f64
     (evaluations, lines.iter().filter_map(|line| line["reward/mean"].as_f64()).collect())
 }
 
-/// Before, during and after training, a flow is evaluated as the environment that does the same.
+/// Before, during and after training, a flow is evaluated like the equivalent environment.
 #[test]
-fn the_evaluation_of_a_flow_is_that_of_the_environment_that_does_the_same() {
+fn the_evaluation_of_a_flow_equals_that_of_the_equivalent_environment() {
     let trainer = "r1.grpo { steps = 2, groups_per_step = 2, group_size = 2, lr = 1e-3, warmup = 0 }";
     let eval = "eval = { limit = 5, every = 1, max_steps = 2 }";
     let of = |envs: &str| source(envs, trainer).replace("eval = { limit = 2 }", eval);
@@ -122,7 +122,7 @@ fn the_evaluation_of_a_flow_is_that_of_the_environment_that_does_the_same() {
 
 /// `eval.env` is a flow and the training environment is not, and the other way round.
 #[test]
-fn evaluation_has_a_flow_of_its_own() {
+fn evaluation_can_have_a_separate_flow() {
     let trainer = "r1.grpo { steps = 1, groups_per_step = 2, group_size = 2, lr = 1e-3, warmup = 0 }";
     let flow = "r1.env { reward = function() return 0.5 end, max_steps = 2, flow = function(task, policy)\n\
                 local action = policy:generate({ r1.user('eval ' .. task.problem) })\n\

@@ -1,4 +1,4 @@
-//! `just gpu-check` on the CPU: its programs run, and what does not agree is reported.
+//! `just gpu-check` on the CPU: its programs run, and disagreements are reported.
 
 use std::path::Path;
 use std::process::{Command, Output};

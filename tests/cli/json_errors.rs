@@ -53,7 +53,7 @@ fn missing_tensors_are_named_as_data() {
     let bytes = fs::read(&path).unwrap();
     let length = usize::try_from(u64::from_le_bytes(bytes[..8].try_into().unwrap())).unwrap();
     let header = std::str::from_utf8(&bytes[8..8 + length]).unwrap();
-    // Names of the same length, so that nothing else moves.
+    // Names of the same length, so that offsets stay valid.
     let renamed = header.replace("model.norm.weight", "model.norn.weight");
     assert_ne!(renamed, header);
     fs::write(&path, [&bytes[..8], renamed.as_bytes(), &bytes[8 + length..]].concat()).unwrap();

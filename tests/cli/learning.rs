@@ -182,7 +182,7 @@ fn a_custom_estimator_that_keeps_state_between_calls_is_refused() {
     for script in [counter, running] {
         let dir = directory(&[("a.lua", &script)], true);
         let error = fail(dir.path(), &["run", "a.lua", "-q", "trainer.steps=8"]);
-        assert!(error.contains("advantage returned other numbers for a group"), "{error}");
+        assert!(error.contains("advantage returned different numbers for the same group"), "{error}");
         assert!(error.contains("--> a.lua:") && error.contains("docs/your-own-algorithm.md"), "{error}");
     }
 }
@@ -246,7 +246,7 @@ fn the_last_refill_round_keeps_all_groups() {
         };
         let mut groups = of(false);
         groups.dedup();
-        assert_eq!(groups, of(true), "companions are those of the groups that stay");
+        assert_eq!(groups, of(true), "greedy baselines are those of the groups that are kept");
         let found = last_step(&run);
         let number = |name: &str| found[name].as_f64().unwrap() as usize;
         (groups, number("rollout/groups"), number("rollout/dropped_groups"))
@@ -354,7 +354,7 @@ fn contradictory_trainer_settings_are_refused_before_a_run() {
 fn check_masks_shows_advantages_and_writes_no_files() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     let reported = succeed(dir.path(), &["check", "a.lua"]);
-    assert!(reported.starts_with("a.lua: estimator grpo, loss ppo: nothing contradicts itself\n"), "{reported}");
+    assert!(reported.starts_with("a.lua: estimator grpo, loss ppo: no contradicting settings\n"), "{reported}");
     let shown = succeed(dir.path(), &["check", "--masks", "a.lua", "--json"]);
     let trajectories: Vec<Value> = shown.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(trajectories.len(), 2);

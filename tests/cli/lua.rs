@@ -171,7 +171,7 @@ fn r1_template_encodes_conversations_as_rendered() {
 }
 
 #[test]
-fn tokenizers_and_templates_of_models_by_name() {
+fn tokenizers_and_templates_are_opened_by_model_name() {
     assert_eq!(
         run("local t = r1.text.tokenizer('r1-nano')
              local ids = r1.text.template('r1-nano'):encode({ r1.user('2+3') }, { add_generation_prompt = true })

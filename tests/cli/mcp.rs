@@ -48,7 +48,7 @@ fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
     let line =
         "tools    MCP server test-server 1.2.3, outside the sandbox: python3 server.py (20 tools: echo, add, count,";
     assert!(said.contains(line), "{said}");
-    // The server is gone, and with it what it counted.
+    // The server and its counter no longer exist.
     std::fs::remove_file(dir.path().join("server.py")).unwrap();
     let same = "exit: 0\n--- stdout\n8 trajectories: every observation, reward and status as recorded";
     assert_eq!(run(dir.path(), &["replay", "a", "-q"]), same);
@@ -60,7 +60,7 @@ fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
         again.contains("MCP server `python3`: it ended (exit status: 2): ") && again.contains("can't open file"),
         "{again}"
     );
-    // So does a run that goes on, though its list of tools is stored.
+    // A resumed run also needs it, although its list of tools is stored.
     let more = fail(dir.path(), &["run", "a.lua", "--resume", "trainer.steps=3"]);
     assert!(more.contains("MCP server `python3`: it ended"), "{more}");
 }
@@ -105,7 +105,7 @@ fn mcp_server_errors_at_the_command_line() {
     --- stderr
     error: MCP server `python3`: it ended (exit status: 1): no licence found
       --> a.lua:1
-      hint: run it by hand to see what it says: python3 server.py --mode dies
+      hint: run it by hand to see its output: python3 server.py --mode dies
     ");
 }
 
@@ -227,6 +227,6 @@ fn r1_mcp_refuses_recipes_without_tools_and_other_clients() {
       hint: the task's columns: `start`
     ");
     let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
-    // A client that goes without a word.
+    // A client that disconnects before the handshake.
     assert_eq!(run(dir.path(), &["mcp", "a.lua"]).lines().next(), Some("exit: 0"));
 }

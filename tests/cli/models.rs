@@ -45,7 +45,7 @@ fn an_adapter_accepts_another_copy_of_its_base() {
         "{error}"
     );
     assert_eq!(answer(&["--base", "moved"]), before);
-    // In programs too.
+    // The same in programs.
     let program = |options: &str| {
         format!(
             "local model = r1.model('adapter'{options})\n\

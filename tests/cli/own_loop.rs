@@ -165,7 +165,7 @@ fn invalid_training_loop_calls_are_errors_with_their_line() {
         ("t:rollout { sample = 2 }", "unknown field `sample`"),
         ("t:rollout { rows = { 8 } }", "there is no row 8: the training data has 8"),
         ("t:update { 'x' }", "this run has no trajectory `x`"),
-        ("t:update({ 1 })", "entry 1 is no trajectory"),
+        ("t:update({ 1 })", "entry 1 is neither a trajectory"),
         ("t:update(t:rollout(), { advantages = { 1 } })", "there are 1 advantages for 6 trajectories"),
         (
             "local b = t:rollout { groups = 1, samples = 1 }\nt:update(b, { advantages = { { { 1 } } } })",
@@ -226,5 +226,5 @@ fn listings_of_your_own_algorithm_run() {
     assert!(metrics.contains("loop/pairs"), "{metrics}");
     let last = |run: &str| weights(&dir.path().join("runs").join(run), 2);
     // Without the CPU kernels, the bits depend on the batches of sampling.
-    assert!(cfg!(not(feature = "cpu-kernels")) || last("recipe-2") == last("recipe-3"), "the loop is the run");
+    assert!(cfg!(not(feature = "cpu-kernels")) || last("recipe-2") == last("recipe-3"), "the loop equals the run");
 }

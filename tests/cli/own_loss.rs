@@ -191,7 +191,7 @@ fn an_edited_loss_is_used_from_the_next_step_on() {
             }
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        panic!("{what} does not come: {}", fs::read_to_string(dir.path().join("stderr")).unwrap());
+        panic!("{what} does not appear: {}", fs::read_to_string(dir.path().join("stderr")).unwrap());
     };
     let reported = || fs::read_to_string(dir.path().join("stderr")).unwrap();
     until("a step", &|| metrics().contains("loss/first"));

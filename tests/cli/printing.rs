@@ -73,7 +73,7 @@ fn script_output_of_a_run_is_json_events() {
     let page = include_str!("../../docs/outputs.md");
     for event in &events {
         let name = event["event"].as_str().unwrap();
-        assert!(page.contains(&format!("`{name}`")), "docs/outputs.md does not say what the event `{name}` is");
+        assert!(page.contains(&format!("`{name}`")), "docs/outputs.md does not document the event `{name}`");
     }
     let omitted = events.iter().find(|event| event["event"] == "log_omitted").unwrap();
     // 32 trajectories print twice.

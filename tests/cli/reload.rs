@@ -68,7 +68,7 @@ impl Run {
     fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let begun = Instant::now();
         while !holds(self) {
-            assert!(begun.elapsed() < Duration::from_mins(10), "{what} does not come: {}", self.reported());
+            assert!(begun.elapsed() < Duration::from_mins(10), "{what} does not appear: {}", self.reported());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
@@ -130,7 +130,7 @@ fn a_reload_changes_rewards_modules_and_settings() {
     assert!(reported.contains("reloaded a.lua ("), "{reported}");
     assert!(reported.contains("\n    trainer.lr 0.001 -> 0.0005 from the next step on"), "{reported}");
     assert!(
-        reported.contains("wait for a restart, and stay as they were:\n    trainer.group_size 2 -> 4\n"),
+        reported.contains("wait for a restart, and keep their values:\n    trainer.group_size 2 -> 4\n"),
         "{reported}"
     );
     // Each reload is marked in one step.
@@ -179,8 +179,8 @@ return r1.recipe {
 }
 "#;
 
-/// A flow is replaced as an environment is: trajectories in flight end as they began, and a version
-/// whose flow fails is not taken.
+/// A flow is replaced like an environment: trajectories in flight end with their version, and a
+/// version whose flow fails is refused.
 #[test]
 fn flows_change_in_flight() {
     let version = |name: &str| FLOW.replace("VERSION", name);
@@ -196,7 +196,7 @@ fn flows_change_in_flight() {
     rename_write(&run.path("lib.lua"), "return { value = 2 }");
     run.until("the new module", |run| run.metrics().last().is_some_and(|last| last["reward/two"] == 2.0));
     for step in run.metrics() {
-        // Whatever the version, each reward has one of the two parts.
+        // In both versions each reward has one of the two parts.
         let parts = ["reward/one", "reward/two"].iter().filter(|part| step.get(**part).is_some()).count();
         assert!(parts > 0 && step.get("reward/broken").is_none(), "{step}");
         assert!(step["rollout/failed_share"].as_f64().is_none_or(|share| share == 0.0), "{step}");

@@ -1,4 +1,5 @@
-//! `r1 replay` and `r1 rescore`: recorded trajectories compared with the results of a script now.
+//! `r1 replay` and `r1 rescore`: recorded trajectories compared with the results of the current
+//! script.
 
 use std::fs;
 use std::path::Path;

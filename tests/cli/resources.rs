@@ -56,11 +56,11 @@ fn a_run_records_its_resources_and_reports_changes() {
 
     std::fs::write(dir.path().join("corpus.jsonl"), format!("{CORPUS}{{\"text\":\"more\"}}\n")).unwrap();
     let text = fail(dir.path(), &["replay", "a"]);
-    assert!(text.contains("the resource is not what it was when the run read it"), "{text}");
+    assert!(text.contains("the resource has changed since the run read it"), "{text}");
     assert!(text.contains("--> corpus.jsonl"), "{text}");
     succeed(dir.path(), &["replay", "a", "--script", "a.lua"]);
     let text = succeed(dir.path(), &["run", "a.lua", "--name", "a", "--resume", "trainer.steps=3"]);
-    assert!(text.contains("corpus.jsonl has changed since the run read it; it is used as it is now"), "{text}");
+    assert!(text.contains("corpus.jsonl has changed since the run read it; the current version is used"), "{text}");
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn a_bad_row_after_the_checked_ones_ends_the_run_with_a_checkpoint() {
     // Seed 3, so that the invalid row is not drawn first.
     let output = r1(dir.path(), &["run", "a.lua", "data.check_rows=20", "seed=3"]).output().unwrap();
     let text = shown(dir.path(), &output);
-    assert!(text.contains("20 rows behind the first 20 of their dataset are read during training"), "{text}");
+    assert!(text.contains("20 rows after the first 20 of their dataset are read during training"), "{text}");
     assert!(text.contains("the run ends with a checkpoint when it draws this row"), "{text}");
     assert!(text.starts_with("exit: 4") && text.matches("rows.jsonl:31").count() == 2, "{text}");
     let steps = super::run_files::training_steps(&dir.path().join("runs/a")).len() as u64;

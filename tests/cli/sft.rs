@@ -104,7 +104,7 @@ fn the_model_with_the_lowest_held_out_loss_is_saved() {
     let losses = values(&run, "eval/loss");
     let best = losses.iter().copied().fold(f64::INFINITY, f64::min);
     let at = losses.iter().position(|loss| loss.to_bits() == best.to_bits()).unwrap();
-    assert_eq!(losses.len(), at + 4, "three evaluations behind the best one: {losses:?}");
+    assert_eq!(losses.len(), at + 4, "three evaluations after the best one: {losses:?}");
     assert!(losses.len() < 101, "the run stopped early: {losses:?}");
     assert!(text.contains("early: 3 evaluations in a row"), "{text}");
     // `best` and `--out` are the model of that step; the last checkpoint differs.

@@ -35,7 +35,7 @@ fn a_shell_completes_commands_flags_files_and_settings() {
     assert_eq!(offered(&["r1", "new", "x", "--template", "g"]), ["game"]);
 }
 
-/// Bash breaks words at `=`, and puts what it is given behind it.
+/// Bash breaks words at `=`, and inserts completions after it.
 #[test]
 fn a_shell_completes_values_behind_their_key() {
     assert_eq!(offered(&["r1", "run", "a.lua", "policy.dtype", "=", ""]), ["auto", "bf16", "f32"]);

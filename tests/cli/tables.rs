@@ -50,7 +50,7 @@ fn a_run_with_sql_tools_is_recorded_and_replayed() {
 
     std::fs::write(dir.path().join("films.csv"), "title,year\nHeat,1995\n").unwrap();
     let text = fail(dir.path(), &["replay", "a"]);
-    assert!(text.contains("the resource is not what it was when the run read it"), "{text}");
+    assert!(text.contains("the resource has changed since the run read it"), "{text}");
 }
 
 #[test]

@@ -295,8 +295,8 @@ fn privileged_text_can_be_a_function_of_the_state() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains(words) && error.contains(script), "{error}");
     };
-    refused("shared.lua", "trainer.critic.shared has it read what the policy reads");
-    refused("none.lua", "`privileged` is what a critic reads, and this algorithm trains none");
+    refused("shared.lua", "with trainer.critic.shared it reads what the policy reads");
+    refused("none.lua", "`privileged` is text for a critic, and this algorithm trains none");
     let output = r1(dir.path(), &["run", "odd.lua", "-q", "--name", "odd"]).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(error.contains("privileged returned a table; it must return text"), "{error}");

@@ -43,11 +43,11 @@ test("calls of tools are written in the policy's format", function()
   expect(step.tools[1].output):equals("5")
   expect(step.reward):near(0.5)
   expect(trajectory:call("add", { a = "two" }).tools[1].ok):equals(false)
-  -- The env ends it: that the reply was cut makes no difference.
+  -- The env ends it, also after a truncated reply.
   expect(trajectory:step({ text = "7", finish_reason = "length" }).status):equals("terminated")
 end)
 
-test("a fork goes its own way", function()
+test("a fork is independent", function()
   local trajectory = guess:reset { row = 0, seed = 1 }
   trajectory:step("5")
   local fork = trajectory:fork()
@@ -104,7 +104,7 @@ test("continuations branch from a middle state", function()
   end
 end)
 
-test("a model is rolled out, its replies at one go", function()
+test("a model is rolled out with batched replies", function()
   local model = r1.model("r1-nano")
   local script = r1.script("../../scripts/retool.lua", { model = model })
   local requested = { script = script, policy = model, rows = { 0, 1 }, samples = 2, sampling = { max_new_tokens = 12 } }

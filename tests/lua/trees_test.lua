@@ -22,7 +22,7 @@ test("a shared step has the mean of its advantages", function()
   for index, wanted in ipairs { 1 / 6, 2 / 3, 1 / 6, -1 / 3, -1 / 3 } do expect(found[index]):near(wanted) end
 end)
 
-test("a tree compares continuations with the state that was left", function()
+test("a tree compares continuations with the state before them", function()
   local found = advantages("tree", { normalize = "none", ["local"] = 1 })
   for index, wanted in ipairs { 1 / 6, 1 / 2, 1 / 6, -1 / 2, -1 / 3 } do expect(found[index]):near(wanted) end
   found = advantages("tree", { normalize = "none" })
@@ -50,13 +50,13 @@ test("a fork of a fork shares with both", function()
   for index, wanted in ipairs { 0, 1 / 3, 0, -1 / 6, 0, -1 / 6, 1 / 3 } do expect(plain[index]):near(wanted) end
 end)
 
-test("GiGPO compares what continues one state", function()
+test("GiGPO compares continuations of one state", function()
   local found = advantages("gigpo", { mode = "mean", gamma = 1 })
   expect(found[2]):near(2 / 3 + 1 / 2)
   expect(found[4]):near(-1 / 3 - 1 / 2)
 end)
 
-test("what can't be is refused", function()
+test("inconsistent rows are refused", function()
   local function refused(change)
     local list = rows()
     change(list)

@@ -13,12 +13,12 @@ use crate::search::{Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions,
 use crate::services::{EncoderSettings, load_encoder};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 
-/// Rows between two checks for a signal.
+/// Number of rows between two checks for a signal.
 const LOOK_EVERY: u64 = 32;
 
 pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
     let interrupt = ctrl_c();
-    // Results go to stdout as one object; events of the progress would be in between.
+    // With --json the result is one object on stdout, so progress events are not printed.
     let reporter = if output.json { Reporter::silent() } else { output.reporter() };
     let corpus = Corpus::open(args, &reporter, interrupt)?;
     let options = BuildOptions {

@@ -64,7 +64,7 @@ impl Corpus {
         }
     }
 
-    /// Where a row is, for messages.
+    /// The place of a row, for messages.
     pub(super) fn place(&self, row: u64) -> String {
         match self {
             Self::Rows { data, .. } => data.place(row),
@@ -85,7 +85,7 @@ impl Corpus {
         }
     }
 
-    /// What identifies the corpus: an interrupted build is resumed only for an equal one.
+    /// The identity of the corpus: an interrupted build is resumed only for an equal one.
     pub(super) fn identity(&self) -> Result<Json> {
         match self {
             Self::Rows { data, fields } => {

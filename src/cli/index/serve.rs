@@ -16,7 +16,7 @@ use crate::net::{ServedRequest, ServedResponse, serve};
 use crate::search::{Index, Mode, SearchRequest, respond};
 use crate::telemetry::ctrl_c;
 
-/// How often signals are looked at.
+/// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &ServeArgs, output: OutputArgs) -> Result<()> {
@@ -54,7 +54,7 @@ async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, mode: M
         }
     };
     let k = args.k.map(usize::from);
-    // Searches are computations: more of them at once than processors only take memory.
+    // Searches are CPU-bound: more concurrent ones than processors would only use memory.
     let turns = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
     let handler = move |request: ServedRequest| {
         let (index, turns) = (Arc::clone(&index), Arc::clone(&turns));

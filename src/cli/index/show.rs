@@ -74,7 +74,7 @@ pub(super) fn verified(directory: &Path, output: OutputArgs) -> Result<()> {
         let others = if wrong.len() > 1 { format!(" and {} other files", wrong.len() - 1) } else { String::new() };
         return Err(Error::new(Kind::Data, format!("{path}{others} of the index changed: its SHA-256 is {sha256}"))
             .at_path(directory)
-            .hint("copy the index again, or build it again with `r1 index build`"));
+            .hint("copy the index again, or rebuild it with `r1 index build`"));
     }
     let files = manifest.parts.files().count();
     if output.json {

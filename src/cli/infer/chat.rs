@@ -109,7 +109,7 @@ pub(super) struct Chat {
     messages: Vec<Message>,
     /// Each question with the state before it.
     questions: Vec<(String, Memory)>,
-    /// The question that was stopped and undone, for `/retry`.
+    /// The last question that was stopped and undone, for `/retry`.
     stopped: Option<String>,
     /// The conversation was loaded from a file, so earlier states of the env are unknown.
     loaded: bool,

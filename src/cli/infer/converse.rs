@@ -22,7 +22,7 @@ use crate::telemetry::Interrupt;
 
 /// Commands: name, argument, description.
 const COMMANDS: [(&str, &str, &str); 11] = [
-    ("/reset", "", "begin anew"),
+    ("/reset", "", "start again"),
     ("/undo", "", "undo the last question"),
     ("/retry", "", "send the last question again"),
     ("/system", "[TEXT]", "show the system prompt, or change it"),
@@ -140,7 +140,7 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
         "/system" if rest.is_empty() => screen.print(chat.system().unwrap_or("no system prompt is set")),
         "/system" => {
             chat.set_system(rest)?;
-            screen.note("the system prompt holds from here on");
+            screen.note("the system prompt applies from here on");
             Ok(())
         }
         "/save" => {
@@ -206,14 +206,14 @@ struct Lines {
 
 impl Lines {
     fn open() -> Result<Self> {
-        // If replies go to a file, the prompt must not.
+        // The prompt must not go to a file that receives the replies.
         let behavior = if io::stdout().is_terminal() { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().behavior(behavior).build();
         let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
         editor.set_helper(Some(Assistant));
         let history = history_file();
         if let Some(path) = &history {
-            // There is no history the first time.
+            // The history file does not exist at the first start.
             let _ = editor.load_history(path);
         }
         Ok(Self { editor, history })
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn questions_and_commands_are_told_apart() {
+    fn questions_and_commands_are_distinguished() {
         let question = |text: &str| Meant::Question(text.to_owned());
         assert_eq!(meant("  what?  ").unwrap(), question("what?"));
         assert_eq!(meant(" /usr is what?").unwrap(), question("/usr is what?"));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_several_lines_go_on_until_they_are_closed() {
+    fn texts_of_several_lines_continue_until_they_are_closed() {
         for open in ["a \\", "\"\"\"", "\"\"\"a", "\"\"\"\na\nb", "a \\\nb\\"] {
             assert!(is_open(open), "{open:?}");
         }

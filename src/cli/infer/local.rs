@@ -21,7 +21,7 @@ pub(super) struct Local {
     engine: Engine,
     renderer: Arc<Renderer>,
     sampling: Sampling,
-    /// The last turn, which the next prompt continues where that is exact.
+    /// The last turn, which the next prompt extends if its ids stay the same.
     last: Option<Turn>,
 }
 
@@ -187,7 +187,7 @@ mod tests {
     use crate::text::train_tokenizer;
 
     #[test]
-    fn characters_are_shown_when_they_are_whole() {
+    fn incomplete_characters_are_held_back() {
         // A byte tokenizer: a character of several bytes has several ids.
         let dir = tempfile::tempdir().unwrap();
         train_tokenizer(["x".to_owned()].into_iter(), 272, &[]).unwrap().save(dir.path()).unwrap();

@@ -162,7 +162,7 @@ fn open_local(
     sampling.repetition_penalty = args.repetition_penalty.unwrap_or(sampling.repetition_penalty);
     sampling.max_new_tokens = args.max_new_tokens.map_or(sampling.max_new_tokens, |n| n as usize);
     for stop in renderer.stop_strings() {
-        // Without tools nothing continues the turn after a call.
+        // Without tools no result continues the turn after a call.
         if scripted && !sampling.stop.contains(stop) {
             sampling.stop.push(stop.clone());
         }

@@ -93,7 +93,7 @@ impl Remote {
                 Kind::Script,
                 "this recipe's context returns text or ids; a server accepts only messages",
             )
-            .hint("talk to a local model instead: --model DIR"));
+            .hint("use a local model instead: --model DIR"));
         };
         let mut body = json!({ "model": self.model, "messages": self.wire(messages)?, "stream": true,
             "stream_options": { "include_usage": true } });

@@ -19,7 +19,7 @@ const LINES: usize = 40;
 
 pub(super) struct Screen {
     output: OutputArgs,
-    /// Output goes to a person.
+    /// Output is for a person, not JSON.
     person: bool,
     /// Replies go to a terminal.
     terminal: bool,
@@ -217,7 +217,7 @@ mod tests {
     use super::harmless;
 
     #[test]
-    fn texts_can_not_command_the_terminal() {
+    fn control_characters_do_not_reach_the_terminal() {
         assert_eq!(harmless("a\tb\nc é😀"), "a\tb\nc é😀");
         assert_eq!(harmless("\x1b[2Jgone\x07\r\n"), "␛[2Jgone␇\n");
         assert_eq!(harmless("\u{9b}2J\x7f"), "\u{fffd}2J␡");

@@ -15,15 +15,15 @@ const fn command(name: &'static str, takes: &'static str, does: &'static str) ->
 
 /// All commands, in the order of `:help`.
 pub(super) const COMMANDS: &[Command] = &[
-    command("reset", "[eval] [ROW] [seed=N] | {…}", "begin anew: at a row of the data, or at a task of your own"),
+    command("reset", "[eval] [ROW] [seed=N] | {…}", "start again: with a row of the data, or a task of your own"),
     command("step", "[TEXT]", "reply TEXT as the policy; in a replay, alone: the recorded reply"),
     command("tool", "NAME {…}", "reply with a call of a tool; the arguments are JSON or Lua"),
     command("sample", "[N]", "let the model reply, N times or until it is over"),
-    command("obs", "", "what the policy is shown now"),
-    command("tokens", "", "the same token by token: who wrote them, which would be trained on"),
+    command("obs", "", "the current observation"),
+    command("tokens", "", "its tokens: which are sampled, which would be trained on"),
     command("state", "[FIELD]", "the environment's state, or a field of it (messages[1].content)"),
     command("diff", "", "what the last step changed in the state"),
-    command("reward", "", "the reward if it ended here, part by part"),
+    command("reward", "", "the reward if the trajectory ended here, with its parts"),
     command("undo", "[N]", "undo the last step"),
     command("fork", "[NAME]", "continue in a copy; the trajectory so far stays unchanged"),
     command("branches", "", "the copies"),
@@ -45,7 +45,7 @@ pub(super) const HALTED: &[Command] = &[
     command("in", "", "continue to the next line in any function"),
     command("out", "", "continue until this function returns"),
     command("locals", "", "the locals"),
-    command("where", "", "how the script got here"),
+    command("where", "", "the call stack"),
     command("help", "", "this"),
     command("abort", "", "abort the call and undo the step"),
     command("quit", "", "leave; so does Ctrl-D"),
@@ -65,17 +65,17 @@ pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'
         [] => {
             let missing = |why: &str| Error::new(Kind::Usage, format!("{why} `:{name}`"));
             if HALTED.iter().any(|command| command.name == name) {
-                return Err(missing("no breakpoint has stopped for").hint("`:break PLACE` sets one"));
+                return Err(missing("the script is not stopped at a breakpoint for").hint("`:break PLACE` sets one"));
             }
             if COMMANDS.iter().any(|command| command.name == name) {
-                return Err(missing("a step is halted, and has to be over before").hint("`:continue` or `:abort`"));
+                return Err(missing("the halted step must end before").hint("`:continue` or `:abort`"));
             }
             let hint = suggest(name, known.iter().map(|command| command.name));
             return Err(missing("there is no command").hint(hint));
         }
         _ => {
             let names: Vec<String> = all.iter().map(|command| format!(":{}", command.name)).collect();
-            return Err(Error::new(Kind::Usage, format!("`:{name}` may be {}", names.join(", "))));
+            return Err(Error::new(Kind::Usage, format!("`:{name}` is ambiguous: {}", names.join(", "))));
         }
     };
     let rest = rest.trim();
@@ -88,7 +88,7 @@ pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'
     Ok((command, unfenced(rest)))
 }
 
-/// Delimits text of several lines.
+/// Delimiter of text with several lines.
 pub(super) const FENCE: &str = "\"\"\"";
 
 fn unfenced(text: &str) -> &str {
@@ -129,19 +129,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_may_be_cut_short_where_they_are_clear() {
+    fn unique_prefixes_of_commands_are_accepted() {
         let name = |typed: &'static str| parse(typed, COMMANDS).map(|(command, rest)| (command.name, rest));
         assert_eq!(name(":step  a reply ").unwrap(), ("step", "a reply"));
         assert_eq!(name(":o").unwrap(), ("obs", ""));
         assert_eq!(name(":branch x").unwrap(), ("branch", "x"));
         assert_eq!(name(":step \"\"\"\na\n\nb\n\"\"\"").unwrap(), ("step", "a\n\nb"));
         let said = |typed: &'static str| name(typed).unwrap_err().to_string();
-        assert!(said(":re").contains("`:re` may be :reset, :reward, :replay, :reload"), "{}", said(":re"));
+        assert!(said(":re").contains("`:re` is ambiguous: :reset, :reward, :replay, :reload"), "{}", said(":re"));
         assert!(said(":rset").contains("did you mean `reset`"), "{}", said(":rset"));
         assert!(said(":obs 3").contains("takes no argument"));
-        assert!(said(":locals").contains("no breakpoint has stopped for `:locals`"));
+        assert!(said(":locals").contains("the script is not stopped at a breakpoint for `:locals`"));
         let halted = parse(":step x", HALTED).err().unwrap().to_string();
-        assert!(halted.contains("has to be over before `:step`"), "{halted}");
+        assert!(halted.contains("must end before `:step`"), "{halted}");
         assert!(said(":tool").contains("needs NAME"));
         assert!(is_open(":step \"\"\"a") && !is_open(":step \"\"\"a\"\"\"") && !is_open(":step a"));
     }

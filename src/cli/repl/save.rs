@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn texts_come_back_as_they_were() {
+    fn saved_texts_are_read_back_unchanged() {
         assert_eq!(text("a \"b\" \\"), "\"a \\\"b\\\" \\\\\"");
         assert_eq!(text("x = [[1]]\ny"), "[=[\nx = [[1]]\ny]=]");
         assert_eq!(text("a]\nb]=]"), "[==[\na]\nb]=]]==]");

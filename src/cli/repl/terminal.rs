@@ -63,14 +63,14 @@ impl Terminal {
         if !person {
             return Ok(terminal);
         }
-        // If results go to a file or a program, the prompt must not.
+        // The prompt must not go to a file or a program that receives the results.
         let behavior = if io::stdout().is_terminal() && !output.json { Behavior::Stdio } else { Behavior::PreferTerm };
         let config = Config::builder().behavior(behavior).completion_type(CompletionType::List).build();
         let mut editor = Editor::with_config(config).map_err(|e| failed(&e))?;
         editor.set_helper(Some(Assistant(names)));
         terminal.history = history_file();
         if let Some(path) = &terminal.history {
-            // There is no history the first time.
+            // The history file does not exist at the first start.
             let _ = editor.load_history(path);
         }
         terminal.editor = Some(RefCell::new(editor));

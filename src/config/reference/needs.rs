@@ -1,4 +1,4 @@
-//! Settings of a recipe that have no effect: they lack what their declarations say that they need.
+//! Settings of a recipe without effect: the condition in their declaration does not hold.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ pub struct Lacking {
     pub why: String,
 }
 
-/// The settings that were written and lack what they need. `values` has the values of all settings,
+/// The written settings whose condition does not hold. `values` has the values of all settings,
 /// `written` those that were written. `supervised` says which trainer the recipe has.
 ///
 /// A setting that is off needs nothing, and a table whose switch is written as off keeps its other
@@ -38,7 +38,7 @@ pub fn lacking(values: &Value, written: &Value, supervised: bool) -> Vec<Lacking
     settings().filter(of_trainer).filter_map(lacks).collect()
 }
 
-/// The value of a setting by its dotted name; null for one that is not there.
+/// The value of a setting by its dotted name; null if there is none.
 pub fn value_of<'a>(settings: &'a Value, key: &str) -> &'a Value {
     key.split('.').try_fold(settings, |value, name| value.get(name)).unwrap_or(&Value::Null)
 }

@@ -1,4 +1,4 @@
-//! The reference has every setting, whole.
+//! Tests that the reference is complete.
 
 #![allow(clippy::unwrap_used)]
 
@@ -64,7 +64,7 @@ fn entries_are_whole() {
 }
 
 #[test]
-fn a_setting_needs_a_setting_of_the_type_that_its_condition_says() {
+fn conditions_of_settings_match_the_type_of_the_named_setting() {
     for setting in settings() {
         for need in &setting.needs {
             let other = settings().find(|other| other.path == need.setting);
@@ -85,7 +85,7 @@ fn a_setting_needs_a_setting_of_the_type_that_its_condition_says() {
 }
 
 #[test]
-fn the_page_about_training_has_no_table_of_settings_beside_the_generated_one() {
+fn docs_training_has_only_the_generated_table_of_settings() {
     let page = include_str!("../../../docs/training.md");
     let own = page.split("## Settings of `trainer`").nth(1).unwrap().split("\n## ").next().unwrap();
     assert!(own.contains("(settings.md#trainer)") && !own.contains("|---"));

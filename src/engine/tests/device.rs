@@ -42,7 +42,7 @@ fn tensor_sampling_serves_cancelled_and_failing_requests() {
     engine.set_tensor_sampling(true);
     let (client, queue) = channel();
     let mut receivers: Vec<_> = varied().into_iter().map(|request| client.submit(request)).collect();
-    // Every second caller goes away.
+    // Every second receiver is dropped.
     receivers = receivers.into_iter().enumerate().filter(|(at, _)| at % 2 == 0).map(|(_, kept)| kept).collect();
     drop(client);
     engine.serve(queue).unwrap();
@@ -63,15 +63,15 @@ fn tensor_sampling_serves_cancelled_and_failing_requests() {
     assert!(error.place.as_ref().unwrap().contains("trajectory 4"), "{error}");
 }
 
-/// As a model in bf16 on a GPU, on the CPU: variable-length attention, whose decode steps can be
-/// recorded. f64, because the CPU kernels compute f32.
+/// A model with the code paths of bf16 on a GPU, on the CPU: variable-length attention, whose
+/// decode steps can be recorded. f64, because the CPU kernels compute f32.
 fn as_on_a_gpu() -> Rc<Model> {
     let mut model = Model::init(config(), Device::Cpu, Kind::Double, 1).unwrap();
     model.use_varlen();
     Rc::new(model)
 }
 
-/// Prompts that arrive all the time leave every decode step to the graphs.
+/// Every decode step is launched as a graph although prompts arrive continuously.
 #[test]
 fn decode_steps_can_be_launched_as_graphs_while_prompts_are_prefilled() {
     let options = EngineOptions { prefill_tokens: 8, ..options(4) };

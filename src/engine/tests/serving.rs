@@ -82,7 +82,7 @@ fn cancelled_running_request_frees_its_slot() {
 }
 
 #[test]
-fn trajectories_come_and_go_while_the_engine_serves() {
+fn trajectories_start_and_end_while_the_engine_serves() {
     let mut engine = engine(3);
     let (client, queue) = channel();
     let talk = |client: EngineClient, n: u32| {
@@ -209,7 +209,7 @@ fn a_queue_without_clients_closes_at_once() {
 }
 
 #[test]
-fn a_client_without_an_engine_sees_an_aborted_request() {
+fn a_client_without_an_engine_gets_an_aborted_request() {
     let (client, queue) = channel();
     drop(queue);
     let receiver = client.submit(request(&[1], 1, greedy(1)));

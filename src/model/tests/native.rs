@@ -217,7 +217,7 @@ fn native_kernels_use_changed_weights() {
 /// The packed copy of the weights is invalidated by libtorch's version counters, after any change
 /// of a weight and after an optimiser step.
 #[test]
-fn the_optimiser_raises_the_version_of_the_weights() {
+fn changed_weights_have_a_new_version() {
     let model = tiny(true, Kind::Float);
     let rows = rows(&[9, 4], 53);
     let seen = |what: &str| {

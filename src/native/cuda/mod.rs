@@ -40,11 +40,12 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
     }
 }
 
-/// Loads the CUDA torch of this machine, if it has a driver and one, without initialising CUDA.
+/// Loads the CUDA torch of this machine, if there are a driver and such a torch, without
+/// initialising CUDA.
 ///
 /// libtorch keeps what it finds at the first query for CUDA, and the first backward pass of a
-/// process is one, also on the CPU. Call this before such a pass where a model may be opened on
-/// CUDA later. A library that does not load is reported by [`device`].
+/// process is one, also on the CPU. Call this before such a pass if a model may be opened on CUDA
+/// later. A library that does not load is reported by [`device`].
 pub fn load_cuda_torch() {
     static LOADED: OnceLock<()> = OnceLock::new();
     LOADED.get_or_init(|| {

@@ -14,7 +14,7 @@ fn parameters(dtype: Dtype) -> Vec<(String, Tensor)> {
     vec![("matrix".to_owned(), tensor(&[4, 6])), ("gain".to_owned(), tensor(&[6]))]
 }
 
-/// Puts gradients that depend on the weights and the step.
+/// Sets gradients that depend on the weights and the step.
 fn backward(parameters: &[(String, Tensor)], step: usize) {
     for (_, tensor) in parameters {
         ((tensor - step as f64).square() * 0.3).sum(Dtype::Float).backward();
@@ -40,7 +40,7 @@ fn optimizer(parameters: &[(String, Tensor)]) -> AdamW {
 }
 
 #[test]
-fn a_saved_and_loaded_run_goes_on_with_the_same_bits() {
+fn a_resumed_run_of_adamw_is_bitwise_equal() {
     for dtype in [Dtype::Float, Dtype::BFloat16, Dtype::Double] {
         let straight = parameters(dtype);
         run(&mut optimizer(&straight), &straight, 0..7);
@@ -64,7 +64,7 @@ fn a_saved_and_loaded_run_goes_on_with_the_same_bits() {
 }
 
 #[test]
-fn updates_below_the_last_bit_of_bf16_add_up() {
+fn updates_below_the_last_bit_of_bf16_accumulate() {
     let weight = Tensor::from_slice(&[256.0_f32]).to_kind(Dtype::BFloat16).set_requires_grad(true);
     let mut optimizer = AdamW::new(vec![("w".to_owned(), weight.shallow_clone())], Options::default()).unwrap();
     for _ in 0..10 {
@@ -94,7 +94,7 @@ fn a_bad_gradient_is_named_and_nothing_changes() {
 }
 
 #[test]
-fn only_matrices_decay_unless_told_otherwise() {
+fn only_matrices_have_weight_decay_by_default() {
     for (decay_matrices_only, gain) in [(true, 1.0), (false, 0.9)] {
         let tensor = |size: &[i64]| Tensor::ones(size, (Dtype::Double, Device::Cpu)).set_requires_grad(true);
         let parameters = vec![("matrix".to_owned(), tensor(&[2, 2])), ("gain".to_owned(), tensor(&[2]))];
@@ -213,8 +213,8 @@ fn frozen_tensors_stay() {
 }
 
 #[test]
-fn no_gradient_is_a_gradient_of_zero() {
-    // A mini-batch without a signal, in an unbroken run and in one that was resumed right
+fn a_missing_gradient_is_a_gradient_of_zero() {
+    // A mini-batch without gradients, in an uninterrupted run and in one that was resumed right
     // before it.
     let straight = parameters(Dtype::Float);
     let mut first = optimizer(&straight);
@@ -232,7 +232,7 @@ fn no_gradient_is_a_gradient_of_zero() {
 }
 
 #[test]
-fn a_state_that_does_not_fit_is_refused_by_name() {
+fn an_optimiser_state_of_another_model_is_refused_by_name() {
     let parameters = parameters(Dtype::Float);
     let mut optimizer = optimizer(&parameters);
     run(&mut optimizer, &parameters, 0..1);

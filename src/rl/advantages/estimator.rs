@@ -30,7 +30,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// The part of a recipe that it needs; `None` for parts that every run has.
+    /// The part of a recipe that provides it; `None` for parts that every run has.
     pub(in crate::rl) fn words(self) -> Option<&'static str> {
         match self {
             Self::Critic => Some("a critic (`r1.ppo`)"),

@@ -1,9 +1,8 @@
 //! Generalised advantage estimation (arXiv:1506.02438): over steps, over sampled tokens, and on
 //! both levels.
 //!
-//! A decision is a step or a sampled token. Tokens between two sampled ones are no decisions. A
-//! sequence of tokens holds only sampled ones, across the borders of steps. Discounts act per
-//! decision.
+//! A decision is a step or a sampled token. Tokens that were not sampled are not decisions. A
+//! sequence of tokens has only sampled ones, across steps. Discounts act per decision.
 
 use serde::{Deserialize, Serialize};
 
@@ -50,8 +49,8 @@ impl AdvantageEstimator for Gae {
     fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let (mut all, mut places) = (Vec::new(), Vec::new());
         for path in &given.paths {
-            // A step without sampled tokens and values is no decision; its reward joins the step
-            // before it, or else the first.
+            // A step without sampled tokens and values is not a decision; its reward is added to
+            // the step before it, or else to the first.
             let (mut decisions, mut rewards, mut values) = (Vec::new(), Vec::<f64>::new(), Vec::new());
             let mut pending = 0.0;
             for (&i, row) in path.rows.iter().zip(given.batch.steps(path)) {
@@ -69,8 +68,7 @@ impl AdvantageEstimator for Gae {
             let after = value_after(given, path, self.bootstrap)?;
             let advantages = gae(&rewards, &values, after, self.gamma, self.lambda);
             for ((&i, advantage), value) in decisions.iter().zip(&advantages).zip(&values) {
-                // One target a step, at the state before it: where its first sampled token is
-                // predicted.
+                // One target per step, for the state before it: at its first sampled token.
                 if let Some(first) = given.batch.rows[i].mask.iter().position(|sampled| *sampled) {
                     found.returns[i][first] = advantage + value;
                     found.targets[i][first] = true;
@@ -170,8 +168,8 @@ impl AdvantageEstimator for GaeBilevel {
     fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
         let (mut all, mut returns) = (Vec::new(), Vec::new());
         for path in &given.paths {
-            // A step without sampled tokens is no turn; its reward joins the turn before it, or
-            // else the first.
+            // A step without sampled tokens is not a turn; its reward is added to the turn before
+            // it, or else to the first.
             let (mut rewards, mut values): (Vec<f64>, Vec<Vec<f64>>) = (Vec::new(), Vec::new());
             let mut pending = 0.0;
             for (row, own) in given.batch.steps(path).zip(token_values(given, path)?) {
@@ -201,7 +199,7 @@ impl AdvantageEstimator for GaeBilevel {
 ///
 /// `rewards` and `values` have one entry per decision of one trajectory; `next_value` is V after
 /// the last: 0 when the environment ended the task, the critic's value of the next observation when
-/// a limit cut it. The critic's targets are `A_t + V_t`.
+/// a limit truncated it. The critic's targets are `A_t + V_t`.
 pub fn gae(rewards: &[f64], values: &[f64], next_value: f64, gamma: f64, lambda: f64) -> Vec<f64> {
     let mut advantages = vec![0.0; rewards.len()];
     let (mut next_value, mut next_advantage) = (next_value, 0.0);
@@ -216,8 +214,8 @@ pub fn gae(rewards: &[f64], values: &[f64], next_value: f64, gamma: f64, lambda:
 
 /// GAE on two levels (RAGEN, arXiv:2504.20073). Turns are decisions first: `delta_i = r_i +
 /// gamma_turn V_{i+1} - V_i` with V at the last token of a turn, and `A_i` with `gamma_turn` and
-/// `lambda`. Then [`gae`] over the tokens of each turn alone, whose only reward is `A_i + V_i` at
-/// its last token.
+/// `lambda`. Then [`gae`] runs over the tokens of each turn separately, with the only reward `A_i +
+/// V_i` at its last token.
 ///
 /// `rewards` has the reward of each turn of one trajectory, `values` those of its sampled tokens (a
 /// turn has at least one), `next_value` V after the last turn. The critic's targets are `A + V` at
@@ -242,8 +240,8 @@ pub fn gae_bilevel(
     values.iter().zip(turns).zip(ends).map(inside).collect()
 }
 
-/// V after the last step: 0 when the task ended, the critic's value of the next observation when a
-/// limit cut it.
+/// V after the last step: 0 when the task ended, the critic's value of the next observation if a
+/// limit truncated it.
 fn value_after(given: &ComparedTrajectories<'_>, path: &Path, bootstrap: bool) -> Result<f64> {
     match given.batch.steps(path).next_back() {
         Some(last) if last.truncated && bootstrap => {
@@ -287,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn two_levels_hand_the_turn_to_its_tokens() {
+    fn bilevel_gae_gives_the_turn_advantage_to_its_tokens() {
         // One turn of one token is plain GAE at the turn's discount; a longer turn passes its
         // advantage back.
         assert_eq!(gae_bilevel(&[1.0], &[vec![0.25]], 2.0, 0.5, 0.9, 0.9), [[1.75]]);
@@ -312,7 +310,7 @@ mod tests {
         }
 
         #[test]
-        fn with_lambda_one_it_is_the_return_minus_the_value(
+        fn gae_with_lambda_one_is_the_return_minus_the_value(
             rewards in prop::collection::vec(-1.0..1.0_f64, 1..12), gamma in 0.0..1.0_f64, value in -1.0..1.0_f64,
         ) {
             let values = vec![value; rewards.len()];

@@ -1,5 +1,5 @@
-//! GDPO: group reward-decoupled normalisation (arXiv:2601.05242). The named parts of the reward are
-//! normalised apart.
+//! GDPO: group reward-decoupled normalisation (arXiv:2601.05242). Each named part of the reward is
+//! normalised separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::rl::rows::Path;
 
 /// Options of GDPO: each part of the reward is normalised within its group as in GRPO, and the
 /// weighted sum `sum_k w_k A_k` is whitened over the sampled tokens of the batch. A part with large
-/// numbers then weighs no more than one with small ones. One advantage per trajectory.
+/// numbers then has the same weight as a part with small ones. One advantage per trajectory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Gdpo {
@@ -77,7 +77,7 @@ impl AdvantageEstimator for Gdpo {
     }
 }
 
-/// The parts of a trajectory, those of its steps added up.
+/// The parts of a trajectory, summed over its steps.
 fn of_path<'a>(given: &ComparedTrajectories<'a>, path: &Path) -> BTreeMap<&'a str, f64> {
     let mut parts = BTreeMap::new();
     for &row in &path.rows {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_are_missing_are_named() {
+    fn missing_reward_parts_are_named() {
         let refused = |rows: &[StepRow], options: serde_json::Value| {
             Estimator::new("gdpo", &options).unwrap().estimate(rows, false).unwrap_err().to_string()
         };

@@ -103,12 +103,12 @@ impl AdvantageEstimator for Gigpo {
     }
 }
 
-/// The criterion by which two states are equal.
+/// The criterion for two states to be equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Anchor<'a> {
     /// The observation of the policy.
     Seen(&'a str),
-    /// It is the very same: a number for each state that trajectories were forked at.
+    /// The same state: a number for each state that trajectories were forked at.
     State(u64),
 }
 
@@ -128,12 +128,12 @@ pub struct AnchoredStep<'a> {
 }
 
 /// The step part of GiGPO (arXiv:2505.10978, eq. 7): each step's discounted return, normalised
-/// among the steps of its group that share its anchor. A step alone with its anchor has nothing to
-/// be compared with and gets 0.
+/// among the steps of its group that share its anchor. A step whose anchor no other step has gets
+/// 0.
 ///
-/// Two anchors are the same when they are equal, or with `similarity` when `similarity` is at
-/// least that; then each distinct text joins the first cluster whose founder it resembles, in
-/// alphabetical order. A state that trajectories were forked at is never one with another.
+/// Two anchors are the same if they are equal or, with `similarity`, if their similarity is at
+/// least this; each distinct text, in alphabetical order, then joins the first cluster to whose
+/// first text it is similar. A state that trajectories were forked at equals only itself.
 pub fn anchor_advantages(
     steps: &[AnchoredStep<'_>],
     similarity: Option<f64>,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_is_one_with_itself_alone() {
+    fn a_forked_state_equals_only_itself() {
         let state = |state, discounted| AnchoredStep { group: 0, anchor: Anchor::State(state), discounted };
         let steps = [state(1, 1.0), state(2, 5.0), state(1, 3.0), step(0, "", 7.0)];
         for similarity in [None, Some(0.0)] {
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn similar_anchors_are_one_when_asked() {
+    fn similar_anchors_are_merged_with_the_option_similarity() {
         let (long, longer) = ("you are in a dark room with a lamp", "you are in a dark room with a lamp.");
         let steps = [step(0, long, 1.0), step(0, longer, 3.0), step(0, "elsewhere", 9.0)];
         assert_eq!(anchor_advantages(&steps, None, Deviation::None, 1e-6), [0.0; 3]);

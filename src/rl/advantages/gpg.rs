@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn gpg_makes_up_for_returns_of_zero() {
+    fn gpg_scales_by_the_share_of_nonzero_returns() {
         assert_eq!(gpg(&[1.0, 0.0, 0.0, 0.0], &[0, 0, 1, 1], 2.0), [1.0, -1.0, 0.0, 0.0]);
         assert_eq!(gpg(&[0.0, 0.0], &[0, 0], 1.0), [0.0, 0.0]);
     }

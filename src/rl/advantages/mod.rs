@@ -1,14 +1,13 @@
 //! Advantage estimators: pure functions from rewards (and values) to advantages, in f64, without
 //! tensors.
 //!
-//! A file per estimator: its options, its formula, and how the formula reads the rows.
-//! [`Estimator`] chooses one by name; training loops and scripts use the same. The formulas take
-//! whole trajectories with one return each ([`group_normalized`], [`rloo()`], [`opo()`], …),
-//! sequences of decisions, which are steps or sampled tokens ([`gae()`], [`gae_bilevel`],
-//! [`reinforce_pp()`]),
+//! Each estimator has a file with its options, its formula, and its reading of the rows.
+//! [`Estimator`] selects one by name, for training loops and scripts. The formulas take whole
+//! trajectories with one return each ([`group_normalized`], [`rloo()`], [`opo()`], …), sequences of
+//! decisions, which are steps or sampled tokens ([`gae()`], [`gae_bilevel`], [`reinforce_pp()`]),
 //! steps with their observations ([`anchor_advantages`]), or trees ([`tree_advantages`]).
 //! `returns`, `groups` and `tokens` have one entry per trajectory: the sum of its rewards, the
-//! number of its group, and how many tokens the policy sampled in it.
+//! number of its group, and its number of sampled tokens.
 
 mod estimator;
 mod gae;

@@ -71,7 +71,7 @@ const ESTIMATORS: &[Entry] = &[
 /// Reads an estimator from its name and options.
 type Read = fn(&str, Map<String, Value>) -> Result<Arc<dyn AdvantageEstimator>>;
 
-/// The row of an estimator, and how its options are read.
+/// The row of an estimator, and the reader of its options.
 struct Entry {
     name: &'static str,
     paper: &'static str,
@@ -161,13 +161,13 @@ impl Estimator {
 
     /// Advantages of `rows`, the same in all rows of a shared step ([`Advantages::share`]). Failed
     /// trajectories are left out unless `include_failures`. Estimators that compare within a group
-    /// give 0 to a trajectory whose group has no other member that did not fail, and leave it out
-    /// of the statistics of the batch. In a group of one without failures the formula of the
-    /// estimator holds.
+    /// give 0 to a trajectory whose group has no other member that did not fail, and exclude it
+    /// from the statistics of the batch. In a group of one without failures the formula of the
+    /// estimator applies.
     ///
     /// # Errors
     /// Those of [`Batch::new`]; [`Kind::Usage`](crate::error::Kind::Usage) names the row that lacks
-    /// something the estimator needs.
+    /// an input of the estimator.
     pub fn estimate(&self, rows: &[StepRow], include_failures: bool) -> Result<Advantages> {
         let batch = Batch::new(rows, include_failures)?;
         let in_groups = self.needs().contains(&Need::Groups);

@@ -60,8 +60,8 @@ pub struct Ranking {
     pub bonus: f64,
 }
 
-/// Rank-aware GRPO (RAPO of TableMind, arXiv:2509.06278): `advantages` times a factor. A pair of a
-/// winner and a loser of one group has the factor `1 + bonus` when the policy does not yet prefer
+/// Rank-aware GRPO (RAPO of TableMind, arXiv:2509.06278): `advantages` times a factor. In a group,
+/// a pair of a winner and a loser has the factor `1 + bonus` when the policy does not yet prefer
 /// the winner by `margin`, else 1; a winner's factor is the mean over the losers and a loser's the
 /// mean over the winners. Needs whole groups.
 ///
@@ -84,7 +84,7 @@ pub fn rapo(advantages: &[f64], returns: &[f64], groups: &[u64], logp: &[f64], r
     weighted
 }
 
-/// The mean log-probability of a trajectory's sampled tokens, under the current policy where it is
+/// The mean log-probability of a trajectory's sampled tokens, under the current policy if it is
 /// known.
 fn mean_logp(given: &ComparedTrajectories<'_>, path: &Path) -> Result<f64> {
     let mut sum = 0.0;

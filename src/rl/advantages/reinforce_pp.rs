@@ -89,8 +89,8 @@ pub fn reinforce_pp(rewards: &[Vec<f64>], gamma: f64, whiten: Whiten) -> Vec<Vec
 }
 
 /// REINFORCE++ with a group baseline (arXiv:2501.03262): `S - mean` of the group, whitened over the
-/// sampled tokens of the batch, so that a trajectory weighs as many times in the statistics as it
-/// has `tokens`. A group of one has mean 0.
+/// sampled tokens of the batch, so that the weight of a trajectory in the statistics is its number
+/// of `tokens`. A group of one has mean 0.
 pub fn reinforce_pp_baseline(returns: &[f64], groups: &[u64], tokens: &[usize], whiten: Whiten) -> Vec<f64> {
     let centred = group_normalized(returns, groups, Deviation::None, 0.0);
     let weights: Vec<f64> = tokens.iter().map(|&tokens| tokens as f64).collect();

@@ -13,7 +13,7 @@ use crate::rl::rows::Path;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Remax {
-    /// A token's advantage has the rewards from it on instead of all of them (verl).
+    /// A token's advantage uses the rewards from the token on, instead of all rewards (verl).
     pub reward_to_go: bool,
 }
 
@@ -27,7 +27,7 @@ impl AdvantageEstimator for Remax {
     }
 
     fn estimate(&self, given: &ComparedTrajectories<'_>, found: &mut Advantages) -> Result<()> {
-        // A greedy baseline that failed cannot be compared with: its group has no advantage.
+        // A group whose greedy baseline failed has no advantages.
         let mut compared = Vec::with_capacity(given.paths.len());
         let mut baselines = Vec::with_capacity(given.paths.len());
         for path in &given.paths {

@@ -7,8 +7,8 @@ use super::trajectories::ComparedTrajectories;
 use crate::error::{Error, Kind, Result};
 use crate::rl::rows::{Batch, Path, StepRow};
 
-/// Advantages of a batch, shaped like its rows: one number per token, 0 where nothing was sampled
-/// and on every row that does not count.
+/// Advantages of a batch, shaped like its rows: one number per token, 0 at tokens that were not
+/// sampled and in excluded rows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advantages {
     pub advantages: Vec<Vec<f64>>,
@@ -16,14 +16,13 @@ pub struct Advantages {
     pub returns: Vec<Vec<f64>>,
     /// The tokens on which the critic is trained; none for estimators without a critic.
     pub targets: Vec<Vec<bool>>,
-    /// Rows that are trained on: not those of failures and greedy baselines.
+    /// Rows that are trained on: all but those of failures and greedy baselines.
     pub counted: Vec<bool>,
 }
 
 impl Advantages {
-    /// Refuses advantages and critic's targets that are NaN or infinite, as sums of rewards that
-    /// are too large for an `f64` make them. `rows` are those that the advantages were estimated
-    /// from.
+    /// Refuses advantages and critic's targets that are NaN or infinite, for example because sums
+    /// of rewards overflow `f64`. `rows` are the rows that the advantages were estimated from.
     ///
     /// # Errors
     /// [`Kind::Numeric`] names the trajectory (by number) and the step.
@@ -33,14 +32,14 @@ impl Advantages {
                 if let Some(bad) = list.iter().find(|number| !number.is_finite()) {
                     return Err(Error::new(Kind::Numeric, format!("{what} is {bad}"))
                         .in_step(row.trajectory, row.step)
-                        .hint("look at the size of the rewards"));
+                        .hint("check the size of the rewards"));
                 }
             }
         }
         Ok(())
     }
 
-    /// Rows of which none counts.
+    /// The result for rows that are all excluded.
     pub fn none(rows: &[StepRow]) -> Self {
         let zeros: Vec<Vec<f64>> = rows.iter().map(|row| vec![0.0; row.mask.len()]).collect();
         let targets = rows.iter().map(|row| vec![false; row.mask.len()]).collect();
@@ -57,9 +56,9 @@ impl Advantages {
         found
     }
 
-    /// A step that several trajectories share is one decision: its advantage, and what a critic is
-    /// to learn there, is the mean over those of them that count. Where no step is shared nothing
-    /// changes.
+    /// A step that several trajectories share is one decision: its advantage, and the critic's
+    /// target there, are the mean over the compared trajectories among them. Without shared steps
+    /// nothing changes.
     pub fn share(&mut self, rows: &[StepRow]) {
         let mut copies: BTreeMap<(u64, u64), Vec<usize>> = BTreeMap::new();
         for row in rows.iter().filter(|row| row.shared.is_some()) {
@@ -121,7 +120,7 @@ impl Advantages {
     }
 }
 
-/// Row and place of every sampled token of a trajectory.
+/// Row and position of every sampled token of a trajectory.
 fn places<'a>(rows: &'a [StepRow], path: &'a Path) -> impl Iterator<Item = (usize, usize)> + 'a {
     path.rows.iter().flat_map(|&i| rows[i].mask.iter().enumerate().filter(|(_, m)| **m).map(move |(k, _)| (i, k)))
 }

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 /// Similarity of two texts, from 0 to 1: twice the characters in common over all characters, where
 /// the common ones are the longest common block and, recursively, those left and right of it
-/// (Ratcliff and Obershelp). Below `least` any number below it may be returned.
+/// (Ratcliff and Obershelp). For a similarity below `least`, any number below `least` may be
+/// returned.
 pub fn similarity(a: &str, b: &str, least: f64) -> f64 {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().collect(), b.chars().collect());
     let total = (a.len() + b.len()) as f64;
@@ -47,12 +48,12 @@ fn common(a: &[char], b: &[char]) -> usize {
     found
 }
 
-/// The longest common block, the earliest one in `a` and then in `b`: its places and its length.
+/// The longest common block, the earliest one in `a` and then in `b`: its positions and its length.
 fn longest_block(a: &[char], b: &[char]) -> (usize, usize, usize) {
     let mut best = (0, 0, 0);
     let mut lengths = vec![0_usize; b.len() + 1];
     for (i, letter) in a.iter().enumerate() {
-        // From the right, so that lengths[j] is still the one of the row above.
+        // From the right, so that lengths[j] is still the value of the row above.
         for j in (0..b.len()).rev() {
             lengths[j + 1] = if *letter == b[j] { lengths[j] + 1 } else { 0 };
         }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Added to a group's standard deviation, as in verl (TRL adds 1e-4, OpenRLHF 1e-9).
 pub(super) const EPSILON: f64 = 1e-6;
 
-/// The divisor of the distance from a group's mean.
+/// The divisor of the difference from a group's mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Deviation {
@@ -33,7 +33,7 @@ pub(super) fn centre(members: &[f64], deviation: Deviation, epsilon: f64) -> (f6
     (mean, scale)
 }
 
-/// Applies `estimate` to the returns of each group and puts the results back in their places.
+/// Applies `estimate` to the returns of each group; results are in the order of `returns`.
 pub(in crate::rl) fn per_group(returns: &[f64], groups: &[u64], estimate: impl Fn(&[f64]) -> Vec<f64>) -> Vec<f64> {
     let mut advantages = vec![0.0; returns.len()];
     for places in places_of(groups).values() {
@@ -55,8 +55,8 @@ pub(super) fn places_of(groups: &[u64]) -> BTreeMap<u64, Vec<usize>> {
 }
 
 /// Mean and unbiased standard deviation of two or more values. Summed in sorted order as
-/// differences from the smallest, so that order never matters and equal values have a mean that is
-/// exactly their value.
+/// differences from the smallest, so that the result does not depend on the order, and the mean of
+/// equal values is exactly their value.
 pub(in crate::rl) fn mean_std(values: &[f64]) -> (f64, f64) {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -67,7 +67,7 @@ pub(in crate::rl) fn mean_std(values: &[f64]) -> (f64, f64) {
     (mean, variance.sqrt())
 }
 
-/// The mean alone, to the same bits.
+/// The mean alone, bitwise equal.
 pub(super) fn mean(values: &[f64]) -> f64 {
     mean_std(values).0
 }

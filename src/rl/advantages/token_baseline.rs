@@ -15,8 +15,8 @@ use crate::rl::rows::Path;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct TokenBaseline {
-    /// No baseline for the tokens of a group's longest trajectory that lie beyond the end of the
-    /// second longest.
+    /// No baseline for the tokens of a group's longest trajectory beyond the length of the second
+    /// longest.
     pub zero_tail: bool,
     /// Added to the sum of weights.
     pub epsilon: f64,
@@ -72,7 +72,7 @@ enum Timeline {
 struct Track {
     /// Time of each.
     times: Vec<usize>,
-    /// Reward from each on.
+    /// Sum of the rewards from each token on.
     to_go: Vec<f64>,
     /// `W_t`.
     energy: Vec<f64>,
@@ -80,8 +80,8 @@ struct Track {
 
 /// The optimal token baseline of verl 0.9.1: `A_t = G_t - B_t` with the reward to go G and, over
 /// the trajectories of a group that have a token at time t, `B_t = sum G_t W_t / (sum W_t +
-/// epsilon)`. `W_t` is the squared norm of the score function summed up to t, for which `sum_{j<=t}
-/// 1 - 2 pi_j + sum_v pi_j(v)^2` stands, the part of the output layer. A group of one has no
+/// epsilon)`. `W_t` is the squared norm of the score function summed up to t, approximated by the
+/// part of the output layer, `sum_{j<=t} 1 - 2 pi_j + sum_v pi_j(v)^2`. A group of one has no
 /// baseline. Needs `logp_old` and `sum_pi_squared` at every sampled token.
 fn optimal_token_baseline(
     given: &ComparedTrajectories<'_>,
@@ -115,8 +115,8 @@ fn optimal_token_baseline(
     Ok(())
 }
 
-/// The longest trajectory of a group by sampled tokens, if it is alone in that, and how many the
-/// second longest has.
+/// The longest trajectory of a group by sampled tokens, if there is only one, and the number of
+/// tokens of the second longest.
 fn tail(members: &[usize], tracks: &[Track]) -> Option<(usize, usize)> {
     let mut lengths: Vec<(usize, usize)> = members.iter().map(|&i| (tracks[i].times.len(), i)).collect();
     lengths.sort_unstable();
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_it_needs_is_named() {
+    fn a_missing_input_of_token_baselines_is_named() {
         let bare = [StepRow::new(0, 4, 0, 1, 1.0), StepRow::new(0, 5, 0, 1, 0.0)];
         let estimator = Estimator::new("optimal_token_baseline", &json!({})).unwrap();
         let error = estimator.estimate(&bare, false).unwrap_err().to_string();

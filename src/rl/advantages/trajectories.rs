@@ -30,7 +30,7 @@ impl<'a> ComparedTrajectories<'a> {
         Self { batch: self.batch, paths }
     }
 
-    /// The error for a trajectory that lacks something.
+    /// The error for a trajectory that lacks an input.
     pub(super) fn missing(&self, path: &Path, what: &str) -> Error {
         let place = path.rows.first().map_or(0, |&i| self.batch.rows[i].trajectory);
         Error::new(Kind::Usage, what).in_trajectories(vec![place], None)

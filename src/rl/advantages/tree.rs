@@ -1,4 +1,5 @@
-//! Advantages over a tree: trajectories that share their first steps, compared where they branch.
+//! Advantages over a tree: trajectories that share their first steps are compared at their branch
+//! points.
 
 use std::collections::BTreeMap;
 
@@ -12,12 +13,12 @@ use crate::error::Result;
 use crate::rl::options::{at_least_zero, from_zero_to_one};
 use crate::rl::rows::{Path, StepRow};
 
-/// Advantages where trajectories part, see [`tree_advantages`].
+/// Advantages at branch points, see [`tree_advantages`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Tree {
-    /// Share of the comparison with the state that was left; the rest is the comparison with the
-    /// whole group.
+    /// Weight of the comparison with the state before the step; the rest is the weight of the
+    /// comparison with the whole group.
     pub local: f64,
     pub normalize: Deviation,
     pub epsilon: f64,
@@ -70,8 +71,8 @@ pub struct Leaf {
     pub group: u64,
     /// Sum of its rewards.
     pub total: f64,
-    /// Its decisions in order, by numbers of their own: a step that several leaves share has the
-    /// same number in each.
+    /// Its decisions in order, as numbers: a step that several leaves share has the same number in
+    /// each.
     pub nodes: Vec<u64>,
 }
 
@@ -82,10 +83,10 @@ pub struct Leaf {
 /// totals,
 ///
 /// where `V_group` is the mean over all leaves of the group and `V_before` the value of the segment
-/// before (`V_group` for the first). `local = 0.5` is the sum of TreeRL (arXiv:2506.11902) but for
-/// the factor 2; its down-weighting of segments that are in many samples has no place here, because
-/// a shared step is trained once. `local = 1` compares with the state that was left, as
-/// VinePPO (arXiv:2410.01679) does. Without shared steps all are `group_normalized`, to the bit.
+/// before (`V_group` for the first). `local = 0.5` is the sum of TreeRL (arXiv:2506.11902) without
+/// the factor 2; its down-weighting of segments in many samples is not needed here, because a
+/// shared step is trained once. `local = 1` compares with the state before the step, as VinePPO
+/// (arXiv:2410.01679) does. Without shared steps the result is bitwise that of `group_normalized`.
 pub fn tree_advantages(leaves: &[Leaf], local: f64, deviation: Deviation, epsilon: f64) -> Vec<Vec<f64>> {
     let mut advantages: Vec<Vec<f64>> = leaves.iter().map(|leaf| vec![0.0; leaf.nodes.len()]).collect();
     let groups: Vec<u64> = leaves.iter().map(|leaf| leaf.group).collect();
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_all_share_has_no_advantage_and_equal_totals_neither() {
+    fn steps_of_all_leaves_and_equal_totals_have_no_advantage() {
         let stem = [leaf(3.0, &[1, 2, 3]), leaf(-1.0, &[1, 2, 4]), leaf(0.1, &[1, 5])];
         for local in [0.0, 0.3, 0.5, 1.0] {
             let found = tree_advantages(&stem, local, Deviation::Std, 1e-6);
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn without_forks_it_is_grpo_to_the_bit() {
+    fn tree_advantages_without_forks_equal_grpo() {
         let leaves: Vec<Leaf> = [0.3, -1.7, 0.1, 9.0]
             .iter()
             .zip(0..)

@@ -13,7 +13,7 @@ pub enum Whiten {
     /// Agent-R1.
     Std,
     /// `(A - mean) / sqrt(var + 1e-8)`, the mean and the variance divided by `n + 1e-8` and the
-    /// variance then multiplied by `n / (n - 1)`: the masked whitening of verl, to the last digit.
+    /// variance then multiplied by `n / (n - 1)`: equal to the masked whitening of verl.
     Variance,
     /// Not at all.
     None,

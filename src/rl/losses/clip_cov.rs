@@ -16,7 +16,7 @@ use crate::rl::segments::ones_where;
 pub(super) struct ClipCov {
     pub clip_low: f64,
     pub clip_high: f64,
-    /// Share of tokens taken out.
+    /// Share of tokens without gradient.
     pub share: f64,
     pub cov_low: f64,
     pub cov_high: f64,
@@ -49,7 +49,7 @@ impl LossFormula for ClipCov {
     }
 }
 
-/// Clip-Cov: the PPO clip with the gradient of the `selected` tokens taken out.
+/// Clip-Cov: the PPO clip without the gradient of the `selected` tokens.
 fn clip_cov(tokens: &Tokens<'_>, clip: Clip, selected: &Tensor) -> Result<(Tensor, RatioStats)> {
     let (loss, stats) = ppo_clip(tokens.logp, tokens.logp_old, tokens.advantages, clip)?;
     let kept = ones_where(&selected.f_logical_not()?, &loss)?;

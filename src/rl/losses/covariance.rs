@@ -1,5 +1,5 @@
-//! The covariance of advantages and log-probabilities at every token, and tokens chosen by it
-//! (arXiv:2505.22617).
+//! The covariance of advantages and log-probabilities at every token, and the selection of tokens
+//! by it (arXiv:2505.22617).
 
 use tch::{Kind, Tensor, no_grad_guard};
 
@@ -7,7 +7,7 @@ use super::formula::Tokens;
 use super::ratios::Clip;
 use crate::error::Result;
 
-/// `(A - mean A)(logp - mean logp)` at every token: how much it drives the entropy down
+/// `(A - mean A)(logp - mean logp)` at every token: its contribution to the decrease of the entropy
 /// (arXiv:2505.22617).
 fn covariance(advantages: &Tensor, logp: &Tensor) -> Result<Vec<f64>> {
     let _guard = no_grad_guard();
@@ -26,9 +26,10 @@ fn as_mask(chosen: &[usize], like: &Tensor) -> Result<Tensor> {
     Ok(Tensor::f_from_slice(&mask)?.f_to_device(like.device())?)
 }
 
-/// The tokens that Clip-Cov takes out (arXiv:2505.22617, section 4.2), `[N]` bool: `max(1, share
-/// N)` of those that the PPO clip does not clip and whose covariance lies between the bounds, drawn
-/// by `seed`. A statistic of the **whole** mini-batch: with micro-batches choose once, and cut.
+/// The tokens whose gradient Clip-Cov removes (arXiv:2505.22617, section 4.2), `[N]` bool: `max(1,
+/// share N)` of those that the PPO clip does not clip and whose covariance is between the bounds,
+/// drawn by `seed`. A statistic of the **whole** mini-batch: select before the split into
+/// micro-batches.
 pub(super) fn clip_cov_selection(
     tokens: &Tokens<'_>,
     clip: Clip,
@@ -51,8 +52,8 @@ pub(super) fn clip_cov_selection(
     as_mask(&candidates, tokens.logp)
 }
 
-/// The tokens that KL-Cov holds back, `[N]` bool: the `max(1, share N)` with the largest
-/// covariance, of the **whole** mini-batch.
+/// The tokens that KL-Cov penalises, `[N]` bool: the `max(1, share N)` with the largest covariance
+/// in the **whole** mini-batch.
 pub(super) fn kl_cov_selection(tokens: &Tokens<'_>, share: f64) -> Result<Tensor> {
     let covariances = covariance(tokens.advantages, tokens.logp)?;
     let mut order: Vec<usize> = (0..covariances.len()).collect();
@@ -61,7 +62,7 @@ pub(super) fn kl_cov_selection(tokens: &Tokens<'_>, share: f64) -> Result<Tensor
     as_mask(&order, tokens.logp)
 }
 
-/// The finaliser of SplitMix64: an order that looks random and is the same everywhere.
+/// The finaliser of SplitMix64: a pseudo-random order that is the same on every machine.
 fn scramble(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

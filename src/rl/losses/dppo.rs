@@ -14,7 +14,7 @@ use crate::rl::segments::ones_where;
 pub(super) struct Dppo {
     pub clip_low: f64,
     pub clip_high: f64,
-    /// Largest ratio that weighs a token.
+    /// Maximum ratio as the weight of a token.
     pub truncate: f64,
 }
 

@@ -30,8 +30,8 @@ impl LossFormula for Dro {
 }
 
 /// DRO (direct reward optimisation, arXiv:2405.19107) in verl's form: `-(A logp - beta / 2 (logp -
-/// logp_old)^2)`. The square holds the policy near the one that sampled, also where the advantage
-/// is 0.
+/// logp_old)^2)`. The square keeps the policy near the behaviour policy, also at tokens with
+/// advantage 0.
 fn dro(tokens: &Tokens<'_>, beta: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let penalty = log_ratio.f_square()?.f_mul_scalar(0.5 * beta)?;

@@ -78,8 +78,8 @@ pub trait LossFormula: LossOptions + Debug + Send + Sync {
         false
     }
 
-    /// Whether it also moves tokens whose advantage is 0, once the policy has left the one that
-    /// sampled.
+    /// Whether it has a gradient at tokens with advantage 0 when the policy differs from the
+    /// behaviour policy.
     fn trains_without_advantage(&self) -> bool {
         false
     }
@@ -89,7 +89,7 @@ pub trait LossFormula: LossOptions + Debug + Send + Sync {
         false
     }
 
-    /// The tokens that it treats apart, `[N]` bool, from all tokens of a mini-batch.
+    /// The tokens that it treats differently, `[N]` bool, selected from all tokens of a mini-batch.
     ///
     /// # Errors
     /// Those of the tensor operations.
@@ -133,7 +133,7 @@ impl<T: LossFormula + Serialize + DeserializeOwned + 'static> LossOptions for T 
     }
 }
 
-/// Stands for the formula of a custom loss, which [`crate::rl::custom::compute`] computes.
+/// Placeholder for the formula of a custom loss, which [`crate::rl::custom::compute`] computes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(in crate::rl) struct Custom {}
 

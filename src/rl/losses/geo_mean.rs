@@ -42,9 +42,9 @@ impl LossFormula for GeoMean {
 }
 
 /// GMPO (arXiv:2507.20673, eq. 4): `-A` times the geometric mean of the token ratios, each clipped
-/// in log space to `[-low, high]` on the side that its advantage pushes to. The whole sequence's
-/// loss is repeated at each of its tokens, so aggregate by seq-mean-token-mean. A is the mean over
-/// the sequence.
+/// in log space to `[-low, high]` in the direction of its advantage. The whole sequence's loss is
+/// repeated at each of its tokens, so aggregate by seq-mean-token-mean. A is the mean over the
+/// sequence.
 fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let sign = tokens.advantages.f_sign()?;

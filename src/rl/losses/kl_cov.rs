@@ -13,7 +13,7 @@ use crate::rl::segments::ones_where;
 /// Options of KL-Cov.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct KlCov {
-    /// Share of tokens held back.
+    /// Share of penalised tokens.
     pub share: f64,
     pub cov_coef: f64,
 }
@@ -41,7 +41,7 @@ impl LossFormula for KlCov {
     }
 }
 
-/// KL-Cov: `-A rho`, and `coef |logp - logp_old|` more on the `selected` tokens.
+/// KL-Cov: `-A rho`, plus `coef |logp - logp_old|` on the `selected` tokens.
 fn kl_cov(tokens: &Tokens<'_>, coef: f64, selected: &Tensor) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.log_ratio()?;
     let ratio = log_ratio.f_exp()?;

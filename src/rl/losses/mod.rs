@@ -1,10 +1,10 @@
-//! Policy losses over sampled tokens, a file each, and the critic's loss.
+//! Policy losses over sampled tokens, one file each, and the critic's loss.
 //!
-//! A file has the options of a loss, its paper and its formula. A formula takes log-probabilities
-//! gathered at the N sampled tokens ([`Tokens`]) and gives a loss for each and statistics of the
-//! ratios; rho is `exp(logp - logp_old)`, A the advantage. [`super::aggregate`] makes one number of
-//! the losses. Tokens that were not sampled never get here, so their gradient is exactly zero.
-//! Works in f32 and f64. `named.rs` lists the losses by name, [`super::objective`] computes one.
+//! A formula takes log-probabilities gathered at the N sampled tokens ([`Tokens`]) and gives a loss
+//! for each and statistics of the ratios; rho is `exp(logp - logp_old)`, A the advantage.
+//! [`super::aggregate`] aggregates the losses to one number. Tokens that were not sampled are not
+//! part of the input, so their gradient is exactly zero. Works in f32 and f64. `named.rs` lists the
+//! losses by name, [`super::objective`] computes one.
 
 mod cispo;
 mod clip_cov;

@@ -31,7 +31,7 @@ impl LossFormula for Ppo {
 }
 
 /// The clipped surrogate of PPO (arXiv:1707.06347), `max(-A rho, -A clip(rho, 1 - low, 1 + high))`
-/// with the token ratio `rho = exp(logp - logp_old)`, and what the ratios looked like.
+/// with the token ratio `rho = exp(logp - logp_old)`, and statistics of the ratios.
 ///
 /// - `logp` `[N]`: log-probabilities of the sampled tokens under the current weights; the gradient
 ///   flows into it
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn every_branch_is_its_closed_form() {
+    fn every_branch_of_the_ppo_clip_equals_its_closed_form() {
         let e = f64::exp;
         let cases = [
             // (log ratio, advantage) -> loss, gradient
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_update_has_the_policy_gradient() {
+    fn the_first_ppo_update_has_the_policy_gradient() {
         // At ratio 1 both branches tie; the gradient must be that of REINFORCE, -A, not a half of
         // it.
         let (_, gradient, stats) = at(&[(0.0, 1.5), (0.0, -0.5)], CLIP);

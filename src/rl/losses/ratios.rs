@@ -5,7 +5,7 @@ use tch::{Kind, Tensor, no_grad_guard};
 
 use crate::error::Result;
 
-/// `logp - logp_old` is kept within this, so that no ratio overflows.
+/// `logp - logp_old` is clamped to this, so that no ratio overflows.
 pub(in crate::rl) const LOG_RATIO_LIMIT: f64 = 20.0;
 
 /// The clip range of the PPO ratio.
@@ -19,7 +19,7 @@ pub struct Clip {
     pub dual: Option<f64>,
 }
 
-/// For ratios that nothing clips.
+/// For ratios without a clip.
 pub(super) const OPEN: Clip = Clip { low: f64::INFINITY, high: f64::INFINITY, dual: None };
 
 /// Statistics of the ratios of a batch: sums over sampled tokens, so that micro-batches add up.
@@ -103,7 +103,7 @@ impl RatioStats {
         Ok(Self { tokens, clipped_low, clipped_high, clipped_dual, k1, k3, ratio_min, ratio_max })
     }
 
-    /// Joins another micro-batch.
+    /// Adds another micro-batch.
     pub fn add(&mut self, other: &Self) {
         if other.tokens == 0 {
             return;

@@ -1,4 +1,4 @@
-//! Options of every loss: how token losses become one number, and the KL and entropy terms.
+//! Options of every loss: the aggregation of token losses, and the KL and entropy terms.
 
 use serde::{Deserialize, Serialize};
 

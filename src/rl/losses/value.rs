@@ -1,4 +1,4 @@
-//! The critic's loss, and how well its values explain the returns.
+//! The critic's loss, and the explained variance of its values.
 
 use tch::{Kind, Tensor};
 
@@ -6,7 +6,7 @@ use crate::error::Result;
 
 /// The critic's loss at M positions, `0.5 max((V - R)^2, (clip(V, V_old ± clip) - R)^2)` (as in
 /// PPO's reference code, arXiv:2005.12729; without a clip the plain half square), and the share of
-/// positions where the clip decides.
+/// positions where the clipped term is the maximum.
 ///
 /// `values` `[M]` has the gradient, `values_old` `[M]` are the values of the rollout, `returns`
 /// `[M]` its targets. Divide its sum by the positions of the whole mini-batch.

@@ -13,10 +13,10 @@ use crate::rl::segments::Segments;
 /// w)`, which is 1 at w = 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Vespo {
-    /// Exponent for tokens whose advantage is at least 0: how fast sequences that have become
-    /// unlikely lose weight.
+    /// Exponent for tokens whose advantage is at least 0: the rate at which sequences that have
+    /// become unlikely lose weight.
     pub k_pos: f64,
-    /// Decay for the same: how fast sequences that have become likely lose weight.
+    /// Decay for the same: the rate at which sequences that have become likely lose weight.
     pub lambda_pos: f64,
     /// For tokens with a negative advantage.
     pub k_neg: f64,
@@ -49,8 +49,8 @@ impl LossFormula for Vespo {
 }
 
 /// VESPO (arXiv:2602.10693): `-sg(phi(w)) A logp`, with w the ratio of the whole sequence, the
-/// product of its token ratios (and of its off-policy `weights` `[N]`), its logarithm kept in [ln
-/// 1e-8, 20].
+/// product of its token ratios (and of its off-policy `weights` `[N]`), its logarithm clamped to
+/// [ln 1e-8, 20].
 fn vespo(tokens: &Tokens<'_>, weights: Option<&Tensor>, options: Vespo) -> Result<(Tensor, RatioStats)> {
     const LEAST: f64 = 1e-8;
     let log_ratio = tokens.log_ratio()?;

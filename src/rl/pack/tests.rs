@@ -124,9 +124,8 @@ fn row_of(id: u32, length: usize) -> Row {
 }
 
 #[test]
-fn rows_that_begin_alike_stay_together_as_far_as_they_fit() {
-    // Three groups of four, dealt in turn; the second has so much that it takes two
-    // micro-batches.
+fn rows_with_a_common_prefix_share_a_micro_batch() {
+    // Three groups of four, in turn; the second is so long that it needs two micro-batches.
     let row = |i: u32| {
         let (group, own) = (i % 3, i / 3);
         let mut row = row_of(100 + group, if group == 1 { 8 } else { 4 });
@@ -135,11 +134,11 @@ fn rows_that_begin_alike_stay_together_as_far_as_they_fit() {
     };
     let rows: Vec<Row> = (0..12).map(row).collect();
     assert_eq!(micro_batches(&rows, 20), [vec![0, 3, 6, 9], vec![1, 4], vec![2, 5, 8, 11], vec![7, 10]]);
-    // A branch goes with what it left, although another row is between them in number.
+    // A branch stays with its parent, although another row is between them.
     let mut rows = vec![row_of(1, 6), row_of(2, 6), row_of(1, 4)];
     rows[2].push(&[9, 9, 9], None, &Support::default(), 0);
     assert_eq!(micro_batches(&rows, 13), [vec![0, 2], vec![1]]);
-    // What hardly anything is shared by goes where there is room.
+    // Rows with a short common prefix are put into the emptiest micro-batch.
     let mut rows: Vec<Row> = (0..4).map(|_| row_of(7, 1)).collect();
     for (own, row) in (1..).zip(&mut rows) {
         row.push(&vec![own; [9, 9, 5, 5][own as usize - 1]], None, &Support::default(), 0);
@@ -158,7 +157,7 @@ fn the_split_is_balanced() {
 
 proptest! {
     #[test]
-    fn the_split_holds_every_row_once_within_the_budget(
+    fn micro_batches_contain_every_row_once_within_the_budget(
         made in prop::collection::vec((0..9_u32, 1..50_usize), 0..60), tokens in 0..120_usize,
     ) {
         let rows: Vec<Row> = made.iter().map(|&(id, length)| row_of(id, length)).collect();

@@ -78,7 +78,7 @@ fn cases() -> Cases {
     serde_json::from_str(include_str!("../../../tests/golden/rl/cases.json")).unwrap()
 }
 
-/// Holds every estimator to its reference, and notes the worst difference.
+/// Compares every estimator with its reference, and records the worst difference.
 fn compare_advantages(parity: &mut Parity) {
     let Cases { batches, advantages, .. } = cases();
     for case in &advantages {
@@ -88,7 +88,7 @@ fn compare_advantages(parity: &mut Parity) {
         let got = estimator.estimate(rows, false).unwrap();
         parity.compare(&case.name, &case.by, &got.advantages.concat(), &case.advantages.concat(), 1e-10, &what);
         if let Some(returns) = &case.returns {
-            // verl has a target at every sampled token, and we where the critic is trained.
+            // verl has a target at every sampled token, r1 only where the critic is trained.
             let name = format!("{} returns", case.name);
             parity.compare(&name, &case.by, &got.returns.concat(), &returns.concat(), 1e-10, &what);
             let targets = got.targets.concat().iter().filter(|target| **target).count();
@@ -98,7 +98,7 @@ fn compare_advantages(parity: &mut Parity) {
         }
     }
     let seen: std::collections::BTreeSet<&str> = advantages.iter().map(|case| case.name.as_str()).collect();
-    // No package has trees by steps; rl::advantages::tree holds the closed form.
+    // No package has trees by steps; rl::advantages::tree has a closed-form test.
     assert_eq!(seen, Estimator::NAMES.into_iter().filter(|name| *name != "tree").collect());
 }
 
@@ -123,7 +123,7 @@ fn the_page_of_differences_is_current() {
 }
 
 #[test]
-fn rewards_are_scaled_as_elsewhere() {
+fn reward_scaling_agrees_with_other_systems() {
     let Rewards { running, controller, .. } = cases().rewards;
     let mut scale = ReturnScale::new(running.gamma);
     for update in &running.updates {

@@ -1,4 +1,4 @@
-//! Custom losses have the bits of the built-in ones, and their micro-batches add up.
+//! Custom losses are bitwise equal to the built-in ones, and their micro-batches add up.
 
 use tch::Tensor;
 

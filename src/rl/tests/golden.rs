@@ -103,7 +103,7 @@ fn advantages_are_verls() {
     check("grpo without std", &per_token(&grpo(Deviation::None)), &golden.grpo_mean, 1e-12);
     check("rloo", &per_token(&rloo(&returns, groups)), &golden.rloo, 1e-12);
     check("opo", &per_token(&opo(&returns, groups, &tokens)), &golden.opo, 1e-12);
-    // verl whitens with sqrt(variance + 1e-8) and a mean over n + 1e-8, we with deviation + 1e-8
+    // verl whitens with sqrt(variance + 1e-8) and a mean over n + 1e-8, r1 with deviation + 1e-8
     // and n.
     let whitened = reinforce_pp_baseline(&returns, groups, &tokens, Whiten::Variance);
     check("reinforce_pp_baseline", &per_token(&whitened), &golden.reinforce_pp_baseline, 1e-7);
@@ -117,7 +117,7 @@ fn advantages_are_verls() {
 }
 
 #[test]
-fn ppo_clip_is_verls_and_trls() {
+fn ppo_clip_equals_that_of_verl_and_trl() {
     let Golden { batch, ppo_clip: cases, .. } = golden();
     let denominators = Denominators::of(&batch.mask.rows());
     for case in &cases {

@@ -18,7 +18,8 @@ fn token() -> impl Strategy<Value = Token> {
     (prop::bool::weighted(0.7), -1.0..1.0_f64, -1.0..1.0_f64, -3.0..-0.05_f64, -0.4..0.4_f64, -2.0..2.0_f64)
 }
 
-/// Rows of trajectories in groups, each group with a greedy baseline; some fail, some are cut.
+/// Rows of trajectories in groups, each group with a greedy baseline; some fail, some are
+/// truncated.
 fn batch() -> impl Strategy<Value = Vec<StepRow>> {
     let step = (prop::collection::vec(token(), 0..4), token(), 0..3_u8);
     let trajectory = (prop::collection::vec(step, 1..4), 0..3_u64, 0..6_u8);
@@ -81,7 +82,7 @@ fn compares(name: &str) -> bool {
     Estimator::new(name, &Value::Null).unwrap().needs().contains(&Need::Groups)
 }
 
-/// The trajectories that are alone in their group since the others of it failed.
+/// The trajectories that are alone in their group because all others failed.
 fn lone_survivors(rows: &[StepRow]) -> BTreeSet<u64> {
     let own = |group: u64, failed: bool| -> BTreeSet<u64> {
         let members = rows.iter().filter(|row| row.group == group && !row.greedy && row.failed() == failed);
@@ -106,7 +107,7 @@ proptest! {
     #[test]
     fn the_order_of_rows_changes_no_advantage((rows, order) in shuffled()) {
         for (name, mut options) in every(&Estimator::NAMES) {
-            // Companions have no reference policy.
+            // Greedy baselines have no reference policy.
             if let Some(table) = options.as_object_mut() {
                 table.remove("kl_penalty");
             }
@@ -139,7 +140,7 @@ proptest! {
     #[test]
     fn a_failure_changes_nothing_for_the_others(rows in batch()) {
         for name in Estimator::NAMES {
-            // What failures leave without anything to compare it with counts no more than they do.
+            // A trajectory whose group has only failures otherwise is excluded like them.
             let lone = if compares(name) { lone_survivors(&rows) } else { BTreeSet::new() };
             let left_out = |row: &StepRow| row.failed() || lone.contains(&row.trajectory);
             let without: Vec<StepRow> = rows.iter().filter(|row| !left_out(row)).cloned().collect();
@@ -151,9 +152,9 @@ proptest! {
     }
 
     #[test]
-    fn a_group_that_failures_reduced_to_one_teaches_nothing(rows in batch(), reward in 1.0..50.0_f64, lost in 1..4_u64) {
-        // Group 7: one trajectory that earned much, and `lost` others that failed with or without a
-        // reply.
+    fn a_group_reduced_to_one_by_failures_has_no_advantage(rows in batch(), reward in 1.0..50.0_f64, lost in 1..4_u64) {
+        // Group 7: one trajectory with a large reward, and `lost` others that failed with or
+        // without a reply.
         let mut rows = rows;
         let survivor = StepRow {
             values: vec![0.5, 0.25],
@@ -179,7 +180,7 @@ proptest! {
         rows.push(StepRow { greedy: true, status: Some(Status::EnvError), ..StepRow::new(7, 1007, 0, 0, 0.0) });
         let found = plain::advantages("remax", &rows, &Value::Null).unwrap();
         prop_assert!(found.advantages[own].iter().all(|a| *a == 0.0));
-        // A group of one that nothing failed in keeps its meaning.
+        // A group of one without failures keeps its advantage.
         let alone = [survivor];
         for (name, want) in [("rloo", reward), ("opo", reward), ("grpo", reward / (1.0 + 1e-6))] {
             prop_assert_eq!(&plain::advantages(name, &alone, &Value::Null).unwrap().advantages[0], &vec![want; 2]);
@@ -188,8 +189,8 @@ proptest! {
 
     #[test]
     fn rewards_of_steps_without_sampled_tokens_are_not_lost(rows in batch(), reward in 0.5..2.0_f64) {
-        // The reward of a trajectory's last token, moved to a separate step in which nothing was
-        // sampled in.
+        // The reward of a trajectory's last token is moved to a separate step without sampled
+        // tokens.
         for (name, options) in every(&Estimator::NAMES) {
             if name == "gigpo" || !options.is_null() {
                 continue;
@@ -229,8 +230,8 @@ proptest! {
         }
     }
 
-    /// Each step of a fork's prefix is one decision: it weighs once what its copies weigh together,
-    /// and without `shared` nothing is different.
+    /// Each step of a fork's prefix is one decision: its advantage is the mean over its copies.
+    /// Without `shared` the result is that of separate steps.
     #[test]
     fn a_shared_step_has_the_mean_of_its_copies(rows in batch(), cut in 1..3_u64, reward in 0.0..1.0_f64) {
         let rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.failed()).collect();
@@ -259,7 +260,7 @@ proptest! {
                 prop_assert_eq!(&joined.advantages[i], &joined.advantages[taken], "{}", name);
                 prop_assert_eq!(&joined.returns[i], &joined.returns[taken], "{}", name);
             }
-            // These two see more in a tree than its leaves.
+            // These two estimators compare more than the leaves of a tree.
             if ["gigpo", "tree"].contains(&name) {
                 continue;
             }
@@ -280,8 +281,8 @@ proptest! {
     }
 
     #[test]
-    fn equal_rewards_teach_exactly_nothing(rows in batch(), reward in -5.0..5.0_f64) {
-        // Two groups of two at least, with the same single reward everywhere.
+    fn equal_rewards_have_advantages_of_exactly_zero(rows in batch(), reward in -5.0..5.0_f64) {
+        // At least two groups of two, all with the same single reward.
         let mut rows = rows;
         for row in &mut rows {
             row.rewards = vec![0.0; row.mask.len()];
@@ -313,7 +314,7 @@ proptest! {
             let straight = plain::loss(name, &rows, &options).unwrap();
             let mixed: Vec<StepRow> = order.iter().map(|&i| rows[i].clone()).collect();
             let other = plain::loss(name, &mixed, &options).unwrap();
-            // Which tokens clip_cov draws depends on their places.
+            // The tokens that clip_cov draws depend on their positions.
             if name == "clip_cov" {
                 continue;
             }
@@ -325,7 +326,7 @@ proptest! {
     }
 
     #[test]
-    fn masked_tokens_have_exactly_no_gradient(rows in batch()) {
+    fn masked_tokens_have_a_gradient_of_exactly_zero(rows in batch()) {
         let mut rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.greedy).collect();
         for name in Objective::NAMES {
             let before = plain::loss(name, &rows, &Value::Null).unwrap();
@@ -363,7 +364,7 @@ proptest! {
 }
 
 #[test]
-fn nothing_at_all_is_no_loss_and_no_advantage() {
+fn an_empty_batch_has_no_loss_and_no_advantage() {
     for name in Objective::NAMES {
         assert_eq!(plain::loss(name, &[], &Value::Null).unwrap().loss.abs().to_bits(), 0, "{name}");
     }
@@ -373,7 +374,7 @@ fn nothing_at_all_is_no_loss_and_no_advantage() {
 }
 
 #[test]
-fn what_a_row_misses_is_named() {
+fn missing_inputs_of_a_row_are_named() {
     let rows = [StepRow::new(0, 5, 2, 1, 1.0)];
     let estimate = |name: &str| plain::advantages(name, &rows, &Value::Null).unwrap_err().to_string();
     assert!(estimate("gae").contains("a step has no `values`\n  --> trajectory 5"));

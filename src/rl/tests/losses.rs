@@ -70,7 +70,7 @@ pub(super) fn cases() -> Cases {
     serde_json::from_str(include_str!("../../../tests/golden/rl/cases.json")).unwrap()
 }
 
-/// Holds every loss to its references, and notes the worst difference.
+/// Compares every loss with its references, and records the worst difference.
 pub(super) fn compare_losses(parity: &mut Parity) {
     let Cases { batches, losses, five_ways, .. } = cases();
     let compare = |parity: &mut Parity, function: &str, case: &LossCase| {
@@ -166,7 +166,8 @@ fn gradients_are_slopes() {
         row.entropy = row.logp.iter().map(|logp| -0.3 * logp).collect();
     }
     for name in SLOPED {
-        // With a separate weight for every token a straight-through ratio is no longer a slope.
+        // With a separate weight for every token, the gradient of a straight-through ratio is not
+        // the slope of its value.
         let scope = if matches!(name, "gspo" | "pspo" | "luspo") { "sequence" } else { "token" };
         let options = serde_json::json!({
             "kl_coef": 0.1, "kl_times_ratio": true, "entropy_coef": 0.2, "seq": "step",

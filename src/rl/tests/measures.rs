@@ -1,6 +1,6 @@
 //! Metrics other than losses and advantages, against values computed by hand: clipped shares and
-//! extreme ratios of every kind of loss, how far rollout and learner are apart, the explained
-//! variance; and what names and options mean.
+//! extreme ratios of every kind of loss, the mismatch of rollout and learner, the explained
+//! variance; and names and options.
 
 use std::f64::consts::LN_2;
 
@@ -42,7 +42,7 @@ fn clipped_shares_and_extreme_ratios() {
         ("ppo", tight(0.2, 0.2), [0.25, 0.25, 0.5, 1.5]),
         // Only the side counts, not the advantage.
         ("cispo", tight(0.2, 0.2), [0.5, 0.25, 0.5, 1.5]),
-        // As in verl: every token out of the bounds counts for the sign of its advantage.
+        // As in verl: every token outside the bounds is counted by the sign of its advantage.
         ("geo_mean", tight(0.2, 0.2), [0.25, 0.5, 0.5, 1.5]),
         ("reinforce", json!({}), [0.0, 0.0, 0.5, 1.5]),
         ("sapo", json!({}), [0.0, 0.0, 0.5, 1.5]),
@@ -63,7 +63,7 @@ fn clipped_shares_and_extreme_ratios() {
 }
 
 #[test]
-fn weights_are_of_tokens_or_of_what_a_sequence_shares() {
+fn importance_weights_are_per_token_or_per_sequence() {
     let mut rows = vec![ratios().remove(0)];
     rows[0].logp = vec![-2.0; 2];
     rows[0].advantages = vec![1.0; 2];
@@ -87,7 +87,7 @@ fn weights_are_of_tokens_or_of_what_a_sequence_shares() {
 }
 
 #[test]
-fn how_far_rollout_and_learner_are_apart() {
+fn mismatch_measures_equal_values_by_hand() {
     let d = [0.5_f64, -0.2, 0.1, -0.9];
     let mean = |f: &dyn Fn(f64) -> f64| d.iter().map(|d| f(*d)).sum::<f64>() / 4.0;
     let Mismatch { k1, k3, largest, chi2 } = Mismatch::of(&Tensor::from_slice(&d)).unwrap();
@@ -101,7 +101,7 @@ fn how_far_rollout_and_learner_are_apart() {
 }
 
 #[test]
-fn the_spread_that_values_explain() {
+fn explained_variance_equals_values_by_hand() {
     // Var(R - V) of 0, 1, 1 is 2/9, Var(R) is 8/3.
     assert_close("variance", &[explained_variance(&[1.0, 2.0, 4.0], &[1.0, 3.0, 5.0])], &[11.0 / 12.0], 1e-12);
     assert_close("variance", &[explained_variance(&[2.0, 1.0], &[1.0, 2.0])], &[-3.0], 1e-12);
@@ -109,7 +109,7 @@ fn the_spread_that_values_explain() {
 }
 
 #[test]
-fn groups_that_hardly_differ_differ() {
+fn groups_with_tiny_differences_are_kept() {
     assert_eq!(dynamic_sampling(&[1.0, 1.001, 0.5, 0.5, 2.0], &[1, 1, 2, 2, 3]), [1, 3]);
 }
 
@@ -124,9 +124,9 @@ fn names_options_and_their_defaults() {
     assert_eq!(format!("{:?}", estimator("rapo", json!({}))), format!("{:?}", estimator("rapo", usual)));
 }
 
-/// A step in which nothing was sampled is no turn; what it earned joins the turn before it.
+/// A step without sampled tokens is not a turn; its reward is added to the turn before it.
 #[test]
-fn rewards_of_steps_without_a_sample_join_the_turn_before() {
+fn rewards_of_steps_without_a_sample_are_added_to_the_turn_before() {
     let row = |step: u64, tokens: usize, reward: f64| StepRow {
         values: vec![0.3; tokens.max(1)],
         mask: vec![tokens > 0; tokens.max(1)],
@@ -144,9 +144,9 @@ fn rewards_of_steps_without_a_sample_join_the_turn_before() {
     assert!(joined[1] > 1.0, "{joined:?}");
 }
 
-/// What estimators and losses do at their edges.
+/// Edge cases of estimators and losses.
 #[test]
-fn edges_of_estimators_and_losses() {
+fn edge_cases_of_estimators_and_losses() {
     // RAPO reads the current policy: it does not prefer the winner, though the behaviour policy
     // did.
     let row = |trajectory: u64, reward: f64, logp: f64, old: f64| StepRow {
@@ -161,12 +161,12 @@ fn edges_of_estimators_and_losses() {
     let far = StepRow { advantages: vec![-1.0], ..row(0, 0.0, -1.0, -13.0) };
     let found = plain::loss("gspo", std::slice::from_ref(&far), &Value::Null).unwrap();
     assert_close("gspo", &[found.loss, found.gradient[0][0]], &[10.0_f64.exp(), 0.0], 1e-12);
-    // Entropy is a bonus: it takes from the loss. A KL adds to it.
+    // The entropy bonus is subtracted from the loss, the KL term is added.
     let both = StepRow { entropy: vec![2.0], logp_ref: vec![-3.0], advantages: vec![0.0], ..row(0, 0.0, -2.0, -2.0) };
     let loss = |options: Value| plain::loss("ppo", std::slice::from_ref(&both), &options).unwrap().loss;
     assert_close("entropy", &[loss(json!({"entropy_coef": 0.5}))], &[-1.0], 1e-12);
     assert_close("kl", &[loss(json!({"kl_coef": 0.5, "kl": "k2"}))], &[0.25], 1e-12);
-    // A share of next to nothing is one token.
+    // A tiny share selects one token.
     for name in ["clip_cov", "kl_cov"] {
         let open = json!({"share": 1e-9});
         let options = if name == "kl_cov" { open } else { json!({"share": 1e-9, "cov_low": -9.0, "cov_high": 9.0}) };
@@ -175,12 +175,12 @@ fn edges_of_estimators_and_losses() {
 }
 
 #[test]
-fn edges_of_filters_and_rewards() {
+fn edge_cases_of_filters_and_rewards() {
     // 0.29 x 100 is 28.999…: 29 groups, those that vary most.
     let (returns, groups): (Vec<f64>, Vec<u64>) = (0..200_u64).map(|i| ((i % 2 * (i / 2)) as f64, i / 2)).unzip();
     let kept = starpo_s(&returns, &groups, 0.29, Keep::Largest).unwrap();
     assert_eq!(kept, (71..100).collect::<Vec<u64>>());
-    // Next to no deviation is none.
+    // A tiny deviation counts as 0.
     assert_eq!(normalize(&[1.0, 1.0 + 1e-7], &[0, 0], Method::MeanStd), [0.0, 0.0]);
     let row = |trajectory: u64, reward: f64, process: f64, tag: u64| StepRow {
         process: vec![process],

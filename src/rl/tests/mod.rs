@@ -1,4 +1,4 @@
-//! Tests that need more than one file, and what the others are built from.
+//! Tests of several files together, and their shared helpers.
 #![allow(clippy::unwrap_used)]
 
 mod cases;

@@ -30,7 +30,7 @@ struct Worst {
 }
 
 impl Parity {
-    /// Asserts that `got` is `want` within `tolerance * (1 + |want|)`, and notes the worst
+    /// Asserts that `got` is `want` within `tolerance * (1 + |want|)`, and records the worst
     /// difference on that scale.
     #[track_caller]
     pub(super) fn compare(&mut self, function: &str, by: &str, got: &[f64], want: &[f64], tolerance: f64, what: &str) {
@@ -45,8 +45,8 @@ impl Parity {
         }
     }
 
-    /// Writes docs/rl-parity.md with `R1_UPDATE=1`; else holds it to be of the same functions,
-    /// references and tolerances (the differences vary with the machine).
+    /// Writes docs/rl-parity.md with `R1_UPDATE=1`; otherwise checks that it has the same
+    /// functions, references and tolerances (the differences vary with the machine).
     pub(super) fn page(&self) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rl-parity.md");
         let page = format!("{HEAD}{}", self.table());
@@ -62,7 +62,7 @@ impl Parity {
         assert_eq!(
             without(&std::fs::read_to_string(&path).unwrap()),
             without(&page),
-            "docs/rl-parity.md is old: `just rl-parity` writes it again"
+            "docs/rl-parity.md is out of date: `just rl-parity` rewrites it"
         );
     }
 

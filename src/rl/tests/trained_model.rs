@@ -52,7 +52,7 @@ fn norm(tensor: &Tensor) -> f64 {
 
 #[test]
 #[ignore = "needs the reference data: just test-data"]
-fn gradients_and_ten_updates_are_pytorchs() {
+fn gradients_and_ten_updates_equal_pytorch() {
     let dir = reference_data("stories260k");
     let text = std::fs::read_to_string(dir.join("train_goldens.json")).unwrap();
     let golden: Golden = serde_json::from_str(&text).unwrap();

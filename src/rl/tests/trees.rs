@@ -29,7 +29,7 @@ fn close(a: &[f64], b: &[f64]) -> bool {
 }
 
 #[test]
-fn gigpo_compares_what_continues_one_state() {
+fn gigpo_compares_continuations_of_one_state() {
     let found = advantages("gigpo", &json!({ "gamma": 0.5, "mode": "mean" }));
     // Totals less their mean are 2/3, -1/3, -1/3. The value of the shared step is 1/4, the mean of
     // 1/2 and 0, and the other root has 0; the continuations of the forked state have 1 and 0; the
@@ -54,15 +54,15 @@ fn a_tree_compares_leaves_and_continuations() {
     assert!(close(&overall, &grpo) && close(&grpo[..2], &[third / 2.0, 2.0 * third]), "{overall:?} {grpo:?}");
 }
 
-/// A fork after two steps continues from the state after the second, not after the first.
+/// A fork after two steps continues from the state after the second step, not the first.
 #[test]
-fn what_continues_is_the_last_shared_step() {
+fn a_fork_continues_from_its_last_shared_step() {
     let row = |trajectory: u64, step: u64, anchor: &str, reward: f64| StepRow {
         anchor: Some(anchor.to_owned()),
         shared: (trajectory == 1 && step < 2).then_some(0),
         ..StepRow::new(0, trajectory, step, 1, reward)
     };
-    // The two continuations differ in their observations, and are of one state all the same.
+    // The two continuations differ in their observations, but start from the same state.
     let rows = [
         row(0, 0, "start", 0.0),
         row(0, 1, "hall", 0.0),

@@ -40,7 +40,7 @@ impl Case {
 }
 
 #[test]
-fn estimators_losses_and_kl_are_verls() {
+fn estimators_losses_and_kl_agree_with_verl() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/rl/verl_cases.jsonl");
     let text = std::fs::read_to_string(path).unwrap();
     let mut checked: BTreeMap<String, usize> = BTreeMap::new();
@@ -70,7 +70,7 @@ fn estimators_losses_and_kl_are_verls() {
     assert_eq!(checked, expected.map(|(name, n)| (name.to_owned(), n)).into());
 }
 
-/// Whether the case is one of an estimator we have; it then agrees.
+/// Compares a case, and returns false for estimators that r1 does not have.
 fn advantages(case: &Case) -> bool {
     if !case.input["token_level_rewards"].is_array() {
         return false;

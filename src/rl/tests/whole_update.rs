@@ -15,8 +15,9 @@ use crate::rl::rows::StepRow;
 
 const CLIP: Clip = Clip { low: 0.2, high: 0.28, dual: None };
 
-/// Stands in for a model: the log-probability of a token is a parameter found by everything before
-/// it and itself, as for any causal model. Returns that number for every token of `ids`.
+/// A replacement for a model: the log-probability of a token is a parameter selected by the token
+/// and all tokens before it, as in a causal model. Returns that parameter's index for every token
+/// of `ids`.
 fn contexts(ids: &[u32], vocabulary: &mut Vec<Vec<u32>>) -> Vec<i64> {
     (0..ids.len())
         .map(|i| {
@@ -51,7 +52,7 @@ fn loss_and_gradient(
         all.index_select(0, &(&batch.predict + 1))
     };
     let double = |tensor: &Tensor| tensor.to_kind(Kind::Double);
-    // What needs the whole mini-batch is chosen once, and cut.
+    // Selections over the whole mini-batch are made once, then split.
     let members = whole(rows).remove(0);
     let batch = batch_of(&members);
     let (logp, logp_old, advantages_of) =
@@ -100,7 +101,7 @@ fn objectives() -> Vec<Objective> {
             all.push(Objective::new("dapo", &options).unwrap());
         }
     }
-    // With so few tokens a share must be large to be one.
+    // With so few tokens the share must be large to select one.
     for (name, options) in [
         ("clip_cov", serde_json::json!({"share": 0.4, "cov_low": -9.0, "cov_high": 9.0})),
         ("kl_cov", serde_json::json!({"share": 0.4})),
@@ -177,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn merged_rows_are_worth_the_same_as_separate_steps(all in trajectories()) {
+    fn merged_rows_give_the_same_loss_as_separate_steps(all in trajectories()) {
         let (merged, advantages) = (rows_of(&all), advantages_of(&all));
         let separate: Vec<Row> = all.iter().enumerate().flat_map(|(i, whole)| {
             whole.steps.iter().enumerate().flat_map(move |(place, step)| {
@@ -207,11 +208,11 @@ proptest! {
             let mut vocabulary = Vec::new();
             let [a, b] = [&all, &shuffled].map(|all| {
                 let rows = rows_of(all);
-                // clip_cov draws by place.
+                // clip_cov draws by position.
                 if matches!(objective.name, "clip_cov" | "kl_cov") {
                     return (0.0, Vec::new());
                 }
-                // Both must see the same table, so the first one's contexts are found again.
+                // Both must use the same table, so the contexts of the first are looked up again.
                 loss_and_gradient(&rows, &whole(&rows), &advantages_of(all), objective, &mut vocabulary)
             });
             prop_assert!(close(&a, &b), "{objective:?} {a:?} {b:?}");

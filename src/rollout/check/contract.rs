@@ -49,7 +49,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     script.settings.limits.cpu /= 2.0;
     let script = &script;
     let first = Worker::new(script, Some(Arc::clone(renderer)))?;
-    // Earlier calls of a machine must not matter: this one runs other calls first.
+    // Results must not depend on earlier calls of a machine: this one runs other calls first.
     let second = Worker::new(script, Some(Arc::clone(renderer)))?;
     let tasks = rows(&first, &second, &mut report);
     if let Err(error) = first.prepare() {

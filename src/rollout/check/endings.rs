@@ -155,7 +155,7 @@ fn continued(it: &TestedTrajectory, renderer: &Renderer, report: &mut Report) {
         let grown = text(&[before.prompt_ids.as_slice(), &before.response_ids].concat());
         if text(&step.prompt_ids).starts_with(&grown) {
             let message = format!(
-                "step {} says the same as step {number} and more, but not in the same tokens: it starts a training row of \
+                "step {} extends step {number}, but with different tokens: it starts a training row of \
                  its own",
                 number + 1
             );

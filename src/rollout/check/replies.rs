@@ -49,7 +49,7 @@ pub(super) struct ReplyContext<'a> {
     pub(super) most: usize,
 }
 
-/// Number of ways to pick words from the prompt.
+/// Number of ways to select words from the prompt.
 const ECHOES: usize = 4;
 
 /// A scripted response.

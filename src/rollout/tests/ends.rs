@@ -59,7 +59,7 @@ impl Ends {
     }
 }
 
-/// Goes on until it is stopped.
+/// Continues until a limit stops it.
 const ENDLESS: &str = "step = function(state, action) r1.push(state.messages, r1.assistant(action))\n\
     r1.push(state.messages, r1.user('on')) return { reward = 0 } end";
 
@@ -94,10 +94,10 @@ fn done_of_an_environment_is_final_after_a_truncated_reply() {
     }
 }
 
-/// The parts of `step` add up over the steps; one that `reward` gives as well would be added to
-/// them.
+/// The parts of `step` are summed over the steps; a part that `reward` also returns would be added
+/// to them.
 #[test]
-fn parts_of_step_and_reward_have_names_of_their_own() {
+fn parts_of_step_and_reward_must_have_different_names() {
     let step = |name: &str| {
         format!("step = function(state, action) return {{ done = true, reward = 1, parts = {{ {name} = 2 }} }} end")
     };
@@ -176,7 +176,7 @@ fn a_retry_samples_again_and_deterministic_failures_are_not_retried() {
     let bench = Ends::new("step = function() r1.clock() error('no') end", &[]);
     let failed = bench.run(Spec { sampling: greedy().sampling, ..bench.spec() }, 1, vec![5]);
     assert_eq!((failed.retries, bench.requests().len()), (1, 2));
-    // Nothing was drawn.
+    // Nothing was sampled.
     let bench = Ends::new("reset = function() error('no') end", &[]);
     let failed = bench.run(bench.spec(), 3, vec![5]);
     assert_eq!((failed.status, failed.retries), (Status::EnvError, 0));

@@ -1,4 +1,4 @@
-//! Flows: one is the environment that does the same, step by step; its limits, failures, forks and
+//! Tests of flows: equality with an environment of the same steps; limits, failures, forks and
 //! conversations.
 
 use super::*;
@@ -81,7 +81,7 @@ impl Flows {
         Self { script: Script::load(&path, &[]).unwrap(), renderer, dir }
     }
 
-    /// A recipe of nothing but a flow.
+    /// A recipe with only a flow.
     fn of(body: &str) -> Self {
         Self::new(&format!(
             "return r1.recipe {{ flow = function(task, policy)\n{body}\nend,\n\
@@ -93,7 +93,7 @@ impl Flows {
         Spec { next_prompt: true, ..Spec::new(Split::Train, row, &self.script.settings) }
     }
 
-    /// A trajectory with these replies, over and over, and the requests that it made.
+    /// A trajectory with these replies, repeated, and the requests that it made.
     fn play(&self, spec: Spec, words: &[&str]) -> (Trajectory, Vec<Request>) {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -134,7 +134,7 @@ impl Flows {
     }
 }
 
-/// Without what differs by the text of the script and by the time.
+/// Without fields that depend on the text of the script and on time.
 fn comparable(mut trajectory: Trajectory) -> Trajectory {
     trajectory.script_hash.clear();
     trajectory.error = trajectory.error.map(|_| crate::mdp::ErrorRecord::of_text(""));
@@ -156,7 +156,7 @@ fn a_flow_equals_the_environment_with_the_same_steps() {
         let (two, requests_of_flow) = flow.play(flow.spec(row), words);
         let (mut one, mut two) = (comparable(one), comparable(two));
         if one.truncated_by == Some(Limit::Env) {
-            // A flow that has returned has nothing to show that would come next.
+            // A flow that has returned has no next observation.
             let last = two.steps.last_mut().unwrap();
             assert_eq!(last.next_prompt_ids, [last.prompt_ids.clone(), last.response_ids.clone()].concat());
             last.next_prompt_ids.clone_from(&one.steps.last().unwrap().next_prompt_ids);
@@ -197,7 +197,7 @@ fn conversations_of_a_flow_keep_the_sampled_ids() {
         assert!(found.steps[later].prompt_ids.starts_with(&whole), "{}", flows.decode(&found.steps[later].prompt_ids));
         assert!(found.steps[later].prompt_ids.len() > whole.len());
     }
-    // Each follows a step of the other.
+    // Steps of the two conversations alternate.
     assert!(found.steps.iter().all(|step| step.new_row));
     flows.replays(&found, flows.spec(0));
 }
@@ -208,7 +208,7 @@ fn a_limit_ends_a_flow_which_may_still_return_a_reward() {
     let (ended, _) = ignorant.play(ignorant.spec(0), &["a"]);
     assert_eq!((ended.status, ended.truncated_by, ended.steps.len()), (Status::Truncated, Some(Limit::MaxSteps), 8));
     assert_eq!(ended.total_reward(), 4.0);
-    // What would have come next is there for the critic.
+    // The next observation is kept for the critic.
     assert_eq!(ended.steps[7].next_prompt_ids, ended.steps[0].prompt_ids);
 
     let careful = "local m, n = { r1.user('x') }, 0\n\

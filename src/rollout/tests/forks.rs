@@ -1,5 +1,5 @@
-//! For any script: a forked trajectory that continues with the same responses equals the one
-//! that was not forked.
+//! For every script of the repository: a forked trajectory that continues with the same responses
+//! equals the one without a fork.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -49,7 +49,7 @@ fn written(word: &Word, tools: &[Value], format: &str) -> String {
     }
 }
 
-/// A trajectory without what time and caches make of it.
+/// A trajectory without the fields that depend on time and caches.
 fn timeless(mut trajectory: Trajectory) -> Trajectory {
     for step in &mut trajectory.steps {
         step.prefilled = 0;
@@ -73,7 +73,7 @@ struct Stand {
     format: &'static str,
 }
 
-/// Those of scripts/, and those that `r1 new` writes.
+/// The scripts of scripts/, and the templates of `r1 new`.
 fn stands() -> Vec<Stand> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = |folder: &str| std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
@@ -129,7 +129,7 @@ async fn forked_is_unforked(stand: &Stand, words: Vec<Word>, row: u64) {
             assert_eq!(step + 1, whole.steps.len(), "it ended early");
             break;
         };
-        // Looked at or not, which a branch of the sampler is.
+        // With or without a previous call of `observe`, as for branches of the sampler.
         if step % 2 == 0 && !script.source.contains("summarize") {
             drop(attempt.observe(stage).await);
         }

@@ -1,5 +1,5 @@
-//! Trees: where branches begin, what they share with their root, and that nothing of it depends on
-//! who else runs.
+//! Tests of trees: the states where branches start, the steps they share with their root, and
+//! independence of concurrent trajectories.
 #![allow(clippy::unwrap_used, clippy::float_cmp, clippy::print_stderr, clippy::panic)]
 
 mod ends;
@@ -20,7 +20,7 @@ use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Support, Traje
 use crate::script::{Script, Split, Strictness, Worker};
 use crate::text::Renderer;
 
-/// Draws a number a step, from the env's random stream. The response decides the next state.
+/// Draws a number per step from the env's random stream. The response decides the next state.
 const GAME: &str = r#"
 local look = r1.tool { name = "look", description = "Looks", parameters = {}, run = function() return "seen" end }
 return r1.recipe {
@@ -41,14 +41,14 @@ return r1.recipe {
 }
 "#;
 
-/// Says what a function makes of the request, as sure as it is of it.
+/// A policy whose response and log-probabilities are functions of the request.
 struct Says<F> {
     renderer: Arc<Renderer>,
     say: F,
     log: Mutex<Log>,
 }
 
-/// Requests by conversation and step, and conversations that are over.
+/// Requests by conversation and step, and released conversations.
 type Log = (Vec<(u64, u32)>, Vec<u64>);
 
 impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for Says<F> {
@@ -104,7 +104,7 @@ impl Bench {
         Tree { root: self.spec(group, 0), branches, at, width, rounds: 1 }
     }
 
-    /// The trajectories of trees, and the requests and releases that they came to.
+    /// The trajectories of trees, with their requests and releases.
     fn grow(
         &self,
         trees: Vec<Tree>,
@@ -167,13 +167,13 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
             assert_eq!(trajectory.steps[at].prompt_ids, parent.steps[at].prompt_ids);
             assert_ne!(trajectory.steps[at].response_ids, parent.steps[at].response_ids);
         }
-        // The branch's env is what its replies make of the beginning: clock, draws and rewards as
+        // A replay of the branch's replies gives the same env: clock, draws and rewards as
         // recorded.
         let spec = Spec::of_recorded(trajectory, &bench.script.settings, 0);
         let replayed = runtime.block_on(replay(stage, trajectory, spec, Strictness::Exact)).unwrap();
         assert_eq!(first_difference(&bench.renderer, trajectory, &replayed), None, "{}", trajectory.id);
     }
-    // Each conversation is over once.
+    // Each conversation is released once.
     let mut over = over;
     over.sort_unstable();
     let all: Vec<u64> = found.iter().map(|t| t.group * 100 + u64::from(t.sample)).collect();
@@ -192,23 +192,23 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
 }
 
 #[test]
-fn branches_begin_where_the_recipe_says() {
+fn branches_start_from_the_states_that_the_recipe_selects() {
     let bench = Bench::new();
     let at = |branches, at, width, say: fn(&Request) -> (String, f32)| {
         forked_at(&bench.grow(vec![bench.tree(0, branches, at, width)], &one(), say).0)
     };
-    // Of the states after 1 to 5 steps those where the root was least sure, the earlier of equals;
-    // two branches each.
+    // The states after 1 to 5 steps with the lowest log-probabilities of the root, the earlier of
+    // equals; two branches each.
     let unsure = |request: &Request| {
         (format!("say {}", request.seed.trajectory), [-9.0, -1.0, -3.0, -2.0, -3.0, -1.0][request.seed.step as usize])
     };
     assert_eq!(at(3, BranchAt::Entropy, 1, unsure), [None, Some(2), Some(3), Some(4)]);
     assert_eq!(at(4, BranchAt::Entropy, 2, unsure), [None, Some(2), Some(2), Some(4), Some(4)]);
     assert_eq!(at(2, BranchAt::Entropy, 2, unsure), [None, Some(2), Some(2)]);
-    // After so many steps; one that the root does not reach is left out.
+    // After these numbers of steps; a state that the root does not reach is left out.
     assert_eq!(at(3, BranchAt::Steps(vec![4, 1, 9]), 1, unsure), [None, Some(1), Some(4), Some(1)]);
     assert_eq!(at(2, BranchAt::FirstTool, 1, |request| calls(request.seed.step, 2)), [None, Some(3), Some(3)]);
-    // No such state: the branches begin anew.
+    // No such state: the branches start from the beginning.
     assert_eq!(at(2, BranchAt::FirstTool, 1, |request| calls(request.seed.step, 9)), [None, None, None]);
     let quick = |request: &Request| (format!("stop {}", request.seed.trajectory), 0.0);
     assert_eq!(at(2, BranchAt::Random, 1, quick), [None, None, None]);
@@ -221,7 +221,7 @@ fn branches_of_later_rounds_branch_off_branches() {
         let tree = Tree { rounds, ..bench.tree(0, branches, at, width) };
         let (found, _, mut over) = bench.grow(vec![tree], &one(), say);
         over.sort_unstable();
-        assert_eq!(over, (0..=u64::from(branches)).collect::<Vec<_>>(), "each conversation is over once");
+        assert_eq!(over, (0..=u64::from(branches)).collect::<Vec<_>>(), "each conversation is released once");
         let by_id: HashMap<&str, &Trajectory> = found.iter().map(|t| (t.id.as_str(), t)).collect();
         let reported = found.iter().map(|trajectory| {
             let Fork { parent, step } = trajectory.fork.as_ref()?;
@@ -232,16 +232,15 @@ fn branches_of_later_rounds_branch_off_branches() {
         });
         reported.collect()
     };
-    // How unsure a reply is: by trajectory and step. The root after 1 to 5 steps, then what
-    // branched off it.
+    // The uncertainty of a reply, by trajectory and step: the root after 1 to 5 steps, then its
+    // branches.
     let unsure = |request: &Request| {
         let sure = match (request.seed.trajectory, request.seed.step) {
             (0, 2) => -5.0,
             (0, 4) => -4.0,
             (1, 3) => -9.0,
             (2, 5) => -8.0,
-            // The state that was forked, and one that the root took: neither is the branch's to
-            // offer.
+            // The forked state and the states of the root are not offered by the branch.
             (1, 2) | (2, 1) => -99.0,
             _ => -1.0,
         };
@@ -250,11 +249,11 @@ fn branches_of_later_rounds_branch_off_branches() {
     let entropy = |branches, width, rounds| forks(branches, BranchAt::Entropy, width, rounds, unsure);
     assert_eq!(entropy(2, 1, 1), [None, Some((0, 2)), Some((0, 4))]);
     assert_eq!(entropy(2, 1, 2), [None, Some((0, 2)), Some((1, 3))]);
-    // Two, then one a round; in the end what was not chosen before is still there.
+    // Two, then one per round; states that were not chosen before remain available.
     assert_eq!(entropy(5, 1, 4)[1..], [(0, 2), (0, 4), (1, 3), (2, 5), (0, 1)].map(Some));
     assert_eq!(entropy(4, 2, 2), [None, Some((0, 2)), Some((0, 2)), Some((1, 3)), Some((1, 3))]);
-    // A branch offers the steps of the list that it takes itself; where nothing new is left, states
-    // serve again.
+    // A branch offers the steps of the list that it takes itself; if no new state is left, states
+    // are used again.
     let steps = |list: &[u32], branches, rounds| forks(branches, BranchAt::Steps(list.to_vec()), 1, rounds, unsure);
     assert_eq!(steps(&[1, 3], 3, 3), [None, Some((0, 1)), Some((0, 3)), Some((1, 3))]);
     assert_eq!(steps(&[2], 2, 2), [None, Some((0, 2)), Some((0, 2))]);
@@ -265,7 +264,7 @@ fn branches_of_later_rounds_branch_off_branches() {
         if calls { self::calls(step, step) } else { (format!("say {trajectory} {step}"), 0.0) }
     };
     assert_eq!(forks(2, BranchAt::FirstTool, 1, 2, tools), [None, Some((0, 2)), Some((1, 4))]);
-    // By chance: deeper than one round goes, and independent of concurrency.
+    // Random states, in several rounds, independent of concurrency.
     let deep = |options: &PoolOptions| -> Vec<_> {
         let trees = (0..4).map(|group| Tree { rounds: 5, ..bench.tree(group, 5, BranchAt::Random, 1) }).collect();
         let (found, ..) = bench.grow(trees, options, babble);

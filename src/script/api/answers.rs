@@ -25,7 +25,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         "math_equal",
         lua.create_function(|lua, (given, reference): (Value, Value)| {
             let (given, reference) = (answer(lua, &given)?, answer(lua, &reference)?);
-            // A missing answer is equal to nothing, also not to another missing answer.
+            // A missing answer equals no answer, not even another missing one.
             Ok(given.zip(reference).is_some_and(|(given, reference)| answers::math_equal(&given, &reference)))
         })?,
     )?;

@@ -235,8 +235,8 @@ pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> 
     raise(error)
 }
 
-/// The error of a recipe that reached for a host whose name leads to an address that is not public.
-/// It is known only when the name is looked up. A call that ends with it fails for good.
+/// The error for a host whose name resolves to an address that is not public. It is known only
+/// after the name is resolved, and a call that fails with it is not retried.
 pub(crate) fn leads_inside(
     call: &Call,
     function: &str,

@@ -1,4 +1,4 @@
-//! The fields that functions read and those that `script::docs` declares are the same.
+//! Tests that the fields read by functions are those declared in `script::docs`.
 
 use std::collections::BTreeSet;
 

@@ -80,7 +80,7 @@ impl FromField for FormatArgument {
             Value::Function(_) => Err(fields.misplaced_function(name)),
             other => host_object(other)
                 .map(|FormatHandle(own)| Self::Own(own))
-                .ok_or_else(|| fields.refuse(name, "a name, or what r1.format gives", other)),
+                .ok_or_else(|| fields.refuse(name, "a name, or a result of r1.format", other)),
         }
     }
 }
@@ -221,7 +221,7 @@ impl LocalFormat {
 
 impl Drop for LocalFormat {
     fn drop(&mut self) {
-        // A thread that ends has forgotten it already.
+        // The entries of an ending thread are already dropped.
         let _ = LENT.try_with(|lent| lent.borrow_mut().remove(&self.number));
     }
 }
@@ -297,7 +297,7 @@ fn calls(first: &Value, second: &Value, broken: &dyn Fn(String) -> Error) -> Res
         match key {
             Value::Integer(_) | Value::Number(_) => items += 1,
             Value::String(name) if CALL.contains(&&*name.to_string_lossy()) => {
-                return Err(broken(format!("a call where a list of calls belongs: {WANTED}")));
+                return Err(broken(format!("a call instead of a list of calls: {WANTED}")));
             }
             other => {
                 let name = other.to_string().map_err(lua_error)?;

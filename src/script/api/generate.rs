@@ -168,7 +168,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
     let own =
         options.temperature.is_some() || options.top_k.is_some() || options.top_p.is_some() || options.min_p.is_some();
     if train && own {
-        let why = "with `train` the policy samples as the recipe's `sampling` says: leave out temperature, top_k, top_p, min_p";
+        let why = "with `train` the policy uses the recipe's `sampling`: leave out temperature, top_k, top_p, min_p";
         return Err(fail(lua, NAME, why));
     }
     Ok(GenerateCall { messages, options, model })

@@ -147,14 +147,15 @@ fn over(lua: &Lua, what: &str, value: &Value, usual: Option<Over>) -> mlua::Resu
     match (value, usual) {
         (Value::Nil, Some(usual)) => Ok(usual),
         (Value::String(name), _) => named(&name.to_string_lossy()).ok_or_else(|| {
-            let error = misuse(lua, format!("{NAME}: `{what}` goes by {}", names.join(", ")));
+            let error = misuse(lua, format!("{NAME}: `{what}` takes one of {}", names.join(", ")));
             raise(error.hint(suggest(&name.to_string_lossy(), names)))
         }),
         (Value::Nil, None) => {
-            let error = misuse(lua, format!("{NAME}: `{what}` goes by {}: x:{what}(\"trajectory\")", names.join(", ")));
+            let error =
+                misuse(lua, format!("{NAME}: `{what}` takes one of {}: x:{what}(\"trajectory\")", names.join(", ")));
             Err(raise(error.hint("sums and means over the mini-batch are b:sum(x), b:token_mean(x), b:seq_mean(x)")))
         }
-        (other, _) => Err(fail(lua, NAME, format!("`{what}` goes by {}, got {}", names.join(", "), kind(other)))),
+        (other, _) => Err(fail(lua, NAME, format!("`{what}` takes one of {}, got {}", names.join(", "), kind(other)))),
     }
 }
 

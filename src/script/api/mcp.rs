@@ -88,7 +88,7 @@ impl FromField for Allow {
         for pair in list.pairs::<Value, Value>() {
             let (_, item) = pair?;
             let Value::String(tool) = &item else {
-                return refuse(format!("`{name}` must be {wanted}, and holds {}", kind(&item)));
+                return refuse(format!("`{name}` must be {wanted}, and contains {}", kind(&item)));
             };
             names.push(tool.to_string_lossy());
         }

@@ -50,8 +50,8 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
     if hint.is_empty() { error } else { error.hint(hint) }
 }
 
-/// The hint for a field that `function` does not have, whose fields are `known`: where it
-/// belongs, or what it is called.
+/// The hint for an unknown field of `function`, whose fields are `known`: the table that has the
+/// field, or the nearest name.
 pub(crate) fn unknown_field(function: &str, name: &str, known: &[&str]) -> Option<String> {
     let of_trainer = || Learner::FIELDS.contains(&name);
     let trainer = TRAINERS.contains(&function);

@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::tool::{Run, SearchSource, SearchTool, ToolHandle};
 use crate::search::{Mode, as_text};
-use crate::tools::{Output, ask_search_server, search_url, url_target};
+use crate::tools::{Output, query_search_server, search_url, url_target};
 
 const NAME: &str = "r1.tools.search";
 /// Default number of passages: that of Search-R1.
@@ -111,8 +111,8 @@ pub(super) fn request(name: &str, search: &SearchTool, arguments: &Json) -> Json
     json!({ "tool": name, "arguments": arguments, "source": source, "k": search.k })
 }
 
-/// Runs one search. What the policy or a server does wrong is a result; errors are those of an
-/// index that can't be read.
+/// Runs one search. Failures caused by the policy or a server are results; only an index that can't
+/// be read is an error.
 ///
 /// # Errors
 /// [`Kind::Data`] for an index that is damaged.
@@ -140,7 +140,7 @@ pub(super) async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) 
         }
         SearchSource::Url(url) => {
             let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
-            match ask_search_server(url, query, search.k, search.timeout, &reach).await {
+            match query_search_server(url, query, search.k, search.timeout, &reach).await {
                 Ok(hits) => hits,
                 Err(failure) => {
                     let result = SearchResult::failed(&failure.message, started);

@@ -143,8 +143,8 @@ fn parameters(given: Json) -> Result<Json> {
     Ok(ordered(&json!({ "type": "object", "properties": properties, "required": required })))
 }
 
-/// A schema with its keywords in the order people write them, so that a chat template shows models
-/// what they know; others follow as they were given.
+/// A schema with its keywords in the usual order, which models have seen in training; other
+/// keywords follow in their given order.
 fn ordered(schema: &Json) -> Json {
     const ORDER: [&str; 7] = ["type", "description", "enum", "properties", "items", "required", "additionalProperties"];
     let Json::Object(fields) = schema else { return schema.clone() };

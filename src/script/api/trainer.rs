@@ -19,7 +19,7 @@ pub(crate) struct Trainer {
 
 impl UserData for Trainer {}
 
-argument!(Trainer, "what r1.grpo { … }, r1.ppo { … } or r1.sft { … } gives", |value| host_object(value));
+argument!(Trainer, "a result of r1.grpo { … }, r1.ppo { … } or r1.sft { … }", |value| host_object(value));
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     constructor(lua, r1, "grpo", "r1.grpo", Learner::FIELDS.to_vec())?;

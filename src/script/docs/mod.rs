@@ -150,7 +150,7 @@ fn with_settings(entry: Entry) -> Entry {
         return entry;
     };
     let has = |setting: &Setting| table.fields.iter().any(|field| field.name.trim_end_matches('?') == setting.name());
-    // The list that these texts are in lasts as long as the program.
+    // The list that contains these texts is static.
     let param = |setting: Setting| Param {
         name: format!("{}?", setting.name()).leak(),
         kind: setting.lua.clone().leak(),

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn every_type_that_is_written_can_be_read_and_every_name_is_known() {
+    fn declared_types_parse_and_refer_to_known_types() {
         let names: Vec<&str> = named_types().iter().map(|named| named.name).collect();
         let known = |name: &str| {
             let basic = ["any", "string", "number", "integer", "boolean", "nil", "table", "true", "false"];
@@ -197,12 +197,12 @@ mod tests {
             let kind = read(text).unwrap_or_else(|| panic!("not a type: {text}"));
             let mut found = Vec::new();
             walk(&kind, &mut found);
-            assert!(found.iter().all(|name| known(name)), "{text} names something that is not there");
+            assert!(found.iter().all(|name| known(name)), "{text} refers to an unknown type");
         }
     }
 
     #[test]
-    fn types_are_read_as_luau_reads_them() {
+    fn type_notation_is_parsed_like_luau() {
         let name = |text| Box::new(Type::Name(text));
         assert_eq!(read("{string}?"), Some(Type::Optional(Box::new(Type::List(name("string"))))));
         assert_eq!(

@@ -63,9 +63,9 @@ pub(super) const ENTRIES: &[Entry] = &[
         &[
             (
                 "{columns: {string}, rows: {{any}}, more: boolean}?",
-                "Rows as lists of values; null is r1.json.null. `more`: there are more rows than max_rows. Nil for a query that fails",
+                "Rows as lists of values; null is r1.json.null. `more`: there are more rows than max_rows. nil if the query fails",
             ),
-            ("string?", "Why it failed"),
+            ("string?", "Error message"),
         ],
         "Runs a query. Functions with random results are refused.",
         "r1.table.open({ t = { { n = 1 }, { n = 2 } } }):query(\"SELECT sum(n) FROM t WHERE n > ?\", { 1 }).rows  --> [[2]]",

@@ -1,5 +1,4 @@
-//! Named types of the declarations: tables that scripts see, objects that only the host looks into,
-//! settings.
+//! Named types of the declarations: tables of scripts, opaque objects of the host, settings.
 
 use serde::Serialize;
 

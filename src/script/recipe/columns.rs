@@ -37,7 +37,7 @@ pub(crate) struct Columns {
     pub(crate) single_step: bool,
 }
 
-/// A column that does not hold what it must.
+/// A column with an invalid value.
 #[derive(Debug)]
 pub(crate) struct InvalidColumn {
     /// `env_kwargs`, `tools_kwargs.grade`

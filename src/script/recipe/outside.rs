@@ -11,8 +11,8 @@ impl Script {
         Grants::declared(&self.settings.needs, directory(&self.path))
     }
 
-    /// The tools of its MCP servers as plain data, for a run's directory; null if no worker has
-    /// asked a server yet.
+    /// The tools of its MCP servers as plain data, for a run's directory; null until a worker has
+    /// requested them.
     pub fn tool_lists(&self) -> Json {
         self.listings.to_json()
     }

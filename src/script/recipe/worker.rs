@@ -140,7 +140,10 @@ impl Worker {
         Ok(state)
     }
 
-    /// The size of the state that a call left, which must be plain data and not too much of it.
+    /// The size of the state after a call.
+    ///
+    /// # Errors
+    /// A state that is not plain data, or larger than `limits.trajectory`.
     pub(crate) fn sized(&self, size: Size, call: &Call, function: &Function) -> Result<usize, Failure> {
         let place = at_definition(function, "");
         match size {

@@ -1,10 +1,10 @@
 //! Conversion between Lua values and plain data: JSON, snapshots, short forms for messages.
 //!
-//! Lua has one table type and one number type. Going out, a table whose keys are exactly 1..n is a
-//! list, one whose keys are strings is an object, an empty one is an object (unless it came in as
-//! an empty list); whole numbers up to 2^53 are integers. Coming in, `null` in an object is left
-//! out, in a list it is `r1.json.null`, and a whole number above 2^53 is text. [`super::origin`]
-//! keeps what is lost so, and the order of keys, for the way out.
+//! Lua has one table type and one number type. From Lua: a table whose keys are exactly 1..n is a
+//! list, one whose keys are strings is an object, an empty one is an object (unless it was an empty
+//! list in JSON); whole numbers up to 2^53 are integers. To Lua: `null` in an object is left out,
+//! in a list it is `r1.json.null`, and a whole number above 2^53 is text. [`super::origin`] keeps
+//! the lost details and the order of keys for the conversion back.
 
 use std::fmt::Write;
 

@@ -18,8 +18,8 @@ pub struct Failure {
     pub lasting: bool,
     /// The script's frames, innermost first: `scripts/retool.lua:12 in step`. May be empty.
     pub traceback: Vec<String>,
-    /// A value was nil where another type was needed, usually a missing column. Luau has this in
-    /// its text alone, and functions of the host name the kind of what they got.
+    /// A value was nil where another type was needed, usually a missing column. Luau reports this
+    /// only as text; functions of the host name the type of the value.
     pub of_nil: bool,
 }
 

@@ -194,7 +194,7 @@ mod tests {
         assert!(!slot.expired());
         let started = Instant::now();
         while !slot.expired() {
-            assert!(started.elapsed() < Duration::from_mins(1), "nobody looks");
+            assert!(started.elapsed() < Duration::from_mins(1), "the watchdog does not mark the turn");
         }
         let (used, hit) = slot.disarm(&turn);
         assert!(hit && used >= nanoseconds(TICK * 4), "{used}");

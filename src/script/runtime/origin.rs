@@ -1,19 +1,19 @@
-//! The parts of JSON that a Luau table made from it does not show: nulls, the order of the keys,
-//! whole numbers above 2^53 (text in Luau) and whole numbers that were written as floats (`3.0`). A
-//! metatable keeps it, the *note*, and [`super::convert::to_json`] applies it, so that data that
-//! passes through a script is unchanged.
+//! The parts of JSON that are lost in a Luau table: nulls, the order of the keys, whole numbers
+//! above 2^53 (text in Luau) and whole numbers that were written as floats (`3.0`). They are kept
+//! in a metatable, the *note*, which [`super::convert::to_json`] applies, so that data that passes
+//! through a script is unchanged.
 //!
-//! A note holds only for fields that the script did not change: a field that it set or removed is
-//! as the script has it. A table that loses nothing has no note. The note of an object is the list
-//! of its keys, with the value where Luau changes it (`["id", ["size", 9007199254740993]]`); that
-//! of a list is an object of such values by position (`{"2": 3.0}`).
+//! A note applies only to fields that the script did not change: a field that it set or removed is
+//! converted as any other. A table that loses nothing has no note. The note of an object is the
+//! list of its keys, with the value where Luau changes it (`["id", ["size", 9007199254740993]]`);
+//! that of a list is an object of such values by position (`{"2": 3.0}`).
 
 use std::collections::HashSet;
 
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Value as Json};
 
-/// The field of a metatable that holds a note; lua/measure.lua knows it too.
+/// The field of a metatable that holds a note; lua/measure.lua uses the same name.
 const NOTE: &str = "__r1_json";
 
 /// Largest whole number up to which all are numbers of Luau.
@@ -33,7 +33,7 @@ fn is_changed(json: &Json) -> bool {
     }
 }
 
-/// Whether a value that a script did not change is this one.
+/// Whether a value is the noted one, unchanged by the script.
 fn is_same(now: &Json, noted: &Json) -> bool {
     match now {
         Json::String(text) => long_digits(noted).is_some_and(|digits| digits == *text),
@@ -42,7 +42,7 @@ fn is_same(now: &Json, noted: &Json) -> bool {
     }
 }
 
-/// Marks the table of an object with what it loses.
+/// Adds a note of the lost details to the table of an object.
 pub(super) fn note_object(lua: &Lua, table: &Table, fields: &Map<String, Json>) -> mlua::Result<()> {
     let sorted = fields.keys().zip(fields.keys().skip(1)).all(|(a, b)| a < b);
     if sorted && !fields.values().any(|value| value.is_null() || is_changed(value)) {
@@ -55,14 +55,14 @@ pub(super) fn note_object(lua: &Lua, table: &Table, fields: &Map<String, Json>) 
     mark(lua, table, &fields.iter().map(key).collect::<Json>().to_string())
 }
 
-/// Marks the table of a list with what it loses.
+/// Adds a note of the lost details to the table of a list.
 pub(super) fn note_list(lua: &Lua, table: &Table, items: &[Json]) -> mlua::Result<()> {
     let changed = items.iter().enumerate().filter(|(_, item)| is_changed(item));
     let note: Map<String, Json> = changed.map(|(index, item)| ((index + 1).to_string(), item.clone())).collect();
     if note.is_empty() { Ok(()) } else { mark(lua, table, &Json::Object(note).to_string()) }
 }
 
-/// Gives a table its note. Tables with the same one share a metatable.
+/// Adds a note to a table. Tables with equal notes share a metatable.
 fn mark(lua: &Lua, table: &Table, note: &str) -> mlua::Result<()> {
     const KNOWN: &str = "r1.json_notes";
     let known = if let Ok(Some(known)) = lua.named_registry_value::<Option<Table>>(KNOWN) {
@@ -96,7 +96,7 @@ fn text_of(table: &Table) -> Option<mlua::LuaString> {
     }
 }
 
-/// The note of a table that came from JSON and loses something of it.
+/// The note of a table made from JSON that lost details.
 pub(super) fn note_of(table: &Table) -> Option<Json> {
     let note: Json = serde_json::from_slice(&text_of(table)?.as_bytes()).ok()?;
     (note.is_array() || note.is_object()).then_some(note)
@@ -128,7 +128,7 @@ pub(super) fn restore_object(note: &[Json], mut now: Map<String, Json>) -> Map<S
     object
 }
 
-/// The list of a table with a note. Long whole numbers are known in other places of the list
+/// The list of a table with a note. Long whole numbers are recognised at other places of the list
 /// too, since scripts sort and shift lists.
 pub(super) fn restore_list(note: &Map<String, Json>, now: &mut [Json]) {
     let long: HashSet<String> = note.values().filter_map(long_digits).collect();

@@ -1,5 +1,5 @@
-//! An index of passages as scripts name it: opened on first use, once per process, and held as long
-//! as a handle to it is.
+//! Indexes of passages of scripts: opened on first use, once per process, and kept while a handle
+//! exists.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};

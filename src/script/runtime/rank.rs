@@ -99,7 +99,7 @@ impl Index {
         id
     }
 
-    /// Ends the adding of texts.
+    /// Completes the index after the last text.
     pub(crate) fn finish(&mut self) {
         let words: f64 = self.lengths.iter().map(|length| f64::from(*length)).sum();
         self.mean = words / self.lengths.len().max(1) as f64;

@@ -250,7 +250,7 @@ impl Slot<'_> {
 }
 
 fn to_json(value: &impl Serialize) -> Json {
-    // What is recorded is plain data, which is always JSON.
+    // Recorded values are plain data, which is always valid JSON.
     serde_json::to_value(value).unwrap_or_default()
 }
 

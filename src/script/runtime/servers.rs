@@ -18,14 +18,14 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::tools::Output;
 use crate::tools::mcp::{Listing, RemoteTool, Server, ServerOptions};
 
-/// Longest name of a tool; those of models' own formats end there.
+/// Maximum length of a tool's name, the limit of models' own formats.
 const NAME: usize = 64;
 
 /// A server as the recipe declares it.
 pub(crate) struct ToolServer {
     /// Name in messages.
     pub(crate) name: String,
-    /// Start of the names of its tools.
+    /// Prefix of the names of its tools.
     pub(crate) prefix: String,
     /// The tools that the policy may use; `None` for all.
     pub(crate) allow: Option<Vec<String>>,
@@ -33,11 +33,11 @@ pub(crate) struct ToolServer {
     pub(crate) max_result_tokens: Option<usize>,
     pub(crate) rewards: ToolRewards,
     pub(crate) limits: CallLimits,
-    /// What identifies it: command or URL, without secrets.
+    /// Its identity: command or URL, without secrets.
     pub(crate) definition: Json,
     /// The line of its declaration.
     pub(crate) place: Option<String>,
-    /// Refuses needs that the recipe does not declare.
+    /// Checks that the recipe declares the server's needs.
     pub(crate) check: GrantCheck,
     pub(crate) open: Opener,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Opened {
     pub(crate) mask: Box<dyn Fn(String) -> String>,
 }
 
-/// Which calls share a server.
+/// The calls that share a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerScope {
     /// All calls of this process.
@@ -111,7 +111,7 @@ impl Listings {
         if all.is_empty() { Json::Null } else { json!(&*all) }
     }
 
-    /// Takes lists that a run has stored; those that can't be read are asked for again.
+    /// Takes lists that a run has stored; lists that can't be read are requested again.
     pub(crate) fn extend(&self, stored: &Json) {
         let lists = stored.as_object().into_iter().flatten();
         self.all().extend(
@@ -256,7 +256,7 @@ impl ToolServer {
     /// Calls a tool. Servers of a trajectory are those of `own`.
     ///
     /// # Errors
-    /// What the recipe does not declare, and variables that are not set. A failed call is no error.
+    /// Undeclared needs, and variables that are not set. A failed call is not an error.
     pub(crate) async fn call(
         &self,
         grants: &RefCell<Grants>,
@@ -330,7 +330,7 @@ impl SessionServer {
         let before = self.server.starts().await;
         let reply = self.server.call(tool, arguments.clone()).await?;
         if before > 0 && self.server.starts().await != before {
-            // It was started again, and has forgotten what it did.
+            // It was restarted and has lost its state.
             self.done.borrow_mut().clear();
         }
         self.done.borrow_mut().push((tool.to_owned(), arguments));

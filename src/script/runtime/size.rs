@@ -6,9 +6,9 @@ use mlua::{FromLuaMulti, Lua, MultiValue};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Size {
     Bytes(usize),
-    /// More than the limit that it was measured against.
+    /// Larger than the limit of the measurement.
     TooLarge,
-    /// Not plain data: what is there instead, and where in the value.
+    /// Not plain data: the problem, and its path in the value.
     NotPlain {
         what: String,
         path: String,

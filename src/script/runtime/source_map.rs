@@ -44,8 +44,8 @@ struct FileMap {
 pub(crate) struct Location {
     /// `path:line`.
     pub(crate) place: String,
-    /// Whether the setting itself is there. It is not where the script computes it: the place is
-    /// then that of the table around it, or of the call that gets it.
+    /// Whether this is the place of the setting itself. For a computed setting it is the place of
+    /// the enclosing table, or of the call that takes it.
     pub(crate) is_exact: bool,
 }
 
@@ -117,7 +117,7 @@ impl SourceMap {
     }
 
     /// The place where the argument of the call of `function` at `line` of `path` sets `key`: in
-    /// the call, or in what the call gets. `None` for a call with a table that does not set it.
+    /// the call, or in its argument. `None` for a call with a table that does not set it.
     pub(crate) fn argument(&self, path: &str, line: usize, function: &str, key: &str) -> Option<Location> {
         let calls = self.files.get(path)?.calls.iter().filter(|(site, _)| site.line == line);
         let (named, others): (Vec<_>, Vec<_>) = calls.partition(|(site, _)| site.function == function);

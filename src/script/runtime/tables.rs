@@ -1,5 +1,5 @@
 //! Tables for SQL: those of files are read once per process and shared by all virtual machines,
-//! those of plain data while a trajectory with equal data uses them.
+//! those of plain data are kept while a trajectory with equal data uses them.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -13,7 +13,7 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::script::dataset::Dataset;
 use crate::tools::table::{ColumnTypes, Rows, Source, TableData, TableNames, TableOptions, Tables, describe};
 
-/// Where a table comes from.
+/// The source of a table.
 #[derive(Clone, Debug)]
 pub(crate) enum TableSource {
     File {

@@ -44,7 +44,7 @@ pub(crate) fn recipe(whole: &Json) -> Option<Json> {
 /// The settings of a recipe's cold start.
 pub(crate) fn read(whole: &Json) -> Result<Option<Box<Settings>>> {
     let Some(own) = recipe(whole) else { return Ok(None) };
-    // Its settings go by longer names.
+    // Errors name its settings with their prefix.
     let named = |error: Error| {
         let subject = error.setting().map(|name| Box::new(Subject::Setting(format!("{PREFIX}{name}"))));
         let message = error.message.replacen('`', &format!("`{PREFIX}"), 1);
@@ -59,8 +59,8 @@ pub(crate) fn keys(whole: &Json) -> Vec<String> {
     super::keys(&own).into_iter().map(|key| format!("{PREFIX}{key}")).collect()
 }
 
-/// The name that a setting of the whole recipe has in its cold start; `None` for one that it does
-/// not go by.
+/// The name of a setting of the recipe in its cold start; `None` for a setting that does not apply
+/// to it.
 pub(crate) fn own_name(key: &str) -> Option<&str> {
     let section = key.split('.').next().unwrap_or_default();
     let inherited = INHERITED.contains(&section) || section == "seed";

@@ -18,7 +18,7 @@ pub(crate) fn dataset(at: &str, json: &Json) -> Result<Source> {
     Ok(source)
 }
 
-/// Refuses names that the Hub can't have, and environments that the recipe does not have.
+/// Refuses invalid names on the Hub, and environments that the recipe does not have.
 pub(super) fn check(settings: &Settings) -> Result<()> {
     for (split, source) in [("train", &settings.data.train), ("eval", &settings.data.eval)] {
         let Some(source) = source else { continue };
@@ -49,7 +49,7 @@ fn check_hub_names(source: &Source) -> Result<()> {
     Ok(())
 }
 
-/// Whether a key renames a column, by a name of the script's own.
+/// Whether a key renames a column; the script chooses the new name.
 pub(crate) fn is_column(key: &str) -> bool {
     ["data.train.", "data.eval."].iter().any(|split| {
         let rest = key.strip_prefix(split).unwrap_or_default();

@@ -57,7 +57,7 @@ pub(crate) fn read_with(json: &Json, trainer: Option<Trainer>) -> Result<Setting
 struct Override<'a> {
     argument: &'a str,
     key: &'a str,
-    /// The key in the recipe that it sets: the cold start's is a recipe of its own.
+    /// The key that it sets in the recipe, or in the cold start as a recipe of its own.
     own: &'a str,
     value: Json,
 }
@@ -74,7 +74,7 @@ impl<'a> Override<'a> {
         Ok(Self { argument, key, own, value: written(own).value(text) })
     }
 
-    /// Refuses a key that the recipe can't have.
+    /// Refuses a key that is not a setting of the recipe.
     fn check(&self, recipe: &Json) -> Result<()> {
         let known = keys(recipe);
         let open = settings().any(|table| table.open && self.own.starts_with(&format!("{}.", table.path)));
@@ -102,10 +102,10 @@ fn is_table_of(key: &str, setting: &str) -> bool {
     key.contains('.') && setting.strip_prefix(key).is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// The reading of the text behind `key=`.
+/// The syntax of the value after `key=`.
 fn written(key: &str) -> ValueSyntax {
     let of = |path: &str| settings().find(|setting| setting.path == path).map(|setting| setting.written);
-    // Of an environment among several, or of a dataset among several.
+    // A setting of one of several environments, or of one of several datasets.
     let env = || key.strip_prefix("envs.").and_then(|rest| of(&join("env", rest.split_once('.')?.1)));
     let dataset = || {
         let (split, rest) = ["data.train", "data.eval"]
@@ -142,7 +142,7 @@ pub(crate) fn overridden(recipe: &Json, arguments: &[String]) -> Result<(Json, S
     }
 }
 
-/// The error of the first argument with which the recipe can't be read any more.
+/// The error of the first argument that makes the recipe invalid.
 fn blamed(recipe: &Json, overrides: &[Override<'_>]) -> Option<Error> {
     let mut changed = recipe.clone();
     overrides.iter().find_map(|it| {
@@ -181,7 +181,7 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
             || setting.is_below("data.eval")
     };
     let of_trainer = |setting: &Setting| setting.section() != "trainer" || setting.only == only;
-    // Any name goes in an open table, so that its options are no keys to compare with.
+    // An open table accepts any name, so its options are not candidates for suggestions.
     let is_option = |setting: &Setting| {
         settings().any(|table| table.open && table.path != setting.path && setting.is_below(table.path))
     };

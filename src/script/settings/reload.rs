@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 use crate::config::Settings;
 use crate::schema::Section;
 
-/// A setting that differs from what it was.
+/// A setting whose value has changed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// `trainer.lr`
@@ -22,7 +22,7 @@ impl std::fmt::Display for Change {
     }
 }
 
-/// The settings with which a run continues after those of the recipe have become `new`.
+/// The settings of the continued run after the recipe's settings have changed to `new`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Merged {
     pub(crate) settings: Settings,

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn answers_are_read_and_compared() {
+fn answers_are_extracted_and_compared() {
     assert_eq!(
         eval(r"{ r1.last_boxed('a \\boxed{1} b \\boxed{\\frac{1}{2}} c'), r1.answer('<answer> x </answer>') }"),
         json!(["\\frac{1}{2}", "x"])
@@ -18,7 +18,7 @@ fn answers_are_read_and_compared() {
 }
 
 #[test]
-fn json_goes_both_ways() {
+fn json_is_encoded_and_decoded() {
     assert_eq!(eval(r#"r1.json.decode('{"a": [1, null, {}], "b": []}')"#), json!({"a": [1, null, {}], "b": []}));
     assert_eq!(eval("r1.json.encode { 1, 2.5, 'x' }"), json!("[1,2.5,\"x\"]"));
     assert_eq!(eval("select(2, r1.json.decode('{'))"), json!("EOF while parsing an object at line 1 column 1"));
@@ -40,7 +40,7 @@ fn clip_counts_omitted_characters() {
 }
 
 #[test]
-fn random_numbers_keep_their_bounds() {
+fn random_numbers_are_within_their_bounds() {
     let seen = eval(
         "(function() local seen = {} for k = 1, 200 do seen[math.random(3, 5)] = true end return { seen[2] == nil, seen[3], seen[4], seen[5], seen[6] == nil } end)()",
     );
@@ -64,9 +64,9 @@ fn logs_go_to_the_host() {
     assert!(worker.take_log().is_empty());
 }
 
-/// What is usual in Python is answered with what to write instead.
+/// Errors about Python idioms have a hint with the Luau form.
 #[test]
-fn habits_of_other_languages_get_a_hint() {
+fn idioms_of_other_languages_get_a_hint() {
     for (habit, hint) in [
         ("None", "in Luau it is `nil`"),
         ("True", "in Luau it is `true`"),

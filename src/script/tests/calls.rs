@@ -99,7 +99,7 @@ fn calls_of_a_reply_have_a_limit() {
     assert_eq!(answered, ["true found", "false call 0 can't be read"]);
     let rewards = rewards(&stepped(&tools(""), &["env.max_calls=2"], calls(), 0).unwrap());
     assert_eq!(rewards, [0.0, 0.0, -0.5]);
-    // Several lists of a step are one reply; `reset` and what a tool calls are none.
+    // All lists of a step count as one reply; calls of `reset` and of tools do not count.
     let env = r#"
         local inner = r1.tool { name = "inner", run = function() return "in" end }
         local outer = r1.tool { name = "outer", run = function()
@@ -140,7 +140,7 @@ fn a_reply_may_be_required_to_call_a_tool() {
     assert_eq!(said("first", &[words(), words()]), [lacking("the first"), ends.clone()]);
     assert_eq!(said("first", &[calls(), words()]), [found.clone(), ends]);
     assert_eq!(said("required", &[calls(), words()]), [found, lacking("every")]);
-    // A reply that was cut may have been on its way to a call.
+    // Truncated replies are accepted, since a call may have followed.
     let cut = Action { finish_reason: FinishReason::Length, ..words() };
     assert!(said("required", &[cut])[0].1.is_empty());
     let refused = bench.show(bench.load(&["env.tool_choice=always"]).unwrap_err());
@@ -260,10 +260,10 @@ fn retryable_tool_failures_are_retried() {
     let twice = stepped(&counted(retries, "true", ""), &[], calls(2), 0).unwrap();
     assert_eq!(outputs(&twice), [("ran 3", 2, false)]);
     assert_eq!(rewards(&twice), [0.25]);
-    // The last failure is what the policy reads.
+    // The policy receives the last failure.
     let three = stepped(&counted(retries, "true", ""), &[], calls(3), 0).unwrap();
     assert_eq!((outputs(&three), rewards(&three)), (vec![("busy 3", 2, false)], vec![-0.5]));
-    // Others would only fail again.
+    // Other failures are not retried.
     let lasting = stepped(&counted(retries, "nil", ""), &[], calls(1), 0).unwrap();
     assert_eq!(outputs(&lasting), [("busy 1", 0, false)]);
     assert_eq!(outputs(&stepped(&counted("", "true", ""), &[], calls(1), 0).unwrap()), [("busy 1", 0, false)]);
@@ -314,7 +314,7 @@ fn tool_results_are_cached_by_arguments() {
     assert_eq!(ran(&worker, &one, json!({ "n": 0 })), fresh("ran 1"));
     assert_eq!(ran(&worker, &one, json!({ "n": 0 })), kept("ran 1"));
     assert_eq!(ran(&worker, &two, json!({ "n": 0 })), fresh("ran 2"));
-    // A fork has what its trajectory had, and goes its own way.
+    // A fork has a copy of its trajectory's cache, and then its own.
     let fork = one.fork().unwrap();
     assert_eq!(ran(&worker, &fork, json!({ "n": 0 })), kept("ran 1"));
     assert_eq!(ran(&worker, &fork, json!({ "n": 0, "x": 5 })), fresh("ran 3"));
@@ -360,7 +360,7 @@ fn a_tool_with_a_cache_has_no_state() {
 }
 
 #[test]
-fn no_more_calls_run_at_once_than_the_tool_allows() {
+fn concurrency_of_a_tool_is_limited() {
     let most = |limits: &str| {
         let env = "local wait = r1.tools.python { name = 'wait' }\nlocal now, most = 0, 0\n\
              local t = r1.tool { name = 't', LIMITS run = function()\n  now += 1\n  most = math.max(most, now)\n  \
@@ -372,7 +372,7 @@ fn no_more_calls_run_at_once_than_the_tool_allows() {
     };
     assert_eq!(most(""), 4);
     assert_eq!(most("concurrency = 2,"), 2);
-    // A tool that calls itself is in its place already.
+    // A tool that calls itself already holds a permit.
     let own = "local t\nt = r1.tool { name = 't', parameters = { deep = 'boolean' }, concurrency = 1, run = function(a)\n  \
          if a.deep then return r1.call_tools({ { name = 't', arguments = { deep = false } } })[1].content end\n  return 'end'\nend }\n\
          local env = r1.env { tools = { t } }";

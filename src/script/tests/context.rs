@@ -1,4 +1,4 @@
-//! Context policies: what the policy really saw, decoded from the ids of its prompts.
+//! Tests of context policies: the observations of the policy, decoded from the ids of its prompts.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -16,8 +16,8 @@ fn renderer() -> Arc<Renderer> {
     Arc::new(Renderer::load(&nano, "hermes").unwrap())
 }
 
-/// Drives one trajectory whose replies are "r1", "r2" …; gives it and the prompts as the policy saw
-/// them, a message a line.
+/// Runs one trajectory whose replies are "r1", "r2" …; returns it and its prompts, with one line
+/// per message.
 fn rollout(source: &str, overrides: &[&str]) -> (Trajectory, Vec<String>) {
     let bench = Bench::new(source);
     let script = bench.load(overrides).unwrap();
@@ -102,7 +102,7 @@ fn a_context_window_by_tokens_drops_whole_exchanges() {
     assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
     let sizes: Vec<usize> = trajectory.steps.iter().map(|step| step.prompt_ids.len()).collect();
     assert!(sizes.iter().all(|size| *size <= 240), "{sizes:?}");
-    assert!(sizes[5] > 160, "no more is dropped than must be: {sizes:?}");
+    assert!(sizes[5] > 160, "only as many as necessary are dropped: {sizes:?}");
     assert_snapshot!(prompts.last().unwrap(), @"system: sys | user: task | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant: r4 | user: <tool_response>/seen 9 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant: r5 | user: <tool_response>/seen 11 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
 }
 
@@ -127,7 +127,7 @@ fn context_drops_or_shortens_old_tool_results() {
     assert_snapshot!(last_prompt(3, &view(":shorten_tool_results { keep = 0, head = 6, tail = 2 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/seen 3/… (39 more characters)/xx/</tool_response> | assistant: r2 | user: <tool_response>/seen 5/… (39 more characters)/xx/</tool_response> | assistant:");
     // Only as many as needed, oldest first.
     assert_snapshot!(last_prompt(4, &view(":drop_tool_results { text = '-', over = 120 }")), @"system: sys | user: task | assistant: r1 | user: <tool_response>/-/</tool_response> | assistant: r2 | user: <tool_response>/-/</tool_response> | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
-    // What is short stays as it is.
+    // Short results stay unchanged.
     let same = last_prompt(3, &view(":shorten_tool_results { keep = 0, head = 60 }"));
     assert_eq!(same, last_prompt(3, "nil"));
 }
@@ -172,7 +172,7 @@ fn context_summaries_are_written_by_the_policy() {
     assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
     assert_snapshot!(prompts[4], @"user: Sum up this part of a conversation for the one who goes on with it: what was asked, what was done and found, what is left to do. Be brief.//assistant: r1/tool: seen 3 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/assistant: r2/tool: seen 5 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/assistant: r3/tool: seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx | assistant:");
     assert_snapshot!(prompts[5], @"system: sys | user: task//Summary of what came before:/r5 | assistant: r4 | user: <tool_response>/seen 9 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
-    // What it wrote is no step; its tokens are in the record, to be trained on.
+    // The summary is not a step; its tokens are in the record, for training.
     assert_eq!((trajectory.steps.len(), prompts.len(), trajectory.record.len()), (6, 7, 1));
     let asked = serde_json::to_value(&trajectory.record[0]).unwrap();
     assert_eq!(
@@ -300,12 +300,12 @@ fn a_context_over_its_budget_is_an_error_with_sizes() {
         13 |           context = function(state, budget) return r1.context(state.messages):keep_first(1):keep_last(9):drop_oldest_until(budget.tokens) end,
       hint: keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context
     ");
-    // Without a policy the reply only gets shorter, until there is no room left.
+    // Without a context policy the maximum length of a reply shrinks until no room is left.
     assert_snapshot!(reported("nil"), @r#"
     context_overflow: the prompt has 236 tokens and the context holds 200: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, messages[7] assistant 2, messages[8] tool 46, template and tools 87
       hint: shorten it in the recipe's context function, or raise policy.max_context
     "#);
-    // One that keeps to it never ends like this.
+    // A context that respects its budget never ends this way.
     let (trajectory, _) = rollout(&conversation(9, &view(":drop_oldest_until(budget.tokens)")), &small);
     assert_eq!(trajectory.status, Status::Truncated, "{:?}", trajectory.error);
 }
@@ -384,7 +384,7 @@ fn misuse_is_reported_at_its_line() {
           --> x.lua:14
             14 | function(state, budget) return r1.context(state.messages):summarize { over = 100, write = tostring } end,
     :summarize { over = 100, memory = state, write = tostring, train = true }
-        summarize: `train` does nothing next to `write`
+        summarize: `train` has no effect with `write`
           --> x.lua:14
             14 | function(state, budget) return r1.context(state.messages):summarize { over = 100, memory = state, write = tostring, train = true } end,
     :last_turns(0):summarize { over = 10, memory = state, write = tostring }

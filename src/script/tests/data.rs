@@ -137,7 +137,7 @@ fn a_generated_row_is_a_pure_function_of_its_index() {
 }
 
 #[test]
-fn a_row_function_that_fails() {
+fn a_row_function_that_fails_is_reported_with_its_line() {
     let message = |body: &str| {
         let bench = Bench::new(&format!(
             "return r1.recipe {{ data = {{ train = r1.data.generate {{ count = 3, row = function(index) {body} end }} }},\n\
@@ -241,7 +241,7 @@ fn a_json_list_and_lines_called_json() {
 }
 
 #[test]
-fn the_columns_of_verl_work_as_they_are() {
+fn datasets_with_verl_columns_work_unchanged() {
     let row = r#"{"data_source": "gsm8k", "prompt": [{"role": "system", "content": "s"}, {"role": "user", "content": "6*7?"}],
         "ability": "math", "reward_model": {"style": "rule", "ground_truth": "42"}, "extra_info": {"index": 0, "size": 4}}"#;
     let bench = Bench::new(

@@ -1,5 +1,5 @@
-//! The declarations: equal to what there is, with examples that work, and in files that are up to
-//! date.
+//! Tests of the declarations: they match the functions, their examples run, and the generated files
+//! are up to date.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn program(source: &str) -> Result<Vec<Json>, Error> {
     })
 }
 
-/// Names of functions and values that a program finds.
+/// Names of the functions and values of a program.
 fn installed(source: &str) -> BTreeSet<String> {
     let found = program(source).unwrap().remove(0);
     found.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
@@ -127,7 +127,7 @@ fn examples_work() {
                 before.push('\n');
                 continue;
             };
-            // Models and estimators are the services', which the tests of the command line have.
+            // Models and estimators need the services, which the tests of the command line have.
             if entry.example.contains("r1.training")
                 || entry.example.contains("r1.model")
                 || entry.example.contains("r1.rl.")
@@ -177,7 +177,7 @@ fn declarations_are_complete() {
     assert_eq!(docs::below("r1.json").len(), 3);
 }
 
-/// A file made from the declarations; R1_UPDATE_DOCS=1 writes it anew.
+/// Compares a generated file with the declarations; R1_UPDATE_DOCS=1 rewrites it.
 fn up_to_date(path: &str, made: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     let there = std::fs::read_to_string(&path).unwrap_or_default();
@@ -198,8 +198,8 @@ fn files_made_from_the_declarations_are_up_to_date() {
 }
 
 #[test]
-fn types_are_lua_that_can_be_read() {
-    // The same types, in words that programs may use too.
+fn generated_editor_types_are_valid_luau() {
+    // The same types in syntax that programs can use.
     let plain = |line: &str| match line.split_once(' ') {
         Some(("declare", rest)) if rest.starts_with("function ") => format!("local {rest} end"),
         Some(("declare", rest)) => format!("type declared_{}", rest.replacen(": ", " = ", 1)),
@@ -211,8 +211,7 @@ fn types_are_lua_that_can_be_read() {
     program(&format!("local function types()\n{}\nend", docs::luacats())).unwrap();
 }
 
-/// Fails unless a value has the fields of its declared type: all that are always there, and
-/// no others.
+/// Fails unless a value has the fields of its declared type: all required ones, and no others.
 fn agrees(name: &str, names: &BTreeSet<String>) {
     let types = docs::named_types();
     let fields = &types.iter().find(|named| named.name == name).unwrap().fields;
@@ -221,7 +220,7 @@ fn agrees(name: &str, names: &BTreeSet<String>) {
         assert!(all.contains(field.as_str()), "{name}.{field} is not declared");
     }
     for (field, ..) in fields.iter().filter(|(field, ..)| !field.ends_with('?')) {
-        assert!(names.contains(field), "{name}.{field} is declared, and not there");
+        assert!(names.contains(field), "{name}.{field} is declared and missing");
     }
 }
 
@@ -254,11 +253,11 @@ fn declared_types_have_the_fields_of_real_values() {
         assert_eq!(plain["steps"][0].get("response_ids").is_some(), ids);
         assert_eq!(plain["parts"]["solved"], 1.0);
     }
-    let source = "local function tell(name, value) for field in pairs(value) do print(name .. '.' .. field) end end\n\
+    let source = "local function fields(name, value) for field in pairs(value) do print(name .. '.' .. field) end end\n\
                   local env = r1.env {\n\
                     reset = function() return { messages = { r1.user 'x' } } end,\n\
-                    step = function(state, action) tell('Action', action) return { done = true } end }\n\
-                  return r1.recipe { env = env, reward = function(_, outcome) tell('Outcome', outcome) return 0 end }";
+                    step = function(state, action) fields('Action', action) return { done = true } end }\n\
+                  return r1.recipe { env = env, reward = function(_, outcome) fields('Outcome', outcome) return 0 end }";
     let bench = Bench::new(source);
     let worker = bench.worker();
     let state = run(worker.reset(&Json::Null, 0)).unwrap();
@@ -274,7 +273,7 @@ fn declared_types_have_the_fields_of_real_values() {
 
 /// Every listing of docs/luau.md runs and returns its stated result.
 #[test]
-fn the_listings_of_the_page_on_luau_are_true() {
+fn the_examples_of_docs_luau_have_their_stated_results() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/luau.md");
     let page = std::fs::read_to_string(path).unwrap();
     let mut checked = 0;

@@ -134,7 +134,7 @@ fn a_code_block_calls_the_only_code_tool() {
 }
 
 #[test]
-fn tools_run_at_the_same_time_and_answer_in_order() {
+fn tools_run_concurrently_and_return_in_order() {
     let bench = Bench::new(&recipe(
         r#"
         local seen = r1.tool { name = "seen", parameters = { n = "integer" }, run = function(args, options)
@@ -383,7 +383,7 @@ fn an_error_of_an_environment_has_its_line() {
 }
 
 #[test]
-fn a_traceback_holds_the_frames_of_the_script() {
+fn a_traceback_contains_the_frames_of_the_script() {
     let bench = Bench::new(&recipe(
         "local function inner(x)\n  return x.y.z\nend\nlocal function outer(x)\n  return (inner(x))\nend\n\
          local env = r1.env { reset = function() return { it = (outer({})) } end }",
@@ -399,7 +399,7 @@ fn a_traceback_holds_the_frames_of_the_script() {
 }
 
 #[test]
-fn a_traceback_goes_through_the_host_and_shows_the_line() {
+fn a_traceback_continues_through_host_functions_and_shows_the_line() {
     let bench = Bench::new(&recipe(
         "local function look(where)\n  return where.place.name -- here\nend\n\
          local search = r1.tool { name = 'search', run = function() return (look({})) end }\n\

@@ -9,7 +9,7 @@ use super::*;
 use crate::mdp::Message;
 use crate::text::{Renderer, Reply};
 
-/// A recipe whose format is `r1.format { FIELDS }`, with what it takes to use it.
+/// A recipe whose format is `r1.format { FIELDS }`, with an environment that uses it.
 fn with_format(fields: &str) -> String {
     format!("local own = r1.format {{\n{fields}\n}}\n{}", recipe("local env = r1.env { format = own }"))
 }
@@ -63,7 +63,7 @@ fn results_of_a_format_are_validated_by_field() {
     let wanted = "it must return a list of calls { name =, arguments = } or { error = }\n  --> x.lua:2";
     let said = |why: &str| format!("`parse` of the format `custom` returned {why}");
     assert_eq!(nonsense("5"), said(&format!("the number 5; {wanted}")));
-    assert_eq!(nonsense("{ name = 'f' }"), said(&format!("a call where a list of calls belongs: {wanted}")));
+    assert_eq!(nonsense("{ name = 'f' }"), said(&format!("a call instead of a list of calls: {wanted}")));
     assert_eq!(nonsense("{ calls = {} }"), said(&format!("a list with the field `calls`; {wanted}")));
     assert_eq!(nonsense("{ nil, { name = 'f' } }"), said(&format!("a list with gaps; {wanted}")));
     for (returned, why) in [
@@ -138,7 +138,7 @@ fn a_custom_format_is_validated_when_the_recipe_is_loaded() {
     let wrong = "local env = r1.env {\n  format = {},\n}";
     assert_eq!(
         refused(&recipe(wrong)),
-        "r1.env: `format` must be a name, or what r1.format gives, got a table\n  --> x.lua:2"
+        "r1.env: `format` must be a name, or a result of r1.format, got a table\n  --> x.lua:2"
     );
 }
 

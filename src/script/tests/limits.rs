@@ -13,13 +13,13 @@ fn bench(body: &str, limits: &str) -> Bench {
     ))
 }
 
-/// How the body fails, and that the worker survives it.
+/// Returns the failure of the body, and checks that the worker continues after it.
 fn failure(body: &str, limits: &str) -> (Status, String) {
     let bench = bench(body, limits);
     let worker = bench.worker();
     run(async {
         let failure = worker.reset(&json!({}), 1).await.expect_err("this must fail");
-        worker.reset(&json!({"calm": true}), 1).await.expect("the worker goes on");
+        worker.reset(&json!({"calm": true}), 1).await.expect("the worker continues");
         (failure.status, bench.show(failure))
     })
 }
@@ -44,7 +44,7 @@ fn endless_loops_are_stopped() {
 }
 
 #[test]
-fn a_script_that_loops_while_it_loads() {
+fn a_script_that_loops_while_it_loads_is_stopped() {
     let text = refused("local x = 1\nwhile true do end");
     insta::assert_snapshot!(text, @r#"
     loading used more than 0.1 s of CPU time
@@ -68,7 +68,7 @@ fn memory_is_limited_per_worker() {
 }
 
 #[test]
-fn swallowed_memory_errors_run_into_the_other_limit() {
+fn caught_memory_errors_reach_the_cpu_limit() {
     let body = "local t = {} while true do pcall(function() t[#t + 1] = string.rep('y', 2^20) end) end";
     let (status, text) = failure(body, "memory = 16, cpu = 0.1");
     assert_eq!(status, Status::ScriptLimit);
@@ -136,7 +136,7 @@ fn a_tool_of_the_script_may_have_a_limit_of_its_own() {
 
 #[test]
 fn cpu_time_is_counted_per_call_across_waits_and_not_for_others() {
-    // Each call burns about 30 ms; a limit of 100 ms per call lets any number of them pass.
+    // Each call uses about 30 ms; with a limit of 100 ms per call, any number of calls succeed.
     let bench = Bench::new(&recipe(
         "local env = r1.env { reset = function() local x = 0 for k = 1, 3e5 do x = (x + k * k) % 7 end return {} end }",
     ));
@@ -150,12 +150,12 @@ fn cpu_time_is_counted_per_call_across_waits_and_not_for_others() {
 }
 
 #[test]
-fn short_turns_between_waits_add_up() {
+fn cpu_time_of_short_turns_between_waits_is_summed() {
     let body = "while true do local x = 0 for k = 1, 5000 do x = (x + k * k) % 7 end r1.sleep(0.001) end";
     let (status, text) = failure(body, "cpu = 0.05, wait = 600");
     assert_eq!(status, Status::ScriptLimit, "{text}");
     assert!(text.starts_with("reset used more than 0.05 s of CPU time\n  --> x.lua:"), "{text}");
-    // What waits uses none.
+    // Waiting uses no CPU time.
     let body = "for _ = 1, 20 do r1.sleep(0.02) end error('over')";
     let (status, text) = failure(body, "cpu = 0.2, wait = 600");
     assert_eq!(status, Status::EnvError, "{text}");

@@ -106,10 +106,10 @@ fn bad_losses_are_refused_at_their_line() {
       --> x.lua:2
     loss: `clamp` got a lower bound of 1 above an upper bound of 0
       --> x.lua:2
-    loss: `sum` goes by step, trajectory, group: x:sum("trajectory")
+    loss: `sum` takes one of step, trajectory, group: x:sum("trajectory")
       --> x.lua:2
       hint: sums and means over the mini-batch are b:sum(x), b:token_mean(x), b:seq_mean(x)
-    loss: `seq_mean` goes by step, trajectory, group
+    loss: `seq_mean` takes one of step, trajectory, group
       --> x.lua:2
       hint: did you mean `trajectory`?
     loss: `aggregate` takes one of token-mean, seq-mean-token-sum, seq-mean-token-mean, seq-mean-token-sum-norm

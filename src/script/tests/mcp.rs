@@ -1,8 +1,7 @@
-//! Tools of MCP servers: `tests/fixtures/mcp_server.py`, well-behaved and hostile.
+//! Tools of MCP servers over standard input and output: `tests/fixtures/mcp_server.py`,
+//! well-behaved and hostile.
 
-use std::io::Write as _;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use insta::assert_snapshot;
@@ -11,10 +10,10 @@ use serde_json::json;
 use super::*;
 use crate::script::{Record, State, Strictness};
 
-const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mcp_server.py");
+pub(super) const FIXTURE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/mcp_server.py");
 
 /// A recipe whose `step` keeps the results of its calls in the state.
-fn recipe_with(tools: &str, needs: &str) -> Bench {
+pub(super) fn recipe_with(tools: &str, needs: &str) -> Bench {
     Bench::new(&format!(
         "local function served(options, ...)
            options.command = {{ 'python3', '{FIXTURE}', ... }}
@@ -38,7 +37,7 @@ fn served(options: &str) -> Bench {
     recipe_with(&format!("served({options})"), "{ 'process:python3' }")
 }
 
-/// Sends the calls in one action, and gives their results.
+/// Sends the calls in one action, and returns their results.
 async fn act(worker: &Worker, state: &State, calls: &[(&str, Json)]) -> Vec<(String, bool)> {
     let before = state.snapshot().unwrap()["state"]["seen"].as_array().map_or(0, Vec::len);
     let mut action = action("");
@@ -50,7 +49,7 @@ async fn act(worker: &Worker, state: &State, calls: &[(&str, Json)]) -> Vec<(Str
 }
 
 /// The results of calls, one action each, in a new trajectory.
-fn results(bench: &Bench, calls: &[(&str, Json)]) -> Vec<(String, bool)> {
+pub(super) fn results(bench: &Bench, calls: &[(&str, Json)]) -> Vec<(String, bool)> {
     let worker = bench.worker();
     run(async {
         let state = worker.reset(&json!({}), 0).await.unwrap();
@@ -62,16 +61,16 @@ fn results(bench: &Bench, calls: &[(&str, Json)]) -> Vec<(String, bool)> {
     })
 }
 
-fn result(bench: &Bench, name: &str, arguments: Json) -> (String, bool) {
+pub(super) fn result(bench: &Bench, name: &str, arguments: Json) -> (String, bool) {
     results(bench, &[(name, arguments)]).remove(0)
 }
 
-fn good(text: &str) -> (String, bool) {
+pub(super) fn good(text: &str) -> (String, bool) {
     (text.to_owned(), true)
 }
 
-/// Why a worker can't be made.
-fn start_error(bench: &Bench) -> String {
+/// The error of starting a worker.
+pub(super) fn start_error(bench: &Bench) -> String {
     let script = bench.load(&[]).unwrap();
     let error = Worker::new(&script, None).err().expect("the server must be refused");
     bench.show(error).replace(FIXTURE, "mcp_server.py")
@@ -86,7 +85,7 @@ fn mcp_tools_are_listed_called_and_replayed_without_the_server() {
     let names: Vec<&str> = worker.tools().iter().map(|tool| tool["function"]["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["echo", "add", "count", "fail", "refuse", "picture", "data", "progress", "point"]);
     assert_eq!(worker.tools()[1]["function"]["parameters"]["required"], json!(["a", "b"]));
-    // What the checks do not know is shown to the policy.
+    // Schema keywords that are not checked are shown to the policy.
     assert_eq!(worker.tools()[8]["function"]["parameters"]["properties"]["x"], json!({ "$ref": "#/$defs/n" }));
 
     let calls = [
@@ -126,13 +125,13 @@ fn mcp_tools_are_listed_called_and_replayed_without_the_server() {
     false Error: no tool `sub`; tools: `echo`, `add`, `count`, `fail`, `refuse`, `picture`, `data`, `progress`, `point`
     "#);
 
-    // A replay asks the server nothing: its counter stays.
+    // A replay sends no request, so the server's counter stays.
     let replay = Record::replay(record.exchanges(), Strictness::Exact);
     assert_eq!(play(&worker, &replay), live);
     assert_eq!(replay.close(), None);
     assert_eq!(results(&bench, &[("count", json!({}))]), [good("2")]);
 
-    // The list of a run takes the place of the server's own.
+    // The stored list of a run replaces the server's list.
     let kept = bench.load(&[]).unwrap();
     let lists = script.tool_lists().to_string().replace("Counts its calls", "As it was");
     kept.use_tool_lists(&serde_json::from_str(&lists).unwrap());
@@ -146,22 +145,22 @@ fn mcp_servers_that_do_not_start_are_reported() {
     assert_snapshot!(error("{}, '--mode', 'dies'"), @r"
     MCP server `python3`: it ended (exit status: 1): no licence found
       --> x.lua:3
-      hint: run it by hand to see what it says: python3 mcp_server.py --mode dies
+      hint: run it by hand to see its output: python3 mcp_server.py --mode dies
     ");
     assert_snapshot!(error("{ start_timeout = 0.5 }, '--mode', 'silent'"), @r"
     MCP server `python3`: no answer within 0.5 s
       --> x.lua:3
-      hint: run it by hand to see what it says: python3 mcp_server.py --mode silent; `start_timeout` sets the limit
+      hint: run it by hand to see its output: python3 mcp_server.py --mode silent; `start_timeout` sets the limit
     ");
     assert_snapshot!(error("{ start_timeout = 4.5 }, '--mode', 'chatty'"), @r"
     MCP server `python3`: no answer within 4.5 s
       --> x.lua:3
-      hint: it printed lines that are no messages of the protocol; a server prints only those on standard output; `start_timeout` sets the limit
+      hint: it printed lines that are not messages of the protocol; a server may print only those on standard output; `start_timeout` sets the limit
     ");
     assert_snapshot!(error("{}, '--mode', 'refuse'"), @r"
     MCP server `python3`: it refuses the handshake: unsupported protocol version
       --> x.lua:3
-      hint: run it by hand to see what it says: python3 mcp_server.py --mode refuse
+      hint: run it by hand to see its output: python3 mcp_server.py --mode refuse
     ");
     assert_snapshot!(error("{}, '--mode', 'no-schema'"), @r"
     MCP server `python3`: its list of tools can't be read: tool `add` has no `inputSchema`
@@ -322,7 +321,7 @@ fn late_mcp_answers_time_out_and_the_call_is_cancelled() {
     assert_eq!((&said[0], &said[3].1), (&good("1"), &false));
 }
 
-/// The cancellations that a server was reported of.
+/// The number of cancellations that a server has received.
 fn cancelled(log: &tempfile::NamedTempFile) -> usize {
     let until = Instant::now() + Duration::from_secs(5);
     loop {
@@ -412,114 +411,6 @@ fn mcp_servers_end_with_their_child_processes() {
         assert!(Instant::now() < until, "the server's child process {child} still runs");
         std::thread::sleep(Duration::from_millis(20));
     }
-}
-
-/// A server over HTTP; ends when it is dropped.
-struct Remote {
-    child: Child,
-    url: String,
-}
-
-impl Remote {
-    fn start(arguments: &[&str]) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let port = dir.path().join("port");
-        let mut child = Command::new("python3")
-            .arg(FIXTURE)
-            .arg("--http")
-            .arg(&port)
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let until = Instant::now() + Duration::from_secs(30);
-        while !port.exists() {
-            assert!(Instant::now() < until && child.try_wait().unwrap().is_none(), "the server did not start");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Self { url: format!("http://127.0.0.1:{}/mcp", std::fs::read_to_string(port).unwrap()), child }
-    }
-
-    fn bench(&self, options: &str, needs: &str) -> Bench {
-        recipe_with(&format!("{{ r1.tools.mcp {{ url = '{}', {options} }} }}", self.url), needs)
-    }
-}
-
-impl Drop for Remote {
-    fn drop(&mut self) {
-        let _ = self.child.stdin.take().map(|mut stdin| stdin.flush());
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-#[test]
-fn mcp_servers_over_http_answer_with_json_and_events() {
-    for mode in [&[][..], &["--sse"]] {
-        let remote = Remote::start(mode);
-        let bench = remote.bench("timeout = '500ms'", "{ 'http:127.0.0.1' }");
-        let said = results(
-            &bench,
-            &[
-                ("add", json!({ "a": 1, "b": 2 })),
-                ("progress", json!({})),
-                ("twice", json!({})),
-                ("fail", json!({})),
-                ("refuse", json!({})),
-                ("wait", json!({ "seconds": 1 })),
-                ("echo", json!({ "text": "after" })),
-            ],
-        );
-        let expected = [
-            good("3"),
-            good("done"),
-            good("first"),
-            ("it did not work".to_owned(), false),
-            ("Error: the disk is full".to_owned(), false),
-            ("Error: timed out after 0.5 s".to_owned(), false),
-            good("after"),
-        ];
-        assert_eq!(said, expected, "{mode:?}");
-    }
-}
-
-#[test]
-fn mcp_servers_over_http_that_fail_are_reported() {
-    let shown = |remote: &Remote, bench: &Bench| {
-        let port = remote.url.trim_start_matches("http://127.0.0.1:").trim_end_matches("/mcp");
-        start_error(bench).replace(port, "PORT")
-    };
-    let html = Remote::start(&["--mode", "html"]);
-    assert_snapshot!(shown(&html, &html.bench("name = 'web'", "{ 'http:127.0.0.1' }")), @r#"
-    MCP server `web`: HTTP 200 (text/html) is no answer of an MCP server: "<html>Welcome</html>"
-      --> x.lua:6
-      hint: is there an MCP server at http://127.0.0.1:PORT/mcp? The path is often /mcp
-    "#);
-    let redirect = Remote::start(&["--mode", "redirect"]);
-    assert_snapshot!(shown(&redirect, &redirect.bench("name = 'web'", "{ 'http:127.0.0.1' }")), @r"
-    MCP server `web`: it redirects to http://127.0.0.1:9/mcp, which is not followed: give that URL
-      --> x.lua:6
-      hint: is there an MCP server at http://127.0.0.1:PORT/mcp? The path is often /mcp
-    ");
-    let closed = Remote::start(&["--token", "CARGO"]);
-    assert_snapshot!(shown(&closed, &closed.bench("name = 'web'", "{ 'http:127.0.0.1' }")), @r"
-    MCP server `web`: HTTP 401 Unauthorized: `headers` sends a token, such as r1.secret(…)
-      --> x.lua:6
-      hint: is there an MCP server at http://127.0.0.1:PORT/mcp? The path is often /mcp
-    ");
-    let key = "name = 'web', headers = { Authorization = 'Bearer CARGO' }";
-    assert_eq!(result(&closed.bench(key, "{ 'http:127.0.0.1' }"), "data", json!({})), good("{\"sum\":3}"));
-    // A public host may not lead here.
-    assert_snapshot!(shown(&closed, &closed.bench("name = 'web'", "{ 'http' }")), @r#"
-    MCP server `web`: the recipe does not declare that it connects to 127.0.0.1
-      --> x.lua:6
-      hint: add needs = { "http:127.0.0.1" } to r1.recipe
-    "#);
-    let url = closed.url.clone();
-    drop(closed);
-    let dead = recipe_with(&format!("{{ r1.tools.mcp {{ url = '{url}', name = 'web' }} }}"), "{ 'http:127.0.0.1' }");
-    let error = start_error(&dead);
-    assert!(error.contains("MCP server `web`: no connection: connection refused"), "{error}");
 }
 
 #[test]

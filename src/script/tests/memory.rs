@@ -27,8 +27,8 @@ const SUSPENDING: [(&str, &str); 10] = [
     ("process", "r1.process.run { 'sleep', '20' }"),
 ];
 
-/// How a call ends that holds a suspended one while the memory is full: by the limit of waits, by
-/// the limit of CPU time, by an error of a concurrent call, by a tool's own limit, or by itself.
+/// Endings of a call that holds a suspended call while the memory is full: by the limit of waits,
+/// by the limit of CPU time, by an error of a concurrent call, by a tool's own limit, or by itself.
 const ENDINGS: [(&str, &str); 5] = [
     ("wait", "r1.join { function() pcall(suspend) end, function() local held = fill() r1.sleep(20) return held end }"),
     (
@@ -82,7 +82,7 @@ return r1.recipe {
   reward = function() return 0 end,
 }";
 
-/// What the child process does: every ending for one host function.
+/// The test in the child process: every ending for one host function.
 fn exhaust(suspend: &str, needs_python: bool) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -114,12 +114,12 @@ fn exhaust(suspend: &str, needs_python: bool) {
 const CHILD: &str = "R1_TEST_SUSPENDED";
 
 #[test]
-fn full_memory_beside_a_suspended_host_function_never_ends_the_process() {
+fn full_memory_with_a_suspended_host_function_does_not_end_the_process() {
     if let Ok(wanted) = std::env::var(CHILD) {
         let (_, suspend) = SUSPENDING.into_iter().find(|(name, _)| *name == wanted).unwrap();
         return exhaust(suspend, wanted == "python");
     }
-    let this = "script::tests::memory::full_memory_beside_a_suspended_host_function_never_ends_the_process";
+    let this = "script::tests::memory::full_memory_with_a_suspended_host_function_does_not_end_the_process";
     let children = SUSPENDING.map(|(name, _)| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args([this, "--exact", "--nocapture", "--test-threads=1"]).env(CHILD, name);

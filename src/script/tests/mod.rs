@@ -1,4 +1,4 @@
-//! Recipes that work, and the message for each one that does not.
+//! Tests of recipes: valid ones, and the error message of each invalid one.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -20,6 +20,7 @@ mod format;
 mod limits;
 mod loss;
 mod mcp;
+mod mcp_http;
 mod memory;
 mod misplaced;
 mod origin;
@@ -110,12 +111,12 @@ fn outcome(text: &str) -> Outcome {
     Outcome { text: text.to_owned(), steps: 1, calls: 0, terminated: true, truncated: false, truncated_by: None }
 }
 
-/// A recipe with `env` in it, and nothing else of note.
+/// A minimal recipe that uses `env`.
 fn recipe(env: &str) -> String {
     format!("{env}\nreturn r1.recipe {{ env = env, reward = function() return 0 end, trainer = r1.grpo {{}} }}")
 }
 
-/// What `expression` is inside the VM.
+/// The value of `expression` inside the VM.
 fn eval(expression: &str) -> Json {
     let bench = Bench::new(&format!(
         "return r1.recipe {{ env = r1.env {{ reset = function() return {{ it = {expression} }} end }},\n\

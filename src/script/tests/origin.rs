@@ -14,13 +14,13 @@ use crate::text::Renderer;
 
 const ROW: &str = r#"{"z":null,"id":9007199254740993,"b":{"y":[1,null,-9223372036854775807],"x":3.0,"e":1e-7},"a":"9007199254740993"}"#;
 
-/// What `body` returns as JSON text, with `it` decoded from [`ROW`].
+/// The JSON text that `body` returns, with `it` decoded from [`ROW`].
 fn encoded(body: &str) -> Json {
     eval(&format!("(function() local it = r1.json.decode([=[{ROW}]=]) {body} return r1.json.encode(it) end)()"))
 }
 
 #[test]
-fn json_that_a_script_leaves_alone_comes_out_as_it_was() {
+fn json_that_a_script_does_not_change_is_encoded_unchanged() {
     assert_eq!(encoded(""), ROW);
     // Copies too.
     assert_eq!(encoded("it = { inner = table.clone(it) }"), format!("{{\"inner\":{ROW}}}"));
@@ -28,7 +28,7 @@ fn json_that_a_script_leaves_alone_comes_out_as_it_was() {
         eval("r1.json.encode(r1.json.decode('[3.0, 18446744073709551615, null]'))"),
         "[3.0,18446744073709551615,null]"
     );
-    // Scripts see what they always saw.
+    // Scripts read plain values.
     assert_eq!(
         eval(&format!(
             "(function() local it = r1.json.decode([=[{ROW}]=]) return {{ it.z == nil, it.id, it.b.x, #it.b.y }} end)()"
@@ -38,11 +38,11 @@ fn json_that_a_script_leaves_alone_comes_out_as_it_was() {
 }
 
 #[test]
-fn what_a_script_changes_is_as_it_has_it() {
+fn changed_json_has_the_values_of_the_script() {
     let changed = "it.z = 1 it.id = 'other' it.b.x = 4 it.b.e = nil it.a = nil it.new = true it.also = 0";
     let reported = r#"{"z":1,"id":"other","b":{"y":[1,null,-9223372036854775807],"x":4},"also":0,"new":true}"#;
     assert_eq!(encoded(changed), reported);
-    // Long whole numbers are known in another place of their list, and not in another list.
+    // Long whole numbers are recognised at another place of their list, but not in another list.
     assert_eq!(
         encoded("it = { table.remove(it.b.y), it.b.y, it.id }"),
         r#"["-9223372036854775807",[1,null],"9007199254740993"]"#
@@ -55,7 +55,7 @@ fn what_a_script_changes_is_as_it_has_it() {
 }
 
 #[test]
-fn a_metatable_of_the_scripts_own_is_no_note() {
+fn a_metatable_of_a_script_is_not_a_note() {
     for meta in ["{ __r1_json = 'x' }", "{ __r1_json = 5 }", "{ __index = {} }"] {
         let bench = Bench::new(&recipe(&format!(
             "local env = r1.env {{ reset = function() return {{ t = setmetatable({{ b = 1 }}, {meta}) }} end }}"
@@ -67,7 +67,7 @@ fn a_metatable_of_the_scripts_own_is_no_note() {
 
 /// A state keeps them over a snapshot and a fork, and `print` shows them.
 #[test]
-fn states_keep_what_their_tables_do_not_show() {
+fn states_keep_json_details_of_their_tables() {
     let bench = Bench::new(&recipe(
         "local env = r1.env { reset = function(task) print(task) return { task = task, list = { task.b, { task.b.y } } } end,\n\
          step = function(state) state.said = r1.json.encode(state.task) .. r1.json.encode(state.list) return { done = true } end }",
@@ -86,7 +86,7 @@ fn states_keep_what_their_tables_do_not_show() {
     }
 }
 
-/// The arguments of a reply's calls are back in the messages that the env makes of them.
+/// The arguments of a reply's calls are unchanged in the messages that the env makes of them.
 #[test]
 fn calls_keep_their_arguments() {
     let bench = Bench::new(&recipe(
@@ -127,7 +127,7 @@ fn nulls_in_parts_and_schemas_are_absent_fields() {
 
 /// A whole prompt of a rollout, from a data row on, is what transformers rendered of it.
 #[test]
-fn the_prompt_of_a_row_is_that_of_transformers() {
+fn the_prompt_of_a_row_equals_that_of_transformers() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let golden = |name: &str| std::fs::read_to_string(root.join("tests/golden/text").join(name)).unwrap();
     let model = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::*;
 use crate::script::{Record, Strictness};
 
-/// A recipe whose `reset` returns what `body` returns, with `needs`.
+/// A recipe whose `reset` returns the result of `body`, with `needs`.
 pub(super) fn recipe_with(needs: &str, body: &str) -> Bench {
     Bench::new(&format!(
         "return r1.recipe {{ needs = {needs}, reward = function() return 0 end,\n\
@@ -35,7 +35,7 @@ pub(super) fn twice(bench: &Bench, spoil: impl FnOnce()) -> Json {
     live
 }
 
-/// A server that answers every request with what `answer` makes of its first line, headers and
+/// A server that answers every request with the result of `answer` for its first line, headers and
 /// body.
 pub(super) fn server(answer: impl Fn(&str, &str, &str) -> String + Send + 'static) -> (String, Arc<Mutex<usize>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -262,7 +262,7 @@ fn files_are_read_and_written_where_declared() {
     bench.file("data/sub/y", "");
     std::fs::write(bench.dir.path().join("data/bytes"), b"\xff\0").unwrap();
     let path = bench.dir.path().join("data/x.txt");
-    // The record has what was read, not the file.
+    // The record has the content that was read, so the file is not needed.
     let live = twice(&bench, || std::fs::write(path, "changed").unwrap());
     assert_eq!(
         json!([live[0], live[1], live[2], live[3], live[4], live[5]]),
@@ -270,7 +270,7 @@ fn files_are_read_and_written_where_declared() {
     );
     assert!(live[6].as_str().unwrap().contains("No such file"), "{live}");
     assert_eq!(std::fs::read_to_string(bench.dir.path().join("out/deep/a.txt")).unwrap(), "one+two");
-    // Of a long file it has the checksum.
+    // For a long file it has the checksum.
     let bench = recipe_with("{ 'fs:data' }", "return #r1.fs.read 'data/long.txt'");
     bench.file("data/long.txt", &"l".repeat(100_000));
     let record = Record::live();
@@ -332,7 +332,7 @@ fn joined_functions_run_concurrently_and_return_in_order() {
         local function wait(t, v) return function() r1.sleep(t) r1.push(order, v) end end\n\
         r1.join { wait(0.9, 'last'), wait(0.1, 'first'), wait(0.5, 'second') } return order";
     assert_eq!(returned_by(&recipe_with("{}", order), &Record::live()).unwrap(), json!(["first", "second", "last"]));
-    // The first error of the list, whichever came first; the others came to their end.
+    // The error of the first failing function in the list is raised; the others run to their end.
     let bench = recipe_with(
         "{}",
         "local done = 0\n\

@@ -1,5 +1,5 @@
 //! `r1.index.open` and `r1.tools.search`: searches by scripts and by the policy, their record, and
-//! what is refused.
+//! invalid arguments.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ fn with_index(bench: &Bench) {
     builder.finish().unwrap();
 }
 
-/// A recipe with these lines before it, whose `reset` returns what `body` returns.
+/// A recipe with these lines before it, whose `reset` returns the result of `body`.
 fn recipe_with(needs: &str, before: &str, tools: &str, body: &str) -> Bench {
     Bench::new(&format!(
         "{before}\nreturn r1.recipe {{ needs = {needs}, reward = function() return 0 end,\n\
@@ -99,7 +99,7 @@ fn a_search_tool_gives_numbered_documents_and_its_calls_are_replayed() {
 }
 
 #[test]
-fn a_search_tool_asks_a_retrieval_server_with_retries() {
+fn a_search_tool_queries_a_retrieval_server_with_retries() {
     let asked = std::sync::atomic::AtomicUsize::new(0);
     let (address, count) = server(move |first, _, body| {
         assert!(first.starts_with("POST /retrieve"), "{first}");
@@ -115,7 +115,7 @@ fn a_search_tool_asks_a_retrieval_server_with_retries() {
     );
     let bench = recipe_with(&format!("{{ 'http:{address}' }}"), "", &tool, &calls(&["rivers"]));
     assert_eq!(with_replay(&bench), json!([[true, "Doc 1(Title: About) rivers"]]));
-    assert_eq!(*count.lock().unwrap(), 2, "one attempt and one retry; the replay asks nobody");
+    assert_eq!(*count.lock().unwrap(), 2, "one attempt and one retry; the replay sends no request");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::json;
 use super::*;
 
 #[test]
-fn matches_are_found_as_lua_finds_them() {
+fn matches_are_found_like_string_find() {
     assert_eq!(eval(r"{ r1.re.find('a 12 b', '(\\d)(\\d)') }"), json!([3, 4, "1", "2"]));
     assert_eq!(eval(r"{ r1.re.find('aXbX', 'X', 3) }"), json!([4, 4]));
     assert_eq!(eval(r"{ r1.re.find('abc', 'x') == nil, r1.re.find('abc', 'c', 9) == nil }"), json!([true, true]));
@@ -35,7 +35,7 @@ fn all_matches_parts_and_replacements() {
                    out[#out + 1] = a .. (b and '=' .. b or '') end return out end)()";
     let gmatch = |text: &str, pattern: &str| eval(&collect.replace("TEXT", text).replace("PATTERN", pattern));
     assert_eq!(gmatch("'x=1, y=2'", r"'(\\w)=(\\d)'"), json!(["x=1", "y=2"]));
-    // Empty matches: as many as the crate finds, and an end.
+    // Empty matches are those that the crate finds.
     assert_eq!(gmatch("'abc'", "'x*'"), json!(["", "", "", ""]));
     assert_eq!(
         gmatch("'axb'", "'x*'"),
@@ -54,7 +54,7 @@ fn all_matches_parts_and_replacements() {
     );
     assert_eq!(eval("{ r1.re.replace('aaa', 'a', 'b', 2) }"), json!(["bba", 2]));
     assert_eq!(eval("r1.re.match('1.5', '^' .. r1.re.escape('1.5') .. '$')"), json!("1.5"));
-    // Bytes that are no text are bytes.
+    // Texts may contain bytes that are not UTF-8.
     assert_eq!(eval("r1.re.find('\\xff\\xfea', 'a')"), json!(3));
     assert_eq!(eval("r1.re.match('Größe', '(?i)GRÖSSE|größe')"), json!("Größe"));
 }
@@ -125,11 +125,11 @@ fn misuse_is_told() {
     "#);
 }
 
-/// Searches that took seconds while nothing could stop them.
+/// Searches that take seconds and that Luau's interrupts can't stop.
 #[test]
-fn the_cpu_limit_reaches_into_host_functions() {
+fn the_cpu_limit_applies_to_host_functions() {
     for body in [
-        // Quadratic: each match looks at all that follows.
+        // Quadratic: each match scans the rest of the text.
         "r1.re.find_all(('a'):rep(2^16), '.*[^a]|a')",
         "r1.re.replace(('a'):rep(2^16), '.*[^a]|a', 'b')",
         "r1.re.split(('a'):rep(2^16), '.*[^a]|a')",

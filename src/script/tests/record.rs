@@ -51,14 +51,14 @@ fn a_replay_gives_the_same_result_without_live_calls() {
     assert_eq!(lanes, ["step/1/1", "step/1/2", "step/2/1", "step/2/2"]);
     assert_eq!(places[5], (1, "reward/1"));
 
-    // The same answers, in another order in time: what ran side by side does not mix.
+    // The same answers in another order in time: records of concurrent calls do not mix.
     let mut turned = exchanges.clone();
     turned[1..5].reverse();
     let replay = Record::replay(turned, Strictness::Exact);
     assert_eq!(one_step(&worker, &replay, &two_calls()).unwrap(), live);
     assert_eq!(replay.close(), None);
 
-    // Answers come from the record and from nowhere else.
+    // All answers come from the record.
     let mut lied = exchanges.clone();
     for exchange in &mut lied {
         if let Some(Answer::Ok(answer)) = &mut exchange.answer {

@@ -1,4 +1,4 @@
-//! The one message for each script that must be refused.
+//! The error messages of invalid scripts.
 
 use insta::assert_snapshot;
 
@@ -26,7 +26,7 @@ fn a_missing_script_is_an_error() {
 }
 
 #[test]
-fn what_a_script_must_return() {
+fn a_script_must_return_a_recipe() {
     assert_snapshot!(refused("local x = 1"), @r#"
     the script returns nothing; it must return r1.recipe { … }
       --> x.lua
@@ -193,7 +193,7 @@ fn wrong_types_name_the_field() {
       --> x.lua:1
     "#);
     assert_snapshot!(refused("return r1.recipe { trainer = { lr = 1 } }"), @"
-    r1.recipe: `trainer` must be what r1.grpo { … }, r1.ppo { … } or r1.sft { … } gives, got a table
+    r1.recipe: `trainer` must be a result of r1.grpo { … }, r1.ppo { … } or r1.sft { … }, got a table
       --> x.lua:1
     ");
     assert_snapshot!(refused("return r1.recipe { data = 'x.jsonl' }"), @r#"
@@ -248,7 +248,7 @@ fn wrong_types_name_the_field() {
 }
 
 #[test]
-fn globals_are_known_and_read_only() {
+fn globals_are_fixed_and_read_only() {
     assert_snapshot!(refused("local function reward()\n  return rewrad\nend\nreward()"), @r#"
     undefined global `rewrad`
       --> x.lua:2
@@ -306,7 +306,7 @@ fn globals_are_known_and_read_only() {
 }
 
 #[test]
-fn errors_of_the_script_itself() {
+fn errors_raised_by_a_script_have_their_line() {
     assert_snapshot!(refused("error('no')"), @r#"
     no
       --> x.lua:1
@@ -403,22 +403,22 @@ fn require_stays_inside_the_directory() {
     "#);
 }
 
-/// Reading a FIFO would wait for ever, and a device may never end.
+/// A read of a FIFO would block, and a device may have no end.
 #[test]
 fn scripts_must_be_regular_files() {
     let bench = Bench::new("return require('pipe')");
     let pipe = bench.dir.path().join("pipe.lua");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    assert!(bench.refusal().contains("no regular file"));
+    assert!(bench.refusal().contains("not a regular file"));
     let error = Script::load(&pipe, &[]).unwrap_err().to_string();
-    assert!(error.contains("no regular file"), "{error}");
+    assert!(error.contains("not a regular file"), "{error}");
     let error = Script::load(std::path::Path::new("/dev/zero"), &[]).unwrap_err().to_string();
-    assert!(error.contains("no regular file"), "{error}");
+    assert!(error.contains("not a regular file"), "{error}");
     let data = Bench::new(
         "return r1.recipe { reward = function() return 0 end, data = { train = r1.data.jsonl '/dev/zero' } }",
     );
     let error = data.worker().rows(Split::Train).unwrap_err().to_string();
-    assert!(error.contains("no regular file"), "{error}");
+    assert!(error.contains("not a regular file"), "{error}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the watcher takes for a new version of a script, however its files are written.
+//! Tests that the watcher detects new versions of a script, for any way of writing its files.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -56,8 +56,8 @@ impl Watched {
         changes
     }
 
-    /// What the files say now comes; how often something else was said before, as of a file that is
-    /// half written.
+    /// Waits for the report of the current text of the files; returns the number of other reports
+    /// before it, such as those of a partly written file.
     fn arrives(&self, path: &Path) -> usize {
         let wanted = Script::load(path, &[]).unwrap().hash;
         let mut others = 0;
@@ -69,7 +69,7 @@ impl Watched {
 
     fn silent(&self) {
         if let Ok(said) = self.said.recv_timeout(Duration::from_millis(400)) {
-            panic!("the watcher says {said:?}");
+            panic!("the watcher reports {said:?}");
         }
     }
 }
@@ -89,7 +89,7 @@ fn bench() -> (Bench, PathBuf) {
     (bench, path)
 }
 
-/// As most editors do: another file, then a rename.
+/// Like most editors: writes another file, then renames it.
 fn rename_write(path: &Path, text: &str) {
     let new = path.with_extension("swp");
     std::fs::write(&new, text).unwrap();
@@ -109,14 +109,14 @@ fn reload_detects_any_kind_of_write() {
     rename_write(&path, &source("3"));
     bench.file("other.lua", "return 1");
     watched.silent();
-    // Gone for a moment, and back with something else.
+    // Missing for a moment, then present with another text.
     let gone = Instant::now();
     std::fs::remove_file(&path).unwrap();
     std::thread::sleep(Duration::from_millis(200));
     bench.file("x.lua", &source("4"));
     let soon = gone.elapsed() < Duration::from_millis(900);
     assert!(watched.arrives(&path) == 0 || !soon);
-    // A module, and a setting that hangs on it.
+    // A module, and a setting that depends on it.
     bench.file("lib.lua", "return { lr = 5e-3 }");
     assert_eq!(watched.takes(&path), ["trainer.lr 0.001 -> 0.005"]);
     // Written in pieces.
@@ -177,7 +177,7 @@ fn reload_reports_a_broken_version_once() {
     assert!(loading.starts_with("loading used more than"), "{loading}");
     let judged = refused(&source("1").replace("trainer", "rollout = { retries = 9 }, trainer"));
     assert_eq!(judged, "nine is too many");
-    // The text that runs is confirmed, once.
+    // The return to the running text is reported once.
     bench.file("x.lua", &source("1"));
     let (said, _) = watched.next().unwrap();
     assert_eq!(said, format!("same {}", Script::load(&path, &[]).unwrap().hash));
@@ -220,7 +220,7 @@ fn reload_accepts_a_version_that_fails_where_the_old_one_failed() {
     let watched = Watched::new(&path);
     bench.file("x.lua", &source("tonumber(outcome.text) + 2"));
     watched.takes(&path);
-    // One that does not come as far is worse.
+    // A version that fails earlier is refused.
     let reset = "env = r1.env { reset = function() return nil end }, trainer";
     bench.file("x.lua", &source("tonumber(outcome.text) + 3").replace("trainer", reset));
     let worse = watched.next().unwrap_err();

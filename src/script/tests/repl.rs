@@ -67,7 +67,7 @@ fn repl_inputs_of_several_lines_are_detected() {
 }
 
 #[test]
-fn values_are_bounded_and_in_order() {
+fn printed_values_are_limited_and_sorted() {
     let console = Bench::new(SCRIPT).worker().console().unwrap();
     assert_eq!(
         eval(&console, "{ 10, 20, z = 1, a = { true }, ['two words'] = 'q\"\\n' }"),
@@ -84,7 +84,7 @@ fn values_are_bounded_and_in_order() {
     let wide = eval(&console, "{ a = { b = string.rep('x', 90) }, c = 1 }");
     assert_eq!(wide, format!("{{\n  a = {{\n    b = \"{}\",\n  }},\n  c = 1,\n}}", "x".repeat(90)));
     assert!(eval(&console, "twice").starts_with("function twice ("), "{}", eval(&console, "twice"));
-    // Deep tables end somewhere.
+    // The depth of printed tables is limited.
     let deep = eval(&console, "(function() local t = {} for _ = 1, 5000 do t = { t } end return t end)()");
     assert!(deep.contains("{…}") && deep.len() < 300, "{deep}");
 }
@@ -148,7 +148,7 @@ fn halts(places: &[(&str, bool)], plan: Vec<Resume>, look: &'static str) -> Vec<
 }
 
 #[test]
-fn breakpoints_stop_with_the_locals_at_hand() {
+fn breakpoints_stop_and_show_the_locals() {
     use Resume::{Abort, Continue, Into, Next, Out};
     assert_eq!(halts(&[("twice", false)], vec![], "x"), ["3: 1", "3: 6", "end: 36"]);
     assert_eq!(halts(&[("4", false)], vec![Continue], "x, y"), ["4: 1 2", "4: 6 12", "end: 36"]);

@@ -99,7 +99,7 @@ fn a_file_is_read_once_for_all_workers_and_scripts() {
 }
 
 #[test]
-fn an_index_of_a_resource_is_made_once() {
+fn an_index_of_a_resource_is_built_once() {
     let bench = bench("'c.jsonl'", "1");
     bench.file("c.jsonl", "{\"text\":\"red key\"}\n");
     let script = bench.load(&[]).unwrap();
@@ -112,7 +112,7 @@ fn an_index_of_a_resource_is_made_once() {
 }
 
 #[test]
-fn searching_finds_what_ranking_finds() {
+fn a_text_index_and_direct_ranking_agree() {
     let same = "(function()\n\
         local texts = { 'the sky', 'the key is red', 'red red key', 'none' }\n\
         local index = r1.text.index(texts)\n\
@@ -154,7 +154,7 @@ fn invalid_arguments_of_a_text_index_are_refused() {
 }
 
 #[test]
-fn an_index_of_a_list_keeps_to_the_limits() {
+fn an_index_of_a_list_respects_the_limits() {
     let many = "(function() local list = {} for i = 1, 300000 do list[i] = 'a b c d e f g h i j k l m n o p' end return r1.text.index(list) end)()";
     let recipe = |limits: &str| {
         let source = "return r1.recipe { env = r1.env { reset = function() local index = MANY return { it = #index } end }, \
@@ -241,7 +241,7 @@ fn datasets_are_read_from_allowed_places_only() {
     assert!(kind == Kind::Data && text.contains("needs the extension of a data format"), "{text}");
     let (_, text) = rows("/proc/self/environ", &[]).unwrap_err();
     assert!(text.contains("data can't be read from /proc"), "{text}");
-    // Whoever starts the recipe may name any file.
+    // The user who starts the recipe may name any file.
     let typed = format!("data.train.path={}", at("key"));
     assert_eq!(rows("x.csv", &[&typed]), Ok(Some(1)));
     let bench = Bench::new(&source(&at("rows.csv")));

@@ -8,7 +8,7 @@ use super::outside::{ok, recipe_with, returned_by, server, twice};
 use super::*;
 use crate::script::{Record, Strictness};
 
-/// The variable used as a secret: one that every test run has.
+/// The variable used as a secret: it is set in every test run.
 const VARIABLE: &str = "CARGO_MANIFEST_DIR";
 
 #[test]
@@ -28,7 +28,7 @@ fn secrets_are_sent_and_masked_in_records() {
     let reported = returned_by(&bench, &record).unwrap();
     let body = reported[1].as_str().unwrap();
     assert_eq!(reported[0], "(secret)");
-    // The server was sent the values: what it sent back was masked.
+    // The server received the values; they are masked in its response.
     assert!(body.starts_with("GET /x?key=(secret)&q=1 "), "{body}");
     assert!(body.to_lowercase().contains("authorization: bearer (secret)"), "{body}");
     assert!(body.to_lowercase().contains("x-own: (secret)!"), "{body}");
@@ -155,7 +155,7 @@ fn a_tool_that_cannot_run_a_program_fails_the_trajectory() {
     });
 }
 
-/// A recipe whose `reset` has a judge at `address` write, with `options` of the model.
+/// A recipe whose `reset` generates with a judge at `address`, with `options` of the model.
 fn judged(address: &str, needs: &str, options: &str) -> Bench {
     let body = format!(
         "local text, facts = r1.generate({{ r1.user('rate this') }}, {{ max_new_tokens = 7, temperature = 0,\n\

@@ -1,4 +1,4 @@
-//! Settings: defaults, what Lua numbers become, and `key=value`.
+//! Settings: defaults, conversion of Lua numbers, and `key=value`.
 
 use insta::assert_snapshot;
 
@@ -52,7 +52,7 @@ fn overrides_set_anything_in_the_recipe() {
 }
 
 #[test]
-fn an_algorithm_brings_its_settings_and_its_loop() {
+fn an_algorithm_name_selects_its_settings_and_loop() {
     let script = with(&["trainer.algorithm=pspo", "trainer.clip=[0.1,0.3]"]).unwrap();
     let Trainer::Ppo(learner) = &script.settings.trainer else { panic!() };
     assert_eq!((learner.estimator.name.as_str(), learner.loss.name.as_str()), ("gae", "pspo"));

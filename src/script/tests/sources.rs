@@ -41,7 +41,7 @@ fn texts(observation: &Observation) -> Vec<String> {
 }
 
 #[test]
-fn rows_choose_their_environment_tools_and_arguments() {
+fn rows_select_their_environment_tools_and_arguments() {
     let worker = Bench::new(TWO).worker();
     let task = |index| worker.row(Split::Train, index).unwrap();
     let names = |state: &State| -> Vec<String> {
@@ -83,7 +83,7 @@ fn rows_choose_their_environment_tools_and_arguments() {
 }
 
 #[test]
-fn environments_write_their_calls_each_in_its_format() {
+fn each_environment_writes_calls_in_its_own_format() {
     let nano = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
     let renderer = std::sync::Arc::new(Renderer::load(&nano, "hermes").unwrap());
     let worker = Worker::new(&Bench::new(TWO).load(&[]).unwrap(), Some(renderer.clone())).unwrap();

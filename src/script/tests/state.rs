@@ -12,7 +12,7 @@ fn state_of(reset: &str) -> (Bench, Worker, State) {
 }
 
 #[test]
-fn a_snapshot_comes_back_as_it_was() {
+fn a_snapshot_restores_the_same_state() {
     let (_bench, worker, state) = state_of(
         "return { task = task, n = 0.5, whole = 3, bytes = '\\255\\0', nan = 0/0, inf = 1/0, sparse = { [2] = 'b', [9] = 'i' }, \
          mixed = { 1, 2, x = 3 }, none = r1.json.null, deep = { { { 'x' } } } }",
@@ -28,7 +28,7 @@ fn a_snapshot_comes_back_as_it_was() {
 
 /// The host stores nothing in the state.
 #[test]
-fn a_state_has_what_the_script_put_there() {
+fn a_state_contains_only_values_of_the_script() {
     let bench = Bench::new(&recipe(
         "local t = r1.tool { name = 't', run = function() return 'x' end }\n\
          local env = r1.env { tools = { t }, reset = function() return { messages = {} } end }",

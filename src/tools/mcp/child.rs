@@ -19,7 +19,7 @@ pub(super) const INHERITED: [&str; 9] =
 
 /// Bytes of standard error that are kept for messages: the last ones.
 const STDERR: usize = 4 << 10;
-/// How long a server may take to end after its input was closed, and after it was asked to.
+/// Time for a server to end after its input is closed, and again after SIGTERM.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The process groups of running servers.
@@ -29,8 +29,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ends all servers of this process with their child processes; called before it exits. Those that
-/// do not end when they are asked to are killed.
+/// Ends all servers of this process with their child processes; called before it exits. Servers
+/// that do not end after SIGTERM are killed.
 pub fn kill_servers() {
     let running = lock(&GROUPS).clone();
     for group in &running {
@@ -108,8 +108,8 @@ impl Process {
         lock(&GROUPS).insert(group);
         let stderr = Arc::new(Mutex::new(VecDeque::new()));
         detach(keep_last(errors, Arc::clone(&stderr)));
-        let (tell, exit) = watch::channel(None);
-        detach(wait(child, group, tell));
+        let (sender, exit) = watch::channel(None);
+        detach(wait(child, group, sender));
         Ok((Self { group, exit, stderr }, Pipes { stdin, stdout }))
     }
 
@@ -118,7 +118,8 @@ impl Process {
         signal(self.group, libc::SIGKILL);
     }
 
-    /// How the server ended, with the last line of its standard error; waits a moment for both.
+    /// Describes how the server ended, with the last line of its standard error; waits briefly for
+    /// both.
     pub(super) async fn ending(&self) -> String {
         let mut exit = self.exit.clone();
         let status = tokio::time::timeout(PATIENCE, exit.wait_for(Option::is_some)).await;
@@ -178,7 +179,7 @@ fn find(name: &str, program: &str, env: &[(String, String)], directory: &Path) -
     })
 }
 
-/// Has the kernel end the server if r1 is killed.
+/// Makes the kernel end the server if r1 is killed.
 #[allow(unsafe_code)]
 fn die_with_parent(command: &mut Command) {
     #[cfg(target_os = "linux")]
@@ -193,7 +194,7 @@ fn die_with_parent(command: &mut Command) {
     let _ = command;
 }
 
-/// Keeps the end of standard error, and reads all of it: a full pipe would stop the server.
+/// Reads all of standard error, since a full pipe would stop the server, and keeps its end.
 async fn keep_last(errors: ChildStderr, kept: Arc<Mutex<VecDeque<u8>>>) {
     let mut errors = BufReader::new(errors);
     let mut piece = vec![0; STDERR];
@@ -208,10 +209,10 @@ async fn keep_last(errors: ChildStderr, kept: Arc<Mutex<VecDeque<u8>>>) {
     }
 }
 
-/// Waits for the end of the process, and ends what it leaves behind.
-async fn wait(mut child: Child, group: i32, tell: watch::Sender<Option<ExitStatus>>) {
+/// Waits for the end of the process, then kills the rest of its process group.
+async fn wait(mut child: Child, group: i32, sender: watch::Sender<Option<ExitStatus>>) {
     let status = child.wait().await.ok();
     signal(group, libc::SIGKILL);
     lock(&GROUPS).remove(&group);
-    tell.send_replace(status);
+    sender.send_replace(status);
 }

@@ -25,7 +25,7 @@ pub(super) struct Connection {
     /// For a server over HTTP: why the last exchange failed.
     last_fault: LastFault,
     traffic: Arc<Traffic>,
-    /// Calls in a row that got no answer.
+    /// Number of consecutive calls without an answer.
     silent: AtomicU32,
 }
 
@@ -33,7 +33,7 @@ impl Connection {
     /// Starts the server, and waits until it has answered the handshake.
     ///
     /// # Errors
-    /// [`Kind::Tool`], with what the server said.
+    /// [`Kind::Tool`], with the server's message.
     pub(super) async fn open(options: &ServerOptions) -> Result<Self> {
         let limit = options.start_timeout;
         let traffic = Arc::new(Traffic::default());
@@ -94,7 +94,7 @@ impl Connection {
         Ok(Listing { server, protocol, tools })
     }
 
-    /// Calls a tool. If the future is dropped, the server is told that the call is cancelled.
+    /// Calls a tool. If the future is dropped, a cancellation is sent to the server.
     pub(super) async fn call(&self, tool: &str, arguments: JsonObject) -> Reply {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // Registered before the request is sent, so that no notice is missed.
@@ -133,7 +133,7 @@ impl Connection {
                 let ok = result.is_error != Some(true);
                 Reply { text: content::text(&result), ok, ..Reply::default() }
             }
-            Ok(_) => Reply::failed(format!("the server `{name}` asks for input, which r1 does not give")),
+            Ok(_) => Reply::failed(format!("the server `{name}` requests input, which r1 does not support")),
             Err(ServiceError::McpError(error)) => Reply::failed(&error.message),
             Err(ServiceError::TransportClosed) if self.traffic.flooded.load(Ordering::Relaxed) => {
                 self.kill();
@@ -159,7 +159,7 @@ impl Connection {
     }
 }
 
-/// What r1 tells servers about itself: it offers them nothing.
+/// The client information of the handshake: r1 has no client capabilities.
 fn client() -> ClientConfig {
     ClientConfig::new(ClientCapabilities::default(), Implementation::new("r1", env!("CARGO_PKG_VERSION")))
 }
@@ -178,15 +178,15 @@ fn refusal(error: &ClientInitializeError) -> String {
     }
 }
 
-/// What to look at when a server does not start.
+/// The hint of the error for a server that does not start.
 fn hint(options: &ServerOptions, traffic: &Traffic) -> String {
     match &options.endpoint {
         Endpoint::Command { .. } if traffic.garbage.load(Ordering::Relaxed) > 0 => {
-            "it printed lines that are no messages of the protocol; a server prints only those on standard output"
+            "it printed lines that are not messages of the protocol; a server may print only those on standard output"
                 .to_owned()
         }
         Endpoint::Command { argv, .. } => {
-            format!("run it by hand to see what it says: {}", argv.join(" "))
+            format!("run it by hand to see its output: {}", argv.join(" "))
         }
         Endpoint::Url { url, .. } => format!("is there an MCP server at {url}? The path is often /mcp"),
     }

@@ -25,12 +25,12 @@ use crate::net::{Client, Fault, HeaderName, HeaderValue, Incoming, Request};
 use crate::tools::AllowedAddresses;
 
 const SESSION: &str = "mcp-session-id";
-/// How long after the time limit of a call its connection may stay without data.
+/// Time without data after the time limit of a call before its connection is closed.
 const GRACE: Duration = Duration::from_secs(5);
-/// Calls of one server under way at once.
+/// Maximum number of concurrent calls of one server.
 const CALLS: usize = 256;
 
-/// A failed exchange, in the words of `net`.
+/// A failed exchange, with the message of `net`.
 #[derive(Clone, Debug)]
 pub(super) struct HttpFault(String);
 
@@ -171,7 +171,7 @@ impl Backend {
             _ => {
                 let start: String = String::from_utf8_lossy(&bytes).chars().take(100).collect();
                 let kind = if kind.is_empty() { "no type".to_owned() } else { kind };
-                Err(unexpected(format!("HTTP {status} ({kind}) is no answer of an MCP server: {start:?}")))
+                Err(unexpected(format!("HTTP {status} ({kind}) is not an answer of an MCP server: {start:?}")))
             }
         }
     }

@@ -29,19 +29,19 @@ pub struct Listing {
 /// A tool of a server.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RemoteTool {
-    /// The name that the server knows.
+    /// Its name on the server.
     pub name: String,
     pub description: String,
     /// JSON Schema of the arguments, as the server gives it.
     pub parameters: Value,
 }
 
-/// Why a list can't be used.
+/// The reason why a list can't be used.
 #[derive(Debug)]
 pub(super) enum NoListing {
-    /// The server did not answer, or with an error.
+    /// The server did not answer, or answered with an error.
     Failed(ServiceError),
-    /// The answer is not a list of tools; where it is wrong.
+    /// The answer is not a list of tools; the invalid part.
     Malformed(String),
     /// More than [`TOOLS`] tools or [`PAGES`] pages.
     TooMany,
@@ -63,7 +63,7 @@ impl std::fmt::Display for NoListing {
     }
 }
 
-/// Asks a server for all its tools.
+/// Requests all tools of a server.
 pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<Vec<RemoteTool>, NoListing> {
     let mut tools: Vec<RemoteTool> = Vec::new();
     let mut cursor = None;
@@ -95,13 +95,13 @@ async fn page(peer: &Peer<RoleClient>, cursor: Option<String>) -> Result<ListToo
     let answer = peer.send_request(ClientRequest::ListToolsRequest(request)).await;
     match answer.map_err(NoListing::Failed)? {
         ServerResult::ListToolsResult(page) => Ok(page),
-        // `rmcp` takes what fits no known result as a custom one.
+        // `rmcp` returns a result of an unknown form as a custom one.
         ServerResult::CustomResult(other) => Err(NoListing::Malformed(first_fault(&other.0))),
         _ => Err(NoListing::Malformed("it has no `tools`".to_owned())),
     }
 }
 
-/// The first thing in an answer that does not fit a list of tools.
+/// The first part of an answer that is invalid in a list of tools.
 fn first_fault(answer: &Value) -> String {
     let Some(tools) = answer.get("tools") else { return "it has no `tools`".to_owned() };
     let Some(tools) = tools.as_array() else { return "`tools` is not a list".to_owned() };
@@ -116,7 +116,7 @@ fn first_fault(answer: &Value) -> String {
             return format!("tool `{name}`: {error}");
         }
     }
-    "a field has another type than the protocol says".to_owned()
+    "a field has another type than in the protocol".to_owned()
 }
 
 fn read(tool: Tool) -> Result<RemoteTool, NoListing> {

@@ -1,12 +1,12 @@
 //! Tools of MCP servers (Model Context Protocol, <https://modelcontextprotocol.io>).
 //!
 //! A [`Server`] is a handle to a server that is started, called and started again on a thread of
-//! its own, so that the single-threaded runtimes of trajectories share it. The transport is a child
-//! process that speaks on its standard input and output (`stdio`), or streamable HTTP (`http`).
-//! The protocol itself is the crate `rmcp`; the handshake is `initialize`.
+//! its own, so that the single-threaded runtimes of trajectories share it. The transport is
+//! standard input and output of a child process (`stdio`), or streamable HTTP (`http`). The
+//! protocol itself is the crate `rmcp`; the handshake is `initialize`.
 //!
 //! A server counts as hostile: it may end, hang, flood its output, answer twice or with something
-//! else. Each of these is a [`Reply`] with `ok: false` that the policy can read. An
+//! else. Each of these is a [`Reply`] with `ok: false` and a message for the policy. An
 //! [`Error`](crate::Error) means that the server cannot be started.
 
 mod child;
@@ -32,10 +32,10 @@ use super::Endpoint;
 pub const MOST_MESSAGE: usize = 8 << 20;
 /// Bytes that a server may send while no call gets its answer. One that sends more is stopped.
 pub const MOST_OUTPUT: usize = 64 << 20;
-/// Calls in a row without an answer after which a server is stopped.
+/// Number of consecutive calls without an answer after which a server is stopped.
 pub const MOST_SILENT: u32 = 3;
 
-/// How a server is reached, and its limits.
+/// The transport of a server, and its limits.
 #[derive(Clone, PartialEq)]
 pub struct ServerOptions {
     /// Its name in messages.
@@ -45,7 +45,7 @@ pub struct ServerOptions {
     pub timeout: Duration,
     /// Longest wait until it has started and listed its tools.
     pub start_timeout: Duration,
-    /// How many times it is started again after it ended.
+    /// Number of restarts after it has ended.
     pub restarts: u32,
 }
 
@@ -59,9 +59,9 @@ impl fmt::Debug for ServerOptions {
 /// The result of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Reply {
-    /// What the policy reads.
+    /// The text for the policy.
     pub text: String,
-    /// The server answered, and not with an error.
+    /// Whether the server answered without an error.
     pub ok: bool,
     pub timed_out: bool,
     pub seconds: f64,

@@ -1,4 +1,4 @@
-//! The other way round: tools of r1 as an MCP server on standard input and output.
+//! An MCP server over standard input and output that serves tools of r1.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::error::{Error, Kind, Result};
 pub struct ServedCall {
     pub tool: String,
     pub arguments: Map<String, Value>,
-    /// Closed when the client cancels the call, or goes.
+    /// Closed when the client cancels the call or disconnects.
     pub reply: oneshot::Sender<Reply>,
 }
 
@@ -81,12 +81,12 @@ pub async fn serve_stdio(tools: Vec<RemoteTool>, about: String, calls: mpsc::Sen
     let lost = |error: &dyn std::fmt::Display| Error::new(Kind::Internal, format!("the MCP session stopped: {error}"));
     let running = match served.serve(rmcp::transport::stdio()).await {
         Ok(running) => running,
-        // The client went without a word.
+        // The client disconnected before the handshake.
         Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(()),
         Err(error) => {
             let why = format!("the client did not begin an MCP session: {error}");
             return Err(Error::new(Kind::Usage, why)
-                .hint("r1 mcp speaks the Model Context Protocol on standard input and output; MCP clients start it"));
+                .hint("r1 mcp uses the Model Context Protocol on standard input and output; MCP clients start it"));
         }
     };
     running.waiting().await.map(drop).map_err(|error| lost(&error))

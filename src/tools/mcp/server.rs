@@ -13,7 +13,7 @@ use super::listing::Listing;
 use super::{Reply, ServerOptions};
 use crate::error::{Error, Result};
 
-/// Wait before the first restart; doubles with each.
+/// Wait before the first restart; it doubles with each restart.
 const BACKOFF: Duration = Duration::from_millis(250);
 const MOST_BACKOFF: Duration = Duration::from_secs(30);
 
@@ -31,7 +31,7 @@ struct Inner {
 #[derive(Default)]
 struct State {
     connection: Option<Arc<Connection>>,
-    /// Starts so far, with those that failed.
+    /// Number of starts so far, including failed ones.
     starts: u32,
     /// Why the last start failed.
     failure: Option<Error>,
@@ -90,7 +90,7 @@ impl Server {
         Ok(task.await.unwrap_or_else(|error| Reply::failed(format!("the call was lost: {error}"))))
     }
 
-    /// How many times the server was started.
+    /// Number of times the server was started.
     pub async fn starts(&self) -> u32 {
         self.0.state.lock().await.starts
     }

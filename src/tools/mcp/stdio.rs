@@ -18,14 +18,14 @@ use tokio::sync::{Mutex, Notify};
 use super::child::Pipes;
 use super::{MOST_MESSAGE, MOST_OUTPUT};
 
-/// What a server has sent that is not an answer.
+/// Counters of a server's output other than answers.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     /// Bytes since the last answer.
     bytes: AtomicUsize,
     /// Lines that are not messages, since the start.
     pub(super) garbage: AtomicUsize,
-    /// Told when a message was too long to be read.
+    /// Notified when a message is too long to be read.
     pub(super) too_long: Notify,
     /// The server sent more than [`MOST_OUTPUT`] bytes without an answer; nothing more is read.
     pub(super) flooded: AtomicBool,
@@ -112,7 +112,7 @@ impl Transport<RoleClient> for Stdio {
             self.read_line().await?;
             let read = message(&self.line);
             self.line.clear();
-            // One long message must not keep its memory.
+            // The memory of a long message is freed.
             self.line.shrink_to(1 << 16);
             match read {
                 Some(message) => {

@@ -53,7 +53,7 @@ def server(config):
     poll.register(control, select.POLLIN)
     poll.register(wake, select.POLLIN)
 
-    def tell(op, number, argument):
+    def notify(op, number, argument):
         control.sendall(ORDER.pack(op, number, argument))
 
     def reap():
@@ -65,7 +65,7 @@ def server(config):
             if number is not None:
                 del processes[number]
                 rooms.give_back(number)
-                tell(b"D" if number in full else b"X", number, status)
+                notify(b"D" if number in full else b"X", number, status)
                 full.discard(number)
 
     def start():
@@ -79,7 +79,7 @@ def server(config):
             except OSError as error:
                 process = None
                 rooms.give_back(number)
-                tell(b"N", number, error.errno)
+                notify(b"N", number, error.errno)
             if process == 0:
                 child(config, libc, me, room, *fds)
             if process is not None:
@@ -88,7 +88,7 @@ def server(config):
             for fd in fds:
                 os.close(fd)
 
-    tell(b"R", 0, 0)
+    notify(b"R", 0, 0)
     while True:
         ready = [fd for fd, _ in poll.poll()]
         if wake in ready:
@@ -116,7 +116,7 @@ def server(config):
         elif op == b"S" and number in waiting:
             for fd in waiting.pop(number):
                 os.close(fd)
-            tell(b"N", number, 0)
+            notify(b"N", number, 0)
         elif op == b"S" and number in processes:
             os.kill(processes[number], argument)
         elif op == b"C" and number in processes and not config["rooms"]:

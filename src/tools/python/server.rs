@@ -185,7 +185,7 @@ impl Server {
                     _ = stopped => {}
                 }
                 alive.set(false);
-                // Dropping the senders wakes waiting callers: no exit status will come.
+                // Dropping the senders wakes waiting callers, since no exit status follows.
                 exits.borrow_mut().clear();
                 writer.abort();
                 let _ = process.kill().await;

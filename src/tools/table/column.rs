@@ -1,9 +1,9 @@
 //! Names and types of a table's columns.
 //!
 //! A column of text is a column of numbers if every cell that is not empty is one: integers without
-//! leading zeros that fit 64 bits, or finite decimal numbers. All other cells stay as they are, so
-//! that `007`, `1,234` and dates are text. Names of columns can be anything in a file; SQL
-//! needs different names, without case, so that they are cleaned.
+//! leading zeros that fit 64 bits, or finite decimal numbers. All other cells stay text, so that
+//! `007`, `1,234` and dates are text. Names of columns in a file are arbitrary. In SQL they must be
+//! unique without regard to case, so they are cleaned.
 
 use std::collections::{HashMap, HashSet};
 
@@ -111,7 +111,7 @@ pub(super) struct Scan<'a> {
     seen: Vec<(String, Seen)>,
 }
 
-/// What a column has.
+/// The types of values found in a column.
 #[derive(Clone, Copy, Debug, Default)]
 #[allow(clippy::struct_excessive_bools)] // independent of each other
 struct Seen {

@@ -17,7 +17,7 @@ pub struct TableData {
     pub rows: Vec<Vec<Cell>>,
 }
 
-/// Why data is no table.
+/// The reason why data is not a table.
 #[derive(Debug)]
 pub struct InvalidTable {
     /// Name of the table.

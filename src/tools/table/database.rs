@@ -1,10 +1,9 @@
 //! One SQLite database: written once, then read by several connections under limits.
 //!
 //! A database of files is written to a temporary file. Its connections are opened before the file
-//! is removed, so that nothing is left over when the process ends, however it ends. Queries are
-//! limited by an authorizer (reading only), SQLite's own limits (lengths, depths), a progress
-//! handler (time), and a counter of allocations (`memory`). Sorting and temporary tables stay in
-//! memory, so that they count.
+//! is removed, so that no file remains after the process ends. Queries are limited by an authorizer
+//! (reading only), SQLite's own limits (lengths, depths), a progress handler (time), and a counter
+//! of allocations (`memory`). Sorting and temporary tables stay in memory, so that they count.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -69,7 +68,7 @@ const RANDOM: [&str; 2] = ["random", "randomblob"];
 /// Functions that reach into SQLite itself.
 const FORBIDDEN: [&str; 2] = ["load_extension", "fts3_tokenizer"];
 
-/// Instructions of SQLite between two looks at the clock.
+/// Instructions of SQLite between two checks of the time.
 const STEPS: i32 = 10_000;
 
 /// A database that is being written.
@@ -248,7 +247,7 @@ impl Database {
     }
 }
 
-/// What is refused of a statement; empty for anything that is not reading.
+/// The refused part of a statement; empty for any write.
 fn denied(action: &AuthAction<'_>, repeatable: bool) -> Option<String> {
     match action {
         AuthAction::Select | AuthAction::Read { .. } | AuthAction::Recursive => None,
@@ -272,7 +271,7 @@ fn run(
 ) -> Result<QueryResult, QueryError> {
     let mut batch = Batch::new(connection, sql);
     let mut statement = batch.next().map_err(query_error)?.ok_or(Why::Nothing)?;
-    // The rest is looked at one statement at a time: `Connection::prepare` recurses over all.
+    // The rest is parsed one statement at a time, because `Connection::prepare` recurses over all.
     if !matches!(batch.next(), Ok(None)) {
         return Err(Why::Several.into());
     }

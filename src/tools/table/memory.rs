@@ -3,8 +3,8 @@
 //! SQLite's own limit is one number for the process, so that a large query of one trajectory would
 //! fail small ones of others. Here its allocator is wrapped: each allocation is added to a counter
 //! of the thread, and refused above the limit of the thread's query. SQLite reports a refused
-//! allocation as SQLITE_NOMEM. A query runs on one thread, and what it frees of earlier queries
-//! only lowers the counter.
+//! allocation as SQLITE_NOMEM. A query runs on one thread; memory of earlier queries that it frees
+//! lowers the counter.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
@@ -73,7 +73,7 @@ impl Drop for Limit {
 }
 
 fn fits(more: i64) -> bool {
-    // The counter is gone while a thread ends.
+    // The counter of an ending thread no longer exists.
     COUNT.try_with(|count| count.get().0.saturating_add(more) <= count.get().1).unwrap_or(true)
 }
 

@@ -14,7 +14,7 @@ use super::show::signature;
 #[derive(Debug)]
 pub struct QueryError {
     why: Why,
-    /// The tables and columns, where the query names others.
+    /// The tables and columns, if the query names unknown ones.
     known: String,
 }
 
@@ -72,7 +72,7 @@ impl QueryError {
         matches!(self.why, Why::Time(_))
     }
 
-    /// Adds the tables where the query names one, or a column, that there is not.
+    /// Adds the tables and columns if the query names one that does not exist.
     pub(super) fn with_tables(mut self, tables: &[TableInfo]) -> Self {
         if let Why::Sqlite(message) = &self.why
             && ["no such table", "no such column"].iter().any(|start| message.starts_with(start))

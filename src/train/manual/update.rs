@@ -67,8 +67,7 @@ impl Manual {
         Ok((all, own))
     }
 
-    /// Advantages by trajectory, step and sampled token; `None` for a trajectory that does not
-    /// count.
+    /// Advantages by trajectory, step and sampled token; `None` for an excluded trajectory.
     pub fn advantages(&mut self, ids: &[String], estimator: Option<Choice>) -> Result<Vec<Option<Vec<Vec<f64>>>>> {
         let (learner, objective) = self.settings_of(&UpdateOptions { estimator, ..UpdateOptions::default() })?;
         let (all, own) = self.with_baselines(ids, &objective)?;
@@ -203,7 +202,7 @@ impl Manual {
     }
 
     /// For each trajectory a list with the log-probabilities of the sampled tokens of each step,
-    /// under the policy as it is now or under the reference policy.
+    /// under the current policy or under the reference policy.
     pub fn logprobs(&mut self, ids: &[String], model: ScoringModel) -> Result<Vec<Vec<Vec<f64>>>> {
         let all = self.find(ids)?;
         let mut rows = update_batch::training_rows(&self.training.learner, &all, |_| false)?;
@@ -226,8 +225,8 @@ impl Manual {
     }
 
     /// For each trajectory a list with the values of the sampled tokens of each step under the
-    /// current critic; and the value of the next observation, `None` where the trajectory was not
-    /// cut.
+    /// current critic; and the value of the next observation, `None` if the trajectory was not
+    /// truncated.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a recipe whose trainer has no critic.
@@ -244,13 +243,13 @@ impl Manual {
         Ok(TrajectoryValueReport { values: (0..all.len()).map(of).collect(), next: values.next })
     }
 
-    /// Makes the policy as it is now the reference policy, which checkpoints hold from then on.
+    /// Makes the current policy the reference policy, which checkpoints contain from then on.
     pub fn renew_reference(&mut self) -> Result<()> {
         self.training.renew_reference(&self.reporter)
     }
 }
 
-/// The values of a step's sampled tokens; empty where there are none.
+/// The values of a step's sampled tokens; empty if there are none.
 fn sampled(row: &StepRow) -> Vec<f64> {
     if row.values.len() == row.mask.len() { row.values.clone() } else { Vec::new() }
 }
@@ -259,7 +258,7 @@ fn no_critic(what: &str) -> Error {
     Error::new(Kind::Usage, format!("{what}, and this recipe's trainer has none")).hint("use r1.ppo")
 }
 
-/// Numbers the groups one after the other: trajectories of different steps are in different groups,
+/// Numbers the groups consecutively: trajectories of different steps are in different groups,
 /// unless `given` has the group of each trajectory.
 fn regroup(mut all: Vec<Trajectory>, given: Option<&[u64]>) -> Vec<Trajectory> {
     if let Some(given) = given {

@@ -101,7 +101,7 @@ fn micro_batches_of_bf16_weights_are_added_up_in_f32() {
     let rows: Vec<Row> =
         (0..32).map(|n| row(n as usize, &[(&[1 + n % 30, 2], false), (&[3 + n % 20, 7], true)], 0)).collect();
     let all = batch(rows.clone(), |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
-    // One token of budget: every row is a micro-batch.
+    // With a budget of one token, every row is a micro-batch.
     let learner = learner("reinforce", 1);
     let mut exact: Vec<Tensor> = Vec::new();
     for (members, own) in rows.iter().zip(&all.rows) {
@@ -153,7 +153,7 @@ fn rows_without_advantage_are_not_computed_and_change_nothing() {
     let stats = update.step(&mut optimizer, &batch).unwrap();
     assert_eq!((stats.tokens, stats.sampled), (3, 1));
     assert!(model.parameters().iter().all(|(_, tensor)| !tensor.grad().defined()), "gradients are kept");
-    // An entropy bonus that is next to nothing has them computed.
+    // With a tiny entropy bonus they are computed.
     let all = Learner { entropy: 1e-300, ..usual.clone() };
     let objective = Objective::new(&all, &Sampling::default(), false).unwrap();
     let stats = Update { objective: &objective, learner: &all, ..update }.step(&mut optimizer, &batch).unwrap();

@@ -20,7 +20,7 @@ VERL = ["verl==0.9.1"], ["ray", "tensordict", "omegaconf", "codetiming", "orjson
 
 
 def inside(directory: Path) -> None:
-    """Goes on in the virtual environment, made and filled if need be."""
+    """Runs this file again in the virtual environment, which is created and filled if missing."""
     python = directory / "bin" / "python"
     if not python.exists():
         venv.create(directory, with_pip=True)

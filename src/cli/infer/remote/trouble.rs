@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn refusals_are_read_whatever_they_are_written_in() {
+    fn error_messages_of_servers_are_read_in_any_format() {
         for (body, words) in [
             ("", ""),
             ("\n busy \nlater", "busy"),

@@ -15,7 +15,7 @@ use crate::schema::join;
 /// A request from the table of its fields.
 ///
 /// # Errors
-/// [`Kind::Script`] names the field that does not fit: `options.groups`, `examples[2].role`.
+/// [`Kind::Script`] names the invalid field: `options.groups`, `examples[2].role`.
 pub(crate) fn request<R: DeserializeOwned>(fields: Json) -> crate::error::Result<R> {
     serde_path_to_error::deserialize(fields).map_err(|error| {
         let path = error.path().iter().fold(String::new(), |path, segment| match segment {
@@ -33,7 +33,7 @@ pub(super) fn list<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer:
     deserializer.deserialize_any(List(PhantomData))
 }
 
-/// Reads the items in place, so that an error knows its item.
+/// Reads the items in place, so that an error names its item.
 struct List<T>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for List<T> {
@@ -84,7 +84,7 @@ mod tests {
     use crate::script::runtime::services::training::{SampleTrajectories, TrajectoryLogprobs};
 
     #[test]
-    fn an_error_in_a_call_names_the_field_that_does_not_fit() {
+    fn an_error_in_a_call_names_the_invalid_field() {
         let refused = |fields: Json| request::<SampleTrajectories>(fields).unwrap_err().message;
         let wrong = refused(json!({ "training": 1, "options": { "groups": "x" } }));
         assert_eq!(wrong, "`options.groups`: invalid type: string \"x\", expected usize");

@@ -7,7 +7,7 @@ use crate::error::Result;
 /// The arguments of a call.
 pub trait Request: Send + Sized + 'static {
     type Reply: Send + 'static;
-    /// The calls that it is one of: an enum with a variant for each.
+    /// The enum of calls with a variant for this call.
     type Calls;
     fn into_call(self, reply: Reply<Self::Reply>) -> Self::Calls;
 }
@@ -23,7 +23,7 @@ impl<T> Reply<T> {
         (Self(sender), receiver)
     }
 
-    /// Ends the call. The caller may have stopped waiting, as that of a close does.
+    /// Ends the call. The caller may have stopped waiting; a close does not wait.
     pub fn send(self, result: Result<T>) {
         let _ = self.0.send(result);
     }

@@ -35,8 +35,7 @@ calls! {
         CloseTraining { training: u64 } -> ();
         /// Samples trajectories with the current weights.
         SampleTrajectories { training: u64, #[serde(default)] options: RolloutOptions } -> AtStep<Vec<Trajectory>>;
-        /// Advantages by trajectory, step and sampled token; `None` for a trajectory that does not
-        /// count.
+        /// Advantages by trajectory, step and sampled token; `None` for an excluded trajectory.
         TrajectoryAdvantages {
             training: u64,
             #[serde(deserialize_with = "super::read::list")]
@@ -91,7 +90,7 @@ pub struct OpenedTraining {
     pub about: AboutTraining,
 }
 
-/// Where a run is, and what it trains.
+/// The directory of a run, and properties of its training.
 #[derive(Clone, Debug, Serialize)]
 pub struct AboutTraining {
     pub step: u64,
@@ -182,6 +181,6 @@ pub enum ScoringModel {
 pub struct TrajectoryValueReport {
     /// Of the states before the sampled tokens: by trajectory, step and token.
     pub values: Vec<Vec<Vec<f64>>>,
-    /// Of the next observation of each trajectory; `None` where it was not cut.
+    /// Of the next observation of each trajectory; `None` for a trajectory that was not truncated.
     pub next: Vec<Option<f64>>,
 }

@@ -26,7 +26,7 @@ impl Loaded {
     /// model's.
     pub fn new(script: Script, reporter: &Reporter) -> Result<Self> {
         let model = &script.settings.policy.model;
-        let own = train::model_at_hand(model).filter(|dir| dir.join("tokenizer.json").is_file());
+        let own = train::local_model_dir(model).filter(|dir| dir.join("tokenizer.json").is_file());
         let (dir, stands_in) = match own {
             Some(dir) => (dir, false),
             None => (train::model_dir(MODEL_NANO, Fetching { reporter, interrupt: None })?, true),
