@@ -1,4 +1,4 @@
-"""Measures r1 beside its peers in one run and prints ratios; `just bench` runs it through run.sh.
+"""Measures r1 and other systems in one run and prints ratios; `just bench` runs it through run.sh.
 
 Each side is a process that waits for the name of a measurement. Both load the same weights, do the
 same work (reply lengths are drawn here and set for both), and use the same number of threads. They take turns,

@@ -1,4 +1,4 @@
-"""Decode and prefill of a model of a real shape on the CPU, beside transformers, llama.cpp and the machine's limits.
+"""Decode and prefill of a model of a real shape on the CPU, compared with transformers, llama.cpp and the machine's limits.
 
 The model is Qwen2.5-0.5B's shape with random weights, made once in the cache. Every side samples
 greedily the same number of tokens after prompts of the same length; a step's time is (17 tokens - 1

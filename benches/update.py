@@ -1,4 +1,4 @@
-"""Policy updates of a model of a real shape on the CPU: time and memory, beside transformers with PyTorch's AdamW.
+"""Policy updates of a model of a real shape on the CPU: time and memory, compared with transformers and PyTorch's AdamW.
 
 Both sides load the same random weights of Qwen2.5-0.5B's shape in f32 and make the same update:
 PPO-clip over the sampled tokens of the same rows, global-norm clipping, AdamW (fused on both

@@ -138,11 +138,11 @@ impl Case {
 
         let pool = Pool::new(&script, renderer, &options).unwrap();
         let started = Instant::now();
-        let beside = drive(&pool, &rows);
+        let together = drive(&pool, &rows);
         let seconds = started.elapsed();
         assert!(seconds < Duration::from_mins(1) * u32::try_from(self.times).unwrap(), "{name} took {seconds:?}");
         for row in good {
-            assert_eq!(beside[&row], alone[&row], "{name} changes a good trajectory");
+            assert_eq!(together[&row], alone[&row], "{name} changes a good trajectory");
         }
         // The worker continues.
         assert_eq!(drive(&pool, &good), alone, "{name} leaves something behind");
@@ -150,7 +150,7 @@ impl Case {
 
         let mut said = (String::new(), String::new());
         for row in hostile {
-            let trajectory = &beside[&row];
+            let trajectory = &together[&row];
             let error = trajectory.error_text().unwrap_or_default();
             self.check(trajectory.status.name(), &shown(&error), &error);
             said = (trajectory.status.name().to_owned(), shown(&error).lines().next().unwrap_or_default().to_owned());
@@ -197,10 +197,10 @@ fn page(rows: &[(String, String, String, String)]) -> String {
 }
 
 const HEAD: &str = "\
-Each script below runs in one worker next to well-behaved trajectories. The well-behaved ones end as
-they do without it, bit for bit, the worker continues, and its memory stays bounded. The status of
-the hostile trajectory is recorded: a failure is retried once in a fresh environment with the same
-seed (`rollout.retries`) and then excluded from the advantages.
+Each script below runs in one worker next to well-behaved trajectories. The well-behaved ones have
+the same result as without it, bit for bit, the worker continues, and its memory stays bounded. The
+status of the hostile trajectory is recorded: a failure is retried once in a fresh environment with
+the same seed (`rollout.retries`) and then excluded from the advantages.
 
 | limit | of | default |
 |---|---|---|
@@ -242,7 +242,7 @@ can't create.
 
 With `keep_files` or `plots`, the files that a program wrote are read by its own process after it
 has ended, without following links, and sent to the host with the report: at most `files_bytes` of
-content and 64 files. Like the rest of the report they are the program's word.
+content and 64 files. As with the rest of the report, the program can falsify them.
 
 ### SQL of the policy
 

@@ -46,7 +46,8 @@ end
 --- A tag is `"answer"` (once), `"think?"` (at most once), `"tool_call*"` (any number) or `"search+"`
 --- (at least once).
 ---
---- Gamed by: empty blocks, which have the format too. Give it a small weight beside an outcome.
+--- Gamed by: empty blocks, which have the format too. Give it a small weight next to an outcome
+--- reward.
 function format.tags(text, tags)
   local parsed = parse("tags", tags)
   local found = text ~= nil and blocks(text)

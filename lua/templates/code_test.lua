@@ -1,6 +1,6 @@
 --- Tests of {{file}}: r1 test {{test}}
 
-local script = r1.script("{{beside}}")
+local script = r1.script("{{script}}")
 local task = { problem = "Ana has 43 boxes with 58 pens in each. How many pens in all?", answer = "2494" }
 
 local function reward_of(reply)

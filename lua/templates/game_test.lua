@@ -1,6 +1,6 @@
 --- Tests of {{file}}: r1 test {{test}}
 
-local script = r1.script("{{beside}}")
+local script = r1.script("{{script}}")
 
 test("the goal is reached over ice", function()
   local trajectory = script:reset { task = { holes = 0 } }

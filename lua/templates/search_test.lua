@@ -1,6 +1,6 @@
 --- Tests of {{file}}: r1 test {{test}}
 
-local script = r1.script("{{beside}}")
+local script = r1.script("{{script}}")
 -- {{name}}_pages.jsonl has a note of Ana with 4213 in it.
 local task = { problem = "Ana left a note. What is the result?", about = "Ana", answer = "4213" }
 

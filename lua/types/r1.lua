@@ -368,8 +368,8 @@ local Tables = {}
 ---Runs a query. Functions with random results are refused.
 ---@param sql string One SELECT statement
 ---@param params? any[] Values of its `?` parameters
----@return ({ columns: string[], rows: (any[])[], more: boolean })? # Rows as lists of values; null is r1.json.null. `more`: there are more rows than max_rows. Nil for a query that fails
----@return string? # Why it failed
+---@return ({ columns: string[], rows: (any[])[], more: boolean })? # Rows as lists of values; null is r1.json.null. `more`: there are more rows than max_rows. nil if the query fails
+---@return string? # Error message
 function Tables:query(sql, params) end
 
 ---Returns the names, columns and numbers of rows of the tables, as in the description of r1.tools.table.
@@ -1182,15 +1182,15 @@ function r1.clip(text, head, tail) end
 
 r1.json = {}
 
----A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it came from JSON as a list. What came from JSON keeps its nulls, long whole numbers, floats such as 3.0 and the order of its keys (docs/luau.md).
+---A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it was an empty list in JSON. Data decoded from JSON keeps its nulls, long whole numbers, floats such as 3.0 and the order of its keys (docs/luau.md).
 ---@param value any Plain data
 ---@return string
 function r1.json.encode(value) end
 
 ---JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. Encoding the table again gives the original values.
 ---@param text string
----@return any # Nil if it is no JSON
----@return string? # Why not
+---@return any # nil if the text is not JSON
+---@return string? # Error message
 function r1.json.decode(text) end
 
 ---JSON's null in a list, and in a table that a script makes.

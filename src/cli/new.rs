@@ -83,7 +83,7 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
         text.replace("{{name}}", &name)
             .replace("{{file}}", &script.display().to_string())
             .replace("{{test}}", &test.display().to_string())
-            .replace("{{beside}}", &format!("{name}.lua"))
+            .replace("{{script}}", &format!("{name}.lua"))
     };
     let data = args.template.data().map(|(end, text)| (stem.with_file_name(format!("{name}{end}")), text));
     let files: Vec<&PathBuf> = [&script, &test].into_iter().chain(data.as_ref().map(|(path, _)| path)).collect();

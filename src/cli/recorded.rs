@@ -224,7 +224,7 @@ impl std::str::FromStr for Id {
 }
 
 /// Fails after Ctrl-C.
-pub(super) fn heed(interrupt: Interrupt) -> Result<()> {
+pub(super) fn stop_if_interrupted(interrupt: Interrupt) -> Result<()> {
     if interrupt.is_set() { Err(Error::new(Kind::Interrupted, "stopped")) } else { Ok(()) }
 }
 

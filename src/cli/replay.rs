@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::args::{OutputArgs, ReplayArgs};
-use super::recorded::{Recorded, heed};
+use super::recorded::{Recorded, stop_if_interrupted};
 use super::{diff, print};
 use crate::error::{Kind, Result};
 use crate::mdp::Split;
@@ -28,7 +28,7 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
     let (mut count, mut differ) = (0, 0);
     for step in &steps {
         for trajectory in recorded.trajectories(*step, &args.ids)? {
-            heed(interrupt)?;
+            stop_if_interrupted(interrupt)?;
             let loaded = recorded.script_of(&trajectory, &reporter)?;
             let replayed = recorded.replay(&loaded, &trajectory, Strictness::Exact)?;
             let difference = first_difference(&loaded.renderer, &trajectory, &replayed);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::args::{OutputArgs, RescoreArgs};
 use super::print;
-use super::recorded::{Recorded, heed};
+use super::recorded::{Recorded, stop_if_interrupted};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Split, Trajectory};
 use crate::rl::compare::{against_group, spearman};
@@ -52,7 +52,7 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
     let (mut pairs, mut left_out) = (Vec::new(), LeftOut::default());
     for (number, step) in steps.iter().enumerate() {
         for trajectory in recorded.trajectories(*step, &[])? {
-            heed(interrupt)?;
+            stop_if_interrupted(interrupt)?;
             if trajectory.status.is_failure() {
                 left_out.failed += 1;
                 continue;

@@ -13,7 +13,7 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use super::args::{OutputArgs, TestArgs};
-use super::recorded::heed;
+use super::recorded::stop_if_interrupted;
 use super::{diff, print};
 use crate::error::{Error, Kind, Result};
 use crate::script::{Suite, Verdict};
@@ -41,7 +41,7 @@ pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
         .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
     let mut counts = Counts::default();
     for file in &files {
-        heed(interrupt)?;
+        stop_if_interrupted(interrupt)?;
         one_file(file, args.filter.as_deref(), &runtime, output, &reporter, &mut counts)?;
     }
     let Counts { passed, failed, left_out } = counts;

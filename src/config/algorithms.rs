@@ -195,7 +195,7 @@ const TABLE: &[Named] = &[
     Named {
         name: "gdpo",
         paper: "arXiv:2601.05242",
-        about: "the named parts of the reward are normalised apart",
+        about: "each named part of the reward is normalised separately",
         critic: false,
         set: |learner| learner.estimator = Choice::new("gdpo"),
     },

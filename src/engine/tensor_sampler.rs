@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::mdp::Sampling;
 use crate::model::softmax;
 
-/// Tokens whose probabilities are added before the search, which then looks at V / BLOCK sums and
-/// at one block.
+/// Tokens whose probabilities are added before the search, which then reads V / BLOCK sums and one
+/// block.
 const BLOCK: i64 = 128;
 
 /// A request whose next token is drawn.

@@ -1,4 +1,4 @@
-//! Scripts: the only module that knows Lua (Luau through `mlua`).
+//! Scripts: the only module that uses Lua (Luau through `mlua`).
 //!
 //! - `runtime`: one virtual machine: calls in both directions under limits ([`State`] of a
 //!   trajectory, [`Record`] of its external calls), the sandbox, modules and files, conversion of

@@ -55,7 +55,7 @@ enum Unbounded {
 impl std::fmt::Display for Unbounded {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::EmptyPattern { part } => write!(f, "its {part} looks for an empty pattern"),
+            Self::EmptyPattern { part } => write!(f, "its {part} has an empty pattern"),
             Self::Growth { part, growth } => {
                 write!(f, "its {part} may make a text {growth:.0} times longer; at most {MOST_GROWTH} is read")
             }

@@ -17,7 +17,7 @@ const FOREIGN_TEXTS: &[(&str, &str)] = &[
 /// `Error::subject` and `Error::kind` have the subject and the kind of an error.
 #[test]
 fn no_error_message_is_parsed() {
-    let looks = ["contains", "split", "split_once", "rsplit", "starts_with", "ends_with", "strip_prefix", "find"];
+    let searches = ["contains", "split", "split_once", "rsplit", "starts_with", "ends_with", "strip_prefix", "find"];
     let mut wrong = Vec::new();
     for source in sources() {
         if FOREIGN_TEXTS.iter().any(|(file, _)| source.path.ends_with(file)) {
@@ -30,7 +30,7 @@ fn no_error_message_is_parsed() {
                     .iter()
                     .any(|part| text.contains(part))
             };
-            if looks.iter().any(of_error) {
+            if searches.iter().any(of_error) {
                 wrong.push(format!("{}:{}: {}", source.path.display(), number, text.trim()));
             }
         }

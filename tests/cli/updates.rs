@@ -219,10 +219,13 @@ fn a_critic_can_read_privileged_state() {
         last_step(&dir.path().join("runs").join(name))
     };
     let plain = train("plain", &[]);
-    let knows = train("knows", &["trainer.critic.privileged=The number is {number}. "]);
-    assert_eq!(plain["reward/mean"], knows["reward/mean"], "the trajectories are the same");
-    assert_eq!(plain["rollout/prompt_tokens"], knows["rollout/prompt_tokens"]);
-    assert!(plain["critic/loss"] != knows["critic/loss"] && knows["critic/loss"].is_number(), "{plain} {knows}");
+    let informed = train("informed", &["trainer.critic.privileged=The number is {number}. "]);
+    assert_eq!(plain["reward/mean"], informed["reward/mean"], "the trajectories are the same");
+    assert_eq!(plain["rollout/prompt_tokens"], informed["rollout/prompt_tokens"]);
+    assert!(
+        plain["critic/loss"] != informed["critic/loss"] && informed["critic/loss"].is_number(),
+        "{plain} {informed}"
+    );
     let refused = |setting: &str| {
         let output = r1(dir.path(), &["run", "a.lua", "-q", "trainer.algorithm=ppo", setting]).output().unwrap();
         assert_eq!(output.status.code(), Some(4), "{}", shown(dir.path(), &output));

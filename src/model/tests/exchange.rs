@@ -39,7 +39,7 @@ fn pass_on(from: &Path, to: &Path) {
     let shard = spec["shard"].as_u64().unwrap_or(u64::MAX);
     // In the type of the file.
     Model::load(from, Device::Cpu, kind).unwrap().save_sharded(to, shard).unwrap();
-    // In f32, whatever the type of the file.
+    // In f32 for every type of the file.
     let mut wide = Model::load(from, Device::Cpu, Kind::Float).unwrap();
     let logits = |model: &Model| -> Tensor {
         let _guard = tch::no_grad_guard();

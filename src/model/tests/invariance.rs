@@ -14,13 +14,13 @@ fn others(model: &Model, count: usize) -> Vec<Vec<u32>> {
 }
 
 /// Logits after the last token of `row`, computed in chunks that end at `ends`, in a batch with
-/// `beside` other sequences.
-fn last_logits(model: &Model, row: &[u32], ends: &[usize], beside: &[Vec<u32>]) -> Tensor {
-    let mut cache: KvCache = model.new_cache(1 + beside.len(), 8).unwrap();
+/// `neighbours` as the other sequences.
+fn last_logits(model: &Model, row: &[u32], ends: &[usize], neighbours: &[Vec<u32>]) -> Tensor {
+    let mut cache: KvCache = model.new_cache(1 + neighbours.len(), 8).unwrap();
     let (mut start, mut last) = (0, None);
     for (step, &end) in ends.iter().enumerate() {
         let mut spans: Vec<Span<'_>> = Vec::new();
-        for (index, other) in beside.iter().enumerate() {
+        for (index, other) in neighbours.iter().enumerate() {
             // Some of the other sequences start at each step, in slots before and after the tested
             // sequence.
             if index % ends.len() == step {
@@ -47,16 +47,16 @@ fn check(name: &str, model: &Model, row: &[u32]) {
     row.truncate(model.config.max_position_embeddings);
     let alone = bits(&last_logits(model, &row, &[row.len()], &[]));
     let all: Vec<usize> = (1..=row.len()).collect();
-    let beside = others(model, 23);
-    let beside: Vec<Vec<u32>> =
-        beside.into_iter().map(|own| own[..own.len().min(model.config.max_position_embeddings)].to_vec()).collect();
-    for (what, ends, beside) in [
+    let neighbours = others(model, 23);
+    let neighbours: Vec<Vec<u32>> =
+        neighbours.into_iter().map(|own| own[..own.len().min(model.config.max_position_embeddings)].to_vec()).collect();
+    for (what, ends, neighbours) in [
         ("in three pieces", vec![3, row.len() / 2, row.len()], &[][..]),
         ("token by token", all.clone(), &[][..]),
-        ("beside others", vec![row.len()], &beside[..]),
-        ("in pieces beside others", vec![row.len() / 2, row.len()], &beside[..]),
+        ("with others", vec![row.len()], &neighbours[..]),
+        ("in pieces with others", vec![row.len() / 2, row.len()], &neighbours[..]),
     ] {
-        let found = bits(&last_logits(model, &row, &ends, beside));
+        let found = bits(&last_logits(model, &row, &ends, neighbours));
         let differing = found.iter().zip(&alone).filter(|(a, b)| a != b).count();
         assert_eq!(differing, 0, "{name}, {what}: {differing} of {} logits differ", alone.len());
     }

@@ -31,9 +31,9 @@ that trained models have. Compared are the logits of every 64th token. *of the l
 logit. *to f64*: how far the logits of each side, computed in f32, are from those of the same weights in f64; *libtorch to f64*:
 those of r1 by plain libtorch operations.
 
-Rounding decides these differences: the numbers of f32 have 24 bits, and what every layer loses goes through all layers behind it,
-so that differences grow with the logits. Neither side is right to the last digit: both are about as far from f64. Their
-difference is held to 1e-4, or to 4 times the distance of transformers from f64 where that is more.
+These differences come from rounding: f32 has 24 bits, and the rounding error of a layer passes through all later layers,
+so that differences grow with the logits. Neither side is exact: both are about as far from f64. Their
+difference must be at most 1e-4, or 4 times the distance of transformers from f64 if that is more.
 
 ";
 

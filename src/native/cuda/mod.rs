@@ -178,8 +178,8 @@ fn load(library: &Path) -> Result<()> {
         let loaded =
             loaded.map_err(|error| Error::new(Kind::Device, format!("the CUDA torch found does not load: {error}")))?;
         std::mem::forget(loaded);
-        // libtorch opens these by name when it first needs them, and the loader searches beside
-        // libtorch_cpu only. A library that is open is found by its name.
+        // libtorch opens these by name when it first needs them, and the loader only searches the
+        // directory of libtorch_cpu. A library that is open is found by its name.
         for path in opened_by_name(library) {
             // SAFETY: as above.
             if let Ok(loaded) = unsafe { Library::open(Some(&path), RTLD_LAZY | RTLD_LOCAL) } {
@@ -190,12 +190,12 @@ fn load(library: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The compiler of kernels at run time, which the wheels of torch have in a package of its own or
-/// beside the library.
+/// The run-time compiler of kernels, which the wheels of torch have in a package of its own or in
+/// the library's directory.
 fn opened_by_name(library: &Path) -> Vec<PathBuf> {
-    let Some(beside) = library.parent() else { return Vec::new() };
-    let package = beside.join("../../nvidia/cu13/lib");
-    [beside.to_owned(), package]
+    let Some(directory) = library.parent() else { return Vec::new() };
+    let package = directory.join("../../nvidia/cu13/lib");
+    [directory.to_owned(), package]
         .map(|place| place.join("libnvrtc.so.13"))
         .into_iter()
         .filter(|path| path.exists())
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn libraries_that_libtorch_opens_by_name_are_found_beside_it_and_in_their_package() {
+    fn libraries_that_libtorch_opens_by_name_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let (lib, package) = (dir.path().join("torch/lib"), dir.path().join("nvidia/cu13/lib"));
         fs::create_dir_all(&lib).unwrap();

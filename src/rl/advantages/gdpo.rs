@@ -104,8 +104,7 @@ mod tests {
 
     #[test]
     fn the_closed_form() {
-        // Two trajectories: a part that differs is +-1/sqrt 2 whatever its size, one that does not
-        // is 0.
+        // Two trajectories: a part that differs is +-1/sqrt 2 at any scale, one that does not is 0.
         let rows = [row(0, 1.0, 70.0), row(1, 0.0, 90.0)];
         let of = |options: serde_json::Value, rows: &[StepRow]| -> Vec<f64> {
             let estimator = Estimator::new("gdpo", &options).unwrap();

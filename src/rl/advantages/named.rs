@@ -59,12 +59,12 @@ const ESTIMATORS: &[Entry] = &[
     entry::<MaxRl>("max_rl", "arXiv:2602.02710", "return minus the mean of the group, over that mean"),
     entry::<GrpoPassk>("grpo_passk", "arXiv:2503.19595", "the best of a group against the second best"),
     entry::<Tree>("tree", "arXiv:2506.11902", "values of shared steps in a tree of branches"),
-    entry::<Gdpo>("gdpo", "arXiv:2601.05242", "the parts of the reward, normalised apart"),
+    entry::<Gdpo>("gdpo", "arXiv:2601.05242", "the named parts of the reward, each normalised separately"),
     entry::<OptimalTokenBaseline>("optimal_token_baseline", "verl 0.9.1", "a baseline of least variance per token"),
     entry::<TirOptimalTokenBaseline>(
         "tir_optimal_token_baseline",
         "verl 0.9.1",
-        "the same among tokens with as many response tokens before them",
+        "the same, over tokens with the same number of response tokens before them",
     ),
 ];
 

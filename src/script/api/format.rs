@@ -197,8 +197,8 @@ impl OwnFormat for Callable<'_> {
 }
 
 /// A format of the running virtual machine for a renderer of that machine. Renderers may be shared
-/// between threads and functions of Luau may not, so the renderer has a number, which its own
-/// thread knows.
+/// between threads and functions of Luau may not, so the renderer has a number, which is an index
+/// in its own thread.
 pub(crate) struct LocalFormat {
     options: OwnOptions,
     number: u64,

@@ -37,7 +37,7 @@ pub fn luacats() -> String {
                 let _ = writeln!(out, "{} = {{}}\n", entry.space());
             }
         }
-        // The server knows Lua's own functions.
+        // The language server has Lua's own functions.
         let own = entry.space().is_empty() && entry.scope != Scope::Tests;
         if own || matches!(entry.space(), "math" | "os" | "io") {
             continue;

@@ -105,7 +105,7 @@ fn exhaust(suspend: &str, needs_python: bool) {
                 let _asks = record.listen();
                 let outcome = worker.reset_with(&json!({}), 1, &record).await;
                 eprintln!("{name}: {:?}", outcome.map(drop).map_err(|failure| failure.to_string()));
-                worker.reset(&json!({"calm": true}), 1).await.expect("the worker goes on");
+                worker.reset(&json!({"calm": true}), 1).await.expect("the worker continues");
             }
         });
     }

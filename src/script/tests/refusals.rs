@@ -48,8 +48,8 @@ fn a_refused_setting_has_the_line_where_it_is_set() {
     let nested =
         "return r1.recipe {\n  trainer = r1.ppo {\n    critic = { lr = 1e-5 },\n    -- lr = 1\n    lr = 'x',\n  },\n}";
     assert!(refused(nested).contains("x.lua:5"), "{}", refused(nested));
-    let beside = "local a, b = r1.env { step = function() end }, r1.grpo {\n  lr = true,\n}\nreturn r1.recipe { env = a, trainer = b }";
-    assert!(refused(beside).contains("x.lua:2"), "{}", refused(beside));
+    let two_values = "local a, b = r1.env { step = function() end }, r1.grpo {\n  lr = true,\n}\nreturn r1.recipe { env = a, trainer = b }";
+    assert!(refused(two_values).contains("x.lua:2"), "{}", refused(two_values));
     let variable = "local sampling = {\n  temperature = 'warm',\n}\n\nreturn r1.recipe { sampling = sampling }";
     assert!(refused(variable).contains("x.lua:2"), "{}", refused(variable));
     let computed =

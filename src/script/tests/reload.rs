@@ -153,7 +153,7 @@ fn reload_reports_a_broken_version_once() {
     let refused = |source: &str| {
         bench.file("x.lua", source);
         let text = watched.next().unwrap_err();
-        // Reported once, whatever changes the time of the file.
+        // Reported once, also if the time of the file changes.
         rename_write(&path, source);
         watched.silent();
         bench.show(text)

@@ -71,7 +71,7 @@ fn rows_select_their_environment_tools_and_arguments() {
         let result = worker.step(&fewer, &act).await.unwrap();
         assert_eq!(result.tools[0].output, "here");
         assert_eq!(result.tools[1].output, "Error: no tool `ask`; tools: `look`");
-        // A kept state knows its environment.
+        // A kept state has its environment.
         let back = worker.restore(&fewer.snapshot().unwrap()).unwrap();
         assert_eq!((back.env_name(), names(&back)), ("search", vec!["look".to_owned()]));
         // Elsewhere the tool has no arguments of a row.

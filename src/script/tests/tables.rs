@@ -54,7 +54,7 @@ fn sql_over_a_csv_file_is_a_tool_that_names_its_columns() {
     ");
     insta::assert_snapshot!(ask("SELECT titel FROM films"), @"Error: no such column: titel; there are films(title TEXT, year INTEGER, gross TEXT)");
     insta::assert_snapshot!(ask("DROP TABLE films"), @"Error: only SELECT statements are allowed: the tables are read-only");
-    // Every row is a query of the default environment: the trajectory goes on after an error.
+    // Every row is a query of the default environment: the trajectory continues after an error.
     let thousands = "r1.tools.table { tables = { films = { path = 'films.csv', thousands = true } }, format = 'csv' }";
     let bench = self::bench(thousands);
     let shown =

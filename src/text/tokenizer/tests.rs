@@ -41,7 +41,7 @@ fn malicious_tokenizer_files_are_refused() {
         let empty = refused(&|json| {
             json["normalizer"] = serde_json::json!({"type": "Replace", "pattern": pattern, "content": "x"});
         });
-        assert!(empty.ends_with("its normalizer looks for an empty pattern"), "{empty}");
+        assert!(empty.ends_with("its normalizer has an empty pattern"), "{empty}");
     }
     let far = refused(&|json| json["model"]["vocab"]["a"] = 4_000_000_000_u32.into());
     assert!(far.contains("one of them has the id 4000000000"), "{far}");
