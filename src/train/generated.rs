@@ -136,13 +136,13 @@ mod tests {
             vec![exchange(0, &[7], &[8], false), exchange(2, &[7, 7], &[6, 6], true), exchange(3, &[7], &[8], true)];
         let own = [trajectory(record), trajectory(Vec::new())];
         let trainable = with_generated_steps(&own);
-        let taught = trainable.trajectories();
-        let prompts: Vec<&[u32]> = taught[0].steps.iter().map(|step| step.prompt_ids.as_slice()).collect();
+        let trained = trainable.trajectories();
+        let prompts: Vec<&[u32]> = trained[0].steps.iter().map(|step| step.prompt_ids.as_slice()).collect();
         assert_eq!(prompts, [&[1][..], &[1, 2, 3], &[7, 7], &[7], &[9]]);
-        assert_eq!(taught[0].steps[2].logprobs, [-0.6_f32, -0.6]);
-        assert_eq!(taught[0].total_reward().to_bits(), own[0].total_reward().to_bits());
-        assert_eq!(taught[1], own[1]);
-        let rows = merge(&taught[0], 0).unwrap();
+        assert_eq!(trained[0].steps[2].logprobs, [-0.6_f32, -0.6]);
+        assert_eq!(trained[0].total_reward().to_bits(), own[0].total_reward().to_bits());
+        assert_eq!(trained[1], own[1]);
+        let rows = merge(&trained[0], 0).unwrap();
         assert_eq!(
             rows.iter().map(|row| row.ids.clone()).collect::<Vec<_>>(),
             [vec![1, 2, 3, 4], vec![7, 7, 6, 6], vec![7, 8], vec![9, 5]]
@@ -164,11 +164,11 @@ mod tests {
         fork.fork = Some(crate::mdp::Fork { parent: root.id.clone(), step: 1 });
         let all = [root, fork];
         let trainable = with_generated_steps(&all);
-        let taught = trainable.trajectories();
+        let trained = trainable.trajectories();
         // Generated, acted, generated: three steps are the parent's.
-        assert_eq!(taught[1].shared_steps(), 3);
-        assert_eq!(taught[0].steps[..3], taught[1].steps[..3]);
-        assert_ne!(taught[0].steps[3], taught[1].steps[3]);
+        assert_eq!(trained[1].shared_steps(), 3);
+        assert_eq!(trained[0].steps[..3], trained[1].steps[..3]);
+        assert_ne!(trained[0].steps[3], trained[1].steps[3]);
     }
 
     #[test]

@@ -202,8 +202,8 @@ mod tests {
                 .unwrap()
                 .contains("nothing could")
         );
-        let bare = Recipe { tools: false, ..RECIPE };
-        assert_eq!(message_for(&with(&[("rollout/tool_call_share", 0.0)]), false, bare), None);
+        let without_tools = Recipe { tools: false, ..RECIPE };
+        assert_eq!(message_for(&with(&[("rollout/tool_call_share", 0.0)]), false, without_tools), None);
         assert!(
             message_for(&[("rollout/failed_share", 1.0)], false, RECIPE)
                 .unwrap()

@@ -240,8 +240,8 @@ fn the_last_refill_round_keeps_all_groups() {
         succeed(dir.path(), &[&settings[..], &["trainer.group_size=3", "trainer.groups_per_step=2"]].concat());
         let run = dir.path().join("runs").join(name);
         let stored = r1::store::read_trajectories(&run.join("trajectories/step-000001.parquet")).unwrap();
-        let of = |companions: bool| -> Vec<(u64, u64)> {
-            let own = stored.iter().filter(|trajectory| (trajectory.sample == 3) == companions);
+        let of = |greedy: bool| -> Vec<(u64, u64)> {
+            let own = stored.iter().filter(|trajectory| (trajectory.sample == 3) == greedy);
             own.map(|trajectory| (trajectory.group, trajectory.task["row"].as_u64().unwrap())).collect()
         };
         let mut groups = of(false);

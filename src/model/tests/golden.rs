@@ -30,11 +30,11 @@ fn random_model(name: &str) {
     let dir = reference_data(&format!("architecture-goldens/{name}"));
     let json =
         |file: &str| -> Value { serde_json::from_str(&std::fs::read_to_string(dir.join(file)).unwrap()).unwrap() };
-    let bare = |file: &str| {
+    let without_source = |file: &str| {
         let config = Config::from_json(&json(file)).unwrap();
         Config { source: serde_json::Map::new(), ..config }
     };
-    assert_eq!(bare("config.json"), bare("config.v5.json"));
+    assert_eq!(without_source("config.json"), without_source("config.v5.json"));
 
     let golden = json("golden.json");
     let expected = read(&dir.join("golden.safetensors"));

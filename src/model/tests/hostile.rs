@@ -104,8 +104,8 @@ fn hostile_configs_are_refused_or_read() {
             Ok(read_config) => {
                 // Accepted configs round-trip.
                 let again = Config::from_json(&read_config.to_json()).unwrap();
-                let bare = |config: Config| Config { source: serde_json::Map::new(), ..config };
-                assert_eq!(bare(again), bare(read_config), "{config}");
+                let without_source = |config: Config| Config { source: serde_json::Map::new(), ..config };
+                assert_eq!(without_source(again), without_source(read_config), "{config}");
                 read += 1;
             }
         }

@@ -103,7 +103,7 @@ impl Flows {
             (words[request.seed.step as usize % words.len()].clone(), -0.5)
         };
         let policy: Arc<dyn Policy> =
-            Arc::new(Says { renderer: Arc::clone(&self.renderer), say, log: Mutex::default() });
+            Arc::new(ScriptedPolicy { renderer: Arc::clone(&self.renderer), say, log: Mutex::default() });
         let options = PoolOptions { workers: 1, concurrency: 1, retries: 0 };
         let pool = Pool::new(&self.script, &self.renderer, &options).unwrap();
         let trajectory = pool.start(&policy, vec![spec.clone()], &no_progress()).unwrap().finish().unwrap().remove(0);
@@ -322,7 +322,8 @@ fn a_tree_branches_off_flows() {
         rounds: 1,
     };
     let say = |request: &Request| (format!("{} {}", request.seed.trajectory, request.seed.step), -0.5);
-    let policy: Arc<dyn Policy> = Arc::new(Says { renderer: Arc::clone(&flow.renderer), say, log: Mutex::default() });
+    let policy: Arc<dyn Policy> =
+        Arc::new(ScriptedPolicy { renderer: Arc::clone(&flow.renderer), say, log: Mutex::default() });
     let pool = Pool::new(&flow.script, &flow.renderer, &PoolOptions::default()).unwrap();
     let found = pool.start(&policy, vec![tree()], &no_progress()).unwrap().finish().unwrap();
     assert_eq!(found.len(), 3);

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::Says;
+use super::ScriptedPolicy;
 use crate::config::Trainer;
 use crate::mdp::{Answer, Request, Trajectory};
 use crate::rollout::{Attempt, Reached, Spec, Stage, first_difference, go_on, go_to, replay};
@@ -117,7 +117,7 @@ async fn forked_is_unforked(stand: &Stand, words: Vec<Word>, row: u64) {
         let word = words.get(request.seed.step as usize % words.len()).filter(|_| request.seed.step != u32::MAX);
         (word.map_or_else(|| "so far so good".to_owned(), |word| written(word, &tools, format)), -0.5)
     };
-    let policy = Says { renderer: Arc::clone(renderer), say, log: Mutex::default() };
+    let policy = ScriptedPolicy { renderer: Arc::clone(renderer), say, log: Mutex::default() };
     let stage = Stage { worker, renderer };
     let spec = Spec { max_context: 1024, ..Spec::new(Split::Train, row, &script.settings) };
     let task = worker.row(Split::Train, row).unwrap();

@@ -42,7 +42,7 @@ return r1.recipe {
 "#;
 
 /// A policy whose response and log-probabilities are functions of the request.
-struct Says<F> {
+struct ScriptedPolicy<F> {
     renderer: Arc<Renderer>,
     say: F,
     log: Mutex<Log>,
@@ -51,7 +51,7 @@ struct Says<F> {
 /// Requests by conversation and step, and released conversations.
 type Log = (Vec<(u64, u32)>, Vec<u64>);
 
-impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for Says<F> {
+impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for ScriptedPolicy<F> {
     fn submit(&self, request: Request) -> PendingReply {
         lock(&self.log).0.push((request.conversation, request.seed.step));
         let (text, logp) = (self.say)(&request);
@@ -105,23 +105,23 @@ impl Bench {
     }
 
     /// The trajectories of trees, with their requests and releases.
-    fn grow(
+    fn run_trees(
         &self,
         trees: Vec<Tree>,
         options: &PoolOptions,
         say: impl Fn(&Request) -> (String, f32) + Send + Sync + 'static,
     ) -> (Vec<Trajectory>, Vec<(u64, u32)>, Vec<u64>) {
-        let says = Arc::new(Says { renderer: Arc::clone(&self.renderer), say, log: Mutex::default() });
-        let policy: Arc<dyn Policy> = Arc::clone(&says) as _;
+        let scripted = Arc::new(ScriptedPolicy { renderer: Arc::clone(&self.renderer), say, log: Mutex::default() });
+        let policy: Arc<dyn Policy> = Arc::clone(&scripted) as _;
         let pool = Pool::new(&self.script, &self.renderer, options).unwrap();
         let found = pool.start(&policy, trees, &no_progress()).unwrap().finish().unwrap();
-        let (requests, over) = lock(&says.log).clone();
+        let (requests, over) = lock(&scripted.log).clone();
         (found, requests, over)
     }
 }
 
 /// Any response, computed from the request's seed alone; roots of groups have several steps.
-fn babble(request: &Request) -> (String, f32) {
+fn seeded_reply(request: &Request) -> (String, f32) {
     reply(request.seed.trajectory, request.seed.step)
 }
 
@@ -149,7 +149,7 @@ fn forked_at(found: &[Trajectory]) -> Vec<Option<u32>> {
 fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
     let bench = Bench::new();
     let trees = || (0..4).map(|group| bench.tree(group, 5, BranchAt::Random, 2)).collect();
-    let (found, _, over) = bench.grow(trees(), &one(), babble);
+    let (found, _, over) = bench.run_trees(trees(), &one(), seeded_reply);
     assert_eq!(found.len(), 24);
     let by_id: HashMap<&str, &Trajectory> = found.iter().map(|t| (t.id.as_str(), t)).collect();
     let worker = Worker::new(&bench.script, Some(Arc::clone(&bench.renderer))).unwrap();
@@ -183,7 +183,7 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
         PoolOptions { workers: 3, concurrency: 3, retries: 0 },
         PoolOptions { workers: 2, concurrency: 100, retries: 2 },
     ] {
-        let (again, ..) = bench.grow(trees(), &options, babble);
+        let (again, ..) = bench.run_trees(trees(), &options, seeded_reply);
         let reported = |all: &[Trajectory]| -> Vec<_> {
             all.iter().map(|t| (t.id.clone(), t.fork.clone(), t.total_reward(), t.steps.len())).collect()
         };
@@ -195,7 +195,7 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
 fn branches_start_from_the_states_that_the_recipe_selects() {
     let bench = Bench::new();
     let at = |branches, at, width, say: fn(&Request) -> (String, f32)| {
-        forked_at(&bench.grow(vec![bench.tree(0, branches, at, width)], &one(), say).0)
+        forked_at(&bench.run_trees(vec![bench.tree(0, branches, at, width)], &one(), say).0)
     };
     // The states after 1 to 5 steps with the lowest log-probabilities of the root, the earlier of
     // equals; two branches each.
@@ -219,7 +219,7 @@ fn branches_of_later_rounds_branch_off_branches() {
     let bench = Bench::new();
     let forks = |branches, at, width, rounds, say: fn(&Request) -> (String, f32)| -> Vec<Option<(u32, u32)>> {
         let tree = Tree { rounds, ..bench.tree(0, branches, at, width) };
-        let (found, _, mut over) = bench.grow(vec![tree], &one(), say);
+        let (found, _, mut over) = bench.run_trees(vec![tree], &one(), say);
         over.sort_unstable();
         assert_eq!(over, (0..=u64::from(branches)).collect::<Vec<_>>(), "each conversation is released once");
         let by_id: HashMap<&str, &Trajectory> = found.iter().map(|t| (t.id.as_str(), t)).collect();
@@ -267,7 +267,7 @@ fn branches_of_later_rounds_branch_off_branches() {
     // Random states, in several rounds, independent of concurrency.
     let deep = |options: &PoolOptions| -> Vec<_> {
         let trees = (0..4).map(|group| Tree { rounds: 5, ..bench.tree(group, 5, BranchAt::Random, 1) }).collect();
-        let (found, ..) = bench.grow(trees, options, babble);
+        let (found, ..) = bench.run_trees(trees, options, seeded_reply);
         found.into_iter().map(|t| (t.id.clone(), t.fork.clone(), t.steps.len(), t.total_reward())).collect()
     };
     let found = deep(&one());
@@ -286,7 +286,7 @@ fn uniform_branching_selects_every_state_equally_often() {
         tree
     });
     let long = |request: &Request| (format!("say {}", request.seed.trajectory), 0.0);
-    let (found, ..) = bench.grow(trees.collect(), &one(), long);
+    let (found, ..) = bench.run_trees(trees.collect(), &one(), long);
     let mut counts = [0; 6];
     for fork in found.iter().filter_map(|trajectory| trajectory.fork.as_ref()) {
         counts[fork.step as usize] += 1;
@@ -304,7 +304,7 @@ fn a_failed_branch_is_retried_from_its_fork() {
         let first = fails && std::mem::replace(&mut *lock(&tries), 1) == 0;
         (if first { "boom".to_owned() } else { format!("say {}", request.seed.trajectory) }, 0.0)
     };
-    let (found, requests, _) = bench.grow(vec![bench.tree(0, 1, BranchAt::Steps(vec![3]), 1)], &one(), say);
+    let (found, requests, _) = bench.run_trees(vec![bench.tree(0, 1, BranchAt::Steps(vec![3]), 1)], &one(), say);
     assert_eq!((found[1].status, found[1].steps.len()), (Status::Truncated, 6));
     let own: Vec<u32> = requests.iter().filter(|(conversation, _)| *conversation == 1).map(|(_, step)| *step).collect();
     assert_eq!(own, [3, 4, 3, 4, 5]);
@@ -317,7 +317,7 @@ fn a_tree_whose_root_fails_has_no_branches() {
         let fails = request.seed.trajectory == 0 && request.seed.step == 3;
         (if fails { "boom".to_owned() } else { format!("say {}", request.seed.trajectory) }, 0.0)
     };
-    let (found, requests, over) = bench.grow(vec![bench.tree(0, 2, BranchAt::Random, 1)], &one(), say);
+    let (found, requests, over) = bench.run_trees(vec![bench.tree(0, 2, BranchAt::Random, 1)], &one(), say);
     assert_eq!(
         found.iter().map(|t| t.status).collect::<Vec<_>>(),
         [Status::EnvError, Status::Truncated, Status::Truncated]
@@ -331,7 +331,7 @@ fn a_tree_whose_root_fails_has_no_branches() {
 fn a_tree_without_branches_is_its_root() {
     let bench = Bench::new();
     let trees = (0..4).map(|group| bench.tree(group, 0, BranchAt::Random, 1)).collect();
-    let (found, requests, _) = bench.grow(trees, &one(), babble);
+    let (found, requests, _) = bench.run_trees(trees, &one(), seeded_reply);
     assert_eq!(found.len(), 4);
     for (group, trajectory) in found.iter().enumerate() {
         let replies: Vec<String> = (0..6).map(|step| reply(group as u64 * 100, step).0).collect();

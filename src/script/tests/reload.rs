@@ -11,17 +11,17 @@ use crate::text::Renderer;
 
 /// The report of the watcher: the hash of the version that was taken, or `same` and the hash of the
 /// one that runs again; or why a version was not taken.
-type Said = Result<(String, Vec<String>), String>;
+type Report = Result<(String, Vec<String>), String>;
 
 struct Watched {
-    said: Receiver<Said>,
+    reports: Receiver<Report>,
     _watcher: Watcher,
 }
 
 impl Watched {
     fn new(path: &Path) -> Self {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let (taken, said) = channel();
+        let (taken, reports) = channel();
         let (refused, restored) = (taken.clone(), taken.clone());
         let script = Script::load(path, &["trainer.epochs=2".to_owned()]).unwrap();
         let watcher = Watcher::start(WatcherOptions {
@@ -42,11 +42,11 @@ impl Watched {
                 restored.send(Ok((format!("same {}", script.hash), Vec::new()))).unwrap();
             }),
         });
-        Self { said, _watcher: watcher.unwrap() }
+        Self { reports, _watcher: watcher.unwrap() }
     }
 
-    fn next(&self) -> Said {
-        self.said.recv_timeout(Duration::from_mins(10)).expect("the watcher reports nothing")
+    fn next(&self) -> Report {
+        self.reports.recv_timeout(Duration::from_mins(10)).expect("the watcher reports nothing")
     }
 
     /// The next version has the current text of the files.
@@ -68,8 +68,8 @@ impl Watched {
     }
 
     fn silent(&self) {
-        if let Ok(said) = self.said.recv_timeout(Duration::from_millis(400)) {
-            panic!("the watcher reports {said:?}");
+        if let Ok(reports) = self.reports.recv_timeout(Duration::from_millis(400)) {
+            panic!("the watcher reports {reports:?}");
         }
     }
 }
@@ -179,8 +179,8 @@ fn reload_reports_a_broken_version_once() {
     assert_eq!(judged, "nine is too many");
     // The return to the running text is reported once.
     bench.file("x.lua", &source("1"));
-    let (said, _) = watched.next().unwrap();
-    assert_eq!(said, format!("same {}", Script::load(&path, &[]).unwrap().hash));
+    let (reports, _) = watched.next().unwrap();
+    assert_eq!(reports, format!("same {}", Script::load(&path, &[]).unwrap().hash));
     rename_write(&path, &source("1"));
     watched.silent();
     let missing = refused(&format!("local more = require('more')\n{}", source("more")));
