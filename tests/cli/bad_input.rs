@@ -180,7 +180,7 @@ fn a_model_without_weights_is_an_error() {
     exit: 5
     --- stderr
     error: there is no model `model`
-      hint: give a directory, a hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model
+      hint: give a directory, a Hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model
     ");
 }
 
@@ -431,7 +431,7 @@ fn infer_without_a_question_is_refused() {
     exit: 5
     --- stderr
     error: there is no model `none`
-      hint: give a directory, a hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model
+      hint: give a directory, a Hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model
     ");
 }
 

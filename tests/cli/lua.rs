@@ -180,7 +180,7 @@ fn tokenizers_and_templates_are_opened_by_model_name() {
     );
     assert_eq!(
         run("return r1.text.tokenizer('nano')"),
-        "exit: 5\n--- stderr\nerror: there is no model `nano`\n  --> -e:1\n  hint: give a directory, a hub id such as \
+        "exit: 5\n--- stderr\nerror: there is no model `nano`\n  --> -e:1\n  hint: give a directory, a Hub id such as \
          Qwen/Qwen2.5-1.5B-Instruct, or `r1-nano` for the embedded model"
     );
     let wrong = run("return r1.text.template('model', { fromat = 'hermes' })");

@@ -228,7 +228,7 @@ fn generate_samples_from_the_policy() {
       hint: did you mean `train`?
     "#);
     assert_snapshot!(with("r1.generate('x', { train = true, temperature = 0 })").0, @r#"
-    r1.generate: with `train` the policy samples as the recipe's `sampling` says: leave out temperature, top_k, top_p, min_p
+    r1.generate: with `train` the policy uses the recipe's `sampling`: leave out temperature, top_k, top_p, min_p
       --> x.lua:6
          6 |                   local text, facts = r1.generate('x', { train = true, temperature = 0 })
     "#);
