@@ -457,7 +457,7 @@ section! {
         text: usize as MiB = 4, unit("MiB"), range("> 0");
         /// Size of one tool result; a longer result is truncated with a notice.
         result: usize as KiB = 256, unit("KiB"), range("≥ 0");
-        /// Most lines logged by one call; further lines are dropped.
+        /// Maximum number of lines logged by one call; further lines are dropped.
         log: usize = 100, unit("lines"), range("≥ 0");
     }
 }

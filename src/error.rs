@@ -387,7 +387,7 @@ mod tests {
         assert!(nearest("zzz", known).is_empty());
         let known = ["trainer.group_size", "trainer.normalize", "trainer.lr"];
         assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
-        // A section in common is no similarity, a misspelt one no difference.
+        // A common section does not count as similarity, a misspelt one not as difference.
         let known = ["trainer.kl.horizon", "trainer.group_size", "policy.dtype", "policy.model"];
         assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
         assert_eq!(nearest("polcy.model", known), ["policy.model"]);

@@ -49,9 +49,9 @@ end
 --- otherwise 1), `max_new_tokens` (256), `instruction` (a prompt with six places: rubric, question,
 --- reference, response, lowest and highest score).
 ---
---- The score is the median of the valid votes, scaled to 0..1. Votes whose last line is no score are
---- dropped. Without a valid vote the score is nil and the second value the reasons: decide in the
---- recipe whether that is an error (`error(...)`: the trajectory fails and is not scored) or 0.
+--- The score is the median of the valid votes, scaled to 0..1. Votes whose last line is not a score
+--- are dropped. Without a valid vote the score is nil and the second value the reasons: decide in
+--- the recipe whether that is an error (`error(...)`: the trajectory fails and is not scored) or 0.
 --- `votes` is a list of `{ score =, text = }` or `{ why =, text = }`.
 ---
 --- Gamed by: text in the response that addresses the judge; long, confident and well-formatted

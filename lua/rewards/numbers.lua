@@ -17,8 +17,8 @@ local function plain(text)
   return (string.gsub(text, "%.$", ""))
 end
 
--- The last number of a text. A minus after a letter or digit is no sign ("3-4"), and a number may
--- begin with its point (".5").
+-- The last number of a text. A minus after a letter or digit is not a sign ("3-4"), and a number
+-- may begin with its point (".5").
 local function last_number(text)
   local found
   for before, number in string.gmatch(" " .. text, "([^%d]-)(" .. NUMBER .. ")") do

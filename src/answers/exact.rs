@@ -64,8 +64,8 @@ fn inner(expr: &Expr, point: Point) -> Option<Gaussian> {
     match expr {
         Expr::Number { value, .. } => Some(Gaussian::real(value.clone())),
         Expr::Symbol(name) => Some(Gaussian::real(point.value(name))),
-        Expr::Constant(Constant::Pi) => Some(Gaussian::real(point.value("pi is no name of a symbol"))),
-        Expr::Constant(Constant::E) => Some(Gaussian::real(point.value("e is no name of a symbol"))),
+        Expr::Constant(Constant::Pi) => Some(Gaussian::real(point.value("pi is not the name of a symbol"))),
+        Expr::Constant(Constant::E) => Some(Gaussian::real(point.value("e is not the name of a symbol"))),
         Expr::Constant(Constant::I) => Some(Gaussian::imaginary_unit()),
         Expr::Sum(parts) => {
             let mut total = Gaussian::real(Rational::whole(0));

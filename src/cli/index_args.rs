@@ -73,10 +73,10 @@ pub(super) struct BuildArgs {
     /// Length normalisation in BM25, from 0 (none) to 1
     #[arg(long, value_name = "NUMBER", default_value = "0.75", allow_negative_numbers = true, value_parser = share)]
     pub(super) b: f64,
-    /// How often a title counts, compared with the text; 0: not at all
+    /// Weight of a title relative to the text; 0 ignores titles
     #[arg(long, value_name = "NUMBER", default_value = "1", allow_negative_numbers = true, value_parser = at_least_0)]
     pub(super) title_boost: f64,
-    /// What to do with a passage that has the id of another one
+    /// Handling of a passage with the id of an earlier one
     #[arg(long, value_name = "ACTION", default_value = "refuse", value_parser = ["refuse", "skip"])]
     pub(super) duplicate_ids: String,
     /// Largest passage in KiB; the build stops at a larger one

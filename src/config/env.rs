@@ -9,12 +9,12 @@ section! {
         format: String = "auto".to_owned(), range("auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer, or one of r1.format"), restart();
         /// Steps after which a trajectory is truncated.
         max_steps: usize = 8, unit("steps"), range("≥ 1");
-        /// Response tokens after which a trajectory is truncated; 0 is no limit.
+        /// Response tokens after which a trajectory is truncated; 0 means no limit.
         max_tokens: usize = 0, unit("tokens"), range("≥ 0");
         /// Handling of a trajectory whose context is full: end truncates and scores it, fail makes
         /// it a failure.
         on_overflow: OnOverflow = OnOverflow::End;
-        /// Most tool calls executed per response; 0 is no limit.
+        /// Maximum number of tool calls executed per response; 0 means no limit.
         max_calls: usize = 0, unit("calls"), range("≥ 0");
         /// Handling of a response with more calls: the others are refused, all are refused, or the
         /// others are ignored.
@@ -22,7 +22,7 @@ section! {
         /// Responses that must call a tool: none, the first of a trajectory, or all. A missing call
         /// counts as malformed.
         tool_choice: ToolChoice = ToolChoice::Auto;
-        /// Maximum length of a tool result; a longer result is truncated. 0 is no limit.
+        /// Maximum length of a tool result; a longer result is truncated. 0 means no limit.
         max_result_tokens: usize = 0, unit("tokens"), range("≥ 0");
         /// Process rewards of tool calls by outcome.
         call_rewards: CallRewards = CallRewards::default();

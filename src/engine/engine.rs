@@ -207,7 +207,7 @@ impl Engine {
                 match self.check(&request) {
                     Ok(()) => {
                         let seconds = Duration::try_from_secs_f64(request.sampling.max_seconds).ok();
-                        // A deadline out of the clock's range is no deadline.
+                        // A deadline out of the clock's range is ignored.
                         let deadline = seconds.filter(|limit| !limit.is_zero());
                         let deadline = deadline.and_then(|limit| Instant::now().checked_add(limit));
                         self.waiting.push_back(Pending { request, reply, tokens, deadline });

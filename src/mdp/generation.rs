@@ -29,7 +29,7 @@ section! {
         top_logprobs: usize = 0, unit("tokens"), range("≥ 0");
         /// Maximum number of response tokens per step.
         max_new_tokens: usize = 256, unit("tokens"), range("≥ 1");
-        /// Maximum time of one response, including its time in the queue; 0 is no limit.
+        /// Maximum time of one response, including its time in the queue; 0 means no limit.
         max_seconds: f64 as Time = 0.0, unit("seconds"), range("≥ 0");
         /// Strings that end a response; the response includes them.
         stop: Vec<String> = Vec::new();

@@ -39,7 +39,7 @@ pub struct StepRow {
     pub logp: Vec<f64>,
     pub logp_old: Vec<f64>,
     pub logp_ref: Vec<f64>,
-    /// Of the sampler, where `logp_old` was computed again by the learner `[T]`.
+    /// Log-probabilities of the sampler, if the learner recomputed `logp_old` `[T]`.
     pub logp_rollout: Vec<f64>,
     /// Entropy at each token `[T]`, nats.
     pub entropy: Vec<f64>,

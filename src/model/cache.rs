@@ -21,7 +21,7 @@ pub struct KvCache {
     pub(super) values: Vec<Tensor>,
     /// Recorded CUDA graphs of decode steps over these tensors.
     pub(super) recorded: Vec<Recorded>,
-    /// How the last step computed its sequences of one token.
+    /// The execution mode of the last step for its sequences of one token.
     pub(super) decoding: Decoding,
     /// Experts of the tokens of the last step, per sparse layer, if recorded.
     pub(super) routes: Option<RefCell<Vec<Tensor>>>,
@@ -32,7 +32,7 @@ pub struct KvCache {
     head_dim: usize,
 }
 
-/// How a step computed its sequences of one token.
+/// The execution mode of a step for its sequences of one token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoding {
     /// It had none.
@@ -112,7 +112,7 @@ impl KvCache {
         self.capacity
     }
 
-    /// How the last step computed its sequences of one token.
+    /// The execution mode of the last step for its sequences of one token.
     pub fn decoding(&self) -> Decoding {
         self.decoding
     }

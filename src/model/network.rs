@@ -28,7 +28,7 @@ use crate::native;
 pub(super) enum Graphs {
     On,
     Off,
-    /// Why a recording failed; no other is tried.
+    /// The reason of a failed recording; no other is tried.
     Failed(String),
 }
 
@@ -246,8 +246,8 @@ impl Model {
         self.varlen = true;
     }
 
-    /// Why decode steps of a model on CUDA are not recorded as graphs although that is enabled: the
-    /// program has no code for it, or a recording failed.
+    /// The reason why decode steps of a model on CUDA are not recorded as graphs although that is
+    /// enabled: the program has no code for it, or a recording failed.
     pub fn graphs_failure(&self) -> Option<String> {
         if !self.varlen || !self.device.is_cuda() {
             return None;

@@ -154,7 +154,7 @@ pub(super) fn read_files(
     Ok(Problems { missing, extra, misshapen })
 }
 
-/// How the tensors of files differ from the parameters of a model.
+/// Differences between the tensors of files and the parameters of a model.
 #[derive(Debug)]
 pub(super) struct Problems {
     missing: Vec<String>,

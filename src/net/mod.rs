@@ -66,7 +66,7 @@ pub struct FullResponse {
     pub body: Vec<u8>,
 }
 
-/// Why an exchange failed.
+/// The cause of a failed exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// `stop` returned true.

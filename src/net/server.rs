@@ -20,7 +20,7 @@ const HEADERS: usize = 64;
 /// Longest wait for the next request of a connection, and for the rest of one.
 const IDLE: Duration = Duration::from_secs(75);
 const REST: Duration = Duration::from_secs(30);
-/// Most connections at once; others wait.
+/// Maximum number of concurrent connections; others wait.
 const CONNECTIONS: usize = 1024;
 
 /// A request.

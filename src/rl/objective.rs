@@ -33,7 +33,7 @@ pub struct Inputs<'a> {
     pub advantages: &'a Tensor,
     /// Under the reference policy, if there is a KL term.
     pub logp_ref: Option<&'a Tensor>,
-    /// Of the current weights, with gradient, if there is an entropy bonus.
+    /// Entropies under the current weights, with gradient, if there is an entropy bonus.
     pub entropy: Option<&'a Tensor>,
     /// i64: the trajectory of each token, as in [`Denominators::of`].
     pub trajectory: &'a Tensor,

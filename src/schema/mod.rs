@@ -42,9 +42,9 @@ pub struct Setting {
     /// The conditions without which it has no effect.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub needs: Vec<Need>,
-    /// When a change in the script takes effect in a run.
+    /// The time at which a change in the script takes effect in a run.
     pub reload: Reload,
-    /// What `key=value` on the command line means.
+    /// The effect of `key=value` on the command line.
     #[serde(skip)]
     pub written: ValueSyntax,
     /// Whether it is a table whose names are not fixed, but depend on its value or the script.
@@ -52,7 +52,7 @@ pub struct Setting {
     pub open: bool,
 }
 
-/// When a setting changes in a run whose script was changed (docs/reload.md).
+/// The time at which a setting changes in a run whose script was changed (docs/reload.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reload {
@@ -69,7 +69,7 @@ pub enum Reload {
 }
 
 impl Reload {
-    /// When the setting changes, as text.
+    /// The time of the change, as text.
     pub fn words(self) -> &'static str {
         match self {
             Self::NextStep => "next step",

@@ -27,7 +27,7 @@ pub enum Malformed {
     NotJson(serde_json::Error),
     /// The arguments are a string, and the string is not JSON.
     ArgumentsNotJson(serde_json::Error),
-    /// The JSON value of a call is no object.
+    /// The JSON value of a call is not an object.
     NotAnObject { found: &'static str },
     /// A field of a call is missing.
     NoField(&'static str),
@@ -48,7 +48,7 @@ pub enum Empty {
     List,
 }
 
-/// Where text is that may not be there.
+/// The position of unexpected text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
     /// Between the JSON object and this tag.

@@ -36,7 +36,7 @@ fn format_of(family: &str) -> Option<&'static str> {
     })
 }
 
-/// Why a recorded case is expected to differ, if it is.
+/// The reason why a recorded case is expected to differ, if it is.
 fn deviation(format: &str, row: &Value, input: &str) -> Option<&'static str> {
     let (engine, test) = (row["source"].as_str().unwrap_or_default(), row["test"].as_str().unwrap_or_default());
     let calls = row["expected"]["calls"].as_array().is_some_and(|calls| !calls.is_empty());

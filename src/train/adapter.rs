@@ -35,7 +35,7 @@ pub(super) fn load_with(
         if !policy.base.is_empty() && policy.lora.is_none() {
             return Err(Error::new(
                 Kind::Usage,
-                format!("a base model is given ({}), but the model is no adapter", policy.base),
+                format!("a base model is given ({}), but the model is not an adapter", policy.base),
             )
             .at_path(dir)
             .hint("leave out --base or policy.base"));

@@ -66,8 +66,8 @@ impl<'a> Samples<'a> {
     /// Row `index` of the split as tokens; `None` if it is left out because it is too long.
     ///
     /// # Errors
-    /// `Kind::Data` names the file and line of a row that is no conversation, or that is too long
-    /// if `trainer.overlong` is "error".
+    /// `Kind::Data` names the file and line of a row that is not a conversation, or that is too
+    /// long if `trainer.overlong` is "error".
     pub(super) fn row(&mut self, split: Split, index: u64) -> Result<Option<Row>> {
         let demonstration = read(self.worker, split, index)?;
         let renderer = self.renderer(demonstration.format.as_deref())?;

@@ -18,7 +18,7 @@ pub(super) struct Source {
     pub(super) paths: BTreeSet<Vec<String>>,
     /// Paths of other crates.
     pub(super) foreign: BTreeSet<Vec<String>>,
-    /// What it re-exports: name and absolute path.
+    /// Its re-exports: name and absolute path.
     pub(super) exports: Vec<(String, Vec<String>)>,
     /// Modules that it declares for tests only.
     test_modules: BTreeSet<String>,

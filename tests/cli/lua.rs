@@ -112,7 +112,7 @@ fn r1_template_renders_the_prompts_of_rollouts() {
         local options = { tools = script.tools, add_generation_prompt = true }
         assert(template:render({ r1.user("q") }, options) == prompt, template:render({ r1.user("q") }, options))
         assert(prompt:find("['type', 'function']['type', 'properties', 'required']", 1, true), prompt)
-        -- What the template drops is in the text, as a rollout has it.
+        -- The text has the parts that the template drops, as in a rollout.
         local messages = { r1.user("q"), { role = "assistant", content = "a", reasoning_content = "hm",
           tool_calls = { { name = "find", arguments = { query = "x" } } } } }
         local text = template:render(messages)

@@ -64,7 +64,7 @@ fn an_adapter_accepts_another_copy_of_its_base() {
     assert!(config["base_model_name_or_path"].as_str().unwrap().ends_with("/moved"), "{config}");
     succeed(dir.path(), &["infer", "-m", "runs/b", "-p", "Say 3", "--max-new-tokens", "2"]);
     let error = fail(dir.path(), &["infer", "-m", "moved", "--base", "moved", "-p", "Say 3"]);
-    assert!(error.contains("a base model is given (moved), but the model is no adapter"), "{error}");
+    assert!(error.contains("a base model is given (moved), but the model is not an adapter"), "{error}");
 }
 
 /// 128 positions, times 2.

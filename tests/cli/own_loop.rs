@@ -136,7 +136,7 @@ assert(second["policy/loss"] < first["policy/loss"] and second["loss/margin"] > 
 local now, before = t:logprobs(pair), t:logprobs(pair, { model = "reference" })
 assert(#now[1] == 2 and now[1][1][1] ~= before[1][1][1])
 t:next_step()
--- What an earlier step sampled is found in the run directory.
+-- Trajectories of earlier steps are in the run directory.
 local again = t:update({ pair[1].id, "1-0-1" }, options)
 assert(again["loss/margin"] > 0)
 local examples = { { messages = { r1.user("Say 4"), r1.assistant("I say 4") } } }

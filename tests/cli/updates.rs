@@ -1,4 +1,4 @@
-//! What a training step changes, and its warnings when there is no gradient.
+//! Changes by a training step, and its warnings when there is no gradient.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -38,7 +38,7 @@ test("filesystem: lists, reads, writes, refuses other directories", function()
   expect(output):contains("Access denied")
 end)
 
-test("memory: entities, and an argument that is no list", function()
+test("memory: entities, and an argument that is not a list", function()
   local attempt = open("memory")
   local person = { name = "Ada", entityType = "person", observations = { "writes programs" } }
   local made, ok = ask(attempt, "create_entities", { entities = { person } })

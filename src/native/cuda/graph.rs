@@ -16,7 +16,7 @@ pub(crate) struct Graph {
 
 #[cfg(not(cuda_graphs))]
 impl Graph {
-    /// Why graphs cannot be recorded: always, built without CUDA's headers.
+    /// The reason why graphs cannot be recorded: this build has no CUDA headers.
     pub(crate) fn missing(_device: Device) -> Option<String> {
         Some(missing().message)
     }
@@ -42,7 +42,7 @@ fn missing() -> crate::error::Error {
 
 #[cfg(cuda_graphs)]
 impl Graph {
-    /// Why graphs cannot be recorded on this device; `None` if they can.
+    /// The reason why graphs cannot be recorded on this device; `None` if they can.
     pub(crate) fn missing(device: Device) -> Option<String> {
         if !device.is_cuda() {
             return Some("the device is not CUDA".to_owned());

@@ -56,7 +56,8 @@ pub fn load_cuda_torch() {
     });
 }
 
-/// Why decode steps cannot be recorded as CUDA graphs on this device; `None` if they can.
+/// The reason why decode steps cannot be recorded as CUDA graphs on this device; `None` if they
+/// can.
 pub fn cuda_graphs(device: Device) -> Option<String> {
     Graph::missing(device)
 }

@@ -26,7 +26,7 @@ impl LossFormula for Cispo {
 }
 
 /// CISPO (arXiv:2506.13585, eq. 4): `-sg(clip(rho, 1 - low, 1 + high)) A logp`: every token keeps a
-/// gradient, with a bounded weight. `low = 1` is no lower bound; TRL's `epsilon_high` is `1 +
+/// gradient, with a bounded weight. `low = 1` means no lower bound; TRL's `epsilon_high` is `1 +
 /// high`.
 fn cispo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
     let log_ratio = tokens.log_ratio()?;

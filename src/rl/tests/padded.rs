@@ -22,7 +22,7 @@ impl Mask {
         values.iter().zip(&self.0).map(kept).collect()
     }
 
-    /// How many tokens each trajectory sampled.
+    /// Number of sampled tokens per trajectory.
     pub(super) fn tokens(&self) -> Vec<usize> {
         self.sampled(&self.0).iter().map(Vec::len).collect()
     }

@@ -78,7 +78,7 @@ argument!(Mebibytes, "a size such as \"512MiB\"", |value| {
     .map(Self)
 });
 
-/// A whole number from `MIN` to `MAX`; a `MAX` of [`ANY`] is no limit.
+/// A whole number from `MIN` to `MAX`; a `MAX` of [`ANY`] means no limit.
 pub(crate) struct Whole<const MIN: u64, const MAX: u64>(pub(crate) u64);
 
 /// Above all whole numbers that a Luau number has exactly.

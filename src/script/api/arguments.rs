@@ -30,7 +30,7 @@ pub(crate) trait Arguments: Sized {
     /// Reads the table that `function` requires.
     ///
     /// # Errors
-    /// A value that is no table, and a field that is unknown, missing or of another type.
+    /// A value that is not a table, and a field that is unknown, missing or of another type.
     fn read(lua: &Lua, function: &'static str, value: &Value) -> mlua::Result<Self> {
         Self::from_fields(&Fields::new(lua, function, value, &Self::names())?)
     }

@@ -20,7 +20,7 @@ use crate::script::runtime::tool::ToolRewards;
 use crate::tools::mcp::ServerOptions;
 
 const NAME: &str = "r1.tools.mcp";
-/// Most restarts.
+/// Maximum number of restarts.
 const RESTARTS: u64 = 1000;
 
 arguments! {

@@ -21,7 +21,7 @@ const SEARCH: &str = "search";
 const SEARCH_KEY: &str = "r1.index.search";
 /// Default number of hits.
 const HITS: u64 = 5;
-/// Most queries of one call.
+/// Maximum number of queries of one call.
 const QUERIES: usize = 10_000;
 
 pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {

@@ -9,7 +9,7 @@ use super::argument::{ANY, Argument, Whole, argument};
 use super::arguments::{Arguments, arguments};
 use crate::script::runtime::tool::{CacheScope, CallLimits};
 
-/// Most retries.
+/// Maximum number of retries.
 const RETRIES: u64 = 20;
 /// The wait before the first retry, if no setting gives it.
 const BACKOFF: Duration = Duration::from_millis(500);

@@ -33,7 +33,8 @@ pub fn find_settings(name: &str) -> Vec<&'static Setting> {
     settings().filter(|setting| setting.path.rsplit('.').next() == Some(name)).collect()
 }
 
-/// The hint for a name that is no setting; `None` for a name outside of the sections of settings.
+/// The hint for a name that is not a setting; `None` for a name outside of the sections of
+/// settings.
 pub fn settings_hint(name: &str) -> Option<String> {
     let (section, _) = name.split_once('.')?;
     let sections = settings().map(Setting::section).filter(|known| !known.is_empty());

@@ -63,7 +63,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("name?", "string", ""),
             ("arguments?", "{[string]: any}", ""),
             ("id?", "string", ""),
-            ("error?", "string", "Why it failed: message, place, hint and frames"),
+            ("error?", "string", "Error: message, place, hint and frames"),
             (
                 "error_fields?",
                 "{[string]: any}",

@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::Observation;
 use crate::text::Renderer;
 
-/// Most messages listed in an error, largest first.
+/// Maximum number of messages listed in an error, largest first.
 const SHOWN: usize = 8;
 
 /// Checks that the output of a context function fits its budget.

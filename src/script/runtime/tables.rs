@@ -54,7 +54,7 @@ pub(crate) enum ToolTables {
 /// Name of a task's only table.
 pub(crate) const ONLY: &str = "t";
 
-/// Most queries of the same tables that run at once.
+/// Maximum number of concurrent queries of the same tables.
 const AT_ONCE: usize = 16;
 
 type Known = Mutex<Vec<(Vec<u8>, Weak<Tables>)>>;
@@ -149,7 +149,7 @@ fn read(table: &NamedTable) -> Result<TableData> {
 /// table; otherwise JSON.
 ///
 /// # Errors
-/// [`Kind::Data`] for a column that is no table.
+/// [`Kind::Data`] for a column that is not a table.
 pub(crate) fn file_of(name: &str, value: &Json) -> Result<Vec<u8>> {
     if let Json::String(text) = value {
         return Ok(text.clone().into_bytes());

@@ -49,7 +49,7 @@ end"#;
         ToolCall { id: Some("c0".to_owned()), name: "f".to_owned(), arguments: json!({ "value": "1", "tools": 1 }) };
     assert_eq!(reply.tool_calls, [expected]);
     assert_eq!(reply.errors, ["g has no value."]);
-    // nil and a message is a malformed call; no value is no call.
+    // nil and a message is a malformed call; no value means that there is no call.
     assert_eq!(parsed("parse = function() return nil, 'No.' end", "x").unwrap().errors, ["No."]);
     let none = parsed("parse = function() end", " x ").unwrap();
     assert_eq!((none.content.as_str(), none.tool_calls.len(), none.errors.len()), ("x", 0, 0));
@@ -166,7 +166,7 @@ fn results_and_tools_are_written_by_the_recipe() {
     result.name = Some("find".to_owned());
     let text = renderer.prompt_text(&[Message::user("q"), Message::assistant("a"), result], &tools).unwrap();
     assert!(text.contains("system\nTools: find<") && text.contains("user\ngot it from find<"), "{text}");
-    // A result that is no text is refused at the line of the function.
+    // A result that is not text is refused at the line of the function.
     let bench = Bench::new(&with_format("parse = function() end,\nschema = function() return {} end"));
     let renderer = self::renderer(&bench).unwrap();
     let error = bench.show(renderer.prompt_text(&[Message::user("q")], &tools).unwrap_err());

@@ -216,7 +216,7 @@ impl Reader<'_> {
         }
         let digits = self.rest.get(..length).unwrap_or_default();
         let point = u32::from_str_radix(digits, 16).ok().and_then(char::from_u32);
-        let Some(point) = point else { return self.wrong(format!("`\\{letter}{digits}` is no character")) };
+        let Some(point) = point else { return self.wrong(format!("`\\{letter}{digits}` is not a character")) };
         self.rest = &self.rest[length..];
         Ok(point.to_string())
     }

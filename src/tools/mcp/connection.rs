@@ -164,7 +164,7 @@ fn client() -> ClientConfig {
     ClientConfig::new(ClientCapabilities::default(), Implementation::new("r1", env!("CARGO_PKG_VERSION")))
 }
 
-/// Why a server did not accept the handshake.
+/// The reason why a server did not accept the handshake.
 fn refusal(error: &ClientInitializeError) -> String {
     match error {
         ClientInitializeError::JsonRpcError(error) => format!("it refuses the handshake: {}", error.message),

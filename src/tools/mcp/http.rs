@@ -82,7 +82,7 @@ impl LastFault {
     }
 }
 
-/// Why an exchange failed.
+/// The cause of a failed exchange.
 pub(super) fn reason(error: &(dyn StdError + 'static)) -> String {
     match error.downcast_ref::<Failure>() {
         Some(StreamableHttpError::Client(fault)) => fault.to_string(),

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 /// Longest description of a tool, in characters; a longer one is cut, and ends in `…`.
 pub const DESCRIPTION: usize = 1024;
-/// Most tools of a server, and pages of their list.
+/// Maximum number of tools of a server, and of pages of their list.
 const TOOLS: usize = 512;
 const PAGES: usize = 64;
 /// Longest schema of a tool's arguments, as bytes of JSON: it is part of every prompt.

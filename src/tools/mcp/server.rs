@@ -33,7 +33,7 @@ struct State {
     connection: Option<Arc<Connection>>,
     /// Number of starts so far, including failed ones.
     starts: u32,
-    /// Why the last start failed.
+    /// The cause of the last failed start.
     failure: Option<Error>,
 }
 

@@ -67,7 +67,7 @@ section! {
         files_bytes: usize = 1 << 20;
         /// Figures of matplotlib are written to plot_1.png, plot_2.png … and kept as files.
         plots: bool = false;
-        /// When the value of a last expression is shown.
+        /// The condition under which the value of a last expression is shown.
         last_value: LastValue = LastValue::Auto;
         /// The format of errors.
         traceback: Traceback = Traceback::Short;
@@ -92,7 +92,7 @@ choices! {
 }
 
 choices! {
-    /// When the value of a program's last expression is shown.
+    /// The condition under which the value of a program's last expression is shown.
     #[derive(Default)]
     pub enum LastValue {
         /// If nothing was printed.

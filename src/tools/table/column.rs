@@ -118,7 +118,7 @@ struct Seen {
     integer: bool,
     real: bool,
     text: bool,
-    /// Text that is no number.
+    /// Text that is not a number.
     words: bool,
 }
 

@@ -31,7 +31,7 @@ use self::column::Scan;
 use self::database::Database;
 use crate::error::Result;
 
-/// How cells are read.
+/// The conversion of cells.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ColumnTypes {
     /// Types of columns by name, instead of inferred ones.

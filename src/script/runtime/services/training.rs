@@ -179,8 +179,9 @@ pub enum ScoringModel {
 /// Values of the critic.
 #[derive(Clone, Debug, Serialize)]
 pub struct TrajectoryValueReport {
-    /// Of the states before the sampled tokens: by trajectory, step and token.
+    /// Values of the states before the sampled tokens: by trajectory, step and token.
     pub values: Vec<Vec<Vec<f64>>>,
-    /// Of the next observation of each trajectory; `None` for a trajectory that was not truncated.
+    /// Value of the next observation of each trajectory; `None` for a trajectory that was not
+    /// truncated.
     pub next: Vec<Option<f64>>,
 }
