@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::AllowedAddresses;
 
-/// Where a server is.
+/// The transport of a server.
 #[derive(Clone, PartialEq)]
 pub enum Endpoint {
     /// A program that is started here, without a sandbox.

@@ -44,7 +44,7 @@ arguments! {
     }
 }
 
-/// The start of the names of a server's tools.
+/// The prefix of the names of a server's tools.
 pub(super) struct Prefix(String);
 
 impl FromField for Prefix {
@@ -144,7 +144,7 @@ struct Limits {
     restarts: u32,
 }
 
-/// The options of a server with its secrets, when it is used.
+/// The options of a server with the values of its secrets, for its start.
 fn open(name: &str, place: &Place, limits: Limits, grants: &Grants) -> Result<Opened> {
     let mut secrets = Secrets::default();
     let endpoint = place.open(&named(name), grants, &mut secrets)?;

@@ -38,7 +38,7 @@ pub(super) struct PlaceFields {
     pub(super) directory: Option<String>,
 }
 
-/// Where a server is, with its secrets not filled in.
+/// The transport of a server, without the values of its secrets.
 pub(super) enum Place {
     Command { argv: Vec<String>, env: Named, directory: String },
     Url { url: String, headers: Named, host: String, port: u16 },
@@ -130,8 +130,8 @@ impl Place {
         }
     }
 
-    /// Refuses what the server needs and the recipe does not declare. `name` names the server in
-    /// messages: "MCP server `files`".
+    /// Checks that the recipe declares the server's needs. `name` names the server in messages:
+    /// "MCP server `files`".
     ///
     /// # Errors
     /// [`Kind::Script`], with the need that would allow it.
