@@ -386,7 +386,7 @@ fn r1_rl_computes_estimators_and_losses() {
     let wrong = run("r1.rl.advantages('grpo', { { group = 1, trajectry = 1, mask = { 1 }, rewards = { 1 } } })");
     assert!(wrong.contains("unknown field `trajectry`") && wrong.contains("did you mean `trajectory`"), "{wrong}");
     let wrong = run("r1.rl.advantages('grpo', { { group = 1, mask = { 1, 2 }, rewards = { 1 } } })");
-    assert!(wrong.contains("`mask` holds 2") && wrong.contains("row 1"), "{wrong}");
+    assert!(wrong.contains("`mask` contains 2") && wrong.contains("row 1"), "{wrong}");
     let wrong = run("r1.rl.advantages('grop', {})");
     assert!(wrong.contains("did you mean grpo?") && wrong.contains("--> -e:1"), "{wrong}");
     let wrong = run("r1.rl.loss('ppo', { { mask = { 1 } } })");

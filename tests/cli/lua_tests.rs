@@ -77,6 +77,6 @@ fn failed_lua_tests_show_the_line_and_the_difference() {
     exit: 2
     --- stderr
     error: there are no tests in tests/lua, scripts or this directory
-      hint: files of tests are called NAME_test.lua; `r1 new NAME` writes a script and its test
+      hint: test files are named NAME_test.lua; `r1 new NAME` writes a script and its test
     ");
 }

@@ -217,7 +217,7 @@ fn r1_mcp_refuses_recipes_without_tools_and_other_clients() {
     --- stderr
     error: the recipe has no tools to serve
       --> a.lua
-      hint: give its env some: r1.env { tools = { r1.tools.python {} } }
+      hint: give its env tools: r1.env { tools = { r1.tools.python {} } }
     ");
     cli_snapshot!({ "a.lua" => LEDGER.replace("task.start", "task.begin.x"), "server.py" => SERVER }, ["mcp", "a.lua"], @r"
     exit: 3
