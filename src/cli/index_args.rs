@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 use super::number::{Refused, number};
+use crate::error::Result;
 use crate::model::Pooling;
-use crate::search::{Analyzer, Mode, VectorType};
+use crate::search::{Analyzer, Mode, RerankOptions, SearchOptions, Similarity, VectorType};
 
 /// Build and search an index of passages
 #[derive(Debug, Args)]
@@ -101,6 +102,10 @@ pub(super) struct BuildArgs {
     /// Type of the numbers of stored vectors
     #[arg(long, value_name = "TYPE", requires = "encoder", default_value = "f32", value_parser = VectorType::NAMES)]
     pub(super) vectors: String,
+    /// How similar a query and a passage are: the cosine, or the inner product of vectors that are
+    /// not normalised
+    #[arg(long, value_name = "NAME", requires = "encoder", default_value = "cosine", value_parser = Similarity::NAMES)]
+    pub(super) similarity: String,
     /// Discard an interrupted build
     #[arg(long)]
     pub(super) restart: bool,
@@ -129,9 +134,8 @@ pub(super) struct SearchArgs {
     /// Number of hits
     #[arg(short, long, value_name = "N", default_value = "5", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) k: u16,
-    /// Search mode: BM25, vectors, or both, fused by rank
-    #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
-    pub(super) mode: String,
+    #[command(flatten)]
+    pub(super) how: HowArgs,
     /// Print the whole text of each hit
     #[arg(long)]
     pub(super) text: bool,
@@ -156,18 +160,43 @@ pub(super) struct ServeArgs {
     /// Hits per query if a request has no number [default: 3 for /retrieve, 10 for /search]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) k: Option<u16>,
-    /// Search mode: BM25, vectors, or both, fused by rank
-    #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
-    pub(super) mode: String,
+    #[command(flatten)]
+    pub(super) how: HowArgs,
     /// Largest request body in KiB
     #[arg(long, value_name = "KIB", default_value = "4096", value_parser = clap::value_parser!(u64).range(1..=1_048_576))]
     pub(super) max_body: u64,
 }
 
-fn at_least_0(text: &str) -> Result<f64, Refused> {
+/// How an index is searched
+#[derive(Debug, Args)]
+pub(super) struct HowArgs {
+    /// Search mode: BM25, vectors, or both, fused by rank
+    #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
+    mode: String,
+    /// Rank the best passages again with a cross-encoder: the directory of a BERT model with one
+    /// label (safetensors and tokenizer.json)
+    #[arg(long, value_name = "DIR")]
+    rerank: Option<PathBuf>,
+    /// Passages that are ranked again [default: 50, or the number of hits]
+    #[arg(long, value_name = "N", requires = "rerank", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rerank_top: Option<u16>,
+}
+
+impl HowArgs {
+    /// The options of a search for `k` passages.
+    pub(super) fn options(&self, k: usize) -> Result<SearchOptions> {
+        let mut options = SearchOptions::new(k, Mode::named(&self.mode)?);
+        options.rerank =
+            self.rerank.clone().map(|model| RerankOptions { model, top: self.rerank_top.map(usize::from) });
+        options.check()?;
+        Ok(options)
+    }
+}
+
+fn at_least_0(text: &str) -> std::result::Result<f64, Refused> {
     number(text, |value| (0.0..=1000.0).contains(&value), "must be a number from 0 to 1000")
 }
 
-fn share(text: &str) -> Result<f64, Refused> {
+fn share(text: &str) -> std::result::Result<f64, Refused> {
     number(text, |value| (0.0..=1.0).contains(&value), "must be a number from 0 to 1")
 }

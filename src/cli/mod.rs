@@ -73,7 +73,6 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
     crate::native::return_memory();
     ignore_file_size_signal();
     // Models named by scripts are opened on a thread that starts with the first request.
-    crate::search::share_encoders(crate::services::load_index_encoder);
     script::share_services(Arc::new(TensorThread::new(cli.output.reporter())));
     match cli.command {
         Command::Run(args) => run::run(args, cli.output),

@@ -16,7 +16,7 @@ use super::weights;
 use crate::error::{self, Error, Result, suggest};
 
 /// Tokens of a batch, padding included.
-const BATCH_TOKENS: usize = 8192;
+pub(super) const BATCH_TOKENS: usize = 8192;
 /// Largest size in a configuration.
 const LARGEST: u64 = 1 << 24;
 const MOST_LAYERS: usize = 1000;
@@ -171,13 +171,13 @@ impl BertConfig {
 
 /// A linear projection, or a layer normalisation: weight and bias.
 #[derive(Debug)]
-struct Affine {
+pub(super) struct Affine {
     weight: Tensor,
     bias: Tensor,
 }
 
 impl Affine {
-    fn linear(&self, x: &Tensor) -> Result<Tensor> {
+    pub(super) fn linear(&self, x: &Tensor) -> Result<Tensor> {
         Ok(x.f_linear(&self.weight, Some(&self.bias))?)
     }
 
@@ -210,9 +210,9 @@ pub struct Encoder {
 }
 
 /// Allocates parameters and collects their checkpoint keys.
-struct Maker {
+pub(super) struct Maker {
     named: Vec<(String, Tensor)>,
-    prefix: &'static str,
+    pub(super) prefix: &'static str,
     /// Names of the two parameters of a layer normalisation.
     norm: [&'static str; 2],
 }
@@ -225,7 +225,7 @@ impl Maker {
         Ok(tensor)
     }
 
-    fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Affine> {
+    pub(super) fn linear(&mut self, name: &str, outputs: usize, inputs: usize) -> Result<Affine> {
         let weight = self.tensor(&format!("{name}.weight"), &[outputs, inputs])?;
         Ok(Affine { weight, bias: self.tensor(&format!("{name}.bias"), &[outputs])? })
     }
@@ -259,6 +259,15 @@ impl Encoder {
     /// `Kind::Model` for a model of another family, and for weights that do not match the
     /// configuration.
     pub fn load(dir: &Path) -> Result<Self> {
+        Ok(Self::load_with_head(dir, |_, _| Ok(()))?.0)
+    }
+
+    /// As [`load`](Self::load), with the parameters that `head` names, given the size of hidden
+    /// states. Their prefix is that of the encoder.
+    pub(super) fn load_with_head<T>(
+        dir: &Path,
+        head: impl FnOnce(&mut Maker, usize) -> Result<T>,
+    ) -> Result<(Self, T)> {
         let path = dir.join("config.json");
         let json = weights::read_json(&path, "config.json")?;
         let config = BertConfig::from_json(&json).map_err(|error| error.at_path(&path))?;
@@ -286,11 +295,12 @@ impl Encoder {
         let token_type = maker.tensor("embeddings.token_type_embeddings.weight", &[config.types, hidden])?;
         let embedding_norm = maker.norm("embeddings", hidden)?;
         let layers = (0..config.layers).map(|index| maker.layer(index, &config)).collect::<Result<_>>()?;
+        let head = head(&mut maker, hidden)?;
         weights::read(&files, &maker.named, |name| {
             let own = name.strip_prefix(prefix).unwrap_or(name);
             own.starts_with("pooler.") || own == "embeddings.position_ids" || name.starts_with("cls.")
         })?;
-        Ok(Self { config, word, position, token_type, embedding_norm, layers })
+        Ok((Self { config, word, position, token_type, embedding_norm, layers }, head))
     }
 
     /// Numbers of a vector.
@@ -314,51 +324,37 @@ impl Encoder {
     }
 
     pub(super) fn encode_in_batches(&self, rows: &[&[u32]], pooling: Pooling, tokens: usize) -> Result<Vec<f32>> {
-        let wrong = |why: String| Err(Error::new(error::Kind::Model, why));
-        for row in rows {
-            if row.is_empty() {
-                return wrong("a text without tokens has no vector".to_owned());
-            }
-            if row.len() > self.config.positions {
-                return wrong(format!("a text has {} tokens; the encoder has {}", row.len(), self.config.positions));
-            }
-            if let Some(id) = row.iter().find(|id| **id as usize >= self.config.vocab) {
-                return wrong(format!("token id {id} is outside the vocabulary of {}", self.config.vocab));
-            }
-        }
+        rows.iter().try_for_each(|row| self.check(row))?;
         let _guard = tch::no_grad_guard();
-        let mut order: Vec<usize> = (0..rows.len()).collect();
-        order.sort_by_key(|at| rows[*at].len());
         let mut vectors = vec![0.0; rows.len() * self.config.hidden];
-        let mut rest = order.as_slice();
-        while !rest.is_empty() {
-            // Sorted by length: the last row of a batch is the longest.
-            let fits = |count: &usize| count * rows[rest[count - 1]].len() <= tokens;
-            let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
-            let (batch, later) = rest.split_at(count);
+        for batch in batches(&rows.iter().map(|row| row.len()).collect::<Vec<_>>(), tokens) {
             let own: Vec<&[u32]> = batch.iter().map(|at| rows[*at]).collect();
-            let pooled: Vec<f32> = self.batch(&own, pooling)?.f_view(-1)?.try_into()?;
+            let pooled: Vec<f32> = self.pooled(&own, pooling)?.f_view(-1)?.try_into()?;
             for (at, vector) in batch.iter().zip(pooled.chunks_exact(self.config.hidden)) {
                 vectors[at * self.config.hidden..][..self.config.hidden].copy_from_slice(vector);
             }
-            rest = later;
         }
         Ok(vectors)
     }
 
-    /// Pooled hidden states `[B, E]` of rows, padded to the longest.
-    fn batch(&self, rows: &[&[u32]], pooling: Pooling) -> Result<Tensor> {
-        let longest = rows.iter().map(|row| row.len()).max().unwrap_or(0);
-        let shape = [rows.len() as i64, longest as i64];
-        let (mut ids, mut mask) = (vec![0_i64; rows.len() * longest], vec![false; rows.len() * longest]);
-        for (at, row) in rows.iter().enumerate() {
-            let start = at * longest;
-            ids[start..start + row.len()].iter_mut().zip(*row).for_each(|(id, own)| *id = i64::from(*own));
-            mask[start..start + row.len()].fill(true);
+    /// Refuses a text that the encoder can't compute.
+    pub(super) fn check(&self, row: &[u32]) -> Result<()> {
+        let wrong = |why: String| Err(Error::new(error::Kind::Model, why));
+        if row.is_empty() {
+            return wrong("a text without tokens has no vector".to_owned());
         }
-        let ids = Tensor::f_from_slice(&ids)?.f_view(shape)?;
-        let mask = Tensor::f_from_slice(&mask)?.f_view(shape)?;
-        let hidden = self.forward(&ids, &mask)?;
+        if row.len() > self.config.positions {
+            return wrong(format!("a text has {} tokens; the encoder has {}", row.len(), self.config.positions));
+        }
+        if let Some(id) = row.iter().find(|id| **id as usize >= self.config.vocab) {
+            return wrong(format!("token id {id} is outside the vocabulary of {}", self.config.vocab));
+        }
+        Ok(())
+    }
+
+    /// Pooled hidden states `[B, E]` of rows, padded to the longest.
+    fn pooled(&self, rows: &[&[u32]], pooling: Pooling) -> Result<Tensor> {
+        let (hidden, mask) = self.hidden(rows, None)?;
         if pooling == Pooling::Cls {
             return Ok(hidden.f_select(1, 0)?.f_contiguous()?);
         }
@@ -367,14 +363,42 @@ impl Encoder {
         Ok(sum.f_div(&weight.f_sum_dim_intlist([1_i64].as_slice(), false, Kind::Float)?)?)
     }
 
-    /// The last hidden states `[B, T, E]` of ids `[B, T]`; `mask` `[B, T]` is true for tokens and
-    /// false for padding.
-    fn forward(&self, ids: &Tensor, mask: &Tensor) -> Result<Tensor> {
+    /// The last hidden states `[B, T, E]` of rows, padded to the longest, and the mask `[B, T]`,
+    /// true for tokens. `types` has the type of every token, below [`Self::types`]; without it all
+    /// tokens have the type 0.
+    pub(super) fn hidden(&self, rows: &[&[u32]], types: Option<&[&[u32]]>) -> Result<(Tensor, Tensor)> {
+        let longest = rows.iter().map(|row| row.len()).max().unwrap_or(0);
+        let shape = [rows.len() as i64, longest as i64];
+        let padded = |rows: &[&[u32]]| -> Result<Tensor> {
+            let mut all = vec![0_i64; rows.len() * longest];
+            for (row, own) in rows.iter().zip(all.chunks_exact_mut(longest.max(1))) {
+                own.iter_mut().zip(*row).for_each(|(id, own)| *id = i64::from(*own));
+            }
+            Ok(Tensor::f_from_slice(&all)?.f_view(shape)?)
+        };
+        let mut mask = vec![false; rows.len() * longest];
+        rows.iter().zip(mask.chunks_exact_mut(longest.max(1))).for_each(|(row, own)| own[..row.len()].fill(true));
+        let mask = Tensor::f_from_slice(&mask)?.f_view(shape)?;
+        let types = types.map(padded).transpose()?;
+        Ok((self.forward(&padded(rows)?, &mask, types.as_ref())?, mask))
+    }
+
+    /// Number of token types.
+    pub(super) fn types(&self) -> usize {
+        self.config.types
+    }
+
+    /// The last hidden states `[B, T, E]` of ids and types `[B, T]`; `mask` `[B, T]` is true for
+    /// tokens and false for padding.
+    fn forward(&self, ids: &Tensor, mask: &Tensor, types: Option<&Tensor>) -> Result<Tensor> {
         let config = &self.config;
         let (rows, tokens) = ids.size2()?;
         let words = Tensor::f_embedding(&self.word, ids, -1, false, false)?;
-        // One text per row: all tokens have the type 0.
-        let places = self.position.f_narrow(0, 0, tokens)?.f_add(&self.token_type.f_narrow(0, 0, 1)?)?;
+        let types = match types {
+            Some(types) => Tensor::f_embedding(&self.token_type, types, -1, false, false)?,
+            None => self.token_type.f_narrow(0, 0, 1)?,
+        };
+        let places = self.position.f_narrow(0, 0, tokens)?.f_add(&types)?;
         let mut x = self.embedding_norm.norm(&words.f_add(&places)?, config.eps)?;
         // Every query attends to the tokens of its own row: [B, 1, 1, T].
         let mask = mask.f_view([rows, 1, 1, tokens])?;
@@ -401,4 +425,21 @@ impl Encoder {
         }
         Ok(x)
     }
+}
+
+/// Numbers of rows that are computed together: rows of similar length, with at most `tokens` tokens
+/// including padding, or one row.
+pub(super) fn batches(lengths: &[usize], tokens: usize) -> Vec<Vec<usize>> {
+    let mut order: Vec<usize> = (0..lengths.len()).collect();
+    order.sort_by_key(|at| lengths[*at]);
+    let (mut all, mut rest) = (Vec::new(), order.as_slice());
+    while !rest.is_empty() {
+        // Sorted by length: the last row of a batch is the longest.
+        let fits = |count: &usize| count * lengths[rest[count - 1]] <= tokens;
+        let count = (1..=rest.len()).take_while(fits).last().unwrap_or(1);
+        let (batch, later) = rest.split_at(count);
+        all.push(batch.to_vec());
+        rest = later;
+    }
+    all
 }

@@ -11,66 +11,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Value as Json, json};
+use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 use tantivy::indexer::NoMergePolicy;
-use tantivy::{Index as Postings, IndexWriter, TantivyDocument, TantivyError};
+use tantivy::{Index as Postings, IndexWriter, TantivyDocument};
 
-use super::analyzer::Analyzer;
-use super::bm25::Bm25;
+use super::build_options::{BuildOptions, DenseOptions, DuplicateIds};
 use super::dense::DenseWriter;
 use super::documents::{self, Documents, DocumentsWriter, Lengths};
-use super::encoder::TextEncoder;
 use super::manifest::{self, Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, part_of};
 use super::passage::Passage;
+use super::place::{self, BUILD, HEAP, unwritable};
 use super::sparse::{self, SchemaFields};
-use super::vectors::VectorType;
 use crate::error::{Error, Kind, Result};
-
-/// Memory of the inverted index before a segment is written, in bytes.
-const HEAP: usize = 256 << 20;
-/// Options and corpus of an unfinished build.
-const BUILD: &str = "build.json";
-
-/// What to do with a passage whose id another one has.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DuplicateIds {
-    /// The build stops.
-    #[default]
-    Refuse,
-    /// The first passage is kept.
-    Skip,
-}
-
-/// The vectors of an index that is built.
-#[derive(Clone)]
-pub struct DenseOptions {
-    pub encoder: Arc<dyn TextEncoder>,
-    pub vectors: VectorType,
-}
-
-impl std::fmt::Debug for DenseOptions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("DenseOptions").field("encoder", &self.encoder.directory()).finish_non_exhaustive()
-    }
-}
-
-/// Options of a build.
-#[derive(Clone, Debug)]
-pub struct BuildOptions {
-    pub analyzer: Analyzer,
-    pub bm25: Bm25,
-    pub duplicate_ids: DuplicateIds,
-    /// Largest title and text of a passage together, in bytes.
-    pub max_passage: u64,
-    /// Number of passages between two commits: an interrupted build is resumed after the last one.
-    pub commit_every: u64,
-    /// Where the passages come from: a build is resumed only for an equal one.
-    pub corpus: Json,
-    /// `None`: an index without vectors.
-    pub dense: Option<DenseOptions>,
-}
 
 /// The payload of a commit.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -114,22 +67,22 @@ impl Builder {
     /// [`Kind::Usage`] if `out` exists, or an interrupted build has other options or another
     /// corpus; [`Kind::Store`] if files can't be written or another process builds the index.
     pub fn begin(out: &Path, options: BuildOptions, restart: bool, overwrite: bool) -> Result<Self> {
-        check_out(out, overwrite)?;
+        place::check(out, overwrite)?;
         let part = part_of(out);
         let failed = |error: std::io::Error| Error::io(Kind::Store, "write the index", &part, &error);
-        let plan = plan(&options);
+        let plan = place::plan(&options);
         if part.exists() && restart {
             std::fs::remove_dir_all(&part).map_err(failed)?;
         }
         let found = std::fs::read(part.join(BUILD)).ok();
         if let Some(found) = found.filter(|_| part.join(sparse::FOLDER).join("meta.json").exists()) {
             let found: Json = serde_json::from_slice(&found).unwrap_or_default();
-            if found != plan && !is_committed(&part)? {
+            if found != plan && !place::is_committed(&part)? {
                 // Nothing to lose, such as after a first row that was refused.
                 return Self::begin(out, options, true, overwrite);
             }
             if found != plan {
-                let what = difference(&found, &plan);
+                let what = place::difference(&found, &plan);
                 return Err(Error::new(Kind::Usage, format!("an interrupted build has another {what}"))
                     .at_path(&part)
                     .hint("--restart discards it; the same command as before resumes it"));
@@ -352,7 +305,7 @@ impl Builder {
         };
         manifest.write(&part)?;
         std::fs::remove_file(part.join(BUILD)).map_err(failed)?;
-        install(&part, &out)?;
+        place::install(&part, &out)?;
         Ok(Report { manifest, resumed_at })
     }
 }
@@ -368,87 +321,6 @@ fn dense_part(part: &Path, dense: &DenseOptions) -> Result<DensePart> {
         options: encoder.options().clone(),
         files: vec![FileEntry::of(part, &vectors.file())?],
     })
-}
-
-/// Refuses a place for an index that is taken.
-fn check_out(out: &Path, overwrite: bool) -> Result<()> {
-    if out.file_name().is_none() {
-        return Err(Error::new(Kind::Usage, "the index needs a directory of its own").at_path(out));
-    }
-    if !out.exists() {
-        return Ok(());
-    }
-    if !out.join(manifest::FILE).exists() {
-        return Err(Error::new(Kind::Usage, "there is something else at the place of the index")
-            .at_path(out)
-            .hint("give another --out"));
-    }
-    if overwrite {
-        return Ok(());
-    }
-    Err(Error::new(Kind::Usage, "there is an index already").at_path(out).hint("--overwrite replaces it at the end"))
-}
-
-/// Gives a complete index its name; an index that has it is removed.
-fn install(part: &Path, out: &Path) -> Result<()> {
-    let failed = |error: std::io::Error| Error::io(Kind::Store, "name the index", out, &error);
-    if !out.exists() {
-        return std::fs::rename(part, out).map_err(failed);
-    }
-    let mut name = out.file_name().unwrap_or_default().to_owned();
-    name.push(".old");
-    let old = out.with_file_name(name);
-    if old.exists() {
-        std::fs::remove_dir_all(&old).map_err(failed)?;
-    }
-    std::fs::rename(out, &old).and_then(|()| std::fs::rename(part, out)).map_err(failed)?;
-    std::fs::remove_dir_all(&old).map_err(failed)
-}
-
-/// Whether an unfinished build has passages, and no process is adding to it.
-fn is_committed(part: &Path) -> Result<bool> {
-    let folder = part.join(sparse::FOLDER);
-    let read = || -> tantivy::Result<bool> {
-        let index = Postings::open_in_dir(&folder)?;
-        // Takes the lock of the build.
-        let _writer: IndexWriter = index.writer_with_num_threads(1, HEAP)?;
-        Ok(index.load_metas()?.payload.is_some())
-    };
-    read().map_err(|error| unwritable(&folder, &error))
-}
-
-/// What must be equal for a build to be resumed.
-fn plan(options: &BuildOptions) -> Json {
-    let BuildOptions { analyzer, bm25, duplicate_ids, max_passage, corpus, dense, .. } = options;
-    let encoder = dense.as_ref().map(|dense| (dense.encoder.sha256(), dense.encoder.options()));
-    json!({
-        "format": manifest::FORMAT,
-        "analyzer": analyzer,
-        "k1": bm25.k1,
-        "b": bm25.b,
-        "title_boost": bm25.title_boost,
-        "duplicate_ids": duplicate_ids,
-        "max_passage": max_passage,
-        "corpus": corpus,
-        "encoder": encoder,
-        "vectors": dense.as_ref().map(|dense| dense.vectors),
-    })
-}
-
-/// The names of the values that differ.
-fn difference(found: &Json, wanted: &Json) -> String {
-    let names = wanted.as_object().into_iter().flat_map(|wanted| wanted.keys());
-    let differ: Vec<&str> = names.map(String::as_str).filter(|name| found.get(name) != wanted.get(name)).collect();
-    differ.join(", ")
-}
-
-fn unwritable(path: &Path, error: &TantivyError) -> Error {
-    if let TantivyError::LockFailure(..) = error {
-        return Error::new(Kind::Store, "another process is building this index").at_path(path);
-    }
-    let text = error.to_string();
-    let short = text.lines().next().unwrap_or_default().chars().take(300).collect::<String>();
-    Error::new(Kind::Store, format!("the inverted index can't be written: {short}")).at_path(path)
 }
 
 /// The first half of the SHA-256 of an id: 16 bytes per passage instead of the id. A collision of

@@ -1,5 +1,5 @@
-//! The vectors of an index: one per passage, in the order of their numbers, read through a memory
-//! map. The search is exact: it computes the inner product of the query with every vector.
+//! The vectors of an index: one per passage, in the order of their numbers. The search is
+//! exact: it computes the inner product of the query with every vector.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -7,21 +7,17 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use half::f16;
-use half::slice::HalfFloatSliceExt;
-use memmap2::Mmap;
 
 use super::bm25::Best;
-use super::documents::map;
-use super::encoder::{TextEncoder, passage_text};
+use super::encoder::{LoadEncoder, TextEncoder, passage_text};
 use super::manifest::DensePart;
 use super::passage::Passage;
+use super::rows::Rows;
 use super::vectors::{FOLDER, VectorType};
 use crate::error::{Error, Kind, Result};
 
 /// Passages that are encoded at once: sorted by length, they need little padding.
 const AT_ONCE: usize = 64;
-/// Vectors between two queries of a scan, so that vectors stay in the processor's cache.
-const BLOCK: usize = 64;
 /// Numbers above which a scan uses several threads.
 const LARGE: usize = 1 << 22;
 
@@ -69,6 +65,11 @@ impl DenseWriter {
     fn flush(&mut self) -> Result<()> {
         let vectors = self.encoder.encode(&self.texts)?;
         self.texts.clear();
+        let too_large = |number: &&f32| self.vectors == VectorType::F16 && !f16::from_f32(**number).is_finite();
+        if let Some(number) = vectors.iter().find(too_large) {
+            let why = format!("a vector has the number {number}, which is too large for f16");
+            return Err(Error::new(Kind::Usage, why).hint("--vectors f32 stores it"));
+        }
         let written = write(self.vectors, &vectors, &mut self.file);
         written.map_err(|error| Error::io(Kind::Store, "write vectors", &self.path, &error))
     }
@@ -83,10 +84,10 @@ impl DenseWriter {
 
 /// The vectors of an open index.
 pub(super) struct Dense {
-    vectors: Option<Mmap>,
+    rows: Arc<Rows>,
     part: DensePart,
     index: PathBuf,
-    passages: usize,
+    load: LoadEncoder,
     /// Loaded with the first search.
     encoder: OnceLock<Arc<dyn TextEncoder>>,
 }
@@ -95,21 +96,14 @@ impl Dense {
     /// Opens the part of an index with `passages` passages.
     ///
     /// # Errors
-    /// [`Kind::Data`] if the file has another size than its vectors.
-    pub(super) fn open(index: &Path, part: &DensePart, passages: u64) -> Result<Self> {
+    /// [`Kind::Data`] if the file has another size than its vectors, or its vectors another length
+    /// than those of the manifest's similarity.
+    pub(super) fn open(index: &Path, part: &DensePart, passages: u64, load: LoadEncoder) -> Result<Self> {
         let path = index.join(part.vectors.file());
-        let vectors = map(&path)?;
-        let found = vectors.as_deref().map_or(0, <[u8]>::len) as u128;
-        let wanted = u128::from(passages) * part.dimension as u128 * part.vectors.size() as u128;
-        if found != wanted {
-            let of = format!("{passages} vectors of {} numbers", part.dimension);
-            let why = format!("the vectors of the index have {found} bytes; {of} have {wanted}");
-            return Err(Error::new(Kind::Data, why)
-                .at_path(path)
-                .hint("copy the index again, or build it again with `r1 index build`"));
-        }
-        let (part, index, passages) = (part.clone(), index.to_owned(), passages as usize);
-        Ok(Self { vectors, part, index, passages, encoder: OnceLock::new() })
+        let rows = Rows::open(&path, part.vectors, part.dimension, passages)?;
+        rows.check_similarity(part.options.similarity, &path)?;
+        let (part, index, rows) = (part.clone(), index.to_owned(), Arc::new(rows));
+        Ok(Self { rows, part, index, load, encoder: OnceLock::new() })
     }
 
     /// Loads the encoder, once.
@@ -117,7 +111,7 @@ impl Dense {
         if let Some(encoder) = self.encoder.get() {
             return Ok(encoder);
         }
-        let encoder = super::encoder::of_index(&self.index, &self.part)?;
+        let encoder = super::encoder::of_index(&self.index, &self.part, self.load)?;
         Ok(self.encoder.get_or_init(|| encoder))
     }
 
@@ -134,10 +128,11 @@ impl Dense {
     /// The best `most` passages for each vector by inner product, best first; equal scores in the
     /// order of the corpus.
     fn nearest(&self, queries: &[&[f32]], most: usize) -> Vec<Vec<(u64, f64)>> {
-        let large = self.passages * self.part.dimension * queries.len() > LARGE;
+        let count = self.rows.count();
+        let large = count * self.rows.dimension() * queries.len() > LARGE;
         let threads = if large { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
-        let each = self.passages.div_ceil(threads).max(1);
-        let ranges = (0..self.passages).step_by(each).map(|start| start..(start + each).min(self.passages));
+        let each = count.div_ceil(threads).max(1);
+        let ranges = (0..count).step_by(each).map(|start| start..(start + each).min(count));
         let scan = |range: std::ops::Range<usize>| self.scan(queries, range, most);
         let parts: Vec<Vec<Vec<(u64, f64)>>> = std::thread::scope(|scope| {
             let mut ranges: Vec<_> = ranges.collect();
@@ -160,51 +155,7 @@ impl Dense {
 
     fn scan(&self, queries: &[&[f32]], range: std::ops::Range<usize>, most: usize) -> Vec<Vec<(u64, f64)>> {
         let mut best: Vec<Best> = queries.iter().map(|_| Best::new(most)).collect();
-        let (dimension, size) = (self.part.dimension, self.part.vectors.size());
-        let bytes = self.vectors.as_deref().unwrap_or_default();
-        let mut block = vec![0.0; BLOCK * dimension];
-        let mut halves = vec![f16::ZERO; if size == 2 { BLOCK * dimension } else { 0 }];
-        let mut start = range.start;
-        while start < range.end {
-            let count = BLOCK.min(range.end - start);
-            let own = &bytes[start * dimension * size..][..count * dimension * size];
-            let block = &mut block[..count * dimension];
-            match self.part.vectors {
-                VectorType::F32 => {
-                    for (number, bytes) in block.iter_mut().zip(own.chunks_exact(4)) {
-                        *number = f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                    }
-                }
-                VectorType::F16 => {
-                    let halves = &mut halves[..count * dimension];
-                    for (number, bytes) in halves.iter_mut().zip(own.chunks_exact(2)) {
-                        *number = f16::from_le_bytes([bytes[0], bytes[1]]);
-                    }
-                    halves.convert_to_f32_slice(block);
-                }
-            }
-            for (query, best) in queries.iter().zip(&mut best) {
-                for (at, vector) in block.chunks_exact(dimension).enumerate() {
-                    best.offer_any(f64::from(inner_product(query, vector)), (start + at) as u64);
-                }
-            }
-            start += count;
-        }
+        self.rows.scan(queries, range, |query, row, product| best[query].offer_any(f64::from(product), row as u64));
         best.into_iter().map(Best::ranked).collect()
     }
-}
-
-/// Sums in eight lanes, which the compiler computes as vectors.
-fn inner_product(one: &[f32], other: &[f32]) -> f32 {
-    const LANES: usize = 8;
-    let mut sums = [0.0; LANES];
-    let (one, one_rest) = one.as_chunks::<LANES>();
-    let (other, other_rest) = other.as_chunks::<LANES>();
-    for (one, other) in one.iter().zip(other) {
-        for lane in 0..LANES {
-            sums[lane] += one[lane] * other[lane];
-        }
-    }
-    let rest: f32 = one_rest.iter().zip(other_rest).map(|(one, other)| one * other).sum();
-    sums.iter().sum::<f32>() + rest
 }

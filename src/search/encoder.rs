@@ -1,15 +1,18 @@
-//! What this module needs of a text encoder. The encoder itself is given by the program: search
-//! does not import models.
+//! What an index needs of a text encoder, and the encoder of an index.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::manifest::DensePart;
 use super::passage::Passage;
 use super::vectors::EncoderOptions;
 use crate::error::{Error, Kind, Result};
 
-/// Text to vectors of unit length, whose inner product is the cosine.
+/// Text to vectors, whose inner product is the similarity of texts. [`load_encoder`] gives that of
+/// a BERT checkpoint; a program may have its own, with [`Index::open_with`].
+///
+/// [`load_encoder`]: super::load_encoder
+/// [`Index::open_with`]: super::Index::open_with
 pub trait TextEncoder: Send + Sync {
     /// SHA-256 of the model's configuration, weights and tokenizer, in hex.
     fn sha256(&self) -> &str;
@@ -18,8 +21,8 @@ pub trait TextEncoder: Send + Sync {
     fn options(&self) -> &EncoderOptions;
     /// Numbers of a vector.
     fn dimension(&self) -> usize;
-    /// Vectors of texts, `[texts, dimension]`, one after the other. The prefixes are not added
-    /// here.
+    /// Vectors of texts, `[texts, dimension]`, one after the other: of unit length for
+    /// [`Similarity::Cosine`](super::Similarity::Cosine). The prefixes are not added here.
     ///
     /// # Errors
     /// [`Kind::Model`] for a text that can't be encoded.
@@ -29,14 +32,6 @@ pub trait TextEncoder: Send + Sync {
 /// Loads the encoder of a directory with the options of an index.
 pub type LoadEncoder = fn(&Path, &EncoderOptions) -> Result<Arc<dyn TextEncoder>>;
 
-static LOAD: OnceLock<LoadEncoder> = OnceLock::new();
-
-/// Makes dense search possible in this process. The first call sets the function.
-pub fn share_encoders(load: LoadEncoder) {
-    // A second one would be the same function.
-    let _ = LOAD.set(load);
-}
-
 /// A folder, or a link to one, in the directory of an index: its encoder, if the model is no longer
 /// where it was when the index was built.
 const OWN: &str = "encoder";
@@ -45,8 +40,7 @@ const OWN: &str = "encoder";
 ///
 /// # Errors
 /// [`Kind::Model`] if there is no such model, or it is another one.
-pub(super) fn of_index(index: &Path, part: &DensePart) -> Result<Arc<dyn TextEncoder>> {
-    let load = LOAD.get().ok_or_else(|| Error::new(Kind::Internal, "this program has no text encoders"))?;
+pub(super) fn of_index(index: &Path, part: &DensePart, load: LoadEncoder) -> Result<Arc<dyn TextEncoder>> {
     let own = index.join(OWN);
     let place: PathBuf = if own.exists() { own.clone() } else { part.encoder.clone() };
     let hint = format!("put the model, or a symbolic link to it, at {}", own.display());

@@ -135,6 +135,16 @@ impl Manifest {
     }
 }
 
+/// Bytes of all files of an index, and the SHA-256 of its manifest, which has the checksums of all
+/// files: the identity of the index.
+///
+/// # Errors
+/// As [`Manifest::read`].
+pub fn identity(directory: &Path) -> Result<(u64, String)> {
+    let bytes = Manifest::read(directory)?.bytes();
+    Ok((bytes, FileEntry::of(directory, FILE)?.sha256))
+}
+
 /// The directory in which an index is built.
 pub(super) fn part_of(out: &Path) -> PathBuf {
     let mut name = out.file_name().unwrap_or_default().to_owned();

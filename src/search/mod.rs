@@ -5,40 +5,50 @@
 //! - [`Index`]: an open index, memory-mapped and shared by all threads
 //! - [`Manifest`]: what an index directory has: format, options, counts, checksums
 //! - [`Analyzer`]: text to terms
-//! - [`TextEncoder`]: text to vectors, given by the program
+//! - [`TextEncoder`]: text to vectors; [`load_encoder`]: that of a BERT checkpoint
+//! - [`Reranker`]: a cross-encoder, which ranks the best passages again
 //! - [`reciprocal_rank_fusion`]: several rankings to one
 //!
 //! A directory has `manifest.json`, the passages (`documents.zst`, `documents.index`) and one
 //! folder per search method: `sparse` is an inverted index of `tantivy`, `dense` has one vector per
-//! passage. Passages have numbers
-//! from 0, in the order of the corpus; the parts refer to them by number, so that a part can be
-//! added without the others.
+//! passage. Passages have numbers from 0, in the order of the corpus; the parts refer to them by
+//! number, so that a part can be added without the others.
 //!
 //! This module knows neither Lua nor the command line, and reads no corpus: see docs/search.md.
 
 mod analyzer;
+mod bert;
 mod bm25;
 mod build;
+mod build_options;
 mod dense;
 mod documents;
 mod encoder;
 mod fusion;
 mod manifest;
+mod options;
 mod passage;
+mod place;
 mod protocol;
 mod query;
+mod rerank;
+mod rows;
 mod sparse;
 #[cfg(test)]
 mod tests;
 mod vectors;
 
 pub use analyzer::Analyzer;
+pub use bert::{EncoderSettings, load_encoder};
 pub use bm25::Bm25;
-pub use build::{BuildOptions, Builder, DenseOptions, DuplicateIds, Report};
-pub use encoder::{LoadEncoder, TextEncoder, share_encoders};
+pub use build::{Builder, Report};
+pub use build_options::{BuildOptions, DenseOptions, DuplicateIds};
+pub use encoder::{LoadEncoder, TextEncoder};
 pub use fusion::{CONSTANT as FUSION_CONSTANT, reciprocal_rank_fusion};
-pub use manifest::{Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, hex, verify};
+pub use manifest::{Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, hex, identity, verify};
+pub use options::{MOST_HITS, Mode, SearchOptions};
 pub use passage::{Fields, Passage};
 pub use protocol::{NotResults, SearchRequest, as_text, read_documents, respond};
-pub use query::{Hit, Index, MOST_HITS, Mode};
-pub use vectors::{EncoderOptions, VectorType};
+pub use query::{Hit, Index};
+pub use rerank::{RerankOptions, Reranker};
+pub use vectors::{EncoderOptions, Similarity, VectorType};

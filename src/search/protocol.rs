@@ -14,8 +14,9 @@ use std::time::Instant;
 
 use serde_json::{Map, Value as Json, json};
 
+use super::options::{MOST_HITS, SearchOptions};
 use super::passage::Passage;
-use super::query::{Hit, Index, MOST_HITS, Mode};
+use super::query::{Hit, Index};
 
 /// Most queries of one request.
 const MOST_QUERIES: usize = 1024;
@@ -33,12 +34,14 @@ pub struct SearchRequest<'a> {
     pub body: &'a [u8],
 }
 
-/// Status and JSON body of the response. `k` replaces the default number of hits.
-pub fn respond(index: &Index, mode: Mode, k: Option<usize>, request: &SearchRequest<'_>) -> (u16, Json) {
+/// Status and JSON body of the response. `k` replaces the default number of hits; that of `options`
+/// is not used.
+pub fn respond(index: &Index, options: &SearchOptions, k: Option<usize>, request: &SearchRequest<'_>) -> (u16, Json) {
+    let with = |default: usize| SearchOptions { k: k.unwrap_or(default), ..options.clone() };
     let done = match (request.method, request.path.trim_end_matches('/')) {
-        ("POST", "/retrieve") => retrieve(index, mode, k.unwrap_or(RETRIEVE), request.body),
-        ("POST", "/search") => search(index, mode, k.unwrap_or(SEARCH), request.body),
-        ("GET", "/search") => search_one(index, mode, k.unwrap_or(SEARCH), request.query),
+        ("POST", "/retrieve") => retrieve(index, with(RETRIEVE), request.body),
+        ("POST", "/search") => search(index, with(SEARCH), request.body),
+        ("GET", "/search") => search_one(index, with(SEARCH), request.query),
         ("GET", "/health") => Ok(json!({ "status": "healthy", "passages": index.manifest().counts.passages })),
         ("GET", "") => Ok(json!({ "message": "search server of r1: POST /retrieve, POST /search, GET /health" })),
         (_, "/retrieve" | "/search" | "/health" | "") => Err((405, "this path is not for this method".to_owned())),
@@ -85,26 +88,26 @@ fn hits_wanted(name: &str, value: Option<&Json>, default: usize) -> Result<usize
 }
 
 /// The hits of each query.
-fn found(index: &Index, mode: Mode, k: usize, queries: &[String]) -> Result<Vec<Vec<Hit>>, Refusal> {
+fn found(index: &Index, options: &SearchOptions, queries: &[String]) -> Result<Vec<Vec<Hit>>, Refusal> {
     let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
-    index.search_all(&queries, k, mode).map_err(|error| {
+    index.search_all(&queries, options).map_err(|error| {
         // The fault of the client, or of the index.
         let status = if error.kind == crate::error::Kind::Usage { 422 } else { 500 };
         (status, error.message)
     })
 }
 
-fn retrieve(index: &Index, mode: Mode, k: usize, body: &[u8]) -> Result<Json, Refusal> {
+fn retrieve(index: &Index, mut options: SearchOptions, body: &[u8]) -> Result<Json, Refusal> {
     let fields = object(body)?;
     let queries = queries(&fields)?;
-    let k = hits_wanted("topk", fields.get("topk"), k)?;
+    options.k = hits_wanted("topk", fields.get("topk"), options.k)?;
     let with_scores = match fields.get("return_scores") {
         None | Some(Json::Null) => false,
         Some(Json::Bool(with)) => *with,
         Some(_) => return refuse("`return_scores` must be true or false"),
     };
     let mut result = Vec::with_capacity(queries.len());
-    for hits in found(index, mode, k, &queries)? {
+    for hits in found(index, &options, &queries)? {
         let hits = hits.into_iter().map(|hit| {
             let score = hit.score;
             let document = document(hit);
@@ -115,25 +118,25 @@ fn retrieve(index: &Index, mode: Mode, k: usize, body: &[u8]) -> Result<Json, Re
     Ok(json!({ "result": result }))
 }
 
-fn search(index: &Index, mode: Mode, k: usize, body: &[u8]) -> Result<Json, Refusal> {
+fn search(index: &Index, mut options: SearchOptions, body: &[u8]) -> Result<Json, Refusal> {
     let fields = object(body)?;
-    let k = hits_wanted("top_k", fields.get("top_k"), k)?;
-    results(index, mode, k, queries(&fields)?)
+    options.k = hits_wanted("top_k", fields.get("top_k"), options.k)?;
+    results(index, &options, queries(&fields)?)
 }
 
-fn search_one(index: &Index, mode: Mode, k: usize, query: &[(String, String)]) -> Result<Json, Refusal> {
+fn search_one(index: &Index, mut options: SearchOptions, query: &[(String, String)]) -> Result<Json, Refusal> {
     let value = |name: &str| query.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone());
     let Some(text) = value("query") else { return refuse("`query` is missing") };
     // Text that is not a number is refused as any other value would be.
     let wanted = value("top_k").map(|text| serde_json::from_str(&text).unwrap_or(Json::String(text)));
-    let k = hits_wanted("top_k", wanted.as_ref(), k)?;
-    results(index, mode, k, vec![text])
+    options.k = hits_wanted("top_k", wanted.as_ref(), options.k)?;
+    results(index, &options, vec![text])
 }
 
-fn results(index: &Index, mode: Mode, k: usize, queries: Vec<String>) -> Result<Json, Refusal> {
+fn results(index: &Index, options: &SearchOptions, queries: Vec<String>) -> Result<Json, Refusal> {
     let started = Instant::now();
     let mut all = Vec::with_capacity(queries.len());
-    let lists = found(index, mode, k, &queries)?;
+    let lists = found(index, options, &queries)?;
     for (query, hits) in queries.into_iter().zip(lists) {
         let hits = hits.into_iter().map(|hit| {
             let score = hit.score;

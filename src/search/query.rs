@@ -7,58 +7,23 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
+use super::bert::load_index_encoder;
 use super::dense::Dense;
 use super::documents::Documents;
+use super::encoder::LoadEncoder;
 use super::fusion::{CONSTANT, reciprocal_rank_fusion};
 use super::manifest::{self, Manifest};
+use super::options::{MOST_HITS, Mode, SearchOptions};
+use super::passage::Passage;
+use super::rerank::Reranker;
 use super::sparse::{self, Sparse};
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result};
 
-/// Most hits of one query.
-pub const MOST_HITS: usize = 1000;
 /// Longest query in bytes, and most different terms of a query.
 const LONGEST_QUERY: usize = 32 << 10;
 const MOST_TERMS: usize = 1024;
 /// Passages of each ranking that are fused, or `k` if that is more.
 const FUSED: usize = 100;
-
-/// How an index is searched.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// BM25.
-    #[default]
-    Sparse,
-    /// Vectors of an encoder.
-    Dense,
-    /// Both, by reciprocal rank fusion.
-    Hybrid,
-}
-
-impl Mode {
-    /// Their names.
-    pub const NAMES: [&str; 3] = ["sparse", "dense", "hybrid"];
-
-    /// # Errors
-    /// [`Kind::Usage`] for an unknown name.
-    pub fn named(name: &str) -> Result<Self> {
-        match name {
-            "sparse" => Ok(Self::Sparse),
-            "dense" => Ok(Self::Dense),
-            "hybrid" => Ok(Self::Hybrid),
-            _ => Err(Error::new(Kind::Usage, format!("there is no search mode `{name}`"))
-                .hint(suggest(name, Self::NAMES.iter().copied()))),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sparse => "sparse",
-            Self::Dense => "dense",
-            Self::Hybrid => "hybrid",
-        }
-    }
-}
 
 /// A passage that was found.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -83,6 +48,8 @@ pub struct Index {
     documents: Documents,
     sparse: Sparse,
     dense: Option<Dense>,
+    /// The last cross-encoder of a search, so that it stays loaded.
+    reranker: Mutex<Option<Arc<Reranker>>>,
 }
 
 impl std::fmt::Debug for Index {
@@ -101,6 +68,15 @@ impl Index {
     /// # Errors
     /// [`Kind::Data`] for a directory that is not a complete index of this format.
     pub fn open(directory: &Path) -> Result<Self> {
+        Self::open_with(directory, load_index_encoder)
+    }
+
+    /// As [`open`](Self::open), for an index whose vectors have another encoder than a BERT
+    /// checkpoint: `load` gives the encoder of a directory with the options of the build.
+    ///
+    /// # Errors
+    /// As [`Index::open`].
+    pub fn open_with(directory: &Path, load: LoadEncoder) -> Result<Self> {
         let manifest = Manifest::read(directory)?;
         let passages = manifest.counts.passages;
         let part = manifest.parts.sparse.as_ref().ok_or_else(|| {
@@ -110,8 +86,9 @@ impl Index {
         let documents = Documents::open(directory, passages)?;
         let sparse = caught(directory, || Sparse::open(directory, part, passages))?;
         let dense = manifest.parts.dense.as_ref();
-        let dense = dense.map(|part| Dense::open(directory, part, passages)).transpose()?;
-        Ok(Self { directory: directory.to_owned(), manifest, documents, sparse, dense })
+        let dense = dense.map(|part| Dense::open(directory, part, passages, load)).transpose()?;
+        let directory = directory.to_owned();
+        Ok(Self { directory, manifest, documents, sparse, dense, reranker: Mutex::new(None) })
     }
 
     /// Opens an index once per process: callers share it while one of them holds it.
@@ -142,13 +119,25 @@ impl Index {
         &self.directory
     }
 
-    /// Prepares searches of a mode: loads the encoder if the mode needs it.
+    /// Prepares searches with these options: loads the models that they need, and refuses options
+    /// that the index has no part for.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a mode that the index has no part for; [`Kind::Model`] if the encoder is
-    /// missing, or another one than that of the build.
-    pub fn check(&self, mode: Mode) -> Result<()> {
-        if mode == Mode::Sparse { Ok(()) } else { self.vectors(mode)?.encoder().map(drop) }
+    /// As [`Index::search_all`].
+    pub fn check(&self, options: &SearchOptions) -> Result<()> {
+        if options.mode != Mode::Sparse {
+            self.vectors(options.mode)?.encoder()?;
+        }
+        self.reranker(options).map(drop)
+    }
+
+    /// The cross-encoder of a search, and how many passages it reads.
+    fn reranker(&self, options: &SearchOptions) -> Result<Option<(Arc<Reranker>, usize)>> {
+        let Some(wanted) = &options.rerank else { return Ok(None) };
+        let top = wanted.top(options.k)?;
+        let found = Reranker::shared(&wanted.model)?;
+        *self.reranker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&found));
+        Ok(Some((found, top)))
     }
 
     fn vectors(&self, mode: Mode) -> Result<&Dense> {
@@ -165,23 +154,41 @@ impl Index {
     /// # Errors
     /// As [`Index::search_all`].
     pub fn search(&self, query: &str, k: usize, mode: Mode) -> Result<Vec<Hit>> {
-        Ok(self.search_all(&[query], k, mode)?.pop().unwrap_or_default())
+        Ok(self.search_all(&[query], &SearchOptions::new(k, mode))?.pop().unwrap_or_default())
     }
 
-    /// The best `k` passages for each query, best first; equal scores in the order of the corpus. A
-    /// sparse search returns fewer where fewer have a term of the query. An empty query has no
-    /// hits.
+    /// The best passages for each query, best first; equal scores in the order of the corpus. A
+    /// sparse search returns fewer than `k` where fewer have a term of the query. An empty query
+    /// has no hits.
     ///
     /// # Errors
-    /// [`Kind::Usage`] for a query or `k` that is too large, or a mode that the index has no part
-    /// for; [`Kind::Data`] if the index is damaged; [`Kind::Model`] if its encoder can't be used.
-    pub fn search_all(&self, queries: &[&str], k: usize, mode: Mode) -> Result<Vec<Vec<Hit>>> {
-        let ranked: Vec<Vec<(u64, f64)>> = match mode {
-            Mode::Sparse => queries.iter().map(|query| self.rank(query, k)).collect::<Result<_>>()?,
-            Mode::Dense => self.rank_dense(queries, k, mode)?,
+    /// [`Kind::Usage`] for a query or an option that is too large, or a mode or an option that the
+    /// index has no part for; [`Kind::Data`] if the index is damaged; [`Kind::Model`] if a model
+    /// can't be used.
+    pub fn search_all(&self, queries: &[&str], options: &SearchOptions) -> Result<Vec<Vec<Hit>>> {
+        queries.iter().try_for_each(|query| check_request(query, options.k))?;
+        let reranker = self.reranker(options)?;
+        let first = reranker.as_ref().map_or(options.k, |(_, top)| *top);
+        let ranked = self.ranked(queries, first, options)?;
+        let found = ranked.into_iter().zip(queries).map(|(ranked, query)| {
+            let mut hits = self.hits(ranked)?;
+            if let Some((reranker, _)) = &reranker {
+                rerank(reranker, query, &mut hits)?;
+                hits.truncate(options.k);
+            }
+            Ok(hits.into_iter().enumerate().map(|(place, (passage, score))| hit(place, passage, score)).collect())
+        });
+        found.collect()
+    }
+
+    /// Numbers and scores of the best `k` passages for each query.
+    fn ranked(&self, queries: &[&str], k: usize, options: &SearchOptions) -> Result<Vec<Vec<(u64, f64)>>> {
+        match options.mode {
+            Mode::Sparse => queries.iter().map(|query| self.rank(query, k)).collect(),
+            Mode::Dense => self.rank_dense(queries, k, options),
             Mode::Hybrid => {
                 let most = k.max(FUSED);
-                let dense = self.rank_dense(queries, most, mode)?;
+                let dense = self.rank_dense(queries, most, options)?;
                 let fused = queries.iter().zip(dense).map(|(query, dense)| {
                     let sparse = self.rank(query, most)?;
                     let numbers = |ranking: &[(u64, f64)]| ranking.iter().map(|hit| hit.0).collect::<Vec<u64>>();
@@ -189,24 +196,17 @@ impl Index {
                     fused.truncate(k);
                     Ok(fused)
                 });
-                fused.collect::<Result<_>>()?
+                fused.collect()
             }
-        };
-        ranked.into_iter().map(|ranked| self.hits(ranked)).collect()
+        }
     }
 
-    fn hits(&self, ranked: Vec<(u64, f64)>) -> Result<Vec<Hit>> {
-        let hits = ranked.into_iter().enumerate().map(|(place, (passage, score))| {
-            let passage = self.documents.get(passage)?;
-            let super::Passage { id, title, text, columns } = passage;
-            Ok(Hit { id, score, rank: place + 1, title, text, columns })
-        });
-        hits.collect()
+    fn hits(&self, ranked: Vec<(u64, f64)>) -> Result<Vec<(Passage, f64)>> {
+        ranked.into_iter().map(|(passage, score)| Ok((self.documents.get(passage)?, score))).collect()
     }
 
-    fn rank_dense(&self, queries: &[&str], k: usize, mode: Mode) -> Result<Vec<Vec<(u64, f64)>>> {
-        queries.iter().try_for_each(|query| check_request(query, k))?;
-        let dense = self.vectors(mode)?;
+    fn rank_dense(&self, queries: &[&str], k: usize, options: &SearchOptions) -> Result<Vec<Vec<(u64, f64)>>> {
+        let dense = self.vectors(options.mode)?;
         let given: Vec<&str> = queries.iter().copied().filter(|query| !query.trim().is_empty()).collect();
         let mut found = dense.search(&given, k)?.into_iter();
         let each = queries
@@ -248,8 +248,24 @@ impl Index {
     /// # Errors
     /// [`Kind::Data`] if the manifest can't be read any more.
     pub fn sha256(&self) -> Result<String> {
-        manifest::FileEntry::of(&self.directory, manifest::FILE).map(|file| file.sha256)
+        manifest::identity(&self.directory).map(|(_, sha256)| sha256)
     }
+}
+
+fn hit(place: usize, passage: Passage, score: f64) -> Hit {
+    let Passage { id, title, text, columns } = passage;
+    Hit { id, score, rank: place + 1, title, text, columns }
+}
+
+/// Orders passages by the scores of a cross-encoder; equal scores keep their order.
+fn rerank(reranker: &Reranker, query: &str, hits: &mut [(Passage, f64)]) -> Result<()> {
+    let passages: Vec<Passage> = hits.iter_mut().map(|(passage, _)| std::mem::take(passage)).collect();
+    let scores = reranker.scores(query, &passages)?;
+    for ((own, passage), score) in hits.iter_mut().zip(passages).zip(scores) {
+        *own = (passage, f64::from(score));
+    }
+    hits.sort_by(|one, other| other.1.total_cmp(&one.1));
+    Ok(())
 }
 
 /// Refuses a query or a number of hits that is too large.

@@ -1,4 +1,5 @@
-//! Options of the vectors of an index: their type, and how texts are encoded.
+//! Options of the vectors of an index: their type, how texts are encoded, and how similar two
+//! vectors are.
 
 use serde::{Deserialize, Serialize};
 
@@ -52,6 +53,40 @@ impl VectorType {
     }
 }
 
+/// How similar a query and a passage are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Similarity {
+    /// The cosine: the inner product of vectors of unit length.
+    #[default]
+    Cosine,
+    /// The inner product of vectors as the encoder computes them.
+    Dot,
+}
+
+impl Similarity {
+    /// Their names.
+    pub const NAMES: [&str; 2] = ["cosine", "dot"];
+
+    /// # Errors
+    /// [`Kind::Usage`] for an unknown name.
+    pub fn named(name: &str) -> Result<Self> {
+        match name {
+            "cosine" => Ok(Self::Cosine),
+            "dot" => Ok(Self::Dot),
+            _ => Err(Error::new(Kind::Usage, format!("there is no similarity `{name}`"))
+                .hint(suggest(name, Self::NAMES.iter().copied()))),
+        }
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cosine => "cosine",
+            Self::Dot => "dot",
+        }
+    }
+}
+
 /// What a vector depends on besides its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderOptions {
@@ -64,4 +99,7 @@ pub struct EncoderOptions {
     pub passage_prefix: String,
     /// Most tokens of a text; the rest is cut.
     pub max_tokens: usize,
+    /// With [`Similarity::Cosine`] vectors have unit length.
+    #[serde(default)]
+    pub similarity: Similarity,
 }

@@ -4,7 +4,6 @@
 //! Threads start with the first call, so that a program without a model starts fast. Calls are
 //! processed in order; concurrent generate calls of one model (`r1.join`) are batched.
 
-mod encoder;
 mod envs;
 mod loaded;
 mod models;
@@ -27,7 +26,6 @@ use crate::script::services::env::EnvCall;
 use crate::script::services::model::{Generate, ModelCall, Response, Reward, RewardScores};
 use crate::script::services::request::Reply;
 use crate::telemetry::Reporter;
-pub use encoder::{EncoderSettings, load_encoder, load_index_encoder};
 use envs::ServedModel;
 pub use loaded::Loaded;
 use models::Models;

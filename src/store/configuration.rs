@@ -51,6 +51,9 @@ pub struct ScriptVersion {
     /// Resources that the script read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<FileVersion>,
+    /// Search indexes that it names; the checksum is that of the manifest.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<FileVersion>,
 }
 
 /// Version of a data file.
@@ -58,7 +61,7 @@ pub struct ScriptVersion {
 pub struct FileVersion {
     pub path: PathBuf,
     pub bytes: u64,
-    /// Hexadecimal; only of resources.
+    /// Hexadecimal; of resources and indexes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sha256: Option<String>,
 }

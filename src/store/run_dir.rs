@@ -30,6 +30,8 @@ pub struct Recipe<'a> {
     pub modules: &'a [(&'a str, &'a str)],
     /// Resources that the script read.
     pub resources: &'a [FileVersion],
+    /// Search indexes that the script names.
+    pub indexes: &'a [FileVersion],
     /// SHA-256 of the script, its modules and its resources, as recorded in every trajectory.
     pub hash: &'a str,
     /// Settings in effect, including defaults and overrides.
@@ -153,6 +155,7 @@ impl RunDir {
                     path: recipe.script.to_owned(),
                     hash: recipe.hash.to_owned(),
                     resources: recipe.resources.to_vec(),
+                    indexes: recipe.indexes.to_vec(),
                 },
                 overrides: recipe.overrides.to_vec(),
                 seed: recipe.settings.seed,
@@ -312,6 +315,7 @@ mod tests {
             settings,
             modules: &[],
             resources: &[],
+            indexes: &[],
             overrides: &[],
             max_context: 0,
             libtorch: "2.11.0",

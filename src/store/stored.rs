@@ -157,6 +157,7 @@ mod tests {
             source: "return 1",
             modules: &[("lib/x", "return 2"), ("y", "return 3")],
             resources: &[],
+            indexes: &[],
             hash: "aaaaaaaaaaaaaaaa",
             settings: &settings,
             overrides: &["seed=1".to_owned()],

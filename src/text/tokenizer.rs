@@ -213,6 +213,33 @@ impl Tokenizer {
         Ok(encoded.map_err(|error| bad(&error))?.get_ids().to_vec())
     }
 
+    /// The ids of two texts as one row, with the tokens that `tokenizer.json` adds to a pair, and
+    /// the type of every token (0 for the first text, 1 for the second). Of the longer text the end
+    /// is left out until there are at most `most` ids, as with `truncation=True` in transformers.
+    ///
+    /// # Errors
+    /// [`Kind::Model`] if the tokenizer can't encode the texts, or `most` leaves no room for them.
+    pub fn encode_pair(&self, first: &str, second: &str, most: usize) -> Result<(Vec<u32>, Vec<u32>)> {
+        let bad = |why: &dyn std::fmt::Display| {
+            let bytes = first.len() + second.len();
+            Error::new(Kind::Model, format!("can't encode two texts of {bytes} bytes: {why}")).at(&self.origin)
+        };
+        let pair = [self.encoding(first, false)?, self.encoding(second, false)?];
+        let around =
+            self.inner.get_post_processor().map_or(0, |part| tokenizers::PostProcessor::added_tokens(part, true));
+        let room =
+            most.checked_sub(around).filter(|room| *room > 0).ok_or_else(|| bad(&"there is no room for them"))?;
+        let join = std::panic::AssertUnwindSafe(|| {
+            let [first, second] = pair;
+            let params = tokenizers::TruncationParams { max_length: room, ..tokenizers::TruncationParams::default() };
+            let (first, second) = tokenizers::utils::truncation::truncate_encodings(first, Some(second), &params)?;
+            self.inner.post_process(first, second, true)
+        });
+        let joined = std::panic::catch_unwind(join).map_err(|_| bad(&"the tokenizer's parts contradict each other"))?;
+        let joined = joined.map_err(|error| bad(&error))?;
+        Ok((joined.get_ids().to_vec(), joined.get_type_ids().to_vec()))
+    }
+
     /// The library may panic on invalid files here too: report it as an error in the file.
     fn encoding(&self, text: &str, special: bool) -> Result<tokenizers::Encoding> {
         let bad = |why: &dyn std::fmt::Display| {

@@ -149,9 +149,10 @@ impl Resumed {
             let fields: Map<String, Value> =
                 changed.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect();
             let checkpoint = self.checkpoint.as_ref().map(|(path, _)| path);
-            let resources = changed_resources(&stored.script.resources, script);
+            let resources = differing(&stored.script.resources, script.resources());
+            let indexes = differing(&stored.script.indexes, script.indexes());
             let fields = json!({ "run": self.run.path(), "step": step, "checkpoint": checkpoint, "changed": fields,
-                "script": hashes, "resources": resources });
+                "script": hashes, "resources": resources, "indexes": indexes });
             return reporter.event("resume", &fields);
         }
         match &self.checkpoint {
@@ -162,9 +163,13 @@ impl Resumed {
             let [old, new] = hashes;
             reporter.info(&format!("the script has changed ({old} -> {new}); the current version is used"));
         }
-        for file in changed_resources(&stored.script.resources, script) {
+        for file in differing(&stored.script.resources, script.resources()) {
             reporter
                 .warn(&format!("{} has changed since the run read it; the current version is used", file.display()));
+        }
+        for index in differing(&stored.script.indexes, script.indexes()) {
+            let index = index.display();
+            reporter.warn(&format!("the index {index} is not the one that the run used; the current version is used"));
         }
         if !changed.is_empty() {
             let list: Vec<String> = changed.iter().map(|change| format!("\n    {change}")).collect();
@@ -195,10 +200,10 @@ impl Resumed {
     }
 }
 
-/// The resources whose content is not the recorded one.
-fn changed_resources(recorded: &[FileVersion], script: &Script) -> Vec<PathBuf> {
+/// The files and indexes whose content is not the recorded one.
+fn differing(recorded: &[FileVersion], now: Vec<FileVersion>) -> Vec<PathBuf> {
     let differs = |now: &FileVersion| recorded.iter().any(|old| old.path == now.path && old.sha256 != now.sha256);
-    script.resources().into_iter().filter(differs).map(|now| now.path).collect()
+    now.into_iter().filter(differs).map(|now| now.path).collect()
 }
 
 /// Warns of dataset files whose length has changed, because the order of the rows depends on their
@@ -237,6 +242,7 @@ pub(super) fn record(
         source: &script.source,
         modules: &script.modules(),
         resources: &script.resources(),
+        indexes: &script.indexes(),
         hash: &script.hash,
         settings: &script.settings,
         overrides,

@@ -23,7 +23,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("config", &["mdp", "schema", "units"]),
     ("text", &["mdp", "clock"]),
     ("store", &["mdp", "config"]),
-    ("search", &[]),
+    ("search", &["model", "text"]),
     ("native", &["config"]),
     ("model", &["native"]),
     ("rl", &["mdp", "config", "native"]),
@@ -66,8 +66,6 @@ const EDGES: &[(&str, &[&str])] = &[
             "rollout",
             "schema",
             "script",
-            // Encoders of search indexes are models: `search` has only their trait.
-            "search",
             "store",
             "telemetry",
             "text",

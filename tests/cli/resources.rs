@@ -64,6 +64,43 @@ fn a_run_records_its_resources_and_reports_changes() {
 }
 
 #[test]
+fn a_run_records_its_indexes_and_a_resumed_one_reports_another() {
+    let script = recipe("wiki:search('one')[1].text")
+        .replace("local seen = 0", "local seen = 0\nlocal wiki = r1.index.open 'i'")
+        .replace("format = \"retool\",", "format = \"retool\", tools = { r1.tools.search { index = 'j' } },");
+    let dir = directory(&[("a.lua", &script), ("corpus.jsonl", CORPUS), ("own.jsonl", "{\"text\": \"one\"}")], true);
+    let build = |out: &str, more: &[&str]| {
+        let args = [&["index", "build", "own.jsonl", "--number-rows", "--overwrite", "--out", out], more].concat();
+        succeed(dir.path(), &args)
+    };
+    build("i", &[]);
+    build("j", &["--k1", "0.9"]);
+    let indexes = || {
+        let config = std::fs::read_to_string(dir.path().join("runs/a/config.json")).unwrap();
+        let config: Value = serde_json::from_str(&config).unwrap();
+        let all = config["script"]["indexes"].as_array().unwrap().clone();
+        let field = |name: &str| all.iter().map(|index| index[name].clone()).collect::<Vec<Value>>();
+        (field("path"), field("sha256"))
+    };
+    succeed(dir.path(), &["run", "a.lua"]);
+    let (paths, hashes) = indexes();
+    assert_eq!(paths, ["i", "j"]);
+    assert!(hashes.iter().all(|hash| hash.as_str().unwrap().len() == 64) && hashes[0] != hashes[1], "{hashes:?}");
+    let resumed = |steps: &str| succeed(dir.path(), &["run", "a.lua", "--name", "a", "--resume", steps]);
+    let text = resumed("trainer.steps=3");
+    assert!(!text.contains("is not the one"), "{text}");
+    build("j", &["--k1", "1.5"]);
+    let text = resumed("trainer.steps=4");
+    assert!(
+        text.contains("warning: the index j is not the one that the run used; the current version is used"),
+        "{text}"
+    );
+    assert!(!text.contains("the index i"), "{text}");
+    let (_, new) = indexes();
+    assert!(new[0] == hashes[0] && new[1] != hashes[1], "{new:?}");
+}
+
+#[test]
 fn state_shared_by_trajectories_is_detected_in_a_run() {
     let shared = recipe("corpus[hit.index].text .. seen");
     let dir = directory(&[("a.lua", &shared), ("corpus.jsonl", CORPUS)], true);

@@ -9,8 +9,10 @@ use super::corpus::Corpus;
 use super::show::{bytes, counted};
 use crate::error::{Error, Kind, Result};
 use crate::model::Pooling;
-use crate::search::{Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, VectorType};
-use crate::services::{EncoderSettings, load_encoder};
+use crate::search::{
+    Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, EncoderSettings, Similarity, VectorType,
+    load_encoder,
+};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 
 /// Number of rows between two checks for a signal.
@@ -56,6 +58,7 @@ fn dense(args: &BuildArgs) -> Result<Option<DenseOptions>> {
         pooling: args.pooling.as_deref().map(Pooling::named).transpose()?,
         query_prefix: args.query_prefix.clone(),
         passage_prefix: args.passage_prefix.clone(),
+        similarity: Similarity::named(&args.similarity)?,
     };
     let encoder = load_encoder(directory, settings)?;
     Ok(Some(DenseOptions { encoder, vectors: VectorType::named(&args.vectors)? }))

@@ -13,27 +13,27 @@ use super::super::index_args::ServeArgs;
 use super::super::print;
 use crate::error::{Error, Kind, Result};
 use crate::net::{ServedRequest, ServedResponse, serve};
-use crate::search::{Index, Mode, SearchRequest, respond};
+use crate::search::{Index, SearchOptions, SearchRequest, respond};
 use crate::telemetry::ctrl_c;
 
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &ServeArgs, output: OutputArgs) -> Result<()> {
-    let mode = Mode::named(&args.mode)?;
+    let options = args.how.options(args.k.map_or(1, usize::from))?;
     let index = Arc::new(Index::open(&args.directory)?);
-    index.check(mode)?;
+    index.check(&options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
-    let served = runtime.block_on(listen(args, output, index, mode));
+    let served = runtime.block_on(listen(args, output, index, options));
     // Searches in progress do not delay the end.
     runtime.shutdown_background();
     served
 }
 
-async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, mode: Mode) -> Result<()> {
+async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, options: SearchOptions) -> Result<()> {
     let address = SocketAddr::new(args.host, args.port);
     let failed = |error: std::io::Error| {
         let error = Error::io(Kind::Usage, "listen on", address.to_string(), &error);
@@ -57,12 +57,12 @@ async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, mode: M
     // Searches are CPU-bound: more concurrent ones than processors would only use memory.
     let turns = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
     let handler = move |request: ServedRequest| {
-        let (index, turns) = (Arc::clone(&index), Arc::clone(&turns));
+        let (index, turns, options) = (Arc::clone(&index), Arc::clone(&turns), options.clone());
         async move {
             let turn = turns.acquire_owned().await;
             let searched = tokio::task::spawn_blocking(move || {
                 let ServedRequest { method, path, query, body } = &request;
-                let response = respond(&index, mode, k, &SearchRequest { method, path, query, body });
+                let response = respond(&index, &options, k, &SearchRequest { method, path, query, body });
                 drop(turn);
                 response
             });

@@ -9,7 +9,7 @@ use super::super::args::OutputArgs;
 use super::super::index_args::SearchArgs;
 use super::super::print;
 use crate::error::{Error, Kind, Result, harmless};
-use crate::search::{Hit, Index, Manifest, Mode, verify};
+use crate::search::{Hit, Index, Manifest, verify};
 use crate::telemetry::{Reporter, ctrl_c, thousands};
 
 /// Characters of a text that are shown.
@@ -37,7 +37,8 @@ pub(super) fn info(directory: &Path, output: OutputArgs) -> Result<()> {
     }
     if let Some(part) = &manifest.parts.dense {
         let (vectors, dimension, pooling) = (part.vectors.name(), part.dimension, &part.options.pooling);
-        line("dense", format!("vectors of {dimension} numbers, {vectors}, cosine, pooling {pooling}"));
+        let similarity = part.options.similarity.name();
+        line("dense", format!("vectors of {dimension} numbers, {vectors}, {similarity}, pooling {pooling}"));
         line("encoder", format!("{}, SHA-256 {:.16}…", part.encoder.display(), part.encoder_sha256));
         for (name, prefix) in [("query", &part.options.query_prefix), ("passage", &part.options.passage_prefix)] {
             if !prefix.is_empty() {
@@ -88,7 +89,7 @@ pub(super) fn search(args: &SearchArgs, output: OutputArgs) -> Result<()> {
     if args.query.trim().is_empty() {
         return Err(Error::new(Kind::Usage, "the query is empty"));
     }
-    let hits = index.search(&args.query, usize::from(args.k), Mode::named(&args.mode)?)?;
+    let hits = index.search_all(&[&args.query], &args.how.options(usize::from(args.k))?)?.pop().unwrap_or_default();
     if output.json {
         return hits.iter().try_for_each(|hit| print(&format!("{}\n", as_json(hit, args.text))));
     }

@@ -15,7 +15,7 @@ fn goldens() -> Vec<Value> {
     serde_json::from_value(file["cases"].take()).unwrap()
 }
 
-fn tensors(case: &Value) -> Vec<(String, Tensor)> {
+pub(super) fn tensors(case: &Value) -> Vec<(String, Tensor)> {
     let shapes: BTreeMap<String, Vec<i64>> = serde_json::from_value(case["checkpoint"].clone()).unwrap();
     let filled = shapes.into_iter().map(|(name, shape)| {
         let mut tensor = Tensor::zeros(shape, (Kind::Float, Device::Cpu));
@@ -25,7 +25,7 @@ fn tensors(case: &Value) -> Vec<(String, Tensor)> {
     filled.collect()
 }
 
-fn write(dir: &Path, config: &Value, tensors: &[(String, Tensor)]) {
+pub(super) fn write(dir: &Path, config: &Value, tensors: &[(String, Tensor)]) {
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     write_tensors(&dir.join("model.safetensors"), tensors).unwrap();
 }

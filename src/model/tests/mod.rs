@@ -3,6 +3,7 @@
 
 mod checkpointing;
 mod critic;
+mod cross_encoder;
 mod distinct;
 mod encoder;
 mod exchange;

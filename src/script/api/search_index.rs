@@ -1,10 +1,10 @@
 //! `r1.index.open`: an index of passages on disk, for searches by scripts.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use mlua::{Function, Lua, Table, UserData, UserDataFields, UserDataMethods, Value};
-use serde_json::json;
+use serde_json::{Map, Value as Json, json};
 
 use super::args::{Fields, FromField, fail, fail_with, raise, text};
 use super::argument::Whole;
@@ -14,7 +14,7 @@ use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::passages::Passages;
-use crate::search::{Hit, MOST_HITS, Mode};
+use crate::search::{Hit, MOST_HITS, Mode, RerankOptions, SearchOptions};
 
 const NAME: &str = "r1.index.open";
 const SEARCH: &str = "search";
@@ -59,7 +59,60 @@ arguments! {
     /// Options of `Index:search`.
     pub(super) struct IndexSearchOptions {
         k: Hits = Whole(HITS);
+        + how: HowArguments;
+    }
+
+    /// How an index is searched.
+    pub(super) struct HowArguments {
         mode: Mode = Mode::Sparse;
+        rerank: Option<RerankArguments>;
+    }
+
+    /// The field `rerank`.
+    pub(super) struct RerankArguments {
+        model: String, needs("the directory of a cross-encoder");
+        top: Option<Hits>;
+    }
+}
+
+impl FromField for RerankArguments {
+    fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
+        let Value::Table(table) = value else {
+            return Err(fields.refuse(name, "a table { model = DIR, top = N }", value));
+        };
+        Self::from_fields(&fields.inside(name, table, &Self::names())?)
+    }
+}
+
+impl HowArguments {
+    /// The options of a search for `k` passages, and those that are not defaults, as the script
+    /// wrote them, for the record.
+    pub(super) fn options(
+        self,
+        lua: &Lua,
+        function: &'static str,
+        host: &Host,
+        k: &Hits,
+    ) -> mlua::Result<(SearchOptions, Map<String, Json>)> {
+        let Self { mode, rerank } = self;
+        let mut written = Map::new();
+        written.insert("mode".to_owned(), mode.name().into());
+        let mut options = SearchOptions::new(k.0 as usize, mode);
+        if let Some(RerankArguments { model, top }) = rerank {
+            written.insert("rerank".to_owned(), json!({ "model": model, "top": top.as_ref().map(|top| top.0) }));
+            let path = path_of(host, &model);
+            options.rerank = Some(RerankOptions { model: path, top: top.map(|top| top.0 as usize) });
+            options.check().map_err(|error| fail_with(lua, function, Error { kind: Kind::Script, ..error }))?;
+        }
+        Ok((options, written))
+    }
+}
+
+/// The path of a name in a script: relative to the script of a recipe, or to the current directory.
+fn path_of(host: &Host, name: &str) -> PathBuf {
+    match &*host.grants.borrow() {
+        Grants::Loading { directory } | Grants::Declared { directory, .. } => directory.join(name),
+        Grants::Everything => PathBuf::from(name),
     }
 }
 
@@ -77,11 +130,15 @@ impl FromField for Mode {
 ///
 /// # Errors
 /// As `Index::search_all`.
-pub(super) async fn searched(passages: Passages, queries: Vec<String>, k: usize, mode: Mode) -> Result<Vec<Vec<Hit>>> {
+pub(super) async fn searched(
+    passages: Passages,
+    queries: Vec<String>,
+    options: SearchOptions,
+) -> Result<Vec<Vec<Hit>>> {
     let search = move || {
         let index = passages.open()?;
         let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
-        index.search_all(&queries, k, mode)
+        index.search_all(&queries, &options)
     };
     let done = tokio::task::spawn_blocking(search).await;
     done.unwrap_or_else(|error| Err(Error::new(Kind::Internal, format!("the search stopped: {error}"))))
@@ -117,10 +174,13 @@ fn search(lua: &Lua) -> mlua::Result<Function> {
             _ => Err(fail(&lua, SEARCH, "is a method: write index:search(query)")),
         };
         async move {
-            let Pending { passages, host, queries, k, mode, batch } = pending?;
+            let Pending { passages, host, queries, options, written, batch } = pending?;
             let call = host.current();
-            let request = json!({ "index": passages.name, "queries": queries, "k": k, "mode": mode.name() });
-            let live = searched(passages, queries, k, mode);
+            let mut request = json!({ "index": passages.name, "queries": queries, "k": options.k });
+            if let Some(request) = request.as_object_mut() {
+                request.extend(written);
+            }
+            let live = searched(passages, queries, options);
             let found: Vec<Vec<Hit>> = call.external("index", request, live).await.map_err(raise)?;
             let lists: Vec<Value> = found.iter().map(|hits| list(&lua, hits)).collect::<mlua::Result<_>>()?;
             if batch {
@@ -136,14 +196,15 @@ struct Pending {
     passages: Passages,
     host: Rc<Host>,
     queries: Vec<String>,
-    k: usize,
-    mode: Mode,
+    options: SearchOptions,
+    written: Map<String, Json>,
     /// A list of queries was given.
     batch: bool,
 }
 
 fn pending(lua: &Lua, this: &IndexHandle, query: &Value, options: &Value) -> mlua::Result<Pending> {
-    let IndexSearchOptions { k, mode } = IndexSearchOptions::read_optional(lua, SEARCH, options)?;
+    let IndexSearchOptions { k, how } = IndexSearchOptions::read_optional(lua, SEARCH, options)?;
+    let (options, written) = how.options(lua, SEARCH, &this.host, &k)?;
     let (queries, batch) = match query {
         Value::Table(list) => {
             if list.raw_len() > QUERIES {
@@ -157,7 +218,7 @@ fn pending(lua: &Lua, this: &IndexHandle, query: &Value, options: &Value) -> mlu
         other => return Err(fail(lua, SEARCH, format!("takes a query or a list of queries, got {}", kind(other)))),
     };
     let (passages, host) = (this.passages.clone(), Rc::clone(&this.host));
-    Ok(Pending { passages, host, queries, k: k.0 as usize, mode, batch })
+    Ok(Pending { passages, host, queries, options, written, batch })
 }
 
 /// Hits as a list of tables.

@@ -10,13 +10,13 @@ use serde_json::{Value as Json, json};
 use super::args::{fail, fail_with};
 use super::argument::Whole;
 use super::arguments::{Arguments, arguments};
-use super::search_index::{Hits, named, searched};
+use super::search_index::{Hits, HowArguments, named, searched};
 use super::tool::ToolArguments;
 use super::tool_limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::tool::{Run, SearchSource, SearchTool, ToolHandle};
-use crate::search::{Mode, as_text};
+use crate::search::{Mode, SearchOptions, as_text};
 use crate::tools::{Output, query_search_server, search_url, url_target};
 
 const NAME: &str = "r1.tools.search";
@@ -30,8 +30,8 @@ arguments! {
         index: Option<String>;
         url: Option<String>;
         k: Hits = Whole(HITS);
-        mode: Mode = Mode::Sparse;
         timeout: Duration = TIMEOUT;
+        + how: HowArguments;
         + tool: ToolArguments;
         + limits: LimitArguments;
     }
@@ -44,14 +44,22 @@ pub(super) fn install(lua: &Lua, tools: &Table, host: &Rc<Host>) -> mlua::Result
 
 /// `r1.tools.search { index = DIR | url = URL, k =, … }`.
 fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
-    let SearchArguments { index, url, k, mode, timeout, tool, limits } = SearchArguments::read(lua, NAME, value)?;
+    let SearchArguments { index, url, k, timeout, how, tool, limits } = SearchArguments::read(lua, NAME, value)?;
+    let (options, written) = how.options(lua, NAME, host, &k)?;
     let refused = |field: &str, why: String| {
         Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(field.to_owned())))
     };
     let source = match (index, url) {
-        (Some(index), None) => SearchSource::Index(named(host, index)),
-        (None, Some(url)) if mode != Mode::Sparse => {
-            return refused("mode", format!("`mode` is for indexes; the server at {url} sets how it searches"));
+        (Some(index), None) => {
+            let passages = named(host, index);
+            host.passages.borrow_mut().push(passages.clone());
+            SearchSource::Index(passages)
+        }
+        (None, Some(url)) if options != SearchOptions::new(options.k, Mode::Sparse) => {
+            let names = ["mode", "rerank"];
+            let of_index = |name: &&str| written.get(*name).is_some_and(|value| value != Mode::Sparse.name());
+            let name = names.into_iter().find(of_index).unwrap_or("mode");
+            return refused(name, format!("`{name}` is for indexes; the server at {url} sets how it searches"));
         }
         (None, Some(url)) => {
             let url = search_url(&url);
@@ -67,7 +75,7 @@ fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
         "properties": { "query": { "type": "string", "description": "What to search for" } },
         "required": ["query"],
     });
-    let run = Run::Search(SearchTool { source, k: k.0 as usize, mode, timeout });
+    let run = Run::Search(SearchTool { source, options, written, timeout });
     let description = "Searches a collection of passages and returns the best ones.";
     Ok(tool.tool("search", description, parameters, limits.into(), run))
 }
@@ -105,10 +113,14 @@ impl SearchResult {
 /// The request of the record: what the result depends on.
 pub(super) fn request(name: &str, search: &SearchTool, arguments: &Json) -> Json {
     let source = match &search.source {
-        SearchSource::Index(passages) => json!({ "index": passages.name, "mode": search.mode.name() }),
+        SearchSource::Index(passages) => {
+            let mut source = json!({ "index": passages.name });
+            source.as_object_mut().into_iter().for_each(|source| source.extend(search.written.clone()));
+            source
+        }
         SearchSource::Url(url) => json!({ "url": url }),
     };
-    json!({ "tool": name, "arguments": arguments, "source": source, "k": search.k })
+    json!({ "tool": name, "arguments": arguments, "source": source, "k": search.options.k })
 }
 
 /// Runs one search. Failures caused by the policy or a server are results; only an index that can't
@@ -124,7 +136,7 @@ pub(super) async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) 
     }
     let found = match &search.source {
         SearchSource::Index(passages) => {
-            let hits = searched(passages.clone(), vec![query.to_owned()], search.k, search.mode);
+            let hits = searched(passages.clone(), vec![query.to_owned()], search.options.clone());
             match tokio::time::timeout(search.timeout, hits).await {
                 Ok(Ok(mut lists)) => lists.pop().unwrap_or_default(),
                 // The query is too long.
@@ -140,7 +152,7 @@ pub(super) async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) 
         }
         SearchSource::Url(url) => {
             let reach = |name: &str, port: u16| host.grants.borrow().reach(name, port);
-            match query_search_server(url, query, search.k, search.timeout, &reach).await {
+            match query_search_server(url, query, search.options.k, search.timeout, &reach).await {
                 Ok(hits) => hits,
                 Err(failure) => {
                     let result = SearchResult::failed(&failure.message, started);

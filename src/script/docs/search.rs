@@ -9,6 +9,12 @@ const MODE: Param = p(
     "\"sparse\" (BM25; default); with vectors in the index also \"dense\" (inner product), or \"hybrid\" (both, fused by rank)",
 );
 
+const RERANK: Param = p(
+    "rerank?",
+    "{model: string, top: number?}",
+    "A cross-encoder that ranks the best `top` passages again (default: 50, or `k` if that is more): the directory of a BERT model with one label, relative to the script",
+);
+
 pub(super) const ENTRIES: &[Entry] = &[
     f(
         "r1.index.open",
@@ -23,7 +29,7 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     f(
         "Index:search",
-        &[p("query", "string | {string}", "A query, or a list of queries"), table("options?", "", &[K, MODE])],
+        &[p("query", "string | {string}", "A query, or a list of queries"), table("options?", "", &[K, MODE, RERANK])],
         &[("{SearchHit} | {{SearchHit}}", "The best passages, best first; for a list of queries one list each")],
         "Returns the passages with the best scores; by default 5. Only the calling trajectory waits. The hits are recorded for replays.",
         "local hits = wiki:search(\"longest river of Europe\", { k = 3 })\nlocal both = wiki:search { \"Danube\", \"Volga\" }",
@@ -42,6 +48,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 ),
                 p("k?", "number", "Number of passages, 1 to 1000; default: 3"),
                 MODE,
+                RERANK,
                 p("name?", "string", "Default: \"search\""),
                 p("description?", "string", ""),
                 p("timeout?", "number | string", "Maximum seconds of one attempt; default: 10"),

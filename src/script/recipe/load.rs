@@ -22,6 +22,7 @@ use crate::script::runtime::failure::describe;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Entry};
 use crate::script::runtime::log::{LogLine, LogSink};
+use crate::script::runtime::passages::Passages;
 use crate::script::runtime::resource::{Resource, Spec};
 use crate::script::runtime::servers::Listings;
 use crate::script::runtime::shared_calls::Shared;
@@ -58,6 +59,8 @@ pub struct Script {
     pub(crate) formats: Formats,
     /// The resources it reads, shared by all workers.
     pub(crate) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
+    /// The search indexes that it names.
+    pub(crate) indexes: Vec<Passages>,
     /// State of tool calls, shared by all workers.
     pub(crate) shared: Arc<Shared>,
     /// The tools of its MCP servers, shared by all workers.
@@ -165,6 +168,7 @@ impl Script {
             written: Arc::new(WrittenSettings { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
             resources,
+            indexes: vm.host.passages.borrow().clone(),
             datasets,
             pins: BTreeMap::new(),
             part: Part::Whole,

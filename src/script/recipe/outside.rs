@@ -1,9 +1,12 @@
-//! External resources of a script: its declared needs, and the tools of its MCP servers.
+//! External resources of a script: its declared needs, its search indexes, and the tools of its MCP
+//! servers.
 
 use serde_json::Value as Json;
 
 use super::load::{Script, directory};
 use crate::script::runtime::grants::Grants;
+use crate::script::runtime::passages::Passages;
+use crate::store::FileVersion;
 
 impl Script {
     /// The external calls that the script may make.
@@ -21,6 +24,16 @@ impl Script {
     /// the servers.
     pub fn use_tool_lists(&self, stored: &Json) {
         self.listings.extend(stored);
+    }
+
+    /// The search indexes that the script names at its top: directory, size, and the SHA-256 of the
+    /// manifest, which has the checksums of all files. Indexes that are missing are left out: the
+    /// first trajectory reports them.
+    pub fn indexes(&self) -> Vec<FileVersion> {
+        let mut found: Vec<FileVersion> = self.indexes.iter().filter_map(Passages::version).collect();
+        found.sort_by(|one, other| one.path.cmp(&other.path));
+        found.dedup();
+        found
     }
 
     /// The MCP servers and their tools, a line each.

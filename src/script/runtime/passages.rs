@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Kind, Result};
 use crate::search::Index;
+use crate::store::FileVersion;
 
 /// Directories of files made by the system.
 const OF_THE_SYSTEM: [&str; 3] = ["/proc", "/sys", "/dev"];
@@ -24,6 +25,12 @@ impl Passages {
     pub(crate) fn new(name: String, directory: &Path) -> Self {
         let path = if directory == Path::new(".") { PathBuf::from(&name) } else { directory.join(&name) };
         Self { name, path, open: Arc::default() }
+    }
+
+    /// The version of the index; `None` if there is none.
+    pub(crate) fn version(&self) -> Option<FileVersion> {
+        let (bytes, sha256) = crate::search::identity(&self.path).ok()?;
+        Some(FileVersion { path: self.path.clone(), bytes, sha256: Some(sha256) })
     }
 
     /// The open index.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use mlua::{Function, UserData};
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
 use super::grants::Grants;
 use super::interpreters;
@@ -14,7 +14,7 @@ use super::servers::ToolServer;
 use super::tables::{self, TableTool};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::schema::section;
-use crate::search::Mode;
+use crate::search::SearchOptions;
 use crate::tools::python::InputFile;
 use crate::tools::table::Tables;
 use crate::tools::{AllowedAddresses, PythonOptions, RhaiOptions, is_private_host, url_target};
@@ -85,8 +85,9 @@ pub(crate) enum SearchSource {
 #[derive(Clone, Debug)]
 pub(crate) struct SearchTool {
     pub(crate) source: SearchSource,
-    pub(crate) k: usize,
-    pub(crate) mode: Mode,
+    pub(crate) options: SearchOptions,
+    /// As the script wrote the options that are not defaults, for the record.
+    pub(crate) written: Map<String, Json>,
     /// Maximum time of one attempt.
     pub(crate) timeout: Duration,
 }
@@ -205,8 +206,8 @@ impl Tool {
             // Tables are read when the script is loaded, or with their task.
             Run::Lua { .. } | Run::Table(_) | Run::Search(SearchTool { source: SearchSource::Url(_), .. }) => Ok(()),
             Run::Mcp { server, .. } => server.prepare(grants),
-            Run::Search(SearchTool { source: SearchSource::Index(passages), mode, .. }) => {
-                passages.open().and_then(|index| index.check(*mode))
+            Run::Search(SearchTool { source: SearchSource::Index(passages), options, .. }) => {
+                passages.open().and_then(|index| index.check(options))
             }
             Run::Python { options, .. } => interpreters::python(options).map(drop),
             Run::Rhai(options) => interpreters::rhai(options).map(drop),

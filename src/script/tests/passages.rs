@@ -140,6 +140,9 @@ fn search_needs_an_index_that_is_there_and_servers_that_are_declared() {
     let dense = recipe_with("{}", "", "r1.tools.search { index = 'i', mode = 'dense' }", "return 1");
     with_index(&dense);
     shows(&live(&dense), "the index has no vectors, which the search mode `dense` needs");
+    let absent = recipe_with("{}", "", "r1.tools.search { index = 'i', rerank = { model = 'm' } }", "return 1");
+    with_index(&absent);
+    shows(&live(&absent), "open the cross-encoder");
     let undeclared = recipe_with("{ 'http' }", "", "r1.tools.search { url = 'http://127.0.0.1:8000' }", "return 1");
     shows(&live(&undeclared), "does not declare that it sends requests to 127.0.0.1:8000");
     let bad_query = recipe_with("{}", "local index = r1.index.open 'i'", "", "return index:search(3)");
@@ -160,4 +163,11 @@ fn options_of_search_are_checked() {
     );
     shows(&of("r1.tools.search { url = 'ftp://h' }"), "it must begin with http:// or https://");
     shows(&of("r1.tools.search { url = 'http://h', mode = 'hybrid' }"), "`mode` is for indexes");
+    let rerank = |fields: &str| of(&format!("r1.tools.search {{ index = 'i', k = 5, rerank = {fields} }}"));
+    shows(&rerank("'model'"), "`rerank` must be a table { model = DIR, top = N }");
+    shows(&rerank("{}"), "`rerank` needs `model`, the directory of a cross-encoder");
+    shows(&rerank("{ modle = 'm' }"), "unknown field `rerank.modle`");
+    shows(&rerank("{ model = 'm', top = 0 }"), "must be a whole number from 1 to 1000");
+    shows(&rerank("{ model = 'm', top = 4 }"), "`top` is 4, which is below the number of hits, 5");
+    shows(&of("r1.tools.search { url = 'http://h', rerank = { model = 'm' } }"), "`rerank` is for indexes");
 }

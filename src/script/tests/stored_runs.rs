@@ -18,6 +18,7 @@ fn programs_read_the_trajectories_of_a_run() {
         source: "",
         modules: &[],
         resources: &[],
+        indexes: &[],
         hash: "aa",
         settings: &settings,
         overrides: &[],

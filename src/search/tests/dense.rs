@@ -6,8 +6,8 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::super::{
-    BuildOptions, Builder, DenseOptions, EncoderOptions, FUSION_CONSTANT, Fields, Index, Manifest, Mode, TextEncoder,
-    VectorType, reciprocal_rank_fusion, share_encoders, verify,
+    BuildOptions, Builder, DenseOptions, EncoderOptions, FUSION_CONSTANT, Fields, Index, Manifest, Mode, SearchOptions,
+    Similarity, TextEncoder, VectorType, reciprocal_rank_fusion, verify,
 };
 use super::{build, options, rows};
 use crate::error::{Error, Kind, Result};
@@ -66,9 +66,12 @@ fn load(directory: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncode
     Ok(Arc::new(Counts { sha256: read("id")?, dimension: read("dimension")?.parse().unwrap(), directory, options }))
 }
 
+fn open(index: &Path) -> Result<Index> {
+    Index::open_with(index, load)
+}
+
 /// A directory with the encoder `encoder`.
 fn with_encoder() -> tempfile::TempDir {
-    share_encoders(load);
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("encoder")).unwrap();
     std::fs::write(dir.path().join("encoder/id"), "first").unwrap();
@@ -82,6 +85,7 @@ fn dense(dir: &Path, vectors: VectorType) -> BuildOptions {
         query_prefix: "query: ".to_owned(),
         passage_prefix: String::new(),
         max_tokens: 9,
+        similarity: Similarity::Cosine,
     };
     let encoder = load(&dir.join("encoder"), &encoder).unwrap();
     BuildOptions { dense: Some(DenseOptions { encoder, vectors }), commit_every: 70, ..options() }
@@ -127,7 +131,7 @@ fn dense_search_ranks_all_passages_by_inner_product() {
         let bytes = if vectors == VectorType::F32 { 4 } else { 2 };
         assert_eq!((part.dimension, part.files[0].bytes), (5, 150 * 5 * bytes));
         assert!(verify(&out, |_| true).unwrap().is_empty());
-        let index = Index::open(&out).unwrap();
+        let index = open(&out).unwrap();
         let found = found(&index, "sea and river", 150, Mode::Dense);
         let expected = expected(&rows, &*encoder, "sea and river");
         assert_eq!(found.len(), 150, "passages with negative scores are ranked too");
@@ -142,16 +146,16 @@ fn dense_search_ranks_all_passages_by_inner_product() {
 fn dense_searches_of_many_queries_equal_those_of_each() {
     let dir = with_encoder();
     build(&dir.path().join("i"), dense(dir.path(), VectorType::F32), &corpus(3001)).unwrap();
-    let index = Index::open(&dir.path().join("i")).unwrap();
+    let index = open(&dir.path().join("i")).unwrap();
     // Enough work for several threads.
     let queries: Vec<String> = (0..300).map(|number| format!("{} {number} hill", WORDS[number % 4])).collect();
     let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
-    let all = index.search_all(&queries, 7, Mode::Dense).unwrap();
+    let all = index.search_all(&queries, &SearchOptions::new(7, Mode::Dense)).unwrap();
     for (query, hits) in queries.iter().zip(&all).step_by(11) {
         assert_eq!(*hits, index.search(query, 7, Mode::Dense).unwrap(), "{query}");
     }
     // An empty query has no hits, and does not shift those of the others.
-    let some = index.search_all(&["", queries[1], " \n"], 7, Mode::Dense).unwrap();
+    let some = index.search_all(&["", queries[1], " \n"], &SearchOptions::new(7, Mode::Dense)).unwrap();
     assert_eq!(some, [Vec::new(), all[1].clone(), Vec::new()]);
     assert!(index.search("", 7, Mode::Hybrid).unwrap().is_empty());
     let refused = |query: &str, k: usize| index.search(query, k, Mode::Dense).unwrap_err().message;
@@ -163,7 +167,7 @@ fn dense_searches_of_many_queries_equal_those_of_each() {
 fn hybrid_search_fuses_the_ranks_of_both() {
     let dir = with_encoder();
     build(&dir.path().join("i"), dense(dir.path(), VectorType::F32), &corpus(150)).unwrap();
-    let index = Index::open(&dir.path().join("i")).unwrap();
+    let index = open(&dir.path().join("i")).unwrap();
     let numbers = |mode| found(&index, "hill road", 100, mode).into_iter().map(|hit| hit.0).collect::<Vec<u64>>();
     let (sparse, dense) = (numbers(Mode::Sparse), numbers(Mode::Dense));
     let fused = reciprocal_rank_fusion(&[&sparse, &dense], FUSION_CONSTANT);
@@ -203,11 +207,11 @@ fn damaged_vectors_and_other_encoders_are_refused() {
     let vectors = out.join("dense/vectors.f32");
     let whole = std::fs::read(&vectors).unwrap();
     std::fs::write(&vectors, &whole[..whole.len() - 4]).unwrap();
-    assert_eq!(Index::open(&out).unwrap_err().message, "a file of the index has 396 bytes instead of 400");
+    assert_eq!(open(&out).unwrap_err().message, "a file of the index has 396 bytes instead of 400");
     std::fs::remove_file(&vectors).unwrap();
-    assert_eq!(Index::open(&out).unwrap_err().message, "a file of the index is missing");
+    assert_eq!(open(&out).unwrap_err().message, "a file of the index is missing");
     std::fs::write(&vectors, whole).unwrap();
-    let opened = || Index::open(&out).unwrap().search("hill", 1, Mode::Dense);
+    let opened = || open(&out).unwrap().search("hill", 1, Mode::Dense);
     opened().unwrap();
 
     let encoder = dir.path().join("encoder");
@@ -223,8 +227,8 @@ fn damaged_vectors_and_other_encoders_are_refused() {
     let error = opened().unwrap_err();
     assert_eq!(error.message, "the encoder of the index is missing");
     assert_eq!(error.hint.unwrap(), format!("put the model, or a symbolic link to it, at {}/encoder", out.display()));
-    assert!(Index::open(&out).unwrap().check(Mode::Hybrid).is_err());
-    assert_eq!(Index::open(&out).unwrap().search("river", 3, Mode::Sparse).unwrap().len(), 3);
+    assert!(open(&out).unwrap().check(&SearchOptions::new(1, Mode::Hybrid)).is_err());
+    assert_eq!(open(&out).unwrap().search("river", 3, Mode::Sparse).unwrap().len(), 3);
     std::os::unix::fs::symlink(dir.path().join("moved"), out.join("encoder")).unwrap();
     opened().unwrap();
 
@@ -233,7 +237,7 @@ fn damaged_vectors_and_other_encoders_are_refused() {
     for dimension in [json!(4), json!(0), json!(u32::MAX)] {
         manifest["parts"]["dense"]["dimension"] = dimension;
         std::fs::write(out.join("manifest.json"), manifest.to_string()).unwrap();
-        let message = Index::open(&out).unwrap_err().message;
+        let message = open(&out).unwrap_err().message;
         assert!(message.starts_with("the vectors of the index have 400 bytes; 20 vectors of"), "{message}");
     }
 }

@@ -1,6 +1,7 @@
 //! Tests of search indexes: ranking, damaged files, interrupted builds.
 #![allow(clippy::unwrap_used)]
 
+mod bert;
 mod build;
 mod damage;
 mod dense;

@@ -2,7 +2,7 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Index, Mode, SearchRequest, as_text, read_documents, respond};
+use super::super::{Index, Mode, SearchOptions, SearchRequest, as_text, read_documents, respond};
 use super::{build, options};
 
 fn index() -> (tempfile::TempDir, Index) {
@@ -17,7 +17,12 @@ fn index() -> (tempfile::TempDir, Index) {
 }
 
 fn post(index: &Index, path: &str, body: &str) -> (u16, Json) {
-    respond(index, Mode::Sparse, None, &SearchRequest { method: "POST", path, query: &[], body: body.as_bytes() })
+    respond(
+        index,
+        &SearchOptions::new(1, Mode::Sparse),
+        None,
+        &SearchRequest { method: "POST", path, query: &[], body: body.as_bytes() },
+    )
 }
 
 #[test]
@@ -48,10 +53,10 @@ fn search_responds_as_the_server_of_agent_r1() {
     assert!(body["total_time"].is_number() && body["search_time"].is_number());
     let query = [("query".to_owned(), "danube".to_owned()), ("top_k".to_owned(), "1".to_owned())];
     let request = SearchRequest { method: "GET", path: "/search", query: &query, body: b"" };
-    let (status, body) = respond(&index, Mode::Sparse, None, &request);
+    let (status, body) = respond(&index, &SearchOptions::new(1, Mode::Sparse), None, &request);
     assert_eq!((status, body["query_results"][0]["results"].as_array().unwrap().len()), (200, 1));
     let health = SearchRequest { method: "GET", path: "/health", query: &[], body: b"" };
-    let (status, body) = respond(&index, Mode::Sparse, None, &health);
+    let (status, body) = respond(&index, &SearchOptions::new(1, Mode::Sparse), None, &health);
     assert_eq!((status, body), (200, json!({ "status": "healthy", "passages": 2 })));
 }
 
@@ -81,7 +86,7 @@ fn hostile_search_requests_are_refused_with_a_reason() {
     let (status, _) = post(&index, "/nowhere", "{}");
     assert_eq!(status, 404);
     let request = SearchRequest { method: "GET", path: "/retrieve", query: &[], body: b"" };
-    assert_eq!(respond(&index, Mode::Sparse, None, &request).0, 405);
+    assert_eq!(respond(&index, &SearchOptions::new(1, Mode::Sparse), None, &request).0, 405);
     // Queries that find nothing are no failure.
     let (status, body) = post(&index, "/retrieve", r#"{"queries": ["", "?!", "\u0000"]}"#);
     assert_eq!((status, body), (200, json!({ "result": [[], [], []] })));

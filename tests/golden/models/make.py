@@ -9,6 +9,8 @@ golden.safetensors holds logits at a few positions. The models are trained for 6
 beyond. `python make.py lora` makes golden_lora.*: adapters as PEFT saves them, their logits and gradients.
 `python make.py reward` makes golden_reward.json: scores of sequence classifiers, of rows alone and with padding at the end.
 `python make.py encoder` makes golden_encoder.json: pooled hidden states of BERT encoders, of rows alone and of padded batches.
+`python make.py cross` makes golden_cross.json: logits of BERT cross-encoders, of pairs alone and of padded batches, and the ids
+of pairs of texts that transformers' tokenizer cuts.
 `python make.py large` makes golden_large.*: the shape of Qwen2.5-0.5B, three rows of logits (every 64th token's); it takes
 6 GB of memory.
 """
@@ -20,6 +22,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import tokenizers
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
@@ -28,6 +31,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     BertConfig,
     BertForMaskedLM,
+    BertForSequenceClassification,
     BertModel,
     Gemma3TextConfig,
     LlamaConfig,
@@ -399,6 +403,74 @@ def encoders():
     yield "encoder gelu_new", BertConfig(**sizes, hidden_act="gelu_new"), BertModel
 
 
+def cross_encoder(name, config):
+    """Logits of pairs: a row has the lengths of both texts, which are [CLS] query [SEP] and passage [SEP]."""
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        BertForSequenceClassification(config).save_pretrained(directory)
+        path = directory / "model.safetensors"
+        shapes = {name: list(tensor.shape) for name, tensor in load_file(path).items()}
+        save_file({name: weights(name.lower(), shape, 1.0) for name, shape in shapes.items()}, path, {"format": "pt"})
+        model = BertForSequenceClassification.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
+        lengths = [(3, 2), (5, 14), (17, 23), (4, 30), (20, 3)]
+        rows = [ids(f"{name} row {row}", sum(both), config.vocab_size) for row, both in enumerate(lengths)]
+        types = [[0] * query + [1] * passage for query, passage in lengths]
+        with torch.no_grad():
+            alone = [
+                model(torch.tensor([row]), token_type_ids=torch.tensor([kinds])).logits[0, 0].item()
+                for row, kinds in zip(rows, types)
+            ]
+            one_type = [model(torch.tensor([row])).logits[0, 0].item() for row in rows]
+            longest = max(map(len, rows))
+            padded = [torch.tensor([row + [0] * (longest - len(row)) for row in all_rows]) for all_rows in (rows, types)]
+            mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
+            together = model(padded[0], token_type_ids=padded[1], attention_mask=mask).logits[:, 0].tolist()
+        apart = max(abs(one - other) for one, other in zip(alone, together))
+        assert apart < 1e-5, apart
+        # The types of tokens matter.
+        assert min(abs(one - other) for one, other in zip(alone, one_type)) > 1e-3, (alone, one_type)
+        record = {
+            "name": name,
+            "config": json.loads((directory / "config.json").read_text()),
+            "checkpoint": dict(sorted(shapes.items())),
+            "rows": rows,
+            "types": types,
+            "scores": alone,
+        }
+    print(f"{name}: {alone}; pairs alone and padded differ by {apart:.1e}")
+    return record
+
+
+def cross_encoders():
+    sizes = {"vocab_size": 96, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 4}
+    sizes |= {"max_position_embeddings": 40, "type_vocab_size": 2, "num_labels": 1}
+    yield "cross-encoder bert", BertConfig(**sizes)
+    yield "cross-encoder gelu_new", BertConfig(**sizes, hidden_act="gelu_new", layer_norm_eps=1e-3)
+
+
+def pairs():
+    """Ids and types of pairs of texts, cut to several lengths by transformers (longest first)."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *[f"w{number}" for number in range(40)]]
+    with tempfile.TemporaryDirectory() as temporary:
+        vocabulary = {word: number for number, word in enumerate(words)}
+        inner = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="[UNK]"))
+        inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+        inner.post_processor = tokenizers.processors.TemplateProcessing(
+            single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+        )
+        path = Path(temporary) / "tokenizer.json"
+        inner.save(str(path))
+        tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(path))
+        text = path.read_text()
+    cases = []
+    for first, second in [(2, 3), (2, 30), (30, 2), (20, 20), (7, 9), (0, 12)]:
+        both = [" ".join(f"w{number}" for number in range(count)) for count in (first, second)]
+        for most in [8, 13, 21, 64]:
+            row = tokenizer(*both, truncation=True, max_length=most, return_token_type_ids=True)
+            cases.append({"texts": both, "most": most, "ids": row["input_ids"], "types": row["token_type_ids"]})
+    return {"tokenizer": json.loads(text), "cases": cases}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -414,6 +486,13 @@ if __name__ == "__main__":
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
         lines = ",\n".join(json.dumps(record) for record in records)
         (here / "golden_reward.json").write_text(f'{{"versions": {json.dumps(versions)}, "cases": [\n{lines}\n]}}\n')
+    elif sys.argv[1:] == ["cross"]:
+        records = [cross_encoder(*case) for case in cross_encoders()]
+        versions = {"torch": torch.__version__, "transformers": transformers.__version__}
+        lines = ",\n".join(json.dumps(record) for record in records)
+        (here / "golden_cross.json").write_text(
+            f'{{"versions": {json.dumps(versions)}, "pairs": {json.dumps(pairs())}, "cases": [\n{lines}\n]}}\n'
+        )
     elif sys.argv[1:] == ["encoder"]:
         records = [encoder(*case) for case in encoders()]
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}

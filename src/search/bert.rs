@@ -1,4 +1,4 @@
-//! Text encoders for search indexes: a BERT checkpoint with its tokenizer.
+//! Text encoders of BERT checkpoints with their tokenizers.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,9 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
+use super::encoder::TextEncoder;
+use super::manifest::hex;
+use super::vectors::{EncoderOptions, Similarity};
 use crate::error::{Error, Kind, Result};
 use crate::model::{self, Pooling};
-use crate::search::{EncoderOptions, TextEncoder, hex};
 use crate::text::Tokenizer;
 
 /// Options of an encoder. What is not given is read from the files of the model.
@@ -19,6 +21,7 @@ pub struct EncoderSettings {
     pub pooling: Option<Pooling>,
     pub query_prefix: String,
     pub passage_prefix: String,
+    pub similarity: Similarity,
 }
 
 /// A model with its tokenizer.
@@ -43,27 +46,21 @@ pub fn load_encoder(dir: &Path, settings: EncoderSettings) -> Result<Arc<dyn Tex
         None => Pooling::of(dir)?.unwrap_or_default(),
     };
     let limit = sequence_limit(dir)?;
-    let EncoderSettings { query_prefix, passage_prefix, .. } = settings;
-    load(dir, pooling, limit, query_prefix, passage_prefix)
+    let EncoderSettings { query_prefix, passage_prefix, similarity, .. } = settings;
+    let max_tokens = limit.unwrap_or(usize::MAX);
+    let options = EncoderOptions { pooling: String::new(), query_prefix, passage_prefix, max_tokens, similarity };
+    load(dir, pooling, options)
 }
 
 /// Loads the encoder in `dir` with the options of an index.
 ///
 /// # Errors
 /// As [`load_encoder`].
-pub fn load_index_encoder(dir: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
-    let pooling = Pooling::named(&options.pooling)?;
-    let EncoderOptions { query_prefix, passage_prefix, max_tokens, .. } = options.clone();
-    load(dir, pooling, Some(max_tokens), query_prefix, passage_prefix)
+pub(super) fn load_index_encoder(dir: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
+    load(dir, Pooling::named(&options.pooling)?, options.clone())
 }
 
-fn load(
-    dir: &Path,
-    pooling: Pooling,
-    limit: Option<usize>,
-    query_prefix: String,
-    passage_prefix: String,
-) -> Result<Arc<dyn TextEncoder>> {
+fn load(dir: &Path, pooling: Pooling, options: EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
     let model = model::Encoder::load(dir)?;
     let tokenizer = Tokenizer::load(dir)?;
     let special = tokenizer.encode_truncated("", usize::MAX)?;
@@ -73,7 +70,7 @@ fn load(
             .at_path(dir.join("tokenizer.json"))
             .hint("save the tokenizer again with transformers' AutoTokenizer and save_pretrained"));
     }
-    let max_tokens = limit.map_or(model.max_tokens(), |limit| limit.min(model.max_tokens()));
+    let max_tokens = options.max_tokens.min(model.max_tokens());
     if max_tokens <= special.len() {
         let why = format!("the encoder has {max_tokens} tokens, which leaves none for a text");
         return Err(Error::new(Kind::Model, why).at_path(dir));
@@ -81,13 +78,13 @@ fn load(
     let directory = dir.canonicalize().map_err(|error| Error::io(Kind::Model, "open", dir, &error))?;
     let sha256 = identity(dir)?;
     let dimension = model.dimension();
-    let options = EncoderOptions { pooling: pooling.name().to_owned(), query_prefix, passage_prefix, max_tokens };
+    let options = EncoderOptions { pooling: pooling.name().to_owned(), max_tokens, ..options };
     let model = Mutex::new(model);
     Ok(Arc::new(Loaded { model, tokenizer, pooling, options, dimension, directory, sha256 }))
 }
 
 /// `max_seq_length` of a sentence-transformers model.
-fn sequence_limit(dir: &Path) -> Result<Option<usize>> {
+pub(super) fn sequence_limit(dir: &Path) -> Result<Option<usize>> {
     let path = dir.join("sentence_bert_config.json");
     if !path.is_file() {
         return Ok(None);
@@ -98,8 +95,8 @@ fn sequence_limit(dir: &Path) -> Result<Option<usize>> {
     Ok(json["max_seq_length"].as_u64().map(|limit| limit as usize))
 }
 
-/// SHA-256 over the names and contents of the files that a vector depends on.
-fn identity(dir: &Path) -> Result<String> {
+/// SHA-256 over the names and contents of the files that vectors and scores depend on.
+pub(super) fn identity(dir: &Path) -> Result<String> {
     let mut hash = Sha256::new();
     let mut files = vec![dir.join("config.json"), dir.join("tokenizer.json")];
     files.extend(model::weight_files(dir)?);
@@ -153,6 +150,9 @@ impl TextEncoder for Loaded {
                 return Err(Error::new(Kind::Numeric, "the encoder gave a vector that is not finite")
                     .at_path(&self.directory)
                     .hint("the weights of the model may be damaged"));
+            }
+            if self.options.similarity == Similarity::Dot {
+                continue;
             }
             // As torch.nn.functional.normalize.
             let scale = 1.0 / length.max(1e-12);

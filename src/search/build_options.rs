@@ -1,0 +1,51 @@
+//! Options of a build.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value as Json;
+
+use super::analyzer::Analyzer;
+use super::bm25::Bm25;
+use super::encoder::TextEncoder;
+use super::vectors::VectorType;
+
+/// What to do with a passage whose id another one has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DuplicateIds {
+    /// The build stops.
+    #[default]
+    Refuse,
+    /// The first passage is kept.
+    Skip,
+}
+
+/// The vectors of an index that is built.
+#[derive(Clone)]
+pub struct DenseOptions {
+    pub encoder: Arc<dyn TextEncoder>,
+    pub vectors: VectorType,
+}
+
+impl std::fmt::Debug for DenseOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DenseOptions").field("encoder", &self.encoder.directory()).finish_non_exhaustive()
+    }
+}
+
+/// Options of a build.
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    pub analyzer: Analyzer,
+    pub bm25: Bm25,
+    pub duplicate_ids: DuplicateIds,
+    /// Largest title and text of a passage together, in bytes.
+    pub max_passage: u64,
+    /// Number of passages between two commits: an interrupted build is resumed after the last one.
+    pub commit_every: u64,
+    /// Where the passages come from: a build is resumed only for an equal one.
+    pub corpus: Json,
+    /// `None`: an index without vectors.
+    pub dense: Option<DenseOptions>,
+}

@@ -1,0 +1,126 @@
+//! Re-ranking: a cross-encoder reads the query with each of the best passages, and its scores order
+//! them again.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use super::bert::{identity, sequence_limit};
+use super::encoder::passage_text;
+use super::options::MOST_HITS;
+use super::passage::Passage;
+use crate::error::{Error, Kind, Result};
+use crate::model::{CrossEncoder, Pair};
+use crate::text::Tokenizer;
+
+/// Passages that are read again, if the options name no number.
+const TOP: usize = 50;
+
+/// Which cross-encoder ranks how many passages again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RerankOptions {
+    /// Directory of the model: `BertForSequenceClassification` with one label, in safetensors, and
+    /// `tokenizer.json`.
+    pub model: PathBuf,
+    /// Passages that are ranked again; `None` for 50, or the number of hits if that is more.
+    pub top: Option<usize>,
+}
+
+impl RerankOptions {
+    /// Passages that are ranked again for `k` hits.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a number out of range, or below `k`.
+    pub(super) fn top(&self, k: usize) -> Result<usize> {
+        match self.top {
+            None => Ok(TOP.max(k)),
+            Some(top) if top > MOST_HITS => {
+                Err(Error::new(Kind::Usage, format!("`top` is {top}; at most {MOST_HITS} passages are ranked again")))
+            }
+            Some(top) if top < k => {
+                Err(Error::new(Kind::Usage, format!("`top` is {top}, which is below the number of hits, {k}")))
+            }
+            Some(top) => Ok(top),
+        }
+    }
+}
+
+/// A cross-encoder with its tokenizer.
+pub struct Reranker {
+    /// Tensors are not shared between threads.
+    model: Mutex<CrossEncoder>,
+    tokenizer: Tokenizer,
+    max_tokens: usize,
+    directory: PathBuf,
+    sha256: String,
+}
+
+/// The cross-encoders that this process has loaded.
+static LOADED: Mutex<Vec<Weak<Reranker>>> = Mutex::new(Vec::new());
+
+impl Reranker {
+    /// Loads the cross-encoder in `dir`.
+    ///
+    /// # Errors
+    /// [`Kind::Model`] for a directory without such a model and its `tokenizer.json`.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let directory =
+            dir.canonicalize().map_err(|error| Error::io(Kind::Model, "open the cross-encoder", dir, &error))?;
+        let (model, tokenizer) = (CrossEncoder::load(dir)?, Tokenizer::load(dir)?);
+        let max_tokens = sequence_limit(dir)?.map_or(model.max_tokens(), |limit| limit.min(model.max_tokens()));
+        let (ids, types) = tokenizer.encode_pair("a", "b", max_tokens)?;
+        if ids.len() < 5 || types.last() != Some(&1) {
+            let why = "tokenizer.json does not put [CLS], [SEP] and [SEP] around two texts, the second with type 1";
+            return Err(Error::new(Kind::Model, why)
+                .at_path(dir.join("tokenizer.json"))
+                .hint("save the tokenizer again with transformers' AutoTokenizer and save_pretrained"));
+        }
+        let sha256 = identity(dir)?;
+        Ok(Self { model: Mutex::new(model), tokenizer, max_tokens, directory, sha256 })
+    }
+
+    /// Loads a cross-encoder once per process: callers share it while one of them holds it.
+    ///
+    /// # Errors
+    /// As [`Reranker::load`].
+    pub fn shared(dir: &Path) -> Result<Arc<Self>> {
+        let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        // The lock is held while a model is loaded, so that two threads do not load it twice.
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        loaded.retain(|own| own.strong_count() > 0);
+        if let Some(own) = loaded.iter().filter_map(Weak::upgrade).find(|own| own.directory == real) {
+            return Ok(own);
+        }
+        let own = Arc::new(Self::load(dir)?);
+        loaded.push(Arc::downgrade(&own));
+        Ok(own)
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// SHA-256 of the model's configuration, weights and tokenizer, in hex.
+    pub fn sha256(&self) -> &str {
+        &self.sha256
+    }
+
+    /// The score of a query with each passage: the logit of the model.
+    ///
+    /// # Errors
+    /// [`Kind::Model`] for a text that can't be encoded; [`Kind::Numeric`] for a score that is not
+    /// finite.
+    pub fn scores(&self, query: &str, passages: &[Passage]) -> Result<Vec<f32>> {
+        let pair = |passage: &Passage| {
+            let (ids, types) = self.tokenizer.encode_pair(query, &passage_text("", passage), self.max_tokens)?;
+            Ok(Pair { ids, types })
+        };
+        let pairs: Vec<Pair> = passages.iter().map(pair).collect::<Result<_>>()?;
+        let scores = self.model.lock().unwrap_or_else(PoisonError::into_inner).scores(&pairs)?;
+        if scores.iter().any(|score| !score.is_finite()) {
+            return Err(Error::new(Kind::Numeric, "the cross-encoder gave a score that is not finite")
+                .at_path(&self.directory)
+                .hint("the weights of the model may be damaged"));
+        }
+        Ok(scores)
+    }
+}
