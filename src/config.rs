@@ -391,8 +391,12 @@ section! {
         before: bool = true;
         /// Evaluates after the last step.
         after: bool = true;
-        /// Sampling temperature of evaluations; 0 is greedy.
-        temperature: f64 = 0.0, range("≥ 0");
+        /// Samples of each task; above 1, best@k, maj@k and pass@k are reported
+        /// (docs/evaluation.md).
+        samples: usize = 1, unit("trajectories"), range("≥ 1"), needs("data.eval", Is::Set);
+        /// Sampling temperature of evaluations; 0 is greedy. The default is 0 for one sample of
+        /// each task, and sampling.temperature for several.
+        temperature: Option<f64> = None, range("≥ 0");
         /// As sampling.top_p, which is the default.
         top_p: Option<f64> = None, range("0 to 1");
         /// As sampling.top_k, which is the default.
@@ -418,7 +422,7 @@ impl EvalSettings {
     /// Sampling settings of evaluation: these, with `training` for those that are not set.
     pub fn sampling(&self, training: &Sampling) -> Sampling {
         Sampling {
-            temperature: self.temperature,
+            temperature: self.temperature.unwrap_or(if self.samples > 1 { training.temperature } else { 0.0 }),
             top_p: self.top_p.unwrap_or(training.top_p),
             top_k: self.top_k.unwrap_or(training.top_k),
             min_p: self.min_p.unwrap_or(training.min_p),

@@ -17,6 +17,7 @@
 //!   trait
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
 //! - [`schema`]: declarations of settings, one for struct, defaults, reader, reference and reload
+//! - [`eval`]: reports of evaluations: figures at k, intervals, paired tests
 //! - [`script`]: the only module that uses Lua: VM, limits, sandbox, the `r1` API
 //! - [`search`]: search indexes on disk: BM25 and vectors of passages
 //! - [`tools`]: host tools: sandboxed interpreters
@@ -38,6 +39,7 @@ mod clock;
 pub mod config;
 pub mod engine;
 pub mod error;
+pub mod eval;
 mod glob;
 pub mod hub;
 pub mod mdp;

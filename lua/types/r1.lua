@@ -930,7 +930,8 @@ function Expectation:raises(text) end
 ---@field limit? number Rows evaluated of each dataset of data.eval; 0 is all (default 128, rows, ≥ 0, needs data.eval).
 ---@field before? boolean Evaluates before the first step (default true).
 ---@field after? boolean Evaluates after the last step (default true).
----@field temperature? number Sampling temperature of evaluations; 0 is greedy (default 0, ≥ 0).
+---@field samples? number Samples of each task; above 1, best@k, maj@k and pass@k are reported (docs/evaluation.md) (default 1, trajectories, ≥ 1, needs data.eval).
+---@field temperature? number Sampling temperature of evaluations; 0 is greedy. The default is 0 for one sample of each task, and sampling.temperature for several (≥ 0).
 ---@field top_p? number As sampling.top_p, which is the default (0 to 1).
 ---@field top_k? number As sampling.top_k, which is the default (tokens, ≥ 0).
 ---@field min_p? number As sampling.min_p, which is the default (0 to 1).

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::completions::{CompletionsArgs, lua_files, recipe_settings};
+use super::completers::{lua_files, recipe_settings};
+use super::completions::CompletionsArgs;
+use super::eval_args::EvalArgs;
 use super::index_args::IndexArgs;
 use super::man::ManArgs;
 use super::mcp::McpArgs;
@@ -42,6 +44,7 @@ pub(super) struct Cli {
 pub(super) enum Command {
     Run(RunArgs),
     Sft(SftArgs),
+    Eval(EvalArgs),
     Check(CheckArgs),
     Infer(InferArgs),
     Lua(LuaArgs),

@@ -2,12 +2,15 @@
 
 mod args;
 mod check;
+mod completers;
 mod completions;
 mod diff;
 mod doc;
 #[cfg(test)]
 mod documented;
 mod editor;
+mod eval;
+mod eval_args;
 mod failure;
 mod flag;
 mod index;
@@ -77,6 +80,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
     match cli.command {
         Command::Run(args) => run::run(args, cli.output),
         Command::Sft(args) => run::sft(args, cli.output),
+        Command::Eval(args) => eval::run(args, cli.output),
         Command::Check(args) => check::run(args, cli.output),
         Command::Infer(args) => infer::run(&args, cli.output),
         Command::Lua(args) => lua::run(&args, cli.output),

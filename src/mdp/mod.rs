@@ -19,7 +19,7 @@ mod trajectory;
 
 pub use demonstration::Demonstration;
 pub use error_record::ErrorRecord;
-pub use evaluation::Evaluation;
+pub use evaluation::{AtK, Evaluation};
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use invalid::Invalid;
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};

@@ -248,6 +248,10 @@ pub const SECTIONS: &[Section] = &[
             name("eval/tokens", "Supervised training: tokens in that mean"),
             name("eval/accuracy", "Share of tasks solved"),
             name("eval/reward", "Mean total reward"),
+            name("eval/best@<k>", "With `eval.samples` = k above 1: the best score of a task, as a mean over tasks"),
+            name("eval/worst@<k>", "The worst score of a task"),
+            name("eval/pass@<k>", "Share of tasks with a solved sample"),
+            name("eval/maj@<k>", "Score of a task's most frequent final answer (docs/evaluation.md)"),
             name("eval/<part>", "Mean of a named part of the reward, unweighted"),
             name(
                 "eval/tool_call_share",

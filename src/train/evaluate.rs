@@ -1,12 +1,16 @@
-//! Evaluation: every held-out task once, with the evaluation's own temperature.
+//! Evaluation during training: `eval.samples` trajectories of every held-out task, with sampling
+//! settings of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::session::Session;
+use crate::config::Settings;
 use crate::error::Result;
+use crate::eval::{at_k, score};
 pub use crate::mdp::Evaluation;
-use crate::mdp::{Split, StreamSeed, Trajectory};
+use crate::mdp::{Sampling, Split, StreamSeed, Trajectory};
 use crate::rollout::Spec;
 use crate::telemetry::Reporter;
 
@@ -28,7 +32,8 @@ impl Evaluation {
             }
         }
         Self {
-            tasks: trajectories.len(),
+            tasks: trajectories.iter().map(|trajectory| trajectory.task_index).collect::<BTreeSet<_>>().len(),
+            trajectories: trajectories.len(),
             accuracy: mean(&|trajectory| solved(trajectory, accuracy)),
             reward: mean(&Trajectory::total_reward),
             tool_call_share: mean(&|trajectory| f64::from(u8::from(trajectory.tool_calls() > 0))),
@@ -36,6 +41,7 @@ impl Evaluation {
             steps: mean(&|trajectory| trajectory.steps.len() as f64),
             response_tokens: mean(&|trajectory| trajectory.response_tokens() as f64),
             failures: trajectories.iter().filter(|trajectory| trajectory.status.is_failure()).count(),
+            at_k: at_k(trajectories, |trajectory| solved(trajectory, accuracy)),
             parts,
             seconds: 0.0,
             sources: BTreeMap::new(),
@@ -64,10 +70,7 @@ pub(super) fn solved(trajectory: &Trajectory, accuracy: &str) -> f64 {
     if trajectory.status.is_failure() {
         return 0.0;
     }
-    match trajectory.reward_parts.get(accuracy) {
-        Some(value) => *value,
-        None => f64::from(u8::from(trajectory.total_reward() > 0.0)),
-    }
+    score(trajectory, accuracy)
 }
 
 /// Indices of the trajectories of an evaluation that are stored: `most` of `count`, evenly spaced,
@@ -77,6 +80,39 @@ pub(super) fn stored(count: usize, most: usize) -> impl Iterator<Item = usize> {
     (0..shown).map(move |place| place * count / shown)
 }
 
+/// The sampling of evaluations.
+pub(super) fn eval_sampling(settings: &Settings) -> Sampling {
+    settings.eval.sampling(&settings.sampling)
+}
+
+/// Specifications of `eval.samples` trajectories of each held-out task; `None` when the recipe has
+/// no tasks.
+pub(super) fn eval_specs(session: &Session, sampling: &Arc<Sampling>, step: u64) -> Option<Vec<Spec>> {
+    let settings = &session.settings;
+    let rows = session.rows.eval.as_ref()?.first(settings.eval.limit as u64);
+    let samples = u32::try_from(settings.eval.samples).unwrap_or(u32::MAX);
+    let spec = |index: u64, sample: u32| Spec {
+        id: format!("eval-{step}-{index}-{sample}"),
+        split: Split::Eval,
+        task_index: index,
+        group: index,
+        sample,
+        env_seed: index,
+        // A separate random stream, so that more evaluations do not change training.
+        seed: StreamSeed { seed: !settings.seed, trajectory: u64::from(sample) << 40 | index, step: 0 },
+        sampling: Arc::clone(sampling),
+        max_steps: settings.eval.max_steps,
+        max_context: session.max_context,
+        next_prompt: false,
+    };
+    Some(
+        rows.into_iter()
+            .flat_map(|index| (0..samples).map(move |sample| (index, sample)))
+            .map(|(index, sample)| spec(index, sample))
+            .collect(),
+    )
+}
+
 /// Evaluates the held-out tasks after training step `step`; `None` if the recipe has none.
 pub(super) fn evaluate(
     session: &mut Session,
@@ -84,28 +120,9 @@ pub(super) fn evaluate(
     label: &str,
     step: u64,
 ) -> Result<Option<(Evaluation, Vec<Trajectory>)>> {
-    let settings = &session.settings;
-    let Some(rows) = &session.rows.eval else { return Ok(None) };
-    let sampling = session.with_stop(settings.eval.sampling(&settings.sampling));
-    let specs: Vec<Spec> = rows
-        .first(settings.eval.limit as u64)
-        .into_iter()
-        .map(|index| Spec {
-            id: format!("eval-{step}-{index}-0"),
-            split: Split::Eval,
-            task_index: index,
-            group: index,
-            sample: 0,
-            env_seed: index,
-            // A separate random stream, so that more evaluations do not change training.
-            seed: StreamSeed { seed: !settings.seed, trajectory: index, step: 0 },
-            sampling: std::sync::Arc::clone(&sampling),
-            max_steps: settings.eval.max_steps,
-            max_context: session.max_context,
-            next_prompt: false,
-        })
-        .collect();
-    let accuracy = settings.eval.accuracy.clone();
+    let sampling = session.with_stop(eval_sampling(&session.settings));
+    let Some(specs) = eval_specs(session, &sampling, step) else { return Ok(None) };
+    let accuracy = session.settings.eval.accuracy.clone();
     let started = Instant::now();
     let (trajectories, _) = session.rollout(specs, reporter, &format!("evaluating {label}"))?;
     let mut evaluation = Evaluation::of(&trajectories, &accuracy);

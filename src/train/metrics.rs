@@ -13,7 +13,7 @@ use super::update_batch::UpdateBatch;
 use super::value::CriticStats;
 use crate::config::Learner;
 use crate::engine::Stats;
-use crate::mdp::{FinishReason, Limit, Status, Step, ToolRecord, Trajectory};
+use crate::mdp::{AtK, FinishReason, Limit, Status, Step, ToolRecord, Trajectory};
 use crate::model::{peak_memory, resident_memory};
 use crate::native;
 use crate::rl::kl::KlController;
@@ -303,8 +303,16 @@ pub(super) fn evaluation(metrics: &mut Metrics, evaluation: &Evaluation) {
     metrics.set("eval/reward", evaluation.reward);
     metrics.set("eval/tool_call_share", evaluation.tool_call_share);
     metrics.set("eval/response_tokens", evaluation.response_tokens);
-    metrics.set("eval/failed_share", evaluation.failures as f64 / evaluation.tasks.max(1) as f64);
+    metrics.set("eval/failed_share", evaluation.failures as f64 / evaluation.trajectories.max(1) as f64);
     metrics.set("time/evaluation", evaluation.seconds);
+    if let Some(AtK { k, best, worst, pass, majority }) = evaluation.at_k {
+        metrics.set(format!("eval/best@{k}"), best);
+        metrics.set(format!("eval/worst@{k}"), worst);
+        metrics.set(format!("eval/pass@{k}"), pass);
+        if let Some(majority) = majority {
+            metrics.set(format!("eval/maj@{k}"), majority);
+        }
+    }
     for (name, value) in &evaluation.parts {
         metrics.set(format!("eval/{name}"), *value);
     }

@@ -13,6 +13,7 @@ mod combinations;
 mod critic;
 mod custom_estimator;
 mod demonstrations;
+mod eval_run;
 pub mod evaluate;
 mod failures;
 mod files;
@@ -67,6 +68,7 @@ use resume::Opened;
 
 pub use advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource};
 pub use cold_start::check as check_cold_start;
+pub use eval_run::{EvalOptions, Evaluated, evaluate_models};
 pub use generation::model_sampling;
 pub use manual::Manual;
 pub use masks::{ShownToken, ShownTrajectory, masks};

@@ -256,7 +256,7 @@ pub(super) fn record(
 
 /// The stored overrides with new ones on top: a new one replaces those of its key and of the keys
 /// below it.
-fn in_effect(stored: &[String], new: &[String]) -> Vec<String> {
+pub(super) fn in_effect(stored: &[String], new: &[String]) -> Vec<String> {
     let replaced = |old: &String| {
         new.iter().any(|new| {
             let rest = key_of(old).strip_prefix(key_of(new));

@@ -22,6 +22,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("hub", &["net", "glob"]),
     ("config", &["mdp", "schema", "units"]),
     ("text", &["mdp", "clock"]),
+    ("eval", &["answers", "mdp"]),
     ("store", &["mdp", "config"]),
     ("search", &["model", "text"]),
     ("native", &["config"]),
@@ -41,6 +42,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "config",
             "engine",
+            "eval",
             "glob",
             "hub",
             "mdp",
@@ -77,6 +79,7 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "config",
             "engine",
+            "eval",
             "hub",
             "mdp",
             "model",

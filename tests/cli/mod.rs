@@ -10,6 +10,7 @@ mod doc;
 #[cfg(unix)]
 mod documented;
 mod episodes;
+mod eval;
 mod evaluations;
 mod failures;
 mod flow;

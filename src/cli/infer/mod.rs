@@ -180,7 +180,7 @@ fn server_sampling(args: &InferArgs, recipe: Option<&Settings>, format: Option<&
     let mut stop: Vec<&str> =
         ends.iter().copied().chain(own.iter().flat_map(|own| &own.stop).map(String::as_str)).collect();
     stop.dedup();
-    let temperature = args.temperature.or(recipe.map(|settings| settings.eval.temperature));
+    let temperature = args.temperature.or(recipe.map(|settings| settings.eval.temperature.unwrap_or(0.0)));
     let fields = [
         ("temperature", temperature.map(Value::from)),
         ("top_p", args.top_p.or(own.map(|own| own.top_p).filter(|&p| p < 1.0)).map(Value::from)),

@@ -117,7 +117,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     c("actor_rollout_ref.rollout.val_kwargs.temperature", &["eval.temperature"], "a number"),
     c("actor_rollout_ref.rollout.val_kwargs.top_p", &["eval.top_p"], "a number"),
     c("actor_rollout_ref.rollout.val_kwargs.top_k", &["eval.top_k"], "0 is off"),
-    none("actor_rollout_ref.rollout.val_kwargs.n", "every task is evaluated once"),
+    c("actor_rollout_ref.rollout.val_kwargs.n", &["eval.samples"], "`r1 eval SCRIPT n=16` too"),
     none("actor_rollout_ref.rollout.val_kwargs.do_sample", "`eval.temperature=0` is greedy"),
     // Critic and rewards.
     c("critic.optim.lr", &["trainer.critic.lr"], "a number"),
@@ -153,7 +153,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     c("trainer.save_freq", &["checkpoint.every"], "steps"),
     c("trainer.test_freq", &["eval.every"], "steps"),
     c("trainer.val_before_train", &["eval.before"], "true or false"),
-    c("trainer.val_only", &["trainer.steps"], "0 evaluates and ends"),
+    none("trainer.val_only", "`r1 eval SCRIPT` evaluates without training (docs/evaluation.md)"),
     c("trainer.max_actor_ckpt_to_keep", &["checkpoint.keep"], "checkpoints"),
     c("trainer.experiment_name", &["name"], "a name; also --name"),
     none("trainer.project_name", "--runs-dir is the directory of all runs"),

@@ -1,0 +1,49 @@
+//! `r1 eval`: evaluate one model or several on the held-out tasks of a recipe.
+
+use std::process::ExitCode;
+
+use super::args::OutputArgs;
+use super::eval_args::EvalArgs;
+use super::print;
+use crate::error::{Error, Kind, Result};
+use crate::eval::{missing_note, tables};
+use crate::native;
+use crate::telemetry::{counted, ctrl_c};
+use crate::train::{Evaluated, evaluate_models};
+
+pub(super) fn run(args: EvalArgs, output: OutputArgs) -> Result<ExitCode> {
+    if let Some(threads) = args.threads {
+        native::set_threads(usize::from(threads));
+    }
+    // The result is the only object on stdout.
+    let reporter = OutputArgs { json: false, quiet: output.quiet || output.json, ..output }.reporter();
+    let options = args.options(ctrl_c())?;
+    let Evaluated { directory, report, left } = evaluate_models(&options, &reporter)?;
+    for note in report.policies.iter().filter_map(|policy| missing_note(policy, report.n)) {
+        reporter.warn(&note);
+    }
+    if output.json {
+        let mut json = report.to_json().map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+        json["directory"] = directory.display().to_string().into();
+        if left > 0 {
+            json["left"] = left.into();
+        }
+        print(&format!("{json}\n"))?;
+    } else if report.policies.iter().any(|policy| policy.figures.tasks > 0) {
+        for (title, rows) in tables(&report, false) {
+            reporter.section(&title);
+            reporter.table(&rows);
+        }
+        reporter.text(&format!("\n  {}", directory.join("report.html").display()));
+    }
+    if left > 0 {
+        let trajectories = counted(left, "trajectory is", "trajectories are");
+        reporter.warn(&format!(
+            "{trajectories} left: the figures are of those so far; r1 eval {} --resume {} continues",
+            options.script.display(),
+            directory.display()
+        ));
+        return Ok(ExitCode::from(Kind::Interrupted.exit_code()));
+    }
+    Ok(ExitCode::SUCCESS)
+}

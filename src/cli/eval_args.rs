@@ -1,0 +1,102 @@
+//! The arguments of `r1 eval`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::completers::{lua_files, recipe_settings};
+use crate::error::{Error, Kind, Result};
+use crate::script::Script;
+use crate::store::newest_run;
+use crate::telemetry::Interrupt;
+use crate::train::EvalOptions;
+
+/// Evaluate one model or several on the held-out tasks of a recipe
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  r1 eval scripts/retool.lua                               the recipe's model, one greedy sample per task
+  r1 eval scripts/retool.lua policy.model=runs/retool n=16 16 samples per task: mean@16, best@k, maj@k, pass@k
+  r1 eval scripts/retool.lua --model r1-nano --model runs/retool n=4
+                                                           two models, with paired tests
+  r1 eval scripts/retool.lua --by data_source --json       figures by column, as one JSON object
+  r1 eval scripts/retool.lua --resume                      continue after Ctrl-C or a kill
+
+Tables, report.md, report.html and report.json have the same figures; docs/evaluation.md defines
+them. r1 replay and r1 rescore --eval read the stored trajectories.")]
+pub(super) struct EvalArgs {
+    /// The recipe: a Lua file that returns `r1.recipe { … }`
+    #[arg(add = lua_files())]
+    script: PathBuf,
+    /// Settings of the recipe to change, such as eval.limit=0; n=N is short for eval.samples=N
+    #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
+    overrides: Vec<String>,
+    /// A model, as policy.model; repeat it to compare others with the first
+    #[arg(long, short, value_name = "MODEL")]
+    model: Vec<String>,
+    /// A column of the tasks: figures for each of its values; repeatable [default: data_source]
+    #[arg(long, value_name = "COLUMN")]
+    by: Vec<String>,
+    /// Directory of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs_dir: PathBuf,
+    /// Name of the evaluation and its directory [default: the recipe's name with -eval]
+    #[arg(long)]
+    name: Option<String>,
+    /// Continue an evaluation [default: the newest one of that name]
+    #[arg(long, value_name = "RUN", num_args = 0..=1)]
+    #[allow(clippy::option_option)] // clap's type for: absent, without a value, with a value
+    resume: Option<Option<PathBuf>>,
+    /// CPU threads [default: one per core]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
+    /// Seed of every random stream; the same as seed=N
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+impl EvalArgs {
+    /// The options of an evaluation.
+    pub(super) fn options(mut self, interrupt: Interrupt) -> Result<EvalOptions> {
+        // `--resume n=4` means `--resume` followed by a setting.
+        if let Some(Some(path)) = &self.resume
+            && path.to_string_lossy().contains('=')
+            && !path.exists()
+        {
+            self.overrides.insert(0, path.to_string_lossy().into_owned());
+            self.resume = Some(None);
+        }
+        for typed in &mut self.overrides {
+            if let Some(number) = typed.strip_prefix("n=") {
+                *typed = format!("eval.samples={number}");
+            }
+        }
+        self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
+        let resume = match self.resume {
+            None => None,
+            Some(Some(run)) if run.exists() => Some(run),
+            Some(Some(run)) => Some(Some(self.runs_dir.join(&run)).filter(|below| below.is_dir()).unwrap_or(run)),
+            Some(None) => {
+                let name = match &self.name {
+                    Some(name) => name.clone(),
+                    None => format!("{}-eval", Script::load(&self.script, &[])?.settings.name),
+                };
+                let found = newest_run(&self.runs_dir, &name)?;
+                let missing = || {
+                    let why = format!("there is no evaluation `{name}` to continue");
+                    Error::new(Kind::Usage, why).at_path(&self.runs_dir).hint("start it without --resume")
+                };
+                Some(found.ok_or_else(missing)?)
+            }
+        };
+        Ok(EvalOptions {
+            script: self.script,
+            overrides: self.overrides,
+            models: self.model,
+            by: self.by,
+            runs_dir: self.runs_dir,
+            name: self.name,
+            resume,
+            interrupt: Some(interrupt),
+        })
+    }
+}

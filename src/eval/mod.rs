@@ -1,0 +1,29 @@
+//! The report of an evaluation: what the trajectories of several samples per task say about a
+//! policy, with intervals, and the comparison of two policies on the same tasks.
+//!
+//! - `samples`: trajectories as scored samples by task
+//! - `at_k`: mean@k, best@k, worst@k, maj@k and pass@k of one task
+//! - `interval`: bootstrap intervals of means over tasks
+//! - `paired`: tests of a difference on the same tasks
+//! - `report`: the figures of one policy, and of several
+//! - `training`: figures at k of evaluations during training
+//! - `show`: reports as tables and Markdown; `html`: as a page
+//!
+//! Everything is computed from stored trajectories, so that a report can be made again.
+
+mod at_k;
+mod html;
+mod interval;
+mod paired;
+mod report;
+mod samples;
+mod show;
+mod training;
+
+pub use html::html;
+pub use interval::Estimate;
+pub use paired::Difference;
+pub use report::{Comparison, Figures, PolicyReport, Report, ReportOptions, powers_of_two};
+pub use samples::{final_answer, is_missing, score};
+pub use show::{markdown, missing_note, tables};
+pub use training::at_k;

@@ -1,0 +1,308 @@
+//! The figures of an evaluation: of all tasks, by slices, and as differences between policies.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use super::at_k;
+use super::interval::{Estimate, estimate};
+use super::paired::{Difference, difference};
+use super::samples::{Sample, Task, is_missing, tasks};
+use crate::mdp::Trajectory;
+
+/// What a report needs beside the trajectories.
+#[derive(Clone, Debug, Default)]
+pub struct ReportOptions {
+    /// The reward part that is the score; if empty, a task is solved when its reward is above 0.
+    pub accuracy: String,
+    /// Columns of the tasks, each of whose values has figures of its own.
+    pub by: Vec<String>,
+    /// Numbers of samples, in order; those above the number of samples of all tasks have no figure.
+    pub ks: Vec<usize>,
+}
+
+/// Figures of some tasks. Every metric is a mean over tasks of a figure of each task.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Figures {
+    /// Tasks with at least one sample that counts.
+    pub tasks: usize,
+    /// Trajectories that count.
+    pub samples: usize,
+    /// Trajectories that failed for reasons other than the policy.
+    pub missing: usize,
+    /// In the order in which they are shown.
+    #[serde(serialize_with = "as_map")]
+    pub metrics: Vec<(String, Estimate)>,
+}
+
+impl Figures {
+    /// A metric by name.
+    pub fn metric(&self, name: &str) -> Option<Estimate> {
+        self.metrics.iter().find(|(own, _)| own == name).map(|(_, estimate)| *estimate)
+    }
+}
+
+/// The evaluation of one policy.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PolicyReport {
+    /// Name of the model.
+    pub model: String,
+    #[serde(flatten)]
+    pub figures: Figures,
+    /// Column -> value -> figures of its tasks.
+    pub slices: BTreeMap<String, BTreeMap<String, Figures>>,
+    /// Failed trajectories by status, those that count as wrong included.
+    pub failures: BTreeMap<String, usize>,
+    /// Truncated trajectories by limit.
+    pub truncated: BTreeMap<String, usize>,
+    /// Wall time of sampling.
+    pub seconds: f64,
+}
+
+/// The difference of a policy from the first one.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    pub model: String,
+    pub baseline: String,
+    #[serde(serialize_with = "as_map")]
+    pub metrics: Vec<(String, Difference)>,
+}
+
+/// The evaluation of one policy or more on the same tasks.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    pub recipe: String,
+    /// Samples per task.
+    pub n: usize,
+    pub temperature: f64,
+    pub policies: Vec<PolicyReport>,
+    /// Each policy but the first, compared with the first.
+    pub comparisons: Vec<Comparison>,
+}
+
+/// The figures of one task, by metric.
+type TaskFigures = Vec<(Metric, f64)>;
+
+/// A metric and whether it is a share, from 0 to 1.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Metric {
+    /// Place in the report.
+    order: usize,
+    k: usize,
+    name: String,
+    share: bool,
+}
+
+/// Place of the reward parts among the metrics.
+const PARTS: usize = 5;
+
+/// Metrics of a trajectory that are no reward parts.
+type Measure = (&'static str, fn(&Trajectory) -> f64);
+const MEASURES: [Measure; 5] = [
+    ("reward", Trajectory::total_reward),
+    ("steps", |one| one.steps.len() as f64),
+    ("tool_calls", |one| one.tool_calls() as f64),
+    ("tokens", |one| one.response_tokens() as f64),
+    ("prompt_tokens", |one| one.steps.iter().map(|step| step.prompt_ids.len()).sum::<usize>() as f64),
+];
+
+impl Report {
+    /// Computes the figures from the trajectories of each policy, by name, with the seconds that
+    /// they took.
+    pub fn new(
+        recipe: &str,
+        n: usize,
+        temperature: f64,
+        policies: &[(String, Vec<Trajectory>, f64)],
+        options: &ReportOptions,
+    ) -> Self {
+        let found: Vec<BTreeMap<u64, Task<'_>>> =
+            policies.iter().map(|(_, trajectories, _)| tasks(trajectories, &options.accuracy)).collect();
+        let votes = found.iter().flat_map(BTreeMap::values).any(|task| task.samples.iter().any(|s| s.answer.is_some()));
+        let values: Vec<BTreeMap<u64, TaskFigures>> = found
+            .iter()
+            .map(|tasks| {
+                let scored = tasks.iter().filter(|(_, task)| !task.samples.is_empty());
+                scored.map(|(index, task)| (*index, task_figures(&task.samples, options, votes))).collect()
+            })
+            .collect();
+        let reports = policies.iter().zip(&found).zip(&values);
+        let comparisons = (1..policies.len()).map(|at| compare(policies, &values, at)).collect();
+        Self {
+            recipe: recipe.to_owned(),
+            n,
+            temperature,
+            policies: reports
+                .map(|(((model, trajectories, seconds), tasks), values)| PolicyReport {
+                    model: model.clone(),
+                    figures: figures(tasks.iter(), values, trajectories.iter()),
+                    slices: slices(tasks, values, trajectories, &options.by),
+                    failures: counts(trajectories, |one| one.status.is_failure().then(|| one.status.name())),
+                    truncated: counts(trajectories, |one| one.truncated_by.map(crate::mdp::Limit::name)),
+                    seconds: *seconds,
+                })
+                .collect(),
+            comparisons,
+        }
+    }
+
+    /// One object: the figures of the first policy; with several, also those of all and their
+    /// differences.
+    ///
+    /// # Errors
+    /// None in practice: all fields are plain data.
+    pub fn to_json(&self) -> serde_json::Result<Value> {
+        let mut object = match self.policies.first() {
+            Some(first) => serde_json::to_value(first)?,
+            None => Value::Object(serde_json::Map::new()),
+        };
+        object["recipe"] = self.recipe.as_str().into();
+        object["n"] = self.n.into();
+        object["temperature"] = self.temperature.into();
+        if self.policies.len() > 1 {
+            object["models"] = serde_json::to_value(&self.policies)?;
+            object["comparisons"] = serde_json::to_value(&self.comparisons)?;
+        }
+        Ok(object)
+    }
+}
+
+/// 1, 2, 4, … below `n`, and `n`.
+pub fn powers_of_two(n: usize) -> Vec<usize> {
+    let mut ks: Vec<usize> = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < n).collect();
+    ks.push(n.max(1));
+    ks
+}
+
+/// The figures of a task with at least one sample.
+fn task_figures(samples: &[Sample<'_>], options: &ReportOptions, votes: bool) -> TaskFigures {
+    let scores: Vec<f64> = samples.iter().map(|sample| sample.score).collect();
+    let answers: Vec<(f64, Option<&str>)> =
+        samples.iter().map(|sample| (sample.score, sample.answer.as_deref())).collect();
+    let mut found = Vec::new();
+    let mut add = |order: usize, k: usize, name: String, share: bool, value: f64| {
+        found.push((Metric { order, k, name, share }, value));
+    };
+    for k in options.ks.iter().copied().filter(|k| *k <= scores.len()) {
+        let ends = k == 1 || Some(&k) == options.ks.last();
+        if ends {
+            add(0, k, format!("mean@{k}"), true, at_k::mean(&scores));
+        }
+        add(1, k, format!("best@{k}"), true, at_k::best(&scores, k));
+        add(2, k, format!("worst@{k}"), true, at_k::worst(&scores, k));
+        if votes {
+            add(3, k, format!("maj@{k}"), true, at_k::majority(&answers, k));
+        }
+        add(4, k, format!("pass@{k}"), true, at_k::pass(&scores, k));
+    }
+    let count = samples.len() as f64;
+    let mut parts: BTreeMap<&str, f64> = BTreeMap::new();
+    for (name, value) in samples.iter().flat_map(|sample| &sample.trajectory.reward_parts) {
+        *parts.entry(name).or_default() += value / count;
+    }
+    for (name, value) in parts {
+        let is_taken = MEASURES.iter().any(|(own, _)| *own == name) || name.contains('@');
+        let shown = if is_taken { format!("parts.{name}") } else { name.to_owned() };
+        add(PARTS, 0, shown, name == options.accuracy || ["em", "f1"].contains(&name), value);
+    }
+    for (at, (name, measure)) in MEASURES.iter().enumerate() {
+        let mean = samples.iter().map(|sample| measure(sample.trajectory)).sum::<f64>() / count;
+        add(PARTS + 1 + at, 0, (*name).to_owned(), false, mean);
+    }
+    found
+}
+
+/// The figures of tasks and of their trajectories.
+fn figures<'a>(
+    tasks: impl Iterator<Item = (&'a u64, &'a Task<'a>)>,
+    values: &BTreeMap<u64, TaskFigures>,
+    trajectories: impl Iterator<Item = &'a Trajectory>,
+) -> Figures {
+    let mut columns: BTreeMap<&Metric, Vec<f64>> = BTreeMap::new();
+    let mut found = Figures::default();
+    for (index, task) in tasks {
+        found.samples += task.samples.len();
+        let Some(own) = values.get(index) else { continue };
+        found.tasks += 1;
+        for (metric, value) in own {
+            columns.entry(metric).or_default().push(*value);
+        }
+    }
+    // A part that a task lacks is 0 for it, as in training; a figure at k needs k samples.
+    for (metric, values) in &mut columns {
+        if metric.order == PARTS {
+            values.resize(found.tasks, 0.0);
+        }
+    }
+    found.missing = trajectories.filter(|one| is_missing(one.status)).count();
+    found.metrics = columns
+        .iter()
+        .filter_map(|(metric, values)| Some((metric.name.clone(), estimate(values, metric.share)?)))
+        .collect();
+    found
+}
+
+/// Figures of the tasks with each value of each column; tasks without the column are left out.
+fn slices(
+    tasks: &BTreeMap<u64, Task<'_>>,
+    values: &BTreeMap<u64, TaskFigures>,
+    trajectories: &[Trajectory],
+    by: &[String],
+) -> BTreeMap<String, BTreeMap<String, Figures>> {
+    let slice = |column: &String| {
+        let mut members: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for (index, task) in tasks {
+            if let Some(value) = task.columns.get(column).filter(|value| !value.is_null()) {
+                members.entry(plain(value)).or_default().push(*index);
+            }
+        }
+        let figures = |(value, indices): (String, Vec<u64>)| {
+            let own = indices.iter().filter_map(|index| tasks.get_key_value(index));
+            let trajectories = trajectories.iter().filter(|one| indices.binary_search(&one.task_index).is_ok());
+            (value, figures(own, values, trajectories))
+        };
+        (column.clone(), members.into_iter().map(figures).collect())
+    };
+    by.iter().map(slice).collect()
+}
+
+/// A value of a column as text.
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+fn counts<'a>(
+    trajectories: &'a [Trajectory],
+    name: impl Fn(&'a Trajectory) -> Option<&'static str>,
+) -> BTreeMap<String, usize> {
+    let mut found = BTreeMap::new();
+    for name in trajectories.iter().filter_map(name) {
+        *found.entry(name.to_owned()).or_insert(0) += 1;
+    }
+    found
+}
+
+/// Policy `at` against the first, on the tasks that both have.
+fn compare(
+    policies: &[(String, Vec<Trajectory>, f64)],
+    values: &[BTreeMap<u64, TaskFigures>],
+    at: usize,
+) -> Comparison {
+    let mut columns: BTreeMap<&Metric, Vec<f64>> = BTreeMap::new();
+    for (index, own) in &values[at] {
+        let Some(other) = values[0].get(index) else { continue };
+        for (metric, value) in own {
+            if let Some((_, before)) = other.iter().find(|(other, _)| other == metric) {
+                columns.entry(metric).or_default().push(value - before);
+            }
+        }
+    }
+    let metrics = columns.iter().filter_map(|(metric, values)| Some((metric.name.clone(), difference(values)?)));
+    Comparison { model: policies[at].0.clone(), baseline: policies[0].0.clone(), metrics: metrics.collect() }
+}
+
+/// Named values as an object, in their order.
+fn as_map<T: Serialize, S: Serializer>(values: &[(String, T)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(values.iter().map(|(name, value)| (name, value)))
+}

@@ -1,0 +1,356 @@
+//! `r1 eval`: samples of every held-out task by one model or several, stored like those of a run.
+//!
+//! The directory of an evaluation is a run directory, in which the first model's trajectories are
+//! the evaluation of step 0, so that `r1 replay`, `r1 rescore` and `r1 repl --replay` read them.
+//! Each further model has a run directory in `models/`. `evaluation.json` has what the report
+//! needs; `report.json`, `report.md` and `report.html` are the report.
+
+use std::collections::{BTreeSet, HashSet};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::evaluate::{eval_sampling, eval_specs};
+use super::failures::replay_command;
+use super::resume::{in_effect, record};
+use super::session::Session;
+use super::source::{self, Fetching, model_dir};
+use super::validate::validate;
+use crate::config::Trainer;
+use crate::error::{Error, Kind, Result, suggest};
+use crate::eval::{Report, ReportOptions, html, markdown, powers_of_two};
+use crate::mdp::{Split, Status, Trajectory};
+use crate::rollout::Spec;
+use crate::script::{Script, Worker, changes};
+use crate::store::{Origins, RunDir, read_trajectories, write_atomic};
+use crate::telemetry::{Interrupt, Reporter, counted};
+
+/// Options of `r1 eval`.
+#[derive(Clone, Debug, Default)]
+pub struct EvalOptions {
+    pub script: PathBuf,
+    /// `key=value`, as typed.
+    pub overrides: Vec<String>,
+    /// The models; that of the recipe if empty. The others are compared with the first.
+    pub models: Vec<String>,
+    /// Columns of the tasks, each of whose values has figures of its own.
+    pub by: Vec<String>,
+    pub runs_dir: PathBuf,
+    /// Name of the directory; that of the recipe with `-eval` if `None`.
+    pub name: Option<String>,
+    /// The evaluation to continue.
+    pub resume: Option<PathBuf>,
+    pub interrupt: Option<Interrupt>,
+}
+
+/// An evaluation.
+#[derive(Clone, Debug)]
+pub struct Evaluated {
+    pub directory: PathBuf,
+    /// Of the trajectories so far, if it was interrupted.
+    pub report: Report,
+    /// Trajectories that are left, if Ctrl-C ended it.
+    pub left: usize,
+}
+
+/// The file `evaluation.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct Plan {
+    models: Vec<PlannedModel>,
+    by: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+struct PlannedModel {
+    name: String,
+    /// Wall time of sampling so far.
+    seconds: f64,
+}
+
+const PLAN: &str = "evaluation.json";
+/// The step of the stored trajectories.
+const STEP: u64 = 0;
+/// Trajectories are sampled in chunks of this many rounds of `rollout.concurrency`. Ctrl-C loses the
+/// chunk that is sampled; a smaller one would leave more of the engine's slots empty at its end.
+const ROUNDS: usize = 8;
+/// Trajectories are written after the first chunk that ends this long after the last time.
+const WRITE_EVERY: Duration = Duration::from_secs(30);
+
+/// Evaluates and writes the report. Nothing is written before recipe, models and columns are known
+/// to be right.
+///
+/// # Errors
+/// [`Kind::Data`] if the recipe has no `data.eval`, [`Kind::Usage`] for a resumed evaluation whose
+/// script, settings or models are others; those of [`Script::load`] and of rollouts.
+pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Evaluated> {
+    let fetching = Fetching { reporter, interrupt: options.interrupt };
+    let Opened { script, overrides, run, mut plan, before } = open(options, reporter)?;
+    let by = by_columns(&script, &plan.by)?;
+    let samples = script.settings.eval.samples;
+    let temperature = eval_sampling(&script.settings).temperature;
+    if samples > 1 && temperature == 0.0 {
+        reporter.warn("eval.temperature is 0: the samples of a task differ only if the environment is random");
+    }
+    let (mut policies, mut left) = (Vec::new(), 0);
+    let (mut run, mut directory) = (run, PathBuf::new());
+    for at in 0..plan.models.len() {
+        let name = plan.models[at].name.clone();
+        let mut script = load(&options.script, &overrides, &name)?;
+        if let Some((origins, tool_lists)) = &before {
+            script.use_tool_lists(tool_lists);
+            source::pin_data(&mut script, origins, fetching)?;
+        }
+        let dir = model_dir(&name, fetching)?;
+        let session = Session::open(&mut script, &dir, None, fetching)?;
+        let run = match run.take() {
+            Some(run) => run,
+            None if at == 0 => RunDir::create(&options.runs_dir, &directory_name(options, &script))?,
+            None => model_run(&directory, at, &name)?,
+        };
+        if at == 0 {
+            run.path().clone_into(&mut directory);
+            write_plan(&directory, &plan)?;
+        }
+        let mut model = ModelEvaluation { run, session, trajectories: Vec::new(), seconds: plan.models[at].seconds };
+        let origins = source::origins(&script, Some(source::origin(&name, &dir)))?;
+        record(&model.run, &script, &overrides, &origins, model.session.max_context, STEP)?;
+        let done = model.sample(&script, reporter);
+        plan.models[at].seconds = model.seconds;
+        write_plan(&directory, &plan)?;
+        left += done?;
+        policies.push((name, model.trajectories, model.seconds));
+        if left > 0 {
+            break;
+        }
+    }
+    let report_options = ReportOptions { accuracy: script.settings.eval.accuracy, by, ks: powers_of_two(samples) };
+    let report = Report::new(&script.settings.name, samples, temperature, &policies, &report_options);
+    write_report(&directory, &report)?;
+    Ok(Evaluated { directory, report, left })
+}
+
+fn directory_name(options: &EvalOptions, script: &Script) -> String {
+    options.name.clone().unwrap_or_else(|| format!("{}-eval", script.settings.name))
+}
+
+/// An evaluation at its beginning, or continued.
+struct Opened {
+    script: Script,
+    /// The overrides in effect.
+    overrides: Vec<String>,
+    /// The directory of an evaluation that is continued.
+    run: Option<RunDir>,
+    plan: Plan,
+    /// The datasets and lists of tools that it began with.
+    before: Option<(Origins, serde_json::Value)>,
+}
+
+fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
+    let Some(path) = &options.resume else {
+        let script = Script::load(&options.script, &options.overrides)?;
+        check(&script)?;
+        let mut names = options.models.clone();
+        if names.is_empty() {
+            names.push(script.settings.policy.model.clone());
+        }
+        let models = names.into_iter().map(|name| PlannedModel { name, seconds: 0.0 }).collect();
+        let plan = Plan { models, by: options.by.clone() };
+        return Ok(Opened { script, overrides: options.overrides.clone(), run: None, plan, before: None });
+    };
+    let file = path.join(PLAN);
+    if !file.is_file() {
+        return Err(Error::new(Kind::Usage, format!("not an evaluation: it has no {PLAN}"))
+            .at_path(path)
+            .hint("name a directory that `r1 eval` made"));
+    }
+    let run = RunDir::open(path)?;
+    let bytes = std::fs::read(&file).map_err(|error| Error::io(Kind::Store, "read the file", &file, &error))?;
+    let mut plan: Plan = serde_json::from_slice(&bytes)
+        .map_err(|error| Error::new(Kind::Store, format!("damaged file: {error}")).at_path(&file))?;
+    let given = |new: &[String], old: &[String], flag: &str| {
+        if new.is_empty() || new == old {
+            return Ok(());
+        }
+        let why = format!("the evaluation began with {flag} {}", old.join(&format!(" {flag} ")));
+        Err(Error::new(Kind::Usage, why).hint("leave it out, or start a new evaluation"))
+    };
+    let names: Vec<String> = plan.models.iter().map(|model| model.name.clone()).collect();
+    given(&options.models, &names, "--model")?;
+    if !options.by.is_empty() {
+        plan.by.clone_from(&options.by);
+    }
+    let stored = run.configuration()?;
+    let overrides = in_effect(&stored.overrides, &options.overrides);
+    let script = load(&options.script, &overrides, &names[0])?;
+    let hint = "an evaluation has one version of script and settings: start a new one";
+    if script.hash != stored.script.hash {
+        return Err(Error::new(Kind::Usage, "the script has changed since the evaluation began")
+            .at_path(&options.script)
+            .hint(hint));
+    }
+    let mut settings = serde_json::json!(script.settings);
+    settings["trainer"]["algorithm"] = script.algorithm.as_str().into();
+    if let Some(change) = changes(&stored.settings, &settings).into_iter().next() {
+        let why = format!("the settings have changed since the evaluation began: {change}");
+        return Err(Error::new(Kind::Usage, why).hint(hint));
+    }
+    reporter.info(&format!("continuing {}", path.display()));
+    check(&script)?;
+    let before = Some((stored.origins, run.scripts().tool_lists()?));
+    Ok(Opened { script, overrides, run: Some(run), plan, before })
+}
+
+/// The recipe with a model.
+fn load(path: &Path, overrides: &[String], model: &str) -> Result<Script> {
+    let mut script = Script::load(path, overrides)?;
+    model.clone_into(&mut script.settings.policy.model);
+    Ok(script)
+}
+
+/// Refuses recipes without held-out tasks.
+fn check(script: &Script) -> Result<()> {
+    if matches!(script.settings.trainer, Trainer::Sft(_)) {
+        return Err(Error::new(Kind::Usage, "this recipe's trainer is r1.sft, which has no environment")
+            .at_path(&script.path)
+            .hint("evaluate its model with a recipe that has one: r1 eval SCRIPT --model RUN"));
+    }
+    validate(script).map(drop)
+}
+
+fn no_tasks(script: &Script) -> Error {
+    Error::new(Kind::Data, "the recipe has no held-out tasks")
+        .at_path(&script.path)
+        .hint("give `data = { eval = … }` in the recipe, or data.eval=FILE.jsonl on the command line")
+}
+
+/// The run directory of a further model.
+fn model_run(directory: &Path, at: usize, name: &str) -> Result<RunDir> {
+    let root = directory.join("models");
+    let plain: String =
+        name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
+    let own = format!("{}-{}", at + 1, plain.trim_matches(['-', '.']));
+    if root.join(&own).join("config.json").is_file() {
+        return RunDir::open(&root.join(&own));
+    }
+    RunDir::create(&root, &own)
+}
+
+/// The samples of one model.
+struct ModelEvaluation {
+    run: RunDir,
+    session: Session,
+    trajectories: Vec<Trajectory>,
+    seconds: f64,
+}
+
+impl ModelEvaluation {
+    /// Samples what is not stored yet, and gives the number of trajectories that are left after
+    /// Ctrl-C.
+    fn sample(&mut self, script: &Script, reporter: &Reporter) -> Result<usize> {
+        let file = self.run.trajectories_path(Split::Eval, STEP);
+        let goes_on = file.is_file();
+        if goes_on {
+            self.trajectories = read_trajectories(&file)?;
+            // They were cut off when the evaluation was stopped.
+            self.trajectories.retain(|one| one.status != Status::Aborted);
+        }
+        self.session.patience = 1;
+        self.session.log.open(self.run.path(), goes_on.then_some(STEP))?;
+        script.logged.iter().for_each(|line| self.session.log.line(line));
+        self.session.log.settle()?;
+        let sampling = self.session.with_stop(eval_sampling(&self.session.settings));
+        let Some(all) = eval_specs(&self.session, &sampling, STEP) else { return Err(no_tasks(script)) };
+        let (total, samples) = (all.len(), self.session.settings.eval.samples);
+        let stored: HashSet<&str> = self.trajectories.iter().map(|one| one.id.as_str()).collect();
+        let specs: Vec<Spec> = all.into_iter().filter(|spec| !stored.contains(spec.id.as_str())).collect();
+        reporter.info(&format!("model    {}", script.settings.policy.model));
+        reporter.info(&format!(
+            "data     {}, {} each",
+            counted(total / samples, "held-out task", "held-out tasks"),
+            counted(samples, "sample", "samples")
+        ));
+        if goes_on {
+            reporter.info(&format!("stored   {} of {total} trajectories", self.trajectories.len()));
+        }
+        let size = ROUNDS * self.session.settings.rollout.concurrency;
+        let mut written = Instant::now();
+        for chunk in specs.chunks(size) {
+            let (started, done) = (Instant::now(), self.trajectories.len());
+            let label = if total > size { format!("evaluating ({done} of {total})") } else { "evaluating".to_owned() };
+            match self.session.rollout(chunk.to_vec(), reporter, &label) {
+                Ok((trajectories, _)) => self.trajectories.extend(trajectories),
+                Err(error) => {
+                    self.write()?;
+                    return if error.kind == Kind::Interrupted { Ok(total - done) } else { Err(error) };
+                }
+            }
+            self.seconds += started.elapsed().as_secs_f64();
+            if written.elapsed() >= WRITE_EVERY {
+                self.write()?;
+                written = Instant::now();
+            }
+        }
+        self.write()?;
+        let (path, run) = (&script.path, self.run.path());
+        let again = |one: &Trajectory| Some(replay_command(path, run, one));
+        self.session.failures.report(reporter, "the evaluation", &self.trajectories, again);
+        self.session.failures.sum_up(reporter);
+        Ok(0)
+    }
+
+    /// Writes the trajectories so far, in the order of tasks and samples.
+    fn write(&mut self) -> Result<()> {
+        self.trajectories.sort_by_key(|one| (one.task_index, one.sample));
+        self.run.write_evaluation(STEP, 0, &self.trajectories).map(drop)
+    }
+}
+
+/// The columns of slices: those given, or `data_source` if the tasks have it.
+///
+/// # Errors
+/// [`Kind::Usage`] for a column that none of the first tasks has.
+fn by_columns(script: &Script, given: &[String]) -> Result<Vec<String>> {
+    const LOOKED_AT: u64 = 1000;
+    let worker = Worker::new(&script.without_log_sink(), None)?;
+    let count = worker.rows(Split::Eval)?.unwrap_or_default().min(LOOKED_AT);
+    if count == 0 {
+        return Err(no_tasks(script));
+    }
+    let mut columns = BTreeSet::new();
+    for index in 0..count {
+        let row = worker.row(Split::Eval, index)?;
+        columns.extend(row.as_object().into_iter().flat_map(|row| row.keys().cloned()));
+    }
+    if given.is_empty() {
+        return Ok(columns.into_iter().filter(|column| column == "data_source").collect());
+    }
+    if let Some(unknown) = given.iter().find(|column| !columns.contains(*column)) {
+        return Err(Error::new(Kind::Usage, format!("no task has the column `{unknown}`"))
+            .at("--by")
+            .hint(suggest(unknown, columns.iter().map(String::as_str))));
+    }
+    Ok(given.to_vec())
+}
+
+fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
+    let text = serde_json::to_string_pretty(plan).map_err(|error| not_json(&error))?;
+    write_text(&directory.join(PLAN), &text)
+}
+
+fn write_report(directory: &Path, report: &Report) -> Result<()> {
+    let json =
+        report.to_json().and_then(|json| serde_json::to_string_pretty(&json)).map_err(|error| not_json(&error))?;
+    write_text(&directory.join("report.json"), &json)?;
+    write_text(&directory.join("report.md"), &markdown(report))?;
+    write_text(&directory.join("report.html"), &html(report))
+}
+
+fn not_json(error: &serde_json::Error) -> Error {
+    Error::new(Kind::Internal, format!("can't write the report as JSON: {error}"))
+}
+
+fn write_text(path: &Path, text: &str) -> Result<()> {
+    let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the file", path, error);
+    write_atomic(path, |file| file.write_all(text.as_bytes()).map_err(|error| failed(&error)))
+}
