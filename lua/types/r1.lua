@@ -35,7 +35,7 @@
 ---@field name? string
 ---@field arguments? table<string, any>
 ---@field id? string
----@field error? string Why it failed: message, place, hint and frames
+---@field error? string Error: message, place, hint and frames
 ---@field error_fields? table<string, any> The same as data: kind, message, place, line, hint, traceback, subject
 
 ---A tool call returned by `parse` of r1.format; a call that cannot be parsed has only `error`.
@@ -774,19 +774,19 @@ function Expectation:raises(text) end
 ---@field logit_bias? table<number, number> Added to the logits, by token id. Refused in training.
 ---@field top_logprobs? number Number of most likely tokens reported at each position (default 0, tokens, ≥ 0).
 ---@field max_new_tokens? number Maximum number of response tokens per step (default 256, tokens, ≥ 1).
----@field max_seconds? number|string Maximum time of one response, including its time in the queue; 0 is no limit (default 0, seconds, ≥ 0).
+---@field max_seconds? number|string Maximum time of one response, including its time in the queue; 0 means no limit (default 0, seconds, ≥ 0).
 ---@field stop? string[] Strings that end a response; the response includes them.
 
 ---Settings of r1.env that are data; its functions stay in the VM.
 ---@class r1.EnvSettings
 ---@field format? string Tool-call format; auto is the format of the model's chat template (default "auto", auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer, or one of r1.format).
 ---@field max_steps? number Steps after which a trajectory is truncated (default 8, steps, ≥ 1).
----@field max_tokens? number Response tokens after which a trajectory is truncated; 0 is no limit (default 0, tokens, ≥ 0).
+---@field max_tokens? number Response tokens after which a trajectory is truncated; 0 means no limit (default 0, tokens, ≥ 0).
 ---@field on_overflow? "end"|"fail" Handling of a trajectory whose context is full: end truncates and scores it, fail makes it a failure (default "end").
----@field max_calls? number Most tool calls executed per response; 0 is no limit (default 0, calls, ≥ 0).
+---@field max_calls? number Maximum number of tool calls executed per response; 0 means no limit (default 0, calls, ≥ 0).
 ---@field excess_calls? "refuse"|"refuse_all"|"ignore" Handling of a response with more calls: the others are refused, all are refused, or the others are ignored (default "refuse").
 ---@field tool_choice? "auto"|"first"|"required" Responses that must call a tool: none, the first of a trajectory, or all. A missing call counts as malformed (default "auto").
----@field max_result_tokens? number Maximum length of a tool result; a longer result is truncated. 0 is no limit (default 0, tokens, ≥ 0).
+---@field max_result_tokens? number Maximum length of a tool result; a longer result is truncated. 0 means no limit (default 0, tokens, ≥ 0).
 ---@field call_rewards? r1.CallRewards Process rewards of tool calls by outcome.
 ---@field system? string System prompt of the default reset; empty for none.
 ---@field reply_prefix? string Text that every response starts with, such as `<think>`; it is part of the prompt, neither sampled nor trained on.
@@ -956,7 +956,7 @@ function Expectation:raises(text) end
 ---@field trajectory? number|string Memory of one trajectory: its state, plus what one call adds to the worker's memory (default 64, MiB, > 0).
 ---@field text? number|string Size of one observation, and of one argument of a host function (default 4, MiB, > 0).
 ---@field result? number|string Size of one tool result; a longer result is truncated with a notice (default 256, KiB, ≥ 0).
----@field log? number Most lines logged by one call; further lines are dropped (default 100, lines, ≥ 0).
+---@field log? number Maximum number of lines logged by one call; further lines are dropped (default 100, lines, ≥ 0).
 
 ---Functions of the host.
 r1 = {}

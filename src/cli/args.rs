@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use super::compare_args::CompareArgs;
 use super::completers::{lua_files, recipe_settings};
 use super::completions::CompletionsArgs;
 use super::eval_args::EvalArgs;
@@ -45,6 +46,7 @@ pub(super) enum Command {
     Run(RunArgs),
     Sft(SftArgs),
     Eval(EvalArgs),
+    Compare(CompareArgs),
     Check(CheckArgs),
     Infer(InferArgs),
     Lua(LuaArgs),

@@ -2,6 +2,8 @@
 
 mod args;
 mod check;
+mod compare;
+mod compare_args;
 mod completers;
 mod completions;
 mod diff;
@@ -81,6 +83,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Run(args) => run::run(args, cli.output),
         Command::Sft(args) => run::sft(args, cli.output),
         Command::Eval(args) => eval::run(args, cli.output),
+        Command::Compare(args) => compare::run(&args, cli.output),
         Command::Check(args) => check::run(args, cli.output),
         Command::Infer(args) => infer::run(&args, cli.output),
         Command::Lua(args) => lua::run(&args, cli.output),

@@ -38,7 +38,8 @@ pub(super) fn unfinished<R>(name: &str, mode: u32, make: impl FnOnce(&tempfile::
 /// synced.
 pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> Result<()>) -> Result<()> {
     let failed = |e: &io::Error| failed("write the file", path, e);
-    let directory = path.parent().unwrap_or(Path::new("."));
+    // A bare file name has the empty path as its parent.
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let file = unfinished(&name, 0o666, |builder| builder.tempfile_in(directory)).map_err(|e| failed(&e))?;
     let mut writer = io::BufWriter::new(file);

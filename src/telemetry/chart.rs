@@ -56,6 +56,14 @@ pub fn plot(title: &str, values: &[f64], options: Plot) -> String {
     text
 }
 
+/// One line of blocks for values within bounds, at most `width` columns.
+pub fn sparkline(values: &[f64], width: usize, (low, high): (f64, f64), unicode: bool) -> String {
+    let glyphs: &[char] = if unicode { &BLOCKS } else { &MARKS };
+    let columns = resample(values, width.min(values.len()));
+    let glyph = |value: f64| level(value, low, high, glyphs.len()).map_or(' ', |level| glyphs[level - 1]);
+    columns.into_iter().map(glyph).collect()
+}
+
 /// Resamples to one value per column, by averaging neighbours or repeating values.
 fn resample(values: &[f64], columns: usize) -> Vec<f64> {
     let count = values.len();
@@ -108,6 +116,8 @@ mod tests {
         let options = Plot { size: (4, 2), bounds: None, first: 1, unicode: true };
         let drawn_nan = plot("x", &[f64::NAN, 1.0], options);
         assert_eq!(drawn_nan, "x\n1.000 │  ▁▁\n1.000 │  ██\n      └step 1 step 2");
+        assert_eq!(sparkline(&values, 8, (0.0, 1.0), true), "▁▂▃▄▅▆▇█");
+        assert_eq!(sparkline(&[0.0, f64::NAN, 1.0], 8, (0.0, 1.0), false), ". #");
         assert!(drawn.is_ascii() && drawn.ends_with("+step 7           step 30"), "{drawn}");
     }
 }

@@ -60,6 +60,9 @@ impl From<Metrics> for BTreeMap<String, f64> {
     }
 }
 
+/// The log of a run's metrics, one JSON object per line.
+pub(super) const FILE: &str = "metrics.jsonl";
+
 /// Writes the metrics of each step to `metrics.jsonl` and `tb/` in a run directory.
 #[derive(Debug)]
 pub struct MetricsLog {
@@ -76,7 +79,7 @@ impl MetricsLog {
     /// Opens the logs of a run. `resume_after` is the step of the checkpoint of a resumed run:
     /// later lines are dropped, because those steps are repeated.
     pub fn open(run: &Path, resume_after: Option<u64>) -> Result<Self> {
-        let path = run.join("metrics.jsonl");
+        let path = run.join(FILE);
         let (file, length, last) =
             opened(&path, resume_after).map_err(|error| Error::io(Kind::Store, "write metrics", &path, &error))?;
         let events = EventFile::create(&run.join("tb"), now(), resume_after)?;

@@ -5,18 +5,23 @@
 
 mod bar;
 mod chart;
+mod curves;
 mod format;
 mod interrupt;
 mod metrics;
 pub mod names;
+mod picture;
 mod reporter;
 mod table;
 mod tensorboard;
 
 pub use bar::Bar;
-pub use chart::{Plot, plot};
+pub use chart::{Plot, plot, sparkline};
+pub use curves::{Curve, read_curves};
 pub use format::{compact, counted, duration, percent, plain, signed, thousands};
 pub use interrupt::{Interrupt, SignalGuard, ctrl_c, ignore_file_size_signal};
 pub(crate) use metrics::open_lines;
 pub use metrics::{Metrics, MetricsLog};
+pub use names::is_share;
+pub use picture::{Panel, picture};
 pub use reporter::{Mode, Reporter};

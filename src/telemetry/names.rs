@@ -298,8 +298,8 @@ fn matches_pattern(pattern: &str, metric: &str) -> bool {
     })
 }
 
-/// Whether a metric is a fraction, so that its plot has the range 0 to 1.
-pub(super) fn is_share(metric: &str) -> bool {
+/// Whether a metric is a share, so that its plot has the range 0 to 1.
+pub fn is_share(metric: &str) -> bool {
     meaning(metric).is_some_and(|meaning| meaning.starts_with("Share"))
 }
 

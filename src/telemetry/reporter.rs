@@ -91,6 +91,11 @@ impl Reporter {
         lock(&self.0.out).colour
     }
 
+    /// Whether the terminal's encoding has block characters.
+    pub fn is_unicode(&self) -> bool {
+        self.0.unicode
+    }
+
     pub fn mode(&self) -> Mode {
         self.0.mode
     }

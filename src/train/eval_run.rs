@@ -71,8 +71,8 @@ struct PlannedModel {
 const PLAN: &str = "evaluation.json";
 /// The step of the stored trajectories.
 const STEP: u64 = 0;
-/// Trajectories are sampled in chunks of this many rounds of `rollout.concurrency`. Ctrl-C loses the
-/// chunk that is sampled; a smaller one would leave more of the engine's slots empty at its end.
+/// Trajectories are sampled in chunks of this many rounds of `rollout.concurrency`. Ctrl-C loses
+/// the current chunk; a smaller one would leave more of the engine's slots empty at its end.
 const ROUNDS: usize = 8;
 /// Trajectories are written after the first chunk that ends this long after the last time.
 const WRITE_EVERY: Duration = Duration::from_secs(30);

@@ -5,6 +5,7 @@ mod basics;
 mod branching;
 mod check;
 mod cold_start;
+mod compare;
 mod determinism;
 mod doc;
 #[cfg(unix)]
