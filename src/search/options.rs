@@ -1,12 +1,16 @@
 //! Options of a search.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
-use super::rerank::RerankOptions;
 use crate::error::{Error, Kind, Result, suggest};
 
 /// Most hits of one query.
 pub const MOST_HITS: usize = 1000;
+
+/// Passages that are read again, if the options name no number.
+const TOP: usize = 50;
 
 /// Which parts of an index rank passages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -42,6 +46,35 @@ impl Mode {
             Self::Sparse => "sparse",
             Self::Dense => "dense",
             Self::Hybrid => "hybrid",
+        }
+    }
+}
+
+/// Which cross-encoder ranks how many passages again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RerankOptions {
+    /// Directory of the model: `BertForSequenceClassification` with one label, in safetensors, and
+    /// `tokenizer.json`.
+    pub model: PathBuf,
+    /// Passages that are ranked again; `None` for 50, or the number of hits if that is more.
+    pub top: Option<usize>,
+}
+
+impl RerankOptions {
+    /// Passages that are ranked again for `k` hits.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a number out of range, or below `k`.
+    pub(super) fn top(&self, k: usize) -> Result<usize> {
+        match self.top {
+            None => Ok(TOP.max(k)),
+            Some(top) if top > MOST_HITS => {
+                Err(Error::new(Kind::Usage, format!("`top` is {top}; at most {MOST_HITS} passages are ranked again")))
+            }
+            Some(top) if top < k => {
+                Err(Error::new(Kind::Usage, format!("`top` is {top}, which is below the number of hits, {k}")))
+            }
+            Some(top) => Ok(top),
         }
     }
 }

@@ -6,43 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::bert::{identity, sequence_limit};
 use super::encoder::passage_text;
-use super::options::MOST_HITS;
 use super::passage::Passage;
 use crate::error::{Error, Kind, Result};
 use crate::model::{CrossEncoder, Pair};
 use crate::text::Tokenizer;
-
-/// Passages that are read again, if the options name no number.
-const TOP: usize = 50;
-
-/// Which cross-encoder ranks how many passages again.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RerankOptions {
-    /// Directory of the model: `BertForSequenceClassification` with one label, in safetensors, and
-    /// `tokenizer.json`.
-    pub model: PathBuf,
-    /// Passages that are ranked again; `None` for 50, or the number of hits if that is more.
-    pub top: Option<usize>,
-}
-
-impl RerankOptions {
-    /// Passages that are ranked again for `k` hits.
-    ///
-    /// # Errors
-    /// [`Kind::Usage`] for a number out of range, or below `k`.
-    pub(super) fn top(&self, k: usize) -> Result<usize> {
-        match self.top {
-            None => Ok(TOP.max(k)),
-            Some(top) if top > MOST_HITS => {
-                Err(Error::new(Kind::Usage, format!("`top` is {top}; at most {MOST_HITS} passages are ranked again")))
-            }
-            Some(top) if top < k => {
-                Err(Error::new(Kind::Usage, format!("`top` is {top}, which is below the number of hits, {k}")))
-            }
-            Some(top) => Ok(top),
-        }
-    }
-}
 
 /// A cross-encoder with its tokenizer.
 pub struct Reranker {
