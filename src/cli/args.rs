@@ -264,7 +264,7 @@ impl RecipeArgs {
 In a chat, Ctrl-C stops a reply, Ctrl-D leaves, and /help lists the commands."
 )]
 pub(super) struct InferArgs {
-    /// A run, a checkpoint, any directory in Hugging Face layout, a hub id, or r1-nano; with
+    /// A run, a checkpoint, any directory in Hugging Face layout, a Hub id, or r1-nano; with
     /// --api-base, the model's name on the server [default: the recipe's]
     #[arg(long, short)]
     pub(super) model: Option<String>,
@@ -366,7 +366,7 @@ pub(super) struct TestArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 repl scripts/retool.lua                          begins at the first row; :help lists the commands
-  r1 repl scripts/retool.lua --replay retool:12-3-0   a stored trajectory under the script as it is now
+  r1 repl scripts/retool.lua --replay retool:12-3-0   a stored trajectory with the current script
   r1 repl --replay runs/retool:12-3-0:2               before its second step, under the script that it ran
   r1 repl --replay runs/retool:eval-12-3-0            a trajectory of the evaluation after step 12
   r1 repl                                             Lua with everything of r1
@@ -400,7 +400,7 @@ pub(super) struct ReplArgs {
   r1 replay retool --last 5                      of its last five steps
   r1 replay retool 12-3-0                        one of them; 12-3 is its group, 12 its step
   r1 replay retool eval                          those of its evaluations; eval-12 of the one after step 12
-  r1 replay retool --script scripts/retool.lua   under the script as it is now
+  r1 replay retool --script scripts/retool.lua   with the current script
 
 The exit code is 0 if everything is as recorded, and 6 if not.")]
 pub(super) struct ReplayArgs {
@@ -428,7 +428,7 @@ pub(super) struct ReplayArgs {
   r1 rescore retool --script scripts/retool.lua
   r1 rescore runs/retool --script new.lua --last 50 --json
 
-Replies and results of tools come from the record; the env runs again under the new script.")]
+Replies and results of tools come from the record; the env runs again with the new script.")]
 pub(super) struct RescoreArgs {
     /// A run: its directory, or its name
     pub(super) run: PathBuf,

@@ -19,7 +19,7 @@ const CHAT_FLAGS: [(&str, &str); 11] = [
     ("env", "the environment belongs to a recipe: r1 infer --script RECIPE"),
     ("config", "settings and tools belong to a recipe: r1 infer --script RECIPE"),
     ("api-key", "set the variable OPENAI_API_KEY; other users of the machine can read command lines"),
-    ("checkpoint-dir", "a run or a checkpoint is a model as it is: r1 infer --model DIR"),
+    ("checkpoint-dir", "the directory of a run or a checkpoint is a model: r1 infer --model DIR"),
     ("hf-model-path", "a model from the Hub: r1 infer --hf ORG/NAME"),
     ("use-hf-model", "a model from the Hub: r1 infer --hf ORG/NAME"),
     ("model-name-or-path", "r1 infer --model NAME"),

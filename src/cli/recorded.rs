@@ -161,7 +161,7 @@ fn unchanged(recorded: &[FileVersion], now: &[FileVersion]) -> Result<()> {
         None => Ok(()),
         Some(file) => Err(Error::new(Kind::Data, "the resource has changed since the run read it")
             .at_path(&file.path)
-            .hint("--script FILE runs the script with the resource as it is now")),
+            .hint("--script FILE runs the script with the current resource")),
     }
 }
 

@@ -226,7 +226,7 @@ fn print_report(
         change(b).total_cmp(&change(a)).then((b.new - b.old).abs().total_cmp(&(a.new - a.old).abs()))
     });
     if pairs.is_empty() {
-        print("every reward is as it was\n")?;
+        print("no reward changed\n")?;
     } else {
         let mut rows = vec![["changed most", "old", "new", "advantage", "now", "task"].map(str::to_owned).to_vec()];
         for pair in pairs.iter().take(SHOWN) {

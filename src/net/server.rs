@@ -152,7 +152,7 @@ async fn read(stream: &mut TcpStream, buffer: &mut Vec<u8>, most: usize) -> io::
         Ok::<bool, io::Error>(true)
     };
     match timeout(REST, body).await {
-        Err(_) => return Ok(Read::Refused(408, "the body did not come in time")),
+        Err(_) => return Ok(Read::Refused(408, "the body was not received in time")),
         Ok(whole) => {
             if !whole? {
                 return Ok(Read::End);

@@ -95,7 +95,7 @@ impl StepRow {
             // rewards are always checked.
             let counts = |i: usize| list.len() != tokens || self.mask[i] || matches!(name, "rewards" | "process");
             if let Some((_, bad)) = list.iter().enumerate().find(|&(i, x)| !x.is_finite() && counts(i)) {
-                return Err(Error::new(Kind::Numeric, format!("`{name}` holds {bad}"))
+                return Err(Error::new(Kind::Numeric, format!("`{name}` contains {bad}"))
                     .in_step(self.trajectory, self.step)
                     .hint("look for divisions by zero in its computation"));
             }
@@ -377,7 +377,8 @@ mod tests {
         assert!(refused(|rows| rows[1].shared = Some(3)).contains("shares its first steps only"));
         assert!(refused(|rows| rows[1].logp = vec![0.0]).contains("`logp` has 1 entries for 2 tokens"));
         assert!(
-            refused(|rows| rows[1].rewards = vec![f64::NAN]).contains("`rewards` holds NaN\n  --> trajectory 4 step 1")
+            refused(|rows| rows[1].rewards = vec![f64::NAN])
+                .contains("`rewards` contains NaN\n  --> trajectory 4 step 1")
         );
     }
 }

@@ -172,7 +172,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
     let cpu = shape.device == Device::Cpu;
     let mut held = Vec::new();
     if cpu {
-        held.push(share("program", "r1 and libtorch, as they are now".to_owned(), resident_memory().unwrap_or(0)));
+        held.push(share("program", "r1 and libtorch, current size".to_owned(), resident_memory().unwrap_or(0)));
     }
     let type_name = if element == 2 { "bf16" } else { "f32" };
     let mut loaded = vec![

@@ -295,8 +295,8 @@ impl Chat {
         Ok(())
     }
 
-    /// Samples a reply to a question and shows it as it is sampled. A question that fails is
-    /// undone, and so is one that is stopped before the reply begins or during a tool call.
+    /// Samples a reply to a question and shows it as it is sampled. A question is undone if it
+    /// fails, or if it is stopped before the reply begins or during a tool call.
     pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
         let started = Instant::now();
         let before = self.memory()?;

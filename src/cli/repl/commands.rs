@@ -28,7 +28,7 @@ pub(super) const COMMANDS: &[Command] = &[
     command("fork", "[NAME]", "continue in a copy; the trajectory so far stays unchanged"),
     command("branches", "", "the copies"),
     command("branch", "NAME", "switch to another copy"),
-    command("replay", "RUN:ID[:STEP]", "a stored trajectory, before its step STEP; :step goes through its replies"),
+    command("replay", "RUN:ID[:STEP]", "a stored trajectory, before its step STEP; :step runs its replies one by one"),
     command("break", "[PLACE]", "stop at a function or a line (step, 12, lib/x.lua:12); alone: list"),
     command("trace", "PLACE", "print the locals there without stopping; in a function: at each line"),
     command("clear", "[PLACE]", "remove breakpoints"),

@@ -127,7 +127,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
         "the critic starts from `policy.model`; `trainer.critic.shared` makes it a head on the policy",
     ),
     c("trainer.critic_warmup", &["trainer.critic.warmup"], "steps"),
-    none("reward_model.enable", "rewards are the recipe's function `reward`, which can call a model with r1.http"),
+    none("reward_model.enable", "rewards are the recipe's function `reward`, which can score with r1.reward_model"),
     c("reward_model.overlong_buffer.len", &["trainer.shaping.overlong"], "{ longest, buffer, factor }"),
     c("reward_model.overlong_buffer.penalty_factor", &["trainer.shaping.overlong"], "{ longest, buffer, factor }"),
     none("custom_reward_function.path", "rewards are the recipe's function `reward`"),

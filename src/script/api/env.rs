@@ -108,7 +108,7 @@ impl FromField for Tools {
             }
             let Some(ToolHandle(tool)) = host_object(&item) else {
                 let made = "tools are made by r1.tool and r1.tools.*, such as r1.tools.python";
-                return refuse(format!("`{name}` holds {}; {made}", kind(&item)));
+                return refuse(format!("`{name}` contains {}; {made}", kind(&item)));
             };
             if tools.iter().any(|other| matches!(other, EnvTool::One(other) if other.name == tool.name)) {
                 return refuse(format!("two tools are called `{}`", tool.name));

@@ -144,7 +144,7 @@ impl UserData for ResourceOf {
                 let name = other.to_string()?;
                 let error = misuse(lua, format!("a resource has no `{name}`"));
                 let hint = "corpus[i] is row i, #corpus their number, corpus.path and corpus.hash are those of the file; \
-                            `for i, row in corpus do` goes through all";
+                            `for i, row in corpus do` iterates over all";
                 Err(raise(error.hint(hint)))
             }
         });

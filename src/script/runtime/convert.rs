@@ -218,7 +218,7 @@ fn is_empty_list(table: &Table) -> bool {
     table.raw_len() == 0 && table.metatable().is_some_and(|meta| meta.raw_get::<bool>("__r1_list").unwrap_or(false))
 }
 
-/// JSON as Lua data. [`to_json`] gives it back as it was.
+/// JSON as Lua data. [`to_json`] returns the same JSON.
 pub(crate) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     read_json(lua, json, true)
 }

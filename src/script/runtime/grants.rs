@@ -53,7 +53,7 @@ impl Need {
             _ => {}
         }
         let near = crate::error::nearest(name, ["http", "process", "env", "fs"]);
-        let error = Error::new(Kind::Script, format!("`needs` holds \"{text}\"; it is one of {}", FORMS.join(", ")));
+        let error = Error::new(Kind::Script, format!("`needs` contains \"{text}\"; it is one of {}", FORMS.join(", ")));
         Err(if near.is_empty() { error } else { error.hint(suggest(name, ["http", "process", "env", "fs"])) })
     }
 }
@@ -323,7 +323,7 @@ mod tests {
             |needs: &[&str]| needs_in_words(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>()).join("; ");
         insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"send HTTP requests to public hosts; send HTTP requests to a.co:8; run programs in a sandbox; run gcc in a sandbox; use the environment variable KEY; read files below data; read and write files below out");
         insta::assert_snapshot!(Need::parse("htp").unwrap_err(), @r#"
-        `needs` holds "htp"; it is one of http, http:HOST, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
+        `needs` contains "htp"; it is one of http, http:HOST, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
           hint: did you mean `http`?
         "#);
         for bad in ["", "http:", "http:https://x", "process:", "env", "env:", "fs", "fs:"] {

@@ -205,7 +205,7 @@ fn wrong_types_name_the_field() {
       --> x.lua:1
     ");
     assert_snapshot!(refused("r1.env { tools = { 'python' } }"), @r#"
-    r1.env: `tools` holds the text "python"; tools are made by r1.tool and r1.tools.*, such as r1.tools.python
+    r1.env: `tools` contains the text "python"; tools are made by r1.tool and r1.tools.*, such as r1.tools.python
       --> x.lua:1
     "#);
     assert_snapshot!(refused("r1.env { format = 'retol' }"), @r#"
