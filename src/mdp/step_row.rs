@@ -26,8 +26,8 @@ pub struct StepRow {
     pub mask: Vec<bool>,
     /// `[T]`, or one number for the whole step, which is given to its last sampled token.
     pub rewards: Vec<f64>,
-    /// Process rewards, apart from `rewards` so that they can be normalised alone. Shaped like
-    /// them; empty is none.
+    /// Process rewards, separate from `rewards` so that they can be normalised separately. Shaped
+    /// like them; empty is none.
     pub process: Vec<f64>,
     /// The critic's value of the state before each token `[T]`, or one number: the value before the
     /// step.

@@ -215,7 +215,7 @@ mod tests {
         let parts = [part("a", Some(3.0), 4), part("b", None, 100)];
         let order = Order::new(&parts, &[5]).unwrap();
         let drawn: Vec<u64> = (0..400).map(|position| order.at(position, 1)).collect();
-        // Of any eight positions six are of `a`; an epoch of it takes every row once.
+        // Six of any eight positions are of `a`; an epoch of it takes every row once.
         for stretch in drawn.chunks(8) {
             assert_eq!(stretch.iter().filter(|row| **row < 4).count(), 6);
         }

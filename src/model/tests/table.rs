@@ -27,7 +27,7 @@ libtorch operations, the worse of the two. Worst absolute differences.
 
 const LARGE: &str = "\
 A real shape with random weights: as transformers initialises them, and several times as large, which gives logits of the size
-that trained models have. Compared are the logits of every 64th token. *of the largest*: the difference as a share of the largest
+that trained models have. The logits of every 64th token are compared. *of the largest*: the difference as a share of the largest
 logit. *to f64*: how far the logits of each side, computed in f32, are from those of the same weights in f64; *libtorch to f64*:
 those of r1 by plain libtorch operations.
 

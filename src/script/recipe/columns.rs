@@ -51,7 +51,7 @@ enum Problem {
     Syntax(serde_json::Error),
     /// JSON text of something else than an object.
     OtherJson,
-    /// Neither a table nor text.
+    /// A value that is not a table or text.
     OtherType,
 }
 
