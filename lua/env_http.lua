@@ -147,7 +147,7 @@ local function openenv_ask(server, message, wanted)
   return answer.data
 end
 
---- Adds the server's state to an answer, if the recipe asks for it.
+--- Adds the server's state to an answer, with `server_state = true`.
 local function with_state(server, answer)
   if answer.observation == nil then error(`{NAME}: the answer has no \`observation\``, 0) end
   if server.wants_state then answer.server_state = required(openenv_ask(server, { type = "state" }, "state")) end
@@ -165,7 +165,7 @@ protocols.openenv = {
         r1.sleep(0.5 * 2 ^ (attempt - 1))
       end
       answer, why, code = openenv_ask(server, { type = "reset", data = body }, "observation")
-      -- What the server refuses, it refuses again, unless it has no free session.
+      -- A refusal is permanent, unless the server has no free session.
       if answer ~= nil or (code ~= nil and code ~= "CAPACITY_REACHED") then break end
     end
     if code == "CAPACITY_REACHED" then
@@ -177,7 +177,7 @@ protocols.openenv = {
   end,
   step = function(server, action)
     local answer, why, code = openenv_ask(server, { type = "step", data = action }, "observation")
-    -- An action that the environment's schema refuses is the policy's.
+    -- An action that the environment's schema refuses is an error of the policy.
     if answer == nil then return nil, why, code == "VALIDATION_ERROR" end
     return with_state(server, answer)
   end,
@@ -186,12 +186,12 @@ protocols.openenv = {
 
 --- The steps of protocols over HTTP.
 local function post_step(server, action)
-  -- A step is not repeated: the server may have taken it.
+  -- A step is not repeated: the server may have processed it.
   return ask(server, "POST", "/step", { action = action, [server.id] = server.session })
 end
 
 local function post_close(server)
-  -- A server without /close, or one that has stopped, is no failure.
+  -- A server without /close, or one that has stopped, is not a failure.
   if server.session ~= nil then ask(server, "POST", "/close", { [server.id] = server.session }) end
 end
 

@@ -137,7 +137,7 @@ impl WebSocket {
                 self.drain().await;
             }
         };
-        // A server that does not answer is left.
+        // The wait for a server that does not answer is limited.
         let _ = timeout(CLOSING, handshake).await;
     }
 
@@ -193,7 +193,7 @@ fn tls_config() -> Result<Arc<ClientConfig>, Fault> {
         match own_certificates().map_err(|error| broken(&error))? {
             Some(own) => {
                 let own = own.iter().map(|certificate| CertificateDer::from(certificate.der().to_vec()));
-                // As in ureq: certificates that can't be used are left out.
+                // As in ureq: certificates that can't be used are skipped.
                 roots.add_parsable_certificates(own);
             }
             None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
@@ -217,7 +217,7 @@ fn fault(error: WsError, max_bytes: usize) -> Fault {
         WsError::Http(response) => {
             let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
             let said = if body.trim().is_empty() { String::new() } else { format!(": {}", clip(body.trim())) };
-            format!("the server answers with status {} and opens no WebSocket{said}", response.status().as_u16())
+            format!("the server answers with status {} and does not open a WebSocket{said}", response.status().as_u16())
         }
         WsError::Io(error) => error.to_string(),
         other => other.to_string(),

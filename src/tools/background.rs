@@ -38,7 +38,7 @@ pub(super) fn detach(future: impl Future<Output = ()> + Send + 'static) {
     }
 }
 
-/// Runs a future on the thread and blocks this one until it is ready.
+/// Runs a future on the thread and blocks the calling thread until it is ready.
 pub(super) fn block_on<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> Result<T> {
     let (sender, answer) = std::sync::mpsc::channel();
     handle()?.spawn(async move {

@@ -1,4 +1,4 @@
-//! Where a server is that keeps a connection: a program of this machine, or a URL.
+//! The location of a server with a lasting connection: a program on this machine, or a URL.
 
 use std::path::PathBuf;
 

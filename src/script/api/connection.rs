@@ -183,7 +183,7 @@ impl Pending {
                 Err(ConnectionError::Failed(error)) => Outcome::Failed(Failed { error, undeclared: false }),
             })
         };
-        // What the recipe does not declare is a lasting error, as for r1.http.
+        // A missing declaration is a lasting error, as for r1.http.
         let outcome = call.external("connection", recorded, live).await.map_err(|error| {
             if error.kind == crate::error::Kind::Script && is_live.get() {
                 call.undeclared.replace(Some(error.clone()));

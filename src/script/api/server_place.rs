@@ -1,6 +1,6 @@
-//! Where a server of the recipe is, for `r1.tools.mcp` and `r1.connection`: a program that r1
-//! starts, or a URL. What the recipe declares is checked before a run, and secrets are filled in
-//! when the server is used.
+//! The location of a server of the recipe, for `r1.tools.mcp` and `r1.connection`: a program that
+//! r1 starts, or a URL. The declared needs are checked before a run, and secrets are inserted when
+//! the server is used.
 
 use mlua::{Lua, Value};
 use serde_json::{Map, Value as Json, json};
@@ -28,7 +28,7 @@ impl FromField for Command {
     }
 }
 
-/// The fields that say where a server is.
+/// The fields with the location of a server.
 #[derive(Default)]
 pub(super) struct PlaceFields {
     pub(super) command: Option<Command>,
@@ -57,10 +57,10 @@ pub(super) struct UrlScheme {
 pub(super) const HTTP: UrlScheme = UrlScheme { wanted: "http:// or https://", as_http: |url| Some(url.to_owned()) };
 
 impl Place {
-    /// Reads the fields of `function`. `example` is what a `command` looks like.
+    /// Reads the fields of `function`. `example` is an example of a `command`.
     ///
     /// # Errors
-    /// No or two places, fields of the other place, a URL that is none.
+    /// No location or two, fields of the other kind of location, an invalid URL.
     pub(super) fn read(
         lua: &Lua,
         function: &'static str,
@@ -109,7 +109,7 @@ impl Place {
         }
     }
 
-    /// What identifies the server, without secrets.
+    /// The identity of the server, without secrets.
     pub(super) fn definition(&self) -> Json {
         let shown = |named: &Named| -> Map<String, Json> {
             named.0.iter().map(|(name, value)| (name.clone(), value.shown().into())).collect()

@@ -2,7 +2,7 @@
 //!
 //! A trajectory has a connection of its own, which ends with it. The answered messages are kept, so
 //! that a copy of the trajectory (tree sampling, branches in `r1 repl`) repeats them on a new
-//! connection when it is used. A replay makes no connection; if it goes on with live calls, the
+//! connection when it is used. A replay makes no connection; if it continues with live calls, the
 //! messages of the record are repeated as well.
 
 use std::cell::RefCell;
@@ -25,7 +25,7 @@ const SHOWN: usize = 200;
 pub(crate) struct Connection {
     /// Name in records and messages.
     pub(crate) name: String,
-    /// What identifies it: URL and headers, without secrets.
+    /// Its identity: URL and headers, without secrets.
     pub(crate) definition: String,
     /// Longest wait for an answer.
     pub(crate) timeout: Duration,
@@ -67,7 +67,7 @@ impl Connection {
     /// Sends a message and waits for its answer.
     ///
     /// # Errors
-    /// What the recipe does not declare, and variables that are not set. A missing answer is a
+    /// Missing declarations of the recipe, and variables that are not set. A missing answer is a
     /// [`ConnectionError`].
     pub(crate) async fn request(
         &self,
@@ -106,7 +106,7 @@ impl SessionConnections {
         Rc::clone(self.0.borrow_mut().entry(definition.to_owned()).or_default())
     }
 
-    /// Notes a message that a replay answered from the record.
+    /// Adds a message that a replay answered from the record.
     pub(crate) async fn skipped(&self, connection: &Connection, message: String) {
         self.link(&connection.definition).behind.lock().await.push_back(message);
     }

@@ -12,7 +12,7 @@ use super::outside::{recipe_with, returned_by};
 use super::*;
 use crate::script::{Record, Strictness};
 
-/// What the clients of a server did: `open 0`, each message, `close 0`.
+/// The actions of the clients of a server: `open 0`, each message, `close 0`.
 type Seen = Arc<Mutex<Vec<String>>>;
 
 /// A WebSocket server. `talk` serves one connection; its number counts from 0.
@@ -132,7 +132,7 @@ fn a_copy_of_a_trajectory_repeats_its_messages_on_a_connection_of_its_own() {
     until(&seen, "1 \"more\"");
     let of_copy: Vec<String> = seen.lock().unwrap().iter().filter(|line| line.starts_with("1 ")).cloned().collect();
     assert_eq!(of_copy, ["1 \"a\"", "1 \"b\"", "1 \"more\""]);
-    // A replay that goes on live repeats the messages of the record.
+    // A replay that continues with live calls repeats the messages of the record.
     let replay =
         Record::replay(record.exchanges().into_iter().filter(|call| call.step == 0).collect(), Strictness::Live);
     run(async {
@@ -144,7 +144,7 @@ fn a_copy_of_a_trajectory_repeats_its_messages_on_a_connection_of_its_own() {
 }
 
 #[test]
-fn answers_that_do_not_come_or_are_not_asked_for_are_failures_with_a_reason() {
+fn missing_and_unrequested_answers_are_failures_with_a_reason() {
     let twice = "local a, why = server:request('a')\n local b, again = server:request('b')\n\
                  return { why or '', again or '' }";
     for (answers, options, first, second) in [
@@ -181,13 +181,13 @@ fn answers_that_do_not_come_or_are_not_asked_for_are_failures_with_a_reason() {
     assert!(found[0].as_str().unwrap().starts_with("the server closed the connection"), "{found}");
     assert!(found[1].as_str().unwrap().starts_with("the connection is closed: the server closed"), "{found}");
     until(&seen, "open 1");
-    // Nothing listens, and a server that speaks no WebSocket.
+    // Nothing listens, and a server without WebSockets.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let found = returned_by(&bench(&closed, "", twice), &Record::live()).unwrap();
     assert_eq!(found, json!(["connection refused", "connection refused"]));
     let (address, _) = outside::server(|_, _, _| "HTTP/1.1 403 No\r\nContent-Length: 4\r\n\r\nlate".to_owned());
     let found = returned_by(&bench(&address, "", twice), &Record::live()).unwrap();
-    assert_eq!(found[0], "the server answers with status 403 and opens no WebSocket: late");
+    assert_eq!(found[0], "the server answers with status 403 and does not open a WebSocket: late");
 }
 
 #[test]
@@ -345,7 +345,7 @@ fn broken_openenv_servers_fail_the_trajectory_with_the_reason() {
 }
 
 #[test]
-fn an_openenv_server_without_a_free_session_is_asked_again() {
+fn requests_to_an_openenv_server_without_a_free_session_are_repeated() {
     let (address, seen) = sockets(|number, socket, _| {
         // The server says that it is full before it reads anything, and closes.
         if number == 0 {
@@ -382,7 +382,7 @@ fn options_of_an_openenv_environment_are_checked() {
         let error = refused(&format!("return r1.recipe {{ env = require('@r1/env_http') {{ {options} }} }}"));
         assert!(error.contains(why), "{options}: {error}");
     }
-    // An action that is no table fails the trajectory.
+    // An action that is not a table fails the trajectory.
     let (address, _) = answering(|_, _| observation("go", &json!(0), false));
     let error =
         episode(&openenv(&address, "action = function(action) return action.text end"), &Record::live(), &["x"]);

@@ -9,7 +9,7 @@ mod socket;
 
 pub use socket::{Socket, SocketOptions, websocket_as_http};
 
-/// Why a request got no answer.
+/// The cause of a missing answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectionError {
     /// The host has an address that is not public, and only public ones are allowed.

@@ -5,8 +5,8 @@
 //! standard input and output of a child process (`stdio`), or streamable HTTP (`http`). The
 //! protocol itself is the crate `rmcp`; the handshake is `initialize`.
 //!
-//! A server counts as hostile: it may end, hang, flood its output, answer twice or with something
-//! else. Each of these is a [`Reply`] with `ok: false` and a message for the policy. An
+//! A server counts as hostile: it may end, hang, flood its output, answer twice or with a message
+//! of another kind. Each of these is a [`Reply`] with `ok: false` and a message for the policy. An
 //! [`Error`](crate::Error) means that the server cannot be started.
 
 mod child;
