@@ -70,7 +70,7 @@ pub const SECTIONS: &[Section] = &[
             ),
             name("rollout/tool_ok_share", "Share of tool calls that succeeded"),
             name("rollout/tool_cached_share", "Share of tool calls served from the tool's cache"),
-            name("rollout/tool_retries", "Further tries of tool calls, summed over the step"),
+            name("rollout/tool_retries", "Repeated attempts of tool calls, summed over the step"),
             name("rollout/steps", "Mean steps per trajectory"),
             name(
                 "rollout/response_tokens",
@@ -170,7 +170,7 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         title: "Advantage",
-        when: "Every step of reinforcement learning that has some, over the sampled tokens of the trained trajectories.",
+        when: "Every step of reinforcement learning with trained trajectories, over their sampled tokens.",
         names: &[
             name("advantage/mean", "Mean"),
             name("advantage/std", "Standard deviation"),
