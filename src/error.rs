@@ -258,7 +258,7 @@ pub(crate) fn readable(path: &Path) -> std::io::Result<()> {
 
 /// A text for display in a terminal, without escape sequences, which models, tools, servers and
 /// files may contain. Control characters except tabs and line ends are replaced by their symbols.
-pub(crate) fn harmless(text: &str) -> Cow<'_, str> {
+pub(crate) fn without_control_characters(text: &str) -> Cow<'_, str> {
     let commands = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
     if !text.contains(commands) {
         return Cow::Borrowed(text);

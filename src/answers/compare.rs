@@ -63,7 +63,7 @@ impl Comparison {
         }
         match (answer, reference) {
             (Expr::Ratio(a), Expr::Ratio(b)) => self.each(a, b),
-            (Expr::Symbol(_), _) | (_, Expr::Symbol(_)) if Self::spelled(answer, reference) => true,
+            (Expr::Symbol(_), _) | (_, Expr::Symbol(_)) if Self::is_spelled_product(answer, reference) => true,
             (Expr::Based { .. } | Expr::Ratio(_), _) | (_, Expr::Based { .. } | Expr::Ratio(_)) => false,
             _ => self.scalars(answer, reference),
         }
@@ -92,7 +92,7 @@ impl Comparison {
     }
 
     /// A word equals the product of its letters.
-    fn spelled(a: &Expr, b: &Expr) -> bool {
+    fn is_spelled_product(a: &Expr, b: &Expr) -> bool {
         let spell = |expr: &Expr| -> Option<String> {
             match expr {
                 Expr::Symbol(name) => Some(name.clone()),

@@ -44,7 +44,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
         Some(_) => runtime.block_on(check::check(&loaded.script, &loaded.renderer, &wanted))?,
         None => check::supervised(&loaded.script, &loaded.renderer, &wanted)?,
     };
-    report.findings.splice(0..0, doubts.into_iter().chain(beyond(&loaded)).map(doubt));
+    report.findings.splice(0..0, doubts.into_iter().chain(context_error(&loaded)).map(setting_warning));
     let demonstrations = cold_start(&loaded, &wanted, &reporter)?;
     if let Some(found) = &demonstrations {
         report.findings.extend(
@@ -83,7 +83,7 @@ fn cold_start(loaded: &Loaded, wanted: &Options, reporter: &Reporter) -> Result<
     let mut report = check::supervised(&own.script, &own.renderer, wanted)?;
     let doubts = doubts.into_iter().map(|error| {
         let message = error.message.trim_start_matches("cold_start: ").to_owned();
-        doubt(Error { message, ..error })
+        setting_warning(Error { message, ..error })
     });
     report.findings.splice(0..0, doubts);
     Ok(Some(report))
@@ -113,13 +113,13 @@ fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
 }
 
 /// An error if the recipe's context is longer than the model supports.
-fn beyond(loaded: &Loaded) -> Option<Error> {
+fn context_error(loaded: &Loaded) -> Option<Error> {
     let (wanted, limit) = (loaded.script.settings.policy.max_context, loaded.max_context);
-    (limit > 0 && wanted > limit).then(|| Error::new(Kind::Script, train::beyond(wanted, limit)))
+    (limit > 0 && wanted > limit).then(|| Error::new(Kind::Script, train::context_limit_message(wanted, limit)))
 }
 
 /// A warning about a setting.
-fn doubt(Error { message, place, hint, .. }: Error) -> Finding {
+fn setting_warning(Error { message, place, hint, .. }: Error) -> Finding {
     Finding { level: Level::Warning, rule: "settings", message, place, hint, repeat: Vec::new() }
 }
 

@@ -11,7 +11,7 @@ use clap::error::{ContextKind, ContextValue};
 use console::Style;
 use serde_json::json;
 
-use crate::error::{Error, Kind, Result, Subject, harmless, out_of_memory};
+use crate::error::{Error, Kind, Result, Subject, out_of_memory, without_control_characters};
 
 /// The format of errors in this process.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +35,9 @@ impl ErrorFormat {
             let style = |style: Style, word: &str| {
                 style.force_styling(self.colour && io::stderr().is_terminal()).apply_to(word).to_string()
             };
-            let text = harmless(&error.to_string())
+            let text = without_control_characters(&error.to_string())
                 .replace("\n  hint:", &format!("\n  {}:", style(Style::new().cyan(), "hint")));
-            say(io::stderr(), &format!("{}: {text}\n", style(Style::new().red().bold(), "error")));
+            write_ignoring_errors(io::stderr(), &format!("{}: {text}\n", style(Style::new().red().bold(), "error")));
         }
         ExitCode::from(error.kind.exit_code())
     }
@@ -73,12 +73,12 @@ impl ErrorFormat {
             "place": error.place,
             "hint": error.hint,
         });
-        say(io::stdout(), &format!("{object}\n"));
+        write_ignoring_errors(io::stdout(), &format!("{object}\n"));
     }
 }
 
 /// Writes a text; a failure to write it is ignored.
-fn say(mut stream: impl Write, text: &str) {
+fn write_ignoring_errors(mut stream: impl Write, text: &str) {
     let _ = stream.write_all(text.as_bytes()).and_then(|()| stream.flush());
 }
 
@@ -115,7 +115,7 @@ fn note_panic(info: &PanicHookInfo<'_>) {
     let place = info.location().map(ToString::to_string).unwrap_or_default();
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
-        say(io::stderr(), &format!("{backtrace}\n"));
+        write_ignoring_errors(io::stderr(), &format!("{backtrace}\n"));
     }
     let thread = std::thread::current();
     if thread.name() == Some("main") {
@@ -123,7 +123,7 @@ fn note_panic(info: &PanicHookInfo<'_>) {
     } else {
         // The thread that joins it handles the panic.
         let name = thread.name().unwrap_or("without a name");
-        say(io::stderr(), &format!("warning: the thread {name} panicked at {place}: {message}\n"));
+        write_ignoring_errors(io::stderr(), &format!("warning: the thread {name} panicked at {place}: {message}\n"));
     }
 }
 

@@ -64,7 +64,7 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
             .at_path(&args.script)
             .hint("give its env tools: r1.env { tools = { r1.tools.python {} } }"));
     }
-    tell_log(worker, reporter);
+    print_log(worker, reporter);
     let about = format!("Tools of the r1 recipe {}", args.script.display());
     let (calls, queue) = mpsc::channel(WAITING);
     let served = async { tokio::join!(serve_stdio(tools, about, calls), answer(worker, &state, queue, reporter)).0 };
@@ -101,7 +101,7 @@ async fn answer(worker: &Worker, state: &State, mut queue: mpsc::Receiver<Served
             called = worker.call_tool(state, &tool, &arguments) => called,
             () = reply.closed() => continue,
         };
-        tell_log(worker, reporter);
+        print_log(worker, reporter);
         let result = match called {
             Ok(record) => Reply { text: record.output, ok: record.ok, ..Reply::default() },
             Err(failure) => {
@@ -115,7 +115,7 @@ async fn answer(worker: &Worker, state: &State, mut queue: mpsc::Receiver<Served
 }
 
 /// Shows what the script logged.
-fn tell_log(worker: &Worker, reporter: &Reporter) {
+fn print_log(worker: &Worker, reporter: &Reporter) {
     for line in worker.take_log() {
         reporter.info(&format!("{}: {}", line.place, line.text));
     }

@@ -256,7 +256,7 @@ impl Engine {
     fn iterate(&mut self, outcome: &mut Outcome, stop: &dyn Fn() -> bool, on_token: &mut dyn FnMut(u32)) -> Result<()> {
         self.drop_cancelled();
         self.end_overdue(outcome);
-        self.seat();
+        self.assign_slots();
         let plan = self.plan()?;
         if !plan.is_empty()
             && let Some(logits) = self.compute(&plan, stop)?
@@ -321,10 +321,10 @@ impl Engine {
     }
 
     /// Assigns free slots to waiting requests, in order.
-    fn seat(&mut self) {
+    fn assign_slots(&mut self) {
         while let Some(pending) = self.waiting.front() {
             let request = &pending.request;
-            let Some(slot) = self.slots.seat(request.conversation, &request.prompt_ids) else { break };
+            let Some(slot) = self.slots.assign_slot(request.conversation, &request.prompt_ids) else { break };
             let Some(pending) = self.waiting.pop_front() else { break };
             self.running.push(Running::new(pending, slot));
         }

@@ -31,12 +31,12 @@ impl EngineOptions {
     /// of the cache. The number of slots is reduced to fit into half of the free memory;
     /// [`Engine::new`](super::Engine::new) fails if not even one fits.
     pub fn sized(config: &Config, cache: (Kind, Device), concurrency: usize, max_context: usize) -> Self {
-        Self::sized_beside(config, cache, concurrency, max_context, 0)
+        Self::sized_with_reserve(config, cache, concurrency, max_context, 0)
     }
 
     /// As [`sized`](Self::sized), for a process that will allocate `reserved` more bytes on the
     /// device: the cache has half of what that leaves.
-    pub fn sized_beside(
+    pub fn sized_with_reserve(
         config: &Config,
         cache: (Kind, Device),
         concurrency: usize,
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(usable(None, 130 * gib), FALLBACK_MEMORY);
         // With nothing left, not even one slot fits.
         let (config, cache) = (Config::default(), (Kind::Float, Device::Cpu));
-        let none = EngineOptions::sized_beside(&config, cache, 8, 0, u64::MAX);
+        let none = EngineOptions::sized_with_reserve(&config, cache, 8, 0, u64::MAX);
         assert_eq!((none.slots, none.check(&config, Kind::Float).unwrap_err().kind), (1, error::Kind::Device));
     }
 

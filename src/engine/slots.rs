@@ -65,7 +65,7 @@ impl Slots {
     /// the longest common prefix, else the least recently used reserved slot; `None` if all are
     /// busy. The slot keeps the common prefix, except for the prompt's last token, whose logits
     /// must be computed.
-    pub(super) fn seat(&mut self, conversation: u64, prompt: &[u32]) -> Option<usize> {
+    pub(super) fn assign_slot(&mut self, conversation: u64, prompt: &[u32]) -> Option<usize> {
         let own = |slot: &Slot| slot.hold == Hold::Warm(conversation);
         let free = |slot: &Slot| slot.hold == Hold::Free;
         let place = self
@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     fn run(slots: &mut Slots, conversation: u64, ids: &[u32]) -> (usize, usize) {
-        let place = slots.seat(conversation, ids).unwrap();
+        let place = slots.assign_slot(conversation, ids).unwrap();
         let cached = slots.ids(place).len();
         slots.extend(place, &ids[cached..], &mut &[][..]);
         slots.park(place);
@@ -217,12 +217,12 @@ mod tests {
     #[test]
     fn busy_slots_are_never_evicted() {
         let mut slots = Slots::new(1);
-        let place = slots.seat(1, &[1]).unwrap();
-        assert_eq!(slots.seat(1, &[1]), None);
+        let place = slots.assign_slot(1, &[1]).unwrap();
+        assert_eq!(slots.assign_slot(1, &[1]), None);
         slots.release(1);
-        assert_eq!(slots.seat(2, &[1]), None);
+        assert_eq!(slots.assign_slot(2, &[1]), None);
         slots.park(place);
-        assert_eq!(slots.seat(2, &[1]), Some(place));
+        assert_eq!(slots.assign_slot(2, &[1]), Some(place));
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
             let mut busy: Vec<(usize, Vec<u32>)> = Vec::new();
             for (kind, conversation, ids) in moves {
                 match kind {
-                    0 | 1 => if let Some(place) = slots.seat(conversation, &ids) {
+                    0 | 1 => if let Some(place) = slots.assign_slot(conversation, &ids) {
                         prop_assert!(busy.iter().all(|(taken, _)| *taken != place));
                         prop_assert!(slots.ids(place).len() < ids.len());
                         prop_assert!(ids.starts_with(slots.ids(place)));

@@ -102,7 +102,7 @@ impl ModelId {
     }
 
     /// Whether a name in a recipe refers to the Hub: two parts and no syntax of paths.
-    pub fn is_meant(text: &str) -> bool {
+    pub fn is_hub_id(text: &str) -> bool {
         let name = text.split('@').next().unwrap_or_default();
         name.split('/').count() == 2 && Self::parse(text).is_ok()
     }
@@ -209,8 +209,8 @@ mod tests {
         ] {
             assert!(ModelId::parse(text).is_err_and(|error| error.kind == Kind::Usage), "{text:?}");
         }
-        assert!(ModelId::is_meant("a/b@v1") && ModelId::is_meant("a/b"));
-        assert!(!ModelId::is_meant("gpt2") && !ModelId::is_meant("./a") && !ModelId::is_meant("a/b/c"));
+        assert!(ModelId::is_hub_id("a/b@v1") && ModelId::is_hub_id("a/b"));
+        assert!(!ModelId::is_hub_id("gpt2") && !ModelId::is_hub_id("./a") && !ModelId::is_hub_id("a/b/c"));
     }
 
     #[test]

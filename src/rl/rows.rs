@@ -159,7 +159,7 @@ pub struct Path {
     pub failed: bool,
     /// Whether it is the only one of its group that did not fail, in a group of several: it has no
     /// other to be compared with.
-    pub lone_survivor: bool,
+    pub only_finished: bool,
 }
 
 /// Rows sorted into trajectories.
@@ -211,12 +211,12 @@ impl<'a> Batch<'a> {
                 counted: !greedy && !failed,
                 greedy,
                 failed,
-                lone_survivor: false,
+                only_finished: false,
                 rows: std::mem::take(places),
             });
         }
         forks(rows, &paths)?;
-        mark_lone_survivors(&mut paths);
+        mark_only_finished(&mut paths);
         Ok(Self { rows, paths })
     }
 
@@ -252,8 +252,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Sets [`Path::lone_survivor`].
-fn mark_lone_survivors(paths: &mut [Path]) {
+/// Sets [`Path::only_finished`].
+fn mark_only_finished(paths: &mut [Path]) {
     // Compared trajectories and failed trajectories, by group.
     let mut members: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
     for path in paths.iter().filter(|path| !path.greedy) {
@@ -262,7 +262,7 @@ fn mark_lone_survivors(paths: &mut [Path]) {
         *failed += usize::from(path.failed);
     }
     for path in paths.iter_mut().filter(|path| path.counted) {
-        path.lone_survivor = members.get(&path.group).is_some_and(|&(counted, failed)| counted == 1 && failed > 0);
+        path.only_finished = members.get(&path.group).is_some_and(|&(counted, failed)| counted == 1 && failed > 0);
     }
 }
 

@@ -65,7 +65,7 @@ pub(super) async fn drive_root(
     match with_policy(stage, policy, spec, &mut requests, begun).await {
         Ok(mut attempt) => {
             let ended = writing(stage, policy, &mut attempt, usize::MAX, points).await;
-            concluded(stage, attempt, ended).await
+            finished(stage, attempt, ended).await
         }
         Err(failure) => {
             let mut trajectory = never_begun(stage, spec, task, &failure);
@@ -86,11 +86,11 @@ pub fn never_begun(stage: Stage<'_>, spec: &Spec, task: Value, failure: &Failure
 pub async fn go_on(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt) -> Result<Trajectory> {
     let ended = writing(stage, policy, &mut attempt, usize::MAX, None).await;
     policy.release(attempt.spec().seed.trajectory);
-    Ok(concluded(stage, attempt, ended).await?.trajectory)
+    Ok(finished(stage, attempt, ended).await?.trajectory)
 }
 
 /// The finished trajectory, after `close` of its environment; a failure becomes its status.
-async fn concluded(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) -> Result<DrivenTrajectory> {
+async fn finished(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop>) -> Result<DrivenTrajectory> {
     stage.worker.close(attempt.state()).await;
     match ended {
         Ok(()) => Ok(DrivenTrajectory { trajectory: attempt.into_trajectory(), worth_retrying: false }),
@@ -117,7 +117,7 @@ pub async fn go_to(stage: Stage<'_>, policy: &dyn Policy, mut attempt: Attempt, 
         return Ok(Reached::There(Box::new(attempt)));
     }
     policy.release(attempt.spec().seed.trajectory);
-    Ok(Reached::Ended(Box::new(concluded(stage, attempt, ended).await?.trajectory)))
+    Ok(Reached::Ended(Box::new(finished(stage, attempt, ended).await?.trajectory)))
 }
 
 /// Continues a trajectory several times from its current step, concurrently: one continuation for
@@ -157,7 +157,7 @@ pub(super) async fn branch_off(
     if ended.is_ok() && fork.over().is_none() {
         ended = writing(stage, policy, &mut fork, usize::MAX, Some(points)).await;
     }
-    concluded(stage, fork, ended).await
+    finished(stage, fork, ended).await
 }
 
 /// As [`run_steps`], and serves generation requests of the script.

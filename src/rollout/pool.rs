@@ -115,7 +115,7 @@ impl Pool {
                 .spawn(move || work(first, renderer, each, &own, ready, queue))
                 .map_err(|error| Error::new(Kind::Internal, format!("can't start a script worker thread: {error}")))?;
             pool.threads.push(Thread { jobs, memory, handle: Some(handle) });
-            let (train, eval) = loaded.blocking_recv().map_err(|_| gone())??;
+            let (train, eval) = loaded.blocking_recv().map_err(|_| worker_ended())??;
             (pool.train_rows, pool.eval_rows) = (train, eval);
         }
         Ok(pool)
@@ -174,7 +174,7 @@ impl Pool {
         for (index, tree) in trees.into_iter().map(Into::into).enumerate() {
             expected += tree.size();
             let job = Job { tree, batch: Arc::clone(&batch), reply: reply.clone() };
-            self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| gone())?;
+            self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| worker_ended())?;
         }
         Ok(Pending { results, stop, expected })
     }
@@ -228,7 +228,7 @@ impl Pending {
             trajectories.push(result?);
         }
         if trajectories.len() < self.expected {
-            return Err(gone());
+            return Err(worker_ended());
         }
         trajectories.sort_by_key(|trajectory| (trajectory.group, trajectory.sample));
         Ok(trajectories)
@@ -239,7 +239,7 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn gone() -> Error {
+fn worker_ended() -> Error {
     Error::new(Kind::Internal, "a script worker thread ended early")
 }
 

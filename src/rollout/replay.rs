@@ -35,7 +35,7 @@ pub async fn replay(stage: Stage<'_>, recorded: &Trajectory, spec: Spec, strictn
     let trajectory = match Attempt::begin(stage, spec.clone(), recorded.task.clone(), &record).await {
         Err(failure) => never_begun(stage, &spec, recorded.task.clone(), &failure),
         Ok(mut attempt) => {
-            match go_through(stage, recorded, &mut attempt).await {
+            match run_recorded(stage, recorded, &mut attempt).await {
                 Ok(done) => unfinished = !done,
                 Err(Stop::Failed(failure)) => attempt.fail(stage.worker, &failure),
                 Err(Stop::Fatal(error)) => return Err(error),
@@ -47,7 +47,7 @@ pub async fn replay(stage: Stage<'_>, recorded: &Trajectory, spec: Spec, strictn
 }
 
 /// Runs the recorded responses; returns whether the trajectory would continue.
-async fn go_through(stage: Stage<'_>, recorded: &Trajectory, attempt: &mut Attempt) -> Result<bool, Stop> {
+async fn run_recorded(stage: Stage<'_>, recorded: &Trajectory, attempt: &mut Attempt) -> Result<bool, Stop> {
     for step in &recorded.steps {
         if attempt.over().is_some() {
             break;

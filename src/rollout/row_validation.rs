@@ -125,7 +125,7 @@ fn thread(
             })?;
         }
         drop(own.take_log());
-        if own.is_worn() {
+        if own.needs_replacement() {
             own = worker()?;
         }
         seen(chunk.len() as u64);

@@ -206,7 +206,7 @@ struct Machine {
     generation: Weak<Generation>,
     worker: Rc<Worker>,
     /// The machine that it has replaced, while trajectories still run there.
-    worn: RcWeak<Worker>,
+    replaced: RcWeak<Worker>,
 }
 
 impl Machines {
@@ -219,25 +219,26 @@ impl Machines {
         }
         let worker = Rc::new(Worker::new(&generation.script, Some(Arc::clone(&self.renderer)))?);
         let generation = Arc::downgrade(generation);
-        all.push(Machine { generation, worker: Rc::clone(&worker), worn: RcWeak::new() });
+        all.push(Machine { generation, worker: Rc::clone(&worker), replaced: RcWeak::new() });
         Ok(worker)
     }
 
-    /// Called after a trajectory: a worn machine finishes its trajectories, and later ones get a
-    /// new machine. There are at most two machines per generation.
+    /// Called after a trajectory: a machine whose worker needs a replacement finishes its
+    /// trajectories, and later ones get a new machine. There are at most two machines per
+    /// generation.
     fn rest(&self, generation: &Arc<Generation>, worker: &Rc<Worker>) {
-        let worn = worker.is_worn();
+        let full = worker.needs_replacement();
         let mut all = self.all.borrow_mut();
         let own = all.iter_mut().find(|machine| Rc::ptr_eq(&machine.worker, worker));
-        if let Some(machine) = own.filter(|machine| worn && machine.worn.strong_count() == 0)
+        if let Some(machine) = own.filter(|machine| full && machine.replaced.strong_count() == 0)
             && let Ok(fresh) = Worker::new(&generation.script, Some(Arc::clone(&self.renderer)))
         {
-            machine.worn = Rc::downgrade(&machine.worker);
+            machine.replaced = Rc::downgrade(&machine.worker);
             machine.worker = Rc::new(fresh);
         }
         let bytes = all.iter().map(|machine| {
-            let worn = machine.worn.upgrade().map_or(0, |worn| worn.memory());
-            machine.worker.memory() + worn
+            let old = machine.replaced.upgrade().map_or(0, |old| old.memory());
+            machine.worker.memory() + old
         });
         self.memory.store(bytes.sum::<usize>() as u64, Ordering::Relaxed);
     }

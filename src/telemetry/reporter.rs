@@ -17,7 +17,7 @@ use super::chart::{self, Plot};
 use super::metrics::Metrics;
 use super::names;
 use super::table::{StepTable, align};
-use crate::error::harmless;
+use crate::error::without_control_characters;
 
 /// Output mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Reporter {
         match self.0.mode {
             Mode::Json => self.0.event("info", &json!({ "message": message })),
             Mode::Quiet => {}
-            Mode::Bars | Mode::Plain => self.0.error_line(&format!("  {}", harmless(message))),
+            Mode::Bars | Mode::Plain => self.0.error_line(&format!("  {}", without_control_characters(message))),
         }
     }
 
@@ -140,7 +140,7 @@ impl Reporter {
             return self.0.event("warning", &json!({ "message": message }));
         }
         let word = styled(&self.0.err, &Style::new().yellow().bold(), "warning");
-        self.0.error_line(&format!("{word}: {}", harmless(message)));
+        self.0.error_line(&format!("{word}: {}", without_control_characters(message)));
     }
 
     /// Prints the summary line of a step.

@@ -239,7 +239,7 @@ fn real_chatml_templates_extend_to_the_full_rendering() {
     for name in ["llamacpp__Qwen-Qwen2.5-7B-Instruct", "trl__qwen3_instruct_2507"] {
         for format in ["hermes", "retool", "tir", "answer"] {
             let renderer = real(name, format);
-            assert!(renderer.learnt(), "{name}");
+            assert!(renderer.probed(), "{name}");
             proptest!(ProptestConfig::with_cases(20), |(steps in prop::collection::vec((text(), answers()), 1..5))| {
                 grows_as_it_is_rendered(&renderer, &steps)?;
             });
@@ -252,7 +252,7 @@ fn real_chatml_templates_extend_to_the_full_rendering() {
 #[test]
 fn a_template_that_drops_reasoning_rewrites() {
     let renderer = real("llamacpp__Qwen-Qwen3-0.6B", "hermes");
-    assert!(!renderer.learnt());
+    assert!(!renderer.probed());
     let call = "<think>\nhm\n</think>\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>";
     let mut play = Play::new(&renderer, vec![], vec![Message::user("q")]);
     assert!(matches!(play.step(call, true, vec![Message::tool("r")]), Extension::Appends(_)));
@@ -346,7 +346,7 @@ fn reasoning_opened_by_the_prompt_matches_the_reply() {
 #[ignore = "needs the reference data: just test-data"]
 fn every_real_template_appends_or_rewrites() {
     let dir = reference_data("chat-templates/templates");
-    let (mut learnt, mut compared, mut rewritten, mut refused) = (0, 0, Vec::new(), Vec::new());
+    let (mut probed, mut compared, mut rewritten, mut refused) = (0, 0, Vec::new(), Vec::new());
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
@@ -375,8 +375,8 @@ fn every_real_template_appends_or_rewrites() {
         // reasoning block: the sampled text stays.
         let dense = |text: &str| text.split_whitespace().collect::<String>().replace("<think></think>", "");
         assert_eq!(dense(&text), dense(&rendered), "{name}");
-        *(if renderer.learnt() { &mut learnt } else { &mut compared }) += 1;
+        *(if renderer.probed() { &mut probed } else { &mut compared }) += 1;
     }
-    eprintln!("{learnt} templates learnt, {compared} compared; rewrite: {rewritten:?}; no plain chat: {refused:?}");
-    assert!(learnt > 60, "{learnt}");
+    eprintln!("{probed} templates probed, {compared} compared; rewrite: {rewritten:?}; no plain chat: {refused:?}");
+    assert!(probed > 60, "{probed}");
 }

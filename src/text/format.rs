@@ -126,7 +126,7 @@ impl Format {
     pub fn result(&self, message: &Message) -> Result<String> {
         let format = self.inner();
         if let Some(style) = format.inside() {
-            return style.stray(std::slice::from_ref(message));
+            return style.results_without_call(std::slice::from_ref(message));
         }
         Ok(format.results(std::slice::from_ref(message))?.unwrap_or_else(|| message.content.text()))
     }

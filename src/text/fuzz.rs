@@ -50,7 +50,7 @@ fn computed() -> Duration {
 }
 
 /// Calls `check` with new random numbers until the time is up, and at least a few times.
-fn look(check: impl Fn(&mut Dice)) {
+fn repeat_with_seeds(check: impl Fn(&mut Dice)) {
     let seconds = std::env::var("R1_FUZZ_SECONDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2);
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut seed = 0;
@@ -130,7 +130,7 @@ fn mutated_templates_render_or_give_an_error() {
         {"role": "assistant", "content": "<think>a</think>b"},
     ]);
     let tools = [json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": {}}})];
-    look(|dice| {
+    repeat_with_seeds(|dice| {
         let source: &String = dice.pick(&sources);
         let mut parts = pieces(source);
         mutate(dice, &mut parts, &others);
@@ -183,7 +183,7 @@ fn mutated_tokenizers_load_or_give_an_error() {
         json!({"type": "Split", "pattern": {"Regex": "(a*)*b"}, "behavior": "Isolated", "invert": false}),
         json!({"type": "Unigram", "unk_id": 9, "vocab": [["a", 0.0]], "byte_fallback": false}),
     ];
-    look(|dice| {
+    repeat_with_seeds(|dice| {
         let mut changed = originals.clone();
         for file in &mut changed {
             for _ in 0..dice.below(3) {
@@ -219,7 +219,7 @@ fn mutated_replies_are_parsed() {
     let names = ["f", "get_weather", "a.b"];
     let tools = [json!({"type": "function", "function": {"name": "f", "parameters":
         {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "string"}}}}})];
-    look(|dice| {
+    repeat_with_seeds(|dice| {
         let written = Format::all().map(|format| {
             let calls: Vec<_> = (0..=dice.below(2))
                 .map(|_| crate::mdp::ToolCall {

@@ -66,9 +66,9 @@ impl Renderer {
     }
 
     pub(super) fn with_template(tokenizer: Arc<Tokenizer>, template: Template, format: Format) -> Result<Self> {
-        let learnt = template.to_learn_from();
-        let between = Between::from_template(&learnt);
-        let render = |messages: Value, prompt: bool| learnt.render(&messages, None, prompt, &Map::new());
+        let probed = template.for_probes();
+        let between = Between::from_template(&probed);
+        let render = |messages: Value, prompt: bool| probed.render(&messages, None, prompt, &Map::new());
         let user = json!({"role": "user", "content": "u"});
         let question = render(json!([user]), false).unwrap_or_default();
         let rendered = render(json!([user]), true).unwrap_or_default();
@@ -91,7 +91,7 @@ impl Renderer {
         let answered = render(json!([user, {"role": "assistant", "content": "c"}, result]), false);
         let own = format.inner();
         let ability = TemplateSupport {
-            native: if own.is_native() { Native::from_template(&learnt, own) } else { None },
+            native: if own.is_native() { Native::from_template(&probed, own) } else { None },
             results: own.uses_tool_role() && answered.is_ok_and(|text| text.contains(HERE)),
         };
         let mut stops: Vec<u32> = first.map(|(id, _)| id).filter(|_| !marker.is_empty()).into_iter().collect();
@@ -134,7 +134,7 @@ impl Renderer {
 
     /// Whether conversations are extended by their new text alone, without rendering them again.
     #[cfg(test)]
-    pub(super) fn learnt(&self) -> bool {
+    pub(super) fn probed(&self) -> bool {
         self.between.is_some()
     }
 
@@ -195,9 +195,9 @@ impl Renderer {
             [first, rest @ ..] if first.role == Role::System => rest,
             all => all,
         };
-        let learnt = self.between.as_ref().and_then(|between| between.compose(turns, end, &self.marker));
-        let learnt = learnt.and_then(|tail| Some((text.strip_suffix(&tail.text())?, tail)));
-        let Some((head, tail)) = learnt else { return self.scan(text, turns) };
+        let composed = self.between.as_ref().and_then(|between| between.compose(turns, end, &self.marker));
+        let composed = composed.and_then(|tail| Some((text.strip_suffix(&tail.text())?, tail)));
+        let Some((head, tail)) = composed else { return self.scan(text, turns) };
         let mut pieces = Pieces::default();
         pieces.push(head, false);
         pieces.append(tail);

@@ -33,8 +33,8 @@ impl Renderer {
     pub fn supervised_where(&self, messages: &[Message], tools: &[Value], trained: &[bool]) -> Result<Supervised> {
         let replies: Vec<usize> =
             (0..messages.len()).filter(|index| messages[*index].role == Role::Assistant).collect();
-        let learnt = |index: usize| trained.get(index).copied().unwrap_or(true);
-        if replies.iter().all(|index| learnt(*index)) {
+        let is_trained = |index: usize| trained.get(index).copied().unwrap_or(true);
+        if replies.iter().all(|index| is_trained(*index)) {
             return self.supervised(messages, tools);
         }
         let mut pieces = self.pieces(messages, tools, Next::End)?;
@@ -58,7 +58,7 @@ impl Renderer {
                 .hint("leave out `weight`, or use a ChatML template"));
         }
         for (piece, owner) in pieces.0.iter_mut().filter(|piece| piece.sampled).zip(owners) {
-            piece.sampled = learnt(owner);
+            piece.sampled = is_trained(owner);
         }
         let (ids, mask) = pieces.encode(self.tokenizer())?;
         Ok(Supervised { ids, mask })

@@ -194,7 +194,7 @@ impl Template {
     /// A copy for probes. Its limits are low, and after the first rendering that exceeds them no
     /// other is tried, so that loading ends soon for any template.
     #[must_use]
-    pub(super) fn to_learn_from(&self) -> Self {
+    pub(super) fn for_probes(&self) -> Self {
         let mut own = Self { longest: PROBE_LONGEST, spent: Some(Arc::default()), ..self.clone() };
         own.environment.set_fuel(Some(PROBE_FUEL));
         own

@@ -65,7 +65,7 @@ impl Between {
         let mut new = Self { table: Default::default(), strips: [false; 4] };
         for role in ROLES {
             for next in NEXTS {
-                new.table[row(role)][column(next)] = learn_pair(template, role, next);
+                new.table[row(role)][column(next)] = detect_between(template, role, next);
             }
         }
         let needed =
@@ -81,7 +81,7 @@ impl Between {
             return None;
         }
         for role in [Role::User, Role::Assistant, Role::Tool] {
-            new.strips[row(role)] = learn_strip(template, role)?;
+            new.strips[row(role)] = detect_strip(template, role)?;
         }
         new.holds(template).then_some(new)
     }
@@ -212,14 +212,14 @@ impl Probe {
 }
 
 /// The text between a marked content of `role` and what follows, if all successful probes agree.
-fn learn_pair(template: &Template, role: Role, next: Next) -> Option<String> {
+fn detect_between(template: &Template, role: Role, next: Next) -> Option<String> {
     let lead: &[Role] = match role {
         Role::User => &[],
         Role::Assistant => &[Role::User],
         Role::System | Role::Tool => &[Role::User, Role::Assistant],
     };
     let long = [Role::User, Role::Assistant].iter().chain(lead);
-    let mut learnt: Option<String> = None;
+    let mut found: Option<String> = None;
     for roles in [lead.iter().collect::<Vec<_>>(), long.collect()] {
         let mut messages: Vec<(Role, String)> =
             roles.into_iter().copied().chain([role]).enumerate().map(|(index, role)| (role, mark(index))).collect();
@@ -237,17 +237,17 @@ fn learn_pair(template: &Template, role: Role, next: Next) -> Option<String> {
                 Next::Message(_) => after.split_once(&to)?.0,
                 Next::Prompt | Next::End => after,
             };
-            if learnt.as_deref().is_some_and(|learnt| learnt != between) {
+            if found.as_deref().is_some_and(|earlier| earlier != between) {
                 return None;
             }
-            learnt = Some(between.to_owned());
+            found = Some(between.to_owned());
         }
     }
-    learnt
+    found
 }
 
 /// Whether the content of a role is stripped; `None` if it is changed in another way.
-fn learn_strip(template: &Template, role: Role) -> Option<bool> {
+fn detect_strip(template: &Template, role: Role) -> Option<bool> {
     let mut messages = vec![(Role::User, mark(0)), (Role::Assistant, mark(1))];
     let spaced = " \n left right \n ";
     match role {

@@ -6,7 +6,7 @@ use tch::Tensor;
 
 use super::checkpoint::require_finite;
 use super::privileged;
-use super::setup::load_alone;
+use super::setup::load_initial_model;
 use super::update::{Update, UpdateStats};
 use super::update_batch::UpdateBatch;
 use super::value::{self, CriticStats, Values, update_critic};
@@ -55,7 +55,7 @@ impl Learning {
         } else {
             Some(match &saved {
                 Some(dir) => Model::load(dir, policy.device(), policy.kind())?,
-                None => load_alone(base, options, reporter)?,
+                None => load_initial_model(base, options, reporter)?,
             })
         };
         if let Some(trunk) = &mut trunk {

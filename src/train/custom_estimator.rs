@@ -34,8 +34,8 @@ impl ScriptEstimator {
     }
 
     /// Whether the virtual machine uses so much memory that a new one should replace it.
-    pub(super) fn is_worn(&self) -> bool {
-        self.worker.is_worn()
+    pub(super) fn needs_replacement(&self) -> bool {
+        self.worker.needs_replacement()
     }
 
     /// Advantages (and a critic's targets). The numbers of trajectories in `steps` are indices of

@@ -114,7 +114,7 @@ pub(super) fn advantage_config<'a>(
         (Some(given), _) => AdvantageSource::Given(given, trainable),
         (None, Some(estimator)) => AdvantageSource::Estimator(estimator),
         (None, None) => {
-            let own = match training.custom_estimator.take().filter(|own| !own.is_worn()) {
+            let own = match training.custom_estimator.take().filter(|own| !own.needs_replacement()) {
                 Some(own) => own,
                 None => ScriptEstimator::new(&training.script, training.critic.is_some())?,
             };

@@ -77,7 +77,7 @@ pub use plan::{Plan, plan};
 pub use policy_loop::compute_advantages;
 pub use report::far_files_in_words;
 pub use script_log::in_words as log_in_words;
-pub use session::{beyond, load_model, load_policy, load_renderer, load_reward_model};
+pub use session::{context_limit_message, load_model, load_policy, load_renderer, load_reward_model};
 pub(crate) use source::watched;
 pub use source::{Fetching, MODEL_NANO, from_hub, local_model_dir, model_dir, text_dir};
 pub use steps::Steps;

@@ -162,7 +162,7 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
 
 /// The memory that training takes in addition to a loaded policy and its key-value cache, bytes:
 /// moments and master weights, the other models, gradients and activations.
-pub(super) fn beside_the_policy(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> u64 {
+pub(super) fn training_memory(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> u64 {
     sum(&held_by_run(shape, settings, reference)) + sum(&in_update(shape, settings))
 }
 
@@ -184,7 +184,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
         loaded.push(share("adapter", format!("{} in f32", named(learned)), learned * own));
     }
     // The engine is made when the policy is loaded.
-    let reserved = if cpu { 0 } else { sum(&loaded).saturating_add(beside_the_policy(shape, settings, reference)) };
+    let reserved = if cpu { 0 } else { sum(&loaded).saturating_add(training_memory(shape, settings, reference)) };
     held.extend(loaded);
     held.extend(held_by_run(shape, settings, reference));
     let (mut sampling, mut learning) = (Vec::new(), in_update(shape, settings));
@@ -192,7 +192,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
         let context = context_tokens(shape, settings);
         let cache = if cpu && element == 2 && shape.adapter.is_none() { Dtype::Float } else { shape.kind };
         let (device, slots) = ((cache, shape.device), settings.rollout.concurrency);
-        let engine = EngineOptions::sized_beside(shape.config, device, slots, context, reserved);
+        let engine = EngineOptions::sized_with_reserve(shape.config, device, slots, context, reserved);
         let why = format!("{} slots of {context} tokens", engine.slots);
         held.push(share("key-value cache", why, engine.bytes(shape.config, cache)));
         sampling.push(share(
@@ -350,10 +350,10 @@ mod tests {
         let (device, kind) = (Device::Cuda(0), Dtype::BFloat16);
         let shape = Footprint { config: &config, device, kind, adapter: None, checkpointing: true, threads: 1 };
         let settings = Settings::default();
-        let needed = beside_the_policy(&shape, &settings, false);
+        let needed = training_memory(&shape, &settings, false);
         // 7.6e9 weights: two moments and a master copy of 4 bytes each, a gradient of 2.
         assert!(needed > 7_600_000_000 * 14, "{needed}");
-        let with_reference = beside_the_policy(&shape, &settings, true);
+        let with_reference = training_memory(&shape, &settings, true);
         assert_eq!(with_reference - needed, shape.weights());
         // The plan has the same parts, the loaded weights and the cache.
         let plan = assemble(&shape, &settings, false);

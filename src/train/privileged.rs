@@ -132,7 +132,7 @@ pub(super) fn shown(rows: &[Row], prefixes: &Prefixes, longest: usize) -> Result
         for (number, run) in runs.iter().enumerate() {
             let begin = if number == 0 { 0 } else { runs[number - 1].end };
             let end = if number + 1 == runs.len() { row.len() } else { run.end };
-            shown.rows.push(behind(row, run.prefix, begin..end, longest)?);
+            shown.rows.push(after_prefix(row, run.prefix, begin..end, longest)?);
             shown.origins.push((place, run.prefix.len()));
         }
     }
@@ -170,7 +170,7 @@ fn shifted<T: Clone>(column: &[T], fill: T, more: usize, end: usize) -> Vec<T> {
 }
 
 /// A row up to the end of `own` after a prefix; only the tokens of `own` are trained.
-fn behind(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest: usize) -> Result<Row> {
+fn after_prefix(row: &Row, prefix: &[u32], own: std::ops::Range<usize>, longest: usize) -> Result<Row> {
     let (more, end, first) = (prefix.len(), own.end, row.steps.first().copied().unwrap_or(0));
     if more > 0 && more + end > longest {
         let message = format!(

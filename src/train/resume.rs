@@ -98,7 +98,7 @@ impl Opened {
         source::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
         let resumed = Resumed { run, checkpoint, stored };
-        resumed.say(&script, reporter);
+        resumed.print_summary(&script, reporter);
         Ok(Self { script, options, resumed: Some(resumed), standing })
     }
 
@@ -140,7 +140,7 @@ impl Opened {
 
 impl Resumed {
     /// Prints the step from which the run continues, and the changes.
-    fn say(&self, script: &Script, reporter: &Reporter) {
+    fn print_summary(&self, script: &Script, reporter: &Reporter) {
         let (run, stored) = (self.run.path().display(), &self.stored);
         let step = self.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
         let changed = self.changed(script);

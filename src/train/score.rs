@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
-use super::setup::load_alone;
+use super::setup::load_initial_model;
 use super::source::Fetching;
 use super::update::logprobs_at_once;
 use super::{RunOptions, adapter};
@@ -104,7 +104,7 @@ impl Reference {
         if adapter::is_new(base, options.fetching(reporter))? {
             return Ok(Self::Base(Rc::clone(policy)));
         }
-        Ok(Self::new(load_alone(base, options, reporter)?))
+        Ok(Self::new(load_initial_model(base, options, reporter)?))
     }
 
     /// A reference policy stored in a checkpoint: a model, or an adapter for the model that it

@@ -113,7 +113,7 @@ impl ScriptLog {
     ///
     /// # Errors
     /// [`Kind::Store`] if the file could not be written.
-    pub(super) fn settle(&self) -> Result<()> {
+    pub(super) fn flush(&self) -> Result<()> {
         let mut guard = self.lock();
         let inner = &mut *guard;
         inner.shown.clear();

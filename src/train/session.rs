@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use super::adapter;
 use super::failures::Failures;
 use super::files::ModelFiles;
-use super::plan::beside_the_policy;
+use super::plan::training_memory;
 use super::script_log::ScriptLog;
 use super::selection::Selection;
 use super::source::{Fetching, fetch_data, model_dir};
@@ -85,12 +85,12 @@ impl Session {
         let slots = settings.rollout.concurrency;
         let reserved = match training {
             Some(reference) if model.device().is_cuda() => {
-                beside_the_policy(&footprint(&model, &settings), &settings, reference)
+                training_memory(&footprint(&model, &settings), &settings, reference)
             }
             _ => 0,
         };
         let cache = model.cache_options();
-        let size = EngineOptions::sized_beside(&model.config, cache, slots, max_context, reserved);
+        let size = EngineOptions::sized_with_reserve(&model.config, cache, slots, max_context, reserved);
         let mut engine = Engine::new(Rc::clone(&model), vocabulary, size)?;
         if settings.trainer.replays_routing() {
             engine.record_routing().map_err(|error| {
@@ -163,7 +163,7 @@ impl Session {
         })?;
         let trajectories = pending.finish();
         bar.finish();
-        self.log.settle()?;
+        self.log.flush()?;
         if let Some(why) = self.model.graphs_failure().filter(|_| !self.warned_of_graphs) {
             self.warned_of_graphs = true;
             reporter.warn(&format!(
@@ -201,7 +201,7 @@ pub(super) fn context(policy: &PolicySettings, config: &Config, reporter: &Repor
     match policy.max_context {
         0 => config.max_position_embeddings,
         wanted if wanted > limit => {
-            reporter.warn(&beyond(wanted, limit));
+            reporter.warn(&context_limit_message(wanted, limit));
             limit
         }
         wanted => wanted,
@@ -220,7 +220,7 @@ pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, repo
             "policy.max_context is {wanted}, and the model has dynamic rotary embeddings with max_position_embeddings = {limit}"
         );
         return Err(Error::new(Kind::Model, message).hint(format!(
-            "beyond {limit} tokens their rotation depends on the length of the sequence, and samples made with a \
+            "context_limit_message {limit} tokens their rotation depends on the length of the sequence, and samples made with a \
              key-value cache are not those that the update computes: set policy.max_context={limit} or less; r1 sft and \
              r1 infer take longer sequences"
         )));
@@ -229,7 +229,7 @@ pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, repo
 }
 
 /// The message about a context that is too long for a model.
-pub fn beyond(wanted: usize, limit: usize) -> String {
+pub fn context_limit_message(wanted: usize, limit: usize) -> String {
     format!("policy.max_context is {wanted}, and the limit of the model is {limit} tokens: {limit} is used")
 }
 

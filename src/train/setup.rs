@@ -162,7 +162,7 @@ impl Training {
         report::far_files(reporter, &script, &origins);
         report::servers(reporter, &script);
         script.logged.iter().for_each(|line| session.log.line(line));
-        session.log.settle()?;
+        session.log.flush()?;
         report::literal_keys(reporter, &script);
         let schedule = schedule_of(&learner);
         let saved = checkpoint.as_ref().map(|_| state.step);
@@ -345,7 +345,7 @@ impl Training {
             summary.after = self.evaluate(reporter, "after", true)?;
             summary.interrupted = self.standing.is_stopping();
         }
-        self.session.log.settle()?;
+        self.session.log.flush()?;
         summary.checkpoint = Some(checkpoint);
         summary.steps = self.state.step as usize;
         report::closing(reporter, &summary, curves, options);
@@ -432,7 +432,7 @@ fn reference_scorer(
 }
 
 /// The recipe's initial model, loaded again: the reference policy, or the initial critic.
-pub(super) fn load_alone(policy: &PolicySettings, options: &RunOptions, reporter: &Reporter) -> Result<Model> {
+pub(super) fn load_initial_model(policy: &PolicySettings, options: &RunOptions, reporter: &Reporter) -> Result<Model> {
     let (model, _) = load_model(policy, options.fetching(reporter))?;
     Rc::try_unwrap(model).map_err(|_| Error::new(Kind::Internal, "a model is used before it was initialised"))
 }

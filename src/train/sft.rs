@@ -183,11 +183,11 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             save(&optimizer, &state)?;
         }
         if state.step.is_multiple_of(20) || last {
-            printed.settle()?;
+            printed.flush()?;
             reporter.step(state.step, sft.steps as u64, &values);
         }
     }
-    printed.settle()?;
+    printed.flush()?;
     bar.finish();
     let checkpoint = save(&optimizer, &state)?;
     summary.best = held_out.is_some().then(|| run.path().join(BEST));

@@ -71,7 +71,7 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
             "it has config.json, model.safetensors and tokenizer.json; other formats (gguf, pickles) are not read",
         ));
     }
-    if ModelId::is_meant(name) {
+    if ModelId::is_hub_id(name) {
         return fetched(name, fetching, fetch).map_err(|mut error| {
             if error.kind == Kind::Model {
                 let hint = error.hint.take().map_or_else(String::new, |hint| format!("{hint}; "));

@@ -86,7 +86,7 @@ const NO_EFFECT: &[NoEffect] = &[
         settings: &["trainer.kl.kind", "trainer.kl.straight_through", "trainer.kl.place"],
         why: |recipe| {
             // A written coefficient of 0 is a switch.
-            let off = recipe.learner()?.kl.coef == 0.0 && !recipe.says("trainer.kl.coef");
+            let off = recipe.learner()?.kl.coef == 0.0 && !recipe.is_written("trainer.kl.coef");
             let loss = recipe.loss.as_ref().filter(|loss| off && loss.terms.kl_coef > 0.0)?;
             let name = loss.name;
             Some(format!(
@@ -104,7 +104,8 @@ const NO_EFFECT: &[NoEffect] = &[
         settings: &["trainer.loss.kl", "trainer.loss.kl_straight_through", "trainer.loss.kl_times_ratio"],
         why: |recipe| {
             let none = !recipe.has_kl_in_loss()? && recipe.loss.as_ref()?.terms.kl_coef == 0.0;
-            (none && !recipe.says("trainer.loss.kl_coef")).then(|| "the loss has no KL: its kl_coef is 0".to_owned())
+            (none && !recipe.is_written("trainer.loss.kl_coef"))
+                .then(|| "the loss has no KL: its kl_coef is 0".to_owned())
         },
         hint: "leave it out",
     },
@@ -143,7 +144,7 @@ const CONTRADICTIONS: &[Rule<Recipe>] = &[
                 Trainer::Grpo(learner) | Trainer::Ppo(learner) => (learner.warmup, learner.steps),
                 Trainer::Sft(sft) => (sft.warmup, sft.steps),
             };
-            let own = if recipe.says("trainer.warmup") { "" } else { " by default" };
+            let own = if recipe.is_written("trainer.warmup") { "" } else { " by default" };
             (steps > 0 && warmup > steps).then(|| {
                 format!(
                     "trainer.warmup{own} is {warmup} and trainer.steps {steps}: the learning rate never reaches \
@@ -220,7 +221,7 @@ impl Recipe {
     }
 
     /// Whether a setting was written.
-    fn says(&self, key: &str) -> bool {
+    fn is_written(&self, key: &str) -> bool {
         !value_of(&self.written, key).is_null()
     }
 
@@ -230,7 +231,7 @@ impl Recipe {
         for (rules, is_error) in [(CONTRADICTIONS, true), (REMARKS, false)] {
             for &Rule { setting: key, broken, hint } in rules {
                 let Some(message) = broken(self) else { continue };
-                let is_error = is_error && self.says(key);
+                let is_error = is_error && self.is_written(key);
                 found.push(UnusedSetting { key, message, hint: hint.to_owned(), is_error });
             }
         }
@@ -241,7 +242,7 @@ impl Recipe {
             }
         };
         for NoEffect { settings, why, hint } in NO_EFFECT {
-            for key in settings.iter().filter(|key| self.says(key)) {
+            for key in settings.iter().filter(|key| self.is_written(key)) {
                 if let Some(why) = why(self) {
                     none(key, &why, (*hint).to_owned());
                 }

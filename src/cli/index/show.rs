@@ -8,7 +8,7 @@ use serde_json::json;
 use super::super::args::OutputArgs;
 use super::super::index_args::SearchArgs;
 use super::super::print;
-use crate::error::{Error, Kind, Result, harmless};
+use crate::error::{Error, Kind, Result, without_control_characters};
 use crate::search::{Hit, Index, Manifest, verify};
 use crate::telemetry::{Reporter, ctrl_c, thousands};
 
@@ -26,7 +26,7 @@ pub(super) fn info(directory: &Path, output: OutputArgs) -> Result<()> {
     let per_passage = manifest.bytes() / counts.passages.max(1);
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<12} {}", harmless(&value));
+        let _ = writeln!(text, "{name:<12} {}", without_control_characters(&value));
     };
     line("passages", thousands(counts.passages as f64));
     line("size", format!("{}, {per_passage} bytes per passage", bytes(manifest.bytes())));
@@ -100,7 +100,8 @@ pub(super) fn search(args: &SearchArgs, output: OutputArgs) -> Result<()> {
     for hit in &hits {
         let title = if hit.title.is_empty() { String::new() } else { format!("  {}", one_line(&hit.title, SHOWN)) };
         let _ = writeln!(text, "{:>3}  {:<8.4} {}{title}", hit.rank, hit.score, one_line(&hit.id, SHOWN));
-        let shown = if args.text { harmless(&hit.text).into_owned() } else { one_line(&hit.text, SHOWN) };
+        let shown =
+            if args.text { without_control_characters(&hit.text).into_owned() } else { one_line(&hit.text, SHOWN) };
         for line in shown.lines() {
             let _ = writeln!(text, "     {line}");
         }
@@ -133,7 +134,7 @@ fn one_line(text: &str, most: usize) -> String {
     if line.chars().count() > most {
         line = line.chars().take(most).chain(['…']).collect();
     }
-    harmless(&line).into_owned()
+    without_control_characters(&line).into_owned()
 }
 
 pub(super) fn counted(count: u64, what: &str) -> String {

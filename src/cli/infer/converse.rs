@@ -49,7 +49,7 @@ pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, v
         let Some(typed) = lines.next(screen)? else { return Ok(ExitCode::SUCCESS) };
         let done = match meant(&typed) {
             Ok(Meant::Nothing) => Ok(()),
-            Ok(Meant::Question(question)) => say(chat, &question, interrupt, screen),
+            Ok(Meant::Question(question)) => send_question(chat, &question, interrupt, screen),
             Ok(Meant::Command("/exit" | "/quit", _)) => return Ok(ExitCode::SUCCESS),
             Ok(Meant::Command(name, rest)) => command(chat, name, rest, interrupt, screen),
             Err(error) => Err(error),
@@ -62,7 +62,7 @@ pub(super) fn converse(chat: &mut Chat, interrupt: Interrupt, screen: &Screen, v
 }
 
 /// Samples a reply to a question.
-fn say(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -> Result<()> {
+fn send_question(chat: &mut Chat, question: &str, interrupt: Interrupt, screen: &Screen) -> Result<()> {
     if ask(chat, question, interrupt, screen)?.undone {
         screen.note("stopped and undone: /retry sends the question again");
     }
@@ -135,7 +135,7 @@ fn command(chat: &mut Chat, name: &str, rest: &str, interrupt: Interrupt, screen
         "/retry" => {
             let question = chat.again()?.ok_or_else(|| chat.no_question())?;
             screen.note(&format!("> {question}"));
-            say(chat, &question, interrupt, screen)
+            send_question(chat, &question, interrupt, screen)
         }
         "/system" if rest.is_empty() => screen.print(chat.system().unwrap_or("no system prompt is set")),
         "/system" => {

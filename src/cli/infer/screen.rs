@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::super::args::OutputArgs;
 use super::super::print;
 use super::chat::{Answer, Piece};
-use crate::error::{Result, harmless};
+use crate::error::{Result, without_control_characters};
 use crate::mdp::{FinishReason, ToolCall};
 use crate::telemetry::duration;
 
@@ -75,7 +75,7 @@ impl Screen {
             Piece::Thought(text) => {
                 if self.shows_notes() {
                     self.thinking.set(true);
-                    let _ = write!(io::stderr(), "{}", self.dim.apply_to(harmless(text)));
+                    let _ = write!(io::stderr(), "{}", self.dim.apply_to(without_control_characters(text)));
                 }
                 Ok(())
             }
@@ -160,7 +160,7 @@ impl Screen {
         if self.shows_notes() {
             self.end_thought();
             // If stderr is closed, replies still go to stdout.
-            let _ = writeln!(io::stderr(), "{}", self.dim.apply_to(harmless(text)));
+            let _ = writeln!(io::stderr(), "{}", self.dim.apply_to(without_control_characters(text)));
         }
     }
 
@@ -174,7 +174,7 @@ impl Screen {
 
     /// The text for stdout: unchanged, unless it goes to a terminal that it could control.
     fn shown<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        if self.terminal { harmless(text) } else { Cow::Borrowed(text) }
+        if self.terminal { without_control_characters(text) } else { Cow::Borrowed(text) }
     }
 
     fn shows_notes(&self) -> bool {
@@ -214,12 +214,12 @@ fn called(call: &ToolCall) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::harmless;
+    use super::without_control_characters;
 
     #[test]
     fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(harmless("a\tb\nc é😀"), "a\tb\nc é😀");
-        assert_eq!(harmless("\x1b[2Jgone\x07\r\n"), "␛[2Jgone␇\n");
-        assert_eq!(harmless("\u{9b}2J\x7f"), "\u{fffd}2J␡");
+        assert_eq!(without_control_characters("a\tb\nc é😀"), "a\tb\nc é😀");
+        assert_eq!(without_control_characters("\x1b[2Jgone\x07\r\n"), "␛[2Jgone␇\n");
+        assert_eq!(without_control_characters("\u{9b}2J\x7f"), "\u{fffd}2J␡");
     }
 }

@@ -52,12 +52,12 @@ fn stopped(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
     let source = halt.source.trim();
     let line = format!("{}  {source}", terminal.paint(&Paint::new().bold(), &halt.place));
     let kept = terminal.halt(&halt.place, source, &line)?;
-    let resume = look_around(terminal, halt);
+    let resume = inspect(terminal, halt);
     terminal.go_on(kept);
     resume
 }
 
-fn look_around(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
+fn inspect(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
     loop {
         terminal.finish()?;
         let Some(typed) = terminal.next("halted> ")? else {

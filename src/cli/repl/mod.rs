@@ -163,7 +163,7 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
         "obs" => {
             let shown = session.observation()?;
             terminal.result("observation", &view::observation(terminal, &shown, true), || json!(shown))?;
-            session.tell_log()?;
+            session.print_log()?;
         }
         "tokens" => {
             let (ids, new_row) = session.tokens()?;

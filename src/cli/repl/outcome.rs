@@ -94,7 +94,7 @@ impl Session {
         self.branch()?;
         let attempt = &self.branches[self.current].attempt;
         let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.script_error(&failure))?;
-        self.tell_log()?;
+        self.print_log()?;
         Ok(view::Gain::new(attempt, &outcome))
     }
 }

@@ -129,7 +129,7 @@ impl Session {
     }
 
     /// Prints the script's log.
-    pub(super) fn tell_log(&self) -> Result<()> {
+    pub(super) fn print_log(&self) -> Result<()> {
         for line in self.console.take_log() {
             self.terminal.log(&line.place, &line.text)?;
         }
@@ -209,16 +209,16 @@ impl Session {
         }
         let shown = self.observation()?;
         self.terminal.result("observation", &view::observation(&self.terminal, &shown, false), || json!(shown))?;
-        self.tell_log()
+        self.print_log()
     }
 
     /// The current observation.
     pub(super) fn observation(&mut self) -> Result<Observation> {
-        self.look().map(|(observation, ..)| observation)
+        self.current_observation().map(|(observation, ..)| observation)
     }
 
     /// The observation, its ids, and whether they start a row.
-    pub(super) fn look(&mut self) -> Result<(Observation, Vec<u32>, bool)> {
+    pub(super) fn current_observation(&mut self) -> Result<(Observation, Vec<u32>, bool)> {
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         self.branch()?;
@@ -240,7 +240,7 @@ impl Session {
         {
             return Ok(([&last.prompt_ids[..], &last.response_ids].concat(), false));
         }
-        self.look().map(|(_, ids, new_row)| (ids, new_row))
+        self.current_observation().map(|(_, ids, new_row)| (ids, new_row))
     }
 
     /// Saves the trajectory's position for undo.
@@ -293,7 +293,7 @@ impl Session {
             return Err(Error::new(Kind::Usage, format!("the record ends after step {done}"))
                 .hint(":step TEXT continues with your own reply"));
         };
-        let (_, ids, _) = self.look()?;
+        let (_, ids, _) = self.current_observation()?;
         if ids != step.prompt_ids {
             let text = format!("step {}: the prompt is not the recorded one (r1 replay shows how)", done + 1);
             self.terminal.item("warnings", &text, || json!(text))?;
@@ -358,7 +358,7 @@ impl Session {
             // The step was aborted at a breakpoint: the trajectory is unchanged.
             return self.undo(1).map(drop);
         }
-        self.tell_log()?;
+        self.print_log()?;
         acted?.map_err(|stop| self.stopped(stop))?;
         self.show_step(&shown)
     }
@@ -391,7 +391,7 @@ impl Session {
                 branch.past.pop();
             }
         }
-        self.tell_log()?;
+        self.print_log()?;
         let values = done?.map_err(|failure| self.script_error(&failure))?;
         self.terminal.values(&values)
     }

@@ -20,7 +20,7 @@ use super::answer::Answers;
 use super::commands::{self, COMMANDS};
 use crate::cli::args::OutputArgs;
 use crate::cli::failure::ErrorFormat;
-use crate::error::{Error, Kind, Result, harmless};
+use crate::error::{Error, Kind, Result, without_control_characters};
 use crate::script::{self, Console, Failure, Shown, Style};
 
 /// Reads input and writes output.
@@ -151,7 +151,7 @@ impl Terminal {
             Style::Number => Paint::new().cyan(),
             Style::Word => Paint::new().magenta(),
         };
-        shown.spans.iter().map(|span| self.paint(&paint(span.style), &harmless(&span.text))).collect()
+        shown.spans.iter().map(|span| self.paint(&paint(span.style), &without_control_characters(&span.text))).collect()
     }
 
     /// Stores an error until the call that it interrupted is over.
@@ -200,13 +200,13 @@ fn from_pipe() -> Result<Option<String>> {
         if read == 0 {
             return Ok((!text.trim().is_empty()).then_some(text));
         }
-        if !goes_on(text.trim_end_matches('\n')) {
+        if !is_incomplete(text.trim_end_matches('\n')) {
             return Ok(Some(text.trim_end_matches('\n').to_owned()));
         }
     }
 }
 
-fn goes_on(text: &str) -> bool {
+fn is_incomplete(text: &str) -> bool {
     if text.trim_start().starts_with(':') { commands::is_open(text) } else { script::is_open(text) }
 }
 
@@ -245,7 +245,7 @@ impl Completer for Assistant {
 
 impl Validator for Assistant {
     fn validate(&self, context: &mut ValidationContext<'_>) -> rustyline::Result<ValidationResult> {
-        Ok(if goes_on(context.input()) { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
+        Ok(if is_incomplete(context.input()) { ValidationResult::Incomplete } else { ValidationResult::Valid(None) })
     }
 }
 

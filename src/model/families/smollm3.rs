@@ -14,7 +14,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let layers = config.num_hidden_layers;
     let every = fields.size("no_rope_layer_interval", Some(4))?;
     let turns: Vec<bool> = match fields.per_layer("no_rope_layers", layers)? {
-        Some(given) => given.iter().map(turning).collect::<Option<_>>().ok_or_else(|| {
+        Some(given) => given.iter().map(has_rotary).collect::<Option<_>>().ok_or_else(|| {
             Fields::wrong("no_rope_layers", &json!(given), "its entries must be 0 (no rotary embedding) or 1")
         })?,
         None if every == 0 => return Err(Fields::wrong("no_rope_layer_interval", &json!(0), "it must be 1 or more")),
@@ -34,7 +34,7 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
 }
 
 /// An entry of `no_rope_layers`: 1 where the layer has rotary embeddings, in spite of the name.
-fn turning(value: &Value) -> Option<bool> {
+fn has_rotary(value: &Value) -> Option<bool> {
     match value.as_u64() {
         Some(0) => Some(false),
         Some(1) => Some(true),

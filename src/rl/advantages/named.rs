@@ -171,7 +171,7 @@ impl Estimator {
     pub fn estimate(&self, rows: &[StepRow], include_failures: bool) -> Result<Advantages> {
         let batch = Batch::new(rows, include_failures)?;
         let in_groups = self.needs().contains(&Need::Groups);
-        let paths = batch.counted().filter(|path| !(in_groups && path.lone_survivor)).collect();
+        let paths = batch.counted().filter(|path| !(in_groups && path.only_finished)).collect();
         let mut found = Advantages::empty(&batch);
         self.formula.estimate(&ComparedTrajectories { batch: &batch, paths }, &mut found)?;
         found.share(rows);

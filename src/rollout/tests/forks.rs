@@ -66,7 +66,7 @@ fn timeless(mut trajectory: Trajectory) -> Trajectory {
 }
 
 /// A script that trains by trying, ready to run.
-struct Stand {
+struct Fixture {
     script: Script,
     renderer: Arc<Renderer>,
     worker: Worker,
@@ -74,7 +74,7 @@ struct Stand {
 }
 
 /// The scripts of scripts/, and the templates of `r1 new`.
-fn stands() -> Vec<Stand> {
+fn fixtures() -> Vec<Fixture> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let files = |folder: &str| std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path());
     let mut paths: Vec<PathBuf> = files("scripts").chain(files("lua/templates")).collect();
@@ -83,7 +83,7 @@ fn stands() -> Vec<Stand> {
         path.extension().is_some_and(|ending| ending == "lua") && !stem.ends_with("_test")
     });
     paths.sort();
-    let mut stands = Vec::new();
+    let mut fixtures = Vec::new();
     // Templates as `r1 new` writes them.
     let dir = tempfile::tempdir().unwrap();
     std::fs::copy(root.join("lua/templates/search_pages.jsonl"), dir.path().join("x_pages.jsonl")).unwrap();
@@ -104,13 +104,13 @@ fn stands() -> Vec<Stand> {
             eprintln!("{} skipped: {error}", path.display());
             continue;
         }
-        stands.push(Stand { script, renderer, worker, format });
+        fixtures.push(Fixture { script, renderer, worker, format });
     }
-    stands
+    fixtures
 }
 
-async fn forked_is_unforked(stand: &Stand, words: Vec<Word>, row: u64) {
-    let Stand { script, renderer, worker, format } = stand;
+async fn fork_equals_original(fixture: &Fixture, words: Vec<Word>, row: u64) {
+    let Fixture { script, renderer, worker, format } = fixture;
     let (tools, format) = (worker.tools().to_vec(), *format);
     let say = move |request: &Request| {
         // A text that a context function generates is a separate step.
@@ -151,14 +151,14 @@ async fn forked_is_unforked(stand: &Stand, words: Vec<Word>, row: u64) {
 #[test]
 fn a_fork_of_a_flow_with_the_same_replies_gives_the_same_trajectory() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for stand in stands() {
+    for fixture in fixtures() {
         let mut runner =
             proptest::test_runner::TestRunner::new(ProptestConfig { cases: 6, ..ProptestConfig::default() });
         let plans = (prop::collection::vec(word(), 1..6), 0..50_u64);
         let ran = runner.run(&plans, |(words, row)| {
-            runtime.block_on(forked_is_unforked(&stand, words, row));
+            runtime.block_on(fork_equals_original(&fixture, words, row));
             Ok(())
         });
-        ran.unwrap_or_else(|error| panic!("{}: {error}", stand.script.path.display()));
+        ran.unwrap_or_else(|error| panic!("{}: {error}", fixture.script.path.display()));
     }
 }

@@ -237,7 +237,7 @@ pub(crate) fn undeclared(lua: &Lua, host: &Host, function: &str, need: &str) -> 
 
 /// The error for a host whose name resolves to an address that is not public. It is known only
 /// after the name is resolved, and a call that fails with it is not retried.
-pub(crate) fn leads_inside(
+pub(crate) fn not_public(
     call: &Call,
     function: &str,
     (name, port): (&str, u16),

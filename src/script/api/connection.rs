@@ -9,7 +9,7 @@ use mlua::{AnyUserData, Function, Lua, Table, UserData, UserDataFields, UserData
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with, leads_inside, raise};
+use super::args::{fail, fail_with, not_public, raise};
 use super::argument::Bytes;
 use super::arguments::{Arguments, arguments};
 use super::secret::{Named, Secrets};
@@ -199,7 +199,7 @@ impl Pending {
             }
             Outcome::Failed(Failed { error, undeclared: true }) => {
                 let target = (target.0.as_str(), target.1);
-                Err(raise(leads_inside(&call, REQUEST, target, &error, place)))
+                Err(raise(not_public(&call, REQUEST, target, &error, place)))
             }
             Outcome::Failed(Failed { error, .. }) => Ok((Value::Nil, Some(error))),
         }

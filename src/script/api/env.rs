@@ -75,14 +75,14 @@ fn env(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Env> {
     if flow.is_some() {
         let step_functions = [("reset", &reset), ("step", &step), ("context", &context)];
         if let Some((name, _)) = step_functions.into_iter().find(|(_, function)| function.is_some()) {
-            return Err(fail_with(lua, NAME, beside_flow(name)));
+            return Err(fail_with(lua, NAME, conflict_with_flow(name)));
         }
     }
     Ok(Env { settings, tools, reset, step, flow, context, reward, close })
 }
 
 /// The error for a function that a flow replaces.
-pub(super) fn beside_flow(name: &str) -> Error {
+pub(super) fn conflict_with_flow(name: &str) -> Error {
     let does = match name {
         "context" => "a flow chooses the prompt itself: it passes the messages to policy:generate",
         _ => "a flow replaces them: it runs its own loop over policy:generate",

@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::args::{fail, fail_with, leads_inside, raise};
+use super::args::{fail, fail_with, not_public, raise};
 use super::argument::{NonNegative, Texts, argument};
 use super::arguments::{Arguments, arguments};
 use super::endpoint::Endpoint;
@@ -108,7 +108,7 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
             let result = call.external("generate", request, live).await.map_err(raise)?;
             match (result, target) {
                 (Outcome::Failed(Failed { error, undeclared: true }), Some((name, port))) => {
-                    Err(raise(leads_inside(&call, NAME, (&name, port), &error, at)))
+                    Err(raise(not_public(&call, NAME, (&name, port), &error, at)))
                 }
                 (Outcome::Failed(Failed { error, .. }), _) => Ok((None, Value::String(lua.create_string(error)?))),
                 (Outcome::Ok(GeneratedText { text, finish_reason, tokens, .. }), _) => {

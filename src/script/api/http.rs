@@ -9,7 +9,7 @@ use mlua::{Lua, Table, Value};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value as Json, json};
 
-use super::args::{bytes_of, fail, fail_with, json_of, leads_inside, raise, text, undeclared};
+use super::args::{bytes_of, fail, fail_with, json_of, not_public, raise, text, undeclared};
 use super::argument::Bytes;
 use super::arguments::{Arguments, arguments};
 use super::secret::{Named, Secrets, Text};
@@ -262,7 +262,7 @@ impl PendingRequest {
         let Response { status, headers, body, url } = match call.external("http", shown, live).await.map_err(raise)? {
             Outcome::Ok(response) => response,
             Outcome::Failed(Failed { error, undeclared: true }) => {
-                return Err(raise(leads_inside(&call, function, (&name, port), &error, place)));
+                return Err(raise(not_public(&call, function, (&name, port), &error, place)));
             }
             Outcome::Failed(Failed { error, .. }) => return Ok((Value::Nil, Some(error))),
         };

@@ -37,7 +37,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments
         "print",
         lua.create_function(move |_, values: Variadic<Value>| {
             let line = joined(&values, "\t")? + "\n";
-            own.say(&LogLine { text: line, ..LogLine::default() }, Stream::Out);
+            own.print_line(&LogLine { text: line, ..LogLine::default() }, Stream::Out);
             Ok(())
         })?,
     )?;
@@ -85,7 +85,7 @@ fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     io.raw_set(
         "write",
         lua.create_function(move |_, values: Variadic<Value>| {
-            own.say(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, Stream::Out);
+            own.print_line(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, Stream::Out);
             Ok(())
         })?,
     )?;

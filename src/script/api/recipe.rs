@@ -70,7 +70,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         envs.push((String::new(), env));
     }
     if context.is_some() && !envs.is_empty() && envs.iter().all(|(_, env)| env.flow.is_some()) {
-        return Err(fail_with(lua, NAME, super::env::beside_flow("context")));
+        return Err(fail_with(lua, NAME, super::env::conflict_with_flow("context")));
     }
     for (name, env) in &envs {
         if name.is_empty() {

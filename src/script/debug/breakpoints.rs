@@ -117,7 +117,7 @@ impl Halt<'_> {
             let chunk = |source: &str| {
                 self.lua.load(source).set_name("@input").set_environment(environment.clone()).into_function()
             };
-            let function = chunk(&format!("return {text}")).or_else(|_| chunk(&super::lasting(text)))?;
+            let function = chunk(&format!("return {text}")).or_else(|_| chunk(&super::as_session_variable(text)))?;
             let values: mlua::MultiValue = function.call(())?;
             Ok(values.iter().map(Shown::typed).collect())
         };

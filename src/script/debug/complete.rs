@@ -40,7 +40,11 @@ impl Console {
                 let path = if base.is_empty() { name.to_owned() } else { format!("{base}.{name}") };
                 // Host functions are described by their declarations.
                 let declared = docs::find(&path).map(|entry| format!("{}  {}", entry.signature(), entry.summary()));
-                found.push(Candidate { name: name.to_owned(), what: declared.unwrap_or_else(|| what(value)), path });
+                found.push(Candidate {
+                    name: name.to_owned(),
+                    what: declared.unwrap_or_else(|| type_label(value)),
+                    path,
+                });
             }
         };
         if base.is_empty() {
@@ -101,7 +105,7 @@ fn each(table: &Table, add: &mut impl FnMut(&str, &Value)) {
     });
 }
 
-fn what(value: &Value) -> String {
+fn type_label(value: &Value) -> String {
     match value {
         Value::Nil => String::new(),
         Value::Table(table) if table.raw_len() > 0 => format!("list of {}", table.raw_len()),

@@ -163,7 +163,7 @@ impl Console {
             let chunk = self.vm.lua.load(source).set_name(format!("@{CHUNK}"));
             chunk.set_mode(mlua::chunk::ChunkMode::Text).set_environment(self.environment.clone()).into_function()
         };
-        let lasting = lasting(text);
+        let lasting = as_session_variable(text);
         let made = chunk(&format!("return {text}")).or_else(|expression| {
             chunk(&lasting).map_err(|statement| if is_statement(text) { statement } else { expression })
         });
@@ -235,7 +235,7 @@ fn is_statement(text: &str) -> bool {
 
 /// `local x = 1` typed at the outermost level would end with its chunk: it becomes a variable of
 /// the session.
-fn lasting(text: &str) -> String {
+fn as_session_variable(text: &str) -> String {
     let Some(rest) = text.trim_start().strip_prefix("local ") else { return text.to_owned() };
     let rest = rest.trim_start();
     let names = rest.split_once('=').map(|(names, _)| names);

@@ -118,7 +118,7 @@ impl Script {
         })?;
         let vm = api::vm(Limits::default(), Sources::Disk(directory(path)), None)?;
         let script = Self::read(&vm, path, source, overrides);
-        files.extend(vm.sought());
+        files.extend(vm.searched_files());
         script
     }
 

@@ -136,7 +136,7 @@ fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
         if now == seen {
             continue;
         }
-        seen = settled(now, stop);
+        seen = wait_until_unchanged(now, stop);
         let read = contents(seen.keys());
         if read == known {
             continue;
@@ -164,7 +164,7 @@ fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
 }
 
 /// Waits until the files no longer change.
-fn settled(mut now: Seen, stop: &AtomicBool) -> Seen {
+fn wait_until_unchanged(mut now: Seen, stop: &AtomicBool) -> Seen {
     let began = Instant::now();
     loop {
         std::thread::park_timeout(QUIET);

@@ -390,8 +390,8 @@ impl Worker {
 
     /// Whether functions of the script keep so much memory that the virtual machine should be
     /// replaced.
-    pub fn is_worn(&self) -> bool {
-        self.vm.is_worn()
+    pub fn needs_replacement(&self) -> bool {
+        self.vm.needs_replacement()
     }
 
     /// Bytes in use by the virtual machine, including uncollected garbage.

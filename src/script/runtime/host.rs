@@ -286,7 +286,7 @@ impl Host {
     }
 
     /// Writes a line that a program prints.
-    pub(crate) fn say(&self, line: &LogLine, stream: Stream) {
+    pub(crate) fn print_line(&self, line: &LogLine, stream: Stream) {
         if let Some(echo) = &self.echo {
             echo(line, stream);
         }

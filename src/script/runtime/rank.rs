@@ -77,7 +77,7 @@ impl Index {
             length += 1;
             match self.words.get(word) {
                 Some(id) => own.push(*id),
-                None if self.grows => own.push(self.know(word)),
+                None if self.grows => own.push(self.add_word(word)),
                 None => {}
             }
         });
@@ -91,7 +91,7 @@ impl Index {
         }
     }
 
-    fn know(&mut self, word: &str) -> u32 {
+    fn add_word(&mut self, word: &str) -> u32 {
         let id = self.texts.len() as u32;
         self.words.insert(word.into(), id);
         self.bytes += word.len() + 64;
@@ -153,7 +153,7 @@ pub(crate) fn rank<E>(
 ) -> Result<Vec<(usize, f64)>, E> {
     let mut index = Index { grows: false, ..Index::new(Weights::default()) };
     for word in distinct(query) {
-        index.know(&word);
+        index.add_word(&word);
     }
     for text in texts {
         go_on()?;

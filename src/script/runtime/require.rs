@@ -20,7 +20,7 @@ pub(crate) struct Loader {
     loaded: BTreeMap<String, Loaded>,
     pub(crate) resources: BTreeMap<Spec, Arc<Resource>>,
     /// Files that were searched for, found or not.
-    pub(crate) sought: BTreeSet<PathBuf>,
+    pub(crate) searched_files: BTreeSet<PathBuf>,
     open: bool,
 }
 
@@ -32,7 +32,13 @@ struct Loaded {
 
 impl Loader {
     pub(crate) fn new(sources: Sources) -> Self {
-        Self { sources, loaded: BTreeMap::new(), resources: BTreeMap::new(), sought: BTreeSet::new(), open: true }
+        Self {
+            sources,
+            loaded: BTreeMap::new(),
+            resources: BTreeMap::new(),
+            searched_files: BTreeSet::new(),
+            open: true,
+        }
     }
 
     pub(crate) fn close(&mut self) {
@@ -65,7 +71,7 @@ impl Loader {
                 Error::new(Kind::Script, format!("r1.resource: `{shown}` was not there when the script was loaded"))
             })?,
             Sources::Disk(root) | Sources::Kept(_, Resources::Disk(root)) => {
-                self.sought.insert(spec.path_in(root));
+                self.searched_files.insert(spec.path_in(root));
                 Resource::open(spec, root)?
             }
         };
@@ -87,7 +93,7 @@ impl Loader {
                 })
             }
             Sources::Disk(root) => {
-                self.sought.insert(root.join(format!("{name}.lua")));
+                self.searched_files.insert(root.join(format!("{name}.lua")));
                 read(root, name)
             }
         }

@@ -42,7 +42,7 @@ pub(crate) struct Vm {
     entries: Table,
     /// The places where the functions inside measured wrappers are defined.
     origins: RefCell<BTreeMap<usize, String>>,
-    /// Bytes in use after the last full collection of [`Vm::is_worn`].
+    /// Bytes in use after the last full collection of [`Vm::needs_replacement`].
     collected: Cell<usize>,
     loader: Rc<RefCell<Loader>>,
 }
@@ -129,8 +129,8 @@ impl Vm {
     }
 
     /// The files that were searched for, found or not.
-    pub(crate) fn sought(&self) -> Vec<PathBuf> {
-        self.loader.borrow().sought.iter().cloned().collect()
+    pub(crate) fn searched_files(&self) -> Vec<PathBuf> {
+        self.loader.borrow().searched_files.iter().cloned().collect()
     }
 
     /// The resources that were read.
@@ -259,7 +259,7 @@ impl Vm {
     /// Whether more than a quarter of the memory limit is in use, not counting the states of
     /// trajectories, after a full collection: tables that functions of the script keep. Such a
     /// machine should finish its trajectories and start no more.
-    pub(crate) fn is_worn(&self) -> bool {
+    pub(crate) fn needs_replacement(&self) -> bool {
         let limit = self.memory_limit();
         // Collecting takes time, so it is repeated only if memory use has grown.
         if self.lua.used_memory() < limit / 4 || self.lua.used_memory() < self.collected.get() + limit / 16 {

@@ -78,7 +78,7 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
 }
 
 /// `data.train.hf=…` where the recipe has a dataset of another kind: the new kind takes its place.
-pub(crate) fn make_way(recipe: &mut Json, key: &str) {
+pub(crate) fn remove_other_kinds(recipe: &mut Json, key: &str) {
     let Some((place, kind)) = key.rsplit_once('.').filter(|(place, kind)| {
         SOURCE_KINDS.contains(kind) && (place.starts_with("data.train") || place.starts_with("data.eval"))
     }) else {

@@ -92,7 +92,7 @@ impl<'a> Override<'a> {
 
     fn apply(&self, recipe: &mut Json) {
         let place = if self.own == self.key { recipe } else { &mut recipe[cold_start::FIELD] };
-        data::make_way(place, self.own);
+        data::remove_other_kinds(place, self.own);
         put(place, self.own, self.value.clone());
     }
 }
@@ -138,12 +138,12 @@ pub(crate) fn overridden(recipe: &Json, arguments: &[String]) -> Result<(Json, S
     }
     match read(&all) {
         Ok(settings) => Ok((all, settings)),
-        Err(error) => Err(blamed(recipe, &overrides).unwrap_or(error)),
+        Err(error) => Err(first_invalid_override(recipe, &overrides).unwrap_or(error)),
     }
 }
 
 /// The error of the first argument that makes the recipe invalid.
-fn blamed(recipe: &Json, overrides: &[Override<'_>]) -> Option<Error> {
+fn first_invalid_override(recipe: &Json, overrides: &[Override<'_>]) -> Option<Error> {
     let mut changed = recipe.clone();
     overrides.iter().find_map(|it| {
         it.apply(&mut changed);

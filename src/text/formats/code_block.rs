@@ -84,7 +84,7 @@ impl<S: CodeSyntax> Style for CodeFormat<S> {
         }))
     }
 
-    fn stray(&self, results: &[Message]) -> Result<String> {
+    fn results_without_call(&self, results: &[Message]) -> Result<String> {
         Ok(same_turn::one_by_one(results, |_, output| S::result(output)).join("\n"))
     }
 

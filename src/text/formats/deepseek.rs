@@ -130,7 +130,7 @@ fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, us
         }
         _ => (kind, after),
     };
-    let (value, used) = match json::front(&block[from..], done)? {
+    let (value, used) = match json::leading_value(&block[from..], done)? {
         ParsedStart::Value(value, used) => (value, from + used),
         ParsedStart::Nothing => return Some((Err(Malformed::CUT_OFF), block.len())),
         ParsedStart::Broken(error) => {

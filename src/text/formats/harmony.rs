@@ -127,7 +127,7 @@ impl<'a> Harmony<'a> {
                 },
             };
         };
-        let (result, from) = match json::front(rest, done) {
+        let (result, from) = match json::leading_value(rest, done) {
             None => return Step::More,
             Some(ParsedStart::Value(value, used)) => (json::arguments(value), used),
             // `end` reports the empty call.

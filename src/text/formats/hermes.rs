@@ -74,7 +74,7 @@ impl Scan for Hermes {
 /// Parses one call after its opening tag: the call and its length in bytes with the closing tag.
 /// `None`: more text is needed.
 fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
-    let (value, used) = match json::front(block, done)? {
+    let (value, used) = match json::leading_value(block, done)? {
         ParsedStart::Value(value, used) => (value, used),
         ParsedStart::Nothing => return Some((Err(Malformed::Empty(Empty::BetweenTags)), block.len())),
         ParsedStart::Broken(error) => {

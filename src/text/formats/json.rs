@@ -17,7 +17,7 @@ pub(super) enum ParsedStart {
 
 /// Parses the JSON value at the start of `text`; `None` if more text is needed. Text after the
 /// value is not read, so a closing tag inside a string has no effect.
-pub(super) fn front(text: &str, done: bool) -> Option<ParsedStart> {
+pub(super) fn leading_value(text: &str, done: bool) -> Option<ParsedStart> {
     let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Value>();
     match stream.next() {
         Some(Ok(value)) => {

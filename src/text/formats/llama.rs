@@ -59,7 +59,7 @@ impl<'a> Llama<'a> {
 
     /// At a `{`: a call or plain text.
     fn object(&mut self, rest: &str, done: bool) -> Step {
-        let Some(front) = json::front(rest, done) else { return Step::More };
+        let Some(front) = json::leading_value(rest, done) else { return Step::More };
         let (result, used) = match front {
             ParsedStart::Value(value, used) => {
                 let calls = ["parameters", "arguments", "function"].iter().any(|key| value.get(*key).is_some());

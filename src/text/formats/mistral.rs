@@ -75,7 +75,7 @@ type Calls = Vec<Result<ToolCall, Malformed>>;
 
 /// `[{"name": …, "arguments": …}, …]`
 fn listed(block: &str, done: bool) -> Option<(Calls, usize)> {
-    Some(match json::front(block, done)? {
+    Some(match json::leading_value(block, done)? {
         ParsedStart::Value(Value::Array(items), used) if items.is_empty() => {
             (vec![Err(Malformed::Empty(Empty::List))], used)
         }
@@ -97,7 +97,7 @@ fn named(block: &str, done: bool) -> Option<(Calls, usize)> {
     let (name, id) = block[..at].split_once(ID).map_or((&block[..at], None), |(name, id)| (name, Some(id.trim())));
     let name = name.trim();
     let start = at + ARGUMENTS.len();
-    let (result, used) = match json::front(&block[start..], done)? {
+    let (result, used) = match json::leading_value(&block[start..], done)? {
         ParsedStart::Value(value, used) => (json::arguments(value), used),
         ParsedStart::Nothing => (Ok(Value::Object(serde_json::Map::new())), block.len() - start),
         ParsedStart::Broken(error) => (Err(Malformed::json(error, false)), lost(&block[start..], done)?),

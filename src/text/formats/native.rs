@@ -88,7 +88,7 @@ pub(in crate::text) struct TemplateSupport {
 
 /// Content, reasoning and calls of an assistant's message for the template. If the template can't
 /// render calls, or a call could not be parsed, there are no calls and the text stays as written.
-pub(in crate::text) fn take_apart(
+pub(in crate::text) fn assistant_parts(
     format: &dyn ToolFormat,
     message: &Message,
     ability: TemplateSupport,
@@ -155,7 +155,7 @@ pub(in crate::text) fn turns(
         }
         match message.role {
             Role::Assistant => {
-                let mut turn = take_apart(format, message, ability, begun, tools)?;
+                let mut turn = assistant_parts(format, message, ability, begun, tools)?;
                 for call in &mut turn.calls {
                     let id = call.id.get_or_insert_with(|| id(seen));
                     waiting.push_back((id.clone(), call.name.clone()));

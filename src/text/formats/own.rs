@@ -121,10 +121,10 @@ impl<F: OwnFormat + Send + Sync> Style for Own<F> {
     }
 
     fn answers(&self, _before: &str, results: &[Message]) -> Result<Vec<String>> {
-        Ok(vec![self.stray(results)?])
+        Ok(vec![self.results_without_call(results)?])
     }
 
-    fn stray(&self, results: &[Message]) -> Result<String> {
+    fn results_without_call(&self, results: &[Message]) -> Result<String> {
         let plain = || results.iter().map(|result| result.content.text()).collect::<Vec<_>>().join("\n");
         Ok(self.0.results(results)?.unwrap_or_else(plain))
     }

@@ -15,7 +15,7 @@ pub(in crate::text) trait Style {
     fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>>;
 
     /// Results without a call, as the text of a user message.
-    fn stray(&self, results: &[Message]) -> Result<String>;
+    fn results_without_call(&self, results: &[Message]) -> Result<String>;
 
     /// Finds the results inside one assistant's text: `(text, by the policy)`.
     fn split(&self, text: &str) -> Vec<(String, bool)>;
@@ -60,7 +60,7 @@ pub(in crate::text) fn turns(messages: &[Message], preceding: &Preceding<'_>, st
                 }
                 answered = true;
             }
-            Role::Tool => turns.push(Turn::new(Role::User, style.stray(results)?)),
+            Role::Tool => turns.push(Turn::new(Role::User, style.results_without_call(results)?)),
             Role::Assistant => {
                 let parts = style.split(&style.written(message)?);
                 waiting = parts.last().is_some_and(|(text, sampled)| *sampled && style.waits(text));

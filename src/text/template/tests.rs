@@ -159,7 +159,7 @@ fn resident() -> usize {
 #[test]
 fn a_template_that_takes_too_long_is_stopped() {
     let longest = "{% for a in range(99999) %}{% if range(99999) | list | sort %}{% endif %}{% endfor %}";
-    let template = Template::new(longest, None, "t.jinja", "", "").unwrap().to_learn_from();
+    let template = Template::new(longest, None, "t.jinja", "", "").unwrap().for_probes();
     let render = || template.render(&json!([]), None, false, &Map::new()).unwrap_err().message;
     assert!(render().contains("it takes too long"), "{}", render());
     // After a probe that took too long no other is tried.

@@ -155,7 +155,7 @@ impl Confinement {
                     handled: all.bits(),
                     read: (read | AccessFs::WriteFile).bits(),
                     write: write.bits(),
-                    paths: cover(reach),
+                    paths: covering_directories(reach),
                 },
             },
         })
@@ -285,7 +285,7 @@ fn landlock_abi() -> Option<ABI> {
 
 /// A short list of directories that contain everything readable and no scratch directory. The first
 /// layer stays in force, so the second one repeats nothing; fewer rules make forks faster.
-fn cover(reach: &AllowedAddresses) -> Vec<PathBuf> {
+fn covering_directories(reach: &AllowedAddresses) -> Vec<PathBuf> {
     let mut paths = vec![PathBuf::from("/dev")];
     for path in reach.read.iter().chain(&reach.list) {
         let top = path.ancestors().filter(|a| a.parent().is_some() && !reach.scratch.starts_with(a)).last();

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Remote;
-use crate::error::{Error, Kind, harmless};
+use crate::error::{Error, Kind, without_control_characters};
 use crate::net::{Fault, Response};
 
 /// Characters of a server's own message that are shown.
@@ -136,7 +136,7 @@ pub(super) fn error_of(answer: &Value) -> Option<String> {
 /// Text of a server on one line of a message.
 fn short(text: &str) -> String {
     let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    let mut letters = harmless(&line).into_owned();
+    let mut letters = without_control_characters(&line).into_owned();
     if letters.chars().count() > WORDS {
         letters = letters.chars().take(WORDS).collect::<String>() + "…";
     }
