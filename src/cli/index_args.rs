@@ -167,7 +167,7 @@ pub(super) struct ServeArgs {
     pub(super) max_body: u64,
 }
 
-/// How an index is searched
+/// Search mode of an index
 #[derive(Debug, Args)]
 pub(super) struct HowArgs {
     /// Search mode: BM25, vectors, or both, fused by rank

@@ -2,7 +2,7 @@
 //!
 //! mean@k, best@k, worst@k and pass@k are exact expectations over all subsets of k samples, not
 //! simulations. With c solved samples, pass@k = 1 - C(n - c, k) / C(n, k) (Chen et al.,
-//! arXiv:2107.03374). best@k and worst@k are the same idea for scores: the i-th smallest of n
+//! arXiv:2107.03374). best@k and worst@k are the analogues for scores: the i-th smallest of n
 //! scores is the largest of a subset with probability C(i - 1, k - 1) / C(n, k).
 
 use std::collections::BTreeMap;
@@ -147,7 +147,7 @@ mod tests {
         assert!(near(best(&[4.0, 1.0, 2.0], 3), 4.0) && near(best(&[4.0, 1.0, 2.0], 1), 7.0 / 3.0));
         let samples = [(1.0, Some("7")), (0.0, Some("8")), (1.0, Some("7")), (0.0, None)];
         assert!(near(majority(&samples, 4), 1.0));
-        // Of the subsets of three, {7, 8, none} is undecided: 1/2, twice; the others are 1.
+        // The subset {7, 8, none} occurs twice and is undecided: 1/2; the others are 1.
         assert!(near(majority(&samples, 3), 0.75));
         assert!(near(majority(&[(0.0, None), (1.0, None)], 2), 0.5), "without answers the mean");
     }

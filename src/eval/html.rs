@@ -41,7 +41,7 @@ pub fn html(report: &Report) -> String {
     page
 }
 
-/// Colours that are told apart in both colour schemes.
+/// Colours that are distinguishable in both colour schemes.
 const COLOURS: [&str; 6] = ["#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700"];
 
 /// One row per metric and one line with an interval per policy.

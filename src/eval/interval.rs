@@ -1,8 +1,8 @@
 //! Means over tasks with intervals of 95 %.
 //!
-//! Tasks are drawn from a population, so that they are what is resampled: the samples of a task
-//! are not independent of each other. The interval is the bias-corrected and accelerated bootstrap
-//! (BCa; Efron, 1987, doi:10.1080/01621459.1987.10478410), the default of `scipy.stats.bootstrap`.
+//! Tasks are resampled, not samples, because the samples of a task are not independent of each
+//! other. The interval is the bias-corrected and accelerated bootstrap (BCa; Efron, 1987,
+//! doi:10.1080/01621459.1987.10478410), the default of `scipy.stats.bootstrap`.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -55,7 +55,7 @@ fn bca(values: &[f64], mean: f64, sorted: &[f64]) -> impl Fn(f64) -> f64 {
     let below = sorted.partition_point(|one| *one < mean);
     let up_to = sorted.partition_point(|one| *one <= mean);
     let bias = normal_quantile((below + up_to) as f64 / (2 * sorted.len()) as f64);
-    // Of a mean, the jackknife's differences are proportional to those of the values.
+    // The jackknife's differences of a mean are proportional to those of the values.
     let (squares, cubes) = values.iter().fold((0.0, 0.0), |(squares, cubes), value| {
         let difference = value - mean;
         (squares + difference.powi(2), cubes + difference.powi(3))

@@ -1,5 +1,5 @@
-//! The report of an evaluation: what the trajectories of several samples per task say about a
-//! policy, with intervals, and the comparison of two policies on the same tasks.
+//! The report of an evaluation: figures of a policy from several samples per task, with intervals,
+//! and the comparison of two policies on the same tasks.
 //!
 //! - `samples`: trajectories as scored samples by task
 //! - `at_k`: mean@k, best@k, worst@k, maj@k and pass@k of one task
@@ -9,7 +9,7 @@
 //! - `training`: figures at k of evaluations during training
 //! - `show`: reports as tables and Markdown; `html`: as a page
 //!
-//! Everything is computed from stored trajectories, so that a report can be made again.
+//! Everything is computed from stored trajectories, so that a report can be computed again.
 
 mod at_k;
 mod html;

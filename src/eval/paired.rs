@@ -58,7 +58,7 @@ fn sign_flip(differences: &[f64]) -> f64 {
         }
         sum.abs() >= reached
     });
-    // The signs as they are count as one draw, so that p is never 0.
+    // The observed signs count as one draw, so that p is never 0.
     (as_large.count() + 1) as f64 / (DRAWS + 1) as f64
 }
 

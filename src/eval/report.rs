@@ -11,7 +11,7 @@ use super::paired::{Difference, difference};
 use super::samples::{Sample, Task, is_missing, tasks};
 use crate::mdp::Trajectory;
 
-/// What a report needs beside the trajectories.
+/// Inputs of a report other than the trajectories.
 #[derive(Clone, Debug, Default)]
 pub struct ReportOptions {
     /// The reward part that is the score; if empty, a task is solved when its reward is above 0.
@@ -97,7 +97,7 @@ struct Metric {
 /// Place of the reward parts among the metrics.
 const PARTS: usize = 5;
 
-/// Metrics of a trajectory that are no reward parts.
+/// Metrics of a trajectory other than reward parts.
 type Measure = (&'static str, fn(&Trajectory) -> f64);
 const MEASURES: [Measure; 5] = [
     ("reward", Trajectory::total_reward),

@@ -9,7 +9,7 @@ use super::report::{Figures, PolicyReport, Report};
 /// A table with its title; the first row is the heading.
 pub(super) type Titled = (String, Vec<Vec<String>>);
 
-/// Most values of a column that the tables show; files have all.
+/// Maximum number of values of a column in the tables; files have all.
 const SLICES: usize = 20;
 
 /// The tables of a report: metrics, slices, failures. `all`: every metric, not only the most
@@ -81,7 +81,7 @@ fn metrics(report: &Report, all: bool) -> Vec<Vec<String>> {
     std::iter::once(heading).chain(names.into_iter().map(row)).collect()
 }
 
-/// Of the figures at k, the terminal shows those of all samples, and every pass@k.
+/// The terminal shows the figures at k = n, and every pass@k.
 fn is_shown(name: &str, n: usize) -> bool {
     match name.split_once('@') {
         None | Some(("pass", _)) => true,
@@ -155,7 +155,7 @@ fn failures(report: &Report) -> Vec<Vec<String>> {
     rows
 }
 
-/// What a reader must know about missing samples; `None` if there are none.
+/// A note on missing samples; `None` if there are none.
 pub fn missing_note(policy: &PolicyReport, n: usize) -> Option<String> {
     let Figures { samples, missing, .. } = policy.figures;
     if missing == 0 {

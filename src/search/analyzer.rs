@@ -1,14 +1,15 @@
 //! Text to terms: the same function for passages and queries.
 //!
-//! Terms are made here, not by `tantivy`, so that the length of a passage is exactly its number of
-//! terms and an index can be compared with other implementations of BM25 term by term.
+//! r1 computes terms itself instead of using `tantivy`'s tokenizers, so that the length of a
+//! passage is exactly its number of terms and an index can be compared with other implementations
+//! of BM25 term by term.
 
 use serde::{Deserialize, Serialize};
 use tantivy::tokenizer::{Language, Stemmer, TextAnalyzer, TokenStream, WhitespaceTokenizer};
 
 use crate::error::{Error, Kind, Result, suggest};
 
-/// Longest term in bytes. Longer ones are left out: they are data, such as base64, and not words.
+/// Longest term in bytes. Longer terms are dropped: they are data such as base64, not words.
 pub(super) const LONGEST_TERM: usize = 255;
 
 /// Lucene's English stop words, which `bm25s` also has as `stopwords="en"`.
@@ -17,7 +18,7 @@ const STOP_WORDS: [&str; 33] = [
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 ];
 
-/// How text becomes terms.
+/// A function from text to terms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Analyzer {
@@ -26,7 +27,7 @@ pub enum Analyzer {
     Standard,
     /// As [`Analyzer::Standard`], without stop words, stemmed by Snowball's English stemmer.
     English,
-    /// The parts between white space, unchanged.
+    /// Parts between white space, unchanged.
     None,
 }
 

@@ -10,7 +10,7 @@ use super::bm25::Bm25;
 use super::encoder::TextEncoder;
 use super::vectors::VectorType;
 
-/// What to do with a passage whose id another one has.
+/// Handling of a passage with the id of an earlier one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DuplicateIds {
@@ -21,7 +21,7 @@ pub enum DuplicateIds {
     Skip,
 }
 
-/// The vectors of an index that is built.
+/// Options of the vectors of a build.
 #[derive(Clone)]
 pub struct DenseOptions {
     pub encoder: Arc<dyn TextEncoder>,
@@ -44,7 +44,7 @@ pub struct BuildOptions {
     pub max_passage: u64,
     /// Number of passages between two commits: an interrupted build is resumed after the last one.
     pub commit_every: u64,
-    /// Where the passages come from: a build is resumed only for an equal one.
+    /// The origin of the passages: a build is resumed only for an equal one.
     pub corpus: Json,
     /// `None`: an index without vectors.
     pub dense: Option<DenseOptions>,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Kind, Result, suggest};
 
-/// Most hits of one query.
+/// Maximum number of hits of a query.
 pub const MOST_HITS: usize = 1000;
 
 /// Passages that are read again, if the options name no number.
@@ -95,7 +95,7 @@ impl SearchOptions {
         Self { k, mode, rerank: None }
     }
 
-    /// Checks what does not depend on an index.
+    /// Checks the options that do not depend on an index.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a number out of range.

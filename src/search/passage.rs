@@ -1,4 +1,4 @@
-//! A passage, and how it is made of a row of a corpus.
+//! A passage, and its construction from a row of a corpus.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
@@ -25,7 +25,7 @@ impl Passage {
     }
 }
 
-/// The columns of id, title and text. Names that are not given are those that corpora commonly use.
+/// The columns of id, title and text. The defaults are the names that corpora commonly use.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Fields {
     pub id: Option<String>,
@@ -131,7 +131,7 @@ fn kind(value: &Json) -> String {
     }
 }
 
-/// Title and text of `"Title"\nText`. A row with a title of its own keeps it.
+/// Title and text of `"Title"\nText`. A separate title column has precedence.
 pub(super) fn split_contents(title: String, contents: &str) -> (String, String) {
     match contents.split_once('\n') {
         Some((first, rest)) if title.is_empty() => {

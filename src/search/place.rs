@@ -1,5 +1,5 @@
-//! The place of an index: what may be there before a build, the plan of a build that an interrupted
-//! one is compared with, and the name at its end.
+//! The path of an index: checks before a build, the plan with which an interrupted build is
+//! compared, and the rename at the end.
 
 use std::path::Path;
 
@@ -15,7 +15,7 @@ pub(super) const HEAP: usize = 256 << 20;
 /// Options and corpus of an unfinished build.
 pub(super) const BUILD: &str = "build.json";
 
-/// Refuses a place for an index that is taken.
+/// Refuses a path that exists already.
 pub(super) fn check(out: &Path, overwrite: bool) -> Result<()> {
     if out.file_name().is_none() {
         return Err(Error::new(Kind::Usage, "the index needs a directory of its own").at_path(out));
@@ -24,7 +24,7 @@ pub(super) fn check(out: &Path, overwrite: bool) -> Result<()> {
         return Ok(());
     }
     if !out.join(manifest::FILE).exists() {
-        return Err(Error::new(Kind::Usage, "there is something else at the place of the index")
+        return Err(Error::new(Kind::Usage, "the path of the index exists and is not an index")
             .at_path(out)
             .hint("give another --out"));
     }
@@ -34,7 +34,7 @@ pub(super) fn check(out: &Path, overwrite: bool) -> Result<()> {
     Err(Error::new(Kind::Usage, "there is an index already").at_path(out).hint("--overwrite replaces it at the end"))
 }
 
-/// Gives a complete index its name; an index that has it is removed.
+/// Renames a complete index to its path; an existing index there is removed.
 pub(super) fn install(part: &Path, out: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::io(Kind::Store, "name the index", out, &error);
     if !out.exists() {
@@ -62,7 +62,7 @@ pub(super) fn is_committed(part: &Path) -> Result<bool> {
     read().map_err(|error| unwritable(&folder, &error))
 }
 
-/// What must be equal for a build to be resumed.
+/// Options that must be equal for a build to be resumed.
 pub(super) fn plan(options: &BuildOptions) -> Json {
     let BuildOptions { analyzer, bm25, duplicate_ids, max_passage, corpus, dense, .. } = options;
     let encoder = dense.as_ref().map(|dense| (dense.encoder.sha256(), dense.encoder.options()));

@@ -18,7 +18,7 @@ use super::options::{MOST_HITS, SearchOptions};
 use super::passage::Passage;
 use super::query::{Hit, Index};
 
-/// Most queries of one request.
+/// Maximum number of queries of a request.
 const MOST_QUERIES: usize = 1024;
 /// Hits per query if the request has no number: the defaults of the two servers.
 const RETRIEVE: usize = 3;
@@ -44,7 +44,7 @@ pub fn respond(index: &Index, options: &SearchOptions, k: Option<usize>, request
         ("GET", "/search") => search_one(index, with(SEARCH), request.query),
         ("GET", "/health") => Ok(json!({ "status": "healthy", "passages": index.manifest().counts.passages })),
         ("GET", "") => Ok(json!({ "message": "search server of r1: POST /retrieve, POST /search, GET /health" })),
-        (_, "/retrieve" | "/search" | "/health" | "") => Err((405, "this path is not for this method".to_owned())),
+        (_, "/retrieve" | "/search" | "/health" | "") => Err((405, "the path does not support this method".to_owned())),
         _ => Err((404, "there is no such path: POST /retrieve, POST /search, GET /health".to_owned())),
     };
     done.map_or_else(|(status, why)| (status, json!({ "detail": why })), |body| (200, body))
@@ -91,7 +91,7 @@ fn hits_wanted(name: &str, value: Option<&Json>, default: usize) -> Result<usize
 fn found(index: &Index, options: &SearchOptions, queries: &[String]) -> Result<Vec<Vec<Hit>>, Refusal> {
     let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
     index.search_all(&queries, options).map_err(|error| {
-        // The fault of the client, or of the index.
+        // An error of the client, or of the index.
         let status = if error.kind == crate::error::Kind::Usage { 422 } else { 500 };
         (status, error.message)
     })
@@ -127,7 +127,7 @@ fn search(index: &Index, mut options: SearchOptions, body: &[u8]) -> Result<Json
 fn search_one(index: &Index, mut options: SearchOptions, query: &[(String, String)]) -> Result<Json, Refusal> {
     let value = |name: &str| query.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone());
     let Some(text) = value("query") else { return refuse("`query` is missing") };
-    // Text that is not a number is refused as any other value would be.
+    // Text that is not a number is refused like any other value.
     let wanted = value("top_k").map(|text| serde_json::from_str(&text).unwrap_or(Json::String(text)));
     options.k = hits_wanted("top_k", wanted.as_ref(), options.k)?;
     results(index, &options, vec![text])
@@ -164,7 +164,7 @@ fn document(hit: Hit) -> Json {
 /// The documents of the first query of a response of either server.
 ///
 /// # Errors
-/// What the response has instead.
+/// A description of the unexpected response.
 pub fn read_documents(body: &[u8]) -> Result<Vec<Hit>, NotResults> {
     let json: Json = serde_json::from_slice(body).map_err(|_| NotResults("is not JSON"))?;
     let list = json.pointer("/result/0").or_else(|| json.pointer("/query_results/0/results"));
@@ -173,7 +173,7 @@ pub fn read_documents(body: &[u8]) -> Result<Vec<Hit>, NotResults> {
         let fields = item.get("document").unwrap_or(item).as_object()?;
         let text = |name: &str| fields.get(name).and_then(Json::as_str);
         let id = fields.get("id").map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
-        // `contents` is what every server has; title and text on their own are better.
+        // `contents` is what every server has; separate title and text are preferred.
         let (title, text) = match (text("title"), text("text"), text("contents")) {
             (title, Some(text), _) => (title.unwrap_or_default().to_owned(), text.to_owned()),
             (title, None, Some(contents)) => {
@@ -188,7 +188,7 @@ pub fn read_documents(body: &[u8]) -> Result<Vec<Hit>, NotResults> {
     hits.ok_or(NotResults("has a document without `text` or `contents`"))
 }
 
-/// A response that is not one of a retrieval server: what it has instead.
+/// A response that is not one of a retrieval server, with a description.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotResults(pub &'static str);
 

@@ -258,7 +258,7 @@ impl ModelEvaluation {
         self.session.patience = 1;
         self.session.log.open(self.run.path(), goes_on.then_some(STEP))?;
         script.logged.iter().for_each(|line| self.session.log.line(line));
-        self.session.log.settle()?;
+        self.session.log.flush()?;
         let sampling = self.session.with_stop(eval_sampling(&self.session.settings));
         let Some(all) = eval_specs(&self.session, &sampling, STEP) else { return Err(no_tasks(script)) };
         let (total, samples) = (all.len(), self.session.settings.eval.samples);

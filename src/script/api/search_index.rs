@@ -62,7 +62,7 @@ arguments! {
         + how: HowArguments;
     }
 
-    /// How an index is searched.
+    /// The search mode.
     pub(super) struct HowArguments {
         mode: Mode = Mode::Sparse;
         rerank: Option<RerankArguments>;

@@ -66,7 +66,7 @@ fn an_interrupted_index_build_needs_the_same_options_and_corpus() {
     assert!(error.hint.unwrap().contains("--restart"));
     let builder = Builder::begin(&out, other, true, false).unwrap();
     assert_eq!(builder.next_row(), 0);
-    // A build in progress with other options is left alone; one that added nothing is not kept.
+    // A build in progress with other options is not changed; one that added nothing is not kept.
     let busy = Builder::begin(&out, own.clone(), false, false).err().unwrap();
     assert_eq!(busy.message, "another process is building this index");
     drop(builder);
@@ -84,7 +84,7 @@ fn two_builds_of_one_index_at_once_are_refused() {
 }
 
 #[test]
-fn an_index_replaces_another_one_only_if_told_to() {
+fn an_index_is_replaced_only_with_overwrite() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("i");
     build(&out, options(), &rows(&["old"])).unwrap();
@@ -97,13 +97,13 @@ fn an_index_replaces_another_one_only_if_told_to() {
     let mut builder = Builder::begin(&out, options(), false, true).unwrap();
     builder.add(&Fields::default().passage(0, rows(&["new"])[0].as_object().unwrap().clone()).unwrap()).unwrap();
     builder.finish().unwrap();
-    assert_eq!(ids(&opened, "old", 1), ["0"], "an open index stays as it was");
+    assert_eq!(ids(&opened, "old", 1), ["0"], "an open index does not change");
     let again = Index::shared(&out).unwrap();
     assert!(ids(&again, "old", 1).is_empty() && ids(&again, "new", 1) == ["0"]);
     assert!(std::sync::Arc::ptr_eq(&again, &Index::shared(&out).unwrap()));
     std::fs::create_dir(dir.path().join("other")).unwrap();
     let error = build(&dir.path().join("other"), options(), &rows(&["x"])).unwrap_err();
-    assert_eq!(error.message, "there is something else at the place of the index");
+    assert_eq!(error.message, "the path of the index exists and is not an index");
 }
 
 #[test]

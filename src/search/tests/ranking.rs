@@ -1,4 +1,4 @@
-//! Ranking: equal to bm25s, and to a scorer that looks at every passage.
+//! Ranking: equal to bm25s, and to a scorer that scores every passage.
 
 use std::path::{Path, PathBuf};
 
