@@ -16,7 +16,7 @@ pub fn score(trajectory: &Trajectory, accuracy: &str) -> f64 {
     }
 }
 
-/// Whether a trajectory says nothing about the policy: its environment, a tool or the script
+/// Whether a trajectory is not a result of the policy: its environment, a tool or the script
 /// failed, or it was stopped. A prompt that outgrew the context is a result of the policy.
 pub fn is_missing(status: Status) -> bool {
     status.is_failure() && status != Status::ContextOverflow

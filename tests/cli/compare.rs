@@ -9,7 +9,7 @@ fn runs() -> tempfile::TempDir {
     for (name, last) in [("a", 0.75), ("b", 0.25)] {
         let run = dir.path().join("runs").join(name);
         std::fs::create_dir_all(&run).unwrap();
-        let lines: String = (1..=20)
+        let lines: Vec<String> = (1..=20)
             .map(|step| {
                 let value = last * f64::from(step) / 20.0;
                 let kl = if name == "a" { ",\"kl/mean\":0.5" } else { "" };
@@ -19,7 +19,7 @@ fn runs() -> tempfile::TempDir {
                 )
             })
             .collect();
-        std::fs::write(run.join("metrics.jsonl"), lines).unwrap();
+        std::fs::write(run.join("metrics.jsonl"), lines.concat()).unwrap();
         let config = "{\"r1\":\"0\",\"script\":{\"path\":\"x.lua\",\"hash\":\"0\"},\"seed\":0,\"settings\":{}}";
         std::fs::write(run.join("config.json"), config).unwrap();
     }
