@@ -9,10 +9,10 @@ use crate::error::{Error, Kind, Result, suggest};
 /// Maximum number of hits of a query.
 pub const MOST_HITS: usize = 1000;
 
-/// Passages that are read again, if the options name no number.
+/// Default number of re-ranked passages.
 const TOP: usize = 50;
 
-/// Which parts of an index rank passages.
+/// The parts of an index that rank passages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
@@ -50,18 +50,18 @@ impl Mode {
     }
 }
 
-/// Which cross-encoder ranks how many passages again.
+/// A cross-encoder and the number of passages that it re-ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RerankOptions {
     /// Directory of the model: `BertForSequenceClassification` with one label, in safetensors, and
     /// `tokenizer.json`.
     pub model: PathBuf,
-    /// Passages that are ranked again; `None` for 50, or the number of hits if that is more.
+    /// Number of re-ranked passages; `None` for 50, or the number of hits if that is more.
     pub top: Option<usize>,
 }
 
 impl RerankOptions {
-    /// Passages that are ranked again for `k` hits.
+    /// Number of re-ranked passages for `k` hits.
     ///
     /// # Errors
     /// [`Kind::Usage`] for a number out of range, or below `k`.
