@@ -233,6 +233,28 @@ mod tests {
         assert!(ask(&url).await.unwrap_err().message.contains("is down"), "one more failure opens it again");
     }
 
+    #[tokio::test]
+    async fn refused_queries_and_successes_keep_the_circuit_closed() {
+        let (url, requests) = server(vec![(422, "")]);
+        for _ in 0..2 * FAILURES {
+            assert!(ask(&url).await.unwrap_err().message.contains("status 422"));
+        }
+        assert_eq!(requests.try_iter().count(), 2 * FAILURES as usize);
+        // Failures before a success do not count.
+        let mut responses = vec![(500, ""); FAILURES as usize - 1];
+        responses.push((200, r#"{"result": [[]]}"#));
+        responses.extend(vec![(500, ""); FAILURES as usize]);
+        let (url, _requests) = server(responses);
+        for _ in 1..FAILURES {
+            ask(&url).await.unwrap_err();
+        }
+        assert!(ask(&url).await.unwrap().is_empty());
+        for _ in 0..FAILURES {
+            assert!(ask(&url).await.unwrap_err().message.contains("status 500"));
+        }
+        assert!(ask(&url).await.unwrap_err().message.contains("is down"));
+    }
+
     #[test]
     fn search_urls_without_a_path_are_those_of_search_r1() {
         assert_eq!(search_url("http://h:1"), "http://h:1/retrieve");

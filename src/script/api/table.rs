@@ -15,7 +15,7 @@ use super::argument::{ANY, Mebibytes, Seconds, Whole};
 use super::arguments::{Arguments, arguments};
 use super::resource::{ResourceArguments, placed};
 use super::tool::{ToolArguments, section};
-use super::tool_limits::Cache;
+use super::tool_limits::LimitArguments;
 use crate::config::Columns;
 use crate::error::{Error, Kind};
 use crate::schema::Section;
@@ -59,8 +59,8 @@ arguments! {
         preview: Whole<0, 10> = Whole(0);
         timeout: Option<Seconds>;
         memory: Option<Mebibytes>;
-        cache: Cache = Cache(None);
         + tool: ToolArguments;
+        + limits: LimitArguments;
         ..options: TableOptions::FIELDS;
     }
 
@@ -127,8 +127,9 @@ impl From<TypeArguments> for ColumnTypes {
 
 /// `r1.tools.table { tables = { films = "films.csv" }, … }` or `{ column = "table" }`.
 fn tool(lua: &Lua, value: &Value, loader: &Files) -> mlua::Result<ToolHandle> {
-    let ToolTableArguments { tables, column, preview, timeout, memory, cache, tool, mut options } =
+    let ToolTableArguments { tables, column, preview, timeout, memory, tool, limits, mut options } =
         ToolTableArguments::read_optional(lua, TOOL, value)?;
+    let limits = CallLimits::from(limits);
     options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
     options.extend(memory.map(|size| ("memory_mb".to_owned(), size.0.into())));
     let options: TableOptions = section(lua, TOOL, options)?;
@@ -149,7 +150,7 @@ fn tool(lua: &Lua, value: &Value, loader: &Files) -> mlua::Result<ToolHandle> {
             let error = Error::new(Kind::Script, why).hint("use two tools: a query uses tables of one of them");
             return refused("tables", error);
         }
-        if cache.0 == Some(CacheScope::Run) {
+        if limits.cache == Some(CacheScope::Run) {
             let why = "`cache` = \"run\" would mix results of different tasks: the tables are columns of the task";
             return refused("cache", Error::new(Kind::Script, why));
         }
@@ -170,7 +171,6 @@ fn tool(lua: &Lua, value: &Value, loader: &Files) -> mlua::Result<ToolHandle> {
         "properties": { "sql": { "type": "string", "description": "One SELECT statement" } },
         "required": ["sql"],
     });
-    let limits = CallLimits { cache: cache.0, ..CallLimits::default() };
     // Tables follow a description of the recipe too.
     let tool = ToolArguments { description: Some(description), ..tool };
     Ok(tool.tool("sql", "", parameters, limits, Run::Table(run)))

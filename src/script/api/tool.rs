@@ -12,7 +12,7 @@ use super::args::{Fields, FromField, fail, fail_with};
 use super::argument::{Mebibytes, Seconds};
 use super::arguments::{Arguments, arguments};
 use super::tool_files;
-use super::tool_limits::{Cache, LimitArguments};
+use super::tool_limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
 use crate::schema::Section;
 use crate::script::runtime::require::Loader;
@@ -49,20 +49,20 @@ arguments! {
     /// Arguments of `r1.tools.python`.
     pub(super) struct PythonArguments {
         session: bool = false;
-        cache: Cache = Cache(None);
         files: Value;
         timeout: Option<Seconds>;
         memory: Option<Mebibytes>;
         disk: Option<Mebibytes>;
         + tool: ToolArguments;
+        + limits: LimitArguments;
         ..options: PythonOptions::FIELDS;
     }
 
     /// Arguments of `r1.tools.rhai`.
     pub(super) struct RhaiArguments {
-        cache: Cache = Cache(None);
         timeout: Option<Seconds>;
         + tool: ToolArguments;
+        + limits: LimitArguments;
         ..options: RhaiOptions::FIELDS;
     }
 }
@@ -192,22 +192,25 @@ fn code_parameters() -> Json {
 fn python(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.python";
     let given = PythonArguments::read_optional(lua, NAME, value)?;
-    let PythonArguments { session, cache, files, timeout, memory, disk, tool, mut options } = given;
-    if session && cache.0.is_some() {
-        let why = "`cache` needs independent programs: with `session` they depend on earlier ones";
-        return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("cache")));
+    let PythonArguments { session, files, timeout, memory, disk, tool, limits, mut options } = given;
+    let limits = CallLimits::from(limits);
+    for (setting, given) in [("cache", limits.cache.is_some()), ("retries", limits.retries > 0)] {
+        if session && given {
+            let why = format!("`{setting}` needs independent programs: with `session` they depend on earlier ones");
+            return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(setting)));
+        }
     }
     options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
     options.extend(memory.map(|size| ("memory_mb".to_owned(), size.0.into())));
     options.extend(disk.map(|size| ("disk_mb".to_owned(), size.0.into())));
     let options: PythonOptions = section(lua, NAME, options)?;
     let refuse_cache = |why: &str| Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("cache")));
-    if cache.0.is_some() && (options.keep_files || options.plots) {
+    if limits.cache.is_some() && (options.keep_files || options.plots) {
         return refuse_cache("`cache` keeps texts, and the results have files (`keep_files`, `plots`)");
     }
     let files = tool_files::read(lua, NAME, &files, loader)?;
     let of_task = |file: &ToolFile| matches!(file.source, FileSource::Column(_));
-    if cache.0 == Some(CacheScope::Run) && files.iter().any(of_task) {
+    if limits.cache == Some(CacheScope::Run) && files.iter().any(of_task) {
         return refuse_cache("`cache` = \"run\" would mix results of different tasks: a file is a column of the task");
     }
     let mut description = if session {
@@ -223,19 +226,17 @@ fn python(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlua::Result<To
     if !options.packages.is_empty() {
         let _ = write!(description, " Packages: {}.", options.packages.join(", "));
     }
-    let limits = CallLimits { cache: cache.0, ..CallLimits::default() };
     Ok(tool.tool("python", &description, code_parameters(), limits, Run::Python { options, session, files }))
 }
 
 /// `r1.tools.rhai { … }`.
 fn rhai(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     const NAME: &str = "r1.tools.rhai";
-    let RhaiArguments { cache, timeout, tool, mut options } = RhaiArguments::read_optional(lua, NAME, value)?;
+    let RhaiArguments { timeout, tool, limits, mut options } = RhaiArguments::read_optional(lua, NAME, value)?;
     options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
     let options = section(lua, NAME, options)?;
-    let limits = CallLimits { cache: cache.0, ..CallLimits::default() };
     let description = "Runs a Rhai program and gives what it prints.";
-    Ok(tool.tool("rhai", description, code_parameters(), limits, Run::Rhai(options)))
+    Ok(tool.tool("rhai", description, code_parameters(), limits.into(), Run::Rhai(options)))
 }
 
 /// The options of an interpreter.

@@ -248,7 +248,13 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("interpreter?", "string", "Python executable"),
                 p("pool?", "number", "Maximum concurrent programs; default: one per core"),
                 p("output_bytes?", "number", "Maximum bytes of output"),
+                p(
+                    "retries?",
+                    "number | {times: number, backoff: (number | string)?}",
+                    "As in r1.tool, after a timeout; not with `session`",
+                ),
                 p("cache?", "boolean | string", "As in r1.tool; not with `session`"),
+                p("concurrency?", "number", "Maximum concurrent calls over the whole run"),
                 p("max_result_tokens?", "number", "Maximum tokens of a result; default: that of the environment"),
                 p(
                     "rewards?",
@@ -281,7 +287,13 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("array_length?", "number", ""),
                 p("map_length?", "number", ""),
                 p("output_bytes?", "number", "Maximum bytes of output"),
+                p(
+                    "retries?",
+                    "number | {times: number, backoff: (number | string)?}",
+                    "As in r1.tool, after a timeout",
+                ),
                 p("cache?", "boolean | string", "As in r1.tool"),
+                p("concurrency?", "number", "Maximum concurrent calls over the whole run"),
                 p("max_result_tokens?", "number", "Maximum tokens of a result; default: that of the environment"),
                 p(
                     "rewards?",

@@ -30,7 +30,13 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("output_bytes?", "number", "Maximum bytes of a result; default: 8192"),
                 TIMEOUT,
                 MEMORY,
+                p(
+                    "retries?",
+                    "number | {times: number, backoff: (number | string)?}",
+                    "As in r1.tool, after a timeout",
+                ),
                 p("cache?", "boolean | string", "As in r1.tool; not \"run\" for tables of the task"),
+                p("concurrency?", "number", "Maximum concurrent calls over the whole run"),
                 p("max_result_tokens?", "number", "Maximum tokens of a result; default: that of the environment"),
                 p(
                     "rewards?",

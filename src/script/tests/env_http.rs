@@ -163,6 +163,30 @@ fn requests_of_a_reset_are_repeated() {
 }
 
 #[test]
+fn a_step_is_sent_once_and_terminated_ends_the_episode() {
+    let steps = Arc::new(Mutex::new(Vec::new()));
+    let log = steps.clone();
+    let (address, _) = server(move |first, _, _| {
+        if first.contains("/reset") {
+            return ok("{\"session_id\": 1, \"observation\": \"go\"}");
+        }
+        let mut steps = log.lock().unwrap();
+        steps.push(first.contains("/step"));
+        match steps.iter().filter(|step| **step).count() {
+            1 => ok("{\"observation\": \"end\", \"reward\": 1, \"terminated\": true}"),
+            _ => status("500 No", ""),
+        }
+    });
+    let bench = bench(&address, "retries = 2");
+    let (messages, rewards, done) = episode(&bench, &Record::live(), &["left"]).unwrap();
+    assert_eq!((messages[2].as_str(), rewards, done), ("end", vec![1.0], true));
+    // The server may have taken a step whose answer is an error.
+    let error = episode(&bench, &Record::live(), &["left"]).unwrap_err();
+    assert!(error.contains("status 500"), "{error}");
+    assert_eq!(steps.lock().unwrap().iter().filter(|step| **step).count(), 2);
+}
+
+#[test]
 fn a_session_of_a_failed_reset_is_closed() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();

@@ -16,6 +16,7 @@ mod data;
 mod docs;
 mod env;
 mod env_http;
+mod every_tool;
 mod format;
 mod limits;
 mod loss;
