@@ -16,6 +16,7 @@ mod search;
 mod settings;
 mod tables;
 mod text;
+mod tools;
 mod trainers;
 mod training;
 mod types;
@@ -118,8 +119,9 @@ const fn constant(name: &'static str, kind: &'static [(&'static str, &'static st
 /// All entries, in the order of the reference.
 pub fn all() -> impl Iterator<Item = &'static Entry> {
     static ALL: LazyLock<Vec<Entry>> = LazyLock::new(|| {
-        let tables: [&'static [Entry]; 11] = [
+        let tables: [&'static [Entry]; 12] = [
             env::ENTRIES,
+            tools::ENTRIES,
             tables::ENTRIES,
             context::ENTRIES,
             trainers::ENTRIES,
