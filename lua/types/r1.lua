@@ -980,28 +980,6 @@ function r1.env(env) end
 ---@return r1.Format
 function r1.format(format) end
 
----Defines a tool in Lua. Arguments are validated before the call. An error message that it returns is shown to the policy.
----@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any, any }
----@return r1.Tool
-function r1.tool(tool) end
-
-r1.tools = {}
-
----A Python interpreter in a sandbox without access to the network, other files or other processes.
----@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|{ path?: string, text?: string, column?: string, max_size?: number|string }>, packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: string, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
----@return r1.Tool
-function r1.tools.python(options) end
-
----An embedded interpreter of the language Rhai; nothing needs to be installed.
----@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
----@return r1.Tool
-function r1.tools.rhai(options) end
-
----The tools of an MCP server, which is started when its tools are needed. A program needs `process:NAME` and runs outside the sandbox; a URL needs `http:HOST`.
----@param server { command?: string[], url?: string, name?: string, prefix?: string, allow?: string[], env?: table<string, string|r1.Secret>, headers?: table<string, string|r1.Secret>, directory?: string, scope?: string, timeout?: number|string, start_timeout?: number|string, restarts?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
----@return r1.ToolServer # Stands for the list of its tools in env.tools
-function r1.tools.mcp(server) end
-
 ---Runs the tool calls of a response concurrently; the trajectory waits. Errors of the policy (unknown tool, invalid arguments, unparsable call) are returned as results with ok = false.
 ---@param calls r1.ToolCall[] Calls such as action.tool_calls
 ---@param options? { prelude?: string, state?: any, files?: table<string, string> }
@@ -1070,6 +1048,28 @@ function r1.data.generate(rows) end
 ---@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } Path relative to the script's directory. format: jsonl, json, csv, tsv, parquet, arrow, text (one row { text = … } per line); default: by extension. columns = { script_name = "file_name" }. max_size in MiB or as "1GiB"; default: 256MiB
 ---@return r1.Resource
 function r1.resource(file) end
+
+---Defines a tool in Lua. Arguments are validated before the call. An error message that it returns is shown to the policy.
+---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any, any }
+---@return r1.Tool
+function r1.tool(tool) end
+
+r1.tools = {}
+
+---A Python interpreter in a sandbox without access to the network, other files or other processes.
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|{ path?: string, text?: string, column?: string, max_size?: number|string }>, packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: string, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
+---@return r1.Tool
+function r1.tools.python(options) end
+
+---An embedded interpreter of the language Rhai; nothing needs to be installed.
+---@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@return r1.Tool
+function r1.tools.rhai(options) end
+
+---The tools of an MCP server, which is started when its tools are needed. A program needs `process:NAME` and runs outside the sandbox; a URL needs `http:HOST`.
+---@param server { command?: string[], url?: string, name?: string, prefix?: string, allow?: string[], env?: table<string, string|r1.Secret>, headers?: table<string, string|r1.Secret>, directory?: string, scope?: string, timeout?: number|string, start_timeout?: number|string, restarts?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@return r1.ToolServer # Stands for the list of its tools in env.tools
+function r1.tools.mcp(server) end
 
 ---A tool that answers SQL over tables (SQLite, read-only). Its description names tables and columns. docs/tables.md has the rules.
 ---@param options { tables?: table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }>, column?: string, name?: string, description?: string, preview?: number, format?: string, max_rows?: number, max_cell?: number, output_bytes?: number, timeout?: number|string, memory?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
