@@ -54,6 +54,11 @@ test-mcp: build
     @tests/mcp/setup.sh
     {{bin}} test tests/mcp/reference_test.lua
 
+# Environments of gymnasium and openenv-core from PyPI, which are installed into target/worlds (docs/env_gym.md)
+test-worlds: build
+    @tests/worlds/setup.sh
+    tests/worlds/run.sh {{bin}}
+
 # Tests of a build without the CPU kernels; those that compare bits are ignored
 test-without-kernels *args:
     @{{torch}} && cargo nextest run --release --no-default-features --no-fail-fast {{args}}

@@ -387,7 +387,7 @@ local Index = {}
 ---@return r1.SearchHit[]|(r1.SearchHit[])[] # The best passages, best first; for a list of queries one list each
 function Index:search(query, options) end
 
----A connection to a server that stays open between requests.
+---A connection to a server or a program that stays open between requests.
 ---@class r1.Connection
 local Connection = {}
 
@@ -1317,8 +1317,8 @@ function r1.http.post(url, body, options) end
 ---@return string? # Error message
 function r1.http.request(request) end
 
----A connection to a WebSocket server that stays open between requests. Every trajectory has its own: its first request opens it, and it is closed after the trajectory. A copy of a trajectory (tree sampling, branches in r1 repl) repeats the messages so far on a new connection. Recipes must declare the host: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named.
----@param options { url: string, name?: string, headers?: table<string, string|r1.Secret>, timeout?: number|string, start_timeout?: number|string, max_bytes?: number, close_message?: any }
+---A connection to a WebSocket server or a program that stays open between requests. A WebSocket is one trajectory's: its first request opens it, and it is closed after the trajectory. A program is shared by all trajectories. It reads lines {"id": 1, "session": 7, "message": …} and prints {"id": 1, "answer": …} or {"id": 1, "error": "…"} in any order; the session is that of a trajectory, and {"session": 7, "end": true} ends it. It is started before the first trajectory, and again when it ends; trajectories that it served then fail. A copy of a trajectory (tree sampling, branches in r1 repl) repeats the messages so far on a new connection. Recipes must declare the host: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named. Or the program: needs = { "process:NAME" }.
+---@param options { url?: string, command?: (string|number)[], name?: string, env?: table<string, string|r1.Secret>, directory?: string, headers?: table<string, string|r1.Secret>, timeout?: number|string, start_timeout?: number|string, restarts?: number, processes?: number, max_bytes?: number, open_message?: any, close_message?: any }
 ---@return r1.Connection
 function r1.connection(options) end
 

@@ -248,6 +248,9 @@ fn print_report(
     if let Some(far) = train::far_files_in_words(&loaded.script, &files) {
         let _ = writeln!(out, "it reads {far}");
     }
+    for line in loaded.script.programs_in_words() {
+        let _ = writeln!(out, "it starts {line}");
+    }
     for line in loaded.script.servers_in_words() {
         let _ = writeln!(out, "it starts {line}");
     }

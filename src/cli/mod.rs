@@ -56,7 +56,7 @@ pub fn main() -> ExitCode {
     let done =
         failure::catch(|| if completions::answer(&typed)? { Ok(ExitCode::SUCCESS) } else { dispatch(&typed, voice) });
     // They are in process groups of their own.
-    crate::tools::mcp::kill_servers();
+    crate::tools::kill_servers();
     match done {
         Ok(code) => code,
         Err(error) => voice.fail(&error),

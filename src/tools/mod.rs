@@ -18,9 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 mod background;
 mod capture;
+mod child;
 pub mod connection;
 mod endpoint;
 mod http;
+mod lines;
 pub mod mcp;
 pub(crate) mod process;
 pub mod python;
@@ -30,6 +32,7 @@ mod sandbox;
 mod search_server;
 pub mod table;
 
+pub use child::kill_servers;
 pub use endpoint::Endpoint;
 pub use http::{
     AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_escape, url_target,

@@ -152,7 +152,7 @@ fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
 /// Ends the process without waiting for other threads.
 #[allow(unsafe_code)]
 fn leave() -> ! {
-    crate::tools::mcp::kill_servers();
+    crate::tools::kill_servers();
     // SAFETY: no code runs afterwards. Files that were being written have temporary names.
     unsafe { libc::_exit(i32::from(Kind::Interrupted.exit_code())) }
 }

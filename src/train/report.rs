@@ -73,8 +73,11 @@ pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows
     reporter.info(&format!("run      {}", run.path().display()));
 }
 
-/// Prints the MCP servers and their tools.
+/// Prints the programs of connections, and the MCP servers with their tools.
 pub(super) fn servers(reporter: &Reporter, script: &Script) {
+    for line in script.programs_in_words() {
+        reporter.info(&format!("outside  the script starts {line}"));
+    }
     for line in script.servers_in_words() {
         reporter.info(&format!("tools    {line}"));
     }

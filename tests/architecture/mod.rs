@@ -116,6 +116,8 @@ const FENCES: &[(&str, &[&str])] = &[
     ("rhai", &["tools"]),
     ("rmcp", &["tools"]),
     ("sse_stream", &["tools"]),
+    ("tokio_tungstenite", &["net"]),
+    ("tokio_rustls", &["net"]),
     ("tantivy", &["search"]),
     ("minijinja", &["text"]),
     ("tokenizers", &["text"]),

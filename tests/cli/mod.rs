@@ -55,6 +55,7 @@ mod store_write;
 mod tables;
 mod training;
 mod updates;
+mod worlds;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};

@@ -1,7 +1,7 @@
-//! `r1.connection`: a connection to a server that stays open between requests. Only the calling
-//! trajectory waits; answers are recorded.
+//! `r1.connection`: a connection to a server or a program that stays open between requests. Only
+//! the calling trajectory waits; answers are recorded.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,16 +10,16 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
 use super::args::{fail, fail_with, not_public, raise};
-use super::argument::Bytes;
+use super::argument::{Bytes, Whole};
 use super::arguments::{Arguments, arguments};
 use super::secret::{Named, Secrets};
-use super::server_place::{Place, PlaceFields, UrlScheme};
-use crate::error::suggest;
+use super::server_place::{Command, Place, PlaceFields, UrlScheme};
+use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Failed, Outcome};
 use crate::script::runtime::connections::{Connection, OpenedPlace, SessionConnections};
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Call, Host, misuse, place};
+use crate::script::runtime::host::{Call, Host, misuse, place, place_of_recipe};
 use crate::tools::connection::{ConnectionError, websocket_as_http};
 
 const NAME: &str = "r1.connection";
@@ -30,6 +30,14 @@ const CLOSE_KEY: &str = "r1.connection.close";
 /// Default and maximum bytes of an answer.
 const BYTES: usize = 1 << 20;
 const MOST_BYTES: u64 = 64 << 20;
+/// Default number of restarts, and the most.
+const USUAL_RESTARTS: u64 = 3;
+const RESTARTS: u64 = 1000;
+/// Most processes of a program.
+const PROCESSES: u64 = 256;
+/// Longest wait for an open WebSocket, and for a program's answer to `open_message`.
+const SOCKET_START: Duration = Duration::from_secs(10);
+const PROGRAM_START: Duration = Duration::from_mins(1);
 
 /// URLs of WebSocket servers.
 const WEBSOCKET: UrlScheme = UrlScheme { wanted: "ws:// or wss://", as_http: websocket_as_http };
@@ -37,12 +45,18 @@ const WEBSOCKET: UrlScheme = UrlScheme { wanted: "ws:// or wss://", as_http: web
 arguments! {
     /// Arguments of `r1.connection`.
     pub(super) struct ConnectionArguments {
-        url: String, needs("the address of a WebSocket server: ws://HOST:PORT/PATH");
+        url: Option<String>;
+        command: Option<Command>;
         name: Option<String>;
         headers: Option<Named>;
+        env: Option<Named>;
+        directory: Option<String>;
         timeout: Duration = Duration::from_mins(1);
-        start_timeout: Duration = Duration::from_secs(10);
+        start_timeout: Option<Duration>;
+        restarts: Option<Whole<0, RESTARTS>>;
+        processes: Option<Whole<1, PROCESSES>>;
         max_bytes: Bytes<MOST_BYTES> = Bytes(BYTES);
+        open_message: Json;
         close_message: Json;
     }
 
@@ -60,30 +74,58 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 }
 
 fn open(lua: &Lua, host: &Rc<Host>, value: &Value) -> mlua::Result<ConnectionHandle> {
-    let ConnectionArguments { url, name, headers, timeout, start_timeout, max_bytes, close_message } =
-        ConnectionArguments::read(lua, NAME, value)?;
-    let fields = PlaceFields { url: Some(url.clone()), headers, ..PlaceFields::default() };
-    let endpoint = Place::read(lua, NAME, WEBSOCKET, fields, "")?;
+    let given = ConnectionArguments::read(lua, NAME, value)?;
+    let is_program = given.command.is_some();
+    let only = |name: &str, with: &str| {
+        let error = Error::new(Kind::Script, format!("`{name}` is for a connection with `{with}`"));
+        Err(fail_with(lua, NAME, error.about_setting(name)))
+    };
+    match (&given.restarts, &given.processes, &given.open_message, &given.close_message) {
+        (Some(_), ..) if !is_program => return only("restarts", "command"),
+        (_, Some(_), ..) if !is_program => return only("processes", "command"),
+        (_, _, message, _) if !message.is_null() && !is_program => return only("open_message", "command"),
+        (_, _, _, message) if !message.is_null() && is_program => return only("close_message", "url"),
+        _ => {}
+    }
+    let ConnectionArguments { url, command, name, headers, env, directory, timeout, max_bytes, .. } = given;
+    let usual = url.clone();
+    let fields = PlaceFields { command, url, env, headers, directory };
+    let endpoint = Place::read(lua, NAME, WEBSOCKET, fields, "{ \"python3\", \"server.py\" }")?;
     let target = endpoint.host().map(|(host, port)| (host.to_owned(), port)).unwrap_or_default();
-    let name = name.unwrap_or(url);
+    let name = name.or(usual).unwrap_or_else(|| endpoint.usual_name());
+    let (named, endpoint) = (format!("connection `{name}`"), Rc::new(endpoint));
     let connection = Connection {
-        definition: endpoint.definition().to_string(),
+        // Its messages are those of one program.
+        definition: json!([endpoint.definition(), given.open_message]).to_string(),
         timeout,
-        start_timeout,
+        start_timeout: given.start_timeout.unwrap_or(if is_program { PROGRAM_START } else { SOCKET_START }),
         max_bytes: max_bytes.0,
-        close_message: (!close_message.is_null()).then(|| close_message.to_string()),
-        open: {
-            let named = format!("connection `{name}`");
-            Box::new(move |grants| {
-                let mut secrets = Secrets::default();
-                let endpoint = endpoint.open(&named, grants, &mut secrets)?;
-                Ok(OpenedPlace { endpoint, mask: Box::new(move |text| secrets.mask(text)) })
-            })
+        open_message: Some(given.open_message).filter(|message| !message.is_null()),
+        close_message: Some(given.close_message).filter(|message| !message.is_null()).map(|last| last.to_string()),
+        restarts: given.restarts.map_or(USUAL_RESTARTS, |restarts| restarts.0) as u32,
+        program: endpoint.program().map(str::to_owned),
+        processes: given.processes.map_or(1, |processes| processes.0 as usize),
+        place: place_of_recipe(lua),
+        is_prepared: Cell::new(false),
+        programs: RefCell::default(),
+        check: {
+            let (named, endpoint) = (named.clone(), Rc::clone(&endpoint));
+            Box::new(move |grants| endpoint.check(&named, grants))
         },
+        open: Box::new(move |grants| {
+            let mut secrets = Secrets::default();
+            let endpoint = endpoint.open(&named, grants, &mut secrets)?;
+            Ok(OpenedPlace { endpoint, mask: Box::new(move |text| secrets.mask(text)) })
+        }),
         outside: SessionConnections::default(),
         name,
     };
-    Ok(ConnectionHandle { connection: Rc::new(connection), target, host: Rc::clone(host) })
+    let connection = Rc::new(connection);
+    // A recipe may be loaded for a replay, which needs no program: it is started before a run.
+    if is_program && matches!(*host.grants.borrow(), Grants::Loading { .. }) {
+        host.connections.borrow_mut().push(Rc::clone(&connection));
+    }
+    Ok(ConnectionHandle { connection, target, host: Rc::clone(host) })
 }
 
 #[derive(Clone)]
@@ -156,6 +198,14 @@ fn pending(lua: &Lua, connection: &Value, message: &Value, options: &Value) -> m
         let why = format!("{REQUEST}: external calls are not allowed while a recipe is loaded");
         return Err(raise(misuse(lua, why).hint("call it in reset, step, context, reward or the `run` of a tool")));
     }
+    // What the recipe does not declare is a lasting error, as for r1.http.
+    let refused = (handle.connection.check)(&handle.host.grants.borrow()).err();
+    if let Some(error) = refused {
+        let place = error.place.clone().or_else(|| place(lua));
+        let error = Error { place, ..error };
+        handle.host.current().undeclared.replace(Some(error.clone()));
+        return Err(raise(error));
+    }
     let (call, timeout) = (handle.host.current(), timeout.unwrap_or(handle.connection.timeout));
     Ok(Pending { handle, call, message, timeout, place: place(lua) })
 }
@@ -170,30 +220,26 @@ impl Pending {
     /// The answer as Lua data, or nil and the reason.
     async fn answer(self, lua: &Lua) -> mlua::Result<(Value, Option<String>)> {
         let Self { handle: ConnectionHandle { connection, target, host }, call, message, timeout, place } = self;
-        let text = message.to_string();
-        let recorded = json!({ "connection": connection.name, "message": message });
+        let recorded = json!({ "connection": connection.name, "message": &message });
         let session = call.session.clone();
         let own = session.as_ref().map_or(&connection.outside, |session| &session.connections);
         let is_live = Cell::new(false);
         let live = async {
             is_live.set(true);
-            Ok(match connection.request(&host.grants, own, text.clone(), timeout).await? {
+            Ok(match connection.request(&host.grants, own, message.clone(), timeout).await? {
                 Ok(answer) => Outcome::Ok(Answered { answer }),
                 Err(ConnectionError::NotPublic(error)) => Outcome::Failed(Failed { error, undeclared: true }),
                 Err(ConnectionError::Failed(error)) => Outcome::Failed(Failed { error, undeclared: false }),
             })
         };
-        // A missing declaration is a lasting error, as for r1.http.
-        let outcome = call.external("connection", recorded, live).await.map_err(|error| {
-            if error.kind == crate::error::Kind::Script && is_live.get() {
-                call.undeclared.replace(Some(error.clone()));
-            }
-            raise(crate::error::Error { place: error.place.clone().or_else(|| place.clone()), ..error })
-        })?;
+        let outcome = call
+            .external("connection", recorded, live)
+            .await
+            .map_err(|error| raise(Error { place: error.place.clone().or_else(|| place.clone()), ..error }))?;
         match outcome {
             Outcome::Ok(Answered { answer }) => {
                 if !is_live.get() {
-                    own.skipped(&connection, text).await;
+                    own.skipped(&connection, message).await;
                 }
                 Ok((from_json(lua, &answer)?, None))
             }

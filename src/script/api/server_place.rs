@@ -122,6 +122,14 @@ impl Place {
         }
     }
 
+    /// The program of a command.
+    pub(super) fn program(&self) -> Option<&str> {
+        match self {
+            Self::Command { argv, .. } => argv.first().map(String::as_str),
+            Self::Url { .. } => None,
+        }
+    }
+
     /// The host and port of a URL.
     pub(super) fn host(&self) -> Option<(&str, u16)> {
         match self {

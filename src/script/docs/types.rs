@@ -295,7 +295,7 @@ const OPAQUE: [(&str, &str); 21] = [
     ("TextIndex", "An index of texts"),
     ("Tables", "Tables for SQL queries"),
     ("Index", "An index of passages on disk"),
-    ("Connection", "A connection to a server that stays open between requests"),
+    ("Connection", "A connection to a server or a program that stays open between requests"),
     ("Context", "A context policy applied to a conversation"),
     ("LossTensor", "A number or boolean per response token; + - * / ^ are elementwise"),
     ("Secret", "A handle to the value of an environment variable, which scripts cannot read"),

@@ -65,6 +65,8 @@ pub struct Script {
     pub(crate) shared: Arc<Shared>,
     /// The tools of its MCP servers, shared by all workers.
     pub(crate) listings: Arc<Listings>,
+    /// The programs of its connections, as text.
+    pub(crate) programs: Vec<String>,
     /// The datasets from files, by name, indexed once for all workers.
     pub(crate) datasets: Datasets,
     /// The commits of datasets on the Hub, by `train`, `eval` or `train.NAME`; other datasets are
@@ -122,7 +124,8 @@ impl Script {
         script
     }
 
-    fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
+    /// Reads the recipe of a loaded virtual machine.
+    pub(super) fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
         let recipe = run(vm, path, &source)?;
         let (data, mut settings) = match overrides {
             [] => (recipe.settings.clone(), (*recipe.typed).clone()),
@@ -165,6 +168,7 @@ impl Script {
             privileged: recipe.privileged.is_some(),
             shared: Arc::default(),
             listings: Arc::default(),
+            programs: vm.host.connections.borrow().iter().filter_map(|own| own.in_words()).collect(),
             written: Arc::new(WrittenSettings { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
             resources,
@@ -211,21 +215,6 @@ impl Script {
     /// while the file is loaded are in `logged`, once, and are not sent by every worker.
     pub fn listen(&mut self, sink: LogSink) {
         self.sink = sink;
-    }
-
-    /// A script from stored texts, such as those of a run: `modules` are the files it requires, by
-    /// name. `path` is its name in messages; no file is read.
-    ///
-    /// # Errors
-    /// As [`Script::load`].
-    pub fn kept(path: &Path, source: String, modules: BTreeMap<String, String>, overrides: &[String]) -> Result<Self> {
-        let folder = directory(path);
-        let shown = |name: &str| folder.join(format!("{name}.lua")).display().to_string();
-        let kept: BTreeMap<String, Module> =
-            modules.into_iter().map(|(name, source)| (name.clone(), Module { path: shown(&name), source })).collect();
-        let sources = Sources::Kept(Arc::new(kept), Resources::Disk(folder));
-        let vm = api::vm(Limits::default(), sources, None)?;
-        Self::read(&vm, path, source, overrides)
     }
 
     /// This version with other settings, and the datasets and algorithm of `running`.

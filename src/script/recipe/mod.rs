@@ -6,6 +6,7 @@ pub(crate) mod cold_start;
 pub(crate) mod columns;
 pub(crate) mod envs;
 pub(crate) mod flow;
+mod kept;
 pub(crate) mod literal_keys;
 pub(crate) mod load;
 mod outside;

@@ -36,6 +36,11 @@ impl Script {
         found
     }
 
+    /// The programs of its connections, a line each.
+    pub fn programs_in_words(&self) -> &[String] {
+        &self.programs
+    }
+
     /// The MCP servers and their tools, a line each.
     pub fn servers_in_words(&self) -> Vec<String> {
         self.listings.in_words()

@@ -81,6 +81,7 @@ impl Worker {
         }
         self.vm.host.passages.borrow().iter().try_for_each(|passages| passages.open().map(drop))?;
         let grants = self.vm.host.grants.borrow();
+        self.vm.host.connections.borrow().iter().try_for_each(|connection| connection.prepare(&grants))?;
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare(&grants))
     }
 

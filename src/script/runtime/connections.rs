@@ -1,22 +1,25 @@
 //! The connections of a recipe: their declaration, and those of one trajectory.
 //!
-//! A trajectory has a connection of its own, which ends with it. The answered messages are kept, so
-//! that a copy of the trajectory (tree sampling, branches in `r1 repl`) repeats them on a new
-//! connection when it is used. A replay makes no connection; if it continues with live calls, the
-//! messages of the record are repeated as well.
+//! A trajectory has a connection of its own, or a session of a program that all share; it ends with
+//! the trajectory. The answered messages are kept, so that a copy of the trajectory (tree sampling,
+//! branches in `r1 repl`) repeats them on a new connection when it is used. A replay makes no
+//! connection; if it continues with live calls, the messages of the record are repeated as well.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use serde_json::Value as Json;
 
 use super::convert::clip;
 use super::grants::Grants;
-use crate::error::{Error, Kind, Result};
+use super::servers::GrantCheck;
+use crate::error::{Error, Result};
 use crate::tools::Endpoint;
-use crate::tools::connection::{ConnectionError, Socket, SocketOptions};
+use crate::tools::connection::{ConnectionError, Program, ProgramOptions, ProgramSession, Socket, SocketOptions};
 
 /// Characters of an answer in an error message.
 const SHOWN: usize = 200;
@@ -25,7 +28,7 @@ const SHOWN: usize = 200;
 pub(crate) struct Connection {
     /// Name in records and messages.
     pub(crate) name: String,
-    /// Its identity: URL and headers, without secrets.
+    /// Its identity: URL and headers, or command and environment, without secrets.
     pub(crate) definition: String,
     /// Longest wait for an answer.
     pub(crate) timeout: Duration,
@@ -35,6 +38,22 @@ pub(crate) struct Connection {
     pub(crate) max_bytes: usize,
     /// The last message of a connection, which gets no answer.
     pub(crate) close_message: Option<String>,
+    /// The first message of a program, whose answer must not be an error.
+    pub(crate) open_message: Option<Json>,
+    /// How many times in a row a program is started again.
+    pub(crate) restarts: u32,
+    /// The program that is started here, if it is no URL.
+    pub(crate) program: Option<String>,
+    /// Processes that share the trajectories.
+    pub(crate) processes: usize,
+    /// The line of its declaration.
+    pub(crate) place: Option<String>,
+    /// A run has started the program.
+    pub(crate) is_prepared: Cell<bool>,
+    /// The program's processes; held, so that they do not end between two trajectories.
+    pub(crate) programs: RefCell<Vec<Program>>,
+    /// Refuses needs that the recipe does not declare.
+    pub(crate) check: GrantCheck,
     /// Checks the grants and fills in the secrets.
     pub(crate) open: PlaceOpener,
     /// Connections of calls outside a trajectory.
@@ -56,11 +75,17 @@ pub(crate) struct SessionConnections(RefCell<BTreeMap<String, Rc<Link>>>);
 /// A trajectory's connection.
 #[derive(Default)]
 struct Link {
-    socket: RefCell<Option<Rc<Socket>>>,
+    end: RefCell<Option<Rc<End>>>,
     /// Answered messages in order, so that a copy can repeat them.
-    done: RefCell<Vec<String>>,
+    done: RefCell<Vec<Json>>,
     /// Messages that must be answered before any other.
-    behind: tokio::sync::Mutex<VecDeque<String>>,
+    behind: tokio::sync::Mutex<VecDeque<Json>>,
+}
+
+/// The other end of a trajectory's connection.
+enum End {
+    Socket(Socket),
+    Program(ProgramSession),
 }
 
 impl Connection {
@@ -73,13 +98,13 @@ impl Connection {
         &self,
         grants: &RefCell<Grants>,
         own: &SessionConnections,
-        message: String,
+        message: Json,
         timeout: Duration,
     ) -> Result<Result<Json, ConnectionError>> {
         let OpenedPlace { endpoint, mask } = (self.open)(&grants.borrow())?;
         let link = own.link(&self.definition);
-        let socket = link.socket(|| self.socket(endpoint))?;
-        let answer = link.request(&socket, message, timeout).await;
+        let end = link.end(|| self.connect(endpoint));
+        let answer = link.request(&end, message, timeout).await;
         Ok(match answer {
             Ok(text) => {
                 let text = mask(text);
@@ -91,14 +116,80 @@ impl Connection {
         })
     }
 
-    fn socket(&self, endpoint: Endpoint) -> Result<Socket> {
-        let Endpoint::Url { url, headers, reach } = endpoint else {
-            return Err(Error::new(Kind::Internal, format!("connection `{}` is not a URL", self.name)));
-        };
-        let (max_bytes, start_timeout, close_message) =
-            (self.max_bytes, self.start_timeout, self.close_message.clone());
-        Ok(Socket::new(SocketOptions { url, headers, reach, max_bytes, close_message, start_timeout }))
+    /// The program in words; `None` for a URL.
+    pub(crate) fn in_words(&self) -> Option<String> {
+        let program = self.program.as_ref()?;
+        let times = if self.processes > 1 { format!(", {} processes", self.processes) } else { String::new() };
+        Some(format!("program `{}`, outside the sandbox: {program}{times}", self.name))
     }
+
+    fn connect(&self, endpoint: Endpoint) -> End {
+        match endpoint {
+            Endpoint::Url { url, headers, reach } => {
+                let (max_bytes, start_timeout, close_message) =
+                    (self.max_bytes, self.start_timeout, self.close_message.clone());
+                End::Socket(Socket::new(SocketOptions { url, headers, reach, max_bytes, close_message, start_timeout }))
+            }
+            command @ Endpoint::Command { .. } => {
+                static NEXT: AtomicUsize = AtomicUsize::new(0);
+                let number = NEXT.fetch_add(1, Ordering::Relaxed) % self.processes;
+                End::Program(self.program(command, number).session())
+            }
+        }
+    }
+
+    /// A process of the program, shared by all workers.
+    fn program(&self, endpoint: Endpoint, number: usize) -> Program {
+        let options = ProgramOptions {
+            name: self.name.clone(),
+            endpoint,
+            open_message: self.open_message.clone(),
+            start_timeout: self.start_timeout,
+            restarts: self.restarts,
+            max_bytes: self.max_bytes,
+            number,
+        };
+        let mut own = self.programs.borrow_mut();
+        if let Some(known) = own.iter().find(|program| *program.options() == options) {
+            return known.clone();
+        }
+        // A variable that a secret is read from has changed, or it is used for the first time.
+        own.retain(|program| program.options().number != number);
+        let program = shared(options);
+        own.push(program.clone());
+        program
+    }
+
+    /// Starts a program, so that what it misses is found before the first trajectory.
+    ///
+    /// # Errors
+    /// As [`Program::prepare`]; what the recipe does not declare.
+    pub(crate) fn prepare(&self, grants: &Grants) -> Result<()> {
+        if self.is_prepared.get() {
+            return Ok(());
+        }
+        let placed = |error: Error| Error { place: self.place.clone().or(error.place), ..error };
+        let OpenedPlace { endpoint, mask } = (self.open)(grants).map_err(placed)?;
+        if let command @ Endpoint::Command { .. } = endpoint {
+            let prepared = self.program(command, 0).prepare();
+            prepared.map_err(|error| placed(Error { message: mask(error.message), ..error }))?;
+        }
+        self.is_prepared.set(true);
+        Ok(())
+    }
+}
+
+/// The program with these options; one that nobody uses any more ends.
+fn shared(options: ProgramOptions) -> Program {
+    static PROGRAMS: Mutex<Vec<Program>> = Mutex::new(Vec::new());
+    let mut all = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = all.iter().find(|program| *program.options() == options) {
+        return known.clone();
+    }
+    all.retain(Program::is_used);
+    let program = Program::new(options);
+    all.push(program.clone());
+    program
 }
 
 impl SessionConnections {
@@ -107,7 +198,7 @@ impl SessionConnections {
     }
 
     /// Adds a message that a replay answered from the record.
-    pub(crate) async fn skipped(&self, connection: &Connection, message: String) {
+    pub(crate) async fn skipped(&self, connection: &Connection, message: Json) {
         self.link(&connection.definition).behind.lock().await.push_back(message);
     }
 
@@ -120,7 +211,7 @@ impl SessionConnections {
     /// is used.
     pub(crate) fn fork(&self) -> Self {
         let fork = |own: &Link| {
-            let mut behind: VecDeque<String> = own.done.borrow().iter().cloned().collect();
+            let mut behind: VecDeque<Json> = own.done.borrow().iter().cloned().collect();
             // Locked only while messages are repeated; a copy is made between two calls.
             if let Ok(more) = own.behind.try_lock() {
                 behind.extend(more.iter().cloned());
@@ -133,21 +224,17 @@ impl SessionConnections {
 
 impl Link {
     /// The open connection, or a new one.
-    fn socket(&self, open: impl FnOnce() -> Result<Socket>) -> Result<Rc<Socket>> {
-        if let Some(socket) = &*self.socket.borrow() {
-            return Ok(Rc::clone(socket));
-        }
-        let socket = Rc::new(open()?);
-        self.socket.replace(Some(Rc::clone(&socket)));
-        Ok(socket)
+    fn end(&self, connect: impl FnOnce() -> End) -> Rc<End> {
+        Rc::clone(self.end.borrow_mut().get_or_insert_with(|| Rc::new(connect())))
     }
 
-    async fn request(&self, socket: &Socket, message: String, timeout: Duration) -> Result<String, ConnectionError> {
+    /// The text of the answer.
+    async fn request(&self, end: &End, message: Json, timeout: Duration) -> Result<String, ConnectionError> {
         {
             // A concurrent call waits until the earlier messages are answered.
             let mut behind = self.behind.lock().await;
             while let Some(earlier) = behind.front() {
-                self.run(socket, earlier.clone(), timeout).await.map_err(|error| match error {
+                self.run(end, earlier.clone(), timeout).await.map_err(|error| match error {
                     ConnectionError::NotPublic(why) => ConnectionError::NotPublic(why),
                     ConnectionError::Failed(why) => ConnectionError::Failed(format!(
                         "the earlier messages of the trajectory can't be repeated on a new connection: {why}"
@@ -156,11 +243,14 @@ impl Link {
                 behind.pop_front();
             }
         }
-        self.run(socket, message, timeout).await
+        self.run(end, message, timeout).await
     }
 
-    async fn run(&self, socket: &Socket, message: String, timeout: Duration) -> Result<String, ConnectionError> {
-        let answer = socket.request(message.clone(), timeout).await?;
+    async fn run(&self, end: &End, message: Json, timeout: Duration) -> Result<String, ConnectionError> {
+        let answer = match end {
+            End::Socket(socket) => socket.request(message.to_string(), timeout).await?,
+            End::Program(session) => session.request(message.clone(), timeout).await?.to_string(),
+        };
         self.done.borrow_mut().push(message);
         Ok(answer)
     }

@@ -12,8 +12,10 @@ use std::sync::Arc;
 
 use mlua::Lua;
 
+use super::connections::Connection;
 use super::convert::clip;
 use super::grants::Grants;
+use super::library;
 use super::limits::Slot;
 use super::log::{Echo, LogLine, LogSink, Stream};
 use super::passages::Passages;
@@ -199,6 +201,9 @@ pub(crate) struct Host {
     pub(crate) formats: RefCell<Vec<Rc<RecipeFormat>>>,
     /// The indexes that the script opened; a run opens them before its first trajectory.
     pub(crate) passages: RefCell<Vec<Passages>>,
+    /// The programs that the script named for its connections; a run starts them before its first
+    /// trajectory.
+    pub(crate) connections: RefCell<Vec<Rc<Connection>>>,
     /// Tool-call state shared with other virtual machines.
     pub(crate) shared: RefCell<Arc<Shared>>,
     /// External access of the script.
@@ -241,6 +246,7 @@ impl Host {
             schemas: RefCell::new(Arc::new([])),
             formats: RefCell::default(),
             passages: RefCell::default(),
+            connections: RefCell::default(),
             shared: RefCell::default(),
             grants: RefCell::new(if echo.is_some() {
                 Grants::Everything
@@ -348,7 +354,18 @@ impl Host {
 
 /// The nearest frame of a script file, as `path:line`.
 pub(crate) fn place(lua: &Lua) -> Option<String> {
-    // A level past the end gives None; sources of host and library frames do not start with `@`.
+    places(lua).next()
+}
+
+/// The nearest frame of a file of the recipe itself, if a module of the library declares something
+/// for it.
+pub(crate) fn place_of_recipe(lua: &Lua) -> Option<String> {
+    places(lua).find(|place| !library::has_prefix(place)).or_else(|| place(lua))
+}
+
+/// The frames of script files, nearest first.
+fn places(lua: &Lua) -> impl Iterator<Item = String> {
+    // A level past the end gives None; sources of host frames do not start with `@`.
     (0..64)
         .map_while(|level| {
             lua.inspect_stack(level, |frame| {
@@ -357,7 +374,6 @@ pub(crate) fn place(lua: &Lua) -> Option<String> {
             })
         })
         .flatten()
-        .next()
 }
 
 /// The error for a misuse of a host function, at the calling line.

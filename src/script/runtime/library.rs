@@ -1,11 +1,16 @@
 //! Lua modules that come with r1: `require("@r1/rewards")`, `require("@r1/env_http")`.
 
+use std::path::Path;
+
 use super::sources::Module;
 
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 11] = [
+const MODULES: [(&str, &str); 13] = [
+    ("env_gym", include_str!("../../../lua/env_gym.lua")),
+    // The server of env_gym as a text.
+    ("env_gym_server", concat!("return [===[\n", include_str!("../../../lua/env_gym.py"), "]===]\n")),
     ("env_http", include_str!("../../../lua/env_http.lua")),
     ("options", include_str!("../../../lua/options.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
@@ -28,7 +33,14 @@ pub(super) fn has_prefix(name: &str) -> bool {
 pub(super) fn module(name: &str) -> Option<Module> {
     let own = name.strip_prefix(PREFIX)?;
     let (_, source) = MODULES.iter().find(|(known, _)| *known == own)?;
-    Some(Module { path: format!("{name}.lua"), source: (*source).to_owned() })
+    Some(Module { path: shown_path(name, Path::new("")), source: (*source).to_owned() })
+}
+
+/// The path of a module of a script in `folder`, in messages. A stored copy of a module of this
+/// library has the path of the library, so that a replay has the same errors.
+pub(crate) fn shown_path(name: &str, folder: &Path) -> String {
+    let file = format!("{name}.lua");
+    if has_prefix(name) { file } else { folder.join(file).display().to_string() }
 }
 
 /// The names of all modules.

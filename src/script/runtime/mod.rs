@@ -10,7 +10,7 @@ pub(crate) mod grants;
 pub(crate) mod host;
 pub(crate) mod interpreters;
 pub(crate) mod language_hints;
-mod library;
+pub(crate) mod library;
 pub(crate) mod limits;
 pub(crate) mod log;
 pub(crate) mod messages;

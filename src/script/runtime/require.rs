@@ -94,7 +94,9 @@ impl Loader {
             }
             Sources::Disk(root) => {
                 self.searched_files.insert(root.join(format!("{name}.lua")));
-                read(root, name)
+                let module = read(root, name)?;
+                let path = if library::has_prefix(name) { library::shown_path(name, root) } else { module.path };
+                Ok(Module { path, ..module })
             }
         }
     }

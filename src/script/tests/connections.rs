@@ -223,7 +223,7 @@ fn connections_are_declared_and_their_options_checked() {
         ("url = 'http://a.co'", "it must begin with ws:// or wss://"),
         ("url = 'ws://'", "is not a URL"),
         ("uri = 'ws://a.co'", "did you mean `url`"),
-        ("", "needs `url`, the address of a WebSocket server"),
+        ("", "needs `command`, a list such as { \"python3\", \"server.py\" }, or `url`"),
         ("url = 'ws://a.co', timeout = 0", "`timeout` must be"),
     ] {
         let error = refused(&format!("local c = r1.connection {{ {options} }}"));

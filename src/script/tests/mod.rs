@@ -15,6 +15,7 @@ mod context;
 mod data;
 mod docs;
 mod env;
+mod env_gym;
 mod env_http;
 mod every_tool;
 mod format;

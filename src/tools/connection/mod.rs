@@ -1,12 +1,14 @@
 //! Connections of scripts that stay open between requests: a WebSocket of one trajectory
-//! ([`Socket`]).
+//! ([`Socket`]), and a program that trajectories share ([`Program`]).
 //!
 //! They run on the thread of the servers. A server counts as hostile: it may close the connection,
 //! hang, answer twice or with something else. Each of these is a [`ConnectionError`] that the
 //! script can handle.
 
+mod program;
 mod socket;
 
+pub use program::{Program, ProgramOptions, ProgramSession};
 pub use socket::{Socket, SocketOptions, websocket_as_http};
 
 /// The cause of a missing answer.

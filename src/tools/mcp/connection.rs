@@ -8,12 +8,14 @@ use rmcp::model::{
     CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation, JsonObject,
 };
 use rmcp::service::{ClientInitializeError, RunningService, ServiceError, serve_client};
+use tokio::sync::Notify;
 
 use super::super::Endpoint;
-use super::child::Process;
+use super::super::child::Process;
+use super::super::lines::Traffic;
 use super::http::LastFault;
 use super::listing::{self, Listing};
-use super::stdio::{Stdio, Traffic};
+use super::stdio::Stdio;
 use super::{MOST_MESSAGE, MOST_OUTPUT, MOST_SILENT, Reply, ServerOptions, content, http};
 use crate::error::{Error, Kind, Result};
 
@@ -25,6 +27,8 @@ pub(super) struct Connection {
     /// For a server over HTTP: why the last exchange failed.
     last_fault: LastFault,
     traffic: Arc<Traffic>,
+    /// Told when a message was too long to be read.
+    too_long: Arc<Notify>,
     /// Number of consecutive calls without an answer.
     silent: AtomicU32,
 }
@@ -36,14 +40,14 @@ impl Connection {
     /// [`Kind::Tool`], with the server's message.
     pub(super) async fn open(options: &ServerOptions) -> Result<Self> {
         let limit = options.start_timeout;
-        let traffic = Arc::new(Traffic::default());
+        let (traffic, too_long) = (Arc::<Traffic>::default(), Arc::<Notify>::default());
         let (mut process, mut last_fault) = (None, LastFault::default());
         let opened = tokio::time::timeout(limit, async {
             match &options.endpoint {
                 Endpoint::Command { argv, env, directory } => {
-                    let (own, pipes) = Process::start(&options.name, argv, env, directory)?;
+                    let (own, pipes) = Process::start(&format!("MCP server `{}`", options.name), argv, env, directory)?;
                     process = Some(own);
-                    Ok(serve_client(client(), Stdio::new(pipes, Arc::clone(&traffic))).await)
+                    Ok(serve_client(client(), Stdio::new(pipes, Arc::clone(&traffic), Arc::clone(&too_long))).await)
                 }
                 Endpoint::Url { url, headers, reach } => {
                     let (transport, last) = http::transport(url, headers, *reach, options.timeout)?;
@@ -69,7 +73,8 @@ impl Connection {
                 return Err(failed(why).hint(format!("{}; `start_timeout` sets the limit", hint(options, &traffic))));
             }
         };
-        Ok(Self { name: options.name.clone(), service, process, last_fault, traffic, silent: AtomicU32::new(0) })
+        let (name, silent) = (options.name.clone(), AtomicU32::new(0));
+        Ok(Self { name, service, process, last_fault, traffic, too_long, silent })
     }
 
     /// Whether calls can be sent.
@@ -98,7 +103,7 @@ impl Connection {
     pub(super) async fn call(&self, tool: &str, arguments: JsonObject) -> Reply {
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // Registered before the request is sent, so that no notice is missed.
-        let mut too_long = std::pin::pin!(self.traffic.too_long.notified());
+        let mut too_long = std::pin::pin!(self.too_long.notified());
         too_long.as_mut().enable();
         let reply = tokio::select! {
             biased;

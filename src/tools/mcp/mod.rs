@@ -9,7 +9,6 @@
 //! of another kind. Each of these is a [`Reply`] with `ok: false` and a message for the policy. An
 //! [`Error`](crate::Error) means that the server cannot be started.
 
-mod child;
 mod connection;
 mod content;
 mod http;
@@ -21,7 +20,6 @@ mod stdio;
 use std::fmt;
 use std::time::Duration;
 
-pub use child::kill_servers;
 pub use listing::{DESCRIPTION, Listing, RemoteTool};
 pub use serve::{ServedCall, serve_stdio};
 pub use server::Server;

@@ -4,73 +4,35 @@
 //! a call whose answer is too long or malformed, and counts what it drops.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
 use rmcp::RoleClient;
 use rmcp::model::{ErrorCode, ErrorData, RequestId, ServerJsonRpcMessage};
 use rmcp::service::{RxJsonRpcMessage, TxJsonRpcMessage};
 use rmcp::transport::Transport;
 use serde_json::Value;
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{ChildStdin, ChildStdout};
+use tokio::io::AsyncWriteExt;
+use tokio::process::ChildStdin;
 use tokio::sync::{Mutex, Notify};
 
-use super::child::Pipes;
+use super::super::child::Pipes;
+use super::super::lines::{Lines, Read, Traffic};
 use super::{MOST_MESSAGE, MOST_OUTPUT};
-
-/// Counters of a server's output other than answers.
-#[derive(Debug, Default)]
-pub(super) struct Traffic {
-    /// Bytes since the last answer.
-    bytes: AtomicUsize,
-    /// Lines that are not messages, since the start.
-    pub(super) garbage: AtomicUsize,
-    /// Notified when a message is too long to be read.
-    pub(super) too_long: Notify,
-    /// The server sent more than [`MOST_OUTPUT`] bytes without an answer; nothing more is read.
-    pub(super) flooded: AtomicBool,
-}
 
 /// A server's standard streams as a transport.
 pub(super) struct Stdio {
-    output: BufReader<ChildStdout>,
+    output: Lines,
     input: Arc<Mutex<Option<ChildStdin>>>,
-    line: Vec<u8>,
-    /// The line is too long, and is dropped up to its end.
-    dropping: bool,
     traffic: Arc<Traffic>,
+    /// Told when a message was too long to be read.
+    too_long: Arc<Notify>,
 }
 
 impl Stdio {
-    pub(super) fn new(pipes: Pipes, traffic: Arc<Traffic>) -> Self {
+    pub(super) fn new(pipes: Pipes, traffic: Arc<Traffic>, too_long: Arc<Notify>) -> Self {
         let input = Arc::new(Mutex::new(Some(pipes.stdin)));
-        Self { output: BufReader::new(pipes.stdout), input, line: Vec::new(), dropping: false, traffic }
-    }
-
-    /// Reads up to the end of a line; `None` at the end of the output. It can be cancelled between
-    /// any two pieces: the line so far stays.
-    async fn read_line(&mut self) -> Option<()> {
-        loop {
-            let piece = self.output.fill_buf().await.ok().filter(|piece| !piece.is_empty())?;
-            let end = piece.iter().position(|byte| *byte == b'\n');
-            let count = end.map_or(piece.len(), |end| end + 1);
-            if !self.dropping {
-                self.line.extend_from_slice(&piece[..count]);
-            }
-            self.output.consume(count);
-            if self.traffic.bytes.fetch_add(count, Ordering::Relaxed) + count > MOST_OUTPUT {
-                self.traffic.flooded.store(true, Ordering::Relaxed);
-                return None;
-            }
-            if self.line.len() > MOST_MESSAGE {
-                self.dropping = true;
-                self.line = Vec::new();
-                self.traffic.too_long.notify_waiters();
-            }
-            if end.is_some() && !std::mem::take(&mut self.dropping) {
-                return Some(());
-            }
-        }
+        let output = Lines::new(pipes.stdout, Arc::clone(&traffic), MOST_MESSAGE, MOST_OUTPUT);
+        Self { output, input, traffic, too_long }
     }
 }
 
@@ -109,11 +71,12 @@ impl Transport<RoleClient> for Stdio {
 
     async fn receive(&mut self) -> Option<RxJsonRpcMessage<RoleClient>> {
         loop {
-            self.read_line().await?;
-            let read = message(&self.line);
-            self.line.clear();
-            // The memory of a long message is freed.
-            self.line.shrink_to(1 << 16);
+            if self.output.next().await? == Read::TooLong {
+                self.too_long.notify_waiters();
+                continue;
+            }
+            let read = message(self.output.line());
+            self.output.clear();
             match read {
                 Some(message) => {
                     if matches!(message, ServerJsonRpcMessage::Response(_) | ServerJsonRpcMessage::Error(_)) {

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::watch;
 
-use super::super::background::detach;
+use super::background::detach;
 use crate::error::{Error, Kind, Result};
 
 /// Variables that a server inherits. All others are named by the recipe.
@@ -68,7 +68,8 @@ pub(super) struct Process {
 }
 
 impl Process {
-    /// Starts a server; must run on the thread of the servers.
+    /// Starts a server; must run on the thread of the servers. `name` names it in messages: "MCP
+    /// server `files`".
     ///
     /// # Errors
     /// [`Kind::Tool`]: there is no such program, or it can't be started.
@@ -80,7 +81,7 @@ impl Process {
     ) -> Result<(Self, Pipes)> {
         let program = argv.first().map(String::as_str).unwrap_or_default();
         if !directory.is_dir() {
-            let why = format!("MCP server `{name}`: its working directory {} does not exist", directory.display());
+            let why = format!("{name}: its working directory {} does not exist", directory.display());
             return Err(Error::new(Kind::Tool, why).hint("`directory` is relative to the script's directory"));
         }
         let path = find(name, program, env, directory)?;
@@ -98,7 +99,7 @@ impl Process {
             .process_group(0)
             .kill_on_drop(true);
         die_with_parent(&mut command);
-        let failed = |why: String| Error::new(Kind::Tool, format!("MCP server `{name}`: {why}"));
+        let failed = |why: String| Error::new(Kind::Tool, format!("{name}: {why}"));
         let mut child = command.spawn().map_err(|error| failed(format!("can't start {}: {error}", path.display())))?;
         let group = child.id().and_then(|id| i32::try_from(id).ok());
         let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -157,11 +158,13 @@ impl Drop for Process {
 
 /// The program: a path relative to `directory`, or a name on the PATH.
 fn find(name: &str, program: &str, env: &[(String, String)], directory: &Path) -> Result<PathBuf> {
-    let missing = |why: String, hint: String| Error::new(Kind::Tool, format!("MCP server `{name}`: {why}")).hint(hint);
+    let missing = |why: String, hint: String| Error::new(Kind::Tool, format!("{name}: {why}")).hint(hint);
     if program.contains('/') {
         let path = directory.join(program);
-        // The path is resolved here, since the program starts in another directory.
-        return path.canonicalize().map_err(|error| {
+        // The path is made absolute here, since the program starts in another directory. Links
+        // stay: the interpreter of a virtual environment is one, and finds its packages beside it.
+        let found = std::fs::metadata(&path).and_then(|_| std::path::absolute(&path));
+        return found.map_err(|error| {
             let why = format!("can't find the program {}: {error}", path.display());
             missing(why, "a path in `command` is relative to the script's directory".to_owned())
         });
