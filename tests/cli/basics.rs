@@ -29,6 +29,9 @@ fn help() {
     Commands:
       run          Train a policy with reinforcement learning from a recipe
       sft          Fine-tune a policy on conversations from a recipe
+      eval         Evaluate one model or several on the held-out tasks of a recipe
+      compare      Compare the metrics of runs: curves and final figures, in the terminal and as a
+                   picture
       check        Test a recipe with scripted replies: report errors with their places and remedies
       infer        Chat with a model, or get one reply
       lua          Run a Lua program with access to tokenizers, templates, models and files
