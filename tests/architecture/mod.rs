@@ -111,6 +111,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("clap", &["cli"]),
     ("rustyline", &["cli"]),
     ("ureq", &["net"]),
+    ("hyper", &["net"]),
     ("hf_hub", &["hub"]),
     ("indicatif", &["telemetry"]),
     ("rhai", &["tools"]),
