@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -96,6 +96,9 @@ where
     F: Future<Output = ServedResponse>,
 {
     let (head, body) = request.into_parts();
+    if body.size_hint().lower() > most as u64 {
+        return Ok(refused(413, "the body is too large"));
+    }
     let body = match timeout(REST, Limited::new(body, most).collect()).await {
         Ok(Ok(body)) => body.to_bytes().to_vec(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Ok(refused(413, "the body is too large")),
