@@ -122,7 +122,7 @@ bench *args: build
 bench-scripts *args: build
     benches/run.sh scripts {{args}}
 
-# Build and search an index of N generated passages: speed, size, memory
+# Build and search an index of generated passages: speed, size, memory (`just bench-search 100000 dense`: vectors)
 bench-search *args: build
     @{{torch}} && cargo bench --profile release --bench search -- {{args}}
 

@@ -1,8 +1,12 @@
-//! `just bench-search [PASSAGES]`: an index of generated passages: time, size and memory of the
-//! build, and queries by 1 and by 64 threads at once. A JSON object per line of stdout.
+//! `just bench-search [PASSAGES] [sparse|dense]`: an index of generated passages: time, size and
+//! memory of the build, and queries by 1 and by 64 threads at once. A JSON object per line of stdout.
 //!
 //! Passages have 100 words of a vocabulary of 200,000 with Zipf's distribution, which is about the
 //! shape of the Wikipedia passages of Search-R1; queries have 2 to 8 words of the same.
+//!
+//! `dense` measures vectors without a model: those of a passage are generated from its number, 384
+//! numbers around one of 500 centres in 32 dimensions. It compares searches of the graph with exact
+//! ones. With `R1_ENCODER=DIR` it also measures how fast that model encodes passages.
 
 #![allow(clippy::print_stdout)]
 
@@ -12,7 +16,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use r1::search::{Index, Mode};
+use r1::search::{
+    Analyzer, Bm25, BuildOptions, Builder, DenseOptions, DuplicateIds, EncoderOptions, EncoderSettings, HnswOptions,
+    Index, Mode, Nearest, Passage, SearchOptions, Similarity, TextEncoder, VectorType, load_encoder,
+};
 use r1::{Error, Kind, Result};
 use serde_json::json;
 
@@ -24,10 +31,18 @@ const QUERIES: usize = 5000;
 
 fn main() -> Result<()> {
     // `cargo bench` adds --bench.
-    let given = std::env::args().skip(1).find(|argument| !argument.starts_with('-'));
-    let passages: u64 = given.map_or(Ok(100_000), |text| text.parse()).map_err(|_| {
+    let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let passages: u64 = given.first().map_or(Ok(100_000), |text| text.parse()).map_err(|_| {
         Error::new(Kind::Usage, "the number of passages must be a whole number").hint("`just bench-search 1000000`")
     })?;
+    match given.get(1).map_or("sparse", String::as_str) {
+        "sparse" => sparse(passages),
+        "dense" => dense(passages),
+        other => Err(Error::new(Kind::Usage, format!("there is no part `{other}`")).hint("it is sparse or dense")),
+    }
+}
+
+fn sparse(passages: u64) -> Result<()> {
     let dir = tempfile::tempdir().map_err(|error| failed("make a directory", &error))?;
     let corpus = dir.path().join("corpus.jsonl");
     let bytes = write_corpus(&corpus, passages).map_err(|error| failed("write the corpus", &error))?;
@@ -48,12 +63,169 @@ fn main() -> Result<()> {
         index.search(query, 5, Mode::Sparse)?;
     }
     for threads in [1, 64] {
-        measure(&index, &queries, threads)?;
+        let times = measure(&index, &queries, &SearchOptions::new(5, Mode::Sparse), threads)?;
+        println!("{}", json!({ "threads": threads, "queries": times }));
     }
     Ok(())
 }
 
-/// Builds with the program, and measures its memory.
+/// Numbers of a generated vector, and of the space in which they are similar.
+const DIMENSION: usize = 384;
+const INNER: usize = 32;
+const CENTRES: usize = 500;
+
+/// Vectors without a model.
+struct Generated {
+    options: EncoderOptions,
+    map: Vec<f32>,
+    centres: Vec<f32>,
+}
+
+impl Generated {
+    fn new() -> Self {
+        let mut draw = Draw(3);
+        let mut normal = |count: usize| (0..count).map(|_| draw.normal()).collect::<Vec<f32>>();
+        let options = EncoderOptions {
+            pooling: "mean".to_owned(),
+            query_prefix: String::new(),
+            passage_prefix: String::new(),
+            max_tokens: 512,
+            similarity: Similarity::Cosine,
+        };
+        Self { options, map: normal(DIMENSION * INNER), centres: normal(CENTRES * INNER) }
+    }
+}
+
+impl TextEncoder for Generated {
+    fn sha256(&self) -> &'static str {
+        "generated"
+    }
+
+    fn directory(&self) -> &Path {
+        Path::new("/")
+    }
+
+    fn options(&self) -> &EncoderOptions {
+        &self.options
+    }
+
+    fn dimension(&self) -> usize {
+        DIMENSION
+    }
+
+    fn encode(&self, texts: &[String]) -> Result<Vec<f32>> {
+        let mut all = Vec::with_capacity(texts.len() * DIMENSION);
+        for text in texts {
+            let mut draw = Draw(text.bytes().fold(17, |state: u64, byte| state.wrapping_mul(31) + u64::from(byte)));
+            for _ in 0..8 {
+                draw.share();
+            }
+            let centre = &self.centres[draw.below(CENTRES as u64) as usize * INNER..][..INNER];
+            let inner: Vec<f32> = centre.iter().map(|number| number + 0.7 * draw.normal()).collect();
+            let start = all.len();
+            for row in self.map.chunks_exact(INNER) {
+                let sum: f32 = row.iter().zip(&inner).map(|(one, other)| one * other).sum();
+                all.push((sum / 6.0).tanh() + 0.1 * draw.normal());
+            }
+            let length = all[start..].iter().map(|number| number * number).sum::<f32>().sqrt();
+            for number in &mut all[start..] {
+                *number /= length;
+            }
+        }
+        Ok(all)
+    }
+}
+
+#[allow(clippy::unnecessary_wraps)] // the type of a loader
+fn generated(_: &Path, _: &EncoderOptions) -> Result<std::sync::Arc<dyn TextEncoder>> {
+    Ok(std::sync::Arc::new(Generated::new()))
+}
+
+fn dense(passages: u64) -> Result<()> {
+    let queries: Vec<String> = (0..1000).map(|number| format!("query {number}")).collect();
+    for vectors in [VectorType::F32, VectorType::F16] {
+        let dir = tempfile::tempdir().map_err(|error| failed("make a directory", &error))?;
+        let out = dir.path().join("index");
+        let encoder = generated(Path::new(""), &Generated::new().options)?;
+        let options = BuildOptions {
+            analyzer: Analyzer::Standard,
+            bm25: Bm25::default(),
+            duplicate_ids: DuplicateIds::Refuse,
+            max_passage: 1 << 20,
+            commit_every: 100_000,
+            corpus: json!({}),
+            dense: Some(DenseOptions { encoder, vectors, hnsw: Some(HnswOptions::default()) }),
+        };
+        let mut builder = Builder::begin(&out, options, false, false)?;
+        for number in 0..passages {
+            let text = format!("passage {number}");
+            builder.add(&Passage { id: number.to_string(), text, ..Passage::default() })?;
+        }
+        builder.commit()?;
+        let started = Instant::now();
+        let manifest = builder.finish()?.manifest;
+        let seconds = started.elapsed().as_secs_f64();
+        let files = manifest.parts.dense.map(|part| part.files).unwrap_or_default();
+        let bytes: Vec<f64> = files.iter().map(|file| file.bytes as f64 / passages as f64).collect();
+        let mine = own_memory();
+        println!(
+            "{}",
+            json!({
+                "vectors": vectors.name(), "passages": passages, "graph_seconds": seconds,
+                "graph_vectors_per_second": passages as f64 / seconds, "bytes_per_passage": bytes, "peak_mib": mine,
+            })
+        );
+        let index = Index::open_with(&out, generated)?;
+        let options = |nearest| SearchOptions { nearest, ..SearchOptions::new(10, Mode::Dense) };
+        let texts: Vec<&str> = queries.iter().map(String::as_str).collect();
+        let exact = index.search_all(&texts, &options(Nearest::Exact))?;
+        let some = &queries[..200.min(queries.len())];
+        for threads in [1, 64] {
+            let times = measure(&index, some, &options(Nearest::Exact), threads)?;
+            println!("{}", json!({ "search": "exact", "threads": threads, "queries": times }));
+        }
+        for ef in [16, 64, 256] {
+            let found = index.search_all(&texts, &options(Nearest::Candidates(ef)))?;
+            let ids = |hits: &[r1::search::Hit]| hits.iter().map(|hit| hit.id.clone()).collect::<Vec<String>>();
+            let pairs = exact.iter().zip(&found).map(|(exact, found)| (ids(exact), ids(found)));
+            let shared: usize = pairs.map(|(exact, found)| exact.iter().filter(|id| found.contains(id)).count()).sum();
+            for threads in [1, 64] {
+                let times = measure(&index, &queries, &options(Nearest::Candidates(ef)), threads)?;
+                let recall = shared as f64 / (10 * queries.len()) as f64;
+                println!("{}", json!({ "ef": ef, "recall_at_10": recall, "threads": threads, "queries": times }));
+            }
+        }
+    }
+    match std::env::var_os("R1_ENCODER") {
+        Some(directory) => encoding(Path::new(&directory)),
+        None => Ok(()),
+    }
+}
+
+/// How fast a model encodes passages of the same words as the corpus, in batches as a build does.
+fn encoding(directory: &Path) -> Result<()> {
+    let encoder = load_encoder(directory, EncoderSettings::default())?;
+    let mut draw = Draw(1);
+    let mut texts =
+        || (0..64).map(|_| (0..WORDS).map(|_| draw.word()).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>();
+    encoder.encode(&texts())?;
+    let (started, batches) = (Instant::now(), 4);
+    for _ in 0..batches {
+        encoder.encode(&texts())?;
+    }
+    let speed = f64::from(batches * 64) / started.elapsed().as_secs_f64();
+    println!("{}", json!({ "encoder": directory, "passages_per_second": speed }));
+    Ok(())
+}
+
+/// Largest memory of this process so far, in MiB.
+fn own_memory() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0) >> 10
+}
+
+/// Builds with the program, and looks at its memory.
 fn build(corpus: &Path, out: &Path, passages: u64) -> Result<()> {
     let started = Instant::now();
     let mut command = Command::new(env!("CARGO_BIN_EXE_r1"));
@@ -111,8 +283,8 @@ fn resident(child: &Child, name: &str) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Every query once, by `threads` threads.
-fn measure(index: &Index, queries: &[String], threads: usize) -> Result<()> {
+/// Every query once, by `threads` threads: queries per second, median and 99th percentile.
+fn measure(index: &Index, queries: &[String], options: &SearchOptions, threads: usize) -> Result<serde_json::Value> {
     let next = AtomicUsize::new(0);
     let started = Instant::now();
     let times: Vec<Vec<Duration>> = std::thread::scope(|scope| {
@@ -120,7 +292,7 @@ fn measure(index: &Index, queries: &[String], threads: usize) -> Result<()> {
             let mut times = Vec::new();
             while let Some(query) = queries.get(next.fetch_add(1, Ordering::Relaxed)) {
                 let started = Instant::now();
-                index.search(query, 5, Mode::Sparse)?;
+                index.search_all(&[query], options)?;
                 times.push(started.elapsed());
             }
             Ok(times)
@@ -135,14 +307,8 @@ fn measure(index: &Index, queries: &[String], threads: usize) -> Result<()> {
     let mut times: Vec<f64> = times.into_iter().flatten().map(|time| time.as_secs_f64() * 1e3).collect();
     times.sort_by(f64::total_cmp);
     let at = |share: f64| times.get((times.len() as f64 * share) as usize).copied().unwrap_or_default();
-    println!(
-        "{}",
-        json!({
-            "threads": threads, "queries_per_second": times.len() as f64 / seconds,
-            "p50_ms": at(0.5), "p99_ms": at(0.99),
-        })
-    );
-    Ok(())
+    let per_second = times.len() as f64 / seconds;
+    Ok(json!({ "per_second": per_second, "p50_ms": at(0.5), "p99_ms": at(0.99) }))
 }
 
 fn write_corpus(path: &Path, passages: u64) -> std::io::Result<u64> {
@@ -168,6 +334,11 @@ impl Draw {
 
     fn below(&mut self, most: u64) -> u64 {
         (self.share() * most as f64) as u64
+    }
+
+    fn normal(&mut self) -> f32 {
+        let (length, angle) = (self.share().max(1e-300), self.share() * std::f64::consts::TAU);
+        ((-2.0 * length.ln()).sqrt() * angle.cos()) as f32
     }
 
     /// A word whose rank has Zipf's distribution with exponent 1.

@@ -383,7 +383,7 @@ local Index = {}
 
 ---Returns the passages with the best scores; by default 5. Only the calling trajectory waits. The hits are recorded for replays.
 ---@param query string|string[] A query, or a list of queries
----@param options? { k?: number, mode?: string, rerank?: { model: string, top?: number } }
+---@param options? { k?: number, mode?: string, ef?: number, exact?: boolean, rerank?: { model: string, top?: number } }
 ---@return r1.SearchHit[]|(r1.SearchHit[])[] # The best passages, best first; for a list of queries one list each
 function Index:search(query, options) end
 
@@ -1385,7 +1385,7 @@ r1.index = {}
 function r1.index.open(directory) end
 
 ---A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row no requests are sent to a server for 30 s: its calls fail at once.
----@param options { index?: string, url?: string, k?: number, mode?: string, rerank?: { model: string, top?: number }, name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: any }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@param options { index?: string, url?: string, k?: number, mode?: string, ef?: number, exact?: boolean, rerank?: { model: string, top?: number }, name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: any }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.search(options) end
 

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use super::number::{Refused, number};
 use crate::error::Result;
 use crate::model::Pooling;
-use crate::search::{Analyzer, Mode, RerankOptions, SearchOptions, Similarity, VectorType};
+use crate::search::{Analyzer, MOST_CANDIDATES, Mode, RerankOptions, SearchOptions, Similarity, VectorType};
 
 /// Build and search an index of passages
 #[derive(Debug, Args)]
@@ -32,10 +32,12 @@ pub(super) enum IndexCommand {
   r1 index build corpus.jsonl --out wiki                  rows with id, text and perhaps title
   r1 index build notes/ --out notes.index                 a folder of .md and .txt files
   r1 index build papers.parquet --out papers --text-field abstract --analyzer english
-  r1 index build corpus.jsonl --out wiki --encoder models/bge-small-en-v1.5 --pooling cls
+  r1 index build corpus.jsonl --out wiki --encoder models/bge-small-en-v1.5 --pooling cls --hnsw
   r1 index build --hf BeIR/scifact --subset corpus --split corpus --out scifact
 
 An interrupted build is resumed by the same command.")]
+// Switches of a command line.
+#[allow(clippy::struct_excessive_bools)]
 pub(super) struct BuildArgs {
     /// Files (.jsonl, .json, .csv, .tsv, .parquet, .arrow, lines also as .gz and .zst), or a folder
     /// of them, or of .txt and .md files
@@ -106,6 +108,15 @@ pub(super) struct BuildArgs {
     /// not normalised
     #[arg(long, value_name = "NAME", requires = "encoder", default_value = "cosine", value_parser = Similarity::NAMES)]
     pub(super) similarity: String,
+    /// Also build a graph over the vectors (HNSW), for fast approximate search
+    #[arg(long, requires = "encoder")]
+    pub(super) hnsw: bool,
+    /// Links of a vector in the graph; twice as many in its lowest layer
+    #[arg(long, value_name = "N", requires = "hnsw", default_value = "16", value_parser = clap::value_parser!(u16).range(2..=256))]
+    pub(super) hnsw_links: u16,
+    /// Candidates that are compared when a vector is added to the graph
+    #[arg(long, value_name = "N", requires = "hnsw", default_value = "128", value_parser = clap::value_parser!(u16).range(1..=10000))]
+    pub(super) hnsw_candidates: u16,
     /// Discard an interrupted build
     #[arg(long)]
     pub(super) restart: bool,
@@ -173,6 +184,13 @@ pub(super) struct HowArgs {
     /// Search mode: BM25, vectors, or both, fused by rank
     #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
     mode: String,
+    /// Candidates of a search in the HNSW graph; more find more of the nearest vectors, and take
+    /// longer [default: 64, or the number of hits]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_CANDIDATES as i64))]
+    ef: Option<u16>,
+    /// Compare the query with every vector, although the index has an HNSW graph
+    #[arg(long, conflicts_with = "ef")]
+    exact: bool,
     /// Rank the best passages again with a cross-encoder: the directory of a BERT model with one
     /// label (safetensors and tokenizer.json)
     #[arg(long, value_name = "DIR")]
@@ -185,7 +203,8 @@ pub(super) struct HowArgs {
 impl HowArgs {
     /// The options of a search for `k` passages.
     pub(super) fn options(&self, k: usize) -> Result<SearchOptions> {
-        let mut options = SearchOptions::new(k, Mode::named(&self.mode)?);
+        let options = SearchOptions::new(k, Mode::named(&self.mode)?);
+        let mut options = options.with_nearest(self.ef.map(usize::from), self.exact)?;
         options.rerank =
             self.rerank.clone().map(|model| RerankOptions { model, top: self.rerank_top.map(usize::from) });
         options.check()?;

@@ -16,12 +16,14 @@ use sha2::{Digest, Sha256};
 use tantivy::indexer::NoMergePolicy;
 use tantivy::{Index as Postings, IndexWriter, TantivyDocument};
 
-use super::build_options::{BuildOptions, DenseOptions, DuplicateIds};
+use super::build_options::{BuildOptions, DenseOptions, DuplicateIds, GRAPH_COMMITS};
 use super::dense::DenseWriter;
 use super::documents::{self, Documents, DocumentsWriter, Lengths};
+use super::graph::{self, HnswBuild};
 use super::manifest::{self, Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, part_of};
 use super::passage::Passage;
 use super::place::{self, BUILD, HEAP, unwritable};
+use super::rows::Rows;
 use super::sparse::{self, SchemaFields};
 use crate::error::{Error, Kind, Result};
 
@@ -156,6 +158,11 @@ impl Builder {
         self.progress.counts.rows
     }
 
+    /// Passages so far.
+    pub fn passages(&self) -> u64 {
+        self.progress.counts.passages
+    }
+
     /// Adds the passage of the next row.
     ///
     /// # Errors
@@ -254,11 +261,21 @@ impl Builder {
         Ok(())
     }
 
-    /// Completes the index: one segment, checksums, the manifest, and its name.
+    /// Completes the index: one segment, the graph, checksums, the manifest, and its name.
     ///
     /// # Errors
-    /// [`Kind::Data`] if there are no passages; [`Kind::Store`] if files can't be written.
-    pub fn finish(mut self) -> Result<Report> {
+    /// As [`Builder::finish_with`].
+    pub fn finish(self) -> Result<Report> {
+        self.finish_with(&mut |_| true)
+    }
+
+    /// As [`finish`](Self::finish). `linked` is called with the number of vectors in the graph so
+    /// far; it returns false to stop.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if there are no passages; [`Kind::Store`] if files can't be written;
+    /// [`Kind::Interrupted`] if `linked` stopped it.
+    pub fn finish_with(mut self, linked: &mut dyn FnMut(u64) -> bool) -> Result<Report> {
         if self.progress.counts.passages == 0 {
             let why = if self.progress.counts.rows == 0 { "no rows" } else { "no row with a title or a text" };
             return Err(Error::new(Kind::Data, format!("the corpus has {why}: there is nothing to index")));
@@ -289,13 +306,14 @@ impl Builder {
         }
         files.sort_by(|a, b| a.path.cmp(&b.path));
         let Progress { counts, terms, title_terms, .. } = progress;
-        let BuildOptions { analyzer, bm25, corpus, dense, .. } = options;
+        let BuildOptions { analyzer, bm25, corpus, dense, commit_every, .. } = options;
         let documents = [documents::BLOCKS, documents::INDEX]
             .iter()
             .map(|name| FileEntry::of(&part, name))
             .collect::<Result<_>>()?;
         let sparse = Some(SparsePart { analyzer, bm25, terms, title_terms, files });
-        let dense = dense.map(|dense| dense_part(&part, &dense)).transpose()?;
+        let save_every = commit_every.saturating_mul(GRAPH_COMMITS);
+        let dense = dense.map(|dense| dense_part(&part, &dense, counts.passages, save_every, linked)).transpose()?;
         let manifest = Manifest {
             format: manifest::FORMAT,
             r1: env!("CARGO_PKG_VERSION").to_owned(),
@@ -310,17 +328,25 @@ impl Builder {
     }
 }
 
-/// The entry of the vectors in the manifest.
-fn dense_part(part: &Path, dense: &DenseOptions) -> Result<DensePart> {
-    let DenseOptions { encoder, vectors } = dense;
-    Ok(DensePart {
-        vectors: *vectors,
-        dimension: encoder.dimension(),
-        encoder: encoder.directory().to_owned(),
-        encoder_sha256: encoder.sha256().to_owned(),
-        options: encoder.options().clone(),
-        files: vec![FileEntry::of(part, &vectors.file())?],
-    })
+/// Builds the graph, if there is one, and gives the entry of the vectors in the manifest.
+fn dense_part(
+    part: &Path,
+    dense: &DenseOptions,
+    passages: u64,
+    save_every: u64,
+    linked: &mut dyn FnMut(u64) -> bool,
+) -> Result<DensePart> {
+    let DenseOptions { encoder, vectors, hnsw } = dense;
+    let (options, dimension) = (encoder.options().clone(), encoder.dimension());
+    let mut files = vec![FileEntry::of(part, &vectors.file())?];
+    if let Some(hnsw) = hnsw {
+        let rows = Arc::new(Rows::open(&part.join(vectors.file()), *vectors, dimension, passages)?);
+        let save_every = usize::try_from(save_every).unwrap_or(usize::MAX);
+        HnswBuild { part, rows, similarity: options.similarity, options: *hnsw, save_every }.run(linked)?;
+        files.push(FileEntry::of(part, &graph::file())?);
+    }
+    let (encoder_sha256, encoder) = (encoder.sha256().to_owned(), encoder.directory().to_owned());
+    Ok(DensePart { vectors: *vectors, dimension, encoder, encoder_sha256, options, hnsw: *hnsw, files })
 }
 
 /// The first half of the SHA-256 of an id: 16 bytes per passage instead of the id. A collision of

@@ -8,7 +8,10 @@ use serde_json::Value as Json;
 use super::analyzer::Analyzer;
 use super::bm25::Bm25;
 use super::encoder::TextEncoder;
-use super::vectors::VectorType;
+use super::vectors::{HnswOptions, VectorType};
+
+/// Commits of passages per save of a graph, which writes all of it.
+pub const GRAPH_COMMITS: u64 = 5;
 
 /// Handling of a passage with the id of an earlier one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +29,8 @@ pub enum DuplicateIds {
 pub struct DenseOptions {
     pub encoder: Arc<dyn TextEncoder>,
     pub vectors: VectorType,
+    /// `None`: every search compares all vectors.
+    pub hnsw: Option<HnswOptions>,
 }
 
 impl std::fmt::Debug for DenseOptions {
@@ -43,6 +48,7 @@ pub struct BuildOptions {
     /// Largest title and text of a passage together, in bytes.
     pub max_passage: u64,
     /// Number of passages between two commits: an interrupted build is resumed after the last one.
+    /// A graph is saved every [`GRAPH_COMMITS`] times as many vectors.
     pub commit_every: u64,
     /// The origin of the passages: a build is resumed only for an equal one.
     pub corpus: Json,

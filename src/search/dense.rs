@@ -1,5 +1,6 @@
-//! The vectors of an index: one per passage, in the order of their numbers. The search is
-//! exact: it computes the inner product of the query with every vector.
+//! The vectors of an index: one per passage, in the order of their numbers. A search either
+//! computes the inner product of the query with every vector (exact), or follows the links of a
+//! graph ([`super::graph`]).
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -10,7 +11,9 @@ use half::f16;
 
 use super::bm25::Best;
 use super::encoder::{LoadEncoder, TextEncoder, passage_text};
+use super::graph::{EF, Graph};
 use super::manifest::DensePart;
+use super::options::Nearest;
 use super::passage::Passage;
 use super::rows::Rows;
 use super::vectors::{FOLDER, VectorType};
@@ -88,8 +91,9 @@ pub(super) struct Dense {
     part: DensePart,
     index: PathBuf,
     load: LoadEncoder,
-    /// Loaded with the first search.
+    /// Both are loaded with the first search.
     encoder: OnceLock<Arc<dyn TextEncoder>>,
+    graph: OnceLock<Graph>,
 }
 
 impl Dense {
@@ -103,11 +107,16 @@ impl Dense {
         let rows = Rows::open(&path, part.vectors, part.dimension, passages)?;
         rows.check_similarity(part.options.similarity, &path)?;
         let (part, index, rows) = (part.clone(), index.to_owned(), Arc::new(rows));
-        Ok(Self { rows, part, index, load, encoder: OnceLock::new() })
+        Ok(Self { rows, part, index, load, encoder: OnceLock::new(), graph: OnceLock::new() })
     }
 
-    /// Loads the encoder, once.
-    pub(super) fn encoder(&self) -> Result<&Arc<dyn TextEncoder>> {
+    /// Loads what a search needs, once.
+    pub(super) fn prepare(&self, nearest: Nearest) -> Result<()> {
+        self.encoder()?;
+        self.graph(nearest).map(drop)
+    }
+
+    fn encoder(&self) -> Result<&Arc<dyn TextEncoder>> {
         if let Some(encoder) = self.encoder.get() {
             return Ok(encoder);
         }
@@ -115,14 +124,39 @@ impl Dense {
         Ok(self.encoder.get_or_init(|| encoder))
     }
 
+    /// The graph and the number of candidates; `None` for an exact search.
+    fn graph(&self, nearest: Nearest) -> Result<Option<(&Graph, usize)>> {
+        let ef = match (nearest, self.part.hnsw) {
+            (Nearest::Exact, _) | (Nearest::Default, None) => return Ok(None),
+            (Nearest::Default, Some(_)) => EF,
+            (Nearest::Candidates(ef), Some(_)) => ef,
+            (Nearest::Candidates(_), None) => {
+                let why = "the index has no HNSW graph, which `ef` is for";
+                return Err(Error::new(Kind::Usage, why)
+                    .at_path(&self.index)
+                    .hint("without `ef` every vector is compared; `r1 index build --hnsw` makes a graph"));
+            }
+        };
+        if let Some(graph) = self.graph.get() {
+            return Ok(Some((graph, ef)));
+        }
+        let options = self.part.hnsw.unwrap_or_default();
+        let graph = Graph::open(&self.index, Arc::clone(&self.rows), self.part.options.similarity, options)?;
+        Ok(Some((self.graph.get_or_init(|| graph), ef)))
+    }
+
     /// The best `most` passages for each query, best first.
-    pub(super) fn search(&self, queries: &[&str], most: usize) -> Result<Vec<Vec<(u64, f64)>>> {
+    pub(super) fn search(&self, queries: &[&str], most: usize, nearest: Nearest) -> Result<Vec<Vec<(u64, f64)>>> {
+        let graph = self.graph(nearest)?;
         let encoder = self.encoder()?;
         let prefix = &encoder.options().query_prefix;
         let texts: Vec<String> = queries.iter().map(|query| format!("{prefix}{query}")).collect();
         let encoded = encoder.encode(&texts)?;
-        let encoded: Vec<&[f32]> = encoded.chunks_exact(self.part.dimension).collect();
-        Ok(self.nearest(&encoded, most))
+        let mut encoded = encoded.chunks_exact(self.part.dimension);
+        match graph {
+            Some((graph, ef)) => encoded.map(|query| graph.search(query, most, ef.max(most))).collect(),
+            None => Ok(self.nearest(&encoded.by_ref().collect::<Vec<_>>(), most)),
+        }
     }
 
     /// The best `most` passages for each vector by inner product, best first; equal scores in the

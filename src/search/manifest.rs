@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 
 use super::analyzer::Analyzer;
 use super::bm25::Bm25;
-use super::vectors::{EncoderOptions, VectorType};
+use super::vectors::{EncoderOptions, HnswOptions, VectorType};
 use crate::error::{Error, Kind, Result};
 
 /// The format that this version writes and reads.
@@ -79,6 +79,9 @@ pub struct DensePart {
     /// SHA-256 of the encoder's configuration, weights and tokenizer, in hex.
     pub encoder_sha256: String,
     pub options: EncoderOptions,
+    /// `None`: an index without a graph over the vectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hnsw: Option<HnswOptions>,
     pub files: Vec<FileEntry>,
 }
 

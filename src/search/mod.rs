@@ -11,8 +11,8 @@
 //!
 //! A directory has `manifest.json`, the passages (`documents.zst`, `documents.index`) and one
 //! folder per search method: `sparse` is an inverted index of `tantivy`, `dense` has one vector per
-//! passage. Passages have numbers from 0, in the order of the corpus; the parts refer to them by
-//! number, so that a part can be added without the others.
+//! passage, and perhaps a graph over them. Passages have numbers from 0, in the order of the
+//! corpus; the parts refer to them by number, so that a part can be added without the others.
 //!
 //! This module knows neither Lua nor the command line, and reads no corpus: see docs/search.md.
 
@@ -25,6 +25,8 @@ mod dense;
 mod documents;
 mod encoder;
 mod fusion;
+mod graph;
+mod graph_file;
 mod manifest;
 mod options;
 mod passage;
@@ -42,13 +44,13 @@ pub use analyzer::Analyzer;
 pub use bert::{EncoderSettings, load_encoder};
 pub use bm25::Bm25;
 pub use build::{Builder, Report};
-pub use build_options::{BuildOptions, DenseOptions, DuplicateIds};
+pub use build_options::{BuildOptions, DenseOptions, DuplicateIds, GRAPH_COMMITS};
 pub use encoder::{LoadEncoder, TextEncoder};
 pub use fusion::{CONSTANT as FUSION_CONSTANT, reciprocal_rank_fusion};
 pub use manifest::{Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, hex, identity, verify};
-pub use options::{MOST_HITS, Mode, RerankOptions, SearchOptions};
+pub use options::{MOST_CANDIDATES, MOST_HITS, Mode, Nearest, RerankOptions, SearchOptions};
 pub use passage::{Fields, Passage};
 pub use protocol::{NotResults, SearchRequest, as_text, read_documents, respond};
 pub use query::{Hit, Index};
 pub use rerank::Reranker;
-pub use vectors::{EncoderOptions, Similarity, VectorType};
+pub use vectors::{EncoderOptions, HnswOptions, Similarity, VectorType};

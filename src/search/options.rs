@@ -8,6 +8,8 @@ use crate::error::{Error, Kind, Result, suggest};
 
 /// Maximum number of hits of a query.
 pub const MOST_HITS: usize = 1000;
+/// Most candidates of a search in a graph.
+pub const MOST_CANDIDATES: usize = 10_000;
 
 /// Default number of re-ranked passages.
 const TOP: usize = 50;
@@ -79,12 +81,25 @@ impl RerankOptions {
     }
 }
 
+/// How the nearest vectors are found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Nearest {
+    /// With the HNSW graph of the index, if it has one, and 64 candidates, or `k` if that is more.
+    #[default]
+    Default,
+    /// The query is compared with every vector.
+    Exact,
+    /// With the graph and this number of candidates (`ef` in the paper), or `k` if that is more.
+    Candidates(usize),
+}
+
 /// How an index is searched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchOptions {
     /// Number of hits, from 1 to [`MOST_HITS`].
     pub k: usize,
     pub mode: Mode,
+    pub nearest: Nearest,
     /// A cross-encoder that ranks the best passages again.
     pub rerank: Option<RerankOptions>,
 }
@@ -92,7 +107,7 @@ pub struct SearchOptions {
 impl SearchOptions {
     /// The best `k` passages in a mode.
     pub fn new(k: usize, mode: Mode) -> Self {
-        Self { k, mode, rerank: None }
+        Self { k, mode, nearest: Nearest::Default, rerank: None }
     }
 
     /// Checks the options that do not depend on an index.
@@ -101,5 +116,26 @@ impl SearchOptions {
     /// [`Kind::Usage`] for a number out of range.
     pub fn check(&self) -> Result<()> {
         self.rerank.as_ref().map_or(Ok(()), |rerank| rerank.top(self.k).map(drop))
+    }
+
+    /// Options as users write them: `ef` is a number of candidates, `exact` compares every vector.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for both, for a number out of range, and in a mode without vectors.
+    pub fn with_nearest(self, ef: Option<usize>, exact: bool) -> Result<Self> {
+        let refuse = |why: String| Err(Error::new(Kind::Usage, why));
+        let name = if exact { "exact" } else { "ef" };
+        let nearest = match (ef, exact) {
+            (None, false) => return Ok(self),
+            (Some(_), true) => return refuse("`exact` compares every vector, so that `ef` has no effect".to_owned()),
+            (None, true) => Nearest::Exact,
+            (Some(ef), false) if (1..=MOST_CANDIDATES).contains(&ef) => Nearest::Candidates(ef),
+            (Some(ef), false) => return refuse(format!("`ef` is {ef}; it must be from 1 to {MOST_CANDIDATES}")),
+        };
+        if self.mode == Mode::Sparse {
+            let hint = "the modes `dense` and `hybrid` search vectors";
+            return Err(Error::new(Kind::Usage, format!("`{name}` has no effect in the mode `sparse`")).hint(hint));
+        }
+        Ok(Self { nearest, ..self })
     }
 }

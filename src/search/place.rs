@@ -77,6 +77,7 @@ pub(super) fn plan(options: &BuildOptions) -> Json {
         "corpus": corpus,
         "encoder": encoder,
         "vectors": dense.as_ref().map(|dense| dense.vectors),
+        "hnsw": dense.as_ref().map(|dense| dense.hnsw),
     })
 }
 

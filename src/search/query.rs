@@ -126,7 +126,7 @@ impl Index {
     /// As [`Index::search_all`].
     pub fn check(&self, options: &SearchOptions) -> Result<()> {
         if options.mode != Mode::Sparse {
-            self.vectors(options.mode)?.encoder()?;
+            self.vectors(options.mode)?.prepare(options.nearest)?;
         }
         self.reranker(options).map(drop)
     }
@@ -208,7 +208,7 @@ impl Index {
     fn rank_dense(&self, queries: &[&str], k: usize, options: &SearchOptions) -> Result<Vec<Vec<(u64, f64)>>> {
         let dense = self.vectors(options.mode)?;
         let given: Vec<&str> = queries.iter().copied().filter(|query| !query.trim().is_empty()).collect();
-        let mut found = dense.search(&given, k)?.into_iter();
+        let mut found = dense.search(&given, k, options.nearest)?.into_iter();
         let each = queries
             .iter()
             .map(|query| if query.trim().is_empty() { Vec::new() } else { found.next().unwrap_or_default() });

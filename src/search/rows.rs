@@ -103,6 +103,21 @@ impl Rows {
         if self.kind == kind { own.unwrap_or_default() } else { &[] }
     }
 
+    /// The inner product of a query and a row; 0 for a row that is not there.
+    pub(super) fn product(&self, query: &[f32], row: usize) -> f32 {
+        if self.kind == VectorType::F32 {
+            return inner_product(query, self.floats(row..row + 1));
+        }
+        let mut plain = [0.0; HALVES];
+        let parts = query.chunks(HALVES).zip(self.halves(row..row + 1).chunks(HALVES));
+        let products = parts.map(|(query, halves)| {
+            let plain = &mut plain[..halves.len()];
+            halves.convert_to_f32_slice(plain);
+            inner_product(query, plain)
+        });
+        products.sum()
+    }
+
     /// The inner product of two rows; 0 for a row that is not there.
     pub(super) fn product_of_rows(&self, one: usize, other: usize) -> f32 {
         if self.kind == VectorType::F32 {

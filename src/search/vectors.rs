@@ -1,5 +1,5 @@
-//! Options of the vectors of an index: their type, how texts are encoded, and how similar two
-//! vectors are.
+//! Options of the vectors of an index: their type, how texts are encoded, how similar two vectors
+//! are, and the graph over them.
 
 use serde::{Deserialize, Serialize};
 
@@ -84,6 +84,22 @@ impl Similarity {
             Self::Cosine => "cosine",
             Self::Dot => "dot",
         }
+    }
+}
+
+/// Options of a graph over the vectors: hierarchical navigable small worlds (HNSW; Malkov and
+/// Yashunin, arXiv:1603.09320). Names in the paper: M and efConstruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HnswOptions {
+    /// Most links of a vector in the upper layers; twice as many in the lowest one.
+    pub links: usize,
+    /// Candidates that are compared when a vector is added.
+    pub ef_construction: usize,
+}
+
+impl Default for HnswOptions {
+    fn default() -> Self {
+        Self { links: 16, ef_construction: 128 }
     }
 }
 

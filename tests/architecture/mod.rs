@@ -120,6 +120,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("tokio_tungstenite", &["net"]),
     ("tokio_rustls", &["net"]),
     ("tantivy", &["search"]),
+    ("usearch", &["search"]),
     ("minijinja", &["text"]),
     ("tokenizers", &["text"]),
 ];

@@ -10,8 +10,8 @@ use super::show::{bytes, counted};
 use crate::error::{Error, Kind, Result};
 use crate::model::Pooling;
 use crate::search::{
-    Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, EncoderSettings, Similarity, VectorType,
-    load_encoder,
+    Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, EncoderSettings, HnswOptions,
+    Similarity, VectorType, load_encoder,
 };
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 
@@ -38,7 +38,16 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
         reporter.info(&format!("resuming at row {first}, where the last build was interrupted"));
     }
     add(&mut builder, &corpus, &reporter, interrupt)?;
-    let report = builder.finish().map_err(|error| error.at_path(args.corpus.first().unwrap_or(&args.out)))?;
+    let vectors = if args.hnsw { builder.passages() } else { 0 };
+    let bar = if vectors > 0 { reporter.bar("linking", vectors, "vectors") } else { Reporter::silent().bar("", 0, "") };
+    let mut shown = 0;
+    let report = builder.finish_with(&mut |linked| {
+        bar.inc(linked.saturating_sub(shown));
+        shown = linked;
+        !interrupt.is_set()
+    });
+    bar.finish();
+    let report = report.map_err(|error| error.at_path(args.corpus.first().unwrap_or(&args.out)))?;
     let manifest = report.manifest;
     if output.json {
         let fields = json!({
@@ -61,7 +70,11 @@ fn dense(args: &BuildArgs) -> Result<Option<DenseOptions>> {
         similarity: Similarity::named(&args.similarity)?,
     };
     let encoder = load_encoder(directory, settings)?;
-    Ok(Some(DenseOptions { encoder, vectors: VectorType::named(&args.vectors)? }))
+    let hnsw = args.hnsw.then(|| HnswOptions {
+        links: usize::from(args.hnsw_links),
+        ef_construction: usize::from(args.hnsw_candidates),
+    });
+    Ok(Some(DenseOptions { encoder, vectors: VectorType::named(&args.vectors)?, hnsw }))
 }
 
 fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: Interrupt) -> Result<()> {

@@ -39,6 +39,10 @@ pub(super) fn info(directory: &Path, output: OutputArgs) -> Result<()> {
         let (vectors, dimension, pooling) = (part.vectors.name(), part.dimension, &part.options.pooling);
         let similarity = part.options.similarity.name();
         line("dense", format!("vectors of {dimension} numbers, {vectors}, {similarity}, pooling {pooling}"));
+        let graph = part.hnsw.map_or("none: every search compares all vectors".to_owned(), |hnsw| {
+            format!("HNSW, {} links, built with {} candidates", hnsw.links, hnsw.ef_construction)
+        });
+        line("graph", graph);
         line("encoder", format!("{}, SHA-256 {:.16}…", part.encoder.display(), part.encoder_sha256));
         for (name, prefix) in [("query", &part.options.query_prefix), ("passage", &part.options.passage_prefix)] {
             if !prefix.is_empty() {

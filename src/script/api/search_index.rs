@@ -14,7 +14,7 @@ use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::passages::Passages;
-use crate::search::{Hit, MOST_HITS, Mode, RerankOptions, SearchOptions};
+use crate::search::{Hit, MOST_CANDIDATES, MOST_HITS, Mode, RerankOptions, SearchOptions};
 
 const NAME: &str = "r1.index.open";
 const SEARCH: &str = "search";
@@ -65,6 +65,8 @@ arguments! {
     /// The search mode.
     pub(super) struct HowArguments {
         mode: Mode = Mode::Sparse;
+        ef: Option<Candidates>;
+        exact: bool = false;
         rerank: Option<RerankArguments>;
     }
 
@@ -74,6 +76,9 @@ arguments! {
         top: Option<Hits>;
     }
 }
+
+/// Candidates of a search in a graph.
+pub(super) type Candidates = Whole<1, { MOST_CANDIDATES as u64 }>;
 
 impl FromField for RerankArguments {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
@@ -94,10 +99,18 @@ impl HowArguments {
         host: &Host,
         k: &Hits,
     ) -> mlua::Result<(SearchOptions, Map<String, Json>)> {
-        let Self { mode, rerank } = self;
+        let Self { mode, ef, exact, rerank } = self;
         let mut written = Map::new();
         written.insert("mode".to_owned(), mode.name().into());
-        let mut options = SearchOptions::new(k.0 as usize, mode);
+        if let Some(ef) = &ef {
+            written.insert("ef".to_owned(), ef.0.into());
+        }
+        if exact {
+            written.insert("exact".to_owned(), true.into());
+        }
+        let mut options = SearchOptions::new(k.0 as usize, mode)
+            .with_nearest(ef.map(|ef| ef.0 as usize), exact)
+            .map_err(|error| fail_with(lua, function, Error { kind: Kind::Script, ..error }))?;
         if let Some(RerankArguments { model, top }) = rerank {
             written.insert("rerank".to_owned(), json!({ "model": model, "top": top.as_ref().map(|top| top.0) }));
             let path = path_of(host, &model);

@@ -56,7 +56,7 @@ fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
             SearchSource::Index(passages)
         }
         (None, Some(url)) if options != SearchOptions::new(options.k, Mode::Sparse) => {
-            let names = ["mode", "rerank"];
+            let names = ["mode", "ef", "exact", "rerank"];
             let of_index = |name: &&str| written.get(*name).is_some_and(|value| value != Mode::Sparse.name());
             let name = names.into_iter().find(of_index).unwrap_or("mode");
             return refused(name, format!("`{name}` is for indexes; the server at {url} sets how it searches"));

@@ -9,6 +9,12 @@ const MODE: Param = p(
     "\"sparse\" (BM25; default); with vectors in the index also \"dense\" (inner product), or \"hybrid\" (both, fused by rank)",
 );
 
+const EF: Param = p(
+    "ef?",
+    "number",
+    "Candidates of a search in the HNSW graph of the index, 1 to 10000: more find more of the nearest vectors, and take longer; default: 64, or `k` if that is more",
+);
+const EXACT: Param = p("exact?", "boolean", "Compare the query with every vector, although the index has a graph");
 const RERANK: Param = p(
     "rerank?",
     "{model: string, top: number?}",
@@ -29,7 +35,10 @@ pub(super) const ENTRIES: &[Entry] = &[
     ),
     f(
         "Index:search",
-        &[p("query", "string | {string}", "A query, or a list of queries"), table("options?", "", &[K, MODE, RERANK])],
+        &[
+            p("query", "string | {string}", "A query, or a list of queries"),
+            table("options?", "", &[K, MODE, EF, EXACT, RERANK]),
+        ],
         &[("{SearchHit} | {{SearchHit}}", "The best passages, best first; for a list of queries one list each")],
         "Returns the passages with the best scores; by default 5. Only the calling trajectory waits. The hits are recorded for replays.",
         "local hits = wiki:search(\"longest river of Europe\", { k = 3 })\nlocal both = wiki:search { \"Danube\", \"Volga\" }",
@@ -48,6 +57,8 @@ pub(super) const ENTRIES: &[Entry] = &[
                 ),
                 p("k?", "number", "Number of passages, 1 to 1000; default: 3"),
                 MODE,
+                EF,
+                EXACT,
                 RERANK,
                 p("name?", "string", "Default: \"search\""),
                 p("description?", "string", ""),

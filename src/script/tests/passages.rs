@@ -163,6 +163,10 @@ fn options_of_search_are_checked() {
     );
     shows(&of("r1.tools.search { url = 'ftp://h' }"), "it must begin with http:// or https://");
     shows(&of("r1.tools.search { url = 'http://h', mode = 'hybrid' }"), "`mode` is for indexes");
+    let dense = |fields: &str| of(&format!("r1.tools.search {{ index = 'i', mode = 'dense', {fields} }}"));
+    shows(&dense("ef = 0"), "`ef` must be a whole number from 1 to 10000");
+    shows(&dense("ef = 9, exact = true"), "`exact` compares every vector, so that `ef` has no effect");
+    shows(&of("r1.tools.search { index = 'i', ef = 9 }"), "`ef` has no effect in the mode `sparse`");
     let rerank = |fields: &str| of(&format!("r1.tools.search {{ index = 'i', k = 5, rerank = {fields} }}"));
     shows(&rerank("'model'"), "`rerank` must be a table { model = DIR, top = N }");
     shows(&rerank("{}"), "`rerank` needs `model`, the directory of a cross-encoder");

@@ -120,7 +120,7 @@ fn queries_and_passages_are_encoded_with_their_own_prefix() {
         ..EncoderSettings::default()
     };
     let encoder = load_encoder(&directory, settings).unwrap();
-    let dense = DenseOptions { encoder: encoder.clone(), vectors: VectorType::F32 };
+    let dense = DenseOptions { encoder: encoder.clone(), vectors: VectorType::F32, hnsw: None };
     let out = dir.path().join("i");
     build(&out, BuildOptions { dense: Some(dense), ..options() }, &corpus()).unwrap();
     // As a program does it: nothing but the index is named.

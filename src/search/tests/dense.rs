@@ -88,7 +88,7 @@ fn dense(dir: &Path, vectors: VectorType) -> BuildOptions {
         similarity: Similarity::Cosine,
     };
     let encoder = load(&dir.join("encoder"), &encoder).unwrap();
-    BuildOptions { dense: Some(DenseOptions { encoder, vectors }), commit_every: 70, ..options() }
+    BuildOptions { dense: Some(DenseOptions { encoder, vectors, hnsw: None }), commit_every: 70, ..options() }
 }
 
 fn corpus(passages: usize) -> Vec<Json> {

@@ -5,6 +5,7 @@ mod bert;
 mod build;
 mod damage;
 mod dense;
+mod hnsw;
 mod protocol;
 mod ranking;
 
