@@ -21,7 +21,7 @@ pub(super) const BATCH_TOKENS: usize = 8192;
 const LARGEST: u64 = 1 << 24;
 const MOST_LAYERS: usize = 1000;
 
-/// How the hidden states of a text become one vector.
+/// Pooling of the hidden states of a text to one vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Pooling {
     /// The mean over all tokens, special tokens included.
@@ -32,7 +32,7 @@ pub enum Pooling {
 }
 
 impl Pooling {
-    /// Their names.
+    /// The names of the poolings.
     pub const NAMES: [&str; 2] = ["mean", "cls"];
 
     /// # Errors
@@ -198,7 +198,7 @@ struct BertLayer {
     output_norm: Affine,
 }
 
-/// An encoder. See the module documentation.
+/// A BERT encoder. See the module documentation.
 #[derive(Debug)]
 pub struct Encoder {
     config: BertConfig,
@@ -303,12 +303,12 @@ impl Encoder {
         Ok((Self { config, word, position, token_type, embedding_norm, layers }, head))
     }
 
-    /// Numbers of a vector.
+    /// Dimension of a vector.
     pub fn dimension(&self) -> usize {
         self.config.hidden
     }
 
-    /// Most tokens of a text.
+    /// Maximum number of tokens of a text.
     pub fn max_tokens(&self) -> usize {
         self.config.positions
     }

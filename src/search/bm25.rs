@@ -14,10 +14,10 @@
 //! text as one text.
 //!
 //! `tantivy` has its own scorer, whose k1 and b are constants (1.2, 0.75) and whose lengths are
-//! rounded to one byte. This one takes any k1 and b and exact lengths, in f64. Passages that cannot
-//! be among the best are skipped with MaxScore (Turtle and Flood 1995): a term adds less than its
-//! idf, so that once the worst of the best `k` scores is above the sum of the smallest weights,
-//! passages with only those terms are not looked at.
+//! rounded to one byte. This one supports any k1 and b and uses exact lengths, in f64. Passages
+//! that cannot be among the best are skipped with MaxScore (Turtle and Flood 1995): a term adds
+//! less than its idf, so that once the worst of the best `k` scores is above the sum of the
+//! smallest weights, passages with only those terms are skipped.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -35,7 +35,7 @@ pub struct Bm25 {
     pub k1: f64,
     /// Length normalisation, from 0 to 1.
     pub b: f64,
-    /// How often a title counts, 0 or more.
+    /// Weight of a title relative to the text, 0 or more.
     pub title_boost: f64,
 }
 
@@ -47,7 +47,8 @@ impl Default for Bm25 {
 }
 
 impl Bm25 {
-    /// Weight of what titles have beyond the postings of title and text, where they count once.
+    /// Additional weight of a title's terms, which the postings of title and text already count
+    /// once.
     pub(super) fn title_extra(self) -> f64 {
         if self.title_boost == 0.0 { 0.0 } else { self.title_boost - 1.0 }
     }
@@ -92,7 +93,7 @@ pub(super) struct Columns {
     pub(super) title_length: Arc<dyn ColumnValues<u64>>,
 }
 
-/// What scores depend on besides the postings.
+/// Inputs of a score other than the postings.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weights {
     pub(super) bm25: Bm25,
@@ -119,7 +120,7 @@ const ROUNDING: f64 = 1e-9;
 /// Adds the best passages of a segment to `best`. Cursors are in order of their weights.
 pub(super) fn search(weights: &Weights, columns: &Columns, cursors: &mut [Cursor], best: &mut Best) {
     let extra = weights.bm25.title_extra();
-    // The most that the first i + 1 terms can add.
+    // Upper bound of the sum of the first i + 1 terms.
     let mut limits = Vec::with_capacity(cursors.len());
     cursors.iter().fold(0.0, |sum, cursor| {
         limits.push(sum + cursor.weight);
@@ -223,7 +224,7 @@ impl Best {
         full && self.worst_first.peek().is_some_and(|worst| score < worst.score * (1.0 - ROUNDING))
     }
 
-    /// How many of the first terms are not enough for a passage to be among the best.
+    /// Number of first terms whose sum is too small for a passage to be among the best.
     fn skipped(&self, limits: &[f64]) -> usize {
         limits.partition_point(|limit| self.is_below(*limit))
     }

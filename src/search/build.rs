@@ -1,4 +1,4 @@
-//! Builds an index: passages in, a directory out.
+//! Builds an index directory from passages.
 //!
 //! The index is built in `DIR.part` and renamed when it is complete. Every
 //! [`BuildOptions::commit_every`] passages are committed: the passages are written to the disk,
@@ -36,7 +36,7 @@ struct Progress {
     documents: Lengths,
 }
 
-/// What was built.
+/// The result of a build.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     pub manifest: Manifest,
@@ -63,7 +63,7 @@ pub struct Builder {
 
 impl Builder {
     /// Begins a build, or resumes an interrupted one. `restart` discards the latter, and
-    /// `overwrite` allows to replace an index at the end.
+    /// `overwrite` permits the replacement of an index at the end.
     ///
     /// # Errors
     /// [`Kind::Usage`] if `out` exists, or an interrupted build has other options or another
@@ -80,7 +80,7 @@ impl Builder {
         if let Some(found) = found.filter(|_| part.join(sparse::FOLDER).join("meta.json").exists()) {
             let found: Json = serde_json::from_slice(&found).unwrap_or_default();
             if found != plan && !place::is_committed(&part)? {
-                // Nothing to lose, such as after a first row that was refused.
+                // No passage was committed, for example because the first row was refused.
                 return Self::begin(out, options, true, overwrite);
             }
             if found != plan {

@@ -37,7 +37,7 @@ pub(super) struct DenseWriter {
     vectors: VectorType,
     path: PathBuf,
     file: BufWriter<File>,
-    /// Texts that are not encoded yet.
+    /// Texts to be encoded.
     texts: Vec<String>,
 }
 

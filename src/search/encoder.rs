@@ -19,7 +19,7 @@ pub trait TextEncoder: Send + Sync {
     /// The directory of the model.
     fn directory(&self) -> &Path;
     fn options(&self) -> &EncoderOptions;
-    /// Numbers of a vector.
+    /// Dimension of a vector.
     fn dimension(&self) -> usize;
     /// Vectors of texts, `[texts, dimension]`, one after the other: of unit length for
     /// [`Similarity::Cosine`](super::Similarity::Cosine). The prefixes are not added here.
@@ -32,14 +32,14 @@ pub trait TextEncoder: Send + Sync {
 /// Loads the encoder of a directory with the options of an index.
 pub type LoadEncoder = fn(&Path, &EncoderOptions) -> Result<Arc<dyn TextEncoder>>;
 
-/// A folder, or a link to one, in the directory of an index: its encoder, if the model is no longer
-/// where it was when the index was built.
+/// A folder, or a link to one, in the directory of an index: its encoder, if the model was moved
+/// after the build.
 const OWN: &str = "encoder";
 
-/// The encoder with which the vectors of an index were made.
+/// The encoder that computed the vectors of an index.
 ///
 /// # Errors
-/// [`Kind::Model`] if there is no such model, or it is another one.
+/// [`Kind::Model`] if the model is missing or is a different one.
 pub(super) fn of_index(index: &Path, part: &DensePart, load: LoadEncoder) -> Result<Arc<dyn TextEncoder>> {
     let own = index.join(OWN);
     let place: PathBuf = if own.exists() { own.clone() } else { part.encoder.clone() };

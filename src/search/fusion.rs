@@ -1,4 +1,4 @@
-//! Reciprocal rank fusion: one ranking of several, from ranks alone.
+//! Reciprocal rank fusion: combines several rankings by their ranks.
 //!
 //! Cormack, Clarke and Büttcher, "Reciprocal rank fusion outperforms Condorcet and individual rank
 //! learning methods", SIGIR 2009. The score of a passage is the sum of `1 / (constant + rank)` over

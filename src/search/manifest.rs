@@ -27,7 +27,7 @@ pub struct Manifest {
     pub format: u32,
     /// Version of r1 that wrote it.
     pub r1: String,
-    /// Where the passages come from: names, sizes and checksums of the corpus files.
+    /// The origin of the passages: names, sizes and checksums of the corpus files.
     pub corpus: Json,
     pub counts: Counts,
     pub parts: Parts,
@@ -72,7 +72,7 @@ pub struct SparsePart {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DensePart {
     pub vectors: VectorType,
-    /// Numbers of a vector.
+    /// Dimension of a vector.
     pub dimension: usize,
     /// The directory of the encoder at the time of the build.
     pub encoder: PathBuf,
@@ -155,7 +155,7 @@ pub(super) fn part_of(out: &Path) -> PathBuf {
     out.with_file_name(name)
 }
 
-/// Why there is no manifest.
+/// The error of a missing manifest.
 fn unreadable(directory: &Path, path: &Path, error: &std::io::Error) -> Error {
     if error.kind() != std::io::ErrorKind::NotFound {
         return Error::io(Kind::Data, "read the index", path, error);
@@ -179,7 +179,7 @@ impl Parts {
 }
 
 impl FileEntry {
-    /// The entry of a file that is there.
+    /// The entry of an existing file.
     pub(super) fn of(directory: &Path, path: &str) -> Result<Self> {
         let full = directory.join(path);
         let failed = |error: std::io::Error| Error::io(Kind::Store, "read back", &full, &error);
@@ -187,7 +187,8 @@ impl FileEntry {
         Ok(Self { path: path.to_owned(), bytes, sha256 })
     }
 
-    /// The full path. A manifest may come from elsewhere, so its paths stay inside the index.
+    /// The full path. A manifest may come from another source, so its paths must be inside the
+    /// index.
     fn within(&self, directory: &Path) -> Result<PathBuf> {
         let path = Path::new(&self.path);
         if self.path.is_empty() || !path.components().all(|part| matches!(part, Component::Normal(_))) {

@@ -3,7 +3,7 @@
 //! - [`Builder`]: streams passages into `DIR.part`, which becomes `DIR` when it is complete; an
 //!   interrupted build is resumed
 //! - [`Index`]: an open index, memory-mapped and shared by all threads
-//! - [`Manifest`]: what an index directory has: format, options, counts, checksums
+//! - [`Manifest`]: contents of an index directory: format, options, counts, checksums
 //! - [`Analyzer`]: text to terms
 //! - [`TextEncoder`]: text to vectors; [`load_encoder`]: that of a BERT checkpoint
 //! - [`Reranker`]: a cross-encoder, which ranks the best passages again
@@ -14,7 +14,7 @@
 //! passage, and perhaps a graph over them. Passages have numbers from 0, in the order of the
 //! corpus; the parts refer to them by number, so that a part can be added without the others.
 //!
-//! This module knows neither Lua nor the command line, and reads no corpus: see docs/search.md.
+//! This module does not use Lua or the command line, and does not read corpora. See docs/search.md.
 
 mod analyzer;
 mod bert;

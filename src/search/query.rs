@@ -19,18 +19,18 @@ use super::rerank::Reranker;
 use super::sparse::{self, Sparse};
 use crate::error::{Error, Kind, Result};
 
-/// Longest query in bytes, and most different terms of a query.
+/// Maximum length of a query in bytes, and maximum number of its distinct terms.
 const LONGEST_QUERY: usize = 32 << 10;
 const MOST_TERMS: usize = 1024;
 /// Passages of each ranking that are fused, or `k` if that is more.
 const FUSED: usize = 100;
 
-/// A passage that was found.
+/// A passage of a result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hit {
     pub id: String,
     pub score: f64,
-    /// From 1, the best.
+    /// Starts at 1 for the best.
     pub rank: usize,
     /// Empty if it has none.
     #[serde(default)]
@@ -101,7 +101,7 @@ impl Index {
         // The lock is held while an index is opened, so that two threads do not open it twice.
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|index| index.strong_count() > 0);
-        // An index that was built again is another one.
+        // A rebuilt index is a different one.
         let same = |index: &Arc<Self>| index.directory == real && index.manifest == manifest;
         if let Some(index) = open.iter().filter_map(Weak::upgrade).find(same) {
             return Ok(index);

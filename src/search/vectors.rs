@@ -103,7 +103,7 @@ impl Default for HnswOptions {
     }
 }
 
-/// What a vector depends on besides its text.
+/// Inputs of a vector other than its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EncoderOptions {
     /// `mean` or `cls`.
@@ -113,7 +113,7 @@ pub struct EncoderOptions {
     pub query_prefix: String,
     #[serde(default)]
     pub passage_prefix: String,
-    /// Most tokens of a text; the rest is cut.
+    /// Maximum number of tokens of a text; longer texts are truncated.
     pub max_tokens: usize,
     /// With [`Similarity::Cosine`] vectors have unit length.
     #[serde(default)]

@@ -44,7 +44,7 @@ impl TextEncoder for Counts {
         let vector = |text: &String| {
             let count = |word: &&str| text.split_whitespace().filter(|own| own == word).count() as f32;
             let mut vector: Vec<f32> = WORDS.iter().map(count).collect();
-            // Tells texts with the same words apart, and makes some scores negative.
+            // Makes texts with the same words differ, and some scores negative.
             vector[3] -= text.len() as f32 / 50.0;
             let length = vector.iter().map(|number| number * number).sum::<f32>().sqrt();
             for number in &mut vector {
