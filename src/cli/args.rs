@@ -15,7 +15,7 @@ use super::mcp::McpArgs;
 use super::new::NewArgs;
 use super::number::{Refused, number};
 use super::recorded::Id;
-use super::version;
+use super::{resume_arg, version};
 use crate::error::Result;
 use crate::script::Script;
 use crate::store;
@@ -208,20 +208,11 @@ impl CheckArgs {
 impl RecipeArgs {
     /// The options of a training loop.
     pub(super) fn options(mut self, interrupt: Interrupt) -> Result<RunOptions> {
-        // `--resume trainer.steps=9` means `--resume` followed by a setting.
-        if let Some(Some(path)) = &self.resume
-            && path.to_string_lossy().contains('=')
-            && !path.exists()
-        {
-            self.overrides.insert(0, path.to_string_lossy().into_owned());
-            self.resume = Some(None);
-        }
+        self.resume = resume_arg::without_setting(self.resume, &mut self.overrides);
         self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
         let resume = match self.resume {
             None => None,
-            // A directory, or a name in the directory of runs.
-            Some(Some(run)) if run.exists() => Some(run),
-            Some(Some(run)) => Some(Some(self.runs_dir.join(&run)).filter(|below| below.is_dir()).unwrap_or(run)),
+            Some(Some(run)) => Some(resume_arg::directory(run, &self.runs_dir)),
             Some(None) => {
                 let typed = self.overrides.iter().rev().find_map(|setting| setting.strip_prefix("name="));
                 let name = match self.name.as_deref().or(typed) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::completers::{lua_files, recipe_settings};
+use super::resume_arg;
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store::newest_run;
@@ -57,14 +58,7 @@ pub(super) struct EvalArgs {
 impl EvalArgs {
     /// The options of an evaluation.
     pub(super) fn options(mut self, interrupt: Interrupt) -> Result<EvalOptions> {
-        // `--resume n=4` means `--resume` followed by a setting.
-        if let Some(Some(path)) = &self.resume
-            && path.to_string_lossy().contains('=')
-            && !path.exists()
-        {
-            self.overrides.insert(0, path.to_string_lossy().into_owned());
-            self.resume = Some(None);
-        }
+        self.resume = resume_arg::without_setting(self.resume, &mut self.overrides);
         for typed in &mut self.overrides {
             if let Some(number) = typed.strip_prefix("n=") {
                 *typed = format!("eval.samples={number}");
@@ -73,12 +67,14 @@ impl EvalArgs {
         self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
         let resume = match self.resume {
             None => None,
-            Some(Some(run)) if run.exists() => Some(run),
-            Some(Some(run)) => Some(Some(self.runs_dir.join(&run)).filter(|below| below.is_dir()).unwrap_or(run)),
+            Some(Some(run)) => Some(resume_arg::directory(run, &self.runs_dir)),
             Some(None) => {
-                let name = match &self.name {
-                    Some(name) => name.clone(),
-                    None => format!("{}-eval", Script::load(&self.script, &[])?.settings.name),
+                let typed = self.overrides.iter().rev().find_map(|setting| setting.strip_prefix("name="));
+                let name = match (&self.name, typed) {
+                    (Some(name), _) => name.clone(),
+                    (None, Some(recipe)) => format!("{recipe}-eval"),
+                    // Without the overrides given now: they change the settings of the evaluation.
+                    (None, None) => format!("{}-eval", Script::load(&self.script, &[])?.settings.name),
                 };
                 let found = newest_run(&self.runs_dir, &name)?;
                 let missing = || {

@@ -28,6 +28,7 @@ mod recorded;
 mod repl;
 mod replay;
 mod rescore;
+mod resume_arg;
 mod run;
 mod test;
 mod tokens;

@@ -16,7 +16,8 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::TcpListener;
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -26,6 +27,8 @@ const HEADERS: usize = 64;
 /// Longest wait for the head of the next request of a connection, and for its body.
 const IDLE: Duration = Duration::from_secs(75);
 const REST: Duration = Duration::from_secs(30);
+/// Longest time in which the rest of a client's data is read after the last response.
+const DRAIN: Duration = Duration::from_millis(500);
 /// Maximum number of concurrent connections; others wait.
 const CONNECTIONS: usize = 1024;
 
@@ -71,10 +74,11 @@ where
             let service = service_fn(move |request| respond(request, most, Arc::clone(&handler)));
             // Without a delay for small responses; a failure of this is one of the connection.
             let _ = stream.set_nodelay(true);
-            let connection = http.serve_connection(TokioIo::new(stream), service);
+            let mut connection = http.serve_connection(TokioIo::new(stream), service);
             tokio::spawn(async move {
                 // Errors of a connection are dropped: its client is gone.
-                let _ = connection.await;
+                let _ = (&mut connection).await;
+                drain(connection.into_parts().io.into_inner()).await;
                 drop(permit);
             });
         }
@@ -83,6 +87,16 @@ where
         () = accept => {}
         () = stop => {}
     }
+}
+
+/// Reads the rest of a client's data for a moment, so that the client of a refused request
+/// receives the response instead of a reset.
+async fn drain(mut stream: TcpStream) {
+    let rest = async {
+        let mut rest = [0; 1024];
+        while matches!(stream.read(&mut rest).await, Ok(count) if count > 0) {}
+    };
+    let _ = Box::pin(timeout(DRAIN, rest)).await;
 }
 
 /// The response to a request, or the refusal of its body.
@@ -159,7 +173,8 @@ mod tests {
     fn sent(address: SocketAddr, bytes: &[u8]) -> String {
         let mut stream = Plain::connect(address).unwrap();
         stream.write_all(bytes).unwrap();
-        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        // The server may have closed the connection.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text
