@@ -49,7 +49,6 @@ fn config(run: &Path) -> Value {
 
 /// A run of six steps, and one that is stopped after two and after four, where the checkpoint that
 /// it resumed from is removed: their last checkpoints have the same bytes.
-#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn resumes_to_the_same_bytes(verb: &str, recipe: &str, settings: &[&str], expected: &[&str]) {
     let dir = directory(&[("a.lua", recipe)], true);
     let train = |name: &str, more: &[&str]| {

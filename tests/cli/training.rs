@@ -138,6 +138,7 @@ fn quiet_prints_nothing() {
 }
 
 #[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_run_equals_an_uninterrupted_one() {
     let dir = directory(&[("a.lua", RECIPE)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "whole"]);
