@@ -179,7 +179,7 @@ impl Connection {
     }
 }
 
-/// The program with these options; one that nobody uses any more ends.
+/// The program with these options. Programs without further users are ended.
 fn shared(options: ProgramOptions) -> Program {
     static PROGRAMS: Mutex<Vec<Program>> = Mutex::new(Vec::new());
     let mut all = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);

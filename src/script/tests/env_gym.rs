@@ -250,7 +250,7 @@ fn programs_that_print_something_else_are_failures_with_a_reason() {
     let found = |body: &str, options: &str| returned_by(&program(body, options), &Record::live()).unwrap();
     let answer = "print(json.dumps({'id': it['id'], 'answer': it['message']}), flush=True)";
     assert_eq!(found(answer, ""), json!(["a", "b"]));
-    // Lines that are no answers, answers twice and to nobody.
+    // Lines that are not answers, repeated answers, and an answer without a request.
     assert_eq!(found(&format!("print('hello'); {answer}; {answer}; print('{{\"id\": 99}}')"), ""), json!(["a", "b"]));
     assert_eq!(
         found("print(json.dumps({'id': it['id'], 'error': 'no', 'hint': 'ask less'}), flush=True)", ""),

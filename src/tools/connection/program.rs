@@ -331,7 +331,7 @@ struct Running {
     answered: AtomicBool,
 }
 
-/// Removes a request that nobody waits for any more.
+/// Removes a request when its caller stops waiting.
 struct Registered<'a>(&'a Waiting, u64);
 
 impl Drop for Registered<'_> {
@@ -364,7 +364,7 @@ impl Running {
     /// Registers a request.
     fn wait(&self, id: u64, reply: oneshot::Sender<Reply>) -> Registered<'_> {
         let mut waiting = lock(&self.waiting);
-        // After the end nobody answers: the reply is dropped.
+        // The program has ended and sends no more answers: the sender is dropped.
         if self.is_open() {
             waiting.insert(id, reply);
         }
@@ -438,7 +438,7 @@ async fn read(mut output: Lines, waiting: Waiting, traffic: Arc<Traffic>, ended:
             Ok(answer) => {
                 traffic.bytes.store(0, Ordering::Relaxed);
                 let reply = lock(&waiting).remove(&answer.id);
-                // An answer that nobody waits for is late.
+                // Without a waiting request, the answer came too late and is dropped.
                 if let Some(reply) = reply {
                     let _ = reply.send(answer);
                 }

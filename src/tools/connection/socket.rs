@@ -1,9 +1,9 @@
 //! A WebSocket with a text message per request, whose answer is the next text message.
 //!
 //! The connection is opened by the first request. It is read between requests as well, since
-//! servers close connections of clients that do not answer pings. After a message that no request
-//! asked for, a request without an answer, or a cancelled one, answers could be taken for those of
-//! other requests: the connection is closed, and every further request fails.
+//! servers close connections of clients that do not answer pings. After a message without a
+//! request, a request without an answer, or a cancelled request, an answer could be assigned to
+//! the wrong request: the connection is closed, and every further request fails.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ pub(super) struct Connection {
     /// For a server over HTTP: why the last exchange failed.
     last_fault: LastFault,
     traffic: Arc<Traffic>,
-    /// Told when a message was too long to be read.
+    /// Notified when a message is too long to be read.
     too_long: Arc<Notify>,
     /// Number of consecutive calls without an answer.
     silent: AtomicU32,

@@ -24,7 +24,7 @@ pub(super) struct Stdio {
     output: Lines,
     input: Arc<Mutex<Option<ChildStdin>>>,
     traffic: Arc<Traffic>,
-    /// Told when a message was too long to be read.
+    /// Notified when a message is too long to be read.
     too_long: Arc<Notify>,
 }
 
