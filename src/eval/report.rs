@@ -184,11 +184,11 @@ fn task_figures(samples: &[Sample<'_>], options: &ReportOptions, votes: bool) ->
     let mut add = |order: usize, k: usize, name: String, share: bool, value: f64| {
         found.push((Metric { order, k, name, share }, value));
     };
+    // The expectation of a mean does not depend on k: tasks with fewer samples have it too.
+    for k in options.ks.iter().copied().filter(|k| *k == 1 || Some(k) == options.ks.last()) {
+        add(0, k, format!("mean@{k}"), true, at_k::mean(&scores));
+    }
     for k in options.ks.iter().copied().filter(|k| *k <= scores.len()) {
-        let ends = k == 1 || Some(&k) == options.ks.last();
-        if ends {
-            add(0, k, format!("mean@{k}"), true, at_k::mean(&scores));
-        }
         add(1, k, format!("best@{k}"), true, at_k::best(&scores, k));
         add(2, k, format!("worst@{k}"), true, at_k::worst(&scores, k));
         if votes {
@@ -305,4 +305,33 @@ fn compare(
 /// Named values as an object, in their order.
 fn as_map<T: Serialize, S: Serializer>(values: &[(String, T)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(values.iter().map(|(name, value)| (name, value)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mdp::{Status, testing};
+
+    #[test]
+    fn a_task_with_a_missing_sample_has_a_mean_and_no_figure_of_all_samples() {
+        let sample = |task_index: u64, reward: f64, status: Status| {
+            let mut step = testing::step(&[1], &[2]);
+            step.reward = reward;
+            Trajectory { task_index, status, ..testing::trajectory(vec![step]) }
+        };
+        let all = vec![
+            sample(0, 1.0, Status::Terminated),
+            sample(0, 1.0, Status::EnvError),
+            sample(1, 1.0, Status::Terminated),
+            sample(1, 0.0, Status::ContextOverflow),
+        ];
+        let options = ReportOptions { ks: powers_of_two(2), ..ReportOptions::default() };
+        let report = Report::new("a", 2, 1.0, &[("m".to_owned(), all, 0.0)], &options);
+        let Figures { tasks, samples, missing, .. } = report.policies[0].figures;
+        assert_eq!((tasks, samples, missing), (2, 3, 1));
+        let value = |name: &str| report.policies[0].figures.metric(name).map(|metric| metric.value);
+        assert_eq!((value("mean@1"), value("mean@2")), (Some(0.75), Some(0.75)));
+        // Only the second task has two samples.
+        assert_eq!((value("best@2"), value("worst@2"), value("pass@2")), (Some(1.0), Some(0.0), Some(1.0)));
+    }
 }
