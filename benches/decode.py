@@ -157,7 +157,7 @@ def measure(args, kind):
                 print("llama-cpp-python is not installed: left out", file=sys.stderr)
                 continue
         sides[name] = Side([sys.executable, __file__, "--peer", name, "--kind", kind], args.threads)
-    questions = [(batch, PROMPT, new) for batch in BATCHES for new in (1, NEW + 1)] + [(1, LONG, 1)]
+    shapes = [(batch, PROMPT, new) for batch in BATCHES for new in (1, NEW + 1)] + [(1, LONG, 1)]
     inner = SHAPE["num_hidden_layers"] * SHAPE["hidden_size"] * (
         2 * SHAPE["hidden_size"] + 2 * 128 + 3 * SHAPE["intermediate_size"])
     head = SHAPE["vocab_size"] * SHAPE["hidden_size"]
@@ -174,10 +174,10 @@ def measure(args, kind):
         for name, side in sides.items():
             before = [side.measure("{}")] if name == "r1" else []
             times = {}
-            for question in questions:
-                asked = json.dumps(dict(zip(("batch", "prompt", "new"), question, strict=True)))
-                times[question] = side.measure(asked)["seconds"]
-                best[name, question] = min(times[question], best.get((name, question), float("inf")))
+            for shape in shapes:
+                request = json.dumps(dict(zip(("batch", "prompt", "new"), shape, strict=True)))
+                times[shape] = side.measure(request)["seconds"]
+                best[name, shape] = min(times[shape], best.get((name, shape), float("inf")))
             # The first repetition is a warm-up.
             if name != "r1" or repetition == 0:
                 continue

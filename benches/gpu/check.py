@@ -59,21 +59,21 @@ class Check:
     def left(self):
         return self.options.seconds - (time.monotonic() - self.began)
 
-    def row(self, part, check, asked, measured, ok, share=""):
+    def row(self, part, check, limit, measured, ok, share=""):
         """Adds a row. `ok` is None for a measurement without a limit."""
         verdict = "" if ok is None else "ok" if ok else "FAILED"
-        row = {"part": part, "check": check, "asked": asked, "measured": measured, "share": share, "verdict": verdict}
+        row = {"part": part, "check": check, "limit": limit, "measured": measured, "share": share, "verdict": verdict}
         self.rows.append(row)
         with open(self.out / f"{self.name}.jsonl", "a") as file:
             file.write(json.dumps(row) + "\n")
         self.write()
-        print(f"{part}: {check}: {measured}{f', {share}' if share else ''} (asked: {asked or '-'}) {verdict}", flush=True)
+        print(f"{part}: {check}: {measured}{f', {share}' if share else ''} (limit: {limit or '-'}) {verdict}", flush=True)
 
     def write(self):
         version = (HERE / "commit").read_text().strip() if (HERE / "commit").exists() else "this build"
         lines = ["# r1 on a GPU" if self.device == "cuda" else "# gpu-check on a CPU", ""]
         lines += [f"{datetime.date.today()}, {self.gpu}, r1 {version}.", ""]
-        lines += ["| part | check | asked | measured | share of the limit of the hardware | |", "|---|---|---|---|---|---|"]
+        lines += ["| part | check | limit | measured | share of the limit of the hardware | |", "|---|---|---|---|---|---|"]
         for row in self.rows:
             lines.append("| " + " | ".join(str(value).replace("|", "/") for value in row.values()) + " |")
         (self.out / f"{self.name}.md").write_text("\n".join(lines) + "\n")

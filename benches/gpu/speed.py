@@ -94,10 +94,10 @@ def decode(check):
             moved = 2 * parameters + batch * cache * (CONTEXT + 32)
             bandwidth = limits(check)[1]
             share = f"{moved / step / bandwidth:.0%} of the bandwidth" if bandwidth else ""
-            asked = {1: 0.6, 8: 0.6, 64: 0.8}[batch]
+            aim = {1: 0.6, 8: 0.6, 64: 0.8}[batch]
             measured = f"{step * 1e3:.2f} ms per step, {batch / step:,.0f} tokens/s, {moved / 2**30:.1f} GiB per step"
             check.times = getattr(check, "times", {}) | {(kind, batch): step}
-            check.row("decode", f"{kind}, bf16, {batch} sequences of {CONTEXT} tokens", f"aim: {asked:.0%}", measured, None, share)
+            check.row("decode", f"{kind}, bf16, {batch} sequences of {CONTEXT} tokens", f"aim: {aim:.0%}", measured, None, share)
 
 
 def update(check):

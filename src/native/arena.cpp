@@ -14,7 +14,7 @@ at::Tensor Arena::take(at::IntArrayRef shape, at::ScalarType kind) {
   int64_t bytes = static_cast<int64_t>(c10::elementSize(kind));
   for (const int64_t size : shape)
     TORCH_CHECK(size >= 0 && !__builtin_mul_overflow(bytes, size, &bytes) && bytes < int64_t{1} << 60,
-                "a tensor of shape ", shape, " is beyond any memory");
+                "a tensor of shape ", shape, " is too large");
   const int64_t count = parts(bytes, line) * (line / static_cast<int64_t>(sizeof(float)));
   if (!block || count > size - used) {
     size = std::max(count, BLOCK_FLOATS);

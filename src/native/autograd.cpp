@@ -66,19 +66,19 @@ struct Forward : torch::autograd::Function<Forward> {
 #endif
 
 // The support of each position is in the vocabulary and contains its target.
-void check_support(const Question& question, const at::Tensor& targets, int64_t vocab) {
-  if (!question.ends.defined()) return;
-  for (const at::Tensor& list : {question.support, question.ends})
+void check_support(const LogprobSettings& settings, const at::Tensor& targets, int64_t vocab) {
+  if (!settings.ends.defined()) return;
+  for (const at::Tensor& list : {settings.support, settings.ends})
     TORCH_CHECK(list.dim() == 1 && list.scalar_type() == at::kLong && list.device().is_cpu() && list.is_contiguous(),
                 "the support is two lists of i64 on the CPU");
-  TORCH_CHECK(question.ends.numel() == targets.numel(), "the support is for ", question.ends.numel(), " positions of ",
+  TORCH_CHECK(settings.ends.numel() == targets.numel(), "the support is for ", settings.ends.numel(), " positions of ",
               targets.numel());
   const at::Tensor chosen = targets.cpu();
-  const int64_t *target = chosen.const_data_ptr<int64_t>(), *ids = question.support.const_data_ptr<int64_t>();
-  const int64_t* ends = question.ends.const_data_ptr<int64_t>();
+  const int64_t *target = chosen.const_data_ptr<int64_t>(), *ids = settings.support.const_data_ptr<int64_t>();
+  const int64_t* ends = settings.ends.const_data_ptr<int64_t>();
   int64_t begin = 0;
   for (int64_t i = 0; i < chosen.numel(); begin = ends[i++]) {
-    TORCH_CHECK(begin <= ends[i] && ends[i] <= question.support.numel(), "the support ends at ", ends[i]);
+    TORCH_CHECK(begin <= ends[i] && ends[i] <= settings.support.numel(), "the support ends at ", ends[i]);
     for (int64_t k = begin; k < ends[i]; k++)
       TORCH_CHECK(ids[k] >= 0 && ids[k] < vocab, "id ", ids[k], " of a support is outside the vocabulary of ", vocab);
     TORCH_CHECK(begin == ends[i] || std::find(ids + begin, ids + ends[i], target[i]) != ids + ends[i], "target ",
@@ -88,15 +88,15 @@ void check_support(const Question& question, const at::Tensor& targets, int64_t 
 
 struct LogProbs : torch::autograd::Function<LogProbs> {
   static variable_list forward(AutogradContext* context, const at::Tensor& hidden, const at::Tensor& head,
-                               const at::Tensor& targets, int64_t question) {
-    const Answer answer = logprobs(keep<Question>(context, question), hidden, head, targets);
-    context->save_for_backward({hidden, head, targets, answer.lse, answer.entropy});
-    return {answer.logp, answer.entropy};
+                               const at::Tensor& targets, int64_t settings) {
+    const LogprobResult result = logprobs(keep<LogprobSettings>(context, settings), hidden, head, targets);
+    context->save_for_backward({hidden, head, targets, result.lse, result.entropy});
+    return {result.logp, result.entropy};
   }
 
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     const auto saved = context->get_saved_variables();
-    auto [d_hidden, d_head] = logprobs_backward(held<Question>(context), saved[0], saved[1], saved[2],
+    auto [d_hidden, d_head] = logprobs_backward(held<LogprobSettings>(context), saved[0], saved[1], saved[2],
                                                 {at::Tensor(), saved[4], saved[3]}, gradients[0], gradients[1]);
     return {d_hidden, d_head, at::Tensor(), at::Tensor()};
   }
@@ -170,15 +170,15 @@ at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Bat
 }
 #endif
 
-std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,
+std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const LogprobSettings& settings, const at::Tensor& hidden,
                                                           const at::Tensor& head, const at::Tensor& targets) {
   const at::Tensor h = hidden.contiguous(), chosen = targets.contiguous();
   TORCH_CHECK(h.dim() == 2 && h.size(1) == head.size(1) && h.scalar_type() == head.scalar_type(),
               "hidden states must be [N, ", head.size(1), "] in the model's type");
   TORCH_CHECK(chosen.dim() == 1 && chosen.size(0) == h.size(0) && chosen.scalar_type() == at::kLong,
               "targets must be [N] i64, one for each hidden state");
-  TORCH_CHECK(question.temperature > 0, "the temperature must be above 0");
-  check_support(question, chosen, head.size(0));
+  TORCH_CHECK(settings.temperature > 0, "the temperature must be above 0");
+  check_support(settings, chosen, head.size(0));
   if (chosen.device().is_cpu()) {
     const int64_t* ids = chosen.const_data_ptr<int64_t>();
     for (int64_t i = 0; i < chosen.numel(); i++)
@@ -186,12 +186,12 @@ std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& questi
                   head.size(0));
   }
   if (at::GradMode::is_enabled() && (h.requires_grad() || head.requires_grad())) {
-    const auto object = c10::make_intrusive<Held<Question>>(question);
+    const auto object = c10::make_intrusive<Held<LogprobSettings>>(settings);
     auto out = LogProbs::apply(h, head, chosen, address(object));
     return {out[0], out[1]};
   }
-  const Answer answer = logprobs(question, h, head, chosen);
-  return {answer.logp, answer.entropy};
+  const LogprobResult result = logprobs(settings, h, head, chosen);
+  return {result.logp, result.entropy};
 }
 
 }  // namespace r1

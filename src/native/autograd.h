@@ -17,7 +17,7 @@ at::Tensor differentiable_forward(const std::shared_ptr<Model>& model, const Bat
 
 // logp [N] and entropy [N]; differentiable if gradients are required. Throws for wrong shapes and
 // targets.
-std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const Question& question, const at::Tensor& hidden,
+std::pair<at::Tensor, at::Tensor> differentiable_logprobs(const LogprobSettings& settings, const at::Tensor& hidden,
                                                           const at::Tensor& head, const at::Tensor& targets);
 
 // The weights [sum, in] and biases [sum] (undefined without) of several projections, and the sizes

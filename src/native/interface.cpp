@@ -42,9 +42,9 @@ char* r1_logprobs(void* model, const void* hidden, const void* head, const void*
   return guarded([&] {
     // Model of the CPU kernels; null for libtorch's operations.
     const auto* own = static_cast<std::shared_ptr<r1::Model>*>(model);
-    r1::Question question{own ? *own : nullptr, temperature, std::max<int64_t>(chunk, 1), {}, {}};
-    if (support && ends) question.support = tensor(support), question.ends = tensor(ends);
-    auto [logp, entropy] = r1::differentiable_logprobs(question, tensor(hidden), tensor(head), tensor(targets));
+    r1::LogprobSettings settings{own ? *own : nullptr, temperature, std::max<int64_t>(chunk, 1), {}, {}};
+    if (support && ends) settings.support = tensor(support), settings.ends = tensor(ends);
+    auto [logp, entropy] = r1::differentiable_logprobs(settings, tensor(hidden), tensor(head), tensor(targets));
     out[0] = new at::Tensor(std::move(logp));
     out[1] = new at::Tensor(std::move(entropy));
   });

@@ -16,11 +16,11 @@
 namespace r1 {
 
 // The support of a position and its size; null for the whole vocabulary.
-std::pair<const int64_t*, int64_t> among(const Question& question, int64_t position) {
-  if (!question.ends.defined()) return {nullptr, 0};
-  const int64_t* ends = question.ends.const_data_ptr<int64_t>();
+std::pair<const int64_t*, int64_t> support_at(const LogprobSettings& settings, int64_t position) {
+  if (!settings.ends.defined()) return {nullptr, 0};
+  const int64_t* ends = settings.ends.const_data_ptr<int64_t>();
   const int64_t begin = position == 0 ? 0 : ends[position - 1];
-  return {question.support.const_data_ptr<int64_t>() + begin, ends[position] - begin};
+  return {settings.support.const_data_ptr<int64_t>() + begin, ends[position] - begin};
 }
 
 namespace {
@@ -31,10 +31,10 @@ at::ScalarType wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble
 bool has_wide_product(const at::Tensor& x) { return x.is_cuda() && x.scalar_type() != wide(x); }
 
 // Masks the logits [count, V] of positions from `start` on outside their support.
-void cut(const Question& question, int64_t start, at::Tensor& logits) {
+void mask_outside_support(const LogprobSettings& settings, int64_t start, at::Tensor& logits) {
   std::vector<int64_t> rows, places;
   for (int64_t i = 0; i < logits.size(0); i++) {
-    const auto [ids, size] = among(question, start + i);
+    const auto [ids, size] = support_at(settings, start + i);
     if (size > 0) rows.push_back(i);
     for (int64_t k = 0; k < size; k++) places.push_back(i * logits.size(1) + ids[k]);
   }
@@ -53,46 +53,47 @@ at::Tensor wide_logits(const at::Tensor& hidden, const at::Tensor& head) {
 }
 
 // Logits of a chunk with libtorch's operations, divided by the temperature.
-at::Tensor chunk_logits(const Question& question, const at::Tensor& hidden, const at::Tensor& head, int64_t start,
-                        int64_t count) {
-  at::Tensor logits = wide_logits(hidden.narrow(0, start, count), head).div_(question.temperature);
-  cut(question, start, logits);
+at::Tensor chunk_logits(const LogprobSettings& settings, const at::Tensor& hidden, const at::Tensor& head,
+                        int64_t start, int64_t count) {
+  at::Tensor logits = wide_logits(hidden.narrow(0, start, count), head).div_(settings.temperature);
+  mask_outside_support(settings, start, logits);
   return logits;
 }
 
-Answer plain_forward(const Question& question, const at::Tensor& hidden, const at::Tensor& head,
-                     const at::Tensor& targets) {
-  const int64_t n = hidden.size(0), chunk = question.chunk;
+LogprobResult plain_forward(const LogprobSettings& settings, const at::Tensor& hidden, const at::Tensor& head,
+                            const at::Tensor& targets) {
+  const int64_t n = hidden.size(0), chunk = settings.chunk;
   const auto options = hidden.options().dtype(wide(hidden));
-  Answer answer{at::empty({n}, options), at::empty({n}, options), at::empty({n}, options)};
+  LogprobResult result{at::empty({n}, options), at::empty({n}, options), at::empty({n}, options)};
   for (int64_t start = 0; start < n; start += chunk) {
     const int64_t count = std::min(chunk, n - start);
-    const at::Tensor z = chunk_logits(question, hidden, head, start, count);
+    const at::Tensor z = chunk_logits(settings, hidden, head, start, count);
     const at::Tensor lse = z.logsumexp(1);
-    answer.lse.narrow(0, start, count).copy_(lse);
-    answer.logp.narrow(0, start, count)
+    result.lse.narrow(0, start, count).copy_(lse);
+    result.logp.narrow(0, start, count)
         .copy_(z.gather(1, targets.narrow(0, start, count).unsqueeze(1)).squeeze(1).sub_(lse));
     const at::Tensor p = (z - lse.unsqueeze(1)).exp_();
-    answer.entropy.narrow(0, start, count).copy_(lse - (p * z).sum(1));
+    result.entropy.narrow(0, start, count).copy_(lse - (p * z).sum(1));
   }
-  return answer;
+  return result;
 }
 
-std::pair<at::Tensor, at::Tensor> plain_backward(const Question& question, const at::Tensor& hidden,
-                                                 const at::Tensor& head, const at::Tensor& targets, const Answer& answer,
-                                                 const at::Tensor& g_logp, const at::Tensor& g_entropy) {
-  const int64_t n = hidden.size(0), chunk = question.chunk;
+std::pair<at::Tensor, at::Tensor> plain_backward(const LogprobSettings& settings, const at::Tensor& hidden,
+                                                 const at::Tensor& head, const at::Tensor& targets,
+                                                 const LogprobResult& result, const at::Tensor& g_logp,
+                                                 const at::Tensor& g_entropy) {
+  const int64_t n = hidden.size(0), chunk = settings.chunk;
   at::Tensor d_hidden = at::empty_like(hidden);
   at::Tensor d_head = at::zeros(head.sizes(), head.options().dtype(wide(hidden)));
   for (int64_t start = 0; start < n; start += chunk) {
     const int64_t count = std::min(chunk, n - start);
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, start, count); };
     const at::Tensor h = part(hidden);
-    const at::Tensor logp = chunk_logits(question, hidden, head, start, count).sub_(part(answer.lse).unsqueeze(1));
+    const at::Tensor logp = chunk_logits(settings, hidden, head, start, count).sub_(part(result.lse).unsqueeze(1));
     const at::Tensor gl = part(g_logp).unsqueeze(1), ge = part(g_entropy).unsqueeze(1);
-    at::Tensor d = logp.exp().neg_().mul_((logp + part(answer.entropy).unsqueeze(1)).mul_(ge).add_(gl));
+    at::Tensor d = logp.exp().neg_().mul_((logp + part(result.entropy).unsqueeze(1)).mul_(ge).add_(gl));
     d.scatter_add_(1, part(targets).unsqueeze(1), gl);
-    d = d.div_(question.temperature).to(hidden.scalar_type());
+    d = d.div_(settings.temperature).to(hidden.scalar_type());
     part(d_hidden).copy_(d.matmul(head));
     d_head.add_(has_wide_product(d) ? at::mm(d.t(), h, at::kFloat) : d.t().matmul(h));
   }
@@ -101,25 +102,26 @@ std::pair<at::Tensor, at::Tensor> plain_backward(const Question& question, const
 
 }  // namespace
 
-Answer logprobs(const Question& question, const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets) {
+LogprobResult logprobs(const LogprobSettings& settings, const at::Tensor& hidden, const at::Tensor& head,
+                       const at::Tensor& targets) {
 #ifdef R1_CPU_KERNELS
-  if (question.model) return native_forward(question, hidden, targets);
+  if (settings.model) return native_forward(settings, hidden, targets);
 #endif
-  return plain_forward(question, hidden, head, targets);
+  return plain_forward(settings, hidden, head, targets);
 }
 
-std::pair<at::Tensor, at::Tensor> logprobs_backward(const Question& question, const at::Tensor& hidden,
+std::pair<at::Tensor, at::Tensor> logprobs_backward(const LogprobSettings& settings, const at::Tensor& hidden,
                                                     const at::Tensor& head, const at::Tensor& targets,
-                                                    const Answer& answer, const at::Tensor& d_logp,
+                                                    const LogprobResult& result, const at::Tensor& d_logp,
                                                     const at::Tensor& d_entropy) {
   const auto given = [&](const at::Tensor& gradient) {
-    return gradient.defined() ? gradient.to(answer.lse.scalar_type()).contiguous() : at::zeros_like(answer.lse);
+    return gradient.defined() ? gradient.to(result.lse.scalar_type()).contiguous() : at::zeros_like(result.lse);
   };
   const at::Tensor g_logp = given(d_logp), g_entropy = given(d_entropy);
 #ifdef R1_CPU_KERNELS
-  if (question.model) return native_backward(question, hidden, targets, answer, g_logp, g_entropy);
+  if (settings.model) return native_backward(settings, hidden, targets, result, g_logp, g_entropy);
 #endif
-  return plain_backward(question, hidden, head, targets, answer, g_logp, g_entropy);
+  return plain_backward(settings, hidden, head, targets, result, g_logp, g_entropy);
 }
 
 }  // namespace r1

@@ -9,7 +9,7 @@ namespace r1 {
 
 struct Model;  // of the CPU kernels, cpu/common.h
 
-struct Question {
+struct LogprobSettings {
   std::shared_ptr<Model> model;  // the head's model for the CPU kernels (f32); null for libtorch's operations
   double temperature = 1;
   int64_t chunk = 1;  // positions per chunk
@@ -19,27 +19,28 @@ struct Question {
 };
 
 // All [N]; lse is the log of the sum of exponentials.
-struct Answer {
+struct LogprobResult {
   at::Tensor logp, entropy, lse;
 };
 
 // Log-probabilities of `targets` [N] at hidden states [N, E] with the output projection `head` [V,
 // E].
-Answer logprobs(const Question& question, const at::Tensor& hidden, const at::Tensor& head, const at::Tensor& targets);
+LogprobResult logprobs(const LogprobSettings& settings, const at::Tensor& hidden, const at::Tensor& head,
+                       const at::Tensor& targets);
 
 // The support of a position and its size; null for the whole vocabulary.
-std::pair<const int64_t*, int64_t> among(const Question& question, int64_t position);
+std::pair<const int64_t*, int64_t> support_at(const LogprobSettings& settings, int64_t position);
 
-// The same with the CPU kernels (cpu/logprobs.cpp), for questions with a model.
-Answer native_forward(const Question& question, const at::Tensor& hidden, const at::Tensor& targets);
-std::pair<at::Tensor, at::Tensor> native_backward(const Question& question, const at::Tensor& hidden,
-                                                  const at::Tensor& targets, const Answer& answer,
+// The same with the CPU kernels (cpu/logprobs.cpp), if `settings` have a model.
+LogprobResult native_forward(const LogprobSettings& settings, const at::Tensor& hidden, const at::Tensor& targets);
+std::pair<at::Tensor, at::Tensor> native_backward(const LogprobSettings& settings, const at::Tensor& hidden,
+                                                  const at::Tensor& targets, const LogprobResult& result,
                                                   const at::Tensor& g_logp, const at::Tensor& g_entropy);
 
 // Gradients of hidden and head; incoming gradients can be undefined.
-std::pair<at::Tensor, at::Tensor> logprobs_backward(const Question& question, const at::Tensor& hidden,
+std::pair<at::Tensor, at::Tensor> logprobs_backward(const LogprobSettings& settings, const at::Tensor& hidden,
                                                     const at::Tensor& head, const at::Tensor& targets,
-                                                    const Answer& answer, const at::Tensor& d_logp,
+                                                    const LogprobResult& result, const at::Tensor& d_logp,
                                                     const at::Tensor& d_entropy);
 
 }  // namespace r1

@@ -14,10 +14,10 @@ use crate::error::{Error, Kind, Result};
 use crate::model::{self, Pooling};
 use crate::text::Tokenizer;
 
-/// Options of an encoder. What is not given is read from the files of the model.
+/// Options of an encoder. Options that are not set are read from the files of the model.
 #[derive(Clone, Debug, Default)]
 pub struct EncoderSettings {
-    /// Default: that of `1_Pooling/config.json`, else the mean.
+    /// Default: the pooling in `1_Pooling/config.json`, or the mean.
     pub pooling: Option<Pooling>,
     pub query_prefix: String,
     pub passage_prefix: String,
@@ -26,7 +26,7 @@ pub struct EncoderSettings {
 
 /// A model with its tokenizer.
 struct Loaded {
-    /// Tensors are not shared between threads.
+    /// A mutex, because tensors are not shared between threads.
     model: Mutex<model::Encoder>,
     tokenizer: Tokenizer,
     pooling: Pooling,
@@ -72,7 +72,7 @@ fn load(dir: &Path, pooling: Pooling, options: EncoderOptions) -> Result<Arc<dyn
     }
     let max_tokens = options.max_tokens.min(model.max_tokens());
     if max_tokens <= special.len() {
-        let why = format!("the encoder has {max_tokens} tokens, which leaves none for a text");
+        let why = format!("the encoder reads at most {max_tokens} tokens, which leaves none for a text");
         return Err(Error::new(Kind::Model, why).at_path(dir));
     }
     let directory = dir.canonicalize().map_err(|error| Error::io(Kind::Model, "open", dir, &error))?;
@@ -147,7 +147,7 @@ impl TextEncoder for Loaded {
         for vector in vectors.chunks_exact_mut(self.dimension) {
             let length = vector.iter().map(|number| f64::from(*number).powi(2)).sum::<f64>().sqrt();
             if !length.is_finite() {
-                return Err(Error::new(Kind::Numeric, "the encoder gave a vector that is not finite")
+                return Err(Error::new(Kind::Numeric, "the encoder returned a vector that is not finite")
                     .at_path(&self.directory)
                     .hint("the weights of the model may be damaged"));
             }

@@ -7,11 +7,11 @@
 //! idf(t) = ln(1 + (N - n(t) + 0.5) / (n(t) + 0.5))
 //! ```
 //!
-//! with `N` passages, of which `n(t)` have the term. This is the variant of Lucene since 8.0, of
-//! Pyserini and of `bm25s` (`method="lucene"`). Titles count `title_boost` times: with `tf` of
-//! title and text, `tf = tf(text) + title_boost * tf(title)`, and the same for lengths, which is
-//! the weighting of fields of BM25F (Robertson, Zaragoza, Taylor 2004). A boost of 1 is title and
-//! text as one text.
+//! where `N` is the number of passages and `n(t)` the number of passages with the term. This is the
+//! variant of Lucene since 8.0, of Pyserini and of `bm25s` (`method="lucene"`). Titles count
+//! `title_boost` times: `tf = tf(text) + title_boost * tf(title)`, and the same for lengths, which
+//! is the weighting of fields of BM25F (Robertson, Zaragoza, Taylor 2004). With a boost of 1, title
+//! and text are one text.
 //!
 //! `tantivy` has its own scorer, whose k1 and b are constants (1.2, 0.75) and whose lengths are
 //! rounded to one byte. This one supports any k1 and b and uses exact lengths, in f64. Passages
@@ -64,7 +64,7 @@ impl Bm25 {
 pub(super) struct Cursor {
     /// Postings of title and text.
     pub(super) postings: SegmentPostings,
-    /// Postings of titles, if they count other than once.
+    /// Postings of titles; `None` if titles count once.
     pub(super) titles: Option<SegmentPostings>,
     /// Inverse document frequency times the occurrences in the query: an upper bound.
     pub(super) weight: f64,
@@ -127,7 +127,7 @@ pub(super) fn search(weights: &Weights, columns: &Columns, cursors: &mut [Cursor
         sum + cursor.weight
     });
     let mut parts = vec![0.0; cursors.len()];
-    // Terms before it are looked up only for passages with one of the others.
+    // The terms before it are read only for passages that have one of the other terms.
     let mut first = best.skipped(&limits);
     while first < cursors.len() {
         let document = cursors[first..].iter().map(|cursor| cursor.postings.doc()).min().unwrap_or(TERMINATED);
@@ -139,7 +139,7 @@ pub(super) fn search(weights: &Weights, columns: &Columns, cursors: &mut [Cursor
         parts.fill(0.0);
         let score = |cursor: &mut Cursor| {
             let frequency = cursor.frequency(extra);
-            // Both are 0 with k1 = 0 and a term whose frequency the boost makes 0.
+            // Both are 0 if k1 is 0 and a title boost of 0 makes the frequency 0.
             if frequency > 0.0 { cursor.weight * frequency / (frequency + norm) } else { 0.0 }
         };
         for at in first..cursors.len() {
@@ -165,7 +165,7 @@ pub(super) fn search(weights: &Weights, columns: &Columns, cursors: &mut [Cursor
             }
         }
         if possible {
-            // Summed in one order, so that a score does not depend on what was skipped.
+            // Always summed in the same order, so that a score does not depend on skipped terms.
             best.offer(parts.iter().sum(), columns.passage.get_val(document));
             first = best.skipped(&limits);
         }
@@ -224,7 +224,8 @@ impl Best {
         full && self.worst_first.peek().is_some_and(|worst| score < worst.score * (1.0 - ROUNDING))
     }
 
-    /// Number of first terms whose sum is too small for a passage to be among the best.
+    /// Number of terms, from the first, whose summed bounds are too small for a passage to be
+    /// among the best.
     fn skipped(&self, limits: &[f64]) -> usize {
         limits.partition_point(|limit| self.is_below(*limit))
     }

@@ -153,7 +153,7 @@ impl Builder {
         })
     }
 
-    /// The row of the corpus that comes next, from 0.
+    /// Number of the next row of the corpus, from 0.
     pub fn next_row(&self) -> u64 {
         self.progress.counts.rows
     }
@@ -240,7 +240,7 @@ impl Builder {
         found.ok_or_else(|| Error::new(Kind::Internal, format!("no passage has the id {id:?}")))
     }
 
-    /// Writes everything to the disk: an interrupted build is resumed here.
+    /// Writes everything to the disk. An interrupted build is resumed after this commit.
     ///
     /// # Errors
     /// [`Kind::Store`] if files can't be written.
@@ -261,7 +261,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Completes the index: one segment, the graph, checksums, the manifest, and its name.
+    /// Completes the index: merges the segments, builds the graph, writes the manifest with the
+    /// checksums, and renames the directory.
     ///
     /// # Errors
     /// As [`Builder::finish_with`].
@@ -328,7 +329,7 @@ impl Builder {
     }
 }
 
-/// Builds the graph, if there is one, and gives the entry of the vectors in the manifest.
+/// Builds the graph, if the options have one, and returns the manifest's entry of the vectors.
 fn dense_part(
     part: &Path,
     dense: &DenseOptions,

@@ -21,7 +21,7 @@ use crate::error::{Error, Kind, Result};
 
 /// Passages that are encoded at once: sorted by length, they need little padding.
 const AT_ONCE: usize = 64;
-/// Numbers above which a scan uses several threads.
+/// Vector elements per scan above which it uses several threads.
 const LARGE: usize = 1 << 22;
 
 fn write(kind: VectorType, vectors: &[f32], out: &mut impl Write) -> std::io::Result<()> {
@@ -91,7 +91,7 @@ pub(super) struct Dense {
     part: DensePart,
     index: PathBuf,
     load: LoadEncoder,
-    /// Both are loaded with the first search.
+    /// Both are loaded by the first search.
     encoder: OnceLock<Arc<dyn TextEncoder>>,
     graph: OnceLock<Graph>,
 }
@@ -110,7 +110,7 @@ impl Dense {
         Ok(Self { rows, part, index, load, encoder: OnceLock::new(), graph: OnceLock::new() })
     }
 
-    /// Loads what a search needs, once.
+    /// Loads the encoder and the graph, once.
     pub(super) fn prepare(&self, nearest: Nearest) -> Result<()> {
         self.encoder()?;
         self.graph(nearest).map(drop)
@@ -131,7 +131,7 @@ impl Dense {
             (Nearest::Default, Some(_)) => EF,
             (Nearest::Candidates(ef), Some(_)) => ef,
             (Nearest::Candidates(_), None) => {
-                let why = "the index has no HNSW graph, which `ef` is for";
+                let why = "the index has no HNSW graph, so `ef` has no effect";
                 return Err(Error::new(Kind::Usage, why)
                     .at_path(&self.index)
                     .hint("without `ef` every vector is compared; `r1 index build --hnsw` makes a graph"));

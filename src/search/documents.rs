@@ -19,9 +19,9 @@ use crate::error::{Error, Kind, Result};
 pub(super) const BLOCKS: &str = "documents.zst";
 pub(super) const INDEX: &str = "documents.index";
 
-/// Plain bytes of a block, from which on it is written.
+/// A block is written once it has this number of uncompressed bytes.
 const BLOCK: usize = 16 << 10;
-/// Largest plain block: one passage of the largest size.
+/// Largest uncompressed block: one passage of the largest size.
 const LARGEST: usize = 256 << 20;
 const LEVEL: i32 = 3;
 /// Bytes of an entry of `documents.index`.
@@ -157,7 +157,7 @@ impl Documents {
         let block = low.checked_sub(1).filter(|_| passage < self.passages).ok_or_else(|| self.damaged("numbers"))?;
         let plain = self.block(block)?;
         let within = usize::try_from(passage - self.entry(block)?.0).map_err(|_| self.damaged("numbers"))?;
-        let line = plain.split(|byte| *byte == b'\n').nth(within).ok_or_else(|| self.damaged("a short block"))?;
+        let line = plain.split(|byte| *byte == b'\n').nth(within).ok_or_else(|| self.damaged("a truncated block"))?;
         serde_json::from_slice(line).map_err(|_| self.damaged("a passage that is not JSON"))
     }
 
@@ -177,9 +177,9 @@ impl Documents {
     /// First passage and offset of a block.
     fn entry(&self, block: usize) -> Result<(u64, u64)> {
         let index = self.index.as_deref().unwrap_or_default();
-        let entry = index.get(block * ENTRY..(block + 1) * ENTRY).ok_or_else(|| self.damaged("a cut index"))?;
+        let entry = index.get(block * ENTRY..(block + 1) * ENTRY).ok_or_else(|| self.damaged("a truncated documents.index"))?;
         let (first, offset) = entry.split_at(8);
-        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| self.damaged("a cut index"));
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| self.damaged("a truncated documents.index"));
         Ok((number(first)?, number(offset)?))
     }
 
@@ -190,7 +190,7 @@ impl Documents {
         let end = if block + 1 < index_length { self.entry(block + 1)?.1 } else { blocks.len() as u64 };
         let range = usize::try_from(start).ok().zip(usize::try_from(end).ok());
         let packed = range.and_then(|(start, end)| blocks.get(start..end)).ok_or_else(|| self.damaged("offsets"))?;
-        let (length, packed) = packed.split_at_checked(4).ok_or_else(|| self.damaged("a cut block"))?;
+        let (length, packed) = packed.split_at_checked(4).ok_or_else(|| self.damaged("a truncated block"))?;
         let length = length.try_into().map_or(usize::MAX, |length| u32::from_le_bytes(length) as usize);
         if length > LARGEST {
             return Err(self.damaged("a block of an impossible size"));

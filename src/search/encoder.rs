@@ -1,4 +1,4 @@
-//! What an index needs of a text encoder, and the encoder of an index.
+//! The interface of text encoders, and loading of the encoder of an index.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,8 +8,8 @@ use super::passage::Passage;
 use super::vectors::EncoderOptions;
 use crate::error::{Error, Kind, Result};
 
-/// Text to vectors, whose inner product is the similarity of texts. [`load_encoder`] gives that of
-/// a BERT checkpoint; a program may have its own, with [`Index::open_with`].
+/// A function from texts to vectors, whose inner product is the similarity of the texts.
+/// [`load_encoder`] loads a BERT checkpoint; [`Index::open_with`] accepts other encoders.
 ///
 /// [`load_encoder`]: super::load_encoder
 /// [`Index::open_with`]: super::Index::open_with

@@ -23,9 +23,9 @@ use super::rows::Rows;
 use super::vectors::{FOLDER, HnswOptions, Similarity};
 use crate::error::{Error, Kind, Result};
 
-/// Candidates of a search, if it names no number.
+/// Default number of candidates of a search.
 pub(super) const EF: usize = 64;
-/// Vectors between two calls of a build's progress.
+/// Number of vectors between two calls of a build's progress function.
 const SHOW_EVERY: usize = 256;
 
 /// Path of the graph, relative to the index.
@@ -38,7 +38,7 @@ thread_local! {
     static QUERY: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a graph is built of.
+/// Inputs of the build of a graph.
 pub(super) struct HnswBuild<'a> {
     /// The directory of the index that is built.
     pub(super) part: &'a Path,
@@ -79,7 +79,7 @@ impl HnswBuild<'_> {
                         Error::new(Kind::Interrupted, why).hint(format!("the same command continues at vector {done}"))
                     );
                 }
-                graph.add(row as u64, &[named(row)]).map_err(|error| failed(&path, &error))?;
+                graph.add(row as u64, &[row_vector(row)]).map_err(|error| failed(&path, &error))?;
             }
             save(&graph, &path)?;
             done = end;
@@ -88,7 +88,7 @@ impl HnswBuild<'_> {
         Ok(())
     }
 
-    /// Vectors of the graph that an interrupted build saved.
+    /// Number of vectors in the graph that an interrupted build saved.
     fn saved(&self, path: &Path) -> Result<usize> {
         if !path.exists() {
             return Ok(0);
@@ -101,7 +101,7 @@ impl HnswBuild<'_> {
 }
 
 /// The number of a row as a vector.
-fn named(row: usize) -> f64 {
+fn row_vector(row: usize) -> f64 {
     f64::from_bits(row as u64)
 }
 
@@ -125,7 +125,7 @@ fn empty(similarity: Similarity, options: HnswOptions, ef: usize) -> Result<Usea
 fn metric(rows: &Arc<Rows>) -> Box<dyn Fn(*const f64, *const f64) -> f32 + Send + Sync> {
     let rows = Arc::clone(rows);
     Box::new(move |one, other| {
-        // SAFETY: usearch gives pointers to two of its vectors, which have one number.
+        // SAFETY: usearch passes pointers to two of its vectors; a vector is one number.
         let [one, other] = [one, other].map(|vector| unsafe { vector.read_unaligned() }.to_bits() as usize);
         let of_query = |row: usize| QUERY.with_borrow(|query| rows.product(query, row));
         match (one < rows.count(), other < rows.count()) {
@@ -153,19 +153,19 @@ fn failed(path: &Path, error: &dyn std::fmt::Display) -> Error {
 
 /// A graph that is searched by several threads at once.
 pub(super) struct Graph {
-    // Before the file that it reads, which is unmapped after it.
+    // Declared before the file that it reads: fields are dropped in the order of declaration.
     links: Usearch,
     _file: Option<Mmap>,
     rows: Arc<Rows>,
     path: PathBuf,
-    /// The number of candidates, which `usearch` has once per graph.
+    /// The number of candidates, which `usearch` stores per graph, not per search.
     ef: RwLock<usize>,
-    turns: Turns,
+    permits: Permits,
 }
 
 impl Graph {
-    /// Opens the graph over all rows. Its links are checked first: `usearch` follows them without
-    /// looking.
+    /// Opens the graph over all rows. Its links are checked first, because `usearch` does not check
+    /// them.
     ///
     /// # Errors
     /// [`Kind::Data`] for a file that is damaged, or the graph of other vectors.
@@ -189,7 +189,7 @@ impl Graph {
         unsafe { graph.view_from_buffer(own) }.map_err(|error| unreadable(&error))?;
         graph.change_metric::<f64>(metric(&rows));
         graph.change_expansion_search(EF);
-        Ok(Self { links: graph, _file: bytes, rows, path, ef: RwLock::new(EF), turns: Turns::new(threads) })
+        Ok(Self { links: graph, _file: bytes, rows, path, ef: RwLock::new(EF), permits: Permits::new(threads) })
     }
 
     /// The best `most` rows for a query among `ef` candidates, best first; equal scores in order of
@@ -198,13 +198,13 @@ impl Graph {
     /// # Errors
     /// [`Kind::Data`] if the search fails.
     pub(super) fn search(&self, query: &[f32], most: usize, ef: usize) -> Result<Vec<(u64, f64)>> {
-        let _turn = self.turns.take();
+        let _permit = self.permits.acquire();
         QUERY.with_borrow_mut(|own| {
             own.clear();
             own.extend_from_slice(query);
         });
         let search = || {
-            let found = self.links.search(&[named(self.rows.count())], most);
+            let found = self.links.search(&[row_vector(self.rows.count())], most);
             found.map_err(|error| graph_file::damaged(&format!("usearch: {error}")).at_path(&self.path))
         };
         let current = self.ef.read().unwrap_or_else(PoisonError::into_inner);
@@ -224,30 +224,30 @@ impl Graph {
     }
 }
 
-/// Limits the searches at once to the number that the graph has memory for.
-struct Turns {
+/// Limits the number of concurrent searches to that for which the graph has memory.
+struct Permits {
     free: Mutex<usize>,
-    given_back: Condvar,
+    returned: Condvar,
 }
 
-struct Turn<'a>(&'a Turns);
+struct Permit<'a>(&'a Permits);
 
-impl Turns {
+impl Permits {
     fn new(free: usize) -> Self {
-        Self { free: Mutex::new(free), given_back: Condvar::new() }
+        Self { free: Mutex::new(free), returned: Condvar::new() }
     }
 
-    fn take(&self) -> Turn<'_> {
+    fn acquire(&self) -> Permit<'_> {
         let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut free = self.given_back.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.returned.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner);
         *free -= 1;
-        Turn(self)
+        Permit(self)
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Permit<'_> {
     fn drop(&mut self) {
         *self.0.free.lock().unwrap_or_else(PoisonError::into_inner) += 1;
-        self.0.given_back.notify_one();
+        self.0.returned.notify_one();
     }
 }

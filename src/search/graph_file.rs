@@ -1,5 +1,5 @@
-//! The file of an HNSW graph as `usearch` 2 writes it, checked before it is used: `usearch` follows
-//! links without looking, so that a damaged or hostile file would make it read anywhere.
+//! The file of an HNSW graph as `usearch` 2 writes it. It is checked before it is used: `usearch`
+//! does not check links, so that a damaged or hostile file would make it read outside its memory.
 //!
 //! All numbers are little endian, and nothing is aligned:
 //!
@@ -52,9 +52,9 @@ pub(super) fn check(file: &[u8], similarity: Similarity, links: usize) -> Result
     }
     let [size, upper, lowest, highest, entry] = [rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?];
     if (size as usize, upper as usize, lowest as usize) != (rows, links, 2 * links) {
-        return Err(damaged("its numbers of rows and links are others"));
+        return Err(damaged("it has other numbers of rows and links"));
     }
-    let levels = rest.take(rows.checked_mul(2).ok_or_else(|| damaged("it is cut"))?)?;
+    let levels = rest.take(rows.checked_mul(2).ok_or_else(|| damaged("it is truncated"))?)?;
     let level = |row: usize| {
         let own = (row < rows).then(|| &levels[2 * row..2 * row + 2]);
         own.map(|own| i16::from_le_bytes([own[0], own[1]]))
@@ -74,14 +74,14 @@ pub(super) fn check(file: &[u8], similarity: Similarity, links: usize) -> Result
             let targets = slots.chunks_exact(4).map(|slot| u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]]));
             let known = |target: u32| level(target as usize).is_some_and(|other| other >= layer);
             if count > most || !targets.take(count).all(known) {
-                return Err(damaged(&format!("a link of row {row} leads nowhere")));
+                return Err(damaged(&format!("row {row} has an invalid link")));
             }
         }
     }
     if rest.0.is_empty() { Ok(rows) } else { Err(damaged("it is longer than its contents")) }
 }
 
-/// The metric that a file names.
+/// The metric in the header of a file.
 pub(super) fn kind(similarity: Similarity) -> MetricKind {
     match similarity {
         Similarity::Cosine => MetricKind::Cos,
@@ -100,7 +100,7 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, bytes: usize) -> Result<&'a [u8]> {
-        let (own, rest) = self.0.split_at_checked(bytes).ok_or_else(|| damaged("it is cut"))?;
+        let (own, rest) = self.0.split_at_checked(bytes).ok_or_else(|| damaged("it is truncated"))?;
         self.0 = rest;
         Ok(own)
     }

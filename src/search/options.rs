@@ -8,7 +8,7 @@ use crate::error::{Error, Kind, Result, suggest};
 
 /// Maximum number of hits of a query.
 pub const MOST_HITS: usize = 1000;
-/// Most candidates of a search in a graph.
+/// Maximum number of candidates of a search in a graph.
 pub const MOST_CANDIDATES: usize = 10_000;
 
 /// Default number of re-ranked passages.

@@ -114,7 +114,7 @@ fn text_of(name: &str, value: Json) -> Result<String> {
         Json::Null => Ok(String::new()),
         Json::Array(items) => {
             let texts: Option<Vec<&str>> = items.iter().map(Json::as_str).collect();
-            texts.map_or_else(|| wrong("a list with other things than texts".to_owned()), |texts| Ok(texts.join(" ")))
+            texts.map_or_else(|| wrong("a list with values that are not text".to_owned()), |texts| Ok(texts.join(" ")))
         }
         other => wrong(kind(&other)),
     }

@@ -36,7 +36,7 @@ pub(super) fn check(out: &Path, overwrite: bool) -> Result<()> {
 
 /// Renames a complete index to its path; an existing index there is removed.
 pub(super) fn install(part: &Path, out: &Path) -> Result<()> {
-    let failed = |error: std::io::Error| Error::io(Kind::Store, "name the index", out, &error);
+    let failed = |error: std::io::Error| Error::io(Kind::Store, "rename the index", out, &error);
     if !out.exists() {
         return std::fs::rename(part, out).map_err(failed);
     }

@@ -24,7 +24,7 @@ const MOST_QUERIES: usize = 1024;
 const RETRIEVE: usize = 3;
 const SEARCH: usize = 10;
 
-/// A request without its transport.
+/// A request, independent of its transport.
 #[derive(Clone, Copy, Debug)]
 pub struct SearchRequest<'a> {
     pub method: &'a str,
@@ -76,7 +76,7 @@ fn queries(fields: &Map<String, Json>) -> Result<Vec<String>, Refusal> {
 }
 
 /// A number of hits; null and 0 are the default, as for Search-R1's server.
-fn hits_wanted(name: &str, value: Option<&Json>, default: usize) -> Result<usize, Refusal> {
+fn number_of_hits(name: &str, value: Option<&Json>, default: usize) -> Result<usize, Refusal> {
     match value {
         None | Some(Json::Null) => Ok(default),
         Some(value) => match value.as_u64() {
@@ -100,7 +100,7 @@ fn found(index: &Index, options: &SearchOptions, queries: &[String]) -> Result<V
 fn retrieve(index: &Index, mut options: SearchOptions, body: &[u8]) -> Result<Json, Refusal> {
     let fields = object(body)?;
     let queries = queries(&fields)?;
-    options.k = hits_wanted("topk", fields.get("topk"), options.k)?;
+    options.k = number_of_hits("topk", fields.get("topk"), options.k)?;
     let with_scores = match fields.get("return_scores") {
         None | Some(Json::Null) => false,
         Some(Json::Bool(with)) => *with,
@@ -120,7 +120,7 @@ fn retrieve(index: &Index, mut options: SearchOptions, body: &[u8]) -> Result<Js
 
 fn search(index: &Index, mut options: SearchOptions, body: &[u8]) -> Result<Json, Refusal> {
     let fields = object(body)?;
-    options.k = hits_wanted("top_k", fields.get("top_k"), options.k)?;
+    options.k = number_of_hits("top_k", fields.get("top_k"), options.k)?;
     results(index, &options, queries(&fields)?)
 }
 
@@ -129,7 +129,7 @@ fn search_one(index: &Index, mut options: SearchOptions, query: &[(String, Strin
     let Some(text) = value("query") else { return refuse("`query` is missing") };
     // Text that is not a number is refused like any other value.
     let wanted = value("top_k").map(|text| serde_json::from_str(&text).unwrap_or(Json::String(text)));
-    options.k = hits_wanted("top_k", wanted.as_ref(), options.k)?;
+    options.k = number_of_hits("top_k", wanted.as_ref(), options.k)?;
     results(index, &options, vec![text])
 }
 
@@ -173,7 +173,7 @@ pub fn read_documents(body: &[u8]) -> Result<Vec<Hit>, NotResults> {
         let fields = item.get("document").unwrap_or(item).as_object()?;
         let text = |name: &str| fields.get(name).and_then(Json::as_str);
         let id = fields.get("id").map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
-        // `contents` is what every server has; separate title and text are preferred.
+        // Every server has `contents`; separate title and text are preferred.
         let (title, text) = match (text("title"), text("text"), text("contents")) {
             (title, Some(text), _) => (title.unwrap_or_default().to_owned(), text.to_owned()),
             (title, None, Some(contents)) => {

@@ -13,7 +13,7 @@ use crate::text::Tokenizer;
 
 /// A cross-encoder with its tokenizer.
 pub struct Reranker {
-    /// Tensors are not shared between threads.
+    /// A mutex, because tensors are not shared between threads.
     model: Mutex<CrossEncoder>,
     tokenizer: Tokenizer,
     max_tokens: usize,
@@ -84,7 +84,7 @@ impl Reranker {
         let pairs: Vec<Pair> = passages.iter().map(pair).collect::<Result<_>>()?;
         let scores = self.model.lock().unwrap_or_else(PoisonError::into_inner).scores(&pairs)?;
         if scores.iter().any(|score| !score.is_finite()) {
-            return Err(Error::new(Kind::Numeric, "the cross-encoder gave a score that is not finite")
+            return Err(Error::new(Kind::Numeric, "the cross-encoder returned a score that is not finite")
                 .at_path(&self.directory)
                 .hint("the weights of the model may be damaged"));
         }

@@ -12,11 +12,11 @@ use super::documents::map;
 use super::vectors::{Similarity, VectorType};
 use crate::error::{Error, Kind, Result};
 
-/// Vectors between two queries of a scan, so that vectors stay in the processor's cache.
+/// Vectors per block of a scan: a block stays in the processor's cache for all queries.
 const BLOCK: usize = 64;
-/// Halves that are converted at once.
+/// Number of f16 elements that are converted at once.
 const HALVES: usize = 256;
-/// Vectors whose length is looked at when an index is opened.
+/// Number of vectors whose length is checked when an index is opened.
 const LOOKED_AT: usize = 64;
 /// Largest difference of such a length from 1: f16 has 11 bits.
 const UNIT: f32 = 1e-2;
@@ -59,8 +59,7 @@ impl Rows {
         self.dimension
     }
 
-    /// Refuses vectors that do not have unit length, as those for cosines have. A sample of them is
-    /// looked at.
+    /// Refuses vectors for cosines that do not have unit length. A sample of them is checked.
     ///
     /// # Errors
     /// [`Kind::Data`] with the number of a passage.
@@ -70,7 +69,7 @@ impl Rows {
         }
         for row in (0..self.count).step_by(self.count.div_ceil(LOOKED_AT).max(1)) {
             let length = self.product_of_rows(row, row).sqrt();
-            // Not a number is refused too. A text without tokens of its own may have the length 0.
+            // NaN is refused too. A text without tokens may have the length 0.
             if !((length - 1.0).abs() < UNIT || length == 0.0) {
                 let why = format!("vector {row} has the length {length}; vectors for cosines have the length 1");
                 return Err(Error::new(Kind::Data, why)
@@ -81,14 +80,14 @@ impl Rows {
         Ok(())
     }
 
-    /// The numbers of rows; empty for rows that are not there, and for halves.
+    /// The elements of rows; empty for rows out of range, and for f16.
     #[allow(unsafe_code)]
     fn floats(&self, rows: Range<usize>) -> &[f32] {
         // SAFETY: every pattern of bits is an f32.
         unsafe { self.bytes_of(rows, VectorType::F32).align_to::<f32>() }.1
     }
 
-    /// As [`floats`](Self::floats), for halves.
+    /// As [`floats`](Self::floats), for f16.
     #[allow(unsafe_code)]
     fn halves(&self, rows: Range<usize>) -> &[f16] {
         // SAFETY: every pattern of bits is an f16, which is a u16.
@@ -103,7 +102,7 @@ impl Rows {
         if self.kind == kind { own.unwrap_or_default() } else { &[] }
     }
 
-    /// The inner product of a query and a row; 0 for a row that is not there.
+    /// The inner product of a query and a row; 0 for a row out of range.
     pub(super) fn product(&self, query: &[f32], row: usize) -> f32 {
         if self.kind == VectorType::F32 {
             return inner_product(query, self.floats(row..row + 1));
@@ -118,7 +117,7 @@ impl Rows {
         products.sum()
     }
 
-    /// The inner product of two rows; 0 for a row that is not there.
+    /// The inner product of two rows; 0 for a row out of range.
     pub(super) fn product_of_rows(&self, one: usize, other: usize) -> f32 {
         if self.kind == VectorType::F32 {
             return inner_product(self.floats(one..one + 1), self.floats(other..other + 1));
@@ -133,7 +132,7 @@ impl Rows {
         products.sum()
     }
 
-    /// Calls `take` with the number of a query, a row, and their inner product, for all of both.
+    /// Calls `take` with the numbers of a query and a row and their inner product, for all pairs.
     pub(super) fn scan(&self, queries: &[&[f32]], rows: Range<usize>, mut take: impl FnMut(usize, usize, f32)) {
         let mut plain = vec![0.0; if self.kind == VectorType::F16 { BLOCK * self.dimension } else { 0 }];
         for start in rows.clone().step_by(BLOCK) {
@@ -155,8 +154,8 @@ impl Rows {
     }
 }
 
-/// Sums in lanes, which the compiler computes as vectors. The result does not depend on the
-/// processor: every lane is summed in the same order.
+/// Sums in lanes, for which the compiler uses vector instructions. The result does not depend on
+/// the processor: every lane is summed in the same order.
 #[allow(unsafe_code)]
 fn inner_product(one: &[f32], other: &[f32]) -> f32 {
     #[cfg(target_arch = "x86_64")]

@@ -49,8 +49,8 @@ fn an_adapter_accepts_another_copy_of_its_base() {
     let program = |options: &str| {
         format!(
             "local model = r1.model('adapter'{options})\n\
-             local asked = {{ temperature = 0, max_new_tokens = 6 }}\n\
-             return model:generate({{ r1.user('Say 3') }}, asked).text"
+             local options = {{ temperature = 0, max_new_tokens = 6 }}\n\
+             return model:generate({{ r1.user('Say 3') }}, options).text"
         )
     };
     assert_eq!(succeed(dir.path(), &["lua", "-e", &program(", { base = 'moved' }")]).trim_end(), before.trim_end());

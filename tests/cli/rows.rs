@@ -56,6 +56,6 @@ fn prompt_lengths_are_checked_among_the_checked_rows() {
     let (whole, first) = (run("whole", &[]), run("first", &["data.check_rows=1"]));
     assert!(whole.contains("1 of 2 rows in data.train have a first prompt of more than"), "{whole}");
     assert!(first.starts_with("exit: 0") && !first.contains("have a first prompt"), "{first}");
-    let asked = run("asked", &["data.check_rows=1", "data.overlong_prompts=filter"]);
-    assert!(asked.contains("1 of 2 rows in data.train"), "{asked}");
+    let checked = run("checked", &["data.check_rows=1", "data.overlong_prompts=filter"]);
+    assert!(checked.contains("1 of 2 rows in data.train"), "{checked}");
 }

@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_mins(10);
 /// Attempts of a request to a busy server, and the longest wait between two.
 const TRIES: u32 = 4;
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
-/// Prompt tokens of a context policy without a setting: only the server knows the limit.
+/// Prompt tokens of a context policy without a setting: the server does not report its limit.
 const PROMPT_TOKENS: usize = 16_384;
 /// Maximum bytes of a response that is not streamed, and of a streamed reply.
 const WHOLE: usize = 64 << 20;
@@ -181,7 +181,7 @@ impl Remote {
             }
             if status == 400 && body.get(MAX_TOKENS).is_some() {
                 let refusal = response.bytes(WHOLE, stop).unwrap_or_default();
-                if !wants_max_completion_tokens(&refusal) {
+                if !requires_max_completion_tokens(&refusal) {
                     return Err(self.refused(status, &refusal));
                 }
                 // Once per conversation: later requests use the other name from the start.
@@ -442,7 +442,7 @@ impl PartialReply<'_> {
 }
 
 /// Whether a server refuses `max_tokens` because its model requires `max_completion_tokens`.
-fn wants_max_completion_tokens(refusal: &[u8]) -> bool {
+fn requires_max_completion_tokens(refusal: &[u8]) -> bool {
     serde_json::from_slice::<Value>(refusal).is_ok_and(|refusal| refusal["error"]["param"] == MAX_TOKENS)
 }
 

@@ -16,9 +16,9 @@ constexpr int64_t BLOCK = 96;
 
 // Polled between the layers; true cancels the computation.
 struct Stop {
-  bool (*asked)(const void* context) = nullptr;
+  bool (*poll)(const void* context) = nullptr;
   const void* context = nullptr;
-  bool operator()() const { return asked && asked(context); }
+  bool operator()() const { return poll && poll(context); }
 };
 
 // A matrix [k, n] packed in panels.

@@ -28,17 +28,17 @@ void native_logits(const Model& model, const float* hidden, int64_t count, float
 
 }  // namespace
 
-Answer native_forward(const Question& question, const at::Tensor& hidden, const at::Tensor& targets) {
-  Model& model = *question.model;
+LogprobResult native_forward(const LogprobSettings& settings, const at::Tensor& hidden, const at::Tensor& targets) {
+  Model& model = *settings.model;
   TORCH_CHECK(!model.half(), "a bf16 model supports generation only");
   model.refresh();
-  const int64_t n = hidden.size(0), chunk = question.chunk, vocab = model.shape.vocab, row = stride(vocab);
-  Answer answer{at::empty({n}, at::kFloat), at::empty({n}, at::kFloat), at::empty({n}, at::kFloat)};
+  const int64_t n = hidden.size(0), chunk = settings.chunk, vocab = model.shape.vocab, row = stride(vocab);
+  LogprobResult result{at::empty({n}, at::kFloat), at::empty({n}, at::kFloat), at::empty({n}, at::kFloat)};
   const float* h = hidden.const_data_ptr<float>();
   const int64_t* target = targets.const_data_ptr<int64_t>();
-  const float scale = static_cast<float>(1.0 / question.temperature);
-  float *logp = answer.logp.data_ptr<float>(), *entropy = answer.entropy.data_ptr<float>();
-  float* lse = answer.lse.data_ptr<float>();
+  const float scale = static_cast<float>(1.0 / settings.temperature);
+  float *logp = result.logp.data_ptr<float>(), *entropy = result.entropy.data_ptr<float>();
+  float* lse = result.lse.data_ptr<float>();
   const Floats logits = floats(std::min(chunk, n) * row);
   for (int64_t start = 0; start < n; start += chunk) {
     const int64_t count = std::min(chunk, n - start);
@@ -47,7 +47,7 @@ Answer native_forward(const Question& question, const at::Tensor& hidden, const 
       std::vector<float> kept;
       for (int64_t i = block * 16; i < std::min(count, block * 16 + 16); i++) {
         const float* z = logits.get() + i * row;
-        const auto [ids, size] = among(question, start + i);
+        const auto [ids, size] = support_at(settings, start + i);
         kept.clear();
         for (int64_t k = 0; k < size; k++) kept.push_back(z[ids[k]]);
         kernels().distribution(size > 0 ? size : vocab, scale, size > 0 ? kept.data() : z, lse + start + i,
@@ -56,23 +56,23 @@ Answer native_forward(const Question& question, const at::Tensor& hidden, const 
       }
     });
   }
-  return answer;
+  return result;
 }
 
-std::pair<at::Tensor, at::Tensor> native_backward(const Question& question, const at::Tensor& hidden,
-                                                  const at::Tensor& targets, const Answer& answer,
+std::pair<at::Tensor, at::Tensor> native_backward(const LogprobSettings& settings, const at::Tensor& hidden,
+                                                  const at::Tensor& targets, const LogprobResult& result,
                                                   const at::Tensor& g_logp, const at::Tensor& g_entropy) {
-  Model& model = *question.model;
-  const int64_t chunk = question.chunk;
+  Model& model = *settings.model;
+  const int64_t chunk = settings.chunk;
   model.refresh();
   if (hidden.size(0) == 0) return {at::zeros_like(hidden), at::zeros_like(model.head())};
   const int64_t n = hidden.size(0), vocab = model.shape.vocab, width = model.shape.hidden, row = stride(vocab);
   at::Tensor d_hidden = at::empty_like(hidden), d_head = at::empty_like(model.head());
   const float* h = hidden.const_data_ptr<float>();
   const int64_t* target = targets.const_data_ptr<int64_t>();
-  const float scale = static_cast<float>(1.0 / question.temperature);
+  const float scale = static_cast<float>(1.0 / settings.temperature);
   const float *gl = g_logp.const_data_ptr<float>(), *ge = g_entropy.const_data_ptr<float>();
-  const float *lse = answer.lse.const_data_ptr<float>(), *entropy = answer.entropy.const_data_ptr<float>();
+  const float *lse = result.lse.const_data_ptr<float>(), *entropy = result.entropy.const_data_ptr<float>();
   float* dh = d_hidden.data_ptr<float>();
   std::vector<const float*> rows;
   for (int64_t id = 0; id < vocab; id++) rows.push_back(model.head().const_data_ptr<float>() + id * width);
@@ -87,7 +87,7 @@ std::pair<at::Tensor, at::Tensor> native_backward(const Question& question, cons
       std::vector<float> kept;
       for (int64_t i = start + at; i < start + at + m; i++) {
         float* z = logits.get() + (i - start) * row;
-        const auto [ids, size] = among(question, i);
+        const auto [ids, size] = support_at(settings, i);
         if (size == 0) {
           kernels().distribution_backward(vocab, scale, lse[i], entropy[i], target[i], gl[i], ge[i], z);
           continue;

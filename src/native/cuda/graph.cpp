@@ -74,10 +74,10 @@ char* r1_graph_end(void* handle) {
   char* message = guarded([&] {
     if (recording) graph->graph.capture_end();
   });
-  // First of all, so that no later error leaves the thread on the stream of recordings.
+  // First, so that no later error leaves the thread on the stream of recordings.
   char* moved = guarded([&] { c10::cuda::setCurrentCUDAStream(graph->usual); });
   if (message && recording) {
-    // A recording that failed leaves the allocator in the belief that it still lasts.
+    // After a failed recording the allocator still reserves its memory for the recording.
     free(guarded([&] {
       using Allocator = c10::cuda::CUDACachingAllocator::CUDAAllocator;
       auto* allocator = static_cast<Allocator*>(at::cuda::getCUDADeviceAllocator());

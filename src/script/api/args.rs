@@ -40,8 +40,8 @@ pub(crate) fn fail_with(lua: &Lua, function: &str, error: impl Into<Error>) -> m
     })
 }
 
-/// The line where the call of `function` at `caller` sets a field. The VM only knows the line of
-/// the call, which may be far above the field.
+/// The line where the call of `function` at `caller` sets a field. The VM has the line of the call
+/// only, which may be far above the field.
 fn field_place(lua: &Lua, caller: &str, function: &str, key: &str) -> Option<Location> {
     let texts = lua.app_data_ref::<Texts>()?;
     let (path, line) = caller.rsplit_once(':')?;

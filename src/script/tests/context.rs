@@ -174,13 +174,13 @@ fn context_summaries_are_written_by_the_policy() {
     assert_snapshot!(prompts[5], @"system: sys | user: task//Summary of what came before:/r5 | assistant: r4 | user: <tool_response>/seen 9 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/</tool_response> | assistant:");
     // The summary is not a step; its tokens are in the record, for training.
     assert_eq!((trajectory.steps.len(), prompts.len(), trajectory.record.len()), (6, 7, 1));
-    let asked = serde_json::to_value(&trajectory.record[0]).unwrap();
+    let call = serde_json::to_value(&trajectory.record[0]).unwrap();
     assert_eq!(
-        (&asked["step"], &asked["kind"], &asked["request"]["train"]),
+        (&call["step"], &call["kind"], &call["request"]["train"]),
         (&4.into(), &"generate".into(), &true.into())
     );
     let renderer = renderer();
-    let ids = |name: &str| -> Vec<u32> { serde_json::from_value(asked["answer"]["ok"][name].clone()).unwrap() };
+    let ids = |name: &str| -> Vec<u32> { serde_json::from_value(call["answer"]["ok"][name].clone()).unwrap() };
     assert_eq!(renderer.tokenizer().decode(&ids("token_ids"), false), "r5<|im_end|>");
     assert_eq!(flat(&renderer.tokenizer().decode(&ids("prompt_ids"), false)), prompts[4]);
 }

@@ -100,10 +100,10 @@ fn a_search_tool_gives_numbered_documents_and_its_calls_are_replayed() {
 
 #[test]
 fn a_search_tool_queries_a_retrieval_server_with_retries() {
-    let asked = std::sync::atomic::AtomicUsize::new(0);
+    let requests = std::sync::atomic::AtomicUsize::new(0);
     let (address, count) = server(move |first, _, body| {
         assert!(first.starts_with("POST /retrieve"), "{first}");
-        if asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
+        if requests.fetch_add(1, std::sync::atomic::Ordering::Relaxed) == 0 {
             return "HTTP/1.1 503 Busy\r\nconnection: close\r\ncontent-length: 0\r\n\r\n".to_owned();
         }
         let query = serde_json::from_str::<Json>(body).unwrap()["queries"][0].as_str().unwrap().to_owned();

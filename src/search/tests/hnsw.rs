@@ -288,7 +288,7 @@ fn options_that_an_index_has_no_part_for_are_refused() {
     let dense = SearchOptions::new(3, Mode::Dense);
     let ef = dense.clone().with_nearest(Some(9), false).unwrap();
     let error = index.search_all(&["query"], &ef).unwrap_err();
-    assert_eq!(error.message, "the index has no HNSW graph, which `ef` is for");
+    assert_eq!(error.message, "the index has no HNSW graph, so `ef` has no effect");
     let exact = dense.clone().with_nearest(None, true).unwrap();
     let all = index.search_all(&["query"], &exact).unwrap();
     assert_eq!(all, index.search_all(&["query"], &dense).unwrap());

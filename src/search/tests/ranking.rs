@@ -41,8 +41,8 @@ fn bm25_ranking_and_scores_equal_those_of_bm25s() {
                 assert_eq!(hit.rank, place + 1);
                 assert!((hit.score - score(place)).abs() < 1e-9, "{about}: {hit:?} {}", wanted[place]);
                 let tied = |other: usize| other < wanted.len() && (score(other) - score(place)).abs() < 1e-9;
-                let beside = tied(place + 1) || (place > 0 && tied(place - 1));
-                if !beside && place + 1 < 10 {
+                let has_tie = tied(place + 1) || (place > 0 && tied(place - 1));
+                if !has_tie && place + 1 < 10 {
                     assert_eq!(hit.id, wanted[place][0].as_str().unwrap(), "{about}");
                     compared += 1;
                 }

@@ -33,7 +33,7 @@ const MOST_OUTPUT: usize = 64 << 20;
 /// Requests in a row without an answer of the program after which it is stopped.
 const MOST_SILENT: u32 = 3;
 
-/// Bytes of an answer's line beside the answer.
+/// Bytes of an answer's line other than the answer.
 const ENVELOPE: usize = 4 << 10;
 
 /// A program, and its limits.
@@ -47,7 +47,7 @@ pub struct ProgramOptions {
     pub open_message: Option<Value>,
     /// Longest wait until it has started and answered `open_message`.
     pub start_timeout: Duration,
-    /// How many times in a row it is started again without answering a request.
+    /// Maximum number of restarts in a row without an answer to a request.
     pub restarts: u32,
     /// Longest answer, in bytes.
     pub max_bytes: usize,

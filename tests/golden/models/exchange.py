@@ -59,11 +59,11 @@ def make(directory):
                     base = directory / name
                     model.to(dtype).save_pretrained(base, max_shard_size=shard or "5GB")
                     assert (base / INDEX).exists() == bool(shard), name
-                    asked = {"kind": short(dtype), "shard": shard, "row": ids(name, 24, config.vocab_size)}
+                    case = {"kind": short(dtype), "shard": shard, "row": ids(name, 24, config.vocab_size)}
                     if dtype == torch.float32 and shard:
-                        asked["new"] = ["q_proj", "o_proj"]
+                        case["new"] = ["q_proj", "o_proj"]
                         adapt(base, tied)
-                    (base / "exchange.json").write_text(json.dumps(asked))
+                    (base / "exchange.json").write_text(json.dumps(case))
 
 
 def adapt(base, stabilised):
@@ -79,9 +79,9 @@ def adapt(base, stabilised):
 
 
 def load(base, dtype=torch.float32):
-    model, told = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, output_loading_info=True)
+    model, loading = AutoModelForCausalLM.from_pretrained(base, dtype=dtype, output_loading_info=True)
     # Nothing is missing, unexpected or misshapen.
-    assert not any(told.values()), f"{base}: {told}"
+    assert not any(loading.values()), f"{base}: {loading}"
     return model.eval()
 
 
@@ -107,45 +107,45 @@ def logits(model, row):
 
 def compare(source, target):
     """Counts and worst differences of one checkpoint."""
-    asked = json.loads((source / "exchange.json").read_text())
+    case = json.loads((source / "exchange.json").read_text())
     found = load_file(target / "found")
-    if asked["shard"]:
+    if case["shard"]:
         index = json.loads((target / INDEX).read_text())
         sizes = [path.stat().st_size for path in target.glob("model-*.safetensors")]
         assert len(sizes) > 1 and index["metadata"]["total_size"] > SHARD, target
     else:
         assert (target / "model.safetensors").exists() and not (target / INDEX).exists(), target
     before, after = load(source, "auto"), load(target, "auto")
-    assert before.dtype == after.dtype == getattr(torch, asked["kind"]), f"{target}: {after.dtype}"
-    told = {
+    assert before.dtype == after.dtype == getattr(torch, case["kind"]), f"{target}: {after.dtype}"
+    result = {
         "tensors": len(tensors(source)),
         "files": differing(tensors(source), tensors(target)),
         "models": differing(before.state_dict(), after.state_dict()),
-        "logits": (found["whole"] - logits(load(source), asked["row"])).abs().max().item(),
+        "logits": (found["whole"] - logits(load(source), case["row"])).abs().max().item(),
     }
-    if "new" not in asked:
-        return told, None
+    if "new" not in case:
+        return result, None
     model = peft.PeftModel.from_pretrained(load(source), source / "adapter").eval()
-    adapted = logits(model, asked["row"])
-    again = logits(peft.PeftModel.from_pretrained(load(target), target / "adapter").eval(), asked["row"])
-    merged = logits(load(target / "merged"), asked["row"])
+    adapted = logits(model, case["row"])
+    again = logits(peft.PeftModel.from_pretrained(load(target), target / "adapter").eval(), case["row"])
+    merged = logits(load(target / "merged"), case["row"])
     new = peft.PeftModel.from_pretrained(load(source), target / "new").eval()
     own, theirs = (load_file(base / "adapter/adapter_model.safetensors") for base in (source, target))
     parts = [name for name, _ in new.named_parameters() if "lora_" in name]
     assert len(parts) == 2 * 2 * new.config.num_hidden_layers, parts
-    return told, {
+    return result, {
         "tensors": len(own),
         "files": differing(own, theirs),
         "logits": (found["adapted"] - adapted).abs().max().item(),
         "read again": (again - adapted).abs().max().item(),
         "merged": (merged - adapted).abs().max().item(),
-        "new": (logits(new, asked["row"]) - logits(load(source), asked["row"])).abs().max().item(),
+        "new": (logits(new, case["row"]) - logits(load(source), case["row"])).abs().max().item(),
     }
 
 
-def total(all_told):
+def total(results):
     """Counts added up, differences at their worst."""
-    return {key: (sum if isinstance(all_told[0][key], int) else max)(told[key] for told in all_told) for key in all_told[0]}
+    return {key: (sum if isinstance(results[0][key], int) else max)(result[key] for result in results) for key in results[0]}
 
 
 def number(value):
@@ -160,8 +160,8 @@ def table(first, rows):
     keys = list(next(iter(rows.values())))
     lines = [f"| {first} | {' | '.join(keys)} |", "|---|" + "---|" * len(keys)]
     rows = rows | {"**all**": total(list(rows.values()))}
-    for name, told in rows.items():
-        shown = [number(told[key]) for key in keys]
+    for name, result in rows.items():
+        shown = [number(result[key]) for key in keys]
         lines.append(f"| {name} | {' | '.join(shown)} |")
     return "\n".join(lines)
 
@@ -184,7 +184,7 @@ def main():
             wholes.setdefault(family, []).append({"checkpoints": 1} | whole)
             if adapter:
                 adapters.setdefault(family, []).append({"adapters": 1} | adapter)
-    wholes, adapters = ({family: total(told) for family, told in all.items()} for all in (wholes, adapters))
+    wholes, adapters = ({family: total(result) for family, result in all.items()} for all in (wholes, adapters))
     text = f"""{HEADING}
 
 Every family with tied and with an own head, in f32, bf16 and f16, as one file and as shards with an index: saved by
@@ -203,11 +203,11 @@ merging; *new*: PEFT's with a fresh adapter made by r1, against the model withou
     before = page.read_text().split(HEADING)[0].rstrip()
     page.write_text(f"{before}\n\n{text}")
     wrong = [
-        f"{family}: {key} {told[key]}"
-        for told_of in (wholes, adapters)
-        for family, told in told_of.items()
-        for key in told
-        if key in ("files", "models") and told[key] or isinstance(told[key], float) and told[key] > LOGITS
+        f"{family}: {key} {result[key]}"
+        for results_of in (wholes, adapters)
+        for family, result in results_of.items()
+        for key in result
+        if key in ("files", "models") and result[key] or isinstance(result[key], float) and result[key] > LOGITS
     ]
     if wrong:
         sys.exit("\n".join(wrong))

@@ -4,7 +4,7 @@ CPU in double precision. `by` names the package; `formula` is the definition wri
 
     python3 tests/golden/rl/cases.py VENV
 
-VENV as for make.py. It wants further `pip install --no-deps skyrl==0.3.0 jaxtyping wadler_lindig loguru gymnasium
+VENV as for make.py. It also needs `pip install --no-deps skyrl==0.3.0 jaxtyping wadler_lindig loguru gymnasium
 farama-notifications liger-kernel==0.8.5 openrlhf==0.11.2 areal==1.0.4`, and in VENV/references ragen/trainer/core_algos.py
 of RAGEN-AI/RAGEN at 5eb79b8 as ragen_core_algos.py, slime/utils/ppo_utils.py of THUDM/slime at 624b824 as
 slime_ppo_utils.py, and what agents.py names.

@@ -50,7 +50,7 @@ def peers(references):
     except Exception as error:  # noqa: BLE001
         print(f"openrlhf: {error!r}"[:200])
     try:
-        # The file alone: its package wants a cluster's worth of others.
+        # The file alone: its package needs many others.
         areal = Path(importlib.util.find_spec("areal").submodule_search_locations[0])
         sys.meta_path.insert(0, Absent({"areal"}))
         spec = importlib.util.spec_from_file_location("areal_functional", areal / "utils/functional/functional.py")
