@@ -184,7 +184,7 @@ fn spec(row: u64, script: &Script) -> Spec {
 fn page(rows: &[(String, String, String, String)]) -> String {
     let mut page = String::from(
         "# Containment\n\n\
-         <!-- Made from tests/lua/hostile: `R1_UPDATE=1 cargo nextest run --release hostile_scripts` writes it again. -->\n\n",
+         <!-- Made from tests/lua/hostile by `R1_UPDATE=1 cargo nextest run --release hostile_scripts`. -->\n\n",
     );
     page.push_str(HEAD);
     page.push_str("\n| script | attack | status | message |\n|---|---|---|---|\n");

@@ -42,8 +42,8 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         title: "Sources",
-        when: "Every step of reinforcement learning whose tasks have the column `data_source`, which a dataset with a name \
-               fills; over the trajectories of that source that did not fail.",
+        when: "Every step of reinforcement learning whose tasks have the column `data_source`, which a dataset with\n\
+               a name fills; over the trajectories of that source that did not fail.",
         names: &[
             name(
                 "source/<source>/reward",
@@ -124,9 +124,9 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         title: "Policy",
-        when: "Every step of reinforcement learning, over the sampled tokens of the trained rows; a mean over optimiser steps. A \
-               step without an optimiser step (no token has an advantage or another gradient) has `policy/lr`, \
-               `policy/version`, `policy/updates`, `policy/skipped` and `policy/tokens` only.",
+        when: "Every step of reinforcement learning, over the sampled tokens of the trained rows; a mean over\n\
+               optimiser steps. A step without an optimiser step (no token has an advantage or another gradient)\n\
+               has `policy/lr`, `policy/version`, `policy/updates`, `policy/skipped` and `policy/tokens` only.",
         names: &[
             name("policy/loss", "The minimised loss, with its KL and entropy terms, aggregated by `loss_agg`"),
             name("policy/entropy", "Mean entropy of the next-token distribution at sampled positions, in nats"),
@@ -207,7 +207,8 @@ pub const SECTIONS: &[Section] = &[
     },
     Section {
         title: "Mismatch",
-        when: "Every step of reinforcement learning, before the first update: sampler and learner compute log-probabilities with the same weights.",
+        when: "Every step of reinforcement learning, before the first update: sampler and learner compute\n\
+               log-probabilities with the same weights.",
         names: &[
             name("mismatch/max_abs", "Largest absolute difference of the log-probability of a sampled token"),
             name(
@@ -308,9 +309,9 @@ pub fn page() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
          <!-- Generated from src/telemetry/names.rs: `R1_UPDATE=1 cargo test metrics_page`. -->\n\n\
-         Every metric of a run is in `metrics.jsonl` (one JSON object per step, `null` for a non-finite number) and in \
-         `tb/` (`tensorboard --logdir runs`) under the same name. Step 0 is the evaluation before training; metrics of a \
-         later evaluation are merged into the object of the step before it.\n",
+         Every metric of a run is in `metrics.jsonl` (one JSON object per step, `null` for a non-finite\n\
+         number) and in `tb/` (`tensorboard --logdir runs`) under the same name. Step 0 is the evaluation\n\
+         before training; metrics of a later evaluation are merged into the object of the step before it.\n",
     );
     for section in SECTIONS {
         // Writing to a string can't fail.

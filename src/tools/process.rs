@@ -335,14 +335,8 @@ mod tests {
     }
 
     #[test]
-    fn compiled_programs_can_be_executed() {
-        if !std::path::Path::new("/usr/bin/cc").exists() {
-            eprintln!("skipped: no cc");
-            return;
-        }
-        let source = "#include <stdio.h>\nint main(void) { printf(\"%d\\n\", 6 * 7); }\n";
-        let compile = program(&["sh", "-c", "cat > a.c && cc -o a a.c && ./a"]);
-        let Some(output) = run(Program { input: source.into(), ..compile }) else { return };
+    fn programs_in_the_working_directory_can_be_executed() {
+        let Some(output) = shell("cp /bin/echo a && ./a 42") else { return };
         assert_eq!((output.code, output.out.as_str()), (0, "42\n"), "{output:?}");
     }
 

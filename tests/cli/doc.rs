@@ -17,7 +17,7 @@ fn doc_shows_a_function_with_its_options_and_an_example() {
       pattern  string
       from?    number  Start position; default: 1
 
-      gives
+      returns
         number?  Start of the match
         number?  End of the match
         string…  Groups
@@ -45,7 +45,7 @@ fn doc_shows_a_function_with_its_options_and_an_example() {
         output?   number                       Maximum bytes kept per output stream (beginning and end); default: 64 KiB
         env?      {[string]: string | Secret}  Environment variables
 
-      gives
+      returns
         ProcessResult?
         string?                      Error message if the program did not start
 

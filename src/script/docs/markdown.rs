@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::types::named_types;
-use super::{Entry, Param, Scope, all};
+use super::{Entry, Param, Scope, all, wrap_after};
 
 /// Markers around the reference in docs/lua.md.
 const BEGIN: &str = "<!-- reference: made by `r1 doc --format markdown`; changes below are lost -->\n";
@@ -17,7 +17,8 @@ pub fn with_reference(document: &str) -> String {
 /// The reference.
 pub fn markdown() -> String {
     let mut out =
-        "## Reference\n\n`r1 doc NAME` shows the same in the terminal; a `?` marks optional parameters and values that can be nil.\n"
+        "## Reference\n\n`r1 doc NAME` shows the same in the terminal; a `?` marks optional parameters and \
+         values that\ncan be nil.\n"
             .to_owned();
     let mut spaces: Vec<&str> = Vec::new();
     for entry in all() {
@@ -46,16 +47,19 @@ fn function(out: &mut String, entry: &Entry) {
         Scope::Programs => " *(programs)*",
         Scope::Tests => " *(tests)*",
     };
-    let _ = writeln!(out, "`{}`{only}  \n{}\n", entry.signature(), escape(entry.doc));
+    let _ = writeln!(out, "`{}`{only}  ", entry.signature());
+    wrap_after(out, "", "", &escape(entry.doc));
+    out.push('\n');
     let mut rows = String::new();
     list(&mut rows, entry.params, 0);
     if !rows.is_empty() {
         let _ = writeln!(out, "{rows}");
     }
-    let gives = entry.returns.iter().filter(|(_, doc)| !doc.is_empty());
-    let gives: Vec<String> = gives.map(|(kind, doc)| format!("`{kind}`: {}", escape(doc))).collect();
-    if !gives.is_empty() {
-        let _ = writeln!(out, "Gives {}.\n", gives.join("; "));
+    let returns = entry.returns.iter().filter(|(_, doc)| !doc.is_empty());
+    let returns: Vec<String> = returns.map(|(kind, doc)| format!("`{kind}`: {}", escape(doc))).collect();
+    if !returns.is_empty() {
+        wrap_after(out, "", "", &format!("Returns {}.", returns.join("; ")));
+        out.push('\n');
     }
     if !entry.example.is_empty() {
         let _ = writeln!(out, "```lua\n{}\n```\n", entry.example);
@@ -77,7 +81,8 @@ fn list(out: &mut String, params: &[Param], depth: usize) {
             list(out, param.fields, 1);
             continue;
         }
-        let _ = writeln!(out, "{}- `{}`{kind}{doc}", "  ".repeat(depth.saturating_sub(1)), param.name);
+        let indent = "  ".repeat(depth.saturating_sub(1));
+        wrap_after(out, &format!("{indent}- "), &format!("{indent}  "), &format!("`{}`{kind}{doc}", param.name));
         list(out, param.fields, depth.max(1) + 1);
     }
 }

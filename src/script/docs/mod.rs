@@ -230,7 +230,7 @@ impl Entry {
             let _ = writeln!(page, "{}", format!("  {name:width$}  {kind:types$}  {doc}").trim_end());
         }
         if !self.value && self.returns.iter().any(|(_, doc)| !doc.is_empty()) {
-            page.push_str("\n  gives\n");
+            page.push_str("\n  returns\n");
             for (kind, doc) in self.returns {
                 let _ = writeln!(page, "{}", format!("    {kind:types$}  {doc}").trim_end());
             }
@@ -253,15 +253,25 @@ const WIDTH: usize = 100;
 
 /// Writes a text, wrapped and indented by two spaces.
 fn wrap(page: &mut String, text: &str) {
-    // Columns of the current line; 0 before the first word.
-    let mut column = 0;
+    wrap_after(page, "  ", "  ", text);
+}
+
+/// Writes a text, wrapped: `first` begins its first line, `rest` the others.
+fn wrap_after(page: &mut String, first: &str, rest: &str, text: &str) {
+    page.push_str(first);
+    let mut column = first.chars().count();
+    let mut is_start = true;
     for word in text.split_whitespace() {
-        let length = word.chars().count() + 1;
-        if column == 0 || column + length > WIDTH {
-            page.push_str(if column == 0 { "  " } else { "\n  " });
-            column = 2;
+        let length = word.chars().count();
+        if is_start {
+            is_start = false;
+        } else if column + 1 + length > WIDTH {
+            page.push('\n');
+            page.push_str(rest);
+            column = rest.chars().count();
         } else {
             page.push(' ');
+            column += 1;
         }
         page.push_str(word);
         column += length;
