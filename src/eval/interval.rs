@@ -141,6 +141,13 @@ mod tests {
         assert!((normal(-Z) - 0.025).abs() < 1e-12);
     }
 
+    #[test]
+    fn values_between_two_resamples_are_interpolated() {
+        for (probability, value) in [(0.0, 0.0), (0.5, 1.0), (0.75, 2.0), (1.0, 3.0), (1.5, 3.0)] {
+            assert!((at(&[0.0, 1.0, 3.0], probability) - value).abs() < 1e-12, "{probability}");
+        }
+    }
+
     /// 95 of 100 intervals contain the true mean.
     #[test]
     fn intervals_contain_the_true_mean_as_often_as_they_say() {

@@ -82,6 +82,8 @@ mod tests {
         assert!((sign_flip(&[0.0; 3]) - 1.0).abs() < 1e-12);
         assert!((sign_flip(&[0.1, 0.2, -0.3]) - 1.0).abs() < 1e-12);
         assert_eq!(difference(&[]), None);
+        // Random signs never reach the sum of 100 equal differences: only the observed ones do.
+        assert!((sign_flip(&[1.0; 100]) - 1.0 / (DRAWS + 1) as f64).abs() < 1e-12);
     }
 
     #[test]

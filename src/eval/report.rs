@@ -309,8 +309,61 @@ fn as_map<T: Serialize, S: Serializer>(values: &[(String, T)], serializer: S) ->
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::mdp::{Status, testing};
+
+    /// A sample with a response, a reward, a reward part and the columns of its task.
+    fn sample(task_index: u64, text: &str, reward: f64, part: Option<(&str, f64)>, task: Value) -> Trajectory {
+        let mut step = testing::step(&[1], &[2]);
+        step.reward = reward;
+        text.clone_into(&mut step.text);
+        let reward_parts = part.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        Trajectory { task_index, task, reward_parts, ..testing::trajectory(vec![step]) }
+    }
+
+    #[test]
+    fn slices_parts_and_votes_of_a_report() {
+        let level = |level: Value| serde_json::json!({ "level": level });
+        let failed = |mut one: Trajectory, status: Status| {
+            one.status = status;
+            one
+        };
+        let all = vec![
+            sample(0, "#### 7", 1.0, Some(("steps", 5.0)), level("hard".into())),
+            failed(sample(0, "#### 7", 1.0, None, level("hard".into())), Status::EnvError),
+            sample(1, "#### 7", 1.0, Some(("format", 0.5)), level(2.into())),
+            sample(2, "#### 7", 1.0, None, level(Value::Null)),
+            // Its answer does not vote, although the text has one.
+            failed(sample(2, "#### 8", 1.0, None, level(Value::Null)), Status::ContextOverflow),
+        ];
+        let options = ReportOptions { ks: vec![1, 2], by: vec!["level".to_owned()], ..ReportOptions::default() };
+        let report = Report::new("a", 2, 1.0, &[("m".to_owned(), all, 0.0)], &options);
+        let PolicyReport { figures, slices, failures, .. } = &report.policies[0];
+        let value = |name: &str| figures.metric(name).map(|metric| metric.value);
+        // A part with the name of a measure; a part that two of three tasks lack.
+        assert_eq!((value("steps"), value("parts.steps"), value("format")), (Some(1.0), Some(5.0 / 3.0), Some(0.5 / 3.0)));
+        assert_eq!((value("mean@1"), value("maj@2")), (Some(2.5 / 3.0), Some(1.0)));
+        let slices: Vec<_> = slices["level"].iter().map(|(name, own)| (name.as_str(), own.tasks, own.missing)).collect();
+        assert_eq!(slices, [("2", 1, 0), ("hard", 1, 1)]);
+        assert_eq!(failures.len(), 2);
+    }
+
+    #[test]
+    fn a_difference_is_that_of_a_policy_from_the_first() {
+        let policy = |name: &str, rewards: [f64; 3]| {
+            let samples = rewards.iter().zip(0..).map(|(reward, task)| sample(task, "", *reward, None, Value::Null));
+            (name.to_owned(), samples.collect::<Vec<_>>(), 0.0)
+        };
+        let (first, mut second) = (policy("first", [0.0, 0.0, 1.0]), policy("second", [1.0, 1.0, 1.0]));
+        // A task that only one policy has does not count.
+        second.1.push(sample(7, "", 1.0, None, Value::Null));
+        let options = ReportOptions { ks: vec![1], ..ReportOptions::default() };
+        let report = Report::new("a", 1, 0.0, &[first, second], &options);
+        let (_, difference) = report.comparisons[0].metrics.iter().find(|(name, _)| name == "mean@1").unwrap();
+        assert!((difference.estimate.value - 2.0 / 3.0).abs() < 1e-12, "{difference:?}");
+        assert_eq!(difference.tasks, 3);
+    }
 
     #[test]
     fn a_task_with_a_missing_sample_has_a_mean_and_no_figure_of_all_samples() {

@@ -21,16 +21,31 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Largest head of a request, and most headers.
+/// Largest head of a request in bytes, and maximum number of headers.
 const HEAD: usize = 16 << 10;
 const HEADERS: usize = 64;
-/// Longest wait for the head of the next request of a connection, and for its body.
-const IDLE: Duration = Duration::from_secs(75);
-const REST: Duration = Duration::from_secs(30);
 /// Longest time in which the rest of a client's data is read after the last response.
 const DRAIN: Duration = Duration::from_millis(500);
-/// Maximum number of concurrent connections; others wait.
-const CONNECTIONS: usize = 1024;
+
+/// Limits of what clients may send.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerLimits {
+    /// Largest body of a request, in bytes.
+    pub body: usize,
+    /// Longest wait for the head of the next request of a connection.
+    pub head_wait: Duration,
+    /// Longest wait for the body of a request.
+    pub body_wait: Duration,
+    /// Maximum number of concurrent connections; others wait.
+    pub connections: usize,
+}
+
+impl ServerLimits {
+    /// Limits with the largest body in bytes, and the defaults of the others.
+    pub fn new(body: usize) -> Self {
+        Self { body, head_wait: Duration::from_secs(75), body_wait: Duration::from_secs(30), connections: 1024 }
+    }
+}
 
 /// A request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -50,16 +65,16 @@ pub struct ServedResponse {
     pub body: Vec<u8>,
 }
 
-/// Answers connections until `stop` completes. `most` is the largest body in bytes.
-pub async fn serve<H, F>(listener: TcpListener, most: usize, handler: H, stop: impl Future<Output = ()>)
+/// Answers connections until `stop` completes.
+pub async fn serve<H, F>(listener: TcpListener, limits: ServerLimits, handler: H, stop: impl Future<Output = ()>)
 where
     H: Fn(ServedRequest) -> F + Send + Sync + 'static,
     F: Future<Output = ServedResponse> + Send + 'static,
 {
     let handler = Arc::new(handler);
-    let permits = Arc::new(Semaphore::new(CONNECTIONS));
+    let permits = Arc::new(Semaphore::new(limits.connections));
     let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD).max_headers(HEADERS);
+    http.timer(TokioTimer::new()).header_read_timeout(limits.head_wait).max_buf_size(HEAD).max_headers(HEADERS);
     // A client may close its half of the connection after its last request.
     http.half_close(true);
     let accept = async {
@@ -71,7 +86,7 @@ where
                 continue;
             };
             let handler = Arc::clone(&handler);
-            let service = service_fn(move |request| respond(request, most, Arc::clone(&handler)));
+            let service = service_fn(move |request| respond(request, limits, Arc::clone(&handler)));
             // Without a delay for small responses; a failure of this is one of the connection.
             let _ = stream.set_nodelay(true);
             let mut connection = http.serve_connection(TokioIo::new(stream), service);
@@ -102,7 +117,7 @@ async fn drain(mut stream: TcpStream) {
 /// The response to a request, or the refusal of its body.
 async fn respond<H, F>(
     request: Request<Incoming>,
-    most: usize,
+    limits: ServerLimits,
     handler: Arc<H>,
 ) -> Result<Response<Full<Bytes>>, Infallible>
 where
@@ -110,10 +125,10 @@ where
     F: Future<Output = ServedResponse>,
 {
     let (head, body) = request.into_parts();
-    if body.size_hint().lower() > most as u64 {
+    if body.size_hint().lower() > limits.body as u64 {
         return Ok(refused(413, "the body is too large"));
     }
-    let body = match timeout(REST, Limited::new(body, most).collect()).await {
+    let body = match timeout(limits.body_wait, Limited::new(body, limits.body).collect()).await {
         Ok(Ok(body)) => body.to_bytes().to_vec(),
         Ok(Err(error)) if error.is::<LengthLimitError>() => return Ok(refused(413, "the body is too large")),
         Ok(Err(_)) => return Ok(refused(400, "the body is incomplete")),
@@ -154,6 +169,10 @@ mod tests {
 
     /// A server on its own thread that returns its requests.
     fn echo() -> SocketAddr {
+        echo_with(ServerLimits::new(1000))
+    }
+
+    fn echo_with(limits: ServerLimits) -> SocketAddr {
         let (sender, address) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -163,7 +182,7 @@ mod tests {
                 let handler = |request: ServedRequest| async move {
                     ServedResponse { status: 200, body: format!("{request:?}").into_bytes() }
                 };
-                serve(listener, 1000, handler, std::future::pending()).await;
+                serve(listener, limits, handler, std::future::pending()).await;
             });
         });
         address.recv().unwrap()
@@ -225,11 +244,42 @@ mod tests {
             let text = sent(address, bytes);
             assert!(text.starts_with(&format!("HTTP/1.1 {status}")), "{bytes:?}: {text}");
         }
-        assert!(sent(address, b"POST / HTTP/1.1\r\ncontent-length: 1001\r\n\r\n").contains("too large"));
+        // The connection ends after a refusal.
+        let refused = sent(address, b"POST / HTTP/1.1\r\ncontent-length: 1001\r\n\r\nGET / HTTP/1.1\r\n\r\n");
+        assert!(refused.contains("too large") && refused.contains("connection: close"), "{refused}");
+        assert!(!refused.contains("200 OK"), "{refused}");
         // A body and a head that do not end are not passed on.
         let half = sent(address, b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nhalf");
         assert!(!half.contains("200 OK"), "{half}");
         assert!(!sent(address, b"GET / HT").contains("200 OK"));
         assert!(sent(address, b"GET / HTTP/1.1\r\n\r\n").contains("200 OK"));
+    }
+
+    #[test]
+    fn the_http_server_limits_waits_and_connections() {
+        let wait = Duration::from_millis(200);
+        let limits = ServerLimits { head_wait: wait, body_wait: wait, connections: 1, ..ServerLimits::new(1000) };
+        let address = echo_with(limits);
+        // What the server sends while the client keeps its half of the connection open.
+        let read = |mut stream: Plain| {
+            stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+            let mut text = String::new();
+            stream.read_to_string(&mut text).unwrap();
+            text
+        };
+        let open = |bytes: &[u8]| {
+            let mut stream = Plain::connect(address).unwrap();
+            stream.write_all(bytes).unwrap();
+            stream
+        };
+        let late = read(open(b"POST / HTTP/1.1\r\ncontent-length: 9\r\n\r\nhalf"));
+        assert!(late.starts_with("HTTP/1.1 408") && late.contains("not received in time"), "{late}");
+        assert!(!read(open(b"GET / HT")).contains("200 OK"));
+        // The second connection waits until the first, which sends nothing, is closed.
+        let started = std::time::Instant::now();
+        let first = open(b"");
+        let second = read(open(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n"));
+        assert!(second.contains("200 OK") && started.elapsed() >= wait, "{second} {:?}", started.elapsed());
+        drop(first);
     }
 }

@@ -12,7 +12,7 @@ use super::super::args::OutputArgs;
 use super::super::index_args::ServeArgs;
 use super::super::print;
 use crate::error::{Error, Kind, Result};
-use crate::net::{ServedRequest, ServedResponse, serve};
+use crate::net::{ServedRequest, ServedResponse, ServerLimits, serve};
 use crate::search::{Index, SearchOptions, SearchRequest, respond};
 use crate::telemetry::ctrl_c;
 
@@ -55,22 +55,22 @@ async fn listen(args: &ServeArgs, output: OutputArgs, index: Arc<Index>, options
     };
     let k = args.k.map(usize::from);
     // Searches are CPU-bound: more concurrent ones than processors would only use memory.
-    let turns = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
+    let permits = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, usize::from)));
     let handler = move |request: ServedRequest| {
-        let (index, turns, options) = (Arc::clone(&index), Arc::clone(&turns), options.clone());
+        let (index, permits, options) = (Arc::clone(&index), Arc::clone(&permits), options.clone());
         async move {
-            let turn = turns.acquire_owned().await;
+            let permit = permits.acquire_owned().await;
             let searched = tokio::task::spawn_blocking(move || {
                 let ServedRequest { method, path, query, body } = &request;
                 let response = respond(&index, &options, k, &SearchRequest { method, path, query, body });
-                drop(turn);
+                drop(permit);
                 response
             });
             let (status, body) = searched.await.unwrap_or_else(|_| (500, json!({ "detail": "the search failed" })));
             ServedResponse { status, body: body.to_string().into_bytes() }
         }
     };
-    let most = usize::try_from(args.max_body << 10).unwrap_or(usize::MAX);
-    serve(listener, most, handler, stop).await;
+    let limits = ServerLimits::new(usize::try_from(args.max_body << 10).unwrap_or(usize::MAX));
+    serve(listener, limits, handler, stop).await;
     Ok(())
 }

@@ -14,9 +14,9 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     c("asymmetric_critic.max_tokens", &["trainer.critic.privileged_tokens"], "tokens"),
     c("algorithm.step_advantage_w", &["trainer.estimator.weight"], "with estimator gigpo"),
     c("algorithm.reward_scaling.enable", &["trainer.shaping.running"], "the discount of the return"),
-    none("agent_name", "the column `env` of a row chooses one of the recipe's `envs`"),
-    none("env_kwargs", "every column of a row is in `task`, which `reset` gets"),
-    none("env_type", "the column `env` of a row chooses one of the recipe's `envs`"),
+    none("agent_name", "the same column of a row, or `env`, chooses one of the recipe's `envs`"),
+    none("env_kwargs", "the same column of a row: `kwargs`, the second argument of `reset`"),
+    none("env_type", "the same field of `env_kwargs`, or the column `env`, chooses one of the recipe's `envs`"),
     // Legacy.
     c("actor_rollout_ref.rollout.n_repeat", &["trainer.group_size"], "trajectories per task"),
     c("tool.max_turns", &["env.max_steps"], "steps"),

@@ -93,6 +93,10 @@ fn actions_outside_of_their_space_are_observations() {
     );
     assert_eq!(rewards, [1.0, 0.0, 0.0, 0.0, 0.0]);
     assert!(failure(&bench, &["{\"move\": [5, \"nan\"]}"]).contains("the reward is \"nan\", not a number"));
+    // Whole numbers in any form; true is not 1.
+    let (messages, rewards, _) = episode(&gym("'Count-v0'"), &Record::live(), &["1.0", "true", "1.5"]).unwrap();
+    assert_eq!(rewards, [1.0, 0.0, 0.0]);
+    assert!(messages[4].ends_with("got true or false") && messages[6].ends_with("got 1.5"), "{messages:?}");
     // A function of the recipe gives the action, or a reason.
     let bench = gym("'Count-v0', action = function(action) return tonumber(action.text), 'no number' end");
     let (messages, rewards, _) = episode(&bench, &Record::live(), &["x", "1"]).unwrap();
@@ -160,6 +164,23 @@ fn a_slow_environment_does_not_hold_up_the_others() {
         };
         let (slow, many) = tokio::join!(step(&slow, "slow"), many);
         assert!(many < slow && slow >= 1.0, "{many} {slow}");
+    });
+}
+
+#[test]
+fn environments_are_used_again_unless_they_broke() {
+    let bench = gym("'Trouble-v0'");
+    let worker = bench.worker();
+    run(async {
+        let mut made = Vec::new();
+        for text in ["made", "made", "raise", "made"] {
+            let state = worker.reset(&json!({}), 0).await.map_err(|failure| bench.show(failure)).unwrap();
+            if worker.step(&state, &action(text)).await.is_ok() {
+                made.push(state.snapshot().unwrap()["state"]["messages"][2]["content"].to_string());
+            }
+            worker.close(&state).await;
+        }
+        assert_eq!(made, ["\"1\"", "\"1\"", "\"2\""]);
     });
 }
 
@@ -265,6 +286,10 @@ fn programs_that_print_something_else_are_failures_with_a_reason() {
         dead[1],
         "program `python3`: it ended (exit status: 1): no licence (it has ended 1 times in a row, and is not started again)"
     );
+    let garbage = found("print('no JSON'); sys.exit(1)", "restarts = 0");
+    assert_eq!(garbage[0], "it ended (exit status: 1); it printed 1 lines that are no answers");
+    let flood = found("[print('x' * 1000000) for _ in range(80)]", "restarts = 0");
+    assert_eq!(flood[0], "it printed more than 64 MiB without an answer, and was stopped");
     for (options, why) in [
         ("command = {}", "`command` must be a list"),
         ("command = { 'a' }, url = 'ws://a.co'", "has both `command` and `url`"),
@@ -277,4 +302,71 @@ fn programs_that_print_something_else_are_failures_with_a_reason() {
         let error = refused(&format!("local c = r1.connection {{ {options} }}"));
         assert!(error.contains(why), "{options}: {error}");
     }
+}
+
+/// The answers, or the reasons, of a program with these requests. `close` closes the session; a
+/// request that begins with `x` has a short time limit.
+fn answers(body: &str, options: &str, requests: &[&str]) -> Json {
+    let calls: String = requests
+        .iter()
+        .map(|request| match *request {
+            "close" => "program:close()\n".to_owned(),
+            text => format!("ask '{text}'\n"),
+        })
+        .collect();
+    let bench = recipe_with(
+        "{ 'process:python3' }",
+        &format!(
+            "local program = r1.connection {{ command = {{ 'python3', 'p.py' }}, {options} }}\n\
+             local all = {{}}\n\
+             local function ask(text)\n\
+               local limit = if text:sub(1, 1) == 'x' then {{ timeout = 0.3 }} else nil\n\
+               local answer, why = program:request(text, limit)\n\
+               r1.push(all, why or answer)\n\
+             end\n\
+             {calls} return all"
+        ),
+    );
+    bench.file(
+        "p.py",
+        &format!(
+            "import sys, json, time, os, glob\nends = 0\nfor line in sys.stdin:\n    it = json.loads(line)\n    \
+             if 'end' in it:\n        ends += 1\n        continue\n    text = it['message']\n    {body}\n    \
+             print(json.dumps({{'id': it['id'], 'answer': [text, ends]}}), flush=True)\n"
+        ),
+    );
+    returned_by(&bench, &Record::live()).unwrap()
+}
+
+#[test]
+fn a_program_that_answers_no_requests_is_stopped_and_started_again() {
+    // Only the second process answers.
+    let second = "if text == 'open': open('pid%d' % os.getpid(), 'w').close()\n    \
+                  elif len(glob.glob('pid*')) == 1: continue";
+    let late = "no answer within 0.3 s";
+    let found = answers(second, "open_message = 'open'", &["x", "x", "x", "a"]);
+    assert_eq!(found, json!([late, late, late, ["a", 0]]));
+    // An answer in between: the requests are not in a row.
+    let some = "if text == 'x': continue";
+    let found = answers(some, "", &["a", "x", "x", "b", "x", "c"]);
+    assert_eq!(found, json!([["a", 0], late, late, ["b", 0], late, ["c", 0]]));
+    // An answer that comes too late is not that of the next request.
+    let slow = "if text == 'xslow': time.sleep(0.5)";
+    assert_eq!(answers(slow, "", &["a", "xslow", "b"]), json!([["a", 0], late, ["b", 0]]));
+}
+
+#[test]
+fn restarts_of_a_program_are_counted_between_two_answers() {
+    let die = "if text == 'die': os._exit(3)";
+    let ended = "it ended (exit status: 3)";
+    let found = answers(die, "restarts = 1", &["a", "die", "close", "b", "die", "close", "c"]);
+    assert_eq!(found, json!([["a", 0], ended, ["b", 0], ended, ["c", 0]]));
+    let found = answers(die, "restarts = 1", &["a", "die", "close", "die", "close", "c"]);
+    assert_eq!(found[2], ended);
+    assert!(found[3].as_str().unwrap().contains("has ended 2 times in a row, and is not started again"), "{found}");
+}
+
+#[test]
+fn a_program_reads_the_end_of_a_session() {
+    assert_eq!(answers("pass", "", &["a", "close", "b"]), json!([["a", 0], ["b", 1]]));
 }
