@@ -131,6 +131,8 @@ mod tests {
         is_near(estimate(&[1.0; 10], true).unwrap(), 0.722_467, 1.0, 1e-5);
         is_near(estimate(&[0.0; 10], true).unwrap(), 0.0, 0.277_533, 1e-5);
         is_near(estimate(&[7.0; 10], false).unwrap(), 7.0, 7.0, 1e-12);
+        // Not a share, such as a difference.
+        is_near(estimate(&[0.0; 10], false).unwrap(), 0.0, 0.0, 1e-12);
         assert_eq!(estimate(&[], true), None);
     }
 

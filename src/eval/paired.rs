@@ -80,6 +80,8 @@ mod tests {
         // Tasks without a difference do not count.
         assert!((sign_flip(&[0.0, 1.0, 0.0, 1.0]) - 0.5).abs() < 1e-12);
         assert!((sign_flip(&[0.0; 3]) - 1.0).abs() < 1e-12);
+        let mostly_equal = [&[0.0; 40][..], &[1.0; 3]].concat();
+        assert!((sign_flip(&mostly_equal) - 2.0 / 8.0).abs() < 1e-12, "all signs of three");
         assert!((sign_flip(&[0.1, 0.2, -0.3]) - 1.0).abs() < 1e-12);
         assert_eq!(difference(&[]), None);
         // Random signs never reach the sum of 100 equal differences: only the observed ones do.

@@ -54,6 +54,8 @@ mod tests {
         let right = |one: &Trajectory| f64::from(u8::from(one.steps[0].text.contains('7')));
         let found = at_k(&all.iter().collect::<Vec<_>>(), right);
         assert_eq!(found, Some(AtK { k: 3, best: 0.5, worst: 0.0, pass: 0.5, majority: Some(0.5) }));
+        let fewer = at_k(&all[1..].iter().collect::<Vec<_>>(), right).unwrap();
+        assert_eq!((fewer.k, fewer.best), (2, 0.5), "the smallest number of samples of a task");
         assert!(at_k(&all.iter().skip(5).collect::<Vec<_>>(), right).is_none(), "one sample");
     }
 }

@@ -357,8 +357,9 @@ impl Running {
         Self { start, process, input, waiting, traffic, ended, stopped, silent, answered }
     }
 
+    /// Whether it can answer requests: it has not ended, and was not stopped.
     fn is_open(&self) -> bool {
-        !self.ended.load(Ordering::Relaxed)
+        !self.ended.load(Ordering::Relaxed) && lock(&self.stopped).is_none()
     }
 
     /// Registers a request.
