@@ -342,9 +342,13 @@ mod tests {
         let PolicyReport { figures, slices, failures, .. } = &report.policies[0];
         let value = |name: &str| figures.metric(name).map(|metric| metric.value);
         // A part with the name of a measure; a part that two of three tasks lack.
-        assert_eq!((value("steps"), value("parts.steps"), value("format")), (Some(1.0), Some(5.0 / 3.0), Some(0.5 / 3.0)));
+        assert_eq!(
+            (value("steps"), value("parts.steps"), value("format")),
+            (Some(1.0), Some(5.0 / 3.0), Some(0.5 / 3.0))
+        );
         assert_eq!((value("mean@1"), value("maj@2")), (Some(2.5 / 3.0), Some(1.0)));
-        let slices: Vec<_> = slices["level"].iter().map(|(name, own)| (name.as_str(), own.tasks, own.missing)).collect();
+        let slices: Vec<_> =
+            slices["level"].iter().map(|(name, own)| (name.as_str(), own.tasks, own.missing)).collect();
         assert_eq!(slices, [("2", 1, 0), ("hard", 1, 1)]);
         assert_eq!(failures.len(), 2);
     }

@@ -177,9 +177,12 @@ impl Documents {
     /// First passage and offset of a block.
     fn entry(&self, block: usize) -> Result<(u64, u64)> {
         let index = self.index.as_deref().unwrap_or_default();
-        let entry = index.get(block * ENTRY..(block + 1) * ENTRY).ok_or_else(|| self.damaged("a truncated documents.index"))?;
+        let entry =
+            index.get(block * ENTRY..(block + 1) * ENTRY).ok_or_else(|| self.damaged("a truncated documents.index"))?;
         let (first, offset) = entry.split_at(8);
-        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_le_bytes).map_err(|_| self.damaged("a truncated documents.index"));
+        let number = |bytes: &[u8]| {
+            bytes.try_into().map(u64::from_le_bytes).map_err(|_| self.damaged("a truncated documents.index"))
+        };
         Ok((number(first)?, number(offset)?))
     }
 

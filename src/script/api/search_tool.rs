@@ -59,7 +59,10 @@ fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
             let names = ["mode", "ef", "exact", "rerank"];
             let of_index = |name: &&str| written.get(*name).is_some_and(|value| value != Mode::Sparse.name());
             let name = names.into_iter().find(of_index).unwrap_or("mode");
-            return refused(name, format!("`{name}` applies to indexes; the server at {url} has its own search options"));
+            return refused(
+                name,
+                format!("`{name}` applies to indexes; the server at {url} has its own search options"),
+            );
         }
         (None, Some(url)) => {
             let url = search_url(&url);

@@ -16,10 +16,9 @@ pub fn with_reference(document: &str) -> String {
 
 /// The reference.
 pub fn markdown() -> String {
-    let mut out =
-        "## Reference\n\n`r1 doc NAME` shows the same in the terminal; a `?` marks optional parameters and \
+    let mut out = "## Reference\n\n`r1 doc NAME` shows the same in the terminal; a `?` marks optional parameters and \
          values that\ncan be nil.\n"
-            .to_owned();
+        .to_owned();
     let mut spaces: Vec<&str> = Vec::new();
     for entry in all() {
         if !spaces.contains(&entry.space()) {
