@@ -3,8 +3,8 @@
 //!
 //! `decode DIR f32|bf16 [cuda [eager]]` (eager: without CUDA graphs) answers JSON lines:
 //!
-//! - `{"batch": B, "prompt": P, "new": N}`: seconds to sample N tokens greedily after P prompt tokens
-//!   for B sequences
+//! - `{"batch": B, "prompt": P, "new": N}`: seconds to sample N tokens greedily after P prompt
+//!   tokens, for B sequences
 //! - `{"check": B, "prompt": P, "new": N}`: B sequences of different lengths, half of them greedy,
 //!   that start one after the other in the same batch: their ids, the difference of their
 //!   log-probabilities from a forward pass over the whole sequence, the largest batch, and the share

@@ -2,7 +2,7 @@
 # Builds r1 and packs it for a CUDA machine with torch 2.11 (without Rust), with checks and timings.
 #
 #   benches/gpu-check.sh [ARGUMENTS]     build and pack; run the checks if this machine has a GPU
-#   target/gpu-check/check.py OUT        on the GPU machine, in the unpacked folder (--help for its arguments)
+#   target/gpu-check/check.py OUT        on the GPU machine, in the unpacked folder (see --help)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

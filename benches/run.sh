@@ -4,7 +4,7 @@
 #
 #   benches/run.sh [--repetitions N] [--threads N] [--only NAME] [--model DIR]
 #   benches/run.sh decode [--repetitions N] [--threads N] [--kind f32|bf16]
-#       a model of Qwen2.5-0.5B's shape, with transformers and llama.cpp (built once, 10 to 20 minutes)
+#       a model of Qwen2.5-0.5B's shape, with transformers and llama.cpp (built once, 10-20 minutes)
 #   benches/run.sh update [--repetitions N] [--threads N]
 #       updates of that model, with transformers: time, memory, rows merged over steps
 #   benches/run.sh scripts [--repetitions N]

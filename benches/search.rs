@@ -1,5 +1,6 @@
 //! `just bench-search [PASSAGES] [sparse|dense]`: an index of generated passages: time, size and
-//! memory of the build, and queries by 1 and by 64 threads at once. A JSON object per line of stdout.
+//! memory of the build, and queries by 1 and by 64 threads at once. A JSON object per line of
+//! stdout.
 //!
 //! Passages have 100 words of a vocabulary of 200,000 with Zipf's distribution, which is about the
 //! shape of the Wikipedia passages of Search-R1; queries have 2 to 8 words of the same.

@@ -29,7 +29,8 @@ import traceback
 
 SLOW = 0.005
 STUCK = 0.02
-# Operations that get threads of their own after a slow one, before one is tried in the reader again.
+# Operations that get threads of their own after a slow one, before one is tried in the reader
+# again.
 THREADED = 50
 # Environments that hang after the end of their trajectories; with more, the process gives up.
 HANGING = 64
@@ -360,8 +361,8 @@ class Server:
         if answer is not None:
             self.answers.append(answer)
         if self.leader != me:
-            # It was replaced while it ran. After the end of the trajectory it takes no lock, since the
-            # interruption may still arrive.
+            # It was replaced while it ran. After the end of the trajectory it takes no lock, since
+            # the interruption may still arrive.
             if answer is not None:
                 self.flush()
             return False

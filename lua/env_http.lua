@@ -114,7 +114,8 @@ protocols.agentgym = {
   end,
 }
 
---- The reason in an error message of OpenEnv: its text, its code, and what is wrong with each field.
+--- The reason in an error message of OpenEnv: its text, its code, and what is wrong with each
+--- field.
 local function openenv_error(data)
   if type(data) ~= "table" then return r1.clip(as_text(data), SHOWN) end
   local parts = { as_text(data.message) }

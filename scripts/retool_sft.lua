@@ -4,7 +4,8 @@
 --- <answer>…</answer>. Interpreter output has no loss.
 ---
 ---   r1 sft scripts/retool_sft.lua --out models/retool-sft
----   r1 sft scripts/retool_sft.lua data.train=retool.jsonl data.eval=held_out.jsonl eval.every=10 trainer.patience=3
+---   r1 sft scripts/retool_sft.lua data.train=retool.jsonl data.eval=held_out.jsonl \
+---     eval.every=10 trainer.patience=3
 ---   r1 run scripts/retool.lua policy.model=models/retool-sft
 
 return r1.recipe {

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs a built r1 with the libtorch libraries that it loads.
 #
-#   setup/install.sh BINARY [PREFIX]     PREFIX/bin/r1, PREFIX/lib/r1/*.so and PREFIX/share/man; PREFIX is ~/.cargo by default
+#   setup/install.sh BINARY [PREFIX]
+# writes PREFIX/bin/r1, PREFIX/lib/r1/*.so and PREFIX/share/man; PREFIX is ~/.cargo by default
 #
 # The installed program needs neither the repository nor the build cache. PREFIX can be copied as a
 # whole, also to another user or machine. LIBTORCH is the libtorch that the binary was built with.

@@ -51,7 +51,8 @@ def networks(check):
             continue
         for line in text.splitlines():
             row = json.loads(line)
-            # Rounding in bf16 changes the experts of some tokens, and with them their log-probabilities.
+            # Rounding in bf16 changes the experts of some tokens, and with them their
+            # log-probabilities.
             limit = row["limit"] * (3 if name == "moe" and "bf16" in row["check"] else 1)
             ok = row["measured"] <= limit
             check.row("networks", f"{name}: {row['check']}", f"at most {limit:g}", f"{row['measured']:.2e}", ok)
@@ -95,8 +96,8 @@ def update(check, title, model_dir, folder, kind, settings):
         sides[name] = run("update", name, device, dtype, kind, str(folder / "sampled"), ids)
     loss = "sft/loss" if kind == "sft" else "policy/loss"
     norm = "policy/grad_norm"
-    # In f32 the first loss and gradient agree to rounding; AdamW divides by the size of a gradient, so that small
-    # gradients with another sign change weights as much as large ones.
+    # In f32 the first loss and gradient agree to rounding; AdamW divides by the size of a gradient,
+    # so that small gradients with another sign change weights as much as large ones.
     limits = {"f32": (1e-4, 1e-3, 0.999), "bf16": (0.02, 0.05, 0.9)}
     for name, (loss_limit, norm_limit, cosine_limit) in limits.items():
         first, expected = sides[name][0], sides["cpu"][0]

@@ -4,7 +4,7 @@
 ---                                                        model to RUN/export; prints {"ids": […]}
 ---   r1 lua updates.lua update RUN SETTINGS KIND FROM IDS updates a new run three times with the
 ---                                                        trajectories IDS of the run FROM; prints
----                                                        the metrics of each update and exports the
+---                                                        the metrics of each update, exports the
 ---                                                        model to RUN/export
 ---
 --- SETTINGS and IDS are JSON. KIND is `policy` or `sft`.

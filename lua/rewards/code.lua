@@ -42,16 +42,17 @@ end
 --- The share of tests that a program passes, and a list with the outcome of each.
 ---
 --- A test is `{ input =, output = }` (standard input and output; lines that are numbers have a
---- tolerance of 1e-6) or `{ expression =, equals = }`: an expression after the program, and the value
---- that it must have (`equal_values`: 4 equals 4.0; without `equals` the value must be None). Each test runs in its own process with the limits of the tool (`timeout`, `memory`), and
---- all at once; the expected values never reach the process.
+--- tolerance of 1e-6) or `{ expression =, equals = }`: an expression after the program, and the
+--- value that it must have (`equal_values`: 4 equals 4.0; without `equals` the value must be None).
+--- Each test runs in its own process with the limits of the tool (`timeout`, `memory`), and all at
+--- once; the expected values never reach the process.
 ---
---- `options.all` (default false): 1 if all tests pass, otherwise 0. `options.tool` is the name of the
---- environment's Python tool (`"python"`). It is an error of the recipe if the environment has no
---- such tool, or if `env.max_calls` leaves no call for a test.
+--- `options.all` (default false): 1 if all tests pass, otherwise 0. `options.tool` is the name of
+--- the environment's Python tool (`"python"`). It is an error of the recipe if the environment has
+--- no such tool, or if `env.max_calls` leaves no call for a test.
 ---
---- Gamed by: partial credit for programs that print a constant; use `all`, or tests without a common
---- answer.
+--- Gamed by: partial credit for programs that print a constant; use `all`, or tests without a
+--- common answer.
 function code.pass_rate(program, tests, options)
   options = check("pass_rate", options, { "all", "tool" })
   if program == nil or program == "" then return 0, {} end

@@ -43,8 +43,8 @@ end
 
 --- 1 if a response consists of the tags' blocks in this order and nothing else, otherwise 0.
 ---
---- A tag is `"answer"` (once), `"think?"` (at most once), `"tool_call*"` (any number) or `"search+"`
---- (at least once).
+--- A tag is `"answer"` (once), `"think?"` (at most once), `"tool_call*"` (any number) or
+--- `"search+"` (at least once).
 ---
 --- Gamed by: empty blocks, which have the format too. Give it a small weight next to an outcome
 --- reward.

@@ -44,10 +44,10 @@ end
 
 --- Makes a judge: a function `(question, response, reference?) -> score, votes`.
 ---
---- Options: `rubric` (required: what is good, in sentences), `model` (as in r1.generate; default: the
---- policy), `scale` ({ 0, 10 }), `votes` (1; sampled concurrently), `temperature` (0 for one vote,
---- otherwise 1), `max_new_tokens` (256), `instruction` (a prompt with six places: rubric, question,
---- reference, response, lowest and highest score).
+--- Options: `rubric` (required: what is good, in sentences), `model` (as in r1.generate; default:
+--- the policy), `scale` ({ 0, 10 }), `votes` (1; sampled concurrently), `temperature` (0 for one
+--- vote, otherwise 1), `max_new_tokens` (256), `instruction` (a prompt with six places: rubric,
+--- question, reference, response, lowest and highest score).
 ---
 --- The score is the median of the valid votes, scaled to 0..1. Votes whose last line is not a score
 --- are dropped. Without a valid vote the score is nil and the second value the reasons: decide in

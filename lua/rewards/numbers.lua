@@ -85,8 +85,8 @@ local CHOICE = {
 
 --- The letter that a response chooses, or nil. `choices` is the number of choices (4).
 ---
---- Looked for in `\boxed{}` and `<answer>`, then after "answer is", then in parentheses, then at the
---- end, then at the beginning; the last match counts.
+--- Looked for in `\boxed{}` and `<answer>`, then after "answer is", then in parentheses, then at
+--- the end, then at the beginning; the last match counts.
 function numbers.chosen_letter(text, choices)
   if text == nil then return nil end
   choices = choices or 4

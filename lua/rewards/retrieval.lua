@@ -31,7 +31,8 @@ end
 --- each id that an earlier search found already.
 ---
 --- `options`: `seen` (ids of earlier searches), `gain` (1, divided by the number of relevant ids),
---- `repeat_cost` (0.1, for each repeated id), `miss_cost` (0, for each new id that is not relevant).
+--- `repeat_cost` (0.1, for each repeated id), `miss_cost` (0, for each new id that is not
+--- relevant).
 ---
 --- Gamed by: without `miss_cost`, queries that return as many ids as allowed.
 function retrieval.retrieval(found, relevant, options)

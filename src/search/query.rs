@@ -280,7 +280,8 @@ fn check_request(query: &str, k: usize) -> Result<()> {
     Ok(())
 }
 
-/// Runs `read`; a panic is the error of a damaged index, because `tantivy` does not check its files.
+/// Runs `read`; a panic is the error of a damaged index, because `tantivy` does not check its
+/// files.
 fn caught<T>(directory: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
         Err(Error::new(Kind::Data, "the inverted index is damaged")

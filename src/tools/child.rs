@@ -162,7 +162,8 @@ fn find(name: &str, program: &str, env: &[(String, String)], directory: &Path) -
     if program.contains('/') {
         let path = directory.join(program);
         // The path is made absolute here, since the program starts in another directory. Links
-        // stay: the interpreter of a virtual environment is one, and finds its packages relative to it.
+        // stay: the interpreter of a virtual environment is one, and finds its packages relative to
+        // it.
         let found = std::fs::metadata(&path).and_then(|_| std::path::absolute(&path));
         return found.map_err(|error| {
             let why = format!("can't find the program {}: {error}", path.display());

@@ -1,9 +1,10 @@
-# The server interpreter and the children it forks. Runs inside the confinement of src/tools/sandbox.
+# The server interpreter and the children it forks. Runs inside the confinement of
+# src/tools/sandbox.
 #
-# The server never receives programs: it reads 13-byte orders (op, id, argument) from its control socket, forks,
-# signals and reaps. A child confines itself further, then runs programs from its command pipe. Everything after the
-# first program byte counts as hostile, so a forked child keeps only its three pipes.
-# Python 3.8 or later.
+# The server never receives programs: it reads 13-byte orders (op, id, argument) from its control
+# socket, forks, signals and reaps. A child confines itself further, then runs programs from its
+# command pipe. Everything after the first program byte counts as hostile, so a forked child keeps
+# only its three pipes. Python 3.8 or later.
 
 import __future__, ast, ctypes, gc, io, json, linecache, os, random, resource, select, signal, socket, stat, struct, sys
 import threading, time, traceback, types
@@ -188,7 +189,8 @@ class Rooms:
             else:
                 os.rmdir(path)
         except OSError:
-            # It is not reused. The host starts a new server when this one ends, and removes the directories.
+            # It is not reused. The host starts a new server when this one ends, and removes the
+            # directories.
             self.lost += 1
             if self.lost >= min(LOST, self.count or LOST):
                 os._exit(SETUP_FAILED)
@@ -275,8 +277,8 @@ def confine(config, libc, parent, scratch):
             raise OSError(ctypes.get_errno(), what)
         return result
 
-    # A separate session is a separate scheduling group if the kernel groups by session: many threads then get no
-    # more processor time than one.
+    # A separate session is a separate scheduling group if the kernel groups by session: many
+    # threads then get no more processor time than one.
     os.setsid()
     if config["own_users"]:
         # A separate user namespace counts threads separately. Its privileges are all dropped.
@@ -290,8 +292,8 @@ def confine(config, libc, parent, scratch):
         os._exit(SETUP_FAILED)
     os.chdir(scratch)
     os.environ.update(HOME=scratch, TMPDIR=scratch)
-    # Denies files of other children: a second landlock layer that allows only this scratch directory.
-    # It allows many reads, because the server's layer is still in force.
+    # Denies files of other children: a second landlock layer that allows only this scratch
+    # directory. It allows many reads, because the server's layer is still in force.
     landlock = config["landlock"]
     if landlock:
         attribute = struct.pack("=Q", landlock["handled"])
@@ -346,7 +348,8 @@ def serve(config):
     stdout, stderr = sys.stdout, sys.stderr
     if hasattr(sys, "set_int_max_str_digits"):
         sys.set_int_max_str_digits(0)
-    # The first program of a process copies the pages that it touches. This one does so before any call waits.
+    # The first program of a process copies the pages that it touches. This one does so before any
+    # call waits.
     quietly("def f(x):\n  return [x]\nfor i in range(2): print(f(i), str(i))\n{i}", {}, config)
     module = types.ModuleType("__main__")
     module.__builtins__ = __builtins__
@@ -384,7 +387,8 @@ def serve(config):
             except BaseException:
                 pass
         try:
-            # The nonce stays in the pipe while the program runs: no object of the interpreter contains it.
+            # The nonce stays in the pipe while the program runs: no object of the interpreter
+            # contains it.
             send(kind, text, receive(NONCE), files)
         except BaseException:
             exit_(SETUP_FAILED)

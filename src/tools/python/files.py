@@ -1,4 +1,5 @@
-# Files of a program, in the child: those that it gets, and those that it leaves. Joined with driver.py.
+# Files of a program, in the child: those that it gets, and those that it leaves. Joined with
+# driver.py.
 
 import os as _os, stat as _stat, struct as _struct
 

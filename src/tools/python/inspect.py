@@ -1,5 +1,5 @@
-# Describes an interpreter to the host: its real path and the files it needs. Runs unconfined, before any program,
-# and imports every extension module to find the shared libraries that it loads.
+# Describes an interpreter to the host: its real path and the files it needs. Runs unconfined,
+# before any program, and imports every extension module to find the shared libraries that it loads.
 
 import sys
 

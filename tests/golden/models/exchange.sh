@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs exchange.py with transformers and PEFT, which are installed once, into the cache (about 6 GB: the torch wheel brings its
-# CUDA libraries). R1_PEERS_VENV=/dir uses this virtual environment instead, and installs nothing.
+# Runs exchange.py with transformers and PEFT, which are installed once, into the cache (about 6 GB:
+# the torch wheel brings its CUDA libraries). R1_PEERS_VENV=/dir uses this virtual environment
+# instead, and installs nothing.
 set -euo pipefail
 cd "$(dirname "$0")"
 

@@ -47,7 +47,8 @@ def estimators(algos, torch, Padded, batch, rows):
             made, _ = function(p.rewards.clone(), p.mask, index, old, squares, handle_zero_tail=tail)
             cases.append(case(name, {} if tail else {"zero_tail": False}, made))
     parts = [own[-1]["parts"] for own in p.own]
-    # verl reads the parts in f32 and puts each at the last place of a response; GRPO adds up what it finds there.
+    # verl reads the parts in f32 and puts each at the last place of a response; GRPO adds up what
+    # it finds there.
     float32, np.float32 = np.float32, np.float64
     single, torch.float32 = torch.float32, torch.float64
     for options, keys, weights in [
