@@ -7,8 +7,8 @@
 //!   tokens, for B sequences
 //! - `{"check": B, "prompt": P, "new": N}`: B sequences of different lengths, half of them greedy,
 //!   that start one after the other in the same batch: their ids, the difference of their
-//!   log-probabilities from a forward pass over the whole sequence, the largest batch, and the share
-//!   of steps that were CUDA graphs
+//!   log-probabilities from a forward pass over the whole sequence, the largest batch, and the
+//!   share of steps that were CUDA graphs
 //! - `{}`: memory bandwidth (bytes/s) and the rate of libtorch's matrix product on the model's
 //!   largest layer (multiply-adds/s, times 2)
 
