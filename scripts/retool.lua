@@ -3,23 +3,53 @@
 --- <answer>…</answer>.
 ---
 ---   r1 run scripts/retool.lua
+---   r1 run scripts/retool.lua policy.model=models/retool-sft params.instruct=true data.train=dapo.jsonl \
+---     data.eval=aime24.jsonl env.max_steps=8 sampling.max_new_tokens=2048 trainer.lr=1e-6
 ---
---- r1-nano was fine-tuned for this format and gets no instruction. For other models:
---- scripts/retool_instruct.lua.
+--- r1-nano was fine-tuned for this format and gets no instruction; params.instruct explains it to
+--- other models. scripts/retool_sft.lua is the cold start on the published demonstrations.
 
 local problems = require("./lib/problems")
-local python = r1.tools.python { timeout = 5, memory = "512MiB" }
+local tasks = require("@r1/tasks")
+
+local params = r1.params { instruct = false }
+local python = r1.tools.python { timeout = 5, memory = "512MiB", max_result_tokens = 512 }
+
+local INSTRUCTION = [[
+Solve the mathematics problem step by step. You may run Python programs: write a program between <code> and </code>, and stop
+there. What it prints comes back between <interpreter> and </interpreter>, and you go on from it. Print every value that you
+want to see; each program starts afresh. You may run several programs, one at a time.
+
+Example of a program:
+<code>
+print(sum(range(1, 11)))
+</code>
+<interpreter>
+55
+</interpreter>
+
+When you know the result, give it once, in this form, and stop:
+<answer>
+\boxed{the result}
+</answer>
+
+Problem:
+]]
 
 local env = r1.env {
   tools = { python },
   format = "retool", -- <code>…</code> -> <interpreter>…</interpreter>, in one assistant turn
   max_steps = 4, -- reaching this limit truncates; `done` terminates
   reset = function(task)
-    return { task = task, calls = 0, failed = 0, messages = { r1.user(task.problem) } }
+    local problem = (params.instruct and INSTRUCTION or "") .. tasks.question(task)
+    return { task = task, calls = 0, failed = 0, messages = { r1.user(problem) } }
   end,
   step = function(state, action)
     r1.push(state.messages, r1.assistant(action))
-    if #action.tool_calls == 0 then return { done = true } end
+    if #action.tool_calls == 0 then
+      -- A truncated reply is not an answer: a limit ended the task, not the policy.
+      return { done = action.finish_reason ~= "length", truncated = action.finish_reason == "length" }
+    end
     for _, result in ipairs(r1.call_tools(action.tool_calls, { prelude = state.task.prelude })) do
       state.calls = state.calls + 1
       if not result.ok then state.failed = state.failed + 1 end
@@ -32,7 +62,7 @@ local env = r1.env {
 --- +1 for the correct answer, -1 otherwise; the other components are only logged.
 local function reward(state, outcome)
   local answer = r1.last_boxed(r1.answer(outcome.text) or "")
-  local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)
+  local correct = answer ~= nil and r1.math_equal(answer, tasks.references(state.task)[1])
   return {
     outcome = correct and 1 or -1,
     accuracy = { value = correct and 1 or 0, weight = 0 },

@@ -30,3 +30,31 @@ test("the rows are deterministic", function()
   expect(script:row(17)):equals(script:row(17))
   expect(script:row(17)):differs(script:row(18))
 end)
+
+test("params.instruct explains the format before the problem", function()
+  local instructed = r1.script("scripts/retool.lua", { settings = { ["params.instruct"] = true } })
+  local content = instructed:reset({ task = task }):observe()[1].content
+  for _, part in ipairs { "<code>", "</code>", "<interpreter>", "<answer>", "\\boxed{", "What is 6 * 7?" } do
+    expect(content):contains(part)
+  end
+  expect(script:reset({ task = task }):observe()[1].content):equals("What is 6 * 7?")
+end)
+
+test("a reply that was cut is truncated", function()
+  local trajectory = script:reset { task = task }
+  expect(trajectory:step({ text = "Let me think", finish_reason = "length" }).status):equals("truncated")
+end)
+
+test("rows of DAPO-Math-17k: the problem without its instructions, the answer of reward_model", function()
+  local row = {
+    data_source = "math_dapo",
+    prompt = { { role = "user", content = "Solve the following math problem step by step. The last line of your response should be of the form "
+      .. "Answer: $Answer (without quotes) where $Answer is the answer to the problem.\n\nWhat is 6 * 7?\n\n"
+      .. "Remember to put your answer on its own line after \"Answer:\"." } },
+    reward_model = { ground_truth = "42", style = "rule-lighteval/MATH_v2" },
+  }
+  local trajectory = script:reset { task = row }
+  expect(trajectory:observe()[1].content):equals("What is 6 * 7?")
+  trajectory:step("<answer>\\boxed{42}</answer>")
+  expect(trajectory:reward()):near(1)
+end)

@@ -4,7 +4,7 @@
 ---   r1 test scripts/search_format_test.lua
 ---   r1 infer --script scripts/search_format.lua --model MODEL
 
-local search_r1 = require("./lib/search_format")
+local search_r1 = require("@r1/formats/search_r1")
 
 local CAPITALS = { France = "Paris", Japan = "Tokyo", Peru = "Lima", Kenya = "Nairobi", Norway = "Oslo", Cuba = "Havana" }
 local countries, pages = {}, {}
@@ -34,6 +34,7 @@ return r1.recipe {
   env = r1.env {
     tools = { search },
     format = search_r1,
+    system = "Reason step by step. Give the final answer as <answer>…</answer>.",
     max_steps = 4,
     max_calls = 2,
     call_rewards = { malformed = -0.1 },

@@ -1,7 +1,7 @@
 --- Tests of scripts/search_format.lua.
 
 local script = r1.script("scripts/search_format.lua")
-local format = require("./lib/search_format")
+local format = require("@r1/formats/search_r1")
 
 test("the format reads its calls", function()
   local reply = r1.text.parse_tool_calls(format, "<think>hm</think>I look. <search> Peru </search>")
@@ -20,7 +20,7 @@ test("results are in the policy's turn", function()
   game:step("<answer>Lima</answer>")
   expect(game:reward()):near(1)
   local prompt = r1.text.tokenizer("r1-nano"):decode(game:finish().steps[2].prompt_ids)
-  expect(prompt):contains("Reason step by step.")
+  expect(prompt):contains("Write <search>words</search>")
   expect(prompt):contains("</search>\n\n<information>The capital of Peru is Lima.</information>\n\n")
 end)
 

@@ -77,6 +77,9 @@ section! {
         /// settings with cold_start.KEY (docs/sft.md).
         #[serde(skip_serializing_if = "Option::is_none")]
         cold_start: Option<Box<Settings>> = None, restart();
+        /// Parameters of the script, with the names that it declares by r1.params.
+        #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
+        params: serde_json::Map<String, Json> = serde_json::Map::new(), restart();
         /// External access of the script: "http" (public hosts), "http:HOST", "process",
         /// "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR".
         #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -177,3 +177,34 @@ test("the last line of a judge's answer is its score", function()
   expect(function() rewards.judge { rubrik = "x" } end):raises("unknown option `rubrik`")
   expect(function() rewards.judge {} end):raises("`rubric` is required")
 end)
+
+test("qa_em_and_format has the scores of Agent-R1's", function()
+  local file = io.open("tests/golden/rewards/qa_em_and_format.json")
+  local cases = r1.json.decode(file:read("a"))
+  file:close()
+  expect(#cases):equals(190)
+  for _, case in ipairs(cases) do
+    local score, parts = rewards.qa_em_and_format(case.replies, case.references)
+    expect({ math.floor(score * 1000 + 0.5), parts.format, parts.acc }):equals { math.floor(case.score * 1000 + 0.5), case.format, case.acc }
+  end
+end)
+
+test("qa_em_and_format takes messages, of which the replies count", function()
+  local messages = { r1.user("Who?"), r1.assistant("<think>a</think><answer>Ada</answer>"), r1.user("<answer>x</answer>") }
+  expect((rewards.qa_em_and_format(messages, "Ada"))):near(0.5)
+  expect((rewards.qa_em_and_format({}, "Ada"))):near(-1)
+end)
+
+test("a judge can be a function", function()
+  local asked
+  local judge = rewards.judge {
+    rubric = "Be brief.",
+    ask = function(prompt)
+      asked = prompt
+      return "Fine.\nScore: 7"
+    end,
+  }
+  expect((judge("Who?", "Ada"))):near(0.7)
+  expect(asked):contains("Be brief.")
+  expect(function() rewards.judge { rubric = "x", ask = print, model = "m" } end):raises("`model` has no effect")
+end)

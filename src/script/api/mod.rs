@@ -24,6 +24,7 @@ pub(crate) mod loss;
 mod mcp;
 mod misplaced;
 mod model;
+mod params;
 pub(crate) mod policy;
 mod process;
 pub(crate) mod program;
@@ -110,6 +111,7 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     data::install(lua, &r1)?;
     format::install(lua, &r1, host)?;
     resource::install(lua, &r1, loader)?;
+    params::install(lua, &r1, host)?;
     env::install(lua, &r1, host)?;
     policy::install(lua)?;
     let tools = lua.create_table()?;

@@ -306,6 +306,13 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.data.generate { count = 1000, seed = 1, row = function(index)\n  local a, b = math.random(99), math.random(99)\n  return { problem = a .. \" + \" .. b .. \"?\", answer = a + b }\nend }",
     ),
     f(
+        "r1.params",
+        &[p("defaults", "{[string]: string | number | boolean}", "Names and default values")],
+        &[("{[string]: any}", "The values")],
+        "Declares parameters of a recipe, at the top of its script, once: values that the command line can change as params.NAME=VALUE. A value has the type of its default. They are stored with the settings of the run, so that a replay and a resumed run have the same values.",
+        "local params = r1.params { index = \"\", passages = 3 }",
+    ),
+    f(
         "r1.resource",
         &[p(
             "file",

@@ -243,6 +243,14 @@ const TABLES: &[(&str, &str, Fields)] = &[
         ],
     ),
     (
+        "Tool",
+        "A tool of the policy",
+        &[
+            ("name", "string", ""),
+            ("schema", "{[string]: any}", "Its schema in the OpenAI shape, for `tools` of demonstrations (docs/sft.md)"),
+        ],
+    ),
+    (
         "SearchHit",
         "A passage that Index:search found",
         &[
@@ -283,10 +291,9 @@ const TABLES: &[(&str, &str, Fields)] = &[
 ];
 
 /// Opaque objects, and objects with methods.
-const OPAQUE: [(&str, &str); 21] = [
+const OPAQUE: [(&str, &str); 20] = [
     ("Recipe", "A recipe: the value that a recipe script returns"),
     ("Env", "An environment"),
-    ("Tool", "A tool of the policy"),
     ("ToolServer", "An MCP server: stands for the list of its tools"),
     ("Format", "A tool-call format"),
     ("Trainer", "Training settings"),

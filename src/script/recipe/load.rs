@@ -126,6 +126,7 @@ impl Script {
 
     /// Reads the recipe of a loaded virtual machine.
     pub(super) fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
+        vm.host.params.borrow_mut().given = settings::params(overrides);
         let recipe = run(vm, path, &source)?;
         let (data, mut settings) = match overrides {
             [] => (recipe.settings.clone(), (*recipe.typed).clone()),
@@ -153,6 +154,7 @@ impl Script {
             sources: Sources::Kept(Arc::clone(&modules), Resources::Read(Arc::clone(&resources))),
             limits: settings.limits.clone(),
             needs: settings.needs.clone(),
+            params: settings.params.clone(),
             hash: hash.clone(),
         });
         let algorithm = data.get("trainer").and_then(|trainer| trainer.get("algorithm"));
@@ -436,15 +438,33 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     }
     let loaded = vm.load(path, source);
     // The recipe of a program is the one passed to `r1.training`.
-    if let Some(recipe) = vm.host.recipe.take() {
-        return Ok(recipe);
-    }
-    let value = loaded?;
-    if let Some(recipe) = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()) {
-        return Ok(recipe.clone());
-    }
+    let recipe = match vm.host.recipe.take() {
+        Some(recipe) => Ok(recipe),
+        None => {
+            let value = loaded?;
+            let returned = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()).map(|own| own.clone());
+            returned.ok_or(value)
+        }
+    };
+    let value = match recipe {
+        Ok(recipe) => return with_params(recipe, vm).map_err(|error| error.at_path(path)),
+        Err(value) => value,
+    };
     let got = if value.is_nil() { "nothing".to_owned() } else { kind(&value) };
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
+}
+
+/// The recipe with the defaults of the script's parameters as the setting `params`.
+fn with_params(mut recipe: Recipe, vm: &Vm) -> Result<Recipe> {
+    if recipe.settings.get(settings::PARAMS).is_some() {
+        let error = Error::new(Kind::Script, "`params` is not a field of r1.recipe");
+        return Err(error.hint("declare them: local params = r1.params { name = default }"));
+    }
+    if let Some(declared) = &vm.host.params.borrow().declared {
+        recipe.settings[settings::PARAMS] = Json::Object(declared.clone());
+        recipe.typed.params.clone_from(declared);
+    }
+    Ok(recipe)
 }
 
 /// The recipe's own loss as a graph.

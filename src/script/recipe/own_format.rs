@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use serde_json::{Map, Value as Json};
+
 use super::load;
 use crate::config::Limits;
 use crate::error::{Error, Kind, Result};
@@ -29,6 +31,7 @@ pub(crate) struct Source {
     pub(crate) sources: Sources,
     pub(crate) limits: Limits,
     pub(crate) needs: Vec<String>,
+    pub(crate) params: Map<String, Json>,
     pub(crate) hash: String,
 }
 
@@ -80,6 +83,7 @@ struct ThreadedFormat {
 struct Machine {
     path: PathBuf,
     hash: String,
+    params: Map<String, Json>,
     vm: Vm,
     formats: Vec<Rc<RecipeFormat>>,
 }
@@ -99,17 +103,21 @@ pub(crate) fn take_log() -> Vec<LogLine> {
 
 impl Source {
     fn machine(&self) -> Result<Rc<Machine>> {
-        let known = |machine: &&Rc<Machine>| machine.hash == self.hash && machine.path == self.path;
+        let known = |machine: &&Rc<Machine>| {
+            machine.hash == self.hash && machine.path == self.path && machine.params == self.params
+        };
         if let Some(machine) = OWN.with_borrow(|own| own.iter().find(known).cloned()) {
             return Ok(machine);
         }
         let vm = api::vm(self.limits.clone(), self.sources.clone(), None)?;
+        vm.host.params.borrow_mut().given.clone_from(&self.params);
         load::run(&vm, &self.path, &self.text)?;
         vm.host.grants.replace(Grants::declared(&self.needs, load::directory(&self.path)));
         // The worker's machine logged the same lines while it was loaded.
         vm.host.take_log();
         let formats = vm.host.formats.borrow().clone();
-        let machine = Rc::new(Machine { path: self.path.clone(), hash: self.hash.clone(), vm, formats });
+        let (path, hash, params) = (self.path.clone(), self.hash.clone(), self.params.clone());
+        let machine = Rc::new(Machine { path, hash, params, vm, formats });
         OWN.with_borrow_mut(|own| {
             if own.len() == MACHINES {
                 own.remove(0);

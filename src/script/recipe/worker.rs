@@ -50,6 +50,7 @@ impl Worker {
     /// policies; without it, a script that counts tokens fails.
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         let vm = api::vm(script.settings.limits.clone(), script.sources(), renderer)?;
+        vm.host.params.borrow_mut().given.clone_from(&script.settings.params);
         let recipe = script.recipe(&vm)?;
         let envs = Envs::new(&vm, &recipe, script)?;
         let tools = envs.tools();

@@ -220,6 +220,17 @@ pub(crate) struct Host {
     pub(crate) recipe: RefCell<Option<Recipe>>,
     /// The tests of a test file.
     pub(crate) cases: Option<RefCell<Cases>>,
+    /// The parameters of the script (`r1.params`).
+    pub(crate) params: RefCell<Params>,
+}
+
+/// Parameters of a script: values that it takes from the command line.
+#[derive(Default)]
+pub(crate) struct Params {
+    /// The values of the command line, by name.
+    pub(crate) given: serde_json::Map<String, serde_json::Value>,
+    /// The defaults; `None` before `r1.params` is called.
+    pub(crate) declared: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 impl Host {
@@ -261,6 +272,7 @@ impl Host {
             log: RefCell::default(),
             dropped: Cell::new(0),
             cases: None,
+            params: RefCell::default(),
         }
     }
 

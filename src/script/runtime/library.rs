@@ -7,11 +7,14 @@ use super::sources::Module;
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 13] = [
+const MODULES: [(&str, &str); 19] = [
+    ("calculator", include_str!("../../../lua/calculator.lua")),
+    ("demonstrations", include_str!("../../../lua/demonstrations.lua")),
     ("env_gym", include_str!("../../../lua/env_gym.lua")),
     // The server of env_gym as a text.
     ("env_gym_server", concat!("return [===[\n", include_str!("../../../lua/env_gym.py"), "]===]\n")),
     ("env_http", include_str!("../../../lua/env_http.lua")),
+    ("formats/search_r1", include_str!("../../../lua/formats/search_r1.lua")),
     ("options", include_str!("../../../lua/options.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
     ("rewards/code", include_str!("../../../lua/rewards/code.lua")),
@@ -21,7 +24,10 @@ const MODULES: [(&str, &str); 13] = [
     ("rewards/numbers", include_str!("../../../lua/rewards/numbers.lua")),
     ("rewards/penalties", include_str!("../../../lua/rewards/penalties.lua")),
     ("rewards/qa", include_str!("../../../lua/rewards/qa.lua")),
+    ("rewards/qa_format", include_str!("../../../lua/rewards/qa_format.lua")),
     ("rewards/retrieval", include_str!("../../../lua/rewards/retrieval.lua")),
+    ("search", include_str!("../../../lua/search.lua")),
+    ("tasks", include_str!("../../../lua/tasks.lua")),
 ];
 
 /// Whether a name refers to this library.

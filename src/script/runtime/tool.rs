@@ -4,9 +4,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlua::{Function, UserData};
+use mlua::{Function, UserData, UserDataFields};
 use serde_json::{Map, Value as Json, json};
 
+use super::convert::from_json;
 use super::grants::Grants;
 use super::interpreters;
 use super::passages::Passages;
@@ -131,7 +132,12 @@ impl ToolFile {
 #[derive(Clone)]
 pub(crate) struct ToolHandle(pub(crate) Rc<Tool>);
 
-impl UserData for ToolHandle {}
+impl UserData for ToolHandle {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_field_method_get("name", |_, tool| Ok(tool.0.name.clone()));
+        fields.add_field_method_get("schema", |lua, tool| from_json(lua, &tool.0.schema()));
+    }
+}
 
 impl Tool {
     /// The OpenAI schema, for chat templates.

@@ -15,7 +15,7 @@ pub(crate) const FIELD: &str = "cold_start";
 pub(crate) const PREFIX: &str = "cold_start.";
 
 /// Sections that are those of the recipe where the cold start has none.
-const INHERITED: [&str; 4] = ["policy", "env", "limits", "needs"];
+const INHERITED: [&str; 5] = ["policy", "env", "limits", "needs", super::PARAMS];
 
 /// The cold start of a recipe's data as a recipe of its own.
 pub(crate) fn recipe(whole: &Json) -> Option<Json> {

@@ -53,6 +53,29 @@ pub(crate) fn read_with(json: &Json, trainer: Option<Trainer>) -> Result<Setting
     Ok(settings)
 }
 
+/// The setting with the parameters of a script (`r1.params`).
+pub(crate) const PARAMS: &str = "params";
+
+/// The parameters among `key=value` arguments, by name. Unknown names are refused with the other
+/// settings, after the script has declared them.
+pub(crate) fn params(arguments: &[String]) -> Map<String, Json> {
+    let given = |argument: &String| {
+        let (key, text) = argument.split_once('=')?;
+        let name = key.trim().strip_prefix(PARAMS)?.strip_prefix('.')?;
+        Some((name.to_owned(), ValueSyntax::Json.value(text)))
+    };
+    arguments.iter().filter_map(given).collect()
+}
+
+/// Whether `key` is a parameter that the script has not declared.
+fn is_unknown_param(key: &str, recipe: &Json) -> bool {
+    let Some(rest) = key.strip_prefix(PARAMS).filter(|rest| rest.is_empty() || rest.starts_with('.')) else {
+        return false;
+    };
+    let declared = |name: &str| recipe.get(PARAMS).and_then(|params| params.get(name)).is_some();
+    !rest.strip_prefix('.').is_some_and(declared)
+}
+
 /// A `key=value` argument.
 struct Override<'a> {
     argument: &'a str,
@@ -78,10 +101,9 @@ impl<'a> Override<'a> {
     fn check(&self, recipe: &Json) -> Result<()> {
         let known = keys(recipe);
         let open = settings().any(|table| table.open && self.own.starts_with(&format!("{}.", table.path)));
-        if open
-            || data::is_column(self.own)
-            || known.iter().any(|known| known == self.key || is_table_of(self.key, known))
-        {
+        let is_known =
+            open || data::is_column(self.own) || known.iter().any(|key| key == self.key || is_table_of(self.key, key));
+        if is_known && !is_unknown_param(self.own, recipe) {
             return Ok(());
         }
         let names: Vec<&str> = known.iter().map(String::as_str).collect();
@@ -176,7 +198,7 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     let envs = recipe.get("envs").and_then(Json::as_object);
     // Their names are in the recipe.
     let elsewhere = |setting: &Setting| {
-        ["envs", cold_start::FIELD].contains(&setting.path)
+        ["envs", PARAMS, cold_start::FIELD].contains(&setting.path)
             || setting.is_below("data.train")
             || setting.is_below("data.eval")
     };
@@ -193,6 +215,8 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
             _ => {}
         }
     }
+    let params = recipe.get(PARAMS).and_then(Json::as_object);
+    keys.extend(params.into_iter().flat_map(Map::keys).map(|name| format!("{PARAMS}.{name}")));
     keys.extend(data::keys(recipe));
     keys.extend(cold_start::keys(recipe));
     keys

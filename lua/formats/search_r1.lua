@@ -28,7 +28,6 @@ return r1.format {
     return "\n\n<information>" .. table.concat(texts, "\n") .. "</information>\n\n"
   end,
   schema = function()
-    return "Reason step by step. To look something up, write <search>words</search>: what is found comes back between "
-      .. "<information> and </information>. Give the final answer as <answer>…</answer>."
+    return "Write <search>words</search> to look something up; what is found follows as <information>…</information>."
   end,
 }

@@ -1,0 +1,81 @@
+--- GSM8K (arXiv:2110.14168) with tools, after Agent-R1's GSM8K example: a calculator, and a tool that
+--- says whether an answer is right. By default products that r1-nano can't work out without them.
+---
+---   r1 run scripts/gsm8k_tool.lua
+---   r1 run scripts/gsm8k_tool.lua policy.model=Qwen/Qwen3-4B-Instruct-2507 data.train.hf=openai/gsm8k \
+---     data.train.subset=main data.eval.hf=openai/gsm8k data.eval.subset=main sampling.max_new_tokens=2048
+
+local calculator = require("@r1/calculator")
+local demonstrations = require("@r1/demonstrations")
+local problems = require("./lib/problems")
+local rewards = require("@r1/rewards")
+
+local params = r1.params { check = true } -- whether there is the tool check_answer
+local SYSTEM = "Solve the problem. Write the final number after ####."
+
+local tools = { calculator.tool() }
+if params.check then
+  tools[2] = r1.tool {
+    name = "check_answer",
+    description = "Says whether a number is the answer.",
+    parameters = { answer = "string" },
+    run = function(arguments, call)
+      return rewards.gsm8k(arguments.answer, call.state.task.answer) == 1 and "correct" or "incorrect"
+    end,
+  }
+end
+
+local function reward(state, outcome)
+  local checks = 0
+  for _, message in ipairs(state.messages) do
+    if message.role == "tool" and message.name == "check_answer" then checks += 1 end
+  end
+  return {
+    outcome = rewards.gsm8k(outcome.text, state.task.answer, { strict = true }),
+    calls = { value = outcome.calls, weight = 0 },
+    checks = { value = checks, weight = 0 },
+  }
+end
+
+local SHAPES = { "product", "sold", "piles" }
+
+--- A problem in GSM8K's columns.
+local function row()
+  local made = problems.shapes[SHAPES[math.random(#SHAPES)]]()
+  local expression = string.match(made.plan[1].code, "print%((.*)%)")
+  return { question = made.problem, answer = `{expression} = {made.answer}\n#### {made.answer}`, expression = expression, value = made.answer }
+end
+
+--- Half of the demonstrations guess, three in ten use the calculator, the others also check.
+local function demonstration()
+  local task, kind = row(), math.random()
+  local messages = { r1.user(task.question) }
+  if kind > 0.5 then
+    r1.push(messages, demonstrations.call("calculator", { expression = task.expression }))
+    r1.push(messages, demonstrations.result("calculator", tostring(task.value)))
+  end
+  if kind > 0.8 and params.check then
+    r1.push(messages, demonstrations.call("check_answer", { answer = tostring(task.value) }))
+    r1.push(messages, demonstrations.result("check_answer", "correct"))
+  end
+  local answer = kind > 0.5 and task.value or task.value + math.random(-300, 300)
+  r1.push(messages, r1.assistant(`#### {answer}`))
+  return demonstrations.row(SYSTEM, tools, messages)
+end
+
+return r1.recipe {
+  env = r1.env { tools = tools, system = SYSTEM, max_steps = 5, call_rewards = { malformed = -0.1 } },
+  reward = reward,
+  policy = { model = "r1-nano" },
+  cold_start = {
+    data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
+    trainer = r1.sft { steps = 100, batch_size = 32, lr = 1e-3 },
+  },
+  data = {
+    train = r1.data.generate { count = 20000, seed = 1, row = row },
+    eval = r1.data.generate { count = 256, seed = 2, row = row },
+  },
+  sampling = { max_new_tokens = 64 },
+  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 2e-4 },
+  eval = { temperature = 1, limit = 256, accuracy = "outcome" },
+}

@@ -1,0 +1,101 @@
+--- A ledger of several pages, for scripts/deep_research.lua: every page says what two of four people
+--- have, a later page replaces an earlier one, and the question is about one of them.
+
+local NAMES = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
+
+local ledger = {}
+
+local function some(count)
+  local left, chosen = table.clone(NAMES), {}
+  for place = 1, count do chosen[place] = table.remove(left, math.random(#left)) end
+  return chosen
+end
+
+--- A task: `question`, `answer`, and its `pages` with their `entries` as `{ name, amount }`. The
+--- asked person is on one of the first two pages, so that a window of the last pages is not enough.
+function ledger.row()
+  local people, pages, answer = some(4), {}, nil
+  local asked, first, count = people[1], math.random(2), math.random(6, 8)
+  for place = 1, count do
+    local one = place == first and 1 or math.random(2, 4)
+    local other = math.random(2, 4)
+    if place > first and math.random() < 0.15 then one = 1 end
+    local entries = { { people[one], math.random(10, 99) } }
+    if other ~= one then table.insert(entries, math.random(2), { people[other], math.random(10, 99) }) end
+    local texts = {}
+    for index, entry in ipairs(entries) do
+      texts[index] = `{entry[1]} has {entry[2]}.`
+      if entry[1] == asked then answer = entry[2] end
+    end
+    pages[place] = { text = table.concat(texts, " "), entries = entries }
+  end
+  return { question = `How many has {asked}?`, answer = tostring(answer), asked = asked, pages = pages }
+end
+
+-- The latest entry of a person on the pages `from` to `to` as text; nil without one.
+local function latest(task, person, from, to)
+  for place = to, from, -1 do
+    for _, entry in ipairs(task.pages[place].entries) do
+      if entry[1] == person then return `{person} has {entry[2]}.` end
+    end
+  end
+  return nil
+end
+
+-- An entry of these pages at random, as text.
+local function any(task, from, to)
+  local entries = task.pages[math.random(from, to)].entries
+  local entry = entries[math.random(#entries)]
+  return `{entry[1]} has {entry[2]}.`
+end
+
+-- A summary of the pages `from` to `to` and an earlier summary. Half of them note the entry that the
+-- question needs, the others one at random.
+local function summary_of(task, request)
+  local to = math.random(2, #task.pages)
+  local from = math.random(math.max(1, to - 3), to)
+  local earlier, known
+  if from > 1 then
+    known = latest(task, task.asked, 1, from - 1)
+    earlier = math.random() < 0.7 and known or any(task, 1, from - 1)
+    if earlier ~= known then known = nil end
+  end
+  local shown = {}
+  for place = from, to do r1.push(shown, r1.user(task.pages[place].text)) end
+  local right = latest(task, task.asked, from, to) or known or earlier
+  local text = right ~= nil and math.random() < 0.5 and right or any(task, from, to)
+  local messages = request(task.question, shown, earlier)
+  r1.push(messages, r1.assistant(text))
+  return { messages = messages }
+end
+
+-- A part of the conversation, which ends with the answer or with a request for the next page. One in
+-- four answers is a guess.
+local function reading_of(task, system, title, last)
+  local from = math.random(#task.pages)
+  local before = from > 1 and (latest(task, task.asked, 1, from - 1) or any(task, 1, from - 1))
+  local question = before and `{task.question}\n\n{title}\n{before}` or task.question
+  local messages = { r1.system(system), r1.user(question) }
+  if not before then r1.push(messages, r1.assistant("next")) end
+  for place = from, math.min(#task.pages, from + 3) do
+    r1.push(messages, r1.user(task.pages[place].text))
+    r1.push(messages, r1.assistant("next"))
+  end
+  if from + 3 < #task.pages then return { messages = messages } end
+  local answer = math.random() < 0.75 and task.answer or math.random(10, 99)
+  r1.push(messages, r1.user(last))
+  r1.push(messages, r1.assistant(`<answer>{answer}</answer>`))
+  return { messages = messages }
+end
+
+--- A function that makes demonstrations: parts of conversations, and summaries of which half are of
+--- no use. `request(question, messages, earlier)` makes the prompt of a summary.
+function ledger.demonstrations(system, request, title, last)
+  return function()
+    local task = ledger.row()
+    if math.random() < 0.5 then return summary_of(task, request) end
+    return reading_of(task, system, title, last)
+  end
+end
+
+return ledger

@@ -1,0 +1,50 @@
+"""An MCP server over standard input and output with the tool `convert`, for scripts/mcp.lua. It uses
+the standard library only; the protocol is that of modelcontextprotocol.io, version 2025-06-18."""
+
+import json
+import sys
+
+FACTORS = {
+    "kilometres": ("metres", 1000.0), "metres": ("metres", 1.0), "miles": ("metres", 1609.344),
+    "kilograms": ("kilograms", 1.0), "pounds": ("kilograms", 0.45359237),
+    "litres": ("litres", 1.0), "gallons": ("litres", 3.785411784),
+}
+UNIT = {"type": "string", "enum": sorted(FACTORS)}
+TOOL = {
+    "name": "convert",
+    "description": "Converts an amount from one unit to another.",
+    "inputSchema": {
+        "type": "object",
+        "properties": {"amount": {"type": "number"}, "from": UNIT, "to": UNIT},
+        "required": ["amount", "from", "to"],
+    },
+}
+
+
+def convert(amount, source, target):
+    """The converted amount as text, and whether it is an error."""
+    kind, factor = FACTORS[source]
+    other, divisor = FACTORS[target]
+    if kind != other:
+        return f"{source} can't be converted to {target}", True
+    return f"{round(amount * factor / divisor, 2):g}", False
+
+
+def answer(method, params):
+    if method == "initialize":
+        return {"protocolVersion": params.get("protocolVersion", "2025-06-18"), "capabilities": {"tools": {}},
+                "serverInfo": {"name": "units", "version": "1"}}
+    if method == "tools/list":
+        return {"tools": [TOOL]}
+    if method == "tools/call":
+        given = params["arguments"]
+        text, failed = convert(given["amount"], given["from"], given["to"])
+        return {"content": [{"type": "text", "text": text}], "isError": failed}
+    return {}
+
+
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        result = answer(message.get("method"), message.get("params") or {})
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)

@@ -1,0 +1,67 @@
+--- Tests of scripts/search_qa.lua.
+
+local script = r1.script("scripts/search_qa.lua")
+
+-- Searches for the work and for its maker.
+local function two_hops(trajectory, fact)
+  local first = trajectory:call("search", { query = fact.work }).tools[1].output
+  local second = trajectory:call("search", { query = fact.maker }).tools[1].output
+  return first, second
+end
+
+test("two searches find the answer of a generated question", function()
+  for index = 0, 20 do
+    local row = script:row(index, "eval")
+    local trajectory = script:reset { row = index, split = "eval" }
+    local first, second = two_hops(trajectory, row.fact)
+    expect(first):contains(`(Title: {row.fact.work}) {row.fact.work} is a {row.fact.kind.kind} by {row.fact.maker}.`)
+    expect(second):contains(row.answer)
+    trajectory:step(`<answer>{row.answer}</answer>`)
+    local reward, parts = trajectory:reward()
+    expect(reward):near(1)
+    expect(parts):equals { outcome = 1, em = 1, f1 = 1, recall = 1, searches = 2 }
+  end
+end)
+
+test("works of held-out questions are in no training question", function()
+  local seen = {}
+  for index = 0, 2000 do seen[script:row(index).fact.work] = true end
+  for index = 0, 127 do expect(seen[script:row(index, "eval").fact.work]):equals(nil) end
+end)
+
+test("the answer of the first hop is wrong", function()
+  local row = script:row(0)
+  local trajectory = script:reset { row = 0 }
+  trajectory:call("search", { query = row.fact.work })
+  trajectory:step(`<answer>{row.fact.maker}</answer>`)
+  local reward, parts = trajectory:reward()
+  expect(reward):near(0)
+  expect(parts.recall):near(0.5)
+end)
+
+test("columns of HotpotQA, MuSiQue, FlashRAG and verl", function()
+  local rows = {
+    { question = "Who?", answer = "Ada Lovelace", supporting_facts = { title = { "A", "B" }, sent_id = { 0, 1 } } },
+    { question = "Who?", answer = "A. Lovelace", answer_aliases = { "Ada Lovelace" }, paragraphs = {} },
+    { question = "Who?", golden_answers = { "the Ada Lovelace" } },
+    { prompt = { { role = "user", content = "Who?" } }, reward_model = { ground_truth = { target = { "Ada Lovelace" } } } },
+  }
+  for _, row in ipairs(rows) do
+    local trajectory = script:reset { task = row }
+    trajectory:step("<answer>Ada Lovelace</answer>")
+    expect(trajectory:reward()):near(1)
+  end
+end)
+
+test("params.reward selects F1, or Agent-R1's reward from -1 to 1", function()
+  local function worth(kind, reply)
+    local chosen = r1.script("scripts/search_qa.lua", { settings = { ["params.reward"] = kind } })
+    local trajectory = chosen:reset { task = { question = "Who?", answer = "Ada Lovelace" } }
+    trajectory:step(reply)
+    return (trajectory:reward())
+  end
+  expect(worth("f1", "<answer>Lovelace</answer>")):near(2 / 3)
+  expect(worth("qa_em_and_format", "<think>…</think>\n<answer>It was Ada Lovelace.</answer>")):near(0.5)
+  expect(worth("qa_em_and_format", "<answer>Ada Lovelace</answer>")):near(-1)
+  expect(function() worth("bleu", "") end):raises("params.reward")
+end)
