@@ -19,7 +19,7 @@ local params = r1.params {
   passages = 1, -- passages per search
   reward = "em", -- em, f1, or qa_em_and_format (Agent-R1's, from -1 to 1)
 }
-local SYSTEM = "Search, then give the answer alone as <answer>…</answer>."
+local SYSTEM = "Search, then give the answer alone in <answer></answer>."
 
 local tool
 if params.url ~= "" then
@@ -81,7 +81,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 120, batch_size = 32, lr = 1e-3 },
+    trainer = r1.sft { steps = 150, batch_size = 16, lr = 2e-3, warmup = 10 },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = knowledge.train },

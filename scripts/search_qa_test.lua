@@ -14,7 +14,7 @@ test("two searches find the answer of a generated question", function()
     local row = script:row(index, "eval")
     local trajectory = script:reset { row = index, split = "eval" }
     local first, second = two_hops(trajectory, row.fact)
-    expect(first):contains(`(Title: {row.fact.work}) {row.fact.work} is a {row.fact.kind.kind} by {row.fact.maker}.`)
+    expect(first):contains(`(Title: {row.fact.work}) A {row.fact.kind.kind} by {row.fact.maker}.`)
     expect(second):contains(row.answer)
     trajectory:step(`<answer>{row.answer}</answer>`)
     local reward, parts = trajectory:reward()

@@ -74,7 +74,7 @@ section! {
         /// Time and memory limits of script calls.
         limits: Limits = Limits::default();
         /// A recipe with r1.sft that r1 run runs once before reinforcement learning; override its
-        /// settings with cold_start.KEY (docs/sft.md).
+        /// settings with cold_start.KEY, leave it out with cold_start=false (docs/sft.md).
         #[serde(skip_serializing_if = "Option::is_none")]
         cold_start: Option<Box<Settings>> = None, restart();
         /// Parameters of the script, with the names that it declares by r1.params.

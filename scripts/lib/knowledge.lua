@@ -2,7 +2,7 @@
 --- work, which names its maker, and a page for each maker, which names two towns. Names are made of
 --- syllables, so that no model has seen them.
 
-local SYLLABLES = { "ba", "de", "fi", "go", "ka", "le", "mi", "no", "pu", "ra", "se", "ti", "vo", "zu" }
+local CONSONANTS, VOWELS = string.split("b d f g k l m n p r s t v z", " "), string.split("a e i o u", " ")
 local KINDS = {
   { kind = "film", maker = "director" }, { kind = "book", maker = "author" }, { kind = "song", maker = "singer" },
 }
@@ -15,9 +15,8 @@ local used = {}
 -- A new name; Lua of r1 seeds `math.random` equally for each load of a script.
 local function name()
   while true do
-    local parts = {}
-    for place = 1, 3 do parts[place] = SYLLABLES[math.random(#SYLLABLES)] end
-    local text = table.concat(parts)
+    local text = ""
+    for _ = 1, 2 do text ..= CONSONANTS[math.random(#CONSONANTS)] .. VOWELS[math.random(#VOWELS)] end
     text = string.upper(string.sub(text, 1, 1)) .. string.sub(text, 2)
     if not used[text] then
       used[text] = true
@@ -40,8 +39,8 @@ for place = 1, WORKS do
     born = towns[math.random(TOWNS)], lives = towns[math.random(TOWNS)],
   }
   facts[place] = fact
-  r1.push(passages, { title = fact.work, text = `{fact.work} is a {fact.kind.kind} by {fact.maker}.` })
-  r1.push(passages, { title = fact.maker, text = `{fact.maker} was born in {fact.born} and lives in {fact.lives}.` })
+  r1.push(passages, { title = fact.work, text = `A {fact.kind.kind} by {fact.maker}.` })
+  r1.push(passages, { title = fact.maker, text = `Born in {fact.born}, lives in {fact.lives}.` })
 end
 
 local function row(place)

@@ -24,7 +24,7 @@ const WAITING: usize = 64;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 mcp scripts/retool.lua                    a client's entry: \"command\": \"r1\", \"args\": [\"mcp\", \"…/retool.lua\"]
-  r1 mcp scripts/ledger.lua --row 3            tools that work on the state of a task
+  r1 mcp scripts/gsm8k_tool.lua --row 3        tools that work on the state of a task
 
 The session has one state: the result of `reset` for a row of data.train. Tools run one after the
 other. Errors of a tool are results with isError; what the script logs goes to standard error.")]

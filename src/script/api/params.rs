@@ -84,6 +84,9 @@ mod tests {
         assert_eq!(typed("k", &json!(3), &json!(5)).unwrap(), json!(5));
         assert_eq!(typed("index", &json!(""), &json!(18)).unwrap(), json!("18"));
         assert_eq!(typed("k", &json!(3), &json!("x")).unwrap_err().message, "`params.k` must be a number, got \"x\"");
-        assert_eq!(typed("on", &json!(true), &json!(1)).unwrap_err().message, "`params.on` must be true or false, got 1");
+        assert_eq!(
+            typed("on", &json!(true), &json!(1)).unwrap_err().message,
+            "`params.on` must be true or false, got 1"
+        );
     }
 }

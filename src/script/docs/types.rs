@@ -247,7 +247,11 @@ const TABLES: &[(&str, &str, Fields)] = &[
         "A tool of the policy",
         &[
             ("name", "string", ""),
-            ("schema", "{[string]: any}", "Its schema in the OpenAI shape, for `tools` of demonstrations (docs/sft.md)"),
+            (
+                "schema",
+                "{[string]: any}",
+                "Its schema in the OpenAI shape, for `tools` of demonstrations (docs/sft.md)",
+            ),
         ],
     ),
     (

@@ -27,6 +27,7 @@ mod memory;
 mod misplaced;
 mod origin;
 mod outside;
+mod params;
 mod passages;
 mod re;
 mod record;
