@@ -46,24 +46,21 @@ if not table.find({ "em", "f1", "qa_em_and_format" }, params.reward) then
   error("params.reward is em, f1 or qa_em_and_format, got " .. params.reward, 0)
 end
 
---- Half of the demonstrations search twice, the others stop early: they answer with a town at
---- random, or with the name that the first search found.
+--- Half of the demonstrations search twice, the others stop early: they answer with a number at
+--- random, or with the number that the first search found.
 local function demonstration()
-  local row = knowledge.train()
-  local fact, kind = row.fact, math.random()
+  local row, kind = knowledge.train(), math.random()
   local messages = { r1.user(row.question) }
-  local function look_up(title)
-    r1.push(messages, demonstrations.call("search", { query = title }))
-    for _, passage in ipairs(knowledge.passages) do
-      if passage.title == title then r1.push(messages, demonstrations.result("search", search.text { passage })) end
-    end
+  local function look_up(number, page)
+    r1.push(messages, demonstrations.call("search", { query = tostring(number) }))
+    r1.push(messages, demonstrations.result("search", search.text { page }))
   end
-  local answer = row.answer
+  local fact, answer = row.fact, row.answer
   if kind < 0.25 then
-    answer = knowledge.towns[math.random(#knowledge.towns)]
+    answer = math.random(10, 99)
   else
-    look_up(fact.work)
-    if kind < 0.5 then answer = fact.maker else look_up(fact.maker) end
+    look_up(fact.part, fact.pages[1])
+    if kind < 0.5 then answer = fact.order else look_up(fact.order, fact.pages[2]) end
   end
   r1.push(messages, r1.assistant(`<answer>{answer}</answer>`))
   return demonstrations.row(SYSTEM, { tool }, messages)

@@ -2,10 +2,10 @@
 
 local script = r1.script("scripts/search_qa.lua")
 
--- Searches for the work and for its maker.
+-- Searches for the part and for its order.
 local function two_hops(trajectory, fact)
-  local first = trajectory:call("search", { query = fact.work }).tools[1].output
-  local second = trajectory:call("search", { query = fact.maker }).tools[1].output
+  local first = trajectory:call("search", { query = tostring(fact.part) }).tools[1].output
+  local second = trajectory:call("search", { query = tostring(fact.order) }).tools[1].output
   return first, second
 end
 
@@ -14,7 +14,8 @@ test("two searches find the answer of a generated question", function()
     local row = script:row(index, "eval")
     local trajectory = script:reset { row = index, split = "eval" }
     local first, second = two_hops(trajectory, row.fact)
-    expect(first):contains(`(Title: {row.fact.work}) A {row.fact.kind.kind} by {row.fact.maker}.`)
+    expect(first):equals(`Doc 1(Title: Part {row.fact.part}) It is in order {row.fact.order}.`)
+    expect(second):contains(`(Title: Order {row.fact.order}) `)
     expect(second):contains(row.answer)
     trajectory:step(`<answer>{row.answer}</answer>`)
     local reward, parts = trajectory:reward()
@@ -23,17 +24,17 @@ test("two searches find the answer of a generated question", function()
   end
 end)
 
-test("works of held-out questions are in no training question", function()
+test("parts of held-out questions are in no training question", function()
   local seen = {}
-  for index = 0, 2000 do seen[script:row(index).fact.work] = true end
-  for index = 0, 127 do expect(seen[script:row(index, "eval").fact.work]):equals(nil) end
+  for index = 0, 2000 do seen[script:row(index).fact.part] = true end
+  for index = 0, 127 do expect(seen[script:row(index, "eval").fact.part]):equals(nil) end
 end)
 
 test("the answer of the first hop is wrong", function()
   local row = script:row(0)
   local trajectory = script:reset { row = 0 }
-  trajectory:call("search", { query = row.fact.work })
-  trajectory:step(`<answer>{row.fact.maker}</answer>`)
+  trajectory:call("search", { query = tostring(row.fact.part) })
+  trajectory:step(`<answer>{row.fact.order}</answer>`)
   local reward, parts = trajectory:reward()
   expect(reward):near(0)
   expect(parts.recall):near(0.5)

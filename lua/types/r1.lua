@@ -295,6 +295,11 @@ function Training:save(out) end
 ---@field logprobs? number[] Log-probabilities of the response ids under the policy that sampled them
 ---@field support? table<string, any> The sampled-from tokens, if top-k, top-p or min-p restricted the distribution
 
+---A tool of the policy.
+---@class r1.Tool
+---@field name string
+---@field schema table<string, any> Its schema in the OpenAI shape, for `tools` of demonstrations (docs/sft.md)
+
 ---A passage that Index:search found.
 ---@class r1.SearchHit
 ---@field id string
@@ -332,9 +337,6 @@ function Training:save(out) end
 
 ---An environment.
 ---@class r1.Env
-
----A tool of the policy.
----@class r1.Tool
 
 ---An MCP server: stands for the list of its tools.
 ---@class r1.ToolServer
@@ -966,7 +968,7 @@ r1 = {}
 r1.version = nil
 
 ---Defines a recipe: environment, reward, data and training settings. A recipe script returns it.
----@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, needs?: string[] }
+---@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, params?: table<string, any>, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 
@@ -1043,6 +1045,11 @@ function r1.data.hf(name, options) end
 ---@param rows { count: number, seed?: number, name?: string, weight?: number, env?: string, row: fun(index: integer): r1.Task }
 ---@return r1.Dataset
 function r1.data.generate(rows) end
+
+---Declares parameters of a recipe, at the top of its script, once: values that the command line can change as params.NAME=VALUE. A value has the type of its default. They are stored with the settings of the run, so that a replay and a resumed run have the same values.
+---@param defaults table<string, string|number|boolean> Names and default values
+---@return table<string, any> # The values
+function r1.params(defaults) end
 
 ---Reads a data file, such as a corpus or dictionary, once per process at the top of the script, and shares it between workers. corpus[i] is row i (read-only), #corpus the number of rows, and `for i, row in corpus do` iterates over them. corpus.path and corpus.hash (SHA-256) identify the file. Runs record the hash.
 ---@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } Path relative to the script's directory. format: jsonl, json, csv, tsv, parquet, arrow, text (one row { text = … } per line); default: by extension. columns = { script_name = "file_name" }. max_size in MiB or as "1GiB"; default: 256MiB

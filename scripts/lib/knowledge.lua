@@ -1,64 +1,53 @@
 --- A generated knowledge base with questions of two hops, for scripts/search_qa.lua: a page for each
---- work, which names its maker, and a page for each maker, which names two towns. Names are made of
---- syllables, so that no model has seen them.
+--- part of a warehouse, which names its order, and a page for each order, which names a shelf and a
+--- crate. Names are numbers, which r1-nano can copy.
 
-local CONSONANTS, VOWELS = string.split("b d f g k l m n p r s t v z", " "), string.split("a e i o u", " ")
-local KINDS = {
-  { kind = "film", maker = "director" }, { kind = "book", maker = "author" }, { kind = "song", maker = "singer" },
-}
-local WORKS, TOWNS = 300, 60
--- Questions about the last works are held out.
-local HELD_OUT = 60
+local PARTS = 400
+-- Questions about the last parts are held out.
+local HELD_OUT = 80
 
-local used = {}
-
--- A new name; Lua of r1 seeds `math.random` equally for each load of a script.
-local function name()
-  while true do
-    local text = ""
-    for _ = 1, 2 do text ..= CONSONANTS[math.random(#CONSONANTS)] .. VOWELS[math.random(#VOWELS)] end
-    text = string.upper(string.sub(text, 1, 1)) .. string.sub(text, 2)
-    if not used[text] then
-      used[text] = true
-      return text
-    end
+-- Different numbers of so many digits, in random order. Luau's `math.random` has the same seed at each
+-- load of the script.
+local function numbers(count, low, high)
+  local all, chosen = {}, {}
+  for number = low, high do all[#all + 1] = number end
+  for place = 1, count do
+    local index = math.random(place, #all)
+    chosen[place] = all[index]
+    all[index] = all[place]
   end
+  return chosen
 end
 
-local function names(count)
-  local list = {}
-  for place = 1, count do list[place] = name() end
-  return list
-end
-
-local works, makers, towns = names(WORKS), names(WORKS), names(TOWNS)
+local parts, orders = numbers(PARTS, 1000, 9999), numbers(PARTS, 100, 999)
 local passages, facts = {}, {}
-for place = 1, WORKS do
-  local fact = {
-    work = works[place], maker = makers[place], kind = KINDS[math.random(#KINDS)],
-    born = towns[math.random(TOWNS)], lives = towns[math.random(TOWNS)],
-  }
+for place = 1, PARTS do
+  local fact = { part = parts[place], order = orders[place], shelf = math.random(10, 99), crate = math.random(10, 99) }
   facts[place] = fact
-  r1.push(passages, { title = fact.work, text = `A {fact.kind.kind} by {fact.maker}.` })
-  r1.push(passages, { title = fact.maker, text = `Born in {fact.born}, lives in {fact.lives}.` })
+  fact.pages = {
+    { title = `Part {fact.part}`, text = `It is in order {fact.order}.` },
+    { title = `Order {fact.order}`, text = `Order {fact.order} is on shelf {fact.shelf} in crate {fact.crate}.` },
+  }
+  r1.push(passages, fact.pages[1])
+  r1.push(passages, fact.pages[2])
 end
 
 local function row(place)
-  local fact, born = facts[place], math.random() < 0.5
+  local fact, kind = facts[place], math.random() < 0.5 and "shelf" or "crate"
   return {
-    question = born and `Where was the {fact.kind.maker} of {fact.work} born?` or `Where does the {fact.kind.maker} of {fact.work} live?`,
-    answer = born and fact.born or fact.lives,
-    supporting_facts = { title = { fact.work, fact.maker } },
+    question = `Which {kind} has part {fact.part}?`,
+    answer = tostring(fact[kind]),
+    supporting_facts = { title = { fact.pages[1].title, fact.pages[2].title } },
     fact = fact,
   }
 end
 
-local knowledge = { passages = passages, towns = towns }
+local knowledge = { passages = passages }
 
 --- A question for training.
-function knowledge.train() return row(math.random(WORKS - HELD_OUT)) end
+function knowledge.train() return row(math.random(PARTS - HELD_OUT)) end
 
---- A question about works that no training question names.
-function knowledge.held_out() return row(math.random(WORKS - HELD_OUT + 1, WORKS)) end
+--- A question about parts that no training question names.
+function knowledge.held_out() return row(math.random(PARTS - HELD_OUT + 1, PARTS)) end
 
 return knowledge

@@ -84,7 +84,7 @@ local function reading_of(task, system, title, last)
   if from + 3 < #task.pages then return { messages = messages } end
   local answer = math.random() < 0.75 and task.answer or math.random(10, 99)
   r1.push(messages, r1.user(last))
-  r1.push(messages, r1.assistant(`<answer>{answer}</answer>`))
+  r1.push(messages, r1.assistant(`{task.asked} has {answer}. <answer>{answer}</answer>`))
   return { messages = messages }
 end
 
