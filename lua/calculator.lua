@@ -1,5 +1,5 @@
---- A calculator for policies: `require("@r1/calculator")`. Numbers with `+ - * / % ^`, parentheses and
---- unary signs; commas between digits are ignored.
+--- A calculator for policies: `require("@r1/calculator")`. Numbers with `+ - * / % ^`, parentheses
+--- and unary signs; commas between digits are ignored.
 
 local check = require("@r1/options")
 

@@ -1,4 +1,5 @@
---- Demonstrations for a cold start: conversations of a good solver, as rows of r1.sft (docs/sft.md).
+--- Demonstrations for a cold start: conversations of a good solver, as rows of r1.sft
+--- (docs/sft.md).
 
 local demonstrations = {}
 
@@ -12,8 +13,8 @@ function demonstrations.result(name, text)
   return { role = "tool", name = name, content = text }
 end
 
---- A row: `messages` after the system prompt, with the schemas of `tools`, which must be those of the
---- env for the prompt to be the same.
+--- A row: `messages` after the system prompt, with the schemas of `tools`, which must be those of
+--- the env for the prompt to be the same.
 function demonstrations.row(system, tools, messages)
   local list, schemas = {}, {}
   if system and system ~= "" then list[1] = r1.system(system) end

@@ -1,4 +1,5 @@
---- Questions, reference answers and passages of dataset rows, by the column names of known datasets.
+--- Questions, reference answers and passages of dataset rows, by the column names of known
+--- datasets.
 
 local tasks = {}
 
@@ -52,11 +53,11 @@ local function text_of(passage)
   return type(text) == "table" and table.concat(text) or text or ""
 end
 
---- The passages that come with a row, as a list of `{ title =, text =, relevant = }`; empty if there
---- are none.
+--- The passages that come with a row, as a list of `{ title =, text =, relevant = }`; empty if
+--- there are none.
 ---
---- Columns: `paragraphs` (MuSiQue: `title`, `paragraph_text`, `is_supporting`) or `context`, as lists
---- of titles and sentences (HotpotQA on the Hub: `{ title =, sentences = }`), or as pairs
+--- Columns: `paragraphs` (MuSiQue: `title`, `paragraph_text`, `is_supporting`) or `context`, as
+--- lists of titles and sentences (HotpotQA on the Hub: `{ title =, sentences = }`), or as pairs
 --- (HotpotQA, 2WikiMultihopQA: `{ title, { sentence, … } }`). `relevant` is nil without
 --- `is_supporting` and `supporting_facts`.
 function tasks.passages(row)
@@ -79,8 +80,8 @@ function tasks.passages(row)
   return list
 end
 
---- The titles of the passages that answer a question, without repetitions: `supporting_facts`
---- (`{ title = { … } }`, or a list of `{ title, sentence }`), or the paragraphs with `is_supporting`.
+--- The titles of the passages that answer a question, without repetitions: `supporting_facts` (`{
+--- title = { … } }`, or a list of `{ title, sentence }`), or the paragraphs with `is_supporting`.
 function tasks.supporting_titles(row)
   local titles = {}
   local function take(title)

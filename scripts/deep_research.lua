@@ -1,14 +1,12 @@
---- A document that is longer than the context window, after MemAgent (arXiv:2507.02259): its pages come
---- one at a time, and when the window is full the policy replaces the oldest turns by a summary, which
---- is trained with the reward of the answer. By default a ledger for r1-nano; rows with passages
---- (MuSiQue, HotpotQA, 2WikiMultihopQA) are read passage by passage.
+--- A document that is longer than the context window, after MemAgent (arXiv:2507.02259): its pages
+--- come one at a time, and when the window is full the policy replaces the oldest turns by a
+--- summary, which is trained with the reward of the answer. By default a ledger for r1-nano; rows
+--- with passages (MuSiQue, HotpotQA, 2WikiMultihopQA) are read passage by passage.
 ---
 ---   r1 check scripts/deep_research.lua --masks          the context, step by step
 ---   r1 run scripts/deep_research.lua
----   r1 run scripts/deep_research.lua policy.model=Qwen/Qwen2.5-3B-Instruct policy.max_context=2048 \
----     params.notes=true params.summary_tokens=256 data.train=musique.jsonl data.eval=musique_dev.jsonl
+---   r1 run scripts/deep_research.lua policy.model=MODEL data.train=musique.jsonl params.notes=true
 
-local demonstrations = require("@r1/demonstrations")
 local ledger = require("./lib/ledger")
 local rewards = require("@r1/rewards")
 local tasks = require("@r1/tasks")
@@ -19,7 +17,7 @@ local params = r1.params {
   summarizer = "", -- a model that writes the summaries; by default the policy, and they are trained
 }
 local SYSTEM = "Say next to read on. Then give <answer>…</answer>."
-local INSTRUCTION, TITLE, LAST = "Sum up for: ", "Summary:", "That was all."
+local TITLE, LAST = "Summary:", "That was all."
 
 local note = r1.tool {
   name = "note",
@@ -33,8 +31,7 @@ local note = r1.tool {
 
 --- What the policy reads before it writes a summary.
 local function request(question, messages, earlier)
-  local lines = { INSTRUCTION .. question }
-  if earlier then r1.push(lines, earlier) end
+  local lines = { "Sum up for: " .. question, earlier }
   for _, message in ipairs(messages) do
     if message.role ~= "assistant" then r1.push(lines, message.content) end
   end
@@ -71,8 +68,9 @@ local function context(state, budget)
     write = function(messages, earlier)
       local prompt = request(tasks.question(state.task), messages, earlier)
       local other = params.summarizer ~= "" and params.summarizer or nil
-      local options = { max_new_tokens = params.summary_tokens, model = other, train = other == nil }
-      local text, why = r1.generate(prompt, options)
+      local text, why = r1.generate(prompt, {
+        max_new_tokens = params.summary_tokens, model = other, train = other == nil,
+      })
       if text == nil then error("no summary: " .. why, 0) end
       state.summaries += 1
       return text

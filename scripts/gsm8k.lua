@@ -3,7 +3,7 @@
 ---
 ---   r1 run scripts/gsm8k.lua
 ---   r1 run scripts/gsm8k.lua policy.model=Qwen/Qwen2.5-3B-Instruct data.train.hf=openai/gsm8k \
----     data.train.subset=main data.eval.hf=openai/gsm8k data.eval.subset=main sampling.max_new_tokens=1024
+---     data.train.subset=main sampling.max_new_tokens=1024
 
 local rewards = require("@r1/rewards")
 local sums = require("./lib/sums")

@@ -1,9 +1,10 @@
---- GSM8K (arXiv:2110.14168) with tools, after Agent-R1's GSM8K example: a calculator, and a tool that
---- says whether an answer is right. By default products that r1-nano can't work out without them.
+--- GSM8K (arXiv:2110.14168) with tools, after Agent-R1's GSM8K example: a calculator, and a tool
+--- that says whether an answer is right. By default products that r1-nano can't work out without
+--- them.
 ---
 ---   r1 run scripts/gsm8k_tool.lua
----   r1 run scripts/gsm8k_tool.lua policy.model=Qwen/Qwen3-4B-Instruct-2507 data.train.hf=openai/gsm8k \
----     data.train.subset=main data.eval.hf=openai/gsm8k data.eval.subset=main sampling.max_new_tokens=2048
+---   r1 run scripts/gsm8k_tool.lua policy.model=Qwen/Qwen3-4B-Instruct-2507 \
+---     data.train.hf=openai/gsm8k data.train.subset=main sampling.max_new_tokens=2048
 
 local calculator = require("@r1/calculator")
 local demonstrations = require("@r1/demonstrations")
@@ -69,7 +70,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 80, batch_size = 16, lr = 2e-3, warmup = 10 },
+    trainer = r1.sft { steps = 200, batch_size = 16, lr = 2e-3, warmup = 10 },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = row },

@@ -3,9 +3,11 @@
 --- place of the judge, so that the recipe runs without another model.
 ---
 ---   r1 run scripts/judge.lua
----   r1 run scripts/judge.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct params.judge=Qwen/Qwen2.5-7B-Instruct \
+---   r1 run scripts/judge.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct \
+---     params.judge=Qwen/Qwen2.5-7B-Instruct \
 ---     data.train=prompts.jsonl
----   OPENAI_API_KEY=… r1 run scripts/judge.lua params.url=https://api.openai.com/v1 params.judge=gpt-4.1-mini \
+---   OPENAI_API_KEY=… r1 run scripts/judge.lua params.url=https://api.openai.com/v1 \
+---     params.judge=gpt-4.1-mini \
 ---     params.key=OPENAI_API_KEY params.votes=3
 
 local rewards = require("@r1/rewards")

@@ -1,9 +1,10 @@
---- Tools of an MCP server (docs/mcp.md). By default the server is scripts/lib/units_server.py, which
---- converts units; params.command and params.url name another one.
+--- Tools of an MCP server (docs/mcp.md). By default the server is scripts/lib/units_server.py,
+--- which converts units; params.command and params.url name another one.
 ---
 ---   r1 check scripts/mcp.lua                  starts the server and lists its tools
 ---   r1 run scripts/mcp.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct trainer.lr=1e-6
----   r1 infer --script scripts/mcp.lua --model MODEL params.command="npx -y @modelcontextprotocol/server-filesystem ."
+---   r1 infer --script scripts/mcp.lua --model MODEL params.command="npx -y \
+---     @modelcontextprotocol/server-filesystem ."
 
 local rewards = require("@r1/rewards")
 

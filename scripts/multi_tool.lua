@@ -2,7 +2,8 @@
 --- answer needs one call of each, and the tools are free to be called at once or one after another.
 ---
 ---   r1 run scripts/multi_tool.lua
----   r1 run scripts/multi_tool.lua policy.model=Qwen/Qwen2.5-3B-Instruct sampling.max_new_tokens=512 trainer.lr=1e-6
+---   r1 run scripts/multi_tool.lua policy.model=Qwen/Qwen2.5-3B-Instruct \
+---     sampling.max_new_tokens=512 trainer.lr=1e-6
 
 local calculator = require("@r1/calculator")
 local demonstrations = require("@r1/demonstrations")

@@ -3,7 +3,8 @@
 --- <answer>…</answer>.
 ---
 ---   r1 run scripts/retool.lua
----   r1 run scripts/retool.lua policy.model=models/retool-sft params.instruct=true data.train=dapo.jsonl \
+---   r1 run scripts/retool.lua policy.model=models/retool-sft params.instruct=true \
+---     data.train=dapo.jsonl \
 ---     data.eval=aime24.jsonl env.max_steps=8 sampling.max_new_tokens=2048 trainer.lr=1e-6
 ---
 --- r1-nano was fine-tuned for this format and gets no instruction; params.instruct explains it to

@@ -2,8 +2,9 @@
 --- step-level MDP): format and answer in one number from -1 to 1.
 ---
 --- Source: github.com/AgentR1/Agent-R1, branch `legacy`. Two differences that it has to
---- `exact_match`: the answer counts if a reference is a *substring* of it, also within a word, and a
---- reference elsewhere in the last reply counts 0.2. tests/golden/rewards has numbers of the original.
+--- `exact_match`: the answer counts if a reference is a *substring* of it, also within a word, and
+--- a reference elsewhere in the last reply counts 0.2. tests/golden/rewards has numbers of the
+--- original.
 
 local qa = require("@r1/rewards/qa")
 
@@ -30,15 +31,15 @@ end
 
 --- The score, and its parts `{ format =, answer =, acc = }`.
 ---
---- `replies` has the texts of the policy's replies in order, or messages of which those with the role
---- `assistant` count. Each reply but the last has 0.5 for `<think>…</think>…<tool_call>…</tool_call>`
---- and nothing else, with each tag once; the last 0.5 for `<think>…</think>…<answer>…</answer>`;
---- `format` is their sum, at most 1. `answer` is 1 if a reference is in the first `<answer>` of the
---- last reply, 0.2 if it is elsewhere in that reply, otherwise 0. The score is `format - 1`, plus
---- `answer` if `format` is at least 0.5.
+--- `replies` has the texts of the policy's replies in order, or messages of which those with the
+--- role `assistant` count. Each reply but the last has 0.5 for
+--- `<think>…</think>…<tool_call>…</tool_call>` and nothing else, with each tag once; the last 0.5
+--- for `<think>…</think>…<answer>…</answer>`; `format` is their sum, at most 1. `answer` is 1 if a
+--- reference is in the first `<answer>` of the last reply, 0.2 if it is elsewhere in that reply,
+--- otherwise 0. The score is `format - 1`, plus `answer` if `format` is at least 0.5.
 ---
---- Gamed by: answers that list candidates, and an additional well-formed call, which is worth as much
---- as half of the format.
+--- Gamed by: answers that list candidates, and an additional well-formed call, which is worth as
+--- much as half of the format.
 function qa_format.qa_em_and_format(replies, references)
   if type(references) ~= "table" then references = { tostring(references) } end
   local texts = {}

@@ -1,5 +1,5 @@
---- A ledger of several pages, for scripts/deep_research.lua: every page says what two of four people
---- have, a later page replaces an earlier one, and the question is about one of them.
+--- A ledger of several pages, for scripts/deep_research.lua: every page says what two of four
+--- people have, a later page replaces an earlier one, and the question is about one of them.
 
 local NAMES = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
 
@@ -49,8 +49,8 @@ local function any(task, from, to)
   return `{entry[1]} has {entry[2]}.`
 end
 
--- A summary of the pages `from` to `to` and an earlier summary. Half of them note the entry that the
--- question needs, the others one at random.
+-- A summary of the pages `from` to `to` and an earlier summary. Half of them note the entry that
+-- the question needs, the others one at random.
 local function summary_of(task, request)
   local to = math.random(2, #task.pages)
   local from = math.random(math.max(1, to - 3), to)
@@ -69,8 +69,8 @@ local function summary_of(task, request)
   return { messages = messages }
 end
 
--- A part of the conversation, which ends with the answer or with a request for the next page. One in
--- four answers is a guess.
+-- A part of the conversation, which ends with the answer or with a request for the next page. One
+-- in four answers is a guess.
 local function reading_of(task, system, title, last)
   local from = math.random(#task.pages)
   local before = from > 1 and (latest(task, task.asked, 1, from - 1) or any(task, 1, from - 1))

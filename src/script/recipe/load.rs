@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::cold_start::can_make_rows;
 use super::own_format::{self, Formats};
+use super::params::with_params;
 use super::rows::Split;
 use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::error::{Error, Kind, Result, readable};
@@ -452,19 +453,6 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     };
     let got = if value.is_nil() { "nothing".to_owned() } else { kind(&value) };
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
-}
-
-/// The recipe with the defaults of the script's parameters as the setting `params`.
-fn with_params(mut recipe: Recipe, vm: &Vm) -> Result<Recipe> {
-    if recipe.settings.get(settings::PARAMS).is_some() {
-        let error = Error::new(Kind::Script, "`params` is not a field of r1.recipe");
-        return Err(error.hint("declare them: local params = r1.params { name = default }"));
-    }
-    if let Some(declared) = &vm.host.params.borrow().declared {
-        recipe.settings[settings::PARAMS] = Json::Object(declared.clone());
-        recipe.typed.params.clone_from(declared);
-    }
-    Ok(recipe)
 }
 
 /// The recipe's own loss as a graph.

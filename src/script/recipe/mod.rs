@@ -11,6 +11,7 @@ pub(crate) mod literal_keys;
 pub(crate) mod load;
 mod outside;
 pub(crate) mod own_format;
+mod params;
 pub(crate) mod reload;
 pub(crate) mod rows;
 mod serve;
