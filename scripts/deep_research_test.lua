@@ -35,7 +35,7 @@ test("the prompt stays within the window, with the question and a summary of the
   expect(trajectory:state().summaries > 0):equals(true)
 end)
 
-test("the answer to a ledger is the latest entry of the person", function()
+test("the answer to a ledger is the last balance", function()
   for index = 0, 50 do
     local row, latest = script:row(index), nil
     for _, page in ipairs(row.pages) do
@@ -64,8 +64,8 @@ end)
 test("params.notes adds a tool whose texts are shown again", function()
   local noting = r1.script("scripts/deep_research.lua", { model = model, settings = { ["params.notes"] = true, ["policy.max_context"] = 1024 } })
   local trajectory = noting:reset { row = 0 }
-  expect(trajectory:call("note", { text = "Ana has 7" }).tools[1].output):equals("kept")
-  expect(trajectory:observe()[2].content):contains("- Ana has 7")
+  expect(trajectory:call("note", { text = "Balance 7." }).tools[1].output):equals("kept")
+  expect(trajectory:observe()[2].content):contains("- Balance 7.")
   local _, parts = trajectory:reward()
   expect(parts.notes):equals(1)
 end)

@@ -71,7 +71,7 @@ end
 
 return r1.recipe {
   env = r1.env {
-    tools = tools, system = SYSTEM, max_steps = 6, max_calls = 4, max_result_tokens = 256,
+    tools = tools, system = SYSTEM, max_steps = 5, max_calls = 4, max_result_tokens = 256,
     call_rewards = { malformed = -0.1, refused = -0.1, failed = -0.05 },
   },
   reward = reward,

@@ -1,42 +1,41 @@
---- A ledger of several pages, for scripts/deep_research.lua: every page says what two of four
---- people have, a later page replaces an earlier one, and the question is about one of them.
+--- A ledger of several pages, for scripts/deep_research.lua: every page says what one or two people
+--- have, some pages also state the balance, and the question is about the last balance.
 
 local NAMES = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
+local ASKED = "Balance"
 
 local ledger = {}
 
-local function some(count)
-  local left, chosen = table.clone(NAMES), {}
-  for place = 1, count do chosen[place] = table.remove(left, math.random(#left)) end
-  return chosen
+local function show(entry)
+  return entry[1] == ASKED and `Balance {entry[2]}.` or `{entry[1]} has {entry[2]}.`
 end
 
---- A task: `question`, `answer`, and its `pages` with their `entries` as `{ name, amount }`. The
---- asked person is on one of the first two pages, so that a window of the last pages is not enough.
+--- A task: `question`, `answer`, and its `pages` with their `entries` as `{ name, amount }`. A
+--- balance is on one of the first two pages and seldom on a later one, so that a window of the last
+--- pages is not enough.
 function ledger.row()
-  local people, pages, answer = some(4), {}, nil
-  local asked, first, count = people[1], math.random(2), math.random(6, 8)
+  local pages, answer = {}, nil
+  local first, count = math.random(2), math.random(6, 8)
   for place = 1, count do
-    local one = place == first and 1 or math.random(2, 4)
-    local other = math.random(2, 4)
-    if place > first and math.random() < 0.15 then one = 1 end
-    local entries = { { people[one], math.random(10, 99) } }
-    if other ~= one then table.insert(entries, math.random(2), { people[other], math.random(10, 99) }) end
-    local texts = {}
-    for index, entry in ipairs(entries) do
-      texts[index] = `{entry[1]} has {entry[2]}.`
-      if entry[1] == asked then answer = entry[2] end
+    local entries = { { NAMES[math.random(#NAMES)], math.random(10, 99) } }
+    if place == first or place > first and math.random() < 0.15 then
+      answer = math.random(100, 999)
+      table.insert(entries, math.random(2), { ASKED, answer })
+    elseif math.random() < 0.7 then
+      table.insert(entries, { NAMES[math.random(#NAMES)], math.random(10, 99) })
     end
+    local texts = {}
+    for index, entry in ipairs(entries) do texts[index] = show(entry) end
     pages[place] = { text = table.concat(texts, " "), entries = entries }
   end
-  return { question = `How many has {asked}?`, answer = tostring(answer), asked = asked, pages = pages }
+  return { question = "What is the balance?", answer = tostring(answer), asked = ASKED, pages = pages }
 end
 
--- The latest entry of a person on the pages `from` to `to` as text; nil without one.
-local function latest(task, person, from, to)
+-- The latest entry of a name on the pages `from` to `to` as text; nil without one.
+local function latest(task, name, from, to)
   for place = to, from, -1 do
     for _, entry in ipairs(task.pages[place].entries) do
-      if entry[1] == person then return `{person} has {entry[2]}.` end
+      if entry[1] == name then return show(entry) end
     end
   end
   return nil
@@ -46,7 +45,7 @@ end
 local function any(task, from, to)
   local entries = task.pages[math.random(from, to)].entries
   local entry = entries[math.random(#entries)]
-  return `{entry[1]} has {entry[2]}.`
+  return show(entry)
 end
 
 -- A summary of the pages `from` to `to` and an earlier summary. Half of them note the entry that
@@ -77,14 +76,14 @@ local function reading_of(task, system, title, last)
   local question = before and `{task.question}\n\n{title}\n{before}` or task.question
   local messages = { r1.system(system), r1.user(question) }
   if not before then r1.push(messages, r1.assistant("next")) end
-  for place = from, math.min(#task.pages, from + 3) do
+  for place = from, math.min(#task.pages, from + 2) do
     r1.push(messages, r1.user(task.pages[place].text))
     r1.push(messages, r1.assistant("next"))
   end
-  if from + 3 < #task.pages then return { messages = messages } end
-  local answer = math.random() < 0.75 and task.answer or math.random(10, 99)
+  if from + 2 < #task.pages then return { messages = messages } end
+  local answer = math.random() < 0.75 and task.answer or math.random(100, 999)
   r1.push(messages, r1.user(last))
-  r1.push(messages, r1.assistant(`{task.asked} has {answer}. <answer>{answer}</answer>`))
+  r1.push(messages, r1.assistant(`<answer>{answer}</answer>`))
   return { messages = messages }
 end
 
