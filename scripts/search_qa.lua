@@ -78,7 +78,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 150, batch_size = 16, lr = 5e-4 },
+    trainer = r1.sft { steps = 500, batch_size = 16, lr = 2e-3 },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = knowledge.train },
