@@ -7,7 +7,7 @@ torch := "LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH"
 bin := "target/release/r1"
 
 # Tests that need data outside the repository.
-data_tests := 'qwen2_matches_transformers|qwen3_matches_transformers|llama3_matches_transformers|trained_llama_matches_transformers|hub_model_configs_are_read_or_refused_by_name|loss_masks_agree_with_generation_tags|native_tool_calls_extend_in_real_templates|every_real_template_appends_or_rewrites|real_tokenizers_agree_with_recorded_ids|chat_templates_select_their_tool_call_format|recorded_replies_agree|recorded_reasoning_agrees|huggingface_js_template_cases_agree|real_templates_render_as_recorded|gradients_and_ten_updates_equal_pytorch|short_answers_are_graded_as_by_squad_and_hotpotqa|denotations_are_graded_as_by_wikitablequestions|final_numbers_are_graded_as_in_gsm8k|math_replies_are_graded_as_by_math_verify'
+data_tests := 'qwen2_matches_transformers|qwen3_matches_transformers|llama3_matches_transformers|trained_llama_matches_transformers|hub_model_configs_are_read_or_refused_by_name|loss_masks_agree_with_generation_tags|native_tool_calls_extend_in_real_templates|every_real_template_appends_or_rewrites|real_tokenizers_agree_with_recorded_ids|chat_templates_select_their_tool_call_format|recorded_replies_agree|recorded_reasoning_agrees|huggingface_js_template_cases_agree|real_templates_render_as_recorded|gradients_and_ten_updates_equal_pytorch|short_answers_are_graded_as_by_squad_and_hotpotqa|denotations_are_graded_as_by_wikitablequestions|final_numbers_are_graded_as_in_gsm8k|math_replies_are_graded_as_by_math_verify|games_agree_with_reference_data'
 
 _list:
     @just --list --unsorted
@@ -105,6 +105,10 @@ curves *args: build
 # Train every template of `r1 new` with three seeds, for docs/learning.md (about 20 minutes)
 templates *args: build
     @{{torch}} && python3 benches/templates.py {{args}}
+
+# Train the recipes with three seeds, for docs/learning.md and docs/recipes (`just recipes --compare`: algorithms)
+recipes *args: build
+    @{{torch}} && python3 benches/recipes.py {{args}}
 
 # Train a game with and without tree sampling, for docs/learning.md
 trees *args: build

@@ -11,3 +11,5 @@ for _ in $(seq 300); do
     sleep 0.1
 done
 "$1" test tests/worlds/worlds_test.lua
+PATH="$PWD/target/worlds/bin:$PATH" "$1" check scripts/gym.lua
+PATH="$PWD/target/worlds/bin:$PATH" "$1" test tests/worlds/gym_test.lua

@@ -7,7 +7,7 @@ use super::sources::Module;
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 19] = [
+const MODULES: [(&str, &str); 24] = [
     ("calculator", include_str!("../../../lua/calculator.lua")),
     ("demonstrations", include_str!("../../../lua/demonstrations.lua")),
     ("env_gym", include_str!("../../../lua/env_gym.lua")),
@@ -15,6 +15,11 @@ const MODULES: [(&str, &str); 19] = [
     ("env_gym_server", concat!("return [===[\n", include_str!("../../../lua/env_gym.py"), "]===]\n")),
     ("env_http", include_str!("../../../lua/env_http.lua")),
     ("formats/search_r1", include_str!("../../../lua/formats/search_r1.lua")),
+    ("games/bandit", include_str!("../../../lua/games/bandit.lua")),
+    ("games/countdown", include_str!("../../../lua/games/countdown.lua")),
+    ("games/frozen_lake", include_str!("../../../lua/games/frozen_lake.lua")),
+    ("games/sokoban", include_str!("../../../lua/games/sokoban.lua")),
+    ("games/turns", include_str!("../../../lua/games/turns.lua")),
     ("options", include_str!("../../../lua/options.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
     ("rewards/code", include_str!("../../../lua/rewards/code.lua")),

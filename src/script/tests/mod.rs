@@ -19,6 +19,7 @@ mod env_gym;
 mod env_http;
 mod every_tool;
 mod format;
+mod games;
 mod limits;
 mod loss;
 mod mcp;

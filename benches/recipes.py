@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Trains recipes with the embedded model and several seeds, and tabulates what they learn.
+
+    python3 benches/recipes.py [--only frozen_lake,sokoban] [--seeds 0,1,2] [--jobs 1] [--report-only]
+    python3 benches/recipes.py --compare [--seeds 0,1,2]
+
+A row of RECIPES is a script of scripts/ whose recipe has a cold start. For each seed it is run, and r1 eval
+compares the untrained model, the model after the cold start, and the trained model on the same held-out tasks. Writes
+the block `measured` of docs/recipes/NAME.md, a picture docs/recipes/NAME.svg, and the section "Recipes" of
+docs/learning.md. With --compare it trains the recipe COMPARED with several algorithms from the models after its
+cold start, and writes the section "Algorithms in a game of several turns". Existing runs are not repeated. Needs only
+a built r1 and Python.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from curves import COLOURS, panel
+
+ROOT = Path(__file__).resolve().parent.parent
+# Script -> overrides.
+RECIPES = {
+    "frozen_lake": [],
+    "sokoban": [],
+    "countdown": [],
+    "bandit": [],
+    "metamath": [],
+}
+COMPARED = "frozen_lake"
+# Algorithm -> overrides. All sample 64 trajectories per step and start from the same model.
+CRITIC = ["trainer.group_size=1", "trainer.groups_per_step=64", "trainer.critic.lr=1e-4", "trainer.critic.warmup=3"]
+ALGORITHMS = {
+    "GRPO": ["trainer.algorithm=grpo"],
+    "GiGPO": ["trainer.algorithm=gigpo"],
+    "PPO (step GAE)": ["trainer.algorithm=ppo", *CRITIC],
+    "PPO (bi-level GAE)": ["trainer.algorithm=ppo", "trainer.estimator=gae_bilevel", *CRITIC],
+    "tree sampling": ["trainer.algorithm=grpo", "trainer.estimator=tree", "trainer.branch.roots=2"],
+}
+PANELS = [("rollout/accuracy", "success"), ("reward/mean", "reward"), ("rollout/response_tokens", "sampled tokens a trajectory")]
+
+
+def run(command):
+    """Runs a command: its standard output, and the CPU seconds of the process."""
+    started = time.monotonic()
+    process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    out, err = process.communicate()
+    if process.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{out}\n{err}")
+    return out, time.monotonic() - started
+
+
+def slug(name):
+    return "".join(c if c.isalnum() else "-" for c in name.lower()).strip("-")
+
+
+def train(options, name, script, settings, seed):
+    """Trains a run if it does not exist; returns its directory."""
+    folder = options.runs / f"{name}-{seed}"
+    if not (folder / "done").exists():
+        if options.report_only:
+            return None
+        subprocess.run(["rm", "-rf", str(folder)], check=True)
+        before = os.times()
+        _, seconds = run([options.r1, "run", ROOT / f"scripts/{script}.lua", "--threads", "1", "--runs-dir", options.runs,
+                          "--name", folder.name, f"seed={seed}", "checkpoint.every=0", *settings])
+        after = os.times()
+        used = after.children_user + after.children_system - before.children_user - before.children_system
+        (folder / "done").write_text(json.dumps({"seconds": seconds, "cpu": used if options.jobs == 1 else None}))
+        print(f"{name}, seed {seed}: {seconds:.0f} s", flush=True)
+    return folder
+
+
+def evaluate(options, name, script, models, seed):
+    """The report of r1 eval for several models; a list with one entry per model."""
+    file = options.runs / f"{name}-{seed}.eval.json"
+    if not file.exists():
+        if options.report_only:
+            return None
+        command = [options.r1, "eval", ROOT / f"scripts/{script}.lua", "--json", "--threads", "1", "--runs-dir", options.runs,
+                   "--name", f"{name}-{seed}-eval", f"seed={seed}"]
+        for model in models:
+            command += ["--model", model]
+        subprocess.run(["rm", "-rf", str(options.runs / f"{name}-{seed}-eval")], check=True)
+        file.write_text(run(command)[0].strip().splitlines()[-1])
+    report = json.loads(file.read_text())
+    return [*report.get("models", [report])]
+
+
+def series(folder):
+    """Metric -> values by step of a run, evaluations left out."""
+    found = {}
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if "rollout/accuracy" in row:
+            for metric, value in row.items():
+                if isinstance(value, (int, float)) and not metric.startswith("eval/"):
+                    found.setdefault(metric, []).append(value)
+    return found
+
+
+def draw(curves, file):
+    """A picture with a panel for each of PANELS; `curves` are names with a list of series per seed."""
+    steps = min(len(s["rollout/accuracy"]) for _, runs in curves for s in runs)
+    parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="1140" height="330" viewBox="0 0 1140 330" '
+             'font-family="system-ui, sans-serif" font-size="12" fill="#777">']
+    for place, (metric, title) in enumerate(PANELS):
+        lines = [(name, [[max(v, 0) for v in s[metric][:steps]] for s in runs]) for name, runs in curves]
+        if all(v == 0 for _, runs in lines for run in runs for v in run):
+            continue
+        parts.append(panel(60 + 375 * place, title, lines, steps))
+    for place, (colour, (name, _)) in enumerate(zip(COLOURS, curves)):
+        parts.append(f'<rect x="{60 + 175 * place}" y="304" width="14" height="4" fill="{colour}"/>')
+        parts.append(f'<text x="{80 + 175 * place}" y="310">{name}</text>')
+    file.write_text("\n".join(parts) + "\n</svg>\n")
+
+
+def share(metric):
+    return f"{metric['value']:.2f} ({metric['low']:.2f}–{metric['high']:.2f})"
+
+
+def replace(page, begin, end, lines):
+    """Replaces the text between two marks of a page of docs."""
+    before, found, after = page.read_text().partition(begin)
+    if not found:
+        sys.exit(f"{page} has no line {begin!r}")
+    page.write_text(before + begin + "\n".join(lines) + "\n" + end + after.partition(end)[2])
+    print("\n".join(lines))
+
+
+def measure(options, name, seeds, machine):
+    """Writes what was measured into the page of a recipe; returns its row of docs/learning.md."""
+    lines = [
+        "| seed | untrained | after the cold start | after training | steps | reply tokens, first and last step | seconds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    runs, values, seconds, tasks = [], [], [], 0
+    for seed in seeds:
+        folder = train(options, name, name, RECIPES[name], seed)
+        found = folder and evaluate(options, name, name, ["r1-nano", folder / "sft", folder], seed)
+        if not found:
+            continue
+        runs.append(series(folder))
+        values.append([model["metrics"]["mean@1"]["value"] for model in found])
+        seconds.append(json.loads((folder / "done").read_text())["seconds"])
+        cells = [share(model["metrics"]["mean@1"]) for model in found]
+        tokens, tasks = runs[-1]["rollout/response_tokens"], found[0]["tasks"]
+        lines.append(f"| {seed} | {' | '.join(cells)} | {len(tokens)} | {tokens[0]:.0f}, {tokens[-1]:.0f} | {seconds[-1]:.0f} |")
+    if not runs:
+        return None
+    draw([(name, runs)], ROOT / f"docs/recipes/{name}.svg")
+    lines = [f"Success on {tasks} held-out tasks, with intervals of 95 %. {machine}", "", *lines, "",
+             f"![success, reward and sampled tokens against steps; a band from the smallest to the largest seed]({name}.svg)"]
+    replace(ROOT / f"docs/recipes/{name}.md", f"<!-- measured: {name} -->\n", "<!-- end of measured -->\n", lines)
+    means = [sum(column) / len(column) for column in zip(*values)]
+    return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(f'{mean:.2f}' for mean in means)} | {sum(seconds) / len(seconds):.0f} |"
+
+
+def compare(options, seeds):
+    lines = [
+        "| algorithm | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean | training success, last five steps | trajectories until 0.8 |",
+        "|---|" + "---|" * (len(seeds) + 3),
+    ]
+    curves = []
+    for name, settings in ALGORITHMS.items():
+        cells, means, ends, firsts, runs = [], [], [], [], []
+        for seed in seeds:
+            base = train(options, COMPARED, COMPARED, RECIPES[COMPARED], seed)
+            own = ["cold_start.trainer.steps=0", f"policy.model={base / 'sft'}", "trainer.groups_per_step=8", *settings] if base else None
+            folder = own and train(options, f"{COMPARED}-{slug(name)}", COMPARED, own, seed)
+            found = folder and evaluate(options, folder.name.rpartition("-")[0], COMPARED, [folder], seed)
+            if not found:
+                continue
+            runs.append(series(folder))
+            cells.append(share(found[0]["metrics"]["mean@1"]))
+            means.append(found[0]["metrics"]["mean@1"]["value"])
+            success = runs[-1]["rollout/accuracy"]
+            ends.append(sum(success[-5:]) / len(success[-5:]))
+            first = next((k + 1 for k in range(len(success)) if sum(success[max(0, k - 2) : k + 1]) / min(k + 1, 3) >= 0.8), None)
+            firsts.append("never" if first is None else str(64 * first))
+        if runs:
+            curves.append((name, runs))
+            row = [*cells, f"{sum(means) / len(means):.2f}", ", ".join(f"{end:.2f}" for end in ends), ", ".join(firsts)]
+            lines.append(f"| {name} | " + " | ".join(row) + " |")
+    if curves:
+        draw(curves, ROOT / "docs/recipes/algorithms.svg")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--r1", type=Path, default=ROOT / "target/release/r1")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--runs", type=Path, default=ROOT / "runs/recipes")
+    parser.add_argument("--jobs", type=int, default=1, help="recipes trained at once; the table is written by a run without it")
+    parser.add_argument("--only", default=",".join(RECIPES), help="recipes to train; the page is not changed")
+    parser.add_argument("--compare", action="store_true", help="compare algorithms instead")
+    parser.add_argument("--report-only", action="store_true", help="use existing runs only")
+    options = parser.parse_args()
+    options.r1, options.runs = options.r1.resolve(), options.runs.resolve()
+    options.runs.mkdir(parents=True, exist_ok=True)
+    seeds, names = [int(seed) for seed in options.seeds.split(",")], options.only.split(",")
+    machine = f"Measured on one thread of {platform.machine()}, {datetime.date.today()}."
+    if options.compare:
+        lines = compare(options, seeds)
+        replace(ROOT / "docs/learning.md", "<!-- algorithms: made by benches/recipes.py --compare -->\n", "<!-- end of algorithms -->\n",
+                [machine, "", *lines, "", "![success, reward and sampled tokens against steps](recipes/algorithms.svg)"])
+        return
+    with ThreadPoolExecutor(options.jobs) as pool:
+        jobs = [pool.submit(train, options, name, name, RECIPES[name], seed) for name in names for seed in seeds if options.jobs > 1]
+        for job in jobs:
+            job.result()
+    rows = [measure(options, name, seeds, machine) for name in names]
+    if names == list(RECIPES):
+        replace(ROOT / "docs/learning.md", "<!-- recipes: made by benches/recipes.py -->\n", "<!-- end of recipes -->\n", [
+            f"Success on held-out tasks, means over the seeds. {machine}",
+            "",
+            "| recipe | seeds | untrained | after the cold start | after training | seconds of a run |",
+            "|---|---|---|---|---|---|",
+            *filter(None, rows),
+        ])
+
+
+if __name__ == "__main__":
+    main()
