@@ -157,7 +157,7 @@ def measure(options, name, seeds, machine):
         return None
     draw([(name, runs)], ROOT / f"docs/recipes/{name}.svg")
     lines = [f"Success on {tasks} held-out tasks, with intervals of 95 %. {machine}", "", *lines, "",
-             f"![success, reward and sampled tokens against steps; a band from the smallest to the largest seed]({name}.svg)"]
+             f"![success, reward and sampled tokens against steps]({name}.svg)"]
     replace(ROOT / f"docs/recipes/{name}.md", f"<!-- measured: {name} -->\n", "<!-- end of measured -->\n", lines)
     means = [sum(column) / len(column) for column in zip(*values)]
     return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(f'{mean:.2f}' for mean in means)} | {sum(seconds) / len(seconds):.0f} |"

@@ -55,6 +55,7 @@ end
 return r1.recipe {
   env = r1.env {
     system = SYSTEM,
+    format = "answer",
     max_steps = 1,
     step = function(state, action)
       r1.push(state.messages, r1.assistant(action))

@@ -26,8 +26,8 @@ fn games_agree_with_reference_data() {
     let source = include_str!("../../../tests/fixtures/games_data_test.lua")
         .replace("local FOLDER = \".\"", &format!("local FOLDER = {:?}", folder.display().to_string()));
     run(async {
-        let suite = Suite::load(&folder.join("games_test.lua"), &source, Arc::new(NoServices), Box::new(|_, _| {}));
-        let suite = suite.await.unwrap();
+        let file = folder.join("games_test.lua");
+        let suite = Suite::load(&file, &source, Arc::new(NoServices), Box::new(|_, _| {})).await.unwrap();
         assert_eq!(suite.names().len(), 6);
         for (index, (name, _)) in suite.names().into_iter().enumerate() {
             let verdict = suite.run(index).await;
