@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Trains recipes with the embedded model and several seeds, and tabulates what they learn.
 
-    python3 benches/recipes.py [--only frozen_lake,sokoban] [--seeds 0,1,2] [--jobs 1] [--report-only]
+    python3 benches/recipes.py [--only frozen_lake,sokoban] [--seeds 0,1,2] [--jobs 1]
+    python3 benches/recipes.py --report-only
     python3 benches/recipes.py --compare [--seeds 0,1,2]
 
-A row of RECIPES is a script of scripts/ whose recipe has a cold start. For each seed it is run, and r1 eval
-compares the untrained model, the model after the cold start, and the trained model on the same held-out tasks. Writes
-the block `measured` of docs/recipes/NAME.md, a picture docs/recipes/NAME.svg, and the section "Recipes" of
-docs/learning.md. With --compare it trains the recipe COMPARED with several algorithms from the models after its
-cold start, and writes the section "Algorithms in a game of several turns". Existing runs are not repeated. Needs only
-a built r1 and Python.
+A row of RECIPES is a script of scripts/ whose recipe has a cold start. For each seed it is run, and
+r1 eval compares the untrained model, the model after the cold start, and the trained model on the
+same held-out tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture
+docs/recipes/NAME.svg, and the section "Recipes" of docs/learning.md. With --compare it trains the
+recipe COMPARED with several algorithms from the models after its cold start, and writes the section
+"Algorithms in a game of several turns". Existing runs are not repeated. Needs only a built r1 and
+Python.
 """
 
 import argparse

@@ -2,7 +2,7 @@
 --- their names (docs/recipes/bandit.md).
 ---
 ---   r1 run scripts/bandit.lua
----   r1 run scripts/bandit.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start.trainer.steps=0
+---   r1 run scripts/bandit.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false
 
 local bandit = require("@r1/games/bandit")
 

@@ -2,7 +2,7 @@
 --- value is the target, in one reply (docs/recipes/countdown.md).
 ---
 ---   r1 run scripts/countdown.lua
----   r1 run scripts/countdown.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start.trainer.steps=0
+---   r1 run scripts/countdown.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false
 
 local countdown = require("@r1/games/countdown")
 

@@ -2,7 +2,7 @@
 --- per reply (docs/recipes/frozen_lake.md).
 ---
 ---   r1 run scripts/frozen_lake.lua
----   r1 run scripts/frozen_lake.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start.trainer.steps=0
+---   r1 run scripts/frozen_lake.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false
 
 local lake = require("@r1/games/frozen_lake")
 local turns = require("@r1/games/turns")

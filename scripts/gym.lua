@@ -2,7 +2,7 @@
 --- (docs/recipes/gym.md). Needs `python3 -m pip install gymnasium`.
 ---
 ---   r1 run scripts/gym.lua
----   r1 run scripts/gym.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start.trainer.steps=0
+---   r1 run scripts/gym.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false
 
 local env_gym = require("@r1/env_gym")
 local lake = require("@r1/games/frozen_lake")

@@ -2,8 +2,9 @@
 --- earns 1 / 2^(k-1) (docs/recipes/metamath.md).
 ---
 ---   r1 run scripts/metamath.lua
----   r1 run scripts/metamath.lua data.train.hf=meta-math/MetaMathQA policy.model=Qwen/Qwen2.5-1.5B-Instruct \
----     cold_start.trainer.steps=0 sampling.max_new_tokens=400 trainer.lr=1e-6
+---   r1 run scripts/metamath.lua data.train.hf=meta-math/MetaMathQA
+--- policy.model=Qwen/Qwen2.5-1.5B-Instruct \     cold_start=false sampling.max_new_tokens=400
+--- trainer.lr=1e-6
 
 local SYSTEM = "Solve the problem. Answer <answer>NUMBER</answer>. After a wrong answer you may try again."
 local ATTEMPTS = 5

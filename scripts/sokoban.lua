@@ -2,7 +2,7 @@
 --- reply, the rewards of gym-sokoban (docs/recipes/sokoban.md).
 ---
 ---   r1 run scripts/sokoban.lua
----   r1 run scripts/sokoban.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start.trainer.steps=0
+---   r1 run scripts/sokoban.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false
 
 local sokoban = require("@r1/games/sokoban")
 local turns = require("@r1/games/turns")

@@ -19,7 +19,10 @@ test("actions beyond three are dropped, and the game ends after twelve", functio
   trajectory:step("<answer>Down || Up || Down || Up || Down</answer>")
   expect(trajectory:state().actions):equals(3)
   for _ = 1, 2 do expect(trajectory:step("<answer>Up || Down || Up</answer>").done):equals(false) end
+  expect(trajectory:step("<answer>Up || Down</answer>").done):equals(false)
+  -- The twelfth action is the last one.
   expect(trajectory:step("<answer>Up || Down || Up</answer>").status):equals("terminated")
+  expect(trajectory:state().actions):equals(12)
   local value, parts = trajectory:reward()
   expect(value):near(-1.2)
   expect(parts.success):equals(0)

@@ -1,6 +1,6 @@
 --- RAGEN's two-armed bandit (arXiv:2504.20073): one arm always pays 0.1, the other pays 1 with
---- probability 0.25 and 0 otherwise. The arms have names of occupations, and the names suggest which
---- of the two takes risks.
+--- probability 0.25 and 0 otherwise. The arms have names of occupations, and the names suggest
+--- which of the two takes risks.
 
 local bandit = {}
 

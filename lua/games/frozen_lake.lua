@@ -85,8 +85,8 @@ end
 
 --- A random map with a path from the start to the goal, and the start's state.
 ---
---- Options: `size` (4), `frozen` (0.8: the probability of ice), `corners` (false: start and goal are
---- random, as in RAGEN; true: they are in opposite corners, as in gymnasium).
+--- Options: `size` (4), `frozen` (0.8: the probability of ice), `corners` (false: start and goal
+--- are random, as in RAGEN; true: they are in opposite corners, as in gymnasium).
 function lake.random(options)
   options = check("random", options, { "size", "frozen", "corners" })
   local size, frozen = options.size or 4, options.frozen or 0.8

@@ -126,8 +126,8 @@ end
 --- The room as the text of a level.
 function sokoban.text(room) return drawn(room) end
 
---- The room in RAGEN's symbols: # wall, _ floor, O target, √ box on target, X box, P player, S player
---- on target.
+--- The room in RAGEN's symbols: # wall, _ floor, O target, √ box on target, X box, P player, S
+--- player on target.
 function sokoban.draw(room)
   return drawn(room, { ["#"] = "#", [" "] = "_", ["."] = "O", ["*"] = "√", ["$"] = "X", ["@"] = "P", ["+"] = "S" })
 end

@@ -15,9 +15,9 @@
 --- `max_actions_per_turn` are dropped without a cost. The game ends after `max_actions` actions or
 --- `max_turns` replies.
 ---
---- `history` is the number of earlier turns in the prompt (all of them unless set). With 0 the prompt
---- is the system prompt and the board, so that equal boards are equal observations, which `gigpo`
---- compares; then `show_left = false` leaves out the number of actions left.
+--- `history` is the number of earlier turns in the prompt (all of them unless set). With 0 the
+--- prompt is the system prompt and the board, so that equal boards are equal observations, which
+--- `gigpo` compares; then `show_left = false` leaves out the number of actions left.
 
 local check = require("@r1/options")
 
@@ -70,8 +70,8 @@ local function step(options, state, action)
   return { reward = reward + penalty, parts = { game = reward, format = penalty }, done = done }
 end
 
---- A conversation of a whole game for supervised fine-tuning. `player(board, task, left)` returns the
---- names of the actions of one reply.
+--- A conversation of a whole game for supervised fine-tuning. `player(board, task, left)` returns
+--- the names of the actions of one reply.
 local function demonstration(options, task, player)
   local state = reset(options, task)
   for turn = 1, options.max_turns do
@@ -86,8 +86,8 @@ local function demonstration(options, task, player)
 end
 
 --- Makes the environment of a game (above). Options: `system`, `actions` (names), `start`, `act`,
---- `show`, `max_turns` (5), `max_actions` (10), `max_actions_per_turn` (5), `format_penalty` (-0.1),
---- `history` (nil: all), `show_left` (true).
+--- `show`, `max_turns` (5), `max_actions` (10), `max_actions_per_turn` (5), `format_penalty`
+--- (-0.1), `history` (nil: all), `show_left` (true).
 return function(given)
   local options = table.clone(check("turns", given, OPTIONS))
   for _, name in ipairs { "start", "act", "show" } do

@@ -2,8 +2,9 @@
 
     python3 tests/golden/games/countdown.py
 
-All values that expressions over subsets of the numbers can have are computed by splitting sets in two, which is not
-the recursion of lua/games/countdown.lua. Expressions are graded with Python's eval over Fractions.
+All values that expressions over subsets of the numbers can have are computed by splitting sets in
+two, which is not the recursion of lua/games/countdown.lua. Expressions are graded with Python's
+eval over Fractions.
 """
 
 import json

@@ -1,10 +1,12 @@
 """Writes sokoban.jsonl: random steps of gym-sokoban's SokobanEnv on random small rooms.
 
-    python3 -m pip install numpy gym==0.26.2 imageio pillow requests tqdm && python3 -m pip install --no-deps gym-sokoban==0.0.6
+    python3 -m pip install numpy gym==0.26.2 imageio pillow requests tqdm
+    python3 -m pip install --no-deps gym-sokoban==0.0.6
     python3 tests/golden/games/sokoban.py
 
-A row has the level, and for each step the action, the reward, whether all boxes are on targets, whether the player and
-a box moved, and the room as text. Rewards and movements are those of SokobanEnv; rendering is left out.
+A row has the level, and for each step the action, the reward, whether all boxes are on targets,
+whether the player and a box moved, and the room as text. Rewards and movements are those of
+SokobanEnv; rendering is left out.
 """
 
 import json
@@ -76,6 +78,7 @@ rows = [
     play("######\n#@$ .#\n######", [4, 4]),
     play("######\n#@*$.#\n#    #\n######", [2, 4, 0, 4, 1, 4, 3, 4]),
     play("#######\n#+$   #\n# $.  #\n#######", [4, 4, 3, 2, 3, 3, 2, 4, 1, 4]),
+    play("#######\n#@* $.#\n#######", [0, 4, 4, 4]),
     play("######\n# .@ #\n# $  #\n#  * #\n######", [3, 7, 2, 6, 4, 1]),
 ]
 while len(rows) < 24:
