@@ -94,6 +94,7 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
         status: Status::Truncated,
         truncated_by: None,
         retries: 0,
+        seconds: 0.0,
         error: None,
         steps: Vec::new(),
         outcome_reward: 0.0,
@@ -132,6 +133,7 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
             privileged: None,
             next_privileged: None,
             next_prompt_ids: Vec::new(),
+            server: None,
         });
         if result.done {
             trajectory.status = Status::Terminated;

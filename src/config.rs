@@ -154,6 +154,23 @@ section! {
         dtype: Dtype = Dtype::Auto;
         /// Device of the model; auto is CUDA if available.
         device: DeviceChoice = DeviceChoice::Auto;
+        /// URL of a server that has the model, for r1 eval and r1 infer (docs/evaluation.md);
+        /// policy.model is then its name there. The key is in the environment: OPENAI_API_KEY or
+        /// ANTHROPIC_API_KEY.
+        api_base: String = String::new();
+        /// API of the server: chat completions or Anthropic's messages; auto is messages for
+        /// api.anthropic.com.
+        api: ServerApi = ServerApi::Auto, needs("policy.api_base", Is::Set);
+        /// Longest wait for the next bytes of a server's reply.
+        api_timeout: f64 as Time = 600.0, unit("seconds"), range("> 0"), needs("policy.api_base", Is::Set);
+        /// Attempts of a request to a server that is busy, fails or breaks off.
+        api_attempts: usize = 6, range("≥ 1"), needs("policy.api_base", Is::Set);
+        /// Price of a server's tokens, for the figure `cost` of r1 eval.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        price: Option<Price> = None;
+        /// The tokenizer that counts the tokens of context policies and of policy.max_context for
+        /// a server: a model directory or a Hub id; that of r1-nano if empty.
+        tokenizer: String = String::new(), needs("policy.api_base", Is::Set);
         /// Longest prompt plus response; 0 is the model's limit.
         max_context: usize = 0, unit("tokens"), range("≥ 0");
         /// Records decode steps as CUDA graphs: one launch per step, at the cost of some memory.
@@ -177,6 +194,25 @@ choices! {
         Auto = "auto",
         F32 = "f32",
         Bf16 = "bf16",
+    }
+}
+
+choices! {
+    /// The API of a server.
+    pub enum ServerApi {
+        Auto = "auto",
+        OpenAi = "openai",
+        Anthropic = "anthropic",
+    }
+}
+
+section! {
+    /// Price of a server's tokens, in any currency per million tokens.
+    pub struct Price: "policy.price.", restart() {
+        /// Prompt tokens.
+        input: f64 = 0.0, unit("per million tokens"), range("≥ 0");
+        /// Response tokens, those of reasoning included.
+        output: f64 = 0.0, unit("per million tokens"), range("≥ 0");
     }
 }
 
@@ -413,6 +449,9 @@ section! {
         /// Environment of all evaluation tasks: a name in envs, or in the recipe an environment;
         /// the rows' own if empty.
         env: String = String::new();
+        /// Stops sampling a further model of r1 eval when its difference from the first has this
+        /// p-value, at any number of tasks (docs/evaluation.md); 0 samples all tasks.
+        early_stop: f64 = 0.0, range("0 to 1");
         /// Reward part that is reported as accuracy; if empty, a task is solved when its reward is
         /// above 0.
         accuracy: String = String::new();

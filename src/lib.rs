@@ -15,6 +15,7 @@
 //! - [`native`]: C++ over libtorch: operations that `tch` does not bind, and CPU kernels
 //! - [`engine`]: continuous-batching generation, sampling, prefix reuse; the [`engine::Policy`]
 //!   trait
+//! - [`remote`]: models behind servers: clients of OpenAI's and Anthropic's APIs, and the policy
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
 //! - [`schema`]: declarations of settings, one for struct, defaults, reader, reference and reload
 //! - [`eval`]: reports of evaluations: figures at k, intervals, paired tests
@@ -48,6 +49,7 @@ pub mod native;
 pub mod net;
 #[cfg(test)]
 mod reference_data;
+pub mod remote;
 pub mod rl;
 pub mod rollout;
 pub mod schema;

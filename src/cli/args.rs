@@ -16,6 +16,7 @@ use super::new::NewArgs;
 use super::number::{Refused, number};
 use super::recorded::Id;
 use super::{resume_arg, version};
+use crate::config::ServerApi;
 use crate::error::Result;
 use crate::script::Script;
 use crate::store;
@@ -268,9 +269,13 @@ pub(super) struct InferArgs {
     /// A recipe with env, tools and system prompt
     #[arg(long, short, value_name = "SCRIPT", add = lua_files())]
     pub(super) script: Option<PathBuf>,
-    /// Use a server with OpenAI's chat completions API (key: OPENAI_API_KEY)
+    /// Use a server with OpenAI's chat completions API or Anthropic's messages API (key:
+    /// OPENAI_API_KEY, ANTHROPIC_API_KEY)
     #[arg(long, value_name = "URL", requires = "model")]
     pub(super) api_base: Option<String>,
+    /// API of the server [default: openai; anthropic for api.anthropic.com]
+    #[arg(long, value_name = "API", requires = "api_base", value_parser = server_api)]
+    pub(super) api: Option<ServerApi>,
     /// Answer this question and exit
     #[arg(long, short, alias = "question", value_name = "TEXT")]
     pub(super) prompt: Option<String>,
@@ -442,6 +447,14 @@ pub(super) struct RescoreArgs {
 
 fn temperature(text: &str) -> Result<f64, Refused> {
     number(text, |value| (0.0..=10.0).contains(&value), "must be a number from 0 to 10")
+}
+
+fn server_api(text: &str) -> Result<ServerApi, Refused> {
+    match text {
+        "openai" => Ok(ServerApi::OpenAi),
+        "anthropic" => Ok(ServerApi::Anthropic),
+        _ => Err(Refused { wanted: "must be openai or anthropic" }),
+    }
 }
 
 fn share(text: &str) -> Result<f64, Refused> {

@@ -6,7 +6,7 @@ use super::args::OutputArgs;
 use super::eval_args::EvalArgs;
 use super::print;
 use crate::error::{Error, Kind, Result};
-use crate::eval::{missing_note, tables};
+use crate::eval::{missing_note, sequential_note, tables};
 use crate::native;
 use crate::telemetry::{counted, ctrl_c};
 use crate::train::{Evaluated, evaluate_models};
@@ -21,6 +21,9 @@ pub(super) fn run(args: EvalArgs, output: OutputArgs) -> Result<ExitCode> {
     let Evaluated { directory, report, left } = evaluate_models(&options, &reporter)?;
     for note in report.policies.iter().filter_map(|policy| missing_note(policy, report.n)) {
         reporter.warn(&note);
+    }
+    for note in report.comparisons.iter().filter_map(sequential_note) {
+        reporter.info(&note);
     }
     if output.json {
         let mut json = report.to_json().map_err(|error| Error::new(Kind::Internal, error.to_string()))?;

@@ -124,7 +124,7 @@ impl Recorded {
         };
         // The tools are those that the servers had then: a replay starts none.
         script.use_tool_lists(&self.run.tool_lists()?);
-        let renderer = Arc::new(self.renderer(&script, reporter)?);
+        let renderer = self.renderer(&script, reporter)?;
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
         let loaded = Rc::new(Loaded { script, worker, renderer });
         self.loaded.insert(key, Rc::clone(&loaded));
@@ -132,15 +132,18 @@ impl Recorded {
     }
 
     /// The tokenizer and template of the run's checkpoints, or of the model it started from.
-    fn renderer(&self, script: &Script, reporter: &Reporter) -> Result<Renderer> {
+    fn renderer(&self, script: &Script, reporter: &Reporter) -> Result<Arc<Renderer>> {
+        let fetching = Fetching { reporter, interrupt: None };
+        if !script.settings.policy.api_base.is_empty() {
+            return train::counting_renderer(script, fetching);
+        }
         let style = &script.style()?;
         if let Some((_, checkpoint)) = store::latest_checkpoint(self.run.path())?
             && checkpoint.join("tokenizer.json").is_file()
         {
-            return Renderer::load_styled(&checkpoint, style);
+            return Renderer::load_styled(&checkpoint, style).map(Arc::new);
         }
-        let fetching = Fetching { reporter, interrupt: None };
-        Renderer::load_styled(&train::model_dir(&script.settings.policy.model, fetching)?, style)
+        Renderer::load_styled(&train::model_dir(&script.settings.policy.model, fetching)?, style).map(Arc::new)
     }
 
     /// Replays a trajectory.

@@ -31,6 +31,7 @@ impl Pending {
             routing: Routing::default(),
             finish_reason,
             prefilled: 0,
+            server: None,
         };
         (self.reply, nothing)
     }
@@ -169,6 +170,7 @@ impl Running {
             routing,
             finish_reason,
             prefilled: self.prefilled,
+            server: None,
         });
         (self.reply, completion)
     }

@@ -44,6 +44,7 @@ impl Scripted {
             token_ids,
             finish_reason,
             prefilled: request.prompt_ids.len(),
+            server: None,
         }
     }
 }
@@ -80,6 +81,7 @@ mod tests {
             stop_ids: Arc::new(vec![9]),
             seed: crate::mdp::StreamSeed::default(),
             conversation: 0,
+            chat: None,
         };
         policy.submit(request).blocking_recv().unwrap().unwrap()
     }

@@ -64,6 +64,7 @@ fn request(prompt: &[u32], trajectory: u64, sampling: Sampling) -> Request {
         stop_ids: Arc::new(Vec::new()),
         seed: StreamSeed { seed: 5, trajectory, step: 0 },
         conversation: trajectory,
+        chat: None,
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::interval::Estimate;
 use super::report::Report;
-use super::show::{missing_note, number, tables};
+use super::show::{missing_note, number, sequential_note, tables};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1b1f24}\
 table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .8rem;border-bottom:1px solid #d8dee4;text-align:left}\
@@ -37,8 +37,17 @@ pub fn html(report: &Report) -> String {
     for note in report.policies.iter().filter_map(|policy| missing_note(policy, report.n)) {
         let _ = writeln!(page, "<p>{}.</p>", escaped(&note));
     }
+    for note in report.comparisons.iter().filter_map(sequential_note) {
+        let _ = writeln!(page, "<p>{}.</p>", escaped(&note));
+    }
     page.push_str("</body></html>\n");
     page
+}
+
+/// Whether a metric is a number of things, a time or a price, which may be below 1 too.
+fn is_count(name: &str) -> bool {
+    let name = name.split('.').next().unwrap_or(name);
+    ["steps", "tool_calls", "seconds", "tool_seconds", "cost"].contains(&name)
 }
 
 /// Colours that are distinguishable in both colour schemes.
@@ -52,7 +61,7 @@ fn drawing(report: &Report) -> String {
             .figures
             .metrics
             .iter()
-            .filter(|(name, estimate)| is_share(estimate) && !["steps", "tool_calls"].contains(&name.as_str()))
+            .filter(|(name, estimate)| is_share(estimate) && !is_count(name))
             .map(|(name, _)| name)
             .collect(),
         None => Vec::new(),

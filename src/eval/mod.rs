@@ -5,8 +5,10 @@
 //! - `at_k`: mean@k, best@k, worst@k, maj@k and pass@k of one task
 //! - `interval`: bootstrap intervals of means over tasks
 //! - `paired`: tests of a difference on the same tasks
+//! - `sequential`: a test of a difference that may be read after every task
 //! - `report`: the figures of one policy, and of several
 //! - `training`: figures at k of evaluations during training
+//! - `usage`: tools, seconds and price of a trajectory
 //! - `show`: reports as tables and Markdown; `html`: as a page
 //!
 //! Everything is computed from stored trajectories, so that a report can be computed again.
@@ -17,13 +19,16 @@ mod interval;
 mod paired;
 mod report;
 mod samples;
+mod sequential;
 mod show;
 mod training;
+mod usage;
 
 pub use html::html;
 pub use interval::Estimate;
 pub use paired::Difference;
-pub use report::{Comparison, Figures, PolicyReport, Report, ReportOptions, powers_of_two};
+pub use report::{Comparison, Figures, PolicyReport, PolicySamples, Report, ReportOptions, powers_of_two};
 pub use samples::{final_answer, is_missing, score};
-pub use show::{markdown, missing_note, tables};
+pub use sequential::{Betting, Sequential, betting};
+pub use show::{markdown, missing_note, sequential_note, tables};
 pub use training::at_k;

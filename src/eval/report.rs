@@ -1,6 +1,6 @@
 //! The figures of an evaluation: of all tasks, by slices, and as differences between policies.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Serialize, Serializer};
 use serde_json::Value;
@@ -9,7 +9,9 @@ use super::at_k;
 use super::interval::{Estimate, estimate};
 use super::paired::{Difference, difference};
 use super::samples::{Sample, Task, is_missing, tasks};
-use crate::mdp::Trajectory;
+use super::sequential::Sequential;
+use super::usage::{calls, cost, tool_seconds, tools_of};
+use crate::mdp::{Step, Trajectory};
 
 /// Inputs of a report other than the trajectories.
 #[derive(Clone, Debug, Default)]
@@ -58,6 +60,30 @@ pub struct PolicyReport {
     pub truncated: BTreeMap<String, usize>,
     /// Wall time of sampling.
     pub seconds: f64,
+    /// Price of all tokens, those of failed trajectories included; `None` without a price.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<f64>,
+    /// Requests to a server that were sent again.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub repeated_requests: u64,
+}
+
+/// The trajectories of one policy.
+#[derive(Clone, Debug, Default)]
+pub struct PolicySamples {
+    pub model: String,
+    pub trajectories: Vec<Trajectory>,
+    /// Wall time of sampling.
+    pub seconds: f64,
+    /// Price of prompt and response tokens, per million.
+    pub price: Option<(f64, f64)>,
+    /// The test against the first policy, if sampling could stop early.
+    pub sequential: Option<Sequential>,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // the signature that serde requires
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// The difference of a policy from the first one.
@@ -67,6 +93,9 @@ pub struct Comparison {
     pub baseline: String,
     #[serde(serialize_with = "as_map")]
     pub metrics: Vec<(String, Difference)>,
+    /// The test of the mean score that may end sampling; `None` without `eval.early_stop`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sequential: Option<Sequential>,
 }
 
 /// The evaluation of one policy or more on the same tasks.
@@ -94,37 +123,35 @@ struct Metric {
     share: bool,
 }
 
-/// Place of the reward parts among the metrics.
+/// Place of the reward parts among the metrics, and of the figures of each tool.
 const PARTS: usize = 5;
+const TOOLS: usize = 100;
 
 /// Metrics of a trajectory other than reward parts.
 type Measure = (&'static str, fn(&Trajectory) -> f64);
-const MEASURES: [Measure; 5] = [
+const MEASURES: [Measure; 7] = [
     ("reward", Trajectory::total_reward),
     ("steps", |one| one.steps.len() as f64),
     ("tool_calls", |one| one.tool_calls() as f64),
     ("tokens", |one| one.response_tokens() as f64),
-    ("prompt_tokens", |one| one.steps.iter().map(|step| step.prompt_ids.len()).sum::<usize>() as f64),
+    ("prompt_tokens", |one| one.steps.iter().map(Step::prompt_tokens).sum::<usize>() as f64),
+    ("seconds", |one| one.seconds),
+    ("tool_seconds", |one| tool_seconds(one, None)),
 ];
 
 impl Report {
-    /// Computes the figures from the trajectories of each policy, by name, with the seconds that
-    /// they took.
-    pub fn new(
-        recipe: &str,
-        n: usize,
-        temperature: f64,
-        policies: &[(String, Vec<Trajectory>, f64)],
-        options: &ReportOptions,
-    ) -> Self {
+    /// Computes the figures from the trajectories of each policy.
+    pub fn new(recipe: &str, n: usize, temperature: f64, policies: &[PolicySamples], options: &ReportOptions) -> Self {
         let found: Vec<BTreeMap<u64, Task<'_>>> =
-            policies.iter().map(|(_, trajectories, _)| tasks(trajectories, &options.accuracy)).collect();
+            policies.iter().map(|policy| tasks(&policy.trajectories, &options.accuracy)).collect();
         let votes = found.iter().flat_map(BTreeMap::values).any(|task| task.samples.iter().any(|s| s.answer.is_some()));
         let values: Vec<BTreeMap<u64, TaskFigures>> = found
             .iter()
-            .map(|tasks| {
+            .zip(policies)
+            .map(|(tasks, policy)| {
                 let scored = tasks.iter().filter(|(_, task)| !task.samples.is_empty());
-                scored.map(|(index, task)| (*index, task_figures(&task.samples, options, votes))).collect()
+                let figures = |task: &Task<'_>| task_figures(&task.samples, options, votes, policy.price);
+                scored.map(|(index, task)| (*index, figures(task))).collect()
             })
             .collect();
         let reports = policies.iter().zip(&found).zip(&values);
@@ -133,16 +160,7 @@ impl Report {
             recipe: recipe.to_owned(),
             n,
             temperature,
-            policies: reports
-                .map(|(((model, trajectories, seconds), tasks), values)| PolicyReport {
-                    model: model.clone(),
-                    figures: figures(tasks.iter(), values, trajectories.iter()),
-                    slices: slices(tasks, values, trajectories, &options.by),
-                    failures: counts(trajectories, |one| one.status.is_failure().then(|| one.status.name())),
-                    truncated: counts(trajectories, |one| one.truncated_by.map(crate::mdp::Limit::name)),
-                    seconds: *seconds,
-                })
-                .collect(),
+            policies: reports.map(|((policy, tasks), values)| policy_report(policy, tasks, values, options)).collect(),
             comparisons,
         }
     }
@@ -168,6 +186,26 @@ impl Report {
     }
 }
 
+fn policy_report(
+    policy: &PolicySamples,
+    tasks: &BTreeMap<u64, Task<'_>>,
+    values: &BTreeMap<u64, TaskFigures>,
+    options: &ReportOptions,
+) -> PolicyReport {
+    let all = &policy.trajectories;
+    let replies = all.iter().flat_map(|one| &one.steps).filter_map(|step| step.server.as_ref());
+    PolicyReport {
+        model: policy.model.clone(),
+        figures: figures(tasks.iter(), values, all.iter()),
+        slices: slices(tasks, values, all, &options.by),
+        failures: counts(all, |one| one.status.is_failure().then(|| one.status.name())),
+        truncated: counts(all, |one| one.truncated_by.map(crate::mdp::Limit::name)),
+        seconds: policy.seconds,
+        cost: policy.price.map(|price| all.iter().map(|one| cost(one, price)).sum()),
+        repeated_requests: replies.map(|reply| u64::from(reply.retries)).sum(),
+    }
+}
+
 /// 1, 2, 4, … below `n`, and `n`.
 pub fn powers_of_two(n: usize) -> Vec<usize> {
     let mut ks: Vec<usize> = std::iter::successors(Some(1), |k| Some(2 * k)).take_while(|k| *k < n).collect();
@@ -176,7 +214,12 @@ pub fn powers_of_two(n: usize) -> Vec<usize> {
 }
 
 /// The figures of a task with at least one sample.
-fn task_figures(samples: &[Sample<'_>], options: &ReportOptions, votes: bool) -> TaskFigures {
+fn task_figures(
+    samples: &[Sample<'_>],
+    options: &ReportOptions,
+    votes: bool,
+    price: Option<(f64, f64)>,
+) -> TaskFigures {
     let scores: Vec<f64> = samples.iter().map(|sample| sample.score).collect();
     let answers: Vec<(f64, Option<&str>)> =
         samples.iter().map(|sample| (sample.score, sample.answer.as_deref())).collect();
@@ -206,9 +249,18 @@ fn task_figures(samples: &[Sample<'_>], options: &ReportOptions, votes: bool) ->
         let shown = if is_taken { format!("parts.{name}") } else { name.to_owned() };
         add(PARTS, 0, shown, name == options.accuracy || ["em", "f1"].contains(&name), value);
     }
+    let mean =
+        |of: &dyn Fn(&Trajectory) -> f64| samples.iter().map(|sample| of(sample.trajectory)).sum::<f64>() / count;
     for (at, (name, measure)) in MEASURES.iter().enumerate() {
-        let mean = samples.iter().map(|sample| measure(sample.trajectory)).sum::<f64>() / count;
-        add(PARTS + 1 + at, 0, (*name).to_owned(), false, mean);
+        add(PARTS + 1 + at, 0, (*name).to_owned(), false, mean(measure));
+    }
+    if let Some(price) = price {
+        add(PARTS + 1 + MEASURES.len(), 0, "cost".to_owned(), false, mean(&|one| cost(one, price)));
+    }
+    let names: BTreeSet<&str> = samples.iter().flat_map(|sample| tools_of(sample.trajectory)).collect();
+    for name in names {
+        add(TOOLS, 0, format!("tool_calls.{name}"), false, mean(&|one| calls(one, Some(name)).count() as f64));
+        add(TOOLS, 0, format!("tool_seconds.{name}"), false, mean(&|one| tool_seconds(one, Some(name))));
     }
     found
 }
@@ -229,9 +281,9 @@ fn figures<'a>(
             columns.entry(metric).or_default().push(*value);
         }
     }
-    // A part that a task lacks is 0 for it, as in training; a figure at k needs k samples.
+    // A part or a tool that a task lacks is 0 for it, as in training; a figure at k needs k samples.
     for (metric, values) in &mut columns {
-        if metric.order == PARTS {
+        if metric.order == PARTS || metric.order == TOOLS {
             values.resize(found.tasks, 0.0);
         }
     }
@@ -284,11 +336,7 @@ fn counts<'a>(
 }
 
 /// Policy `at` against the first, on the tasks that both have.
-fn compare(
-    policies: &[(String, Vec<Trajectory>, f64)],
-    values: &[BTreeMap<u64, TaskFigures>],
-    at: usize,
-) -> Comparison {
+fn compare(policies: &[PolicySamples], values: &[BTreeMap<u64, TaskFigures>], at: usize) -> Comparison {
     let mut columns: BTreeMap<&Metric, Vec<f64>> = BTreeMap::new();
     for (index, own) in &values[at] {
         let Some(other) = values[0].get(index) else { continue };
@@ -299,7 +347,12 @@ fn compare(
         }
     }
     let metrics = columns.iter().filter_map(|(metric, values)| Some((metric.name.clone(), difference(values)?)));
-    Comparison { model: policies[at].0.clone(), baseline: policies[0].0.clone(), metrics: metrics.collect() }
+    Comparison {
+        model: policies[at].model.clone(),
+        baseline: policies[0].model.clone(),
+        metrics: metrics.collect(),
+        sequential: policies[at].sequential,
+    }
 }
 
 /// Named values as an object, in their order.
@@ -312,6 +365,10 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use crate::mdp::{Status, testing};
+
+    fn policy(model: &str, trajectories: Vec<Trajectory>) -> PolicySamples {
+        PolicySamples { model: model.to_owned(), trajectories, ..PolicySamples::default() }
+    }
 
     /// A sample with a response, a reward, a reward part and the columns of its task.
     fn sample(task_index: u64, text: &str, reward: f64, part: Option<(&str, f64)>, task: Value) -> Trajectory {
@@ -338,7 +395,7 @@ mod tests {
             failed(sample(2, "#### 8", 1.0, None, level(Value::Null)), Status::ContextOverflow),
         ];
         let options = ReportOptions { ks: vec![1, 2], by: vec!["level".to_owned()], ..ReportOptions::default() };
-        let report = Report::new("a", 2, 1.0, &[("m".to_owned(), all, 0.0)], &options);
+        let report = Report::new("a", 2, 1.0, &[policy("m", all)], &options);
         let PolicyReport { figures, slices, failures, .. } = &report.policies[0];
         let value = |name: &str| figures.metric(name).map(|metric| metric.value);
         // A part with the name of a measure; a part that two of three tasks lack.
@@ -355,13 +412,13 @@ mod tests {
 
     #[test]
     fn a_difference_is_that_of_a_policy_from_the_first() {
-        let policy = |name: &str, rewards: [f64; 3]| {
+        let rewarded = |name: &str, rewards: [f64; 3]| {
             let samples = rewards.iter().zip(0..).map(|(reward, task)| sample(task, "", *reward, None, Value::Null));
-            (name.to_owned(), samples.collect::<Vec<_>>(), 0.0)
+            policy(name, samples.collect())
         };
-        let (first, mut second) = (policy("first", [0.0, 0.0, 1.0]), policy("second", [1.0, 1.0, 1.0]));
+        let (first, mut second) = (rewarded("first", [0.0, 0.0, 1.0]), rewarded("second", [1.0, 1.0, 1.0]));
         // A task that only one policy has does not count.
-        second.1.push(sample(7, "", 1.0, None, Value::Null));
+        second.trajectories.push(sample(7, "", 1.0, None, Value::Null));
         let options = ReportOptions { ks: vec![1], ..ReportOptions::default() };
         let report = Report::new("a", 1, 0.0, &[first, second], &options);
         let (_, difference) = report.comparisons[0].metrics.iter().find(|(name, _)| name == "mean@1").unwrap();
@@ -383,7 +440,7 @@ mod tests {
             sample(1, 0.0, Status::ContextOverflow),
         ];
         let options = ReportOptions { ks: powers_of_two(2), ..ReportOptions::default() };
-        let report = Report::new("a", 2, 1.0, &[("m".to_owned(), all, 0.0)], &options);
+        let report = Report::new("a", 2, 1.0, &[policy("m", all)], &options);
         let Figures { tasks, samples, missing, .. } = report.policies[0].figures;
         assert_eq!((tasks, samples, missing), (2, 3, 1));
         let value = |name: &str| report.policies[0].figures.metric(name).map(|metric| metric.value);

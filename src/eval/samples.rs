@@ -45,6 +45,13 @@ pub(super) struct Task<'a> {
     pub(super) samples: Vec<Sample<'a>>,
 }
 
+impl Task<'_> {
+    /// The mean score of its samples; there is at least one.
+    pub(super) fn mean(&self) -> f64 {
+        self.samples.iter().map(|sample| sample.score).sum::<f64>() / self.samples.len() as f64
+    }
+}
+
 /// Samples by the number of their task; a task whose samples are all missing has none.
 pub(super) fn tasks<'a>(trajectories: &'a [Trajectory], accuracy: &str) -> BTreeMap<u64, Task<'a>> {
     let mut tasks: BTreeMap<u64, Task<'a>> = BTreeMap::new();

@@ -4,7 +4,8 @@ use std::fmt::Write;
 
 use super::interval::Estimate;
 use super::paired::Difference;
-use super::report::{Figures, PolicyReport, Report};
+use super::report::{Comparison, Figures, PolicyReport, Report};
+use super::sequential::Sequential;
 
 /// A table with its title; the first row is the heading.
 pub(super) type Titled = (String, Vec<Vec<String>>);
@@ -47,6 +48,8 @@ fn title(report: &Report) -> String {
 fn headings(report: &Report) -> Vec<String> {
     let short = |policy: &PolicyReport| {
         let name = policy.model.trim_end_matches('/');
+        // A model behind a server may be `URL#NAME`.
+        let name = name.rsplit_once('#').filter(|(url, _)| url.contains("://")).map_or(name, |(_, own)| own);
         name.rsplit('/').next().unwrap_or(name).to_owned()
     };
     let names: Vec<String> = report.policies.iter().map(short).collect();
@@ -177,6 +180,16 @@ pub fn missing_note(policy: &PolicyReport, n: usize) -> Option<String> {
     ))
 }
 
+/// A note on a comparison whose sampling could stop early; `None` without `eval.early_stop`.
+pub fn sequential_note(comparison: &Comparison) -> Option<String> {
+    let Sequential { p, tasks, level, stopped } = comparison.sequential?;
+    let ended = if stopped { "; sampling stopped there, so other p-values and intervals are too narrow" } else { "" };
+    Some(format!(
+        "{} against {}: p = {p:.4} after {tasks} tasks, valid at any number of tasks (level {level}){ended}",
+        comparison.model, comparison.baseline
+    ))
+}
+
 /// The report as Markdown, with every metric.
 pub fn markdown(report: &Report) -> String {
     let mut text = String::from("# Evaluation\n");
@@ -192,6 +205,9 @@ pub fn markdown(report: &Report) -> String {
         }
     }
     for note in report.policies.iter().filter_map(|policy| missing_note(policy, report.n)) {
+        let _ = writeln!(text, "\n{note}.");
+    }
+    for note in report.comparisons.iter().filter_map(sequential_note) {
         let _ = writeln!(text, "\n{note}.");
     }
     text

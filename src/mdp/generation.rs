@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::Routing;
+use super::{Chat, Routing, ServerCompletion};
 use crate::schema::{Time, section};
 
 section! {
@@ -67,6 +67,8 @@ pub struct Request {
     pub seed: StreamSeed,
     /// Requests of one conversation have the same number, which identifies its key-value cache.
     pub conversation: u64,
+    /// The prompt as messages, for a policy behind a server; `prompt_ids` is then empty.
+    pub chat: Option<Arc<Chat>>,
 }
 
 /// The reason why a reply ended.
@@ -155,4 +157,30 @@ pub struct Completion {
     /// Prompt tokens whose keys and values were computed for this request; the others came from the
     /// cache.
     pub prefilled: usize,
+    /// The reply of a server, which has no token ids and no log-probabilities.
+    pub server: Option<Box<ServerCompletion>>,
+}
+
+impl Completion {
+    /// A completion of a server.
+    pub fn of_server(reply: ServerCompletion, finish_reason: FinishReason) -> Self {
+        Self {
+            token_ids: Vec::new(),
+            logprobs: Vec::new(),
+            support: Support::default(),
+            top_logprobs: Vec::new(),
+            finish_reason,
+            routing: Routing::default(),
+            prefilled: 0,
+            server: Some(Box::new(reply)),
+        }
+    }
+
+    /// Number of sampled tokens; those of a server as it counts them.
+    pub fn tokens(&self) -> usize {
+        match &self.server {
+            Some(server) => server.reply.usage.response_tokens as usize,
+            None => self.token_ids.len(),
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Plain data of the step-level decision process. No I/O, no tensors, no scripts.
 
+mod chat;
 pub mod conversation;
 mod demonstration;
 mod error_record;
@@ -17,6 +18,7 @@ mod step_row;
 pub(crate) mod testing;
 mod trajectory;
 
+pub use chat::{Chat, ChatMessage, ServerCompletion, ServerReply, Usage};
 pub use demonstration::Demonstration;
 pub use error_record::ErrorRecord;
 pub use evaluation::{AtK, Evaluation};

@@ -57,6 +57,9 @@ pub struct GeneratedText {
     pub finish_reason: FinishReason,
     /// `None` if the server does not report it.
     pub tokens: Option<u64>,
+    /// Tokens of the prompt, if the policy is behind a server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<u64>,
     /// Set where the tokens are trained on.
     #[serde(flatten)]
     pub sampled: Option<SampledTokens>,

@@ -21,6 +21,7 @@ pub(crate) fn step(prompt_ids: &[u32], response_ids: &[u32]) -> Step {
         privileged: None,
         next_privileged: None,
         next_prompt_ids: Vec::new(),
+        server: None,
     }
 }
 
@@ -39,6 +40,7 @@ pub(crate) fn trajectory(steps: Vec<Step>) -> Trajectory {
         status: Status::Terminated,
         truncated_by: None,
         retries: 0,
+        seconds: 0.0,
         error: None,
         steps,
         outcome_reward: 0.0,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::{ErrorRecord, ExternalCall, FinishReason, Message, Routing, Split, Support};
+use super::{ErrorRecord, ExternalCall, FinishReason, Message, Routing, ServerReply, Split, Support};
 
 /// The end of a trajectory. All but the first two are failures: recorded, counted, and by default
 /// excluded from the advantage statistics.
@@ -25,18 +25,21 @@ pub enum Status {
     /// The prompt left no room for a reply before the first token was sampled, or with
     /// `env.on_overflow = "fail"`.
     ContextOverflow,
+    /// The server of the policy gave no reply.
+    PolicyError,
     /// Stopped by the user.
     Aborted,
 }
 
 impl Status {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Terminated,
         Self::Truncated,
         Self::EnvError,
         Self::ToolTimeout,
         Self::ScriptLimit,
         Self::ContextOverflow,
+        Self::PolicyError,
         Self::Aborted,
     ];
 
@@ -48,6 +51,7 @@ impl Status {
             Self::ToolTimeout => "tool_timeout",
             Self::ScriptLimit => "script_limit",
             Self::ContextOverflow => "context_overflow",
+            Self::PolicyError => "policy_error",
             Self::Aborted => "aborted",
         }
     }
@@ -207,6 +211,28 @@ pub struct Step {
     /// The prompt of the next state, if a limit truncated the trajectory here and a critic needs
     /// its bootstrap value ([`Spec::next_prompt`](crate::rollout::Spec)). Otherwise empty.
     pub next_prompt_ids: Vec<u32>,
+    /// The reply of a server as the policy. `prompt_ids`, `response_ids` and `logprobs` are then
+    /// empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<Box<ServerReply>>,
+}
+
+impl Step {
+    /// Number of sampled tokens; those of a server as it counts them.
+    pub fn response_tokens(&self) -> usize {
+        match &self.server {
+            Some(reply) => reply.usage.response_tokens as usize,
+            None => self.response_ids.len(),
+        }
+    }
+
+    /// Number of prompt tokens, likewise.
+    pub fn prompt_tokens(&self) -> usize {
+        match &self.server {
+            Some(reply) => reply.usage.prompt_tokens as usize,
+            None => self.prompt_ids.len(),
+        }
+    }
 }
 
 /// The branch point of a trajectory: its first steps are copies of its parent's.
@@ -246,6 +272,9 @@ pub struct Trajectory {
     /// the attempt.
     #[serde(default)]
     pub retries: u32,
+    /// Wall time of the attempt, from `reset` to the reward; 0 where it was not measured.
+    #[serde(default)]
+    pub seconds: f64,
     /// The reason of the failure.
     pub error: Option<ErrorRecord>,
     pub steps: Vec<Step>,
@@ -292,6 +321,6 @@ impl Trajectory {
     }
 
     pub fn response_tokens(&self) -> usize {
-        self.steps.iter().map(|step| step.response_ids.len()).sum()
+        self.steps.iter().map(Step::response_tokens).sum()
     }
 }

@@ -6,11 +6,14 @@
 use serde_json::Value;
 
 use super::Spec;
+use super::ending::{empty, fail, summable};
 use super::prompt::{Prompt, Turn};
-use super::reply;
+use super::{reply, served};
 use crate::config::OnOverflow;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, Completion, Fork, Limit, Request, Sampling, Status, Step, StreamSeed, Trajectory};
+use crate::mdp::{
+    Action, Completion, Fork, Limit, Request, Sampling, ServerReply, Status, Step, StreamSeed, Trajectory,
+};
 use crate::script::{Failure, Outcome, Record, Reward, State, StepResult, Worker, budget};
 use crate::text::Renderer;
 
@@ -104,6 +107,16 @@ impl Attempt {
         Ok(self.shown.as_ref())
     }
 
+    /// Ends the trajectory after the server has refused its prompt as too long, as
+    /// [`Attempt::observe`] does for a full context.
+    pub(super) async fn overflow(&mut self, stage: Stage<'_>, error: Error) -> Result<(), Stop> {
+        if !self.ends_on_overflow() {
+            return Err(Failure::new(Status::ContextOverflow, error).into());
+        }
+        self.truncate(Limit::ContextOverflow);
+        Ok(self.end_flow(stage).await?)
+    }
+
     fn ends_on_overflow(&self) -> bool {
         self.state.settings().on_overflow == OnOverflow::End && !self.trajectory.steps.is_empty()
     }
@@ -112,13 +125,20 @@ impl Attempt {
         let (worker, renderer, budget) = (stage.worker, self.renderer(stage), self.spec.budget());
         let tools = &self.state.tools();
         let observation = worker.observe(&self.state, budget).await?;
-        let prompt = Prompt::of(renderer, tools, observation, &self.last)?;
-        prompt.check_ids(renderer)?;
-        if prompt.ids.len() > budget && worker.has_context(&self.state) {
+        let (prompt, tokens) = if self.spec.served {
+            let counts = self.spec.max_context > 0 || worker.has_context(&self.state);
+            Prompt::served(renderer, tools, observation, counts)?
+        } else {
+            let prompt = Prompt::of(renderer, tools, observation, &self.last)?;
+            prompt.check_ids(renderer)?;
+            let tokens = prompt.ids.len();
+            (prompt, tokens)
+        };
+        if tokens > budget && worker.has_context(&self.state) {
             let checked = budget::check(renderer, tools, &prompt.observation, budget);
             checked.map_err(|error| worker.over_budget(&self.state, error))?;
         }
-        let (tokens, most) = (prompt.ids.len(), self.spec.max_context);
+        let most = self.spec.most_tokens();
         if tokens >= most {
             let error = budget::overflow(renderer, tools, &prompt.observation, tokens, most);
             return Err(Failure::new(Status::ContextOverflow, error).into());
@@ -165,7 +185,7 @@ impl Attempt {
         let prompt = self.shown.as_ref().map_or(0, |prompt| prompt.ids.len());
         let left = self.tokens_left().unwrap_or(usize::MAX);
         let own = self.state.of_reply().0.unwrap_or(usize::MAX);
-        self.spec.sampling.max_new_tokens.min(self.spec.max_context.saturating_sub(prompt)).min(left).min(own)
+        self.spec.sampling.max_new_tokens.min(self.spec.most_tokens().saturating_sub(prompt)).min(left).min(own)
     }
 
     /// Rest of `env.max_tokens`; `None` without that limit.
@@ -197,8 +217,16 @@ impl Attempt {
             own.stop.extend(stop);
             sampling = own.into();
         }
+        let chat = match self.shown.as_ref().filter(|_| self.spec.served) {
+            Some(Prompt { observation, .. }) => {
+                let chat = served::chat(renderer, &self.state.tools(), observation, &self.trajectory);
+                Some(chat.map_err(stop_of)?.into())
+            }
+            None => None,
+        };
         Ok(Some(Request {
             prompt_ids,
+            chat,
             sampling,
             stop_ids: renderer.stop_ids(),
             seed: StreamSeed { step: self.trajectory.steps.len() as u32, ..self.spec.seed },
@@ -286,6 +314,8 @@ impl Attempt {
         result: &mut StepResult,
         privileged: Option<String>,
     ) {
+        let recorded = |reply| ServerReply { prompt: prompt.messages().unwrap_or_default(), ..reply };
+        let server = completion.server.map(|server| Box::new(recorded(server.reply)));
         let routed = self.trajectory.steps.last().filter(|_| !prompt.new_row);
         let routed = routed.map_or(0, |last| last.routing.start as usize + last.routing.tokens());
         self.trajectory.steps.push(Step {
@@ -305,6 +335,7 @@ impl Attempt {
             privileged,
             next_privileged: None,
             next_prompt_ids: Vec::new(),
+            server,
         });
     }
 
@@ -452,46 +483,4 @@ impl Attempt {
         self.failed = Some(failure.status);
         fail(&mut self.trajectory, worker, failure);
     }
-}
-
-/// Sums of finite numbers may still be infinite or NaN.
-fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
-    let parts = trajectory.reward_parts.iter().map(|(name, sum)| (format!("the parts `{name}`"), *sum));
-    for (what, sum) in parts.chain([("the rewards of the steps".to_owned(), trajectory.total_reward())]) {
-        if !sum.is_finite() {
-            let sum = if sum.is_nan() { "NaN" } else { "infinity" };
-            let error = Error::new(Kind::Env, format!("{what} add up to {sum}")).hint("keep rewards small");
-            return Err(Failure::new(Status::EnvError, error));
-        }
-    }
-    Ok(())
-}
-
-/// A trajectory without steps.
-pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
-    Trajectory {
-        id: spec.id.clone(),
-        split: spec.split,
-        task_index: spec.task_index,
-        task,
-        group: spec.group,
-        sample: spec.sample,
-        fork: None,
-        seed: spec.env_seed,
-        script_hash: script_hash.to_owned(),
-        status: Status::Aborted,
-        truncated_by: None,
-        retries: 0,
-        error: None,
-        steps: Vec::new(),
-        outcome_reward: 0.0,
-        reward_parts: std::collections::BTreeMap::new(),
-        messages: Vec::new(),
-        record: Vec::new(),
-    }
-}
-
-pub(super) fn fail(trajectory: &mut Trajectory, worker: &Worker, failure: &Failure) {
-    trajectory.status = failure.status;
-    trajectory.error = Some(worker.error_record(failure));
 }

@@ -4,7 +4,8 @@
 use futures_util::future::try_join_all;
 use serde_json::Value;
 
-use super::attempt::{self, Attempt, Stage, Stop};
+use super::attempt::{Attempt, Stage, Stop};
+use super::ending;
 use super::script_requests::with_policy;
 use super::spec::Spec;
 use super::tree::{Point, Points};
@@ -42,8 +43,8 @@ fn may_differ(trajectory: &Trajectory, failure: &Failure, sampling: &Sampling) -
     match failure.status {
         Status::Aborted => false,
         _ if failure.lasting => false,
-        // These depend on the clock.
-        Status::ToolTimeout | Status::ScriptLimit => true,
+        // These depend on the clock, or on a server.
+        Status::ToolTimeout | Status::ScriptLimit | Status::PolicyError => true,
         _ => {
             let drawn = sampling.temperature > 0.0 && !trajectory.own_steps().is_empty();
             drawn || !trajectory.record.is_empty()
@@ -77,8 +78,8 @@ pub(super) async fn drive_root(
 
 /// The trajectory of a task whose `reset` failed.
 pub fn never_begun(stage: Stage<'_>, spec: &Spec, task: Value, failure: &Failure) -> Trajectory {
-    let mut trajectory = attempt::empty(spec, task, stage.worker.hash());
-    attempt::fail(&mut trajectory, stage.worker, failure);
+    let mut trajectory = ending::empty(spec, task, stage.worker.hash());
+    ending::fail(&mut trajectory, stage.worker, failure);
     trajectory
 }
 
@@ -186,7 +187,13 @@ async fn run_steps(
             return Ok(());
         }
         let Some(request) = attempt.request(stage).await? else { break };
-        let completion = sample(policy, request).await?;
+        let completion = match sample(policy, request).await? {
+            Sampled::Reply(completion) => *completion,
+            Sampled::Overflow(error) => {
+                attempt.overflow(stage, error).await?;
+                break;
+            }
+        };
         if let Some(points) = &mut points {
             points.consider(attempt, &completion)?;
         }
@@ -195,9 +202,21 @@ async fn run_steps(
     attempt.finish(stage).await
 }
 
-async fn sample(policy: &dyn Policy, request: Request) -> Result<Completion, Stop> {
+/// The result of a request.
+enum Sampled {
+    Reply(Box<Completion>),
+    /// A server refuses the prompt as too long.
+    Overflow(Error),
+}
+
+async fn sample(policy: &dyn Policy, request: Request) -> Result<Sampled, Stop> {
+    let served = request.chat.is_some();
     match policy.submit(request).await {
-        Ok(Ok(completion)) => Ok(completion),
+        Ok(Ok(completion)) => Ok(Sampled::Reply(Box::new(completion))),
+        Ok(Err(error)) if served && error.kind == Kind::Env && error.setting() == Some("policy.max_context") => {
+            Ok(Sampled::Overflow(error))
+        }
+        Ok(Err(error)) if served && error.kind == Kind::Env => Err(Failure::new(Status::PolicyError, error).into()),
         Ok(Err(error)) if error.kind == Kind::Numeric => Err(Failure::new(Status::Aborted, error).into()),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => {

@@ -43,12 +43,14 @@
 mod attempt;
 pub mod check;
 mod drive;
+mod ending;
 mod pool;
 mod prompt;
 mod replay;
 mod reply;
 mod row_validation;
 mod script_requests;
+mod served;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -63,6 +65,6 @@ pub use prompt::{Prompt, Turn, prompt_ids};
 pub use replay::{Mismatch, Replayed, completion, first_difference, replay};
 pub use row_validation::{RowValidation, Search, validate_rows};
 pub use script_requests::with_policy;
-pub use spec::Spec;
+pub use spec::{SERVER_PROMPT, Spec};
 pub use tree::Tree;
 pub use typed::{typed, typed_calls};

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::attempt::{Stop, stop_of};
+use super::served::not_messages;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Message, Observation, Status};
 use crate::script::Failure;
@@ -83,17 +84,32 @@ impl Prompt {
                 return Ok(Self::raw(observation, ids, last));
             }
         };
-        if let Some(hash) = messages.iter().find_map(|message| message.content.first_image()) {
-            let error = Error::new(
-                Kind::Env,
-                format!("the observation contains the image {hash} and this policy can't see images"),
-            )
-            .hint("use a vision model, or describe the image in text");
-            return Err(Stop::Failed(Failure::new(Status::EnvError, error)));
-        }
+        Self::refuse_images(messages)?;
         let prefixed = renderer.prefixes(messages, tools).map_err(stop_of)?;
         let (ids, continues) = prompt_ids(renderer, tools, messages, last).map_err(stop_of)?;
         Ok(Self::new(observation, ids, continues, count, prefixed))
+    }
+
+    /// The prompt for a policy behind a server, without ids, and its number of tokens by the
+    /// tokenizer of `policy.tokenizer`, or 0 if it is not counted.
+    pub(super) fn served(
+        renderer: &Renderer,
+        tools: &[Value],
+        observation: Observation,
+        counts: bool,
+    ) -> Result<(Self, usize), Stop> {
+        let Observation::Messages(messages) = &observation else { return Err(not_messages().into()) };
+        Self::refuse_images(messages)?;
+        let tokens = if counts { renderer.count(messages, tools).map_err(stop_of)? } else { 0 };
+        Ok((Self { observation, ids: Vec::new(), new_row: true, continues: None, prefixed: false }, tokens))
+    }
+
+    /// Refuses messages with images.
+    pub(super) fn refuse_images(messages: &[Message]) -> Result<(), Stop> {
+        let Some(hash) = messages.iter().find_map(|message| message.content.first_image()) else { return Ok(()) };
+        let message = format!("the observation contains the image {hash} and this policy can't see images");
+        let error = Error::new(Kind::Env, message).hint("use a vision model, or describe the image in text");
+        Err(Stop::Failed(Failure::new(Status::EnvError, error)))
     }
 
     /// A row only continues with the step right before it.

@@ -9,8 +9,8 @@ use serde_json::json;
 use super::Spec;
 use super::attempt::{Attempt, Stage, Stop};
 use super::drive::never_begun;
-use crate::error::Result;
-use crate::mdp::{Completion, Limit, Status, Step, ToolRecord, Trajectory};
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{Completion, Limit, ServerCompletion, Status, Step, ToolRecord, Trajectory};
 use crate::script::{Difference, Record, Strictness};
 use crate::text::Renderer;
 
@@ -58,12 +58,21 @@ async fn run_recorded(stage: Stage<'_>, recorded: &Trajectory, attempt: &mut Att
     if attempt.over().is_none() && (failed || recorded.truncated_by == Some(Limit::ContextOverflow)) {
         // It ended before the next response: while making the prompt, or while sampling.
         let over = attempt.observe(stage).await?.is_none();
+        let served = attempt.spec().served;
         if failed && !over {
-            if recorded.status == Status::Aborted {
+            let of_policy = match recorded.status {
+                Status::Aborted | Status::PolicyError => true,
+                Status::ContextOverflow => served,
+                _ => false,
+            };
+            if of_policy {
                 attempt.stop_as(recorded);
-                return Ok(true);
             }
-            return Ok(false);
+            return Ok(of_policy);
+        }
+        if served && !over {
+            // Only the server has the limit that it reported.
+            attempt.overflow(stage, Error::new(Kind::Env, "the context of the server is full")).await?;
         }
     }
     let done = attempt.over().is_some();
@@ -81,6 +90,10 @@ pub fn completion(step: &Step) -> Completion {
         routing: step.routing.clone(),
         finish_reason: step.finish_reason,
         prefilled: step.prefilled as usize,
+        server: step.server.as_deref().map(|reply| {
+            let (text, reply) = (step.text.clone(), reply.clone());
+            Box::new(ServerCompletion { text, reply })
+        }),
     }
 }
 
@@ -137,6 +150,11 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
             let by_text = differs("prompt", text(&old.prompt_ids), text(&new.prompt_ids));
             return by_text
                 .or_else(|| differs("prompt ids", format!("{:?}", old.prompt_ids), format!("{:?}", new.prompt_ids)));
+        }
+        let prompt =
+            |step: &Step| step.server.as_ref().map_or_else(String::new, |own| format!("{:#}", json!(own.prompt)));
+        if let Some(found) = differs("prompt", prompt(old), prompt(new)) {
+            return Some(found);
         }
         if let Some(left) = here("step") {
             return external_call(left);

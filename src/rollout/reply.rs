@@ -2,12 +2,16 @@
 
 use serde_json::Value;
 
+use super::served;
 use crate::error::Result;
 use crate::mdp::{Action, Completion};
 use crate::text::Renderer;
 
 /// The text of a response: the prefix and the sampled tokens, without the end of the turn.
 pub(super) fn text(renderer: &Renderer, prefix: &str, completion: &Completion) -> String {
+    if let Some(server) = &completion.server {
+        return server.text.clone();
+    }
     let ids = match completion.token_ids.split_last() {
         Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
         _ => &completion.token_ids,
@@ -20,6 +24,9 @@ pub(super) fn text(renderer: &Renderer, prefix: &str, completion: &Completion) -
 /// # Errors
 /// `Kind::Script` if `parse` of the recipe's own format fails.
 pub(super) fn read(renderer: &Renderer, tools: &[Value], prefix: &str, completion: &Completion) -> Result<Action> {
+    if let Some(action) = served::read(renderer, tools, completion)? {
+        return Ok(action);
+    }
     let text = text(renderer, prefix, completion);
     let reply = renderer.parse(&text, tools)?;
     Ok(Action {

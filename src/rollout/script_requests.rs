@@ -9,6 +9,7 @@ use futures_util::stream::FuturesUnordered;
 
 use super::attempt::Stage;
 use super::spec::Spec;
+use super::{reply, served};
 use crate::engine::{Policy, Scoring};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Request, Sampling, StreamSeed};
@@ -50,6 +51,10 @@ async fn answer(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: Pol
 }
 
 async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &LogprobsRequest) -> Result<Vec<f32>> {
+    if spec.served {
+        let message = "r1.logprobs: the policy is behind a server (policy.api_base), which gives no log-probabilities";
+        return Err(Error::new(Kind::Script, message).hint("name a model in this process"));
+    }
     let mut ids = stage.renderer.prompt(&request.messages, &[])?;
     let from = ids.len();
     ids.extend(stage.renderer.tokenizer().encode(&request.text)?);
@@ -64,11 +69,15 @@ async fn score(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &Log
 
 async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &GenerateRequest) -> Result<SampledText> {
     let renderer = stage.renderer;
-    let prompt_ids = renderer.prompt_without_prefix(&request.messages, &[])?;
+    let (prompt_ids, chat) = if spec.served {
+        (Vec::new(), Some(served::plain_chat(renderer, &request.messages)?.into()))
+    } else {
+        (renderer.prompt_without_prefix(&request.messages, &[])?, None)
+    };
     let options = &request.options;
     let own = &spec.sampling;
     let wanted = options.max_new_tokens.unwrap_or(own.max_new_tokens).max(1);
-    let room = spec.max_context.saturating_sub(prompt_ids.len());
+    let room = spec.most_tokens().saturating_sub(prompt_ids.len());
     if room == 0 {
         let message = format!("the prompt has {} tokens and the context holds {}", prompt_ids.len(), spec.max_context);
         return Err(Error::new(Kind::Env, message));
@@ -90,15 +99,12 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &Gen
         stop_ids: renderer.stop_ids(),
         seed: StreamSeed { seed: request.seed, trajectory: spec.seed.trajectory, step: u32::MAX },
         conversation,
+        chat,
     };
     let completion = policy.submit(request).await;
     policy.release(conversation);
     let completion =
         completion.map_err(|_| Error::new(Kind::Interrupted, "the policy stopped before it replied"))??;
-    let ids = match completion.token_ids.split_last() {
-        Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
-        _ => &completion.token_ids,
-    };
-    let text = renderer.parse(&renderer.tokenizer().decode(ids, false), &[])?.content;
+    let text = renderer.parse(&reply::text(renderer, "", &completion), &[])?.content;
     Ok(SampledText { prompt_ids, completion, text })
 }

@@ -9,6 +9,9 @@ use crate::script::Split;
 /// Maximum prompt plus response tokens if neither the recipe nor a model sets it.
 const DEFAULT_CONTEXT: usize = 4096;
 
+/// Maximum prompt tokens of a context policy if only a server has the limit.
+pub const SERVER_PROMPT: usize = 16_384;
+
 /// One attempt at one task.
 #[derive(Clone, Debug)]
 pub struct Spec {
@@ -26,8 +29,10 @@ pub struct Spec {
     pub sampling: Arc<Sampling>,
     /// Maximum steps; the environment's own setting if `None`.
     pub max_steps: Option<usize>,
-    /// Maximum prompt plus response tokens.
+    /// Maximum prompt plus response tokens; 0 if only a server has the limit.
     pub max_context: usize,
+    /// The policy is behind a server: prompts are messages, without token ids.
+    pub served: bool,
     /// Whether a truncated trajectory includes the next prompt (for the bootstrap value).
     pub next_prompt: bool,
 }
@@ -46,6 +51,7 @@ impl Spec {
             sampling: Arc::new(settings.sampling.clone()),
             max_steps: None,
             max_context: if settings.policy.max_context == 0 { DEFAULT_CONTEXT } else { settings.policy.max_context },
+            served: false,
             next_prompt: false,
         }
     }
@@ -67,12 +73,14 @@ impl Spec {
     /// the run's, in tokens.
     pub fn of_recorded(trajectory: &Trajectory, settings: &Settings, max_context: usize) -> Self {
         let usual = Self::new(trajectory.split, trajectory.task_index, settings).as_evaluated(settings);
+        let served = !settings.policy.api_base.is_empty();
         Self {
             id: trajectory.id.clone(),
             group: trajectory.group,
             sample: trajectory.sample,
             env_seed: trajectory.seed,
-            max_context: if max_context == 0 { usual.max_context } else { max_context },
+            max_context: if max_context == 0 && !served { usual.max_context } else { max_context },
+            served,
             next_prompt: trajectory.split == Split::Train && matches!(settings.trainer, Trainer::Ppo(_)),
             ..usual
         }
@@ -85,8 +93,16 @@ impl Spec {
         Self { seed: StreamSeed { seed, ..self.seed }, ..self.clone() }
     }
 
+    /// Maximum prompt plus response tokens, as a bound.
+    pub fn most_tokens(&self) -> usize {
+        if self.max_context == 0 { usize::MAX } else { self.max_context }
+    }
+
     /// Maximum prompt tokens such that a response fits after it.
     pub fn budget(&self) -> usize {
+        if self.max_context == 0 {
+            return SERVER_PROMPT;
+        }
         self.max_context.saturating_sub(self.sampling.max_new_tokens.min(self.max_context / 2))
     }
 }

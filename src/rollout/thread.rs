@@ -5,6 +5,7 @@ use std::cell::RefCell;
 use std::rc::{Rc, Weak as RcWeak};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Instant;
 
 use futures_util::future::join_all;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
@@ -185,10 +186,12 @@ async fn with_retries(
             return Err(Error::new(Kind::Interrupted, "stopped"));
         }
         let worker = machines.worker(generation)?;
+        let started = Instant::now();
         let made = make(Rc::clone(&worker), spec.retry(retries)).await?;
+        let seconds = started.elapsed().as_secs_f64();
         machines.rest(generation, &worker);
         if !made.worth_retrying || retries as usize >= batch.retries {
-            return Ok(Trajectory { retries, ..made.trajectory });
+            return Ok(Trajectory { retries, seconds, ..made.trajectory });
         }
         retries += 1;
     }

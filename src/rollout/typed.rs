@@ -22,6 +22,7 @@ pub fn typed(renderer: &Renderer, text: &str, finish_reason: FinishReason) -> Re
         routing: crate::mdp::Routing::default(),
         finish_reason,
         prefilled: 0,
+        server: None,
     })
 }
 

@@ -338,6 +338,7 @@ async fn step(stage: Stage<'_>, attempt: &mut Attempt, reply: ScriptedReply) -> 
             routing: Routing::default(),
             finish_reason,
             prefilled: 0,
+            server: None,
         };
         attempt.act(stage, completion).await?;
     } else if reply.calls.is_empty() {

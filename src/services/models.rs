@@ -270,6 +270,7 @@ impl Opened {
             stop_ids: Arc::new(stop_ids),
             seed: StreamSeed { seed: options.seed.0, trajectory: 0, step: 0 },
             conversation: self.requests,
+            chat: None,
         })
     }
 

@@ -117,6 +117,10 @@ impl Columns<'_> {
                 Some(_) => self.required::<UInt32Type>("retries", row)?,
                 None => 0,
             },
+            seconds: match self.0.column_by_name("seconds") {
+                Some(_) => self.required::<Float64Type>("seconds", row)?,
+                None => 0.0,
+            },
             error: self.error(row)?,
             steps: Vec::new(),
             outcome_reward: self.required::<Float64Type>("outcome_reward", row)?,
@@ -202,6 +206,13 @@ impl Columns<'_> {
             next_prompt_ids: match self.0.column_by_name("next_prompt_ids") {
                 Some(_) => self.list::<UInt32Type>("next_prompt_ids", row)?,
                 None => Vec::new(),
+            },
+            server: match self.text_if_there("server", row)? {
+                Some(reply) => Some(
+                    serde_json::from_str(&reply)
+                        .map_err(|error| damaged(format!("column `server`, row {row}: {error}")))?,
+                ),
+                None => None,
             },
         })
     }

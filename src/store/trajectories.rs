@@ -209,6 +209,7 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("status", text(|t| t.status.name()), false),
         ("truncated_by", limit, true),
         ("retries", small(|row| Some(row.trajectory.retries)), true),
+        ("seconds", number(|t| t.seconds), false),
         ("error", error_column(rows, |error| Ok(error.to_string()))?, true),
         ("error_fields", error_column(rows, json)?, true),
         ("total_reward", number(Trajectory::total_reward), false),
@@ -237,6 +238,7 @@ fn columns(rows: &[Row<'_>], policy_version: u64) -> Result<RecordBatch> {
         ("prefilled", small(|row| row.step.map(|(_, step)| step.prefilled)), true),
         ("new_row", flag(|step| step.new_row), true),
         ("next_prompt_ids", ids(|step| &step.next_prompt_ids), true),
+        ("server", server_column(rows)?, true),
     ];
     RecordBatch::try_from_iter_with_nullable(columns)
         .map_err(|e| Error::new(Kind::Internal, format!("can't make a table of trajectories: {e}")))
@@ -260,6 +262,12 @@ fn json_column(rows: &[Row<'_>], of: impl Fn(&Trajectory) -> Result<String>) -> 
         last = Some((row.position, value));
     }
     Ok(Arc::new(StringArray::from_iter_values(values)))
+}
+
+/// The replies of a server as the policy.
+fn server_column(rows: &[Row<'_>]) -> Result<ArrayRef> {
+    let replies = rows.iter().map(|row| row.step.and_then(|(_, step)| step.server.as_ref()).map(json).transpose());
+    Ok(Arc::new(replies.collect::<Result<StringArray>>()?))
 }
 
 /// A text for each row of a trajectory that failed.

@@ -13,6 +13,7 @@
 //!   token out
 //! - `supervised`: conversations to ids and a loss mask, in the same pieces as rollouts
 
+mod chat;
 #[cfg(test)]
 mod conversations;
 mod extend;
@@ -44,6 +45,7 @@ mod tool_format;
 mod train_tokenizer;
 mod turns;
 
+pub use chat::{EarlierCall, chat_messages};
 pub use extend::Extension;
 pub use format::{AUTO, CODE_TOOL, Format};
 pub use formats::own::{OwnFormat, OwnOptions, read_with};

@@ -158,6 +158,7 @@ fn trees(
                 sampling: Arc::clone(if is_baseline { &greedy } else { &sampling }),
                 max_steps: None,
                 max_context: session.max_context,
+                served: false,
                 next_prompt: extras.next_prompt,
             }
         };

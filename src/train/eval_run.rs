@@ -5,26 +5,24 @@
 //! Each further model has a run directory in `models/`. `evaluation.json` has what the report
 //! needs; `report.json`, `report.md` and `report.html` are the report.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use super::evaluate::{eval_sampling, eval_specs};
-use super::failures::replay_command;
+use super::eval_policy::{EvalPolicy, overrides_of};
+use super::eval_samples::{ModelEvaluation, STEP, no_tasks};
+use super::evaluate::eval_sampling;
 use super::resume::{in_effect, record};
-use super::session::Session;
-use super::source::{self, Fetching, model_dir};
+use super::source::{self, Fetching};
 use super::validate::validate;
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::eval::{Report, ReportOptions, html, markdown, powers_of_two};
-use crate::mdp::{Split, Status, Trajectory};
-use crate::rollout::Spec;
+use crate::eval::{PolicySamples, Report, ReportOptions, html, markdown, powers_of_two};
+use crate::mdp::Split;
 use crate::script::{Script, Worker, changes};
-use crate::store::{Origins, RunDir, read_trajectories, write_atomic};
-use crate::telemetry::{Interrupt, Reporter, counted};
+use crate::store::{Origins, RunDir, write_atomic};
+use crate::telemetry::{Interrupt, Reporter};
 
 /// Options of `r1 eval`.
 #[derive(Clone, Debug, Default)]
@@ -59,6 +57,8 @@ pub struct Evaluated {
 struct Plan {
     models: Vec<PlannedModel>,
     by: Vec<String>,
+    /// As typed, without the settings of a model.
+    overrides: Vec<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -69,13 +69,6 @@ struct PlannedModel {
 }
 
 const PLAN: &str = "evaluation.json";
-/// The step of the stored trajectories.
-const STEP: u64 = 0;
-/// Trajectories are sampled in chunks of this many rounds of `rollout.concurrency`. Ctrl-C loses
-/// the current chunk; a smaller one would leave more of the engine's slots empty at its end.
-const ROUNDS: usize = 8;
-/// Trajectories are written after the first chunk that ends this long after the last time.
-const WRITE_EVERY: Duration = Duration::from_secs(30);
 
 /// Evaluates and writes the report. Nothing is written before recipe, models and columns are known
 /// to be right.
@@ -96,13 +89,13 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
     let (mut run, mut directory) = (run, PathBuf::new());
     for at in 0..plan.models.len() {
         let name = plan.models[at].name.clone();
-        let mut script = load(&options.script, &overrides, &name)?;
+        let overrides = with_model(&overrides, &name, &script.settings.policy.model);
+        let mut script = Script::load(&options.script, &overrides)?;
         if let Some((origins, tool_lists)) = &before {
             script.use_tool_lists(tool_lists);
             source::pin_data(&mut script, origins, fetching)?;
         }
-        let dir = model_dir(&name, fetching)?;
-        let session = Session::open(&mut script, &dir, None, fetching)?;
+        let (policy, origin) = EvalPolicy::open(&mut script, fetching)?;
         let run = match run.take() {
             Some(run) => run,
             None if at == 0 => RunDir::create(&options.runs_dir, &directory_name(options, &script))?,
@@ -112,14 +105,22 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
             run.path().clone_into(&mut directory);
             write_plan(&directory, &plan)?;
         }
-        let mut model = ModelEvaluation { run, session, trajectories: Vec::new(), seconds: plan.models[at].seconds };
-        let origins = source::origins(&script, Some(source::origin(&name, &dir)))?;
-        record(&model.run, &script, &overrides, &origins, model.session.max_context, STEP)?;
-        let done = model.sample(&script, reporter);
+        let baseline = policies.first().map(|first: &PolicySamples| first.trajectories.as_slice());
+        let mut model = ModelEvaluation::new(run, policy, plan.models[at].seconds);
+        let origins = source::origins(&script, origin)?;
+        record(&model.run, &script, &overrides, &origins, model.policy.max_context(), STEP)?;
+        let done = model.sample(&script, baseline, reporter);
         plan.models[at].seconds = model.seconds;
         write_plan(&directory, &plan)?;
         left += done?;
-        policies.push((name, model.trajectories, model.seconds));
+        let price = script.settings.policy.price.filter(|_| model.policy.is_server());
+        policies.push(PolicySamples {
+            model: name,
+            trajectories: model.trajectories,
+            seconds: model.seconds,
+            price: price.map(|price| (price.input, price.output)),
+            sequential: model.sequential,
+        });
         if left > 0 {
             break;
         }
@@ -155,7 +156,7 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
             names.push(script.settings.policy.model.clone());
         }
         let models = names.into_iter().map(|name| PlannedModel { name, seconds: 0.0 }).collect();
-        let plan = Plan { models, by: options.by.clone() };
+        let plan = Plan { models, by: options.by.clone(), overrides: options.overrides.clone() };
         return Ok(Opened { script, overrides: options.overrides.clone(), run: None, plan, before: None });
     };
     let file = path.join(PLAN);
@@ -181,8 +182,8 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
         plan.by.clone_from(&options.by);
     }
     let stored = run.configuration()?;
-    let overrides = in_effect(&stored.overrides, &options.overrides);
-    let script = load(&options.script, &overrides, &names[0])?;
+    let overrides = in_effect(&plan.overrides, &options.overrides);
+    let script = Script::load(&options.script, &with_model(&overrides, &names[0], ""))?;
     let hint = "an evaluation has one version of script and settings: start a new one";
     if script.hash != stored.script.hash {
         return Err(Error::new(Kind::Usage, "the script has changed since the evaluation began")
@@ -201,11 +202,10 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
     Ok(Opened { script, overrides, run: Some(run), plan, before })
 }
 
-/// The recipe with a model.
-fn load(path: &Path, overrides: &[String], model: &str) -> Result<Script> {
-    let mut script = Script::load(path, overrides)?;
-    model.clone_into(&mut script.settings.policy.model);
-    Ok(script)
+/// The settings of a model in addition to those typed; none for the recipe's own model, `own`.
+fn with_model(overrides: &[String], name: &str, own: &str) -> Vec<String> {
+    let more = if name == own { Vec::new() } else { overrides_of(name) };
+    in_effect(overrides, &more)
 }
 
 /// Refuses recipes without held-out tasks.
@@ -218,15 +218,10 @@ fn check(script: &Script) -> Result<()> {
     validate(script).map(drop)
 }
 
-fn no_tasks(script: &Script) -> Error {
-    Error::new(Kind::Data, "the recipe has no held-out tasks")
-        .at_path(&script.path)
-        .hint("give `data = { eval = … }` in the recipe, or data.eval=FILE.jsonl on the command line")
-}
-
 /// The run directory of a further model.
 fn model_run(directory: &Path, at: usize, name: &str) -> Result<RunDir> {
     let root = directory.join("models");
+    let name = name.rsplit_once('#').filter(|(url, _)| url.contains("://")).map_or(name, |(_, own)| own);
     let plain: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
     let own = format!("{}-{}", at + 1, plain.trim_matches(['-', '.']));
@@ -234,76 +229,6 @@ fn model_run(directory: &Path, at: usize, name: &str) -> Result<RunDir> {
         return RunDir::open(&root.join(&own));
     }
     RunDir::create(&root, &own)
-}
-
-/// The samples of one model.
-struct ModelEvaluation {
-    run: RunDir,
-    session: Session,
-    trajectories: Vec<Trajectory>,
-    seconds: f64,
-}
-
-impl ModelEvaluation {
-    /// Samples what is not stored yet, and gives the number of trajectories that are left after
-    /// Ctrl-C.
-    fn sample(&mut self, script: &Script, reporter: &Reporter) -> Result<usize> {
-        let file = self.run.trajectories_path(Split::Eval, STEP);
-        let goes_on = file.is_file();
-        if goes_on {
-            self.trajectories = read_trajectories(&file)?;
-            // They were cut off when the evaluation was stopped.
-            self.trajectories.retain(|one| one.status != Status::Aborted);
-        }
-        self.session.patience = 1;
-        self.session.log.open(self.run.path(), goes_on.then_some(STEP))?;
-        script.logged.iter().for_each(|line| self.session.log.line(line));
-        self.session.log.flush()?;
-        let sampling = self.session.with_stop(eval_sampling(&self.session.settings));
-        let Some(all) = eval_specs(&self.session, &sampling, STEP) else { return Err(no_tasks(script)) };
-        let (total, samples) = (all.len(), self.session.settings.eval.samples);
-        let stored: HashSet<&str> = self.trajectories.iter().map(|one| one.id.as_str()).collect();
-        let specs: Vec<Spec> = all.into_iter().filter(|spec| !stored.contains(spec.id.as_str())).collect();
-        reporter.info(&format!("model    {}", script.settings.policy.model));
-        reporter.info(&format!(
-            "data     {}, {} each",
-            counted(total / samples, "held-out task", "held-out tasks"),
-            counted(samples, "sample", "samples")
-        ));
-        if goes_on {
-            reporter.info(&format!("stored   {} of {total} trajectories", self.trajectories.len()));
-        }
-        let size = ROUNDS * self.session.settings.rollout.concurrency;
-        let mut written = Instant::now();
-        for chunk in specs.chunks(size) {
-            let (started, done) = (Instant::now(), self.trajectories.len());
-            let label = if total > size { format!("evaluating ({done} of {total})") } else { "evaluating".to_owned() };
-            match self.session.rollout(chunk.to_vec(), reporter, &label) {
-                Ok((trajectories, _)) => self.trajectories.extend(trajectories),
-                Err(error) => {
-                    self.write()?;
-                    return if error.kind == Kind::Interrupted { Ok(total - done) } else { Err(error) };
-                }
-            }
-            self.seconds += started.elapsed().as_secs_f64();
-            if written.elapsed() >= WRITE_EVERY {
-                self.write()?;
-                written = Instant::now();
-            }
-        }
-        self.write()?;
-        let (path, run) = (&script.path, self.run.path());
-        let again = |one: &Trajectory| Some(replay_command(path, run, one));
-        self.session.failures.report(reporter, "the evaluation", &self.trajectories, again);
-        self.session.failures.sum_up(reporter);
-        Ok(0)
-    }
-
-    /// Writes the trajectories so far, in the order of tasks and samples.
-    fn write(&mut self) -> Result<()> {
-        self.trajectories.sort_by_key(|one| (one.task_index, one.sample));
-        self.run.write_evaluation(STEP, 0, &self.trajectories).map(drop)
-    }
 }
 
 /// The columns of slices: those given, or `data_source` if the tasks have it.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 
+use super::order::Order;
 use super::session::Session;
 use crate::config::Settings;
 use crate::error::Result;
@@ -85,32 +86,40 @@ pub(super) fn eval_sampling(settings: &Settings) -> Sampling {
     settings.eval.sampling(&settings.sampling)
 }
 
-/// Specifications of `eval.samples` trajectories of each held-out task; `None` when the recipe has
-/// no tasks.
-pub(super) fn eval_specs(session: &Session, sampling: &Arc<Sampling>, step: u64) -> Option<Vec<Spec>> {
-    let settings = &session.settings;
-    let rows = session.rows.eval.as_ref()?.first(settings.eval.limit as u64);
-    let samples = u32::try_from(settings.eval.samples).unwrap_or(u32::MAX);
-    let spec = |index: u64, sample: u32| Spec {
-        id: format!("eval-{step}-{index}-{sample}"),
-        split: Split::Eval,
-        task_index: index,
-        group: index,
-        sample,
-        env_seed: index,
-        // A separate random stream, so that more evaluations do not change training.
-        seed: StreamSeed { seed: !settings.seed, trajectory: u64::from(sample) << 40 | index, step: 0 },
-        sampling: Arc::clone(sampling),
-        max_steps: settings.eval.max_steps,
-        max_context: session.max_context,
-        next_prompt: false,
-    };
-    Some(
-        rows.into_iter()
-            .flat_map(|index| (0..samples).map(move |sample| (index, sample)))
+/// The specifications of an evaluation.
+pub(super) struct EvalTasks<'a> {
+    pub(super) settings: &'a Settings,
+    /// As [`Spec::max_context`].
+    pub(super) max_context: usize,
+    /// The policy is behind a server.
+    pub(super) served: bool,
+}
+
+impl EvalTasks<'_> {
+    /// `eval.samples` trajectories of each held-out task.
+    pub(super) fn specs(&self, rows: &Order, sampling: &Arc<Sampling>, step: u64) -> Vec<Spec> {
+        let settings = self.settings;
+        let samples = u32::try_from(settings.eval.samples).unwrap_or(u32::MAX);
+        let spec = |index: u64, sample: u32| Spec {
+            id: format!("eval-{step}-{index}-{sample}"),
+            split: Split::Eval,
+            task_index: index,
+            group: index,
+            sample,
+            env_seed: index,
+            // A separate random stream, so that more evaluations do not change training.
+            seed: StreamSeed { seed: !settings.seed, trajectory: u64::from(sample) << 40 | index, step: 0 },
+            sampling: Arc::clone(sampling),
+            max_steps: settings.eval.max_steps,
+            max_context: self.max_context,
+            served: self.served,
+            next_prompt: false,
+        };
+        let rows = rows.first(settings.eval.limit as u64).into_iter();
+        rows.flat_map(|index| (0..samples).map(move |sample| (index, sample)))
             .map(|(index, sample)| spec(index, sample))
-            .collect(),
-    )
+            .collect()
+    }
 }
 
 /// Evaluates the held-out tasks after training step `step`; `None` if the recipe has none.
@@ -121,7 +130,9 @@ pub(super) fn evaluate(
     step: u64,
 ) -> Result<Option<(Evaluation, Vec<Trajectory>)>> {
     let sampling = session.with_stop(eval_sampling(&session.settings));
-    let Some(specs) = eval_specs(session, &sampling, step) else { return Ok(None) };
+    let Some(rows) = session.rows.eval.as_ref() else { return Ok(None) };
+    let tasks = EvalTasks { settings: &session.settings, max_context: session.max_context, served: false };
+    let specs = tasks.specs(rows, &sampling, step);
     let accuracy = session.settings.eval.accuracy.clone();
     let started = Instant::now();
     let (trajectories, _) = session.rollout(specs, reporter, &format!("evaluating {label}"))?;

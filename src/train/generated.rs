@@ -94,6 +94,7 @@ fn read(exchange: &ExternalCall) -> Option<Step> {
         privileged: None,
         next_privileged: None,
         next_prompt_ids: Vec::new(),
+        server: None,
     })
 }
 

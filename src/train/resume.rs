@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::interrupt::InterruptState;
+use super::server::refuse_server;
 use super::{RunOptions, cold_start, source};
 use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
@@ -57,6 +58,7 @@ impl Opened {
         let standing = InterruptState::new(options.interrupt, reporter)?;
         let Some(path) = &options.resume else {
             let script = part(Script::load(&options.script, &options.overrides)?)?;
+            refuse_server(&script.settings.policy).map_err(|error| script.placed(error))?;
             return Ok(Self { script, options: options.clone(), resumed: None, standing });
         };
         // The lock comes first, so that no file is read while another process may change it.

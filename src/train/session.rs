@@ -12,6 +12,7 @@ use super::files::ModelFiles;
 use super::plan::training_memory;
 use super::script_log::ScriptLog;
 use super::selection::Selection;
+use super::server::refuse_server;
 use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
@@ -64,6 +65,7 @@ impl Session {
     ) -> Result<Self> {
         let settings = script.settings.clone();
         let policy = &settings.policy;
+        refuse_server(policy)?;
         let log = ScriptLog::new(fetching.reporter);
         script.listen(log.sink());
         fetch_data(script, fetching)?;
@@ -256,6 +258,7 @@ pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<A
 /// Loads the policy's model alone, on its device, and returns the directory of its tokenizer and
 /// settings. An adapter is merged into the weights if that loses no precision.
 pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc<Model>, PathBuf)> {
+    refuse_server(policy)?;
     let dir = model_dir(&policy.model, fetching)?;
     let (mut model, text) = adapter::load(&dir, policy, fetching)?;
     if model.lora().is_some() && model.kind() == tch::Kind::Float {

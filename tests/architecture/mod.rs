@@ -29,6 +29,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("model", &["native"]),
     ("rl", &["mdp", "config", "native"]),
     ("engine", &["model", "mdp"]),
+    ("remote", &["config", "engine", "mdp", "net"]),
     ("tools", &["mdp", "net", "schema", "search"]),
     // Datasets are Parquet files or on the Hub.
     (
@@ -48,6 +49,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "mdp",
             "model",
             "native",
+            "remote",
             "rl",
             "rollout",
             "script",
@@ -85,6 +87,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "model",
             "native",
             "net",
+            "remote",
             "rl",
             "rollout",
             "schema",

@@ -74,8 +74,41 @@ fn trajectories_of_evaluations_are_stored_and_replay() {
     assert!(refused.contains("`split` must be \"train\" or \"eval\""), "{refused}");
 }
 
-/// Without the number of computed prompt tokens, which depends on the order of requests.
+/// An evaluation has an environment, sampling and a reward of its own, during training and in
+/// `r1 eval`; those of training stay as they are.
+#[test]
+fn the_reward_of_evaluations_is_their_own() {
+    let own = "env = env(\"held\", 3), accuracy = \"short\", temperature = 0.7,
+        reward = function(state, outcome) return { short = #outcome.text < 9 and 1 or 0 } end,";
+    let recipe = RECIPE.replace("env = env(\"held\", 3),", own);
+    let dir = directory(&[("a.lua", &recipe)], true);
+    let summary = succeed(dir.path(), &["run", "a.lua", "--json", "trainer.steps=1"]);
+    let run = dir.path().join("runs/a");
+    let parts = |all: &[Trajectory]| all.iter().flat_map(|one| one.reward_parts.keys().cloned()).collect::<Vec<_>>();
+    let held_out = stored(&run, 0);
+    assert_eq!(parts(&held_out), vec!["short"; 5]);
+    assert!(held_out.iter().all(|one| one.messages[0].content.text().starts_with("held say")));
+    let trained = read_trajectories(&run.join("trajectories/step-000001.parquet")).unwrap();
+    assert_eq!(parts(&trained), vec!["outcome"; 4]);
+    assert!(trained.iter().all(|one| one.messages[0].content.text().starts_with("train say")));
+    assert!(summary.contains("eval/reward/short") || summary.contains("\"accuracy\""), "{summary}");
+
+    // The same model, tasks, sampling and reward: the same figures.
+    succeed(dir.path(), &["eval", "a.lua", "-q"]);
+    let again = stored(&dir.path().join("runs/a-eval"), 0);
+    let of = |all: &[Trajectory]| {
+        let ids = |one: &Trajectory| one.steps.iter().map(|step| step.response_ids.clone()).collect::<Vec<_>>();
+        all.iter().map(|one| (ids(one), one.total_reward())).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&again), of(&held_out));
+    let same = succeed(dir.path(), &["replay", "a", "eval", "-q"]);
+    assert!(same.contains("every observation, reward and status as recorded"), "{same}");
+}
+
+/// Without wall times and the number of computed prompt tokens, which depends on the order of
+/// requests.
 fn timeless(mut trajectories: Vec<Trajectory>) -> Vec<Trajectory> {
+    trajectories.iter_mut().for_each(|one| one.seconds = 0.0);
     trajectories.iter_mut().flat_map(|one| &mut one.steps).for_each(|step| step.prefilled = 0);
     trajectories
 }

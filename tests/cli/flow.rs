@@ -160,16 +160,13 @@ fn rows_select_an_environment_or_a_flow() {
 }
 
 #[test]
-fn flows_work_in_check_and_repl_but_not_in_infer() {
+fn flows_work_in_check_repl_and_infer() {
     let flow = source("env = kinds.flow", "r1.grpo { steps = 1 }");
     let dir = directory(&[("flow.lua", &flow)], true);
     ran(dir.path(), &["check", "flow.lua"]);
     let output = r1(dir.path(), &["infer", "--model", "model", "--script", "flow.lua", "-p", "hi"]).output().unwrap();
     let printed = shown(dir.path(), &output);
-    assert!(
-        printed.contains("it is a flow, which drives its own conversations") && printed.contains("r1 repl"),
-        "{printed}"
-    );
+    assert!(output.status.success() && !printed.contains("error"), "{printed}");
     std::fs::write(
         dir.path().join("typed"),
         ":step one\n:step two\n:undo\n:step other\n:fork b\n:step last\n:reward\n",

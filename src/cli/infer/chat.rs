@@ -9,13 +9,14 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
+use super::generate::serve;
 use super::local::Local;
-use super::recipe::{Recipe, begin, failed, messages_of, replace_system, wait};
+use super::recipe::{Beginning, Begun, Recipe, begin, failed, messages_of, replace_system, shown, wait};
 use super::remote::Remote;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, FinishReason, Message, Observation, Role, ToolCall, ToolRecord};
-use crate::script::State;
-use crate::telemetry::Interrupt;
+use crate::mdp::{Action, FinishReason, Limit, Message, Observation, Role, ToolCall, ToolRecord};
+use crate::script::{Outcome, Record, State};
+use crate::telemetry::{Interrupt, signed};
 use crate::text::Renderer;
 
 /// An event to show while an answer is sampled.
@@ -342,33 +343,54 @@ impl Chat {
     fn ask_env(&mut self, recipe: &mut Recipe, question: &str, answer: &mut Answer, show: &mut Show<'_>) -> Result<()> {
         let interrupt = self.interrupt;
         let worker = &recipe.worker;
-        let mut state = match recipe.state.take() {
-            None => {
-                let begun = begin(worker, question, self.system.as_deref(), self.seed);
-                wait(&recipe.runtime, interrupt, begun)??
-            }
-            Some(state) => {
-                let mut snapshot = state.snapshot()?;
-                messages_of(&mut snapshot)?.push(json!({ "role": "user", "content": question }));
-                worker.resume(&state, &snapshot)?
-            }
-        };
         let budget = match &self.backend {
             Backend::Local(local) => local.prompt_budget(),
             Backend::Remote(remote) => remote.prompt_budget(),
         };
+        let Begun { mut state, continues, own_task } = match recipe.state.take() {
+            None => {
+                let (system, seed, earlier) = (self.system.as_deref(), self.seed, self.stats.questions);
+                let given = Beginning { question, system, seed, budget, earlier };
+                let record = Record::live();
+                let mut requests = record.listen();
+                let begun = begin(worker, &given, &record);
+                wait(&recipe.runtime, interrupt, serve(&mut self.backend, &mut requests, interrupt, begun))??
+            }
+            Some(state) => {
+                let mut snapshot = state.snapshot()?;
+                messages_of(&mut snapshot)?.push(json!({ "role": "user", "content": question }));
+                Begun { state: worker.resume(&state, &snapshot)?, continues: true, own_task: false }
+            }
+        };
+        if own_task {
+            show(Piece::Log("this recipe has tasks of its own: the question is not shown to the policy"));
+        }
+        let (mut before, mut ended) = (String::new(), None);
+        let mut requests = state.record().listen();
         for step in 1..=state.max_steps() {
-            let observation = wait(&recipe.runtime, interrupt, worker.observe(&state, budget))?.map_err(failed)?;
+            let observed = serve(&mut self.backend, &mut requests, interrupt, worker.observe(&state, budget));
+            let observation = wait(&recipe.runtime, interrupt, observed)?.map_err(failed)?;
+            if own_task {
+                let now = shown(&observation);
+                let news = now.strip_prefix(before.as_str()).unwrap_or(&now).trim_end();
+                if !news.is_empty() {
+                    show(Piece::Result { name: "env", text: news });
+                }
+                before = now;
+            }
             let action = self.reply(&observation, (&state.tools(), state.renderer()), answer, show)?;
             if answer.stopped {
-                // The calls of an incomplete reply are not executed.
-                let mut snapshot = state.snapshot()?;
-                messages_of(&mut snapshot)?.push(json!({ "role": "assistant", "content": action.text }));
-                state = worker.resume(&state, &snapshot)?;
+                if continues {
+                    // The calls of an incomplete reply are not executed.
+                    let mut snapshot = state.snapshot()?;
+                    messages_of(&mut snapshot)?.push(json!({ "role": "assistant", "content": action.text }));
+                    state = worker.resume(&state, &snapshot)?;
+                }
                 break;
             }
             let seen = worker.messages(&state).len();
-            let stepped = wait(&recipe.runtime, interrupt, worker.step(&state, &action))?;
+            let stepped = serve(&mut self.backend, &mut requests, interrupt, worker.step(&state, &action));
+            let stepped = wait(&recipe.runtime, interrupt, stepped)?;
             for line in worker.take_log() {
                 show(Piece::Log(&format!("{}: {}", line.place, line.text)));
             }
@@ -382,11 +404,25 @@ impl Chat {
                 let name = message.name.as_deref().unwrap_or("tool");
                 show(Piece::Result { name, text: &message.content.text() });
             }
+            ended = Some(Outcome {
+                text: action.text,
+                steps: step,
+                calls: answer.tool_calls.len(),
+                terminated: stepped.done,
+                truncated: !stepped.done,
+                truncated_by: (!stepped.done).then_some(Limit::MaxSteps),
+            });
             if over {
                 break;
             }
         }
-        recipe.state = Some(state);
+        if let Some(outcome) = ended.filter(|_| own_task && !answer.stopped) {
+            let reward = serve(&mut self.backend, &mut requests, interrupt, worker.reward(&state, &outcome));
+            let reward = wait(&recipe.runtime, interrupt, reward)?.map_err(failed)?;
+            let ending = if outcome.terminated { "the task is done" } else { "the task is not done" };
+            show(Piece::Log(&format!("{ending}; outcome reward {}", signed(reward.total))));
+        }
+        recipe.state = continues.then_some(state);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 mod chat;
 mod converse;
+mod generate;
 mod local;
 pub(super) mod recipe;
 mod remote;
@@ -20,6 +21,7 @@ use super::failure::ErrorFormat;
 use crate::config::{PolicySettings, Settings};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
+use crate::remote::ServerSampling;
 use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, FormatChoice, Renderer, Style};
@@ -76,25 +78,16 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         settings.env.reply_prefix = args.reply_prefix.clone().unwrap_or_default();
         settings.policy.template_kwargs = args.template_arg.iter().cloned().collect();
     }
-    // The parser requires --model with --api-base.
-    let (backend, renderer) = if let (Some(base), Some(model)) = (&args.api_base, &args.model) {
-        let recipe = script.is_some().then_some(&settings);
-        if settings.environments().iter().any(|(_, env)| !env.reply_prefix.is_empty()) {
-            return Err(Error::new(
-                Kind::Usage,
-                "env.reply_prefix needs a model in this process: servers do not accept the start of \
-                                                a reply",
-            )
-            .hint("leave out --api-base, or set env.reply_prefix to \"\""));
-        }
-        let format = script.as_ref().map(|script| remote::format(script.style()?.format)).transpose()?;
-        let mut sampling_fields = server_sampling(args, recipe, format.as_ref());
-        if !settings.policy.template_kwargs.is_empty() {
-            let kwargs = settings.policy.template_kwargs.clone();
-            sampling_fields.insert("chat_template_kwargs".to_owned(), Value::Object(kwargs));
-        }
-        let remote = Remote::new(base, model, sampling_fields, format, settings.policy.max_context)?;
-        (Backend::Remote(Box::new(remote)), None)
+    let base = args.api_base.clone().unwrap_or_else(|| settings.policy.api_base.clone());
+    let is_local = args.api_base.is_none() && (args.hf.is_some() || args.base.is_some());
+    let (backend, renderer) = if !base.is_empty() && !is_local {
+        // The parser requires --model with --api-base.
+        let model = args.model.clone().unwrap_or_else(|| settings.policy.model.clone());
+        let remote = open_remote(args, script.as_ref(), &settings, &base, &model)?;
+        // A recipe's context policy counts tokens.
+        let fetching = Fetching { reporter, interrupt: Some(interrupt) };
+        let renderer = script.as_ref().map(|script| train::counting_renderer(script, fetching)).transpose()?;
+        (Backend::Remote(Box::new(remote)), renderer)
     } else {
         let (local, renderer) = open_local(args, script.as_ref(), &settings, interrupt, reporter)?;
         (Backend::Local(Box::new(local)), Some(renderer))
@@ -173,30 +166,44 @@ fn open_local(
     Ok((Local::new(name, engine, Arc::clone(&renderer), sampling), renderer))
 }
 
+/// The model behind a server.
+fn open_remote(
+    args: &InferArgs,
+    script: Option<&Script>,
+    settings: &Settings,
+    base: &str,
+    model: &str,
+) -> Result<Remote> {
+    train::refuse_reply_prefix(settings)?;
+    let format = script.map(|script| remote::format(script.style()?.format)).transpose()?;
+    let sampling = server_sampling(args, script.is_some().then_some(settings), settings, format.as_ref());
+    let api = args.api.unwrap_or(settings.policy.api);
+    Remote::new(remote::options(base, api, model), sampling, format, settings.policy.max_context)
+}
+
 /// The server's sampling parameters: from flags and recipe; others keep the server's defaults.
-fn server_sampling(args: &InferArgs, recipe: Option<&Settings>, format: Option<&Format>) -> Map<String, Value> {
-    let own = recipe.map(|settings| &settings.sampling);
+fn server_sampling(
+    args: &InferArgs,
+    recipe: Option<&Settings>,
+    settings: &Settings,
+    format: Option<&Format>,
+) -> ServerSampling {
+    let own = recipe.map(|settings| ServerSampling::of(&settings.eval.sampling(&settings.sampling), &Map::new()));
+    let own = own.unwrap_or_default();
     let ends = format.map(Format::stop_strings).unwrap_or_default();
-    let mut stop: Vec<&str> =
-        ends.iter().copied().chain(own.iter().flat_map(|own| &own.stop).map(String::as_str)).collect();
+    let mut stop: Vec<String> = ends.into_iter().map(str::to_owned).chain(own.stop).collect();
     stop.dedup();
-    let temperature = args.temperature.or(recipe.map(|settings| settings.eval.temperature.unwrap_or(0.0)));
-    let fields = [
-        ("temperature", temperature.map(Value::from)),
-        ("top_p", args.top_p.or(own.map(|own| own.top_p).filter(|&p| p < 1.0)).map(Value::from)),
-        ("top_k", args.top_k.or(own.map(|own| own.top_k as u32).filter(|&k| k > 0)).map(Value::from)),
-        ("min_p", args.min_p.or(own.map(|own| own.min_p).filter(|&p| p > 0.0)).map(Value::from)),
-        (
-            "repetition_penalty",
-            args.repetition_penalty
-                .or(own.filter(|own| own.penalises()).map(|own| own.repetition_penalty))
-                .map(Value::from),
-        ),
-        ("max_tokens", args.max_new_tokens.or(own.map(|own| own.max_new_tokens as u32)).map(Value::from)),
-        ("seed", args.seed.map(Value::from)),
-        ("stop", Some(stop).filter(|stop| !stop.is_empty()).map(Value::from)),
-    ];
-    fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect()
+    ServerSampling {
+        temperature: args.temperature.or(own.temperature),
+        top_p: args.top_p.or(own.top_p),
+        top_k: args.top_k.map(|k| k as usize).or(own.top_k),
+        min_p: args.min_p.or(own.min_p),
+        repetition_penalty: args.repetition_penalty.or(own.repetition_penalty),
+        max_tokens: args.max_new_tokens.map(|n| n as usize).or(own.max_tokens),
+        seed: args.seed,
+        stop,
+        template_kwargs: settings.policy.template_kwargs.clone(),
+    }
 }
 
 fn read_stdin() -> Result<String> {

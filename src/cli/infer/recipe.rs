@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Role;
-use crate::script::{Failure, Split, State, Worker};
+use crate::mdp::{Observation, Role};
+use crate::script::{Failure, Record, Split, State, Worker};
 use crate::telemetry::Interrupt;
 
 /// A recipe with its env.
@@ -27,35 +27,37 @@ impl Recipe {
     }
 }
 
-/// The env's initial state for `question`.
+/// The env's state at the beginning of a conversation.
+pub(super) struct Begun {
+    pub(super) state: State,
+    /// Later questions continue the conversation. Otherwise each question begins a new task.
+    pub(super) continues: bool,
+    /// The env shows its own task and not the question.
+    pub(super) own_task: bool,
+}
+
+/// What begins a conversation.
+pub(super) struct Beginning<'a> {
+    pub(super) question: &'a str,
+    pub(super) system: Option<&'a str>,
+    pub(super) seed: u64,
+    /// Maximum prompt tokens of the context policy.
+    pub(super) budget: usize,
+    /// Number of earlier questions: a recipe that shows its own task has another one each time.
+    pub(super) earlier: usize,
+}
+
+/// The env's initial state for a question.
 ///
 /// A recipe's `reset` needs a task of its dataset. The first row is used, with the question in the
-/// column whose text the env shows to the policy; if no column is shown, the question replaces the
-/// user's message.
-pub(super) async fn begin(worker: &Worker, question: &str, system: Option<&str>, seed: u64) -> Result<State> {
-    // Without a dataset: the columns that an env's own `reset` may read.
-    let mut task = json!({ "prompt": question, "problem": question, "question": question });
-    if let Some(env) = worker.first_env() {
-        task["env"] = env.into();
-    }
-    for split in [Split::Eval, Split::Train] {
-        if worker.rows(split)?.is_some_and(|rows| rows > 0) {
-            task = worker.row(split, 0)?;
-            break;
-        }
-    }
-    let mut state = worker.reset(&task, seed).await.map_err(failed)?;
-    if state.is_flow() {
-        let message = "this recipe's env can't be chatted with: it is a flow, which drives its own conversations";
-        return Err(Error::new(Kind::Script, message)
-            .hint("leave out --script to chat without tools; r1 repl steps through the flow"));
-    }
-    let messages = worker.messages(&state);
-    let shown = messages.iter().rev().find(|message| message.role == Role::User).map(|message| message.content.text());
-    let shown = shown.ok_or_else(|| {
-        Error::new(Kind::Script, "this recipe's env can't be chatted with: it shows the policy no user message")
-            .hint("leave out --script to chat without tools")
-    })?;
+/// column whose text the env shows to the policy. If no column is shown, the question replaces the
+/// user's message, unless the env is a game: without a user message, or with several steps and no
+/// tools, so that its messages are the answers to the policy's moves. A game is played as it is.
+pub(super) async fn begin(worker: &Worker, given: &Beginning<'_>, record: &Record) -> Result<Begun> {
+    let Beginning { question, system, seed, budget, earlier } = *given;
+    let mut task = row(worker, 0, question)?;
+    let mut state = worker.reset_within(Split::Train, &task, seed, record, budget).await.map_err(failed)?;
+    let shown = shown(&worker.observe(&state, budget).await.map_err(failed)?);
     let column = task.as_object_mut().and_then(|columns| {
         columns
             .values_mut()
@@ -65,20 +67,63 @@ pub(super) async fn begin(worker: &Worker, question: &str, system: Option<&str>,
     let replaced = column.is_some();
     if let Some(column) = column {
         *column = Value::from(question);
-        state = worker.reset(&task, seed).await.map_err(failed)?;
+        state = worker.reset_within(Split::Train, &task, seed, record, budget).await.map_err(failed)?;
     }
+    let is_flow = state.is_flow();
+    let mut snapshot = if is_flow { Value::Null } else { state.snapshot()? };
+    let messages = list_of_messages(&mut snapshot);
+    let user = messages.as_ref().is_some_and(|messages| messages.iter().any(|message| message["role"] == "user"));
+    let is_game = !user || (state.max_steps() > 1 && worker.tools().is_empty());
+    let Some(messages) = messages.filter(|_| replaced || !is_game) else {
+        if system.is_some() {
+            return Err(Error::new(
+                Kind::Usage,
+                "this recipe's env has its own conversations: --system can't change them",
+            )
+            .hint("leave out --system"));
+        }
+        if !replaced && earlier > 0 {
+            task = row(worker, earlier as u64, question)?;
+            state = worker.reset_within(Split::Train, &task, seed, record, budget).await.map_err(failed)?;
+        }
+        return Ok(Begun { state, continues: false, own_task: !replaced });
+    };
     if replaced && system.is_none() {
-        return Ok(state);
+        return Ok(Begun { state, continues: true, own_task: false });
     }
-    let mut snapshot = state.snapshot()?;
-    let messages = messages_of(&mut snapshot)?;
     if !replaced && let Some(message) = messages.iter_mut().rev().find(|message| message["role"] == "user") {
         message["content"] = Value::from(question);
     }
     if let Some(system) = system {
         replace_system(messages, system);
     }
-    worker.restore(&snapshot)
+    Ok(Begun { state: worker.restore(&snapshot)?, continues: true, own_task: false })
+}
+
+/// A row of the dataset; without one, the columns that an env's own `reset` may read.
+fn row(worker: &Worker, index: u64, question: &str) -> Result<Value> {
+    for split in [Split::Eval, Split::Train] {
+        if let Some(rows) = worker.rows(split)?.filter(|rows| *rows > 0) {
+            return worker.row(split, index % rows);
+        }
+    }
+    let mut task = json!({ "prompt": question, "problem": question, "question": question });
+    if let Some(env) = worker.first_env() {
+        task["env"] = env.into();
+    }
+    Ok(task)
+}
+
+/// The last text that is not the policy's.
+pub(super) fn shown(observation: &Observation) -> String {
+    match observation {
+        Observation::Messages(messages) => {
+            let last = messages.iter().rev().find(|message| message.role == Role::User);
+            last.map(|message| message.content.text()).unwrap_or_default()
+        }
+        Observation::Text(text) => text.clone(),
+        Observation::TokenIds(_) => String::new(),
+    }
 }
 
 pub(super) fn replace_system(messages: &mut Vec<Value>, system: &str) {
@@ -88,10 +133,17 @@ pub(super) fn replace_system(messages: &mut Vec<Value>, system: &str) {
 
 /// `state.messages` in a snapshot.
 pub(super) fn messages_of(snapshot: &mut Value) -> Result<&mut Vec<Value>> {
-    snapshot["state"]["messages"].as_array_mut().ok_or_else(|| {
-        Error::new(Kind::Script, "this recipe's env can't be chatted with: its state has no `messages`")
-            .hint("leave out --script to chat without tools")
+    list_of_messages(snapshot).ok_or_else(|| {
+        Error::new(
+            Kind::Script,
+            "the conversation can't be continued: the state of this recipe's env has no `messages`",
+        )
+        .hint("leave out --script to chat without tools")
     })
+}
+
+fn list_of_messages(snapshot: &mut Value) -> Option<&mut Vec<Value>> {
+    snapshot.get_mut("state")?.get_mut("messages")?.as_array_mut()
 }
 
 pub(super) fn failed(failure: Failure) -> Error {

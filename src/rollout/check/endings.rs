@@ -90,7 +90,7 @@ fn ended(
             let hint = "a `context` function can shorten the prompt; docs/environments.md has the rules of scoring";
             report.add(finding(Level::Warning, "context", message).hint(hint));
         }
-        Status::Terminated | Status::Truncated | Status::Aborted => {}
+        Status::Terminated | Status::Truncated | Status::PolicyError | Status::Aborted => {}
         Status::EnvError if trajectory.steps.is_empty() => {
             report.add(finding(Level::Error, "reset", message));
         }

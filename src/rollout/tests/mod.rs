@@ -65,6 +65,7 @@ impl<F: Fn(&Request) -> (String, f32) + Send + Sync> Policy for ScriptedPolicy<F
             routing: crate::mdp::Routing::default(),
             finish_reason: FinishReason::Stop,
             prefilled: 1,
+            server: None,
         };
         let _ = sender.send(Ok(completion));
         receiver.into()

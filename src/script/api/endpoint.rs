@@ -245,5 +245,5 @@ fn parse_response(body: &str) -> Result<GeneratedText, Unreadable> {
         _ => FinishReason::Stop,
     };
     let tokens = answer["usage"]["completion_tokens"].as_u64();
-    Ok(GeneratedText { text: text.to_owned(), finish_reason, tokens, sampled: None })
+    Ok(GeneratedText { text: text.to_owned(), finish_reason, tokens, prompt_tokens: None, sampled: None })
 }

@@ -208,10 +208,11 @@ async fn write(
         }
         Err(error) => return Err(error),
     };
+    let tokens = Some(completion.tokens() as u64);
+    let prompt_tokens = completion.server.as_ref().map(|server| server.reply.usage.prompt_tokens);
     let Completion { token_ids, logprobs, finish_reason, support, .. } = completion;
-    let tokens = Some(token_ids.len() as u64);
     let sampled = train.then_some(SampledTokens { prompt_ids, token_ids, logprobs, support });
-    Ok(Outcome::Ok(GeneratedText { text, finish_reason, tokens, sampled }))
+    Ok(Outcome::Ok(GeneratedText { text, finish_reason, tokens, prompt_tokens, sampled }))
 }
 
 /// Generates with a model by name, which is opened once.
@@ -241,6 +242,7 @@ async fn write_with(
         text: response.text.unwrap_or_default(),
         finish_reason: response.finish_reason,
         tokens: Some(response.token_ids.len() as u64),
+        prompt_tokens: None,
         sampled: None,
     }))
 }

@@ -190,7 +190,7 @@ fn own_function(
     }
 }
 
-/// `eval = { env =, context =, … }`: what is kept in the VM, and the settings.
+/// `eval = { env =, context =, reward =, … }`: what is kept in the VM, and the settings.
 #[derive(Default)]
 pub(super) struct Eval {
     own: EvalEnv,
@@ -210,6 +210,7 @@ impl FromField for Eval {
                     own.env = Some(Env::read(other).ok_or_else(|| fields.refuse("eval.env", wanted, other))?);
                 }
                 other if of("context") => own.context = Some(Function::from_field(fields, "eval.context", other)?),
+                other if of("reward") => own.reward = Some(Function::from_field(fields, "eval.reward", other)?),
                 _ => plain.raw_set(name, value)?,
             }
             Ok(())

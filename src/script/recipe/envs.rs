@@ -11,7 +11,7 @@ use super::load::Script;
 use super::rows::Split;
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::script::runtime::definitions::{Env, Recipe};
+use crate::script::runtime::definitions::{Env, EvalEnv, Recipe};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::servers;
 use crate::script::runtime::task_env::{LoadedEnv, MeasuredFunction, TaskEnv};
@@ -145,26 +145,25 @@ impl Envs {
             Ok::<_, Error>(Rc::new(TaskEnv::of(&env, env.tools.clone())))
         };
         let own = |name: &str| settings.envs.get(name).unwrap_or(usual).clone();
-        let all = |context: Option<&Function>, keep: &dyn Fn(&str) -> bool| -> Result<Vec<Rc<TaskEnv>>> {
-            let with = |env: &Env| Env { context: context.or(env.context.as_ref()).cloned(), ..env.clone() };
+        let all = |given: &EvalEnv, keep: &dyn Fn(&str) -> bool| -> Result<Vec<Rc<TaskEnv>>> {
             if recipe.envs.is_empty() {
-                let env = context.map(|context| Env { context: Some(context.clone()), ..Env::default() });
+                let env = given.has_functions().then(|| given.changed(&Env::default()));
                 return Ok(vec![load("", env.as_ref(), usual.clone())?]);
             }
             let kept = recipe.envs.iter().filter(|(name, _)| keep(name));
-            kept.map(|(name, env)| load(name, Some(&with(env)), own(name))).collect()
+            kept.map(|(name, env)| load(name, Some(&given.changed(env)), own(name))).collect()
         };
         let named = !settings.envs.is_empty();
-        let train = Set { all: all(None, &|_| true)?, named };
-        let context = eval.context.as_ref();
+        let train = Set { all: all(&EvalEnv::default(), &|_| true)?, named };
         let eval = if let Some(env) = &eval.env {
             let own = section::<EnvSettings>("eval.env", &env.settings)?;
-            let env = Env { context: context.or(env.context.as_ref()).cloned(), ..env.clone() };
-            Some(Set { all: vec![load("", Some(&env), own)?], named: false })
+            Some(Set { all: vec![load("", Some(&eval.changed(env)), own)?], named: false })
         } else if !settings.eval.env.is_empty() {
-            Some(Set { all: all(context, &|name| name == settings.eval.env)?, named: false })
+            Some(Set { all: all(eval, &|name| name == settings.eval.env)?, named: false })
+        } else if eval.has_functions() {
+            Some(Set { all: all(eval, &|_| true)?, named })
         } else {
-            context.map(|_| all(context, &|_| true)).transpose()?.map(|all| Set { all, named })
+            None
         };
         Ok(Self { train, eval })
     }

@@ -39,6 +39,23 @@ pub(crate) struct Recipe {
 pub(crate) struct EvalEnv {
     pub(crate) env: Option<Env>,
     pub(crate) context: Option<Function>,
+    pub(crate) reward: Option<Function>,
+}
+
+impl EvalEnv {
+    /// Whether it replaces functions of the environments.
+    pub(crate) fn has_functions(&self) -> bool {
+        self.context.is_some() || self.reward.is_some()
+    }
+
+    /// An environment with the functions of evaluation.
+    pub(crate) fn changed(&self, env: &Env) -> Env {
+        Env {
+            context: self.context.as_ref().or(env.context.as_ref()).cloned(),
+            reward: self.reward.as_ref().or(env.reward.as_ref()).cloned(),
+            ..env.clone()
+        }
+    }
 }
 
 impl UserData for Recipe {}

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::*;
 use crate::error::Subject;
-use crate::mdp::{Answer, ExternalCall, Message, ToolCall, testing};
+use crate::mdp::{Answer, ExternalCall, Message, ServerReply, ToolCall, Usage, testing};
 use crate::store::RunDir;
 
 fn value() -> impl Strategy<Value = Value> {
@@ -67,6 +67,7 @@ prop_compose! {
         support in vec(vec(any::<u32>(), 0..4), 0..3),
         tools in vec(tool(), 0..3),
         prefilled: u32,
+        server in proptest::option::of(server_reply()),
     ) -> Step {
         let (response_ids, logprobs) = sampled.into_iter().unzip();
         Step {
@@ -78,8 +79,18 @@ prop_compose! {
                 all.push(ids);
                 all
             }),
+            server,
         }
     }
+}
+
+fn server_reply() -> impl Strategy<Value = Box<ServerReply>> {
+    (vec(message(), 0..2), any::<(u64, u64)>(), finite(), ".*").prop_map(|(prompt, tokens, seconds, text)| {
+        let usage = Usage { prompt_tokens: tokens.0, response_tokens: tokens.1 };
+        let tool_calls = vec![ToolCall { id: Some(text.clone()), name: text.clone(), arguments: Value::Null }];
+        let reasoning = Some(text.clone());
+        Box::new(ServerReply { prompt, tool_calls, errors: vec![text], reasoning, usage, seconds, retries: 3 })
+    })
 }
 
 prop_compose! {
@@ -132,8 +143,8 @@ prop_compose! {
         (task_index, group, seed, sample) in any::<(u64, u64, u64, u32)>(),
         task in value(),
         status in proptest::sample::select(Status::ALL.to_vec()),
-        (truncated_by, retries) in
-            (proptest::option::of(proptest::sample::select(Limit::ALL.to_vec())), any::<u32>()),
+        (truncated_by, retries, seconds) in
+            (proptest::option::of(proptest::sample::select(Limit::ALL.to_vec())), any::<u32>(), finite()),
         error in proptest::option::of(error()),
         steps in vec(step(), 0..4),
         outcome_reward in finite(),
@@ -144,7 +155,7 @@ prop_compose! {
     ) -> Trajectory {
         let record = in_order(exchanges);
         Trajectory {
-            id, split, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, retries, error, steps,
+            id, split, task_index, task, group, sample, fork, seed, script_hash, status, truncated_by, retries, seconds, error, steps,
             outcome_reward, reward_parts, messages, record,
         }
     }

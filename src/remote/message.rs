@@ -1,0 +1,61 @@
+//! The error messages of failures.
+
+use super::failure::{Failure, short};
+use super::server::Server;
+use crate::error::{Error, Kind};
+
+impl Server {
+    /// The error of a failure.
+    pub fn error(&self, failure: &Failure) -> Error {
+        let (base, setting) = (&self.options.base, self.options.setting);
+        let example = self.api.example();
+        let ending = format!("{setting} has a wrong path; for example {example}");
+        let new = |message: String| Error::new(Kind::Model, self.without_key(&message));
+        match failure {
+            Failure::Stopped => Error::new(Kind::Interrupted, "stopped"),
+            Failure::Unreachable(why) => new(format!("can't reach {base}: {why}")).hint(format!(
+                "is the server running, and is {setting} its address? (HTTPS_PROXY and NO_PROXY are used)"
+            )),
+            Failure::Refused { status, moved: Some(to), .. } => {
+                new(format!("{base} responded with {status}: it moved to {}", short(to)))
+                    .hint(format!("use the new address in {setting}"))
+            }
+            Failure::Refused { status, words, no_quota, .. } => {
+                let colon = if words.is_empty() { "" } else { ": " };
+                let error = new(format!("{base} responded with {status}{colon}{words}"));
+                let key = self.api.key_variable();
+                match status {
+                    401 | 403 if self.key.is_none() => error.hint(format!("set {key} to a key of that server")),
+                    401 | 403 => error.hint(format!("the server refuses the key in {key}")),
+                    404 | 405 => error.hint(format!("the server has no model `{}`, or {ending}", self.options.model)),
+                    _ if *no_quota => error.hint("the quota of the key is used up"),
+                    429 => error.hint("it is busy, or a quota is used up: try again later"),
+                    500.. => error.hint("the server failed: see its log"),
+                    _ => error,
+                }
+            }
+            Failure::Failed(words) => {
+                new(format!("{base} failed during its reply: {}", short(words))).hint("see the server's log")
+            }
+            Failure::Filtered => new(format!("{base} failed during its reply: its content filter stopped the reply"))
+                .hint("see the server's log"),
+            Failure::BrokeOff(why) => {
+                let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+                new(format!("{base} interrupted its reply{why}")).hint("try again; see the server's log")
+            }
+            Failure::Foreign(why) => {
+                let message = format!("{base} is not {}: {}", self.api.of_a_server(), short(why));
+                new(message).hint(ending)
+            }
+            Failure::Unsupported(error) => (**error).clone(),
+        }
+    }
+
+    /// A text of the server without the key, which it may repeat.
+    fn without_key(&self, text: &str) -> String {
+        match &self.key {
+            Some(key) => text.replace(key.as_str(), "***"),
+            None => text.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! Models behind servers: OpenAI's chat completions API and Anthropic's messages API, streamed as
+//! server-sent events.
+//!
+//! [`Server`] is the client: it sends a conversation, reads the reply as it arrives, and sends the
+//! request again if the server is busy. `openai` and `anthropic` write the requests and read the
+//! events, `stream` reads server-sent events, `failure` has the reasons why there is no reply, and
+//! `message` their error messages.
+//! [`ServerPolicy`] is a server as the policy of rollouts.
+
+mod anthropic;
+mod failure;
+mod message;
+mod openai;
+mod policy;
+mod reply;
+mod sampling;
+mod server;
+mod stream;
+
+pub use failure::Failure;
+pub use policy::ServerPolicy;
+pub use reply::{Piece, RawCall, RawReply};
+pub use sampling::ServerSampling;
+pub use server::{Patience, Server, ServerOptions};

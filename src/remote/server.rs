@@ -1,0 +1,281 @@
+//! The client of a server: one reply, with retries.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::failure::Failure;
+use super::reply::{PartialReply, RawReply, Show};
+use super::sampling::ServerSampling;
+use super::stream::{WHOLE, events};
+use super::{anthropic, openai};
+use crate::config::ServerApi;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Chat;
+use crate::net::{self, Client, Request, Response};
+
+/// The longest wait before another attempt.
+const LONGEST_WAIT: Duration = Duration::from_mins(1);
+/// The longest wait that a server may request in rollouts.
+const LONGEST_REQUESTED_WAIT: Duration = Duration::from_mins(5);
+
+/// Options of a [`Server`].
+#[derive(Clone, Debug)]
+pub struct ServerOptions {
+    /// The URL that `/chat/completions` or `/messages` is appended to.
+    pub base: String,
+    pub api: ServerApi,
+    /// The name of the model on the server.
+    pub model: String,
+    /// The flag or setting that has the URL, for messages.
+    pub setting: &'static str,
+    /// Longest wait for the next byte: a server may have a queue.
+    pub silence: Duration,
+    /// Maximum attempts of a request.
+    pub attempts: u32,
+    pub patience: Patience,
+}
+
+/// The failures after which a request is sent again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// A user waits, and has seen the beginning of the reply: only a busy server.
+    Chat,
+    /// Every failure that may be transient.
+    Rollout,
+}
+
+/// The API of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Api {
+    OpenAi,
+    Anthropic,
+}
+
+impl Api {
+    /// The API of a URL: Anthropic's for Anthropic's own host.
+    fn of(choice: ServerApi, base: &str) -> Self {
+        match choice {
+            ServerApi::OpenAi => Self::OpenAi,
+            ServerApi::Anthropic => Self::Anthropic,
+            ServerApi::Auto => {
+                let host = net::host_and_port(base).map(|(host, _)| host);
+                if host.as_deref() == Some("api.anthropic.com") { Self::Anthropic } else { Self::OpenAi }
+            }
+        }
+    }
+
+    pub(super) fn key_variable(self) -> &'static str {
+        match self {
+            Self::OpenAi => "OPENAI_API_KEY",
+            Self::Anthropic => "ANTHROPIC_API_KEY",
+        }
+    }
+
+    pub(super) fn example(self) -> &'static str {
+        match self {
+            Self::OpenAi => "http://localhost:8000/v1",
+            Self::Anthropic => "https://api.anthropic.com/v1",
+        }
+    }
+
+    pub(super) fn of_a_server(self) -> &'static str {
+        match self {
+            Self::OpenAi => "an OpenAI-compatible server",
+            Self::Anthropic => "a server with Anthropic's messages API",
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::OpenAi => "/chat/completions",
+            Self::Anthropic => "/messages",
+        }
+    }
+}
+
+/// A model behind a server.
+#[derive(Debug)]
+pub struct Server {
+    client: Client,
+    pub(super) options: ServerOptions,
+    pub(super) api: Api,
+    pub(super) key: Option<String>,
+    /// The model requires OpenAI's new name of the limit on tokens; found out by the first request.
+    new_limit: AtomicBool,
+}
+
+impl Server {
+    /// The key comes from OPENAI_API_KEY or ANTHROPIC_API_KEY.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a URL that is not http or contains a password, and for a damaged key.
+    pub fn new(options: ServerOptions) -> Result<Self> {
+        let base = options.base.trim().trim_end_matches('/').to_owned();
+        let setting = options.setting;
+        if net::origin(&base).is_none() {
+            return Err(Error::new(Kind::Usage, format!("{setting} is `{base}`, which is not an http URL"))
+                .hint(format!("as in {}", written(setting, "http://localhost:8000/v1"))));
+        }
+        let api = Api::of(options.api, &base);
+        let variable = api.key_variable();
+        // Settings are part of the records of a run.
+        if base.contains(['@', '?', '#']) {
+            let message = format!("{setting} has a user, a query or a fragment, and URLs are stored with a run");
+            return Err(Error::new(Kind::Usage, message).hint(format!("leave it out; the key is {variable}")));
+        }
+        let key = std::env::var(variable).ok().map(|key| key.trim().to_owned()).filter(|key| !key.is_empty());
+        if key.as_ref().is_some_and(|key| key.bytes().any(|byte| !byte.is_ascii_graphic())) {
+            return Err(Error::new(Kind::Usage, format!("{variable} has characters that no key has")));
+        }
+        let client = Client::new(options.silence)?;
+        let options = ServerOptions { base, ..options };
+        Ok(Self { client, options, api, key, new_limit: AtomicBool::new(false) })
+    }
+
+    /// The name of the model.
+    pub fn model(&self) -> &str {
+        &self.options.model
+    }
+
+    /// The URL.
+    pub fn base(&self) -> &str {
+        &self.options.base
+    }
+
+    /// A reply; `show` receives its text as it arrives. After `stop` the reply so far is returned.
+    ///
+    /// # Errors
+    /// The last failure, after the attempts that [`ServerOptions`] allow.
+    pub fn reply(
+        &self,
+        chat: &Chat,
+        sampling: &ServerSampling,
+        stop: &dyn Fn() -> bool,
+        show: &mut Show<'_>,
+    ) -> Result<RawReply, Failure> {
+        let mut attempt = 0;
+        loop {
+            let mut partial = PartialReply::default();
+            let failure = match self.attempt(chat, sampling, &mut partial, stop, show) {
+                Ok(()) => return Ok(partial.finish(chat.calls, false, attempt)),
+                Err(Failure::Stopped) => return Ok(partial.finish(chat.calls, true, attempt)),
+                Err(failure) => failure,
+            };
+            attempt += 1;
+            let Some(wait) = self.wait(&failure, attempt) else { return Err(failure) };
+            if net::pause(wait, stop).is_err() {
+                return Ok(PartialReply::default().finish(chat.calls, true, attempt));
+            }
+        }
+    }
+
+    /// The wait before the next attempt; `None` if there is none.
+    fn wait(&self, failure: &Failure, attempts: u32) -> Option<Duration> {
+        let (after, status) = match failure {
+            Failure::Refused { after, status, .. } => (*after, Some(*status)),
+            _ => (None, None),
+        };
+        let (again, longest) = match self.options.patience {
+            Patience::Chat => (matches!(status, Some(429 | 502..=504)), LONGEST_WAIT),
+            Patience::Rollout => (failure.is_transient(), LONGEST_REQUESTED_WAIT),
+        };
+        if !again || attempts >= self.options.attempts || after.is_some_and(|wait| wait > longest) {
+            return None;
+        }
+        Some(after.unwrap_or_else(|| backoff(attempts)))
+    }
+
+    /// One request and its response.
+    fn attempt(
+        &self,
+        chat: &Chat,
+        sampling: &ServerSampling,
+        partial: &mut PartialReply,
+        stop: &dyn Fn() -> bool,
+        show: &mut Show<'_>,
+    ) -> Result<(), Failure> {
+        let response = self.send(chat, sampling, stop)?;
+        let mut event = |data: &[u8]| {
+            let event: Value = serde_json::from_slice(data).map_err(|error| {
+                if error.is_eof() {
+                    Failure::BrokeOff(Some("what it sent is cut short".to_owned()))
+                } else {
+                    Failure::Foreign(format!("what it sends is not JSON: {error}"))
+                }
+            })?;
+            match self.api {
+                Api::OpenAi => openai::event(partial, &event, show)?,
+                Api::Anthropic => anthropic::event(partial, &event, show)?,
+            }
+            Ok(event["type"] == "message_stop")
+        };
+        events(response, stop, &mut event)?;
+        match partial.finish {
+            Some(_) => Ok(()),
+            None => Err(Failure::BrokeOff(None)),
+        }
+    }
+
+    /// Sends the request; once more with the new name of the limit on tokens if the model needs it.
+    fn send(&self, chat: &Chat, sampling: &ServerSampling, stop: &dyn Fn() -> bool) -> Result<Response, Failure> {
+        loop {
+            let new_limit = self.new_limit.load(Ordering::Relaxed);
+            let body = match self.api {
+                Api::OpenAi => openai::body(&self.options.model, chat, sampling, new_limit),
+                Api::Anthropic => anthropic::body(&self.options.model, chat, sampling)
+                    .map_err(|error| Failure::Unsupported(Box::new(error)))?,
+            };
+            let request = Request {
+                method: "POST",
+                url: format!("{}{}", self.options.base, self.api.path()),
+                headers: self.headers(),
+                body: Some(body.to_string().into_bytes()),
+            };
+            let response = self.client.send(request, stop).map_err(Failure::before)?;
+            let status = response.status;
+            if (200..300).contains(&status) {
+                return Ok(response);
+            }
+            let seconds = response.header("retry-after").and_then(|wait| wait.parse::<f64>().ok());
+            let after = seconds.and_then(|wait| Duration::try_from_secs_f64(wait).ok());
+            let moved = response.header("location").filter(|_| (300..400).contains(&status));
+            let moved = moved.map(|to| to.strip_suffix(self.api.path()).unwrap_or(to).to_owned());
+            let body = response.bytes(WHOLE, stop).unwrap_or_default();
+            if status == 400 && self.api == Api::OpenAi && !new_limit && openai::wants_new_limit(&body) {
+                self.new_limit.store(true, Ordering::Relaxed);
+                continue;
+            }
+            return Err(Failure::refused(status, after, moved, &body));
+        }
+    }
+
+    fn headers(&self) -> Vec<(std::borrow::Cow<'static, str>, String)> {
+        let mut headers = vec![
+            ("content-type".into(), "application/json".to_owned()),
+            ("accept".into(), "text/event-stream, application/json".to_owned()),
+        ];
+        match self.api {
+            Api::OpenAi => headers.extend(self.key.iter().map(|key| ("authorization".into(), format!("Bearer {key}")))),
+            Api::Anthropic => {
+                headers.push(("anthropic-version".into(), anthropic::VERSION.to_owned()));
+                headers.extend(self.key.iter().map(|key| ("x-api-key".into(), key.clone())));
+            }
+        }
+        headers
+    }
+}
+
+/// 1, 2, 4, … seconds, at most [`LONGEST_WAIT`], less up to a half: many requests that failed
+/// together do not come back together.
+fn backoff(attempts: u32) -> Duration {
+    let most = Duration::from_secs(1 << (attempts - 1).min(6)).min(LONGEST_WAIT);
+    let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
+    most.mul_f64(1.0 - 0.5 * f64::from(nanos % 1000) / 1000.0)
+}
+
+/// A flag or a setting with a value, as typed.
+fn written(setting: &str, value: &str) -> String {
+    if setting.starts_with("--") { format!("{setting} {value}") } else { format!("{setting}={value}") }
+}

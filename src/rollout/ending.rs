@@ -1,0 +1,51 @@
+//! Trajectories without steps, failed ones, and the check of their rewards.
+
+use serde_json::Value;
+
+use super::Spec;
+use crate::error::{Error, Kind};
+use crate::mdp::{Status, Trajectory};
+use crate::script::{Failure, Worker};
+
+/// Sums of finite numbers may still be infinite or NaN.
+pub(super) fn summable(trajectory: &Trajectory) -> Result<(), Failure> {
+    let parts = trajectory.reward_parts.iter().map(|(name, sum)| (format!("the parts `{name}`"), *sum));
+    for (what, sum) in parts.chain([("the rewards of the steps".to_owned(), trajectory.total_reward())]) {
+        if !sum.is_finite() {
+            let sum = if sum.is_nan() { "NaN" } else { "infinity" };
+            let error = Error::new(Kind::Env, format!("{what} add up to {sum}")).hint("keep rewards small");
+            return Err(Failure::new(Status::EnvError, error));
+        }
+    }
+    Ok(())
+}
+
+/// A trajectory without steps.
+pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
+    Trajectory {
+        id: spec.id.clone(),
+        split: spec.split,
+        task_index: spec.task_index,
+        task,
+        group: spec.group,
+        sample: spec.sample,
+        fork: None,
+        seed: spec.env_seed,
+        script_hash: script_hash.to_owned(),
+        status: Status::Aborted,
+        truncated_by: None,
+        retries: 0,
+        seconds: 0.0,
+        error: None,
+        steps: Vec::new(),
+        outcome_reward: 0.0,
+        reward_parts: std::collections::BTreeMap::new(),
+        messages: Vec::new(),
+        record: Vec::new(),
+    }
+}
+
+pub(super) fn fail(trajectory: &mut Trajectory, worker: &Worker, failure: &Failure) {
+    trajectory.status = failure.status;
+    trajectory.error = Some(worker.error_record(failure));
+}

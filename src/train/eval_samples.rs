@@ -1,0 +1,199 @@
+//! The samples of one model of an evaluation.
+
+use std::collections::HashSet;
+use std::time::{Duration, Instant};
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{RngCore, SeedableRng};
+
+use super::eval_policy::EvalPolicy;
+use super::evaluate::{EvalTasks, eval_sampling};
+use super::failures::replay_command;
+use crate::error::{Error, Kind, Result};
+use crate::eval::{Sequential, betting};
+use crate::mdp::{Split, Status, Trajectory};
+use crate::rollout::Spec;
+use crate::script::Script;
+use crate::store::{RunDir, read_trajectories};
+use crate::telemetry::{Reporter, counted};
+
+/// Trajectories are sampled in chunks of this many rounds of `rollout.concurrency`. Ctrl-C loses
+/// the current chunk of a model in this process; a smaller one would leave more of the engine's
+/// slots empty at its end.
+const ROUNDS: usize = 8;
+/// Trajectories are written after the first chunk that ends this long after the last time.
+const WRITE_EVERY: Duration = Duration::from_secs(30);
+
+/// The step of the stored trajectories.
+pub(super) const STEP: u64 = 0;
+
+/// The samples of one model.
+pub(super) struct ModelEvaluation {
+    pub(super) run: RunDir,
+    pub(super) policy: EvalPolicy,
+    pub(super) trajectories: Vec<Trajectory>,
+    /// Wall time of sampling.
+    pub(super) seconds: f64,
+    /// The test against the first model, with `eval.early_stop`.
+    pub(super) sequential: Option<Sequential>,
+}
+
+impl ModelEvaluation {
+    pub(super) fn new(run: RunDir, policy: EvalPolicy, seconds: f64) -> Self {
+        Self { run, policy, trajectories: Vec::new(), seconds, sequential: None }
+    }
+
+    /// Samples what is not stored yet, and gives the number of trajectories that are left after
+    /// Ctrl-C. With `eval.early_stop`, sampling ends when the difference from `baseline` is settled.
+    pub(super) fn sample(
+        &mut self,
+        script: &Script,
+        baseline: Option<&[Trajectory]>,
+        reporter: &Reporter,
+    ) -> Result<usize> {
+        let file = self.run.trajectories_path(Split::Eval, STEP);
+        let goes_on = file.is_file();
+        if goes_on {
+            self.trajectories = read_trajectories(&file)?;
+            // They were cut off when the evaluation was stopped, or had no reply of a server.
+            self.trajectories.retain(|one| !matches!(one.status, Status::Aborted | Status::PolicyError));
+        }
+        self.policy.log().open(self.run.path(), goes_on.then_some(STEP))?;
+        script.logged.iter().for_each(|line| self.policy.log().line(line));
+        self.policy.log().flush()?;
+        let (order, all) = self.tasks(script)?;
+        let settings = self.policy.settings();
+        let (total, samples, level) = (all.len(), settings.eval.samples, settings.eval.early_stop);
+        let rounds = if level > 0.0 { 1 } else { ROUNDS };
+        let size = (rounds * settings.rollout.concurrency).next_multiple_of(samples);
+        let stored: HashSet<&str> = self.trajectories.iter().map(|one| one.id.as_str()).collect();
+        let specs: Vec<Spec> = all.into_iter().filter(|spec| !stored.contains(spec.id.as_str())).collect();
+        let model = &script.settings.policy;
+        let at = if model.api_base.is_empty() { String::new() } else { format!(" at {}", model.api_base) };
+        reporter.info(&format!("model    {}{at}", model.model));
+        reporter.info(&format!(
+            "data     {}, {} each",
+            counted(total / samples, "held-out task", "held-out tasks"),
+            counted(samples, "sample", "samples")
+        ));
+        if goes_on {
+            reporter.info(&format!("stored   {} of {total} trajectories", self.trajectories.len()));
+        }
+        let compared = baseline.filter(|_| level > 0.0);
+        let mut written = Instant::now();
+        for chunk in specs.chunks(size) {
+            if let Some(baseline) = compared
+                && self.is_settled(script, baseline, &order, level)?
+            {
+                break;
+            }
+            let (started, done) = (Instant::now(), self.trajectories.len());
+            let label = if total > size { format!("evaluating ({done} of {total})") } else { "evaluating".to_owned() };
+            let (trajectories, ended) = self.policy.rollout(chunk.to_vec(), reporter, &label);
+            self.trajectories.extend(trajectories);
+            self.seconds += started.elapsed().as_secs_f64();
+            if let Err(error) = ended {
+                self.write()?;
+                let left = total.saturating_sub(self.trajectories.len());
+                return if error.kind == Kind::Interrupted { Ok(left) } else { Err(error) };
+            }
+            if written.elapsed() >= WRITE_EVERY {
+                self.write()?;
+                written = Instant::now();
+            }
+        }
+        self.write()?;
+        if let Some(baseline) = compared {
+            self.is_settled(script, baseline, &order, level)?;
+            self.report_settled(total / samples, reporter);
+        }
+        let (path, run) = (&script.path, self.run.path());
+        let again = |one: &Trajectory| Some(replay_command(path, run, one));
+        self.policy.failures().report(reporter, "the evaluation", &self.trajectories, again);
+        self.policy.failures().sum_up(reporter);
+        Ok(0)
+    }
+
+    /// The tasks in the order of sampling, and the specifications of their trajectories. With
+    /// `eval.early_stop` the order is random, the same one for all models: the first tasks of a file
+    /// need not be like the others.
+    fn tasks(&self, script: &Script) -> Result<(Vec<u64>, Vec<Spec>)> {
+        let settings = self.policy.settings();
+        let sampling = self.policy.with_stop(eval_sampling(settings)).into();
+        let tasks = EvalTasks { settings, max_context: self.policy.max_context(), served: self.policy.is_server() };
+        let Some(rows) = self.policy.rows().eval.as_ref() else { return Err(no_tasks(script)) };
+        let mut specs = tasks.specs(rows, &sampling, STEP);
+        let mut order: Vec<u64> = specs.iter().map(|spec| spec.task_index).collect();
+        order.dedup();
+        if settings.eval.early_stop > 0.0 {
+            shuffle(&mut order, settings.seed);
+            let mut places = vec![0; order.iter().max().map_or(0, |most| *most as usize + 1)];
+            order.iter().enumerate().for_each(|(place, index)| places[*index as usize] = place);
+            specs.sort_by_key(|spec| (places[spec.task_index as usize], spec.sample));
+        }
+        Ok((order, specs))
+    }
+
+    /// Whether the difference from the first model is settled; updates [`Self::sequential`].
+    fn is_settled(&mut self, script: &Script, baseline: &[Trajectory], order: &[u64], level: f64) -> Result<bool> {
+        let eval = &self.policy.settings().eval;
+        let pair = (baseline, self.trajectories.as_slice());
+        let Some(test) = betting(pair, order, eval.samples, &eval.accuracy) else {
+            let message = format!("eval.early_stop needs scores from 0 to 1, and `{}` has others", eval.accuracy);
+            return Err(Error::new(Kind::Usage, message)
+                .at(script.place_of("eval.early_stop"))
+                .hint("set eval.early_stop=0, or eval.accuracy to another part of the reward"));
+        };
+        let stopped = test.p() <= level;
+        self.sequential = Some(Sequential { p: test.p(), tasks: test.tasks(), level, stopped });
+        Ok(stopped)
+    }
+
+    fn report_settled(&mut self, tasks: usize, reporter: &Reporter) {
+        let Some(test) = &mut self.sequential else { return };
+        // The test may be settled by the very last task.
+        test.stopped &= test.tasks < tasks;
+        if test.stopped {
+            let Sequential { p, tasks: used, level, .. } = test;
+            reporter.info(&format!(
+                "settled  after {used} of {tasks} tasks: p = {p:.4} at any number of tasks, eval.early_stop is {level}"
+            ));
+        }
+    }
+
+    /// Writes the trajectories so far, in the order of tasks and samples.
+    fn write(&mut self) -> Result<()> {
+        self.trajectories.sort_by_key(|one| (one.task_index, one.sample));
+        self.run.write_evaluation(STEP, 0, &self.trajectories).map(drop)
+    }
+}
+
+/// The error of a recipe without held-out tasks.
+pub(super) fn no_tasks(script: &Script) -> Error {
+    Error::new(Kind::Data, "the recipe has no held-out tasks")
+        .at_path(&script.path)
+        .hint("give `data = { eval = … }` in the recipe, or data.eval=FILE.jsonl on the command line")
+}
+
+/// Shuffles in place (Fisher and Yates).
+fn shuffle(list: &mut [u64], seed: u64) {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    for last in (1..list.len()).rev() {
+        let draw = (u64::from(random.next_u32()) * (last as u64 + 1)) >> 32;
+        list.swap(last, draw as usize);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::shuffle;
+
+    #[test]
+    fn a_shuffled_list_has_the_same_tasks_in_another_order() {
+        let mut list: Vec<u64> = (0..100).collect();
+        shuffle(&mut list, 3);
+        assert_ne!(list, (0..100).collect::<Vec<_>>());
+        list.sort_unstable();
+        assert_eq!(list, (0..100).collect::<Vec<_>>());
+    }
+}

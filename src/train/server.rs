@@ -1,0 +1,140 @@
+//! A model behind a server as the policy of an evaluation. It is not trained.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::failures::Failures;
+use super::script_log::ScriptLog;
+use super::selection::Selection;
+use super::source::{Fetching, MODEL_NANO, fetch_data, text_dir};
+use crate::config::{PolicySettings, Settings};
+use crate::engine::Policy;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::Trajectory;
+use crate::remote::{Patience, Server, ServerOptions, ServerPolicy};
+use crate::rollout::{Pool, PoolOptions, Progress, Spec};
+use crate::script::Script;
+use crate::telemetry::Reporter;
+use crate::text::{Format, FormatChoice, Renderer, Style};
+
+/// A recipe whose policy is behind a server.
+pub(super) struct ServerSession {
+    pub(super) settings: Settings,
+    pub(super) renderer: Arc<Renderer>,
+    policy: Arc<dyn Policy>,
+    pool: Pool,
+    pub(super) failures: Failures,
+    pub(super) rows: Selection,
+    pub(super) log: ScriptLog,
+}
+
+impl ServerSession {
+    /// # Errors
+    /// [`Kind::Usage`] for settings that no server accepts; those of the data and the script.
+    pub(super) fn open(script: &mut Script, fetching: Fetching<'_>) -> Result<Self> {
+        let settings = script.settings.clone();
+        refuse_reply_prefix(&settings)?;
+        let log = ScriptLog::new(fetching.reporter);
+        script.listen(log.sink());
+        fetch_data(script, fetching)?;
+        let renderer = counting_renderer(script, fetching)?;
+        let server = Server::new(options(&settings.policy))?;
+        let interrupt = fetching.interrupt;
+        let stop = move || interrupt.is_some_and(|interrupt| interrupt.count() > 0);
+        let policy = Arc::new(ServerPolicy::new(server, &settings.policy.template_kwargs, stop));
+        let rollout = &settings.rollout;
+        let options =
+            PoolOptions { workers: rollout.workers, concurrency: rollout.concurrency, retries: rollout.retries };
+        let pool = Pool::new(script, &renderer, &options)?;
+        let longest = if settings.policy.max_context == 0 { usize::MAX } else { settings.policy.max_context };
+        let rows = Selection::new(script, &renderer, longest, fetching)?;
+        Ok(Self { settings, renderer, policy, pool, failures: Failures::default(), rows, log })
+    }
+
+    /// Runs trajectories to their end. After Ctrl-C, or an error of all requests, those that are
+    /// finished are returned with the error: their replies may have cost money.
+    pub(super) fn rollout(
+        &mut self,
+        specs: Vec<Spec>,
+        reporter: &Reporter,
+        label: &str,
+    ) -> (Vec<Trajectory>, Result<()>) {
+        let bar = reporter.bar(label, specs.len() as u64, "trajectories");
+        let finished: Arc<Mutex<Vec<Trajectory>>> = Arc::default();
+        let (counter, kept) = (bar.clone(), Arc::clone(&finished));
+        let progress: Progress = Arc::new(move |trajectory| {
+            counter.inc(1);
+            kept.lock().unwrap_or_else(PoisonError::into_inner).push(trajectory.clone());
+        });
+        let ended = self.pool.start(&self.policy, specs, &progress).and_then(|pending| {
+            let stop = pending.stop_flag();
+            pending.finish().inspect_err(|_| {
+                stop.store(true, Ordering::Relaxed);
+                self.pool.abandon();
+            })
+        });
+        bar.finish();
+        let flushed = self.log.flush();
+        let finished = std::mem::take(&mut *finished.lock().unwrap_or_else(PoisonError::into_inner));
+        (finished, ended.and(flushed))
+    }
+}
+
+fn options(policy: &PolicySettings) -> ServerOptions {
+    ServerOptions {
+        base: policy.api_base.clone(),
+        api: policy.api,
+        model: policy.model.clone(),
+        setting: "policy.api_base",
+        silence: Duration::try_from_secs_f64(policy.api_timeout).unwrap_or(Duration::MAX),
+        attempts: u32::try_from(policy.api_attempts).unwrap_or(u32::MAX),
+        patience: Patience::Rollout,
+    }
+}
+
+/// The renderer for a model behind a server: its tokenizer counts the tokens of context policies,
+/// and its format parses calls in the text. `auto` is the most common text format, because the
+/// server's template is not known.
+///
+/// # Errors
+/// If the tokenizer of `policy.tokenizer` can't be loaded.
+pub fn counting_renderer(script: &Script, fetching: Fetching<'_>) -> Result<Arc<Renderer>> {
+    let tokenizer = &script.settings.policy.tokenizer;
+    let dir = text_dir(if tokenizer.is_empty() { MODEL_NANO } else { tokenizer }, fetching)
+        .map_err(|error| error.at(script.place_of("policy.tokenizer")))?;
+    let mut style = Style::of_format(script.style()?.format);
+    if style.format == FormatChoice::Auto {
+        style.format = FormatChoice::Is(Format::from_name("hermes")?);
+    }
+    Renderer::load_styled(&dir, &style).map(Arc::new)
+}
+
+/// Refuses the start of a reply, which servers do not accept.
+///
+/// # Errors
+/// [`Kind::Usage`].
+pub fn refuse_reply_prefix(settings: &Settings) -> Result<()> {
+    if settings.environments().iter().all(|(_, env)| env.reply_prefix.is_empty()) {
+        return Ok(());
+    }
+    let message = "env.reply_prefix needs a model in this process: servers do not accept the start of a reply";
+    Err(Error::new(Kind::Usage, message).hint("leave out --api-base, or set env.reply_prefix to \"\""))
+}
+
+/// Refuses a server where the weights of the policy are needed.
+///
+/// # Errors
+/// [`Kind::Usage`].
+pub fn refuse_server(policy: &PolicySettings) -> Result<()> {
+    if policy.api_base.is_empty() {
+        return Ok(());
+    }
+    let message = format!(
+        "policy.api_base is {}: a server gives no weights and no log-probabilities, so its model can't be trained",
+        policy.api_base
+    );
+    Err(Error::new(Kind::Usage, message)
+        .about_setting("policy.api_base")
+        .hint("leave policy.api_base out; r1 eval and r1 infer take a server"))
+}
