@@ -264,6 +264,7 @@ impl Bench {
             sampling: Arc::default(),
             max_steps: Some(8),
             max_context: self.engine.capacity(),
+            served: false,
             next_prompt: false,
         }
     }

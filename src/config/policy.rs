@@ -1,0 +1,130 @@
+//! The policy: the model, its type and device, or the server that has it.
+
+use crate::schema::{Time, choices, section};
+
+section! {
+    /// The model, its type and device.
+    pub struct PolicySettings: "policy.", restart() {
+        /// The model: a directory in Hugging Face layout, a Hub id (ORG/NAME or ORG/NAME@REVISION),
+        /// or r1-nano.
+        model: String = "r1-nano".to_owned();
+        /// Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the
+        /// one in adapter_config.json.
+        base: String = String::new();
+        /// Type of the weights in memory; auto is f32 on the CPU and bf16 on CUDA.
+        dtype: Dtype = Dtype::Auto;
+        /// Device of the model; auto is CUDA if available.
+        device: DeviceChoice = DeviceChoice::Auto;
+        /// URL of a server that has the model, for r1 eval and r1 infer (docs/evaluation.md);
+        /// policy.model is then its name there. The key is in the environment: OPENAI_API_KEY or
+        /// ANTHROPIC_API_KEY.
+        api_base: String = String::new();
+        /// API of the server: chat completions or Anthropic's messages; auto is messages for
+        /// api.anthropic.com.
+        api: ServerApi = ServerApi::Auto, needs("policy.api_base", Is::Set);
+        /// Longest wait for the next bytes of a server's reply.
+        api_timeout: f64 as Time = 600.0, unit("seconds"), range("> 0"), needs("policy.api_base", Is::Set);
+        /// Attempts of a request to a server that is busy, fails or breaks off.
+        api_attempts: usize = 6, range("≥ 1"), needs("policy.api_base", Is::Set);
+        /// Price of a server's tokens, for the figure `cost` of r1 eval.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        price: Option<Price> = None;
+        /// The tokenizer that counts the tokens of context policies and of policy.max_context for
+        /// a server: a model directory or a Hub id; that of r1-nano if empty.
+        tokenizer: String = String::new(), needs("policy.api_base", Is::Set);
+        /// Longest prompt plus response; 0 is the model's limit.
+        max_context: usize = 0, unit("tokens"), range("≥ 0");
+        /// Records decode steps as CUDA graphs: one launch per step, at the cost of some memory.
+        /// CUDA only.
+        cuda_graphs: bool = true;
+        /// Variables of the chat template, such as enable_thinking (chat_template_kwargs in
+        /// transformers).
+        template_kwargs: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
+        /// Initialises a new Qwen2 model and trains a tokenizer on the recipe's text instead of
+        /// loading them (r1 sft).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        init: Option<InitModel> = None;
+        /// Trains a low-rank adapter (LoRA, arXiv:2106.09685); the base weights are frozen.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        lora: Option<LoraSettings> = None;
+    }
+}
+
+choices! {
+    pub enum Dtype {
+        Auto = "auto",
+        F32 = "f32",
+        Bf16 = "bf16",
+    }
+}
+
+choices! {
+    /// The API of a server.
+    pub enum ServerApi {
+        Auto = "auto",
+        OpenAi = "openai",
+        Anthropic = "anthropic",
+    }
+}
+
+section! {
+    /// Price of a server's tokens, in any currency per million tokens.
+    pub struct Price: "policy.price.", restart() {
+        /// Prompt tokens.
+        input: f64 = 0.0, unit("per million tokens"), range("≥ 0");
+        /// Response tokens, those of reasoning included.
+        output: f64 = 0.0, unit("per million tokens"), range("≥ 0");
+    }
+}
+
+choices! {
+    pub enum DeviceChoice {
+        Auto = "auto",
+        Cpu = "cpu",
+        Cuda = "cuda",
+    }
+}
+
+section! {
+    /// A Qwen2 model with fresh weights and a tokenizer trained on the recipe's own text.
+    pub struct InitModel: "policy.init.", restart() {
+        /// Width of the hidden states.
+        hidden_size: usize = 192, range("≥ 1");
+        /// Width of the MLP.
+        intermediate_size: usize = 512, range("≥ 1");
+        /// Number of layers.
+        num_hidden_layers: usize = 4, range("≥ 1");
+        /// Query heads per layer.
+        num_attention_heads: usize = 4, range("≥ 1");
+        /// Key-value heads per layer; divides the number of query heads.
+        num_key_value_heads: usize = 2, range("≥ 1");
+        /// Longest prompt plus response.
+        max_position_embeddings: usize = 1024, unit("tokens"), range("≥ 1");
+        /// Base of the rotary embedding.
+        rope_theta: f64 = 10_000.0, range("> 0");
+        /// Size of the byte-level BPE vocabulary, special tokens included.
+        vocab_size: usize = 512, unit("tokens"), range("≥ 256 + special tokens");
+        /// Special tokens in addition to ChatML's, one id each.
+        special_tokens: Vec<String> = Vec::new();
+        /// Rows of data.train that the tokenizer is trained on.
+        tokenizer_rows: usize = 4000, unit("rows"), range("≥ 1");
+    }
+}
+
+/// All matrices of attention and MLP.
+const LORA_TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+
+section! {
+    /// A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an
+    /// existing adapter (`policy.model` is its directory) does not need this.
+    pub struct LoraSettings: "policy.lora.", restart() {
+        /// Rank of the adapter.
+        rank: usize = 16, range("≥ 1");
+        /// The adapter is scaled by alpha / rank, or by alpha / sqrt(rank) if rank_stabilized.
+        alpha: f64 = 32.0, range("> 0");
+        /// Scales by the square root of the rank (rsLoRA, arXiv:2312.03732).
+        rank_stabilized: bool = false;
+        /// Projections with an adapter, by the end of their names.
+        targets: Vec<String> = LORA_TARGETS.map(str::to_owned).to_vec();
+    }
+}
