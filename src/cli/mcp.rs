@@ -1,33 +1,50 @@
 //! `r1 mcp`: serves the tools of a recipe to any MCP client.
 //!
 //! A client starts the program and uses the protocol on its standard input and output; messages
-//! for people go to standard error. The session has one state, the result of `reset` for one task,
-//! so that tools find what earlier calls left in `call.state`.
+//! for people go to standard error. With `--http` clients connect to an address instead. A session
+//! has one state, the result of `reset` for one task, so that tools find what earlier calls left in
+//! `call.state`.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
 
 use clap::{Args, ValueHint};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::net::TcpListener;
+use tokio::sync::{Mutex, mpsc};
 
 use crate::error::{Error, Kind, Result};
 use crate::script::{Script, Split, State, Worker};
 use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c};
-use crate::tools::mcp::{RemoteTool, Reply, ServedCall, serve_stdio};
+use crate::tools::mcp::{PATH, RemoteTool, Reply, Served, ServedCall, ServedTools, serve_http, serve_stdio};
 
 /// Calls that may wait for the one that runs.
 const WAITING: usize = 64;
 
-/// Serve the tools of a recipe to MCP clients, over standard input and output
+/// Interval at which signals are checked.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// Sessions of clients over HTTP whose state is kept.
+const SESSIONS: usize = 256;
+
+/// Serve the tools of a recipe to MCP clients, over standard input and output or HTTP
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 mcp scripts/retool.lua                    a client's entry: \"command\": \"r1\", \"args\": [\"mcp\", \"…/retool.lua\"]
   r1 mcp scripts/gsm8k_tool.lua --row 3        tools that work on the state of a task
+  r1 mcp scripts/retool.lua --http 8080        clients connect to http://127.0.0.1:8080/mcp
 
-The session has one state: the result of `reset` for a row of data.train. Tools run one after the
-other. Errors of a tool are results with isError; what the script logs goes to standard error.")]
+A session has one state: the result of `reset` for a row of data.train. Its calls run one after the
+other. Errors of a tool are results with isError; what the script logs goes to standard error.
+--http has neither authentication nor TLS: another address than a loopback one lets everyone who
+can reach it run the tools.")]
 pub(super) struct McpArgs {
     /// A recipe: a Lua file that returns `r1.recipe { … }`
     #[arg(value_hint = ValueHint::FilePath)]
@@ -38,15 +55,26 @@ pub(super) struct McpArgs {
     /// The row of data.train whose task the session has, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     row: u64,
+    /// Serve over streamable HTTP at PORT of 127.0.0.1, or at ADDRESS:PORT; port 0 is a free one
+    #[arg(long, value_name = "[ADDRESS:]PORT", value_parser = address)]
+    http: Option<SocketAddr>,
     /// Seed of the session's random numbers
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
 
+/// An address, or a port of the loopback address.
+fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+    let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
+    let parsed = text.parse().map(local).or_else(|_| text.parse::<SocketAddr>());
+    parsed.map_err(|_| "must be a port, such as 8080, or ADDRESS:PORT, such as 127.0.0.1:8080".to_owned())
+}
+
 /// `reporter` must not print on standard output, which belongs to the protocol.
 pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
+    let interrupt = ctrl_c();
     // A session saves nothing, so Ctrl-C ends it at once.
-    ctrl_c().at_once(true);
+    interrupt.at_once(true);
     let loaded = Loaded::new(Script::load(&args.script, &args.overrides)?, reporter)?;
     let worker = &loaded.worker;
     worker.prepare()?;
@@ -54,21 +82,47 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
-    let task = task(worker, args.row)?;
-    let state = runtime.block_on(worker.reset(&task, args.seed)).map_err(|failure| {
-        failure.error.hint("`reset` makes the state of the session; --row N takes the task of another row")
-    })?;
-    let tools: Vec<RemoteTool> = state.tools().iter().map(tool).collect();
+    let sessions =
+        Sessions { worker, task: task(worker, args.row)?, seed: args.seed, reporter, states: RefCell::default() };
+    let first = runtime.block_on(sessions.reset())?;
+    let tools: Vec<RemoteTool> = first.tools().iter().map(tool).collect();
     if tools.is_empty() {
         return Err(Error::new(Kind::Script, "the recipe has no tools to serve")
             .at_path(&args.script)
             .hint("give its env tools: r1.env { tools = { r1.tools.python {} } }"));
     }
     print_log(worker, reporter);
+    sessions.states.borrow_mut().insert(String::new(), Rc::new(Mutex::new(Some(first))));
     let about = format!("Tools of the r1 recipe {}", args.script.display());
     let (calls, queue) = mpsc::channel(WAITING);
-    let served = async { tokio::join!(serve_stdio(tools, about, calls), answer(worker, &state, queue, reporter)).0 };
-    let served = runtime.block_on(served);
+    let tools = ServedTools { tools, about, calls };
+    let served = runtime.block_on(async {
+        let Some(address) = args.http else {
+            return tokio::join!(serve_stdio(tools), sessions.answer(queue)).0;
+        };
+        let failed = |error: std::io::Error| {
+            let error = Error::io(Kind::Usage, "listen on", address.to_string(), &error);
+            error.hint("--http 0 takes a free port")
+        };
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        if !address.ip().is_loopback() {
+            reporter.warn(&format!("everyone who can reach {address} can run the tools: there is no authentication"));
+        }
+        let count = tools.tools.len();
+        let plural = if count == 1 { "" } else { "s" };
+        reporter.info(&format!("serving {count} tool{plural} at http://{address}{PATH}; Ctrl-C ends it"));
+        let stop = async {
+            while !interrupt.is_set() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        };
+        tokio::select! {
+            () = serve_http(tools, listener, stop) => {}
+            () = sessions.answer(queue) => {}
+        }
+        Ok(())
+    });
     // A read of standard input can't be cancelled.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
@@ -93,20 +147,75 @@ fn tool(schema: &Value) -> RemoteTool {
     RemoteTool { name: text("name"), description: text("description"), parameters: own["parameters"].clone() }
 }
 
-/// Runs calls in their order, until the client disconnects.
-async fn answer(worker: &Worker, state: &State, mut queue: mpsc::Receiver<ServedCall>, reporter: &Reporter) {
-    while let Some(ServedCall { tool, arguments, mut reply }) = queue.recv().await {
+/// The sessions of clients, with their states.
+struct Sessions<'a> {
+    worker: &'a Worker,
+    task: Value,
+    seed: u64,
+    reporter: &'a Reporter,
+    /// By id; a state is made with the first call of its session.
+    states: RefCell<BTreeMap<String, SessionState>>,
+}
+
+/// Locked by the call that runs.
+type SessionState = Rc<Mutex<Option<State>>>;
+
+impl Sessions<'_> {
+    async fn reset(&self) -> Result<State> {
+        self.worker.reset(&self.task, self.seed).await.map_err(|failure| {
+            failure.error.hint("`reset` makes the state of the session; --row N takes the task of another row")
+        })
+    }
+
+    /// Runs calls, those of one session in their order, until the queue is closed.
+    async fn answer(&self, mut queue: mpsc::Receiver<Served>) {
+        let mut running = FuturesUnordered::new();
+        loop {
+            tokio::select! {
+                served = queue.recv() => match served {
+                    None => return,
+                    Some(Served::Call(call)) => running.push(self.call(call)),
+                    Some(Served::End(id)) => drop(self.states.borrow_mut().remove(&id)),
+                },
+                Some(()) = running.next() => {}
+            }
+        }
+    }
+
+    fn state(&self, session: &str) -> SessionState {
+        let mut states = self.states.borrow_mut();
+        if states.len() > SESSIONS
+            && !states.contains_key(session)
+            && let Some(idle) = states.iter().find(|(id, state)| !id.is_empty() && Rc::strong_count(state) == 1)
+        {
+            let idle = idle.0.clone();
+            states.remove(&idle);
+        }
+        Rc::clone(states.entry(session.to_owned()).or_default())
+    }
+
+    async fn call(&self, call: ServedCall) {
+        let ServedCall { session, tool, arguments, mut reply } = call;
         let arguments = Value::Object(arguments);
-        let called = tokio::select! {
-            called = worker.call_tool(state, &tool, &arguments) => called,
-            () = reply.closed() => continue,
+        let state = self.state(&session);
+        let called = async {
+            let mut state = state.lock().await;
+            let state = match &mut *state {
+                Some(state) => state,
+                empty => empty.insert(self.reset().await?),
+            };
+            self.worker.call_tool(state, &tool, &arguments).await.map_err(|failure| failure.error)
         };
-        print_log(worker, reporter);
+        let called = tokio::select! {
+            called = called => called,
+            () = reply.closed() => return,
+        };
+        print_log(self.worker, self.reporter);
         let result = match called {
             Ok(record) => Reply { text: record.output, ok: record.ok, ..Reply::default() },
-            Err(failure) => {
-                reporter.warn(&failure.error.to_string());
-                Reply { text: format!("Error: {}", failure.error.message), ..Reply::default() }
+            Err(error) => {
+                self.reporter.warn(&error.to_string());
+                Reply { text: format!("Error: {}", error.message), ..Reply::default() }
             }
         };
         // The client may be gone.

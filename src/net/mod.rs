@@ -29,7 +29,7 @@ use crate::error::{Error, Kind, Result};
 
 pub use incoming::Incoming;
 pub use names::is_public;
-pub use server::{ServedRequest, ServedResponse, ServerLimits, serve};
+pub use server::{ServedRequest, ServedResponse, ServerLimits, serve, serve_streams};
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue};
 pub use url::{escape, host_and_port, origin, redirect};
 pub use websocket::{SocketTarget, WebSocket, http_url};

@@ -72,6 +72,21 @@ where
     F: Future<Output = ServedResponse> + Send + 'static,
 {
     let handler = Arc::new(handler);
+    serve_streams(listener, limits, move |request| respond(request, limits, Arc::clone(&handler)), stop).await;
+}
+
+/// As [`serve`], for a handler that reads bodies itself and may answer with streams.
+pub async fn serve_streams<H, F, B>(
+    listener: TcpListener,
+    limits: ServerLimits,
+    handler: H,
+    stop: impl Future<Output = ()>,
+) where
+    H: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
+    F: Future<Output = Response<B>> + Send + 'static,
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    let handler = Arc::new(handler);
     let permits = Arc::new(Semaphore::new(limits.connections));
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(limits.head_wait).max_buf_size(HEAD).max_headers(HEADERS);
@@ -86,7 +101,10 @@ where
                 continue;
             };
             let handler = Arc::clone(&handler);
-            let service = service_fn(move |request| respond(request, limits, Arc::clone(&handler)));
+            let service = service_fn(move |request| {
+                let response = handler(request);
+                async { Ok::<_, Infallible>(response.await) }
+            });
             // Without a delay for small responses; a failure of this is one of the connection.
             let _ = stream.set_nodelay(true);
             let mut connection = http.serve_connection(TokioIo::new(stream), service);
@@ -115,24 +133,20 @@ async fn drain(mut stream: TcpStream) {
 }
 
 /// The response to a request, or the refusal of its body.
-async fn respond<H, F>(
-    request: Request<Incoming>,
-    limits: ServerLimits,
-    handler: Arc<H>,
-) -> Result<Response<Full<Bytes>>, Infallible>
+async fn respond<H, F>(request: Request<Incoming>, limits: ServerLimits, handler: Arc<H>) -> Response<Full<Bytes>>
 where
     H: Fn(ServedRequest) -> F,
     F: Future<Output = ServedResponse>,
 {
     let (head, body) = request.into_parts();
     if body.size_hint().lower() > limits.body as u64 {
-        return Ok(refused(413, "the body is too large"));
+        return refused(413, "the body is too large");
     }
     let body = match timeout(limits.body_wait, Limited::new(body, limits.body).collect()).await {
         Ok(Ok(body)) => body.to_bytes().to_vec(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return Ok(refused(413, "the body is too large")),
-        Ok(Err(_)) => return Ok(refused(400, "the body is incomplete")),
-        Err(_) => return Ok(refused(408, "the body was not received in time")),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => return refused(413, "the body is too large"),
+        Ok(Err(_)) => return refused(400, "the body is incomplete"),
+        Err(_) => return refused(408, "the body was not received in time"),
     };
     let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
     let request = ServedRequest {
@@ -142,7 +156,7 @@ where
         body,
     };
     let ServedResponse { status, body } = handler(request).await;
-    Ok(response(status, body))
+    response(status, body)
 }
 
 fn response(status: u16, body: Vec<u8>) -> Response<Full<Bytes>> {

@@ -35,6 +35,8 @@ pub(super) fn work(
 ) {
     let machines = Rc::new(Machines { renderer, all: RefCell::default(), memory: Arc::clone(memory) });
     let started = machines.worker(&first).and_then(|worker| {
+        // Programs, indexes and variables that are missing are errors before the first trajectory.
+        worker.prepare()?;
         let rows = (worker.rows(Split::Train)?, worker.rows(Split::Eval)?);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

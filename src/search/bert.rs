@@ -96,7 +96,7 @@ pub(super) fn sequence_limit(dir: &Path) -> Result<Option<usize>> {
 }
 
 /// SHA-256 over the names and contents of the files that vectors and scores depend on.
-pub(super) fn identity(dir: &Path) -> Result<String> {
+pub fn identity(dir: &Path) -> Result<String> {
     let mut hash = Sha256::new();
     let mut files = vec![dir.join("config.json"), dir.join("tokenizer.json")];
     files.extend(model::weight_files(dir)?);

@@ -41,6 +41,7 @@ mod tests;
 mod vectors;
 
 pub use analyzer::Analyzer;
+pub use bert::identity as model_identity;
 pub use bert::{EncoderSettings, load_encoder};
 pub use bm25::Bm25;
 pub use build::{Builder, Report};

@@ -81,6 +81,9 @@ pub(super) fn servers(reporter: &Reporter, script: &Script) {
     for line in script.servers_in_words() {
         reporter.info(&format!("tools    {line}"));
     }
+    for line in script.changed_servers_in_words() {
+        reporter.warn(&line);
+    }
 }
 
 /// Prints the data files that are neither below the script's directory nor below the current one.

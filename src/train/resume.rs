@@ -171,7 +171,8 @@ impl Resumed {
         }
         for index in differing(&stored.script.indexes, script.indexes()) {
             let index = index.display();
-            reporter.warn(&format!("the index {index} is not the one that the run used; the current version is used"));
+            let what = "is not the index or re-ranking model that the run used; the current version is used";
+            reporter.warn(&format!("{index} {what}"));
         }
         if !changed.is_empty() {
             let list: Vec<String> = changed.iter().map(|change| format!("\n    {change}")).collect();

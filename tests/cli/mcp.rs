@@ -46,7 +46,7 @@ fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
     let said = shown(dir.path(), &output);
     assert!(output.status.success(), "{said}");
     let line =
-        "tools    MCP server test-server 1.2.3, outside the sandbox: python3 server.py (20 tools: echo, add, count,";
+        "tools    MCP server test-server 1.2.3, outside the sandbox: python3 server.py (21 tools: echo, add, count,";
     assert!(said.contains(line), "{said}");
     // The server and its counter no longer exist.
     std::fs::remove_file(dir.path().join("server.py")).unwrap();
@@ -63,6 +63,22 @@ fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
     // A resumed run also needs it, although its list of tools is stored.
     let more = fail(dir.path(), &["run", "a.lua", "--resume", "trainer.steps=3"]);
     assert!(more.contains("MCP server `python3`: it ended"), "{more}");
+}
+
+/// The policy of a resumed run sees the tools of the first start, whatever the server has now.
+#[test]
+fn a_resumed_run_reports_changed_tools_of_a_server() {
+    let dir = directory(&[("a.lua", COUNTING), ("server.py", SERVER)], true);
+    succeed(dir.path(), &["run", "a.lua"]);
+    let more = |steps: &str| succeed(dir.path(), &["run", "a.lua", "--name", "a", "--resume", steps]);
+    let same = more("trainer.steps=3");
+    assert!(!same.contains("has changed its tools"), "{same}");
+    let changed = SERVER.replace("Counts its calls", "Counts").replace("(\"fail\", ", "(\"failing\", ");
+    std::fs::write(dir.path().join("server.py"), changed).unwrap();
+    let warned = more("trainer.steps=4");
+    let line = "warning: the MCP server `python3` has changed its tools (`count` differs, without `fail`, new: \
+                `failing`); the policy sees the tools of the run's first start";
+    assert!(warned.contains(line), "{warned}");
 }
 
 #[test]
@@ -229,4 +245,59 @@ fn r1_mcp_refuses_recipes_without_tools_and_other_clients() {
     let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
     // A client that disconnects before the handshake.
     assert_eq!(run(dir.path(), &["mcp", "a.lua"]).lines().next(), Some("exit: 0"));
+}
+
+/// One request to `r1 mcp --http`: status, session, and body.
+fn posted(port: &str, headers: &str, message: &Value) -> (String, String, String) {
+    let mut stream = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).unwrap();
+    let body = message.to_string();
+    let accept = "Content-Type: application/json\r\nAccept: application/json, text/event-stream\r\nConnection: close";
+    let length = body.len();
+    let host = if headers.contains("Host:") { String::new() } else { format!("Host: 127.0.0.1:{port}\r\n") };
+    write!(stream, "POST /mcp HTTP/1.1\r\n{host}{accept}\r\n{headers}Content-Length: {length}\r\n\r\n{body}").unwrap();
+    let mut text = String::new();
+    std::io::Read::read_to_string(&mut stream, &mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    let session = head.lines().find_map(|line| line.strip_prefix("mcp-session-id: ")).unwrap_or_default();
+    (head.split(' ').nth(1).unwrap().to_owned(), session.to_owned(), body.to_owned())
+}
+
+#[test]
+fn mcp_clients_over_http_have_a_session_each() {
+    let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
+    let mut child =
+        r1(dir.path(), &["mcp", "a.lua", "--http", "0"]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let port = loop {
+        let mut line = String::new();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it ended");
+        if let Some((_, rest)) = line.split_once("http://127.0.0.1:") {
+            break rest.split('/').next().unwrap().to_owned();
+        }
+    };
+    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } } });
+    let open = || {
+        let (status, session, body) = posted(&port, "", &hello);
+        assert!(status == "200" && !session.is_empty() && body.contains("\"name\":\"r1\""), "{status} {body}");
+        let headers = format!("Mcp-Session-Id: {session}\r\nMcp-Protocol-Version: 2025-06-18\r\n");
+        let begun = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        assert_eq!(posted(&port, &headers, &begun).0, "202");
+        headers
+    };
+    let add = |headers: &str, n: i64| {
+        let params = json!({ "name": "add", "arguments": { "n": n } });
+        posted(&port, headers, &json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params })).2
+    };
+    let (one, two) = (open(), open());
+    assert!(add(&one, 5).contains("\"text\":\"105\""));
+    assert!(add(&one, 5).contains("\"text\":\"110\""));
+    assert!(add(&two, 1).contains("\"text\":\"101\""), "another session has a state of its own");
+    // Pages of other sites, and names that lead here, are refused.
+    assert_eq!(posted(&port, "Origin: http://example.com\r\n", &hello).0, "403");
+    assert_eq!(posted(&port, "Host: example.com\r\n", &hello).0, "403");
+    let unknown = "Mcp-Session-Id: 00000000-0000-0000-0000-000000000000\r\n";
+    assert_eq!(posted(&port, unknown, &json!({ "jsonrpc": "2.0", "id": 3, "method": "tools/list" })).0, "404");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

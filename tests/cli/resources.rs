@@ -92,7 +92,7 @@ fn a_run_records_its_indexes_and_a_resumed_one_reports_another() {
     build("j", &["--k1", "1.5"]);
     let text = resumed("trainer.steps=4");
     assert!(
-        text.contains("warning: the index j is not the one that the run used; the current version is used"),
+        text.contains("warning: j is not the index or re-ranking model that the run used; the current version is used"),
         "{text}"
     );
     assert!(!text.contains("the index i"), "{text}");

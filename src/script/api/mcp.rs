@@ -36,6 +36,7 @@ arguments! {
         directory: Option<String>;
         scope: Scope = Scope(ServerScope::Run);
         timeout: Duration = Duration::from_secs(30);
+        progress: bool = false;
         start_timeout: Duration = Duration::from_mins(1);
         restarts: Whole<0, RESTARTS> = Whole(3);
         max_result_tokens: Option<usize>;
@@ -113,9 +114,9 @@ fn server(lua: &Lua, value: &Value) -> mlua::Result<ServerHandle> {
         directory: given.directory.take(),
     };
     let endpoint = Rc::new(Place::read(lua, NAME, HTTP, fields, "{ \"npx\", \"-y\", \"PACKAGE\" }")?);
-    let McpArguments { name, prefix, allow, scope, timeout, start_timeout, restarts, .. } = given;
+    let McpArguments { name, prefix, allow, scope, timeout, progress, start_timeout, restarts, .. } = given;
     let name = name.unwrap_or_else(|| endpoint.usual_name());
-    let limits = Limits { timeout, start_timeout, restarts: restarts.0 as u32 };
+    let limits = Limits { timeout, progress, start_timeout, restarts: restarts.0 as u32 };
     Ok(ServerHandle(Rc::new(ToolServer {
         prefix: prefix.0,
         allow: allow.map(|allow| allow.0),
@@ -140,6 +141,7 @@ fn server(lua: &Lua, value: &Value) -> mlua::Result<ServerHandle> {
 #[derive(Clone, Copy)]
 struct Limits {
     timeout: Duration,
+    progress: bool,
     start_timeout: Duration,
     restarts: u32,
 }
@@ -148,8 +150,8 @@ struct Limits {
 fn open(name: &str, place: &Place, limits: Limits, grants: &Grants) -> Result<Opened> {
     let mut secrets = Secrets::default();
     let endpoint = place.open(&named(name), grants, &mut secrets)?;
-    let Limits { timeout, start_timeout, restarts } = limits;
-    let options = ServerOptions { name: name.to_owned(), endpoint, timeout, start_timeout, restarts };
+    let Limits { timeout, progress, start_timeout, restarts } = limits;
+    let options = ServerOptions { name: name.to_owned(), endpoint, timeout, progress, start_timeout, restarts };
     Ok(Opened { options, mask: Box::new(move |text| secrets.mask(text)) })
 }
 

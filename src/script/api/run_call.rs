@@ -19,7 +19,7 @@ use crate::script::runtime::convert::{self, NonJson, kind, to_json};
 use crate::script::runtime::host::{Call, Host, misuse};
 use crate::script::runtime::interpreters;
 use crate::script::runtime::place::at_definition;
-use crate::script::runtime::shared_calls::CachedResult;
+use crate::script::runtime::shared_calls::{CachedResult, FirstCall};
 use crate::script::runtime::suspended::{Suspended, with_room};
 use crate::script::runtime::tables::ToolTables;
 use crate::script::runtime::tool::{CacheScope, Run, Tool};
@@ -62,10 +62,12 @@ struct AttemptResult {
 impl ValidatedCall {
     pub(super) async fn run(&self, lua: &Lua, call: &Rc<Call>, host: &Host) -> mlua::Result<CallResult> {
         let limits = &self.tool.limits;
-        if let Some(scope) = limits.cache
-            && let Some(cached) = self.cached(scope, call, host)?
-        {
-            return Ok(cached);
+        let mut first = None;
+        if let Some(scope) = limits.cache {
+            first = self.first(scope, call, host).await;
+            if let Some(cached) = self.cached(scope, call, host)? {
+                return Ok(cached);
+            }
         }
         let permit = self.permit(call, host).await?;
         let started = Instant::now();
@@ -90,6 +92,7 @@ impl ValidatedCall {
         if let Some(scope) = limits.cache.filter(|_| output.ok && !call.record.is_replay()) {
             self.keep(scope, call, host, CachedResult { text: output.text.clone(), reward });
         }
+        drop(first);
         Ok(CallResult { output, reward, retries, cached: false })
     }
 
@@ -133,6 +136,20 @@ impl ValidatedCall {
             (CacheScope::Trajectory, Some(session)) => session.cache.borrow_mut().put(&key, result),
             (CacheScope::Trajectory, None) => {}
         }
+    }
+
+    /// Waits while an equal call is running, so that equal calls run once. If that call fails, all
+    /// that waited run at once.
+    async fn first(&self, scope: CacheScope, call: &Call, host: &Host) -> Option<FirstCall> {
+        // Calls of tools that call tools could wait for each other.
+        if call.record.is_replay() || call.is_inside_another_tool() {
+            return None;
+        }
+        let running = match (scope, &call.session) {
+            (CacheScope::Run, _) => host.shared.borrow().running.clone(),
+            (CacheScope::Trajectory, session) => session.as_ref()?.running.clone(),
+        };
+        running.first(&self.request().to_string()).await
     }
 
     /// Waits for the tool's concurrency limit. A tool that calls itself already holds a permit.

@@ -13,7 +13,7 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::script::runtime::convert::{from_json, kind};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, misuse};
-use crate::script::runtime::passages::Passages;
+use crate::script::runtime::passages::{Passages, SearchPart};
 use crate::search::{Hit, MOST_CANDIDATES, MOST_HITS, Mode, RerankOptions, SearchOptions};
 
 const NAME: &str = "r1.index.open";
@@ -31,11 +31,15 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let open = move |lua: &Lua, directory: Value| {
         let name = text(lua, NAME, "directory", &directory)?;
         let passages = named(&own, name);
-        // A recipe may be loaded for a replay, which needs no index: it is opened before a run.
-        if matches!(*own.grants.borrow(), Grants::Everything) {
-            passages.open().map_err(|error| fail_with(lua, NAME, error))?;
-        } else {
-            own.passages.borrow_mut().push(passages.clone());
+        match &*own.grants.borrow() {
+            Grants::Everything => drop(passages.open().map_err(|error| fail_with(lua, NAME, error))?),
+            // A recipe may be loaded for a replay, which needs no index: it is opened before a run.
+            Grants::Loading { .. } => own.searches.borrow_mut().push(SearchPart::Index(passages.clone())),
+            // The run's record would not have its version.
+            Grants::Declared { .. } => {
+                let error = misuse(lua, format!("{NAME}(\"{}\") after loading", passages.name));
+                return Err(raise(error.hint("open indexes at the top of the script")));
+            }
         }
         Ok(IndexHandle { passages, host: Rc::clone(&own) })
     };
@@ -114,6 +118,9 @@ impl HowArguments {
         if let Some(RerankArguments { model, top }) = rerank {
             written.insert("rerank".to_owned(), json!({ "model": model, "top": top.as_ref().map(|top| top.0) }));
             let path = path_of(host, &model);
+            if let Grants::Loading { .. } = &*host.grants.borrow() {
+                host.searches.borrow_mut().push(SearchPart::Reranker(path.clone()));
+            }
             options.rerank = Some(RerankOptions { model: path, top: top.map(|top| top.0 as usize) });
             options.check().map_err(|error| fail_with(lua, function, Error { kind: Kind::Script, ..error }))?;
         }

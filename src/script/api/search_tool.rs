@@ -15,6 +15,7 @@ use super::tool::ToolArguments;
 use super::tool_limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::host::Host;
+use crate::script::runtime::passages::SearchPart;
 use crate::script::runtime::tool::{Run, SearchSource, SearchTool, ToolHandle};
 use crate::search::{Mode, SearchOptions, as_text};
 use crate::tools::{Output, query_search_server, search_url, url_target};
@@ -52,7 +53,7 @@ fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
     let source = match (index, url) {
         (Some(index), None) => {
             let passages = named(host, index);
-            host.passages.borrow_mut().push(passages.clone());
+            host.searches.borrow_mut().push(SearchPart::Index(passages.clone()));
             SearchSource::Index(passages)
         }
         (None, Some(url)) if options != SearchOptions::new(options.k, Mode::Sparse) => {

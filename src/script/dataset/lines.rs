@@ -27,7 +27,7 @@ enum Form {
 
 /// Position of a row in the file.
 #[derive(Debug)]
-struct Row {
+pub(crate) struct Row {
     start: u64,
     length: usize,
     /// Line number from 1, blank lines included.
@@ -59,43 +59,13 @@ impl Lines {
 
     /// CSV after RFC 4180. Cells are kept as text.
     pub(super) fn csv(path: &Path, delimiter: u8) -> Result<Self> {
-        let file = open(path)?;
-        let mut reader = csv::ReaderBuilder::new()
-            .delimiter(delimiter)
-            .has_headers(false)
-            .from_reader(BufReader::with_capacity(1 << 20, &file));
-        let broken = |error: &csv::Error| {
-            let line = error.position().map_or(1, csv::Position::line);
-            let why = match error.kind() {
-                csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
-                    format!("the row has {len} cells and the first line {expected_len}")
-                }
-                _ => format!("the row is not CSV: {error}"),
-            };
-            Error::new(Kind::Data, why).at(format!("{}:{line}", path.display()))
-        };
-        let mut record = csv::ByteRecord::new();
-        let (mut names, mut rows) = (None, Vec::new());
-        loop {
-            let (start, line) = (reader.position().byte(), reader.position().line());
-            if !reader.read_byte_record(&mut record).map_err(|error| broken(&error))? {
-                break;
-            }
-            if names.is_none() {
-                let text = |cell: &[u8]| String::from_utf8_lossy(cell).trim_start_matches('\u{feff}').trim().to_owned();
-                names = Some(record.iter().map(text).collect::<Vec<_>>());
-                continue;
-            }
-            let length = usize::try_from(reader.position().byte() - start).unwrap_or(0);
-            rows.push(Row { start, length, line });
-        }
-        drop(reader);
-        let names = names.unwrap_or_default();
-        if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-            return Err(Error::new(Kind::Data, format!("two columns are called `{}`", twice.1))
-                .at(format!("{}:1", path.display()))
-                .hint("the first line of a CSV dataset names its columns"));
-        }
+        let records = CsvFile::open(path, delimiter)?;
+        let mut rows = Vec::new();
+        records.each(|_, row| {
+            rows.push(row);
+            Ok(())
+        })?;
+        let CsvFile { file, names, .. } = records;
         Ok(Self { path: path.to_owned(), file, kind: Form::Csv { delimiter, names }, rows })
     }
 
@@ -151,6 +121,77 @@ impl Lines {
                 Ok(Json::Object(names.iter().cloned().zip(record.iter().map(cell)).collect()))
             }
         }
+    }
+}
+
+/// A CSV file that is read record by record.
+#[derive(Debug)]
+pub(crate) struct CsvFile {
+    pub(crate) path: PathBuf,
+    file: File,
+    delimiter: u8,
+    /// The cells of its first record; empty for a file without one.
+    pub(crate) names: Vec<String>,
+}
+
+impl CsvFile {
+    /// Reads the names of the columns.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a file that can't be read, and for two columns of the same name.
+    pub(crate) fn open(path: &Path, delimiter: u8) -> Result<Self> {
+        let mut own = Self { path: path.to_owned(), file: open(path)?, delimiter, names: Vec::new() };
+        let mut first = csv::ByteRecord::new();
+        own.reader()?.read_byte_record(&mut first).map_err(|error| own.broken(&error))?;
+        let text = |cell: &[u8]| String::from_utf8_lossy(cell).trim_start_matches('\u{feff}').trim().to_owned();
+        own.names = first.iter().map(text).collect();
+        let names = &own.names;
+        if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+            return Err(Error::new(Kind::Data, format!("two columns are called `{}`", twice.1))
+                .at(format!("{}:1", path.display()))
+                .hint("the first line of a CSV dataset names its columns"));
+        }
+        Ok(own)
+    }
+
+    /// Calls `use_row` with each record after the first, and its position.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] with the line, for a record that has more or fewer cells than the first; the
+    /// error of `use_row`.
+    pub(crate) fn each(&self, mut use_row: impl FnMut(&csv::ByteRecord, Row) -> Result<()>) -> Result<()> {
+        let mut reader = self.reader()?;
+        let mut record = csv::ByteRecord::new();
+        let mut is_first = true;
+        loop {
+            let (start, line) = (reader.position().byte(), reader.position().line());
+            if !reader.read_byte_record(&mut record).map_err(|error| self.broken(&error))? {
+                return Ok(());
+            }
+            if std::mem::take(&mut is_first) {
+                continue;
+            }
+            let length = usize::try_from(reader.position().byte() - start).unwrap_or(0);
+            use_row(&record, Row { start, length, line })?;
+        }
+    }
+
+    /// A reader at the beginning of the file.
+    fn reader(&self) -> Result<csv::Reader<BufReader<&File>>> {
+        (&self.file).seek(SeekFrom::Start(0)).map_err(|error| failed(&self.path, &error))?;
+        let file = BufReader::with_capacity(1 << 20, &self.file);
+        Ok(csv::ReaderBuilder::new().delimiter(self.delimiter).has_headers(false).from_reader(file))
+    }
+
+    fn broken(&self, error: &csv::Error) -> Error {
+        let line = error.position().map_or(1, csv::Position::line);
+        let why = match error.kind() {
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                format!("the row has {len} cells and the first line {expected_len}")
+            }
+            _ => format!("the row is not CSV: {error}"),
+        };
+        Error::new(Kind::Data, why).at(format!("{}:{line}", self.path.display()))
     }
 }
 

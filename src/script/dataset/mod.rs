@@ -14,6 +14,7 @@ use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::store::{ArrowFile, Table};
 pub(crate) use find::find;
+pub(crate) use lines::CsvFile;
 use lines::Lines;
 pub(crate) use lines::open as open_text;
 pub(crate) use place::check_place;
@@ -103,6 +104,11 @@ impl Dataset {
 
     /// A row with renamed columns.
     pub(crate) fn row(&self, index: u64) -> Result<Json> {
+        self.fields(index).map(Json::Object)
+    }
+
+    /// As [`Dataset::row`].
+    pub(crate) fn fields(&self, index: u64) -> Result<Map<String, Json>> {
         let Some((file, within)) = self.file(index) else {
             let error = Error::new(Kind::Data, format!("there is no row {index}; the dataset has {}", self.rows));
             return Err(self.files.first().map_or(error.clone(), |file| error.at_path(&file.path)));
@@ -120,7 +126,7 @@ impl Dataset {
             fields.insert(name.clone(), value);
         }
         read_verl(&mut fields);
-        Ok(Json::Object(fields))
+        Ok(fields)
     }
 }
 

@@ -173,7 +173,8 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "string",
                     "\"run\": one server for all trajectories (default); \"trajectory\": one for each",
                 ),
-                p("timeout?", "number | string", "Timeout of a call; default: 30 s"),
+                p("timeout?", "number | string", "Timeout of a call, without a start of the server; default: 30 s"),
+                p("progress?", "boolean", "The timeout begins again with each progress notification; default: false"),
                 p("start_timeout?", "number | string", "Timeout until the server has listed its tools; default: 60 s"),
                 p("restarts?", "number", "How many times a server that ended is started again; default: 3"),
                 p(

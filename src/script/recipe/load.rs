@@ -23,7 +23,7 @@ use crate::script::runtime::failure::describe;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Entry};
 use crate::script::runtime::log::{LogLine, LogSink};
-use crate::script::runtime::passages::Passages;
+use crate::script::runtime::passages::SearchPart;
 use crate::script::runtime::resource::{Resource, Spec};
 use crate::script::runtime::servers::Listings;
 use crate::script::runtime::shared_calls::Shared;
@@ -60,8 +60,8 @@ pub struct Script {
     pub(crate) formats: Formats,
     /// The resources it reads, shared by all workers.
     pub(crate) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
-    /// The search indexes that it names.
-    pub(crate) indexes: Vec<Passages>,
+    /// The search indexes and re-ranking models that it names.
+    pub(crate) searches: Vec<SearchPart>,
     /// State of tool calls, shared by all workers.
     pub(crate) shared: Arc<Shared>,
     /// The tools of its MCP servers, shared by all workers.
@@ -175,7 +175,7 @@ impl Script {
             written: Arc::new(WrittenSettings { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
             resources,
-            indexes: vm.host.passages.borrow().clone(),
+            searches: vm.host.searches.borrow().clone(),
             datasets,
             pins: BTreeMap::new(),
             part: Part::Whole,

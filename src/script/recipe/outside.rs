@@ -5,7 +5,7 @@ use serde_json::Value as Json;
 
 use super::load::{Script, directory};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::passages::Passages;
+use crate::script::runtime::passages::SearchPart;
 use crate::store::FileVersion;
 
 impl Script {
@@ -26,11 +26,11 @@ impl Script {
         self.listings.extend(stored);
     }
 
-    /// The search indexes that the script names at its top: directory, size, and the SHA-256 of the
-    /// manifest, which has the checksums of all files. Indexes that are missing are left out: the
-    /// first trajectory reports them.
+    /// The search indexes and re-ranking models that the script names at its top: directory, size,
+    /// and the SHA-256 of an index's manifest, which has the checksums of all files, or of a
+    /// model's files. Those that are missing are left out: a run reports them at its start.
     pub fn indexes(&self) -> Vec<FileVersion> {
-        let mut found: Vec<FileVersion> = self.indexes.iter().filter_map(Passages::version).collect();
+        let mut found: Vec<FileVersion> = self.searches.iter().filter_map(SearchPart::version).collect();
         found.sort_by(|one, other| one.path.cmp(&other.path));
         found.dedup();
         found
@@ -39,6 +39,11 @@ impl Script {
     /// The programs of its connections, a line each.
     pub fn programs_in_words(&self) -> &[String] {
         &self.programs
+    }
+
+    /// MCP servers whose tools are not those of the run's first start, a line each.
+    pub fn changed_servers_in_words(&self) -> Vec<String> {
+        self.listings.changes_in_words()
     }
 
     /// The MCP servers and their tools, a line each.

@@ -22,6 +22,7 @@ use crate::script::runtime::host::{Call, Entry, TrajectoryContext};
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
 use crate::script::runtime::not_plain::short;
+use crate::script::runtime::passages::SearchPart;
 use crate::script::runtime::place::{at_definition, at_function, definition};
 use crate::script::runtime::record::Record;
 use crate::script::runtime::results::{Outcome, Reward, StepResult, reward, step_result};
@@ -80,10 +81,10 @@ impl Worker {
         for name in self.vm.host.grants.borrow().variables() {
             api::secret::variable(&name)?;
         }
-        self.vm.host.passages.borrow().iter().try_for_each(|passages| passages.open().map(drop))?;
+        self.vm.host.searches.borrow().iter().try_for_each(SearchPart::prepare)?;
         let grants = self.vm.host.grants.borrow();
         self.vm.host.connections.borrow().iter().try_for_each(|connection| connection.prepare(&grants))?;
-        self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare(&grants))
+        self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare(&self.script.listings, &grants))
     }
 
     /// The OpenAI schemas of all environments' tools. Those of one task: [`State::tools`].

@@ -18,7 +18,7 @@ use super::grants::Grants;
 use super::library;
 use super::limits::Slot;
 use super::log::{Echo, LogLine, LogSink, Stream};
-use super::passages::Passages;
+use super::passages::SearchPart;
 use super::record::{Branch, Record};
 use super::services::Services;
 use super::shared_calls::Shared;
@@ -199,8 +199,8 @@ pub(crate) struct Host {
     pub(crate) schemas: RefCell<Arc<[serde_json::Value]>>,
     /// The formats that the script defines while it is loaded.
     pub(crate) formats: RefCell<Vec<Rc<RecipeFormat>>>,
-    /// The indexes that the script opened; a run opens them before its first trajectory.
-    pub(crate) passages: RefCell<Vec<Passages>>,
+    /// The indexes and re-ranking models that the script names.
+    pub(crate) searches: RefCell<Vec<SearchPart>>,
     /// The programs that the script named for its connections; a run starts them before its first
     /// trajectory.
     pub(crate) connections: RefCell<Vec<Rc<Connection>>>,
@@ -256,7 +256,7 @@ impl Host {
             tools: RefCell::default(),
             schemas: RefCell::new(Arc::new([])),
             formats: RefCell::default(),
-            passages: RefCell::default(),
+            searches: RefCell::default(),
             connections: RefCell::default(),
             shared: RefCell::default(),
             grants: RefCell::new(if echo.is_some() {

@@ -1,5 +1,5 @@
-//! Indexes of passages of scripts: opened on first use, once per process, and kept while a handle
-//! exists.
+//! Indexes of passages of scripts, opened on first use, once per process, and kept while a handle
+//! exists; and the cross-encoders that re-rank their hits.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,12 +27,6 @@ impl Passages {
         Self { name, path, open: Arc::default() }
     }
 
-    /// The version of the index; `None` if there is none.
-    pub(crate) fn version(&self) -> Option<FileVersion> {
-        let (bytes, sha256) = crate::search::identity(&self.path).ok()?;
-        Some(FileVersion { path: self.path.clone(), bytes, sha256: Some(sha256) })
-    }
-
     /// The open index.
     ///
     /// # Errors
@@ -53,4 +47,41 @@ impl Passages {
         *open = Some(Arc::clone(&index));
         Ok(index)
     }
+}
+
+/// What a script names at its top for its searches; a run opens it before its first trajectory.
+#[derive(Clone, Debug)]
+pub(crate) enum SearchPart {
+    Index(Passages),
+    /// The directory of a cross-encoder.
+    Reranker(PathBuf),
+}
+
+impl SearchPart {
+    /// Its version: of an index the SHA-256 of its manifest, of a model that of its files. `None`
+    /// if it is missing.
+    pub(crate) fn version(&self) -> Option<FileVersion> {
+        let (path, (bytes, sha256)) = match self {
+            Self::Index(Passages { path, .. }) => (path, crate::search::identity(path).ok()?),
+            Self::Reranker(path) => (path, (bytes_of(path), crate::search::model_identity(path).ok()?)),
+        };
+        Some(FileVersion { path: path.clone(), bytes, sha256: Some(sha256) })
+    }
+
+    /// Opens an index. A re-ranking model is loaded by its tool.
+    ///
+    /// # Errors
+    /// As [`Passages::open`].
+    pub(crate) fn prepare(&self) -> Result<()> {
+        match self {
+            Self::Index(passages) => passages.open().map(drop),
+            Self::Reranker(_) => Ok(()),
+        }
+    }
+}
+
+/// Bytes of the files in a directory.
+fn bytes_of(directory: &Path) -> u64 {
+    let files = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    files.filter_map(|file| file.metadata().ok()).filter(std::fs::Metadata::is_file).map(|meta| meta.len()).sum()
 }

@@ -417,6 +417,12 @@ impl Call {
         std::iter::successors(first, |branch| branch.parent.clone()).any(|branch| branch.tool.as_deref() == Some(name))
     }
 
+    /// Whether the running tool call was started by a call of any tool.
+    pub(crate) fn is_inside_another_tool(&self) -> bool {
+        let first = self.current_branch.borrow().parent.clone();
+        std::iter::successors(first, |branch| branch.parent.clone()).any(|branch| branch.tool.is_some())
+    }
+
     /// Whether a tool is running, or code that a tool started.
     pub(crate) fn in_tool(&self) -> bool {
         self.current_branch.borrow().tool.is_some()

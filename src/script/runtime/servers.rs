@@ -5,7 +5,7 @@
 //! replayed without the servers, and a resumed run shows its policy the same tools.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -78,11 +78,34 @@ pub(crate) enum EnvTool {
 
 /// The lists of tools of a script's servers, by the servers' definitions.
 #[derive(Debug, Default)]
-pub(crate) struct Listings(Mutex<BTreeMap<String, Arc<Listing>>>);
+pub(crate) struct Listings {
+    all: Mutex<BTreeMap<String, Arc<Listing>>>,
+    /// Servers that have other tools than their list of the run, a line each.
+    changed: Mutex<BTreeSet<String>>,
+}
 
 impl Listings {
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Arc<Listing>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changes(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.changed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Compares the list that a server gives now with that of the run.
+    fn compare(&self, server: &ToolServer, now: &Listing) {
+        let known = self.all().get(&server.definition.to_string()).cloned();
+        if let Some(change) = known.and_then(|known| difference(&known.tools, &now.tools)) {
+            let name = &server.name;
+            let kept = "the policy sees the tools of the run's first start";
+            self.changes().insert(format!("the MCP server `{name}` has changed its tools ({change}); {kept}"));
+        }
+    }
+
+    /// Servers that have other tools than their list of the run, a line each.
+    pub(crate) fn changes_in_words(&self) -> Vec<String> {
+        self.changes().iter().cloned().collect()
     }
 
     /// The list of a server, from the server itself on the first request.
@@ -140,6 +163,27 @@ impl Listings {
         };
         self.all().iter().map(line).collect()
     }
+}
+
+/// The tools that two lists do not share, or that differ; `None` for equal lists.
+fn difference(before: &[RemoteTool], now: &[RemoteTool]) -> Option<String> {
+    const SHOWN: usize = 8;
+    let mut words = Vec::new();
+    for tool in before {
+        match now.iter().find(|own| own.name == tool.name) {
+            None => words.push(format!("without `{}`", tool.name)),
+            Some(own) if own != tool => words.push(format!("`{}` differs", tool.name)),
+            Some(_) => {}
+        }
+    }
+    let new = now.iter().filter(|tool| !before.iter().any(|own| own.name == tool.name));
+    words.extend(new.map(|tool| format!("new: `{}`", tool.name)));
+    let more = words.len().saturating_sub(SHOWN);
+    words.truncate(SHOWN);
+    if more > 0 {
+        words.push(format!("{more} more"));
+    }
+    (!words.is_empty()).then(|| words.join(", "))
 }
 
 /// The tools of `env.tools`, with those of its servers.
@@ -240,8 +284,9 @@ impl ToolServer {
         (self.check)(grants).map_err(|error| Error { place: self.place.clone().or(error.place), ..error })
     }
 
-    /// Starts a server that all trajectories share, unless it was started before.
-    pub(crate) fn prepare(&self, grants: &Grants) -> Result<()> {
+    /// Starts a server that all trajectories share, unless it was started before, and compares its
+    /// tools with those of the run.
+    pub(crate) fn prepare(&self, listings: &Listings, grants: &Grants) -> Result<()> {
         if self.scope == ServerScope::Trajectory {
             return Ok(());
         }
@@ -250,7 +295,10 @@ impl ToolServer {
             let message = (opened.mask)(error.message);
             Error { message, place: self.place.clone(), ..error }
         };
-        shared(opened.options).prepare().map_err(placed)
+        if let Some(listing) = shared(opened.options).prepare().map_err(placed)? {
+            listings.compare(self, &listing);
+        }
+        Ok(())
     }
 
     /// Calls a tool. Servers of a trajectory are those of `own`.

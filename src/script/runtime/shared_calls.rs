@@ -1,11 +1,12 @@
 //! State of tool calls shared across trajectories, threads and virtual machines: cached results by
-//! arguments, and limits of concurrency. Each version of the script has its own.
+//! arguments, calls that wait for an equal one, and limits of concurrency. Each version of the
+//! script has its own.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 /// The result of a tool in a cache, and in the record of the trajectory that uses it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,16 +61,61 @@ impl Cache {
     }
 }
 
+/// Calls of tools with a cache that are running, by their keys.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RunningCalls(Arc<Mutex<HashMap<String, watch::Receiver<()>>>>);
+
+/// The first of several equal calls. The others wait until it is dropped.
+#[derive(Debug)]
+pub(crate) struct FirstCall {
+    running: RunningCalls,
+    key: String,
+    _end: watch::Sender<()>,
+}
+
+impl RunningCalls {
+    fn all(&self) -> MutexGuard<'_, HashMap<String, watch::Receiver<()>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the end of a running call with this key, and returns `None`: its result is in the
+    /// cache unless it failed. Without one, equal calls wait until the result is dropped.
+    pub(crate) async fn first(&self, key: &str) -> Option<FirstCall> {
+        let mut other = {
+            let mut all = self.all();
+            match all.get(key) {
+                Some(other) => other.clone(),
+                None => {
+                    let (end, ended) = watch::channel(());
+                    all.insert(key.to_owned(), ended);
+                    return Some(FirstCall { running: self.clone(), key: key.to_owned(), _end: end });
+                }
+            }
+        };
+        // Nothing is sent: the channel is closed.
+        let _ = other.changed().await;
+        None
+    }
+}
+
+impl Drop for FirstCall {
+    fn drop(&mut self) {
+        self.running.all().remove(&self.key);
+    }
+}
+
 /// Shared state of the tools of a script.
 #[derive(Debug)]
 pub(crate) struct Shared {
     cache: Mutex<Cache>,
+    /// Calls of tools whose cache is that of the run.
+    pub(crate) running: RunningCalls,
     permits: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
 impl Default for Shared {
     fn default() -> Self {
-        Self { cache: Mutex::new(Cache::of(OF_SCRIPT)), permits: Mutex::default() }
+        Self { cache: Mutex::new(Cache::of(OF_SCRIPT)), running: RunningCalls::default(), permits: Mutex::default() }
     }
 }
 

@@ -13,7 +13,7 @@ use super::convert::{self, NonJson};
 use super::origin;
 use super::record::Record;
 use super::servers::SessionServers;
-use super::shared_calls::Cache;
+use super::shared_calls::{Cache, RunningCalls};
 use crate::config::EnvSettings;
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::flow::Flow;
@@ -218,6 +218,8 @@ pub(crate) struct Session {
     programs: RefCell<Vec<Program>>,
     /// Cached results of tools whose cache is per trajectory.
     pub(crate) cache: RefCell<Cache>,
+    /// Running calls of these tools.
+    pub(crate) running: RunningCalls,
     /// MCP servers with the scope of a trajectory.
     pub(crate) servers: SessionServers,
     /// Its connections.
@@ -249,6 +251,7 @@ impl Session {
             behind: tokio::sync::Mutex::new(programs.clone()),
             programs: RefCell::new(programs),
             cache: RefCell::new(cache),
+            running: RunningCalls::default(),
             servers,
             connections,
         }

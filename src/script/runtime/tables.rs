@@ -2,6 +2,7 @@
 //! those of plain data are kept while a trajectory with equal data uses them.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use serde_json::Value as Json;
@@ -10,8 +11,8 @@ use sha2::{Digest, Sha256};
 use super::resource::{Form, Resource, Spec};
 use crate::config::{Compression, DataFormat};
 use crate::error::{Error, Kind, Result, suggest};
-use crate::script::dataset::Dataset;
-use crate::tools::table::{ColumnTypes, Rows, Source, TableData, TableNames, TableOptions, Tables, describe};
+use crate::script::dataset::{CsvFile, Dataset};
+use crate::tools::table::{ColumnTypes, FileRow, Rows, Source, TableData, TableNames, TableOptions, Tables, describe};
 
 /// The source of a table.
 #[derive(Clone, Debug)]
@@ -102,35 +103,82 @@ fn key(tables: &[NamedTable]) -> Vec<u8> {
     hash.finalize().to_vec()
 }
 
-fn build(tables: &[NamedTable]) -> Result<Tables> {
-    let mut datasets = Vec::new();
-    for table in tables {
-        if let TableSource::File { resource, spec } = &table.source {
-            let format = match spec.format {
-                Some(Form::Rows(format)) => Some(format),
-                _ => None,
-            };
-            datasets.push((table, Dataset::open(std::slice::from_ref(&resource.path), format, &spec.columns)?, format));
+/// A file of a table.
+enum TableFile {
+    /// CSV and TSV are read in order, without an index of their rows.
+    Csv(CsvFile),
+    Rows(Dataset),
+}
+
+impl TableFile {
+    fn open(path: &Path, spec: &Spec) -> Result<Self> {
+        let given = match spec.format {
+            Some(Form::Rows(format)) => Some(format),
+            _ => None,
+        };
+        Ok(match given.or_else(|| DataFormat::of(path)) {
+            Some(DataFormat::Csv) if spec.columns.is_empty() => Self::Csv(CsvFile::open(path, b',')?),
+            Some(DataFormat::Tsv) if spec.columns.is_empty() => Self::Csv(CsvFile::open(path, b'\t')?),
+            _ => Self::Rows(Dataset::open(&[path.to_owned()], given, &spec.columns)?),
+        })
+    }
+
+    /// Whether its cells are text.
+    fn is_text(path: &Path, spec: &Spec) -> bool {
+        let format = match spec.format {
+            Some(Form::Rows(format)) => Some(format),
+            _ => DataFormat::of(path),
+        };
+        matches!(format, Some(DataFormat::Csv | DataFormat::Tsv))
+    }
+
+    fn header(&self) -> &[String] {
+        match self {
+            Self::Csv(file) => &file.names,
+            Self::Rows(_) => &[],
         }
     }
-    if datasets.is_empty() {
+
+    fn each(&self, use_row: &mut dyn FnMut(FileRow<'_>) -> Result<()>) -> Result<()> {
+        match self {
+            Self::Csv(file) => {
+                let mut is_empty = true;
+                file.each(|cells, _| {
+                    is_empty = false;
+                    use_row(FileRow::Cells(cells))
+                })?;
+                if is_empty {
+                    Err(Error::new(Kind::Data, "the dataset has no rows").at_path(&file.path))
+                } else {
+                    Ok(())
+                }
+            }
+            Self::Rows(data) => (0..data.len()).try_for_each(|index| use_row(FileRow::Fields(&data.fields(index)?))),
+        }
+    }
+}
+
+fn build(tables: &[NamedTable]) -> Result<Tables> {
+    let file = |table: &NamedTable| match &table.source {
+        TableSource::File { resource, spec } => Some(TableFile::open(&resource.path, spec)).transpose(),
+        _ => Ok(None),
+    };
+    let files = tables.iter().map(file).collect::<Result<Vec<_>>>()?;
+    if files.iter().all(Option::is_none) {
         let data = tables.iter().map(read).collect::<Result<Vec<_>>>()?;
         return Ok(Tables::of_data(data));
     }
-    let mut files = datasets.iter();
     let mut sources = Vec::new();
-    for table in tables {
-        let is_file = matches!(table.source, TableSource::File { .. });
-        let Some((_, data, format)) = is_file.then(|| files.next()).flatten() else {
+    for (table, file) in tables.iter().zip(&files) {
+        let (TableSource::File { resource, spec }, Some(file)) = (&table.source, file) else {
             sources.push(Source::Data(read(table)?));
             continue;
         };
-        let format = format.or_else(|| data.first_file().and_then(DataFormat::of));
         sources.push(Source::Rows(Rows {
             name: table.name.clone(),
-            count: data.len(),
-            row: Box::new(|index| data.row(index)),
-            is_text: matches!(format, Some(DataFormat::Csv | DataFormat::Tsv)),
+            header: file.header().to_vec(),
+            read: Box::new(|use_row| file.each(use_row)),
+            is_text: TableFile::is_text(&resource.path, spec),
             types: table.types.clone(),
         }));
     }
@@ -154,7 +202,7 @@ pub(crate) fn file_of(name: &str, value: &Json) -> Result<Vec<u8>> {
     if let Json::String(text) = value {
         return Ok(text.clone().into_bytes());
     }
-    let separator = match std::path::Path::new(name).extension().and_then(|end| end.to_str()) {
+    let separator = match Path::new(name).extension().and_then(|end| end.to_str()) {
         Some("csv") => b',',
         Some("tsv") => b'\t',
         Some("jsonl") if value.is_array() => {
@@ -169,7 +217,7 @@ pub(crate) fn file_of(name: &str, value: &Json) -> Result<Vec<u8>> {
 }
 
 /// The name of a file's table: its name without extensions, other characters replaced by `_`.
-pub(crate) fn name_of(path: &std::path::Path) -> Option<String> {
+pub(crate) fn name_of(path: &Path) -> Option<String> {
     let plain = if Compression::of(path).is_some() { path.file_stem()?.as_ref() } else { path };
     let name: String =
         plain.file_stem()?.to_str()?.chars().map(|c| if c.is_alphanumeric() { c } else { '_' }).collect();

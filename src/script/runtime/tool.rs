@@ -11,7 +11,7 @@ use super::convert::from_json;
 use super::grants::Grants;
 use super::interpreters;
 use super::passages::Passages;
-use super::servers::ToolServer;
+use super::servers::{Listings, ToolServer};
 use super::tables::{self, TableTool};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::schema::section;
@@ -207,11 +207,11 @@ impl Tool {
 
     /// Starts the tool's resources; done before the first trajectory, so that a missing sandbox is
     /// reported once.
-    pub(crate) fn prepare(&self, grants: &Grants) -> Result<()> {
+    pub(crate) fn prepare(&self, listings: &Listings, grants: &Grants) -> Result<()> {
         match &self.run {
             // Tables are read when the script is loaded, or with their task.
             Run::Lua { .. } | Run::Table(_) | Run::Search(SearchTool { source: SearchSource::Url(_), .. }) => Ok(()),
-            Run::Mcp { server, .. } => server.prepare(grants),
+            Run::Mcp { server, .. } => server.prepare(listings, grants),
             Run::Search(SearchTool { source: SearchSource::Index(passages), options, .. }) => {
                 passages.open().and_then(|index| index.check(options))
             }

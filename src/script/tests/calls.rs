@@ -326,6 +326,44 @@ fn tool_results_are_cached_by_arguments() {
     assert_eq!(ran(&worker, &state, json!({ "n": 1 })), fresh("ran 2"));
 }
 
+/// Equal calls of one reply, and of several trajectories, run once; after a failure the others run.
+#[test]
+fn concurrent_equal_calls_of_a_tool_with_a_cache_run_once() {
+    let slow = "local own = ran\nr1.sleep(0.05)\nif own > 0 then return 'ran ' .. own end";
+    for scope in ["true", "'run'"] {
+        let bench = Bench::new(&recipe(&counted(&format!("cache = {scope},"), "true", slow)));
+        let script = bench.load(&[]).unwrap();
+        let worker = Worker::new(&script, None).unwrap();
+        let mut act = action("");
+        act.tool_calls = [0, 0, 7, 0].map(|x| call("t", json!({ "n": 0, "x": x }))).to_vec();
+        let record = Record::live();
+        let (one, two) = run(async {
+            let one = worker.reset_with(&json!({ "prompt": "?" }), 1, &record).await.unwrap();
+            let two = worker.reset(&json!({ "prompt": "?" }), 2).await.unwrap();
+            let (one, two) = tokio::join!(worker.step(&one, &act), worker.step(&two, &act));
+            (one.unwrap(), two.unwrap())
+        });
+        let cached = |result: &StepResult| result.tools.iter().map(|tool| tool.cached).collect::<Vec<_>>();
+        assert_eq!(cached(&one), [false, true, false, true], "{scope}");
+        let of_the_run = scope == "'run'";
+        assert_eq!(cached(&two), [of_the_run, true, of_the_run, true], "{scope}");
+        let texts = |result: &StepResult| result.tools.iter().map(|tool| tool.output.clone()).collect::<Vec<_>>();
+        assert_eq!(texts(&one), ["ran 1", "ran 1", "ran 2", "ran 1"], "{scope}");
+        // The replay waits for nothing and gets the same.
+        let replay = Record::replay(record.take(), Strictness::Exact);
+        let worker = Worker::new(&bench.load(&[]).unwrap(), None).unwrap();
+        let again = run(async {
+            let state = worker.reset_with(&json!({ "prompt": "?" }), 1, &replay).await.unwrap();
+            worker.step(&state, &act).await.unwrap()
+        });
+        assert_eq!((texts(&again), cached(&again), replay.close()), (texts(&one), cached(&one), None), "{scope}");
+    }
+    let failing = counted("cache = 'run',", "nil", &slow.replace("return", "return nil,"));
+    let calls = [0, 0, 0].map(|_| call("t", json!({ "n": 0 }))).to_vec();
+    let result = stepped(&failing, &[], calls, 0).unwrap();
+    assert_eq!(outputs(&result), [("ran 1", 0, false), ("ran 2", 0, false), ("ran 3", 0, false)]);
+}
+
 /// A replay answers from its record where the run answered from the cache.
 #[test]
 fn a_cached_tool_result_is_recorded() {

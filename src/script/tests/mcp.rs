@@ -299,6 +299,21 @@ fn hostile_output_of_mcp_servers_is_bounded() {
 }
 
 #[test]
+fn a_restart_of_an_mcp_server_does_not_count_towards_the_time_of_a_call() {
+    let calls = [("echo", json!({ "text": "a" })), ("crash", json!({})), ("echo", json!({ "text": "b" }))];
+    let said = results(&served("{ timeout = '500ms' }, '--mode', 'slow'"), &calls);
+    assert_eq!((&said[0], said[1].1, &said[2]), (&good("a"), false, &good("b")));
+}
+
+#[test]
+fn progress_of_an_mcp_call_is_shown_and_may_extend_its_time() {
+    let steps = [("steps", json!({ "count": 4, "seconds": 0.4 }))];
+    let said = results(&served("{ timeout = '1s' }"), &steps);
+    assert_eq!(said, [("Error: timed out after 1 s (progress 2 of 4: reading)".to_owned(), false)]);
+    assert_eq!(results(&served("{ timeout = '1s', progress = true }"), &steps), [good("all steps")]);
+}
+
+#[test]
 fn late_mcp_answers_time_out_and_the_call_is_cancelled() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let bench = served(&format!("{{ timeout = '300ms' }}, '--log', '{}'", log.path().display()));

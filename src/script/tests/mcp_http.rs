@@ -79,6 +79,14 @@ fn mcp_servers_over_http_answer_with_json_and_events() {
     }
 }
 
+/// A server that answers with JSON can send progress on the stream of messages without a request.
+#[test]
+fn progress_over_http_may_come_on_the_stream_of_the_server() {
+    let remote = Remote::start(&["--mode", "stream"]);
+    let bench = remote.bench("timeout = '1s', progress = true", "{ 'http:127.0.0.1' }");
+    assert_eq!(result(&bench, "steps", json!({ "count": 4, "seconds": 0.4 })), good("all steps"));
+}
+
 #[test]
 fn mcp_servers_over_http_that_fail_are_reported() {
     let shown = |remote: &Remote, bench: &Bench| {

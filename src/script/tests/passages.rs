@@ -129,6 +129,15 @@ fn a_search_server_that_is_down_is_an_observation() {
 }
 
 #[test]
+fn an_index_is_opened_at_the_top_of_a_script() {
+    let bench = recipe_with("{}", "", "", "return #r1.index.open 'i':search('danube')");
+    with_index(&bench);
+    let refused = reset(&bench, &Record::live()).unwrap_err();
+    shows(&refused, "r1.index.open(\"i\") after loading");
+    shows(&refused, "open indexes at the top of the script");
+}
+
+#[test]
 fn search_needs_an_index_that_is_there_and_servers_that_are_declared() {
     let live = |bench: &Bench| reset(bench, &Record::live()).unwrap_err();
     let missing = recipe_with("{}", "", "r1.tools.search { index = 'i' }", "return 1");

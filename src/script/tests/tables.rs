@@ -62,6 +62,22 @@ fn sql_over_a_csv_file_is_a_tool_that_names_its_columns() {
     assert_eq!(shown, "max(gross),typeof(gross)\n731542621,integer");
 }
 
+/// CSV is read in order without an index of its rows, and by rows where columns are renamed.
+#[test]
+fn csv_gives_the_same_table_with_and_without_renamed_columns() {
+    for (options, column) in [("path = 't.csv'", "n"), ("path = 't.csv', columns = { m = 'n' }", "m")] {
+        let bench = Bench::new(&recipe(&format!(
+            "local env = r1.env {{ tools = {{ r1.tools.table {{ tables = {{ t = {{ {options} }} }} }} }} }}"
+        )));
+        let bytes = b"\xEF\xBB\xBFname,n\r\n\"a, b\",1\r\nc, \r\n\xFFd,3\r\n";
+        std::fs::write(bench.dir.path().join("t.csv"), bytes).unwrap();
+        let sql =
+            format!("SELECT group_concat(name, '+'), sum({column}), count({column}), min(typeof({column})) FROM t");
+        let shown = reported(&bench.worker(), &json!({ "prompt": "x" }), &Record::live(), &sql).unwrap();
+        assert!(shown.ends_with("| a, b+c+\u{fffd}d | 4 | 2 | integer |"), "{shown}");
+    }
+}
+
 #[test]
 fn formats_of_files_give_the_same_table() {
     for (name, text) in [

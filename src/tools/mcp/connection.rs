@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rmcp::RoleClient;
-use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientConfig, Implementation, JsonObject,
-};
+use rmcp::model::{CallToolRequestParams, CallToolResponse, JsonObject};
 use rmcp::service::{ClientInitializeError, RunningService, ServiceError, serve_client};
 use tokio::sync::Notify;
+use tokio::time::{Instant, sleep_until};
 
 use super::super::Endpoint;
 use super::super::child::Process;
 use super::super::lines::Traffic;
+use super::call::{Notifications, RunningCall};
 use super::http::LastFault;
 use super::listing::{self, Listing};
 use super::stdio::Stdio;
@@ -22,7 +22,7 @@ use crate::error::{Error, Kind, Result};
 /// A connection. Dropping it ends the session, and a server that was started for it.
 pub(super) struct Connection {
     name: String,
-    service: RunningService<RoleClient, ClientConfig>,
+    service: RunningService<RoleClient, Notifications>,
     process: Option<Process>,
     /// For a server over HTTP: why the last exchange failed.
     last_fault: LastFault,
@@ -47,12 +47,16 @@ impl Connection {
                 Endpoint::Command { argv, env, directory } => {
                     let (own, pipes) = Process::start(&format!("MCP server `{}`", options.name), argv, env, directory)?;
                     process = Some(own);
-                    Ok(serve_client(client(), Stdio::new(pipes, Arc::clone(&traffic), Arc::clone(&too_long))).await)
+                    Ok(serve_client(
+                        Notifications::default(),
+                        Stdio::new(pipes, Arc::clone(&traffic), Arc::clone(&too_long)),
+                    )
+                    .await)
                 }
                 Endpoint::Url { url, headers, reach } => {
                     let (transport, last) = http::transport(url, headers, *reach, options.timeout)?;
                     last_fault = last;
-                    Ok(serve_client(client(), transport).await)
+                    Ok(serve_client(Notifications::default(), transport).await)
                 }
             }
         });
@@ -99,18 +103,36 @@ impl Connection {
         Ok(Listing { server, protocol, tools })
     }
 
-    /// Calls a tool. If the future is dropped, a cancellation is sent to the server.
-    pub(super) async fn call(&self, tool: &str, arguments: JsonObject) -> Reply {
+    /// Calls a tool. If the future is dropped, or the time limit is reached, a cancellation is sent
+    /// to the server.
+    pub(super) async fn call(&self, tool: &str, arguments: JsonObject, options: &ServerOptions) -> Reply {
+        let limit = options.timeout;
+        let mut end = Instant::now() + limit;
         let params = CallToolRequestParams::new(tool.to_owned()).with_arguments(arguments);
         // Registered before the request is sent, so that no notice is missed.
         let mut too_long = std::pin::pin!(self.too_long.notified());
         too_long.as_mut().enable();
-        let reply = tokio::select! {
-            biased;
-            answer = self.service.peer().call_tool_once(params) => self.reply(answer).await,
-            () = too_long => {
-                let most = MOST_MESSAGE >> 20;
-                Reply::failed(format!("the server `{}` sent a message of more than {most} MiB", self.name))
+        let mut call = match RunningCall::send(self.service.peer(), self.service.service(), params).await {
+            Ok(call) => call,
+            Err(error) => return self.reply(Err(error)).await,
+        };
+        let mut progress = call.progress.clone();
+        let reply = loop {
+            tokio::select! {
+                biased;
+                answer = call.answer() => break self.reply(answer).await,
+                () = &mut too_long => {
+                    let most = MOST_MESSAGE >> 20;
+                    break Reply::failed(format!("the server `{}` sent a message of more than {most} MiB", self.name));
+                }
+                Ok(()) = progress.changed(), if options.progress => end = Instant::now() + limit,
+                () = sleep_until(end) => {
+                    self.count_silence();
+                    let at = call.progress.borrow().clone();
+                    let at = if at.is_empty() { String::new() } else { format!(" (progress {at})") };
+                    let why = format!("timed out after {} s{at}", limit.as_secs_f64());
+                    return Reply { timed_out: true, ..Reply::failed(why) };
+                }
             }
         };
         self.silent.store(0, Ordering::Relaxed);
@@ -118,7 +140,7 @@ impl Connection {
     }
 
     /// Counts a call that got no answer in time.
-    pub(super) fn count_silence(&self) {
+    fn count_silence(&self) {
         if self.silent.fetch_add(1, Ordering::Relaxed) + 1 == MOST_SILENT {
             self.kill();
         }
@@ -162,11 +184,6 @@ impl Connection {
             Err(error) => Reply::failed(format!("the server `{name}`: {error}")),
         }
     }
-}
-
-/// The client information of the handshake: r1 has no client capabilities.
-fn client() -> ClientConfig {
-    ClientConfig::new(ClientCapabilities::default(), Implementation::new("r1", env!("CARGO_PKG_VERSION")))
 }
 
 /// The reason why a server did not accept the handshake.

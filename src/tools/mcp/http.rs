@@ -1,7 +1,7 @@
 //! Streamable HTTP: the requests of `rmcp` over `net`, with the address rules of `r1.http`.
 //!
-//! Answers are JSON or a stream of server-sent events. Redirects are not followed, and the stream
-//! of messages without a request (`GET`) is not opened: nothing that a server sends there is used.
+//! Answers are JSON or a stream of server-sent events. The stream of messages without a request
+//! (`GET`) is opened where a server has it: progress may come there. Redirects are not followed.
 
 use std::collections::HashMap;
 use std::error::Error as StdError;
@@ -226,12 +226,21 @@ impl StreamableHttpClient for Backend {
 
     async fn get_stream(
         &self,
-        _uri: Arc<str>,
-        _session_id: Option<Arc<str>>,
-        _last_event_id: Option<String>,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
         _auth_header: Option<String>,
-        _custom_headers: HashMap<HeaderName, HeaderValue>,
+        mut custom_headers: HashMap<HeaderName, HeaderValue>,
     ) -> std::result::Result<BoxStream<'static, std::result::Result<Sse, SseError>>, Failure> {
-        Err(StreamableHttpError::ServerDoesNotSupportSse)
+        if let Some(last) = last_event_id.and_then(|last| HeaderValue::from_str(&last).ok()) {
+            custom_headers.insert(HeaderName::from_static("last-event-id"), last);
+        }
+        let response = self.send(("GET", &uri), None, session_id.as_deref(), custom_headers).await?;
+        let kind = response.header("content-type").unwrap_or_default().to_lowercase();
+        match response.status {
+            200 if kind.starts_with("text/event-stream") => Ok(events(response)),
+            404 if session_id.is_some() => Err(StreamableHttpError::SessionExpired),
+            _ => Err(StreamableHttpError::ServerDoesNotSupportSse),
+        }
     }
 }

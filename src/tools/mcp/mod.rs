@@ -9,6 +9,7 @@
 //! of another kind. Each of these is a [`Reply`] with `ok: false` and a message for the policy. An
 //! [`Error`](crate::Error) means that the server cannot be started.
 
+mod call;
 mod connection;
 mod content;
 mod http;
@@ -21,7 +22,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use listing::{DESCRIPTION, Listing, RemoteTool};
-pub use serve::{ServedCall, serve_stdio};
+pub use serve::{PATH, Served, ServedCall, ServedTools, serve_http, serve_stdio};
 pub use server::Server;
 
 use super::Endpoint;
@@ -41,6 +42,8 @@ pub struct ServerOptions {
     pub endpoint: Endpoint,
     /// Longest wait for the result of a call.
     pub timeout: Duration,
+    /// The wait begins again with each progress notification.
+    pub progress: bool,
     /// Longest wait until it has started and listed its tools.
     pub start_timeout: Duration,
     /// Number of restarts after it has ended.

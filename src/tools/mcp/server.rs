@@ -71,15 +71,16 @@ impl Server {
         })?
     }
 
-    /// Starts the server, unless it was started before. Blocks the thread.
+    /// Starts the server and lists its tools, unless it was started before. Blocks the thread.
     ///
     /// # Errors
     /// As [`Server::list`].
-    pub fn prepare(&self) -> Result<()> {
-        if self.0.started.load(Ordering::Relaxed) { Ok(()) } else { self.list().map(drop) }
+    pub fn prepare(&self) -> Result<Option<Listing>> {
+        if self.0.started.load(Ordering::Relaxed) { Ok(None) } else { self.list().map(Some) }
     }
 
-    /// Calls a tool; every failure is a reply. If the future is dropped, the call is cancelled.
+    /// Calls a tool; every failure is a reply. If the future is dropped, the call is cancelled. A
+    /// start of the server does not count towards the time limit of the call.
     ///
     /// # Errors
     /// [`Kind::Internal`](crate::Kind::Internal) if the thread of the servers can't be started.
@@ -98,23 +99,13 @@ impl Server {
 
 impl Inner {
     async fn call(&self, tool: &str, arguments: Map<String, Value>) -> Reply {
-        let (started, limit) = (Instant::now(), self.options.timeout);
-        let mut used = None;
-        let called = async {
-            let connection = match self.connection().await {
-                Ok(connection) => connection,
-                Err(error) => return Reply::failed(error.message),
-            };
-            used = Some(Arc::clone(&connection));
-            connection.call(tool, arguments).await
+        // The start has a limit of its own.
+        let connection = match self.connection().await {
+            Ok(connection) => connection,
+            Err(error) => return Reply::failed(error.message),
         };
-        let mut reply = tokio::time::timeout(limit, called).await.unwrap_or_else(|_| {
-            let why = format!("timed out after {} s", limit.as_secs_f64());
-            Reply { timed_out: true, ..Reply::failed(why) }
-        });
-        if let Some(connection) = used.filter(|_| reply.timed_out) {
-            connection.count_silence();
-        }
+        let started = Instant::now();
+        let mut reply = connection.call(tool, arguments, &self.options).await;
         reply.seconds = started.elapsed().as_secs_f64();
         reply
     }

@@ -7,7 +7,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use serde_json::Value as Json;
+use rusqlite::types::ValueRef;
+use serde_json::{Map, Value as Json};
 
 use super::ColumnTypes;
 use super::data::{InvalidTable, Problem};
@@ -37,6 +38,30 @@ choices! {
         Text = "text",
         /// Values of several types.
         Mixed = "mixed",
+    }
+}
+
+impl Cell {
+    pub(super) fn as_value(&self) -> ValueRef<'_> {
+        match self {
+            Self::Null => ValueRef::Null,
+            Self::Integer(number) => ValueRef::Integer(*number),
+            Self::Real(number) => ValueRef::Real(*number),
+            Self::Text(text) => ValueRef::Text(text.as_bytes()),
+            Self::Blob(bytes) => ValueRef::Blob(bytes),
+        }
+    }
+}
+
+impl From<ValueRef<'_>> for Cell {
+    fn from(value: ValueRef<'_>) -> Self {
+        match value {
+            ValueRef::Null => Self::Null,
+            ValueRef::Integer(number) => Self::Integer(number),
+            ValueRef::Real(number) => Self::Real(number),
+            ValueRef::Text(text) => Self::Text(String::from_utf8_lossy(text).into_owned()),
+            ValueRef::Blob(blob) => Self::Blob(blob.to_vec()),
+        }
     }
 }
 
@@ -122,6 +147,21 @@ struct Seen {
     words: bool,
 }
 
+impl Seen {
+    fn add_text(&mut self, text: &str, infer: bool, thousands: bool) {
+        if !infer {
+            self.text = true;
+            return;
+        }
+        match number(text, thousands) {
+            Some(Cell::Integer(_)) => self.integer = true,
+            Some(Cell::Real(_)) => self.real = true,
+            Some(_) => {}
+            None => (self.text, self.words) = (true, true),
+        }
+    }
+}
+
 impl<'a> Scan<'a> {
     pub(super) fn new(types: &'a ColumnTypes, is_text: bool) -> Self {
         let infer = types.infer.unwrap_or(is_text);
@@ -146,10 +186,20 @@ impl<'a> Scan<'a> {
         &mut self.seen[at].1
     }
 
-    /// A row as an object.
-    pub(super) fn row(&mut self, row: &Json) {
-        for (key, value) in row.as_object().into_iter().flatten() {
+    /// A row by column.
+    pub(super) fn row(&mut self, row: &Map<String, Json>) {
+        for (key, value) in row {
             self.cell(key, value);
+        }
+    }
+
+    /// A cell of text, in the column of the header with the number `at`.
+    pub(super) fn text(&mut self, at: usize, text: &str) {
+        let (infer, thousands) = (self.infer, self.types.thousands);
+        let Some((_, seen)) = self.seen.get_mut(at) else { return };
+        // After one word, other cells change nothing.
+        if !seen.words {
+            seen.add_text(text, infer, thousands);
         }
     }
 
@@ -161,12 +211,7 @@ impl<'a> Scan<'a> {
             Json::Bool(_) => seen.integer = true,
             Json::Number(number) if number.as_i64().is_some() => seen.integer = true,
             Json::Number(number) if number.is_f64() => seen.real = true,
-            Json::String(text) if infer => match number(text, thousands) {
-                Some(Cell::Integer(_)) => seen.integer = true,
-                Some(Cell::Real(_)) => seen.real = true,
-                Some(_) => {}
-                None => (seen.text, seen.words) = (true, true),
-            },
+            Json::String(text) => seen.add_text(text, infer, thousands),
             _ => seen.text = true,
         }
     }
@@ -208,23 +253,11 @@ impl Column {
     /// # Errors
     /// A cell that is not of a type that the recipe gives.
     pub(super) fn cell(&self, value: Option<&Json>) -> Result<Cell, InvalidTable> {
-        let wrong = |got: &str| Problem::Cell { column: self.name.clone(), kind: self.kind, got: got.to_owned() };
         let value = match value {
             None | Some(Json::Null) => return Ok(Cell::Null),
+            Some(Json::String(text)) => return self.text(text).map(Cell::from),
             Some(value) => value,
         };
-        if let (Json::String(text), true) = (value, self.is_text) {
-            if text.is_empty() {
-                return Ok(Cell::Null);
-            }
-            return match (self.kind, number(text, self.thousands)) {
-                (ColumnType::Integer, Some(Cell::Integer(number))) => Ok(Cell::Integer(number)),
-                (ColumnType::Real, Some(Cell::Integer(number))) => Ok(Cell::Real(number as f64)),
-                (ColumnType::Real, Some(Cell::Real(number))) => Ok(Cell::Real(number)),
-                (ColumnType::Integer | ColumnType::Real, _) => Err(wrong(text).into()),
-                _ => Ok(Cell::Text(text.clone())),
-            };
-        }
         let cell = match value {
             Json::Null => Cell::Null,
             Json::Bool(value) => Cell::Integer(i64::from(*value)),
@@ -233,17 +266,47 @@ impl Column {
                 (None, Some(float)) if number.is_f64() => Cell::Real(float),
                 _ => Cell::Text(number.to_string()),
             },
-            Json::String(text) => Cell::Text(text.clone()),
             nested => Cell::Text(nested.to_string()),
         };
         match (self.kind, cell) {
             (ColumnType::Real, Cell::Integer(number)) => Ok(Cell::Real(number as f64)),
             (ColumnType::Text, Cell::Integer(_) | Cell::Real(_)) => Ok(Cell::Text(value.to_string())),
             (ColumnType::Integer, Cell::Real(_) | Cell::Text(_)) | (ColumnType::Real, Cell::Text(_)) => {
-                Err(wrong(&value.to_string()).into())
+                Err(self.wrong(&value.to_string()))
             }
             (_, cell) => Ok(cell),
         }
+    }
+
+    /// The value of a cell of text.
+    ///
+    /// # Errors
+    /// As [`Column::cell`].
+    pub(super) fn text<'a>(&self, text: &'a str) -> Result<ValueRef<'a>, InvalidTable> {
+        if !self.is_text {
+            return match self.kind {
+                ColumnType::Integer | ColumnType::Real => Err(self.wrong(&Json::from(text).to_string())),
+                ColumnType::Text | ColumnType::Mixed => Ok(ValueRef::Text(text.as_bytes())),
+            };
+        }
+        if text.is_empty() {
+            return Ok(ValueRef::Null);
+        }
+        match self.kind {
+            ColumnType::Text | ColumnType::Mixed => Ok(ValueRef::Text(text.as_bytes())),
+            kind => match (kind, number(text, self.thousands)) {
+                (ColumnType::Integer, Some(Cell::Integer(number))) => Ok(ValueRef::Integer(number)),
+                (_, Some(Cell::Integer(number))) => Ok(ValueRef::Real(number as f64)),
+                (ColumnType::Real, Some(Cell::Real(number))) => Ok(ValueRef::Real(number)),
+                // White space.
+                (_, Some(Cell::Null)) => Ok(ValueRef::Null),
+                _ => Err(self.wrong(text)),
+            },
+        }
+    }
+
+    fn wrong(&self, got: &str) -> InvalidTable {
+        Problem::Cell { column: self.name.clone(), kind: self.kind, got: got.to_owned() }.into()
     }
 }
 

@@ -144,10 +144,10 @@ impl TableData {
     fn of_objects(rows: &[Json], types: &ColumnTypes) -> Result<Self, InvalidTable> {
         let mut scan = Scan::new(types, false);
         for (row, at) in rows.iter().zip(1..) {
-            if !row.is_object() {
+            let Json::Object(fields) = row else {
                 return Err(InvalidTable::from(Problem::NoObject).at_row(at));
-            }
-            scan.row(row);
+            };
+            scan.row(fields);
         }
         let columns = scan.finish()?;
         let cells = |(row, at): (&Json, u64)| {

@@ -13,7 +13,7 @@ use rusqlite::fallible_iterator::FallibleIterator;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Batch, Connection, OpenFlags, ToSql};
+use rusqlite::{Batch, Connection, OpenFlags, Statement, ToSql};
 
 use super::query_error::{QueryError, Why};
 use super::{Cell, TableInfo, memory};
@@ -78,6 +78,21 @@ pub(super) struct Builder {
     file: Option<tempfile::NamedTempFile>,
 }
 
+/// A table whose rows are being added, a cell at a time.
+pub(super) struct NewTable<'a>(Statement<'a>);
+
+impl NewTable<'_> {
+    /// Sets a cell of the next row; columns are counted from 0.
+    pub(super) fn set(&mut self, column: usize, value: ValueRef<'_>) -> Result<()> {
+        self.0.raw_bind_parameter(column + 1, ToSqlOutput::Borrowed(value)).map_err(|error| failed(&error))
+    }
+
+    /// Adds the row. Its cells stay set for the next one.
+    pub(super) fn add(&mut self) -> Result<()> {
+        self.0.raw_execute().map(drop).map_err(|error| failed(&error))
+    }
+}
+
 fn failed(error: &rusqlite::Error) -> Error {
     Error::new(Kind::Data, format!("SQLite can't hold the table: {error}"))
         .hint("TMPDIR names the directory of temporary files")
@@ -107,12 +122,8 @@ impl Builder {
         Ok(Self { connection, file })
     }
 
-    /// Creates a table with its rows.
-    pub(super) fn table(
-        &self,
-        info: &TableInfo,
-        rows: impl Iterator<Item = Result<impl std::borrow::Borrow<[Cell]>>>,
-    ) -> Result<()> {
+    /// Creates a table, whose rows are added to the result.
+    pub(super) fn table(&self, info: &TableInfo) -> Result<NewTable<'_>> {
         let columns = info.columns.iter().map(|column| format!("{} {}", quoted(&column.name), column.kind.sql()));
         let columns = columns.collect::<Vec<_>>().join(", ");
         let table = quoted(&info.name);
@@ -124,10 +135,17 @@ impl Builder {
         })?;
         let places = vec!["?"; info.columns.len()].join(", ");
         let insert = format!("INSERT INTO {table} VALUES ({places})");
-        let mut insert = self.connection.prepare(&insert).map_err(|error| failed(&error))?;
+        Ok(NewTable(self.connection.prepare(&insert).map_err(|error| failed(&error))?))
+    }
+
+    /// Creates a table with its rows.
+    pub(super) fn table_of(&self, info: &TableInfo, rows: &[Vec<Cell>]) -> Result<()> {
+        let mut table = self.table(info)?;
         for row in rows {
-            let added = insert.execute(rusqlite::params_from_iter(row?.borrow()));
-            added.map_err(|error| failed(&error))?;
+            for (at, cell) in row.iter().enumerate() {
+                table.set(at, cell.as_value())?;
+            }
+            table.add()?;
         }
         Ok(())
     }
@@ -161,13 +179,7 @@ pub(super) fn quoted(name: &str) -> String {
 
 impl ToSql for Cell {
     fn to_sql(&self) -> rusqlite::Result<ToSqlOutput<'_>> {
-        Ok(ToSqlOutput::Borrowed(match self {
-            Self::Null => ValueRef::Null,
-            Self::Integer(number) => ValueRef::Integer(*number),
-            Self::Real(number) => ValueRef::Real(*number),
-            Self::Text(text) => ValueRef::Text(text.as_bytes()),
-            Self::Blob(bytes) => ValueRef::Blob(bytes),
-        }))
+        Ok(ToSqlOutput::Borrowed(self.as_value()))
     }
 }
 
@@ -289,20 +301,11 @@ fn run(
         }
         let mut cells = Vec::with_capacity(result.columns.len());
         for at in 0..result.columns.len() {
-            let cell = match row.get_ref(at).map_err(query_error)? {
-                ValueRef::Text(text) => {
-                    bytes += text.len();
-                    Cell::Text(String::from_utf8_lossy(text).into_owned())
-                }
-                ValueRef::Blob(blob) => {
-                    bytes += blob.len();
-                    Cell::Blob(blob.to_vec())
-                }
-                ValueRef::Null => Cell::Null,
-                ValueRef::Integer(number) => Cell::Integer(number),
-                ValueRef::Real(number) => Cell::Real(number),
-            };
-            cells.push(cell);
+            let value = row.get_ref(at).map_err(query_error)?;
+            if let ValueRef::Text(data) | ValueRef::Blob(data) = value {
+                bytes += data.len();
+            }
+            cells.push(value.into());
         }
         bytes += 16 * cells.len();
         result.rows.push(cells);

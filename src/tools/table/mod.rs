@@ -21,6 +21,9 @@ mod show;
 
 use std::sync::OnceLock;
 
+use rusqlite::types::ValueRef;
+use serde_json::{Map, Value as Json};
+
 pub use column::{Cell, Column, ColumnType, TableNames};
 pub use data::{InvalidTable, TableData};
 pub use database::{QueryLimits, QueryResult};
@@ -49,16 +52,24 @@ pub enum Source<'a> {
     Data(TableData),
 }
 
-/// A row by its number, from 0.
-pub type ReadRow<'a> = Box<dyn Fn(u64) -> Result<serde_json::Value> + Sync + 'a>;
+/// A row of a file.
+pub enum FileRow<'a> {
+    /// Cells of text, in the order of the header.
+    Cells(&'a csv::ByteRecord),
+    /// Values by column.
+    Fields(&'a Map<String, Json>),
+}
+
+/// Passes each row of a file to a function, in order.
+pub type ReadRows<'a> = Box<dyn Fn(&mut dyn FnMut(FileRow<'_>) -> Result<()>) -> Result<()> + Sync + 'a>;
 
 /// The rows of a table in a file.
 pub struct Rows<'a> {
     pub name: String,
-    /// Number of rows.
-    pub count: u64,
-    /// A row, as an object. It is read twice: types are known after the last row.
-    pub row: ReadRow<'a>,
+    /// The columns of rows of cells.
+    pub header: Vec<String>,
+    /// Called twice: types are known after the last row.
+    pub read: ReadRows<'a>,
     /// Cells are all text, as in CSV.
     pub is_text: bool,
     pub types: ColumnTypes,
@@ -80,23 +91,45 @@ pub const SAMPLE: usize = 10;
 impl Rows<'_> {
     fn build(&self, builder: &database::Builder) -> Result<TableInfo> {
         let mut scan = Scan::new(&self.types, self.is_text);
-        for index in 0..self.count {
-            scan.row(&(self.row)(index)?);
-        }
-        let columns = scan.finish().map_err(|error| error.of(&self.name))?;
-        let mut info = TableInfo { name: self.name.clone(), columns, rows: self.count, sample: Vec::new() };
-        let mut sample = Vec::new();
-        let cells = |index| {
-            let row = (self.row)(index)?;
-            let cells = info.columns.iter().map(|column| column.cell(row.get(&column.key)));
-            let cells = cells.collect::<Result<Vec<Cell>, _>>();
-            let cells = cells.map_err(|error| error.at_row(index + 1).of(&self.name))?;
-            if sample.len() < SAMPLE {
-                sample.push(cells.clone());
+        scan.header(self.header.iter().cloned());
+        let mut rows = 0;
+        (self.read)(&mut |row| {
+            rows += 1;
+            match row {
+                FileRow::Fields(fields) => scan.row(fields),
+                FileRow::Cells(cells) => {
+                    cells.iter().enumerate().for_each(|(at, cell)| scan.text(at, &String::from_utf8_lossy(cell)));
+                }
             }
-            Ok(cells)
-        };
-        builder.table(&info, (0..self.count).map(cells))?;
+            Ok(())
+        })?;
+        let columns = scan.finish().map_err(|error| error.of(&self.name))?;
+        let mut info = TableInfo { name: self.name.clone(), columns, rows, sample: Vec::new() };
+        let mut table = builder.table(&info)?;
+        let (mut at, mut sample) = (0, Vec::new());
+        (self.read)(&mut |row| {
+            at += 1;
+            let mut shown = (sample.len() < SAMPLE).then(|| Vec::with_capacity(info.columns.len()));
+            for (place, column) in info.columns.iter().enumerate() {
+                let wrong = |error: InvalidTable| error.at_row(at).of(&self.name);
+                let mut set = |value: ValueRef<'_>| {
+                    shown.iter_mut().for_each(|shown| shown.push(value.into()));
+                    table.set(place, value)
+                };
+                match row {
+                    FileRow::Cells(cells) => {
+                        let text = String::from_utf8_lossy(cells.get(place).unwrap_or_default());
+                        set(column.text(&text).map_err(wrong)?)?;
+                    }
+                    FileRow::Fields(fields) => {
+                        set(column.cell(fields.get(&column.key)).map_err(wrong)?.as_value())?;
+                    }
+                }
+            }
+            sample.extend(shown);
+            table.add()
+        })?;
+        drop(table);
         info.sample = sample;
         Ok(info)
     }
@@ -124,7 +157,7 @@ impl Tables {
         for source in sources {
             tables.push(match source {
                 Source::Data(data) => {
-                    builder.table(&data.info(), data.rows.iter().map(|row| Ok(row.as_slice())))?;
+                    builder.table_of(&data.info(), &data.rows)?;
                     data.info()
                 }
                 Source::Rows(rows) => rows.build(&builder)?,
@@ -154,7 +187,7 @@ impl Tables {
         let build = || {
             let builder = database::Builder::in_memory()?;
             for (info, data) in self.infos.iter().zip(&self.data) {
-                builder.table(info, data.rows.iter().map(|row| Ok(row.as_slice())))?;
+                builder.table_of(info, &data.rows)?;
             }
             builder.finish(1)
         };
