@@ -21,7 +21,7 @@ use super::stats::{add, add_time};
 use super::tensor_sampler::list;
 use crate::error::Result;
 use crate::mdp::FinishReason;
-use crate::model::{Decoding, Download, NextTokens, Span, upload};
+use crate::model::{Decoding, Download, NextTokens, Span, select, upload};
 
 /// The state of slots on the device.
 #[derive(Debug)]
@@ -37,6 +37,15 @@ pub(super) struct InFlight {
     requests: Vec<u64>,
     /// `[n, 3]` f64 of [`DeviceSampler::draw`], in parts.
     numbers: Download,
+}
+
+/// The result of [`Engine::queue`].
+#[derive(Debug)]
+pub(super) enum Queued {
+    /// `stop` ended the step.
+    Stopped,
+    /// The step, if it samples a token.
+    Step(Option<InFlight>),
 }
 
 /// What a step computes, as indices into the running requests.
@@ -70,9 +79,9 @@ impl Engine {
             None
         } else {
             match self.queue(&plan, stop)? {
-                Some(queued) => queued,
-                // Stopped: the step before is read later, if at all.
-                None => return Ok(()),
+                Queued::Step(queued) => queued,
+                // The step before is read later, if at all.
+                Queued::Stopped => return Ok(()),
             }
         };
         add_time(&self.progress.model_nanoseconds, begin.elapsed());
@@ -116,12 +125,11 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Queues the operations of a step. The outer `None` if `stop` ended it; the inner one if no
-    /// token is sampled.
-    pub(super) fn queue(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Option<Option<InFlight>>> {
+    /// Queues the operations of a step.
+    pub(super) fn queue(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Queued> {
         let logits = self.prefill(plan, stop)?;
         if logits.is_none() && !plan.prompts.is_empty() {
-            return Ok(None);
+            return Ok(Queued::Stopped);
         }
         let mut on_device = match self.on_device.take() {
             Some(on_device) => on_device,
@@ -132,7 +140,7 @@ impl Engine {
         };
         let queued = self.queue_tokens(plan, logits.as_ref(), &mut on_device);
         self.on_device = Some(on_device);
-        queued.map(Some)
+        queued.map(Queued::Step)
     }
 
     /// Computes the prompts of the step: a row of logits for each. `None` without prompts, and if
@@ -209,7 +217,7 @@ impl Engine {
             let kinds = kinds(&after);
             let draw =
                 |logits: &Tensor, slots: &Tensor, positions: &Tensor| sampler.draw(logits, slots, positions, kinds);
-            let drawn = self.model.draw_ahead(next, &slots(&after), &logits.f_index_select(0, &rows)?, &draw)?;
+            let drawn = self.model.draw_ahead(next, &slots(&after), &select(logits, 0, &rows)?, &draw)?;
             numbers.extend(drawn.into_iter().nth(1));
         }
         self.count_step(plan.decode.len() + plan.prompts.len(), decoding);

@@ -13,7 +13,7 @@ use super::running::Running;
 use super::tensor_sampler::{Greedy, softmax_of, whole};
 use crate::error::Result;
 use crate::mdp::Sampling;
-use crate::model::{Model, upload};
+use crate::model::{Model, select, upload};
 
 /// Random numbers of a slot that are on the device.
 pub(super) const BLOCK: usize = 32;
@@ -98,7 +98,7 @@ impl DeviceSampler {
         positions: &Tensor,
         kinds: Kinds,
     ) -> Result<Vec<Tensor>> {
-        let rows = self.table.f_index_select(0, slots)?;
+        let rows = select(&self.table, 0, slots)?;
         let column = |at: usize| rows.f_narrow(1, at as i64, 1);
         let scales = column(1)?.f_to_kind(Kind::Float)?;
         let p = softmax_of(logits, &scales, self.by_kernels)?;

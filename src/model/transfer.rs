@@ -20,6 +20,18 @@ pub fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
     Ok(x.f_pin_memory(device)?.f_to_device_(device, x.kind(), true, false)?)
 }
 
+/// The entries `index` `[N]` i64 of x in dimension `dim`.
+pub fn select(x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
+    // The meta device lacks the operation, and has this one.
+    #[cfg(test)]
+    if native::meta::is_on() {
+        let mut places: Vec<Option<Tensor>> = (0..dim).map(|_| None).collect();
+        places.push(Some(index.shallow_clone()));
+        return Ok(x.f_index(&places)?);
+    }
+    Ok(x.f_index_select(dim, index)?)
+}
+
 /// Tensors on their way from the device to the host.
 #[derive(Debug)]
 pub struct Download {

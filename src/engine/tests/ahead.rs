@@ -2,6 +2,8 @@
 
 use super::device::{as_on_a_gpu, varied};
 use super::*;
+use crate::engine::advance::Outcome;
+use crate::engine::ahead::Queued;
 use crate::native::meta;
 
 fn engines(slots: usize, options: &EngineOptions) -> [Engine; 2] {
@@ -176,28 +178,31 @@ fn a_step_does_not_wait_for_the_device() {
         "max_position_embeddings": 96,
     });
     let config = Config::from_json(&json).unwrap();
-    meta::with(|| {
-        let model = Rc::new(Model::init(config, Device::Cpu, Kind::BFloat16, 1).unwrap());
-        let mut engine = Engine::new(model, vocab(), EngineOptions { prefill_tokens: 30, ..options(6) }).unwrap();
-        engine.set_ahead(true);
-        let all = [sampled(40), greedy(40), sampled(2)];
-        let mut replies = Vec::new();
-        for (n, sampling) in (0..5).zip(all.into_iter().cycle()) {
-            let (reply, receiver) = tokio::sync::oneshot::channel();
-            let request = request(&prompt(n, 9), u64::from(n), sampling);
-            engine.accept(Call::Generate { request, reply: reply.into(), tokens: None });
-            replies.push(receiver);
-        }
-        engine.assign_slots();
-        let mut sampled = Vec::new();
-        for _ in 0..40 {
-            let plan = engine.plan_ahead().unwrap();
-            let Some(step) = engine.queue(&plan, &|| false).unwrap() else { panic!("the step was stopped") };
-            sampled.push(engine.running.iter().map(|running| running.unread).sum::<usize>());
-            engine.in_flight = step;
-        }
-        // Prompts over two steps; the third request ends after two tokens.
-        assert_eq!((sampled[0], sampled[1], sampled[3]), (3, 8, 17), "{sampled:?}");
-        assert!(engine.settle(&mut super::super::advance::Outcome::default(), &mut |_| ()).is_err());
-    });
+    // Not both kinds in one batch: `where`, which chooses among them, has no kernel there.
+    for temperature in [0.0, 0.8] {
+        meta::with(|| {
+            let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::BFloat16, 1).unwrap());
+            let mut engine = Engine::new(model, vocab(), EngineOptions { prefill_tokens: 30, ..options(6) }).unwrap();
+            engine.set_ahead(true);
+            let mut replies = Vec::new();
+            for n in 0..5 {
+                let (reply, receiver) = tokio::sync::oneshot::channel();
+                let sampling = Sampling { temperature, ..sampled(if n == 2 { 2 } else { 40 }) };
+                let request = request(&prompt(n, 9), u64::from(n), sampling);
+                engine.accept(Call::Generate { request, reply: reply.into(), tokens: None });
+                replies.push(receiver);
+            }
+            engine.assign_slots();
+            let mut counts = Vec::new();
+            for _ in 0..40 {
+                let plan = engine.plan_ahead().unwrap();
+                let Queued::Step(step) = engine.queue(&plan, &|| false).unwrap() else { panic!("it was stopped") };
+                counts.push(engine.running.iter().map(|running| running.unread).sum::<usize>());
+                engine.in_flight = step;
+            }
+            // Prompts over two steps; the third request ends after two tokens.
+            assert_eq!((counts[0], counts[1], counts[3]), (3, 8, 16), "{counts:?}");
+            assert!(engine.settle(&mut Outcome::default(), &mut |_| ()).is_err());
+        });
+    }
 }

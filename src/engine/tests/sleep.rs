@@ -12,7 +12,7 @@ fn a_released_cache_is_allocated_again_and_empty() {
         if ahead {
             engine.set_ahead(true);
         }
-        let requests = || (0..4).map(|n| request(&prompt(2, 20), u64::from(n as u32), sampled(30))).collect::<Vec<_>>();
+        let requests = || (0..4_u32).map(|n| request(&prompt(2, 20), u64::from(n), sampled(30))).collect::<Vec<_>>();
         let (expected, first) = replies(&mut engine, requests());
         let bytes = engine.cache_bytes();
         engine.sleep().unwrap();
