@@ -34,7 +34,8 @@ fn plain() -> Vec<Request> {
 
 fn assert_equal(found: &Completion, expected: &Completion, what: usize) {
     assert_eq!(found.token_ids, expected.token_ids, "request {what}");
-    assert_eq!((found.finish_reason, found.prefilled), (expected.finish_reason, expected.prefilled), "request {what}");
+    // Slots become free a step later, so that another slot, and its prefix, can be chosen.
+    assert_eq!(found.finish_reason, expected.finish_reason, "request {what}");
     assert_eq!((&found.support, found.top_logprobs.len()), (&expected.support, expected.top_logprobs.len()));
     let close = found.logprobs.iter().zip(&expected.logprobs).all(|(a, b)| (a - b).abs() < 1e-6);
     assert!(close && found.logprobs.len() == expected.logprobs.len(), "request {what}");
@@ -55,7 +56,8 @@ fn queued_steps_give_the_same_completions() {
         }
         assert!(found.iter().any(|completion| completion.token_ids.len() > 2 * 32), "several blocks of random numbers");
         assert_eq!(own.sampled_tokens, other.sampled_tokens);
-        assert_eq!((own.prefilled_tokens, own.cached_tokens), (other.prefilled_tokens, other.cached_tokens));
+        let prompts = own.prefilled_tokens + own.cached_tokens;
+        assert_eq!(prompts, other.prefilled_tokens + other.cached_tokens);
         assert_eq!(own.recordable_steps, own.decoding_steps);
         assert!(own.decoding_steps > 60 && own.max_batch >= slots.min(10) as u64, "{own:?}");
     }
