@@ -78,7 +78,9 @@ fn main() {
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in ["memory", "arena", "logprobs", "autograd", "adamw", "flash", "operations", "interface"] {
+    for part in
+        ["memory", "arena", "logprobs", "autograd", "adamw", "flash", "operations", "device", "profiler", "interface"]
+    {
         native.file(source(part));
     }
     let own =

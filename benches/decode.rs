@@ -9,6 +9,8 @@
 //!   that start one after the other in the same batch: their ids, the difference of their
 //!   log-probabilities from a forward pass over the whole sequence, the largest batch, and the
 //!   share of steps that were CUDA graphs
+//! - `{"host": B, "new": N}`: microseconds of the host for a decode step of B sequences whose
+//!   launch does nothing, with a small model in place of DIR
 //! - `{}`: memory bandwidth (bytes/s) and the rate of libtorch's matrix product on the model's
 //!   largest layer (multiply-adds/s, times 2)
 
@@ -24,7 +26,7 @@ use std::time::Instant;
 use r1::config::DeviceChoice;
 use r1::engine::{Engine, EngineOptions, Policy, TokenBytes, channel};
 use r1::mdp::{Request, Sampling, StreamSeed};
-use r1::model::{Model, Packed};
+use r1::model::{Config, Model, Packed};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -40,6 +42,7 @@ const CONTEXT: usize = 1088;
 enum Question {
     Generate { batch: u64, prompt: u32, new: usize },
     Check { check: u64, prompt: u32, new: usize },
+    Host { host: u64, new: usize },
     Limits {},
 }
 
@@ -65,6 +68,7 @@ fn main() -> Result<()> {
         let answer = match question {
             Question::Limits {} => limits(&model, kind)?,
             Question::Check { check: batch, prompt, new } => check(&mut engine, &model, batch, prompt, new)?,
+            Question::Host { host: batch, new } => host(batch, new)?,
             Question::Generate { batch, prompt, new } => generate(&mut engine, vocab, batch, prompt, new)?,
         };
         println!("{answer}");
@@ -86,6 +90,7 @@ fn generate(engine: &mut Engine, vocab: u32, batch: u64, prompt: u32, new: usize
                 stop_ids: Arc::default(),
                 seed: StreamSeed::default(),
                 conversation,
+                chat: None,
             })
         })
         .collect();
@@ -98,9 +103,59 @@ fn generate(engine: &mut Engine, vocab: u32, batch: u64, prompt: u32, new: usize
     Ok(json!({ "seconds": seconds, "model": stats.model_seconds }))
 }
 
+/// Time of the host for a step: planning, inputs, reading the tokens and ending responses, without
+/// the work of a device and the calls of its driver.
+fn host(batch: u64, new: usize) -> Result<Value> {
+    let config = Config {
+        vocab_size: 512,
+        hidden_size: 32,
+        intermediate_size: 32,
+        num_hidden_layers: 1,
+        num_attention_heads: 2,
+        num_key_value_heads: 1,
+        head_dim: 16,
+        max_position_embeddings: 2048,
+        ..Config::default()
+    };
+    let mut model = Model::init(config, Device::Cpu, Type::Float, 1)?;
+    model.use_gpu_paths();
+    model.stub_launches();
+    let model = Rc::new(model);
+    let options = EngineOptions::sized(&model.config, model.cache_options(), batch as usize, 2048);
+    let mut engine = Engine::new(model, Arc::new(TokenBytes::new(Vec::new())), options)?;
+    engine.set_ahead(true);
+    let mut seconds = [0.0; 2];
+    // The prompts, and the first step of each size, are computed.
+    for (seconds, new) in seconds.iter_mut().zip([2, new + 2]) {
+        let (client, queue) = channel();
+        let sampling =
+            Arc::new(Sampling { max_new_tokens: new, stop: vec!["a stop string".to_owned()], ..Sampling::default() });
+        let replies: Vec<_> = (0..batch)
+            .map(|conversation| {
+                client.submit(Request {
+                    prompt_ids: (0..8).map(|place| (conversation as u32 * 7 + place) % 512).collect(),
+                    sampling: Arc::clone(&sampling),
+                    stop_ids: Arc::new(vec![1000]),
+                    seed: StreamSeed { seed: 1, trajectory: conversation, step: 0 },
+                    conversation,
+                    chat: None,
+                })
+            })
+            .collect();
+        drop(client);
+        let begin = Instant::now();
+        engine.serve(queue)?;
+        *seconds = begin.elapsed().as_secs_f64();
+        drop(replies);
+        engine.clear_cache();
+    }
+    Ok(json!({ "microseconds": (seconds[1] - seconds[0]) / new as f64 * 1e6 }))
+}
+
 /// Sequences of different lengths in one batch, compared with forward passes.
 fn check(engine: &mut Engine, model: &Model, batch: u64, prompt: u32, new: usize) -> Result<Value> {
-    engine.clear_cache();
+    // The cache is allocated again, and steps are recorded again unless it has the same addresses.
+    engine.sleep()?;
     let vocab = model.config.vocab_size as u32;
     let (client, queue) = channel();
     let requests: Vec<Request> = (0..batch)
@@ -118,6 +173,7 @@ fn check(engine: &mut Engine, model: &Model, batch: u64, prompt: u32, new: usize
                 stop_ids: Arc::default(),
                 seed: StreamSeed { seed: 1, trajectory: conversation, step: 0 },
                 conversation,
+                chat: None,
             }
         })
         .collect();

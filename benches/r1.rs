@@ -185,6 +185,7 @@ impl Bench {
                     stop_ids: Arc::default(),
                     seed: StreamSeed { seed: self.round, trajectory, step: 0 },
                     conversation: trajectory,
+                    chat: None,
                 })
             })
             .collect();

@@ -58,6 +58,30 @@ def networks(check):
             check.row("networks", f"{name}: {row['check']}", f"at most {limit:g}", f"{row['measured']:.2e}", ok)
 
 
+def ahead(check):
+    """Steps queued before the tokens of the step before are read, against steps one at a time."""
+    models = {"r1-nano": check.nano, **small_models(check)}
+    dtypes = ("f32",) if check.device == "cpu" else ("f32", "bf16")
+    for name, folder in models.items():
+        for dtype in dtypes:
+            replies = {}
+            for way in ("ahead", "tensors"):
+                # On the CPU: the code paths of a GPU, with plain operations.
+                env = {"R1_SAMPLER": way, "R1_GPU_PATHS": "1" if check.device == "cpu" else ""}
+                command = [check.r1, "lua", "ahead.lua", check.device, dtype, str(folder)]
+                try:
+                    replies[way] = json.loads(check.run(command, 90, env=env))
+                except Failed as error:
+                    check.row("ahead", f"{name}, {dtype}, {way}", "", str(error), False)
+            if len(replies) < 2:
+                continue
+            same = sum(a == b for a, b in zip(replies["ahead"], replies["tensors"]))
+            # In bf16 the sizes of batches, which the two ways reach at other times, round differently.
+            least = 24 if dtype == "f32" else 12
+            check.row("ahead", f"{name}, {dtype}: replies as with steps one at a time", f"at least {least} of 24",
+                      f"{same} of {len(replies['ahead'])}", same >= least)
+
+
 # Settings of each kind of update; the models of `small_models` run the first.
 UPDATES = {
     "GRPO": ("policy", {}),
@@ -115,7 +139,9 @@ def update(check, title, model_dir, folder, kind, settings):
 def run(check):
     """A run as a user starts it, with the mismatch of sampler and learner."""
     settings = [f"policy.device={check.device}", "trainer.steps=2"]
-    cases = {"task.lua, r1-nano": ["task.lua", "policy.model=r1-nano", *settings]}
+    cases = {"task.lua, r1-nano": ["task.lua", "policy.model=r1-nano", "--profile", *settings],
+             "task.lua, r1-nano, merged adapter": ["task.lua", "policy.model=r1-nano", "policy.lora.rank=4",
+                                                   "policy.merged_sampling=on", *settings]}
     if not check.small and (check.nano.parent / "scripts/retool.lua").exists():
         cases["the demo, scripts/retool.lua"] = [str(check.nano.parent / "scripts/retool.lua"), *settings]
     for number, (title, arguments) in enumerate(cases.items()):
@@ -130,17 +156,35 @@ def run(check):
             # Before the first update of a step both have the same weights.
             value = max(abs(line[name]) for line in lines if line.get(name) is not None)
             check.row("run", f"{title}: {name}", f"at most {limit:g}", f"{value:.1e}", value <= limit)
+        if "--profile" in arguments:
+            profile(check, title, runs / "a/profile")
         if check.device == "cuda":
             share = lines[-1].get("rollout/graph_share") or 0.0
             check.row("run", f"{title}: steps from CUDA graphs", "at least 90%", f"{share:.0%}", share >= 0.9)
 
 
+def profile(check, title, folder):
+    """Traces and the table of operations of a run."""
+    try:
+        traces = [json.loads((folder / name).read_text())["traceEvents"] for name in ("decode.json", "update.json")]
+        table = (folder / "operations.md").read_text()
+        (check.out / "operations.md").write_text(table)
+    except (OSError, ValueError, KeyError) as error:
+        check.row("run", f"{title}: profile", "traces and a table", f"{type(error).__name__}: {error}", False)
+        return
+    ok = all(traces) and table.count("| all |") >= (4 if check.device == "cuda" else 2)
+    counts = " and ".join(str(len(trace)) for trace in traces)
+    check.row("run", f"{title}: profile", "traces and a table", f"{counts} events; operations.md", ok)
+
+
 PARTS = {
     "machine": machine,
     "networks": networks,
+    "ahead": ahead,
     "updates": updates,
     "run": run,
     "batches": speed.batches,
+    "host": speed.host,
     "decode": speed.decode,
     "update-speed": speed.update,
     "peers": speed.peers,

@@ -43,7 +43,8 @@ def batches(check):
         graphs = talk(check, command, questions, 90)
         eager = talk(check, [*command, "eager"], questions, 90) if check.device == "cuda" else graphs
         host = talk(check, command, questions, 90, env={"R1_SAMPLER": "host"})
-        for batch, own, plain, other in zip((1, 8, 64), graphs, eager, host):
+        waiting = talk(check, command, questions, 90, env={"R1_SAMPLER": "tensors"})
+        for batch, own, plain, other, each in zip((1, 8, 64), graphs, eager, host, waiting):
             title = f"{folder.name}, {batch} sequences"
             check.row("batches", f"{title}: largest batch", str(batch), str(own["max_batch"]), own["max_batch"] == batch)
             check.row("batches", f"{title}: against scored, mean difference", "at most 0.02", f"{own['mean']:.1e}",
@@ -52,6 +53,8 @@ def batches(check):
                 share = own["graph_share"] or 0.0
                 check.row("batches", f"{title}: steps from CUDA graphs", "at least 90%", f"{share:.0%}", share >= 0.9)
                 check.row("batches", f"{title}: ids as without graphs", "", f"{same(own, plain):.0%}", None)
+            share = same(own, each)
+            check.row("batches", f"{title}: ids as with steps one at a time", "more than 50%", f"{share:.0%}", share > 0.5)
             share = same(own, other)
             check.row("batches", f"{title}: ids as with the sampler of the host", "more than 50%", f"{share:.0%}", share > 0.5)
 
@@ -71,6 +74,20 @@ def sizes(folder):
 
 def shapes(check):
     return [] if check.small or check.device == "cpu" else ["qwen2.5-0.5b", "qwen2.5-1.5b", "qwen2.5-7b"]
+
+
+def host(check):
+    """Time of the host for a decode step, with launches that do nothing."""
+    program = None if check.small else programs(check, "decode")
+    if program is None:
+        return
+    questions = [{"host": batch, "new": 200} for batch in (1, 8, 64) * 3]
+    command = [program, str(check.nano), "bf16", *(["cuda"] if check.device == "cuda" else [])]
+    answers = talk(check, command, questions, 90)
+    for batch in (1, 8, 64):
+        best = min(a["microseconds"] for a, q in zip(answers, questions) if q["host"] == batch)
+        check.row("host", f"a decode step of {batch} sequences, without the device", "at most 300 us", f"{best:.0f} us",
+                  best <= 300)
 
 
 def decode(check):

@@ -734,6 +734,7 @@ function Expectation:raises(text) end
 ---@field device? "auto"|"cpu"|"cuda" Device of the model; auto is CUDA if available (default "auto").
 ---@field max_context? number Longest prompt plus response; 0 is the model's limit (default 0, tokens, ≥ 0).
 ---@field cuda_graphs? boolean Records decode steps as CUDA graphs: one launch per step, at the cost of some memory. CUDA only (default true).
+---@field merged_sampling? "auto"|"on"|"off" Samples with the adapter merged into a copy of the weights it applies to; auto is on for CUDA and off for the CPU. Training computes the adapter apart, in f32 (default "auto").
 ---@field template_kwargs? table<string, any> Variables of the chat template, such as enable_thinking (chat_template_kwargs in transformers).
 ---@field init? r1.InitModel Initialises a new Qwen2 model and trains a tokenizer on the recipe's text instead of loading them (r1 sft).
 ---@field lora? r1.LoraSettings Trains a low-rank adapter (LoRA, arXiv:2106.09685); the base weights are frozen.

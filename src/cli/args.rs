@@ -124,6 +124,9 @@ pub(super) struct RunArgs {
     /// Do not reload a changed script during the run
     #[arg(long)]
     pub(super) no_reload: bool,
+    /// Profile some decode steps and a micro-batch of the first step into RUN/profile
+    #[arg(long)]
+    pub(super) profile: bool,
 }
 
 /// Arguments of every training command.
@@ -235,6 +238,7 @@ impl RecipeArgs {
             verbose: self.verbose,
             out: self.out,
             no_reload: false,
+            profile: false,
             cold_start: false,
             interrupt: Some(interrupt),
         })

@@ -11,9 +11,9 @@ use crate::train::{self, RunOptions, Summary};
 
 /// Reinforcement learning.
 pub(super) fn run(args: RunArgs, output: OutputArgs) -> Result<ExitCode> {
-    let no_reload = args.no_reload;
+    let (no_reload, profile) = (args.no_reload, args.profile);
     train(args.recipe, output, false, |options, reporter| {
-        train::run(&RunOptions { no_reload, ..options.clone() }, reporter)
+        train::run(&RunOptions { no_reload, profile, ..options.clone() }, reporter)
     })
 }
 

@@ -37,6 +37,9 @@ section! {
         /// Records decode steps as CUDA graphs: one launch per step, at the cost of some memory.
         /// CUDA only.
         cuda_graphs: bool = true;
+        /// Samples with the adapter merged into a copy of the weights it applies to; auto is on for
+        /// CUDA and off for the CPU. Training computes the adapter apart, in f32.
+        merged_sampling: Switch = Switch::Auto;
         /// Variables of the chat template, such as enable_thinking (chat_template_kwargs in
         /// transformers).
         template_kwargs: serde_json::Map<String, serde_json::Value> = serde_json::Map::new();
@@ -126,5 +129,24 @@ section! {
         rank_stabilized: bool = false;
         /// Projections with an adapter, by the end of their names.
         targets: Vec<String> = LORA_TARGETS.map(str::to_owned).to_vec();
+    }
+}
+
+choices! {
+    pub enum Switch {
+        Auto = "auto",
+        On = "on",
+        Off = "off",
+    }
+}
+
+impl Switch {
+    /// The choice, or `usual` for auto.
+    pub fn unless_auto(self, usual: bool) -> bool {
+        match self {
+            Self::Auto => usual,
+            Self::On => true,
+            Self::Off => false,
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! One model call of the engine, and the tokens sampled from it.
 
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
 use tch::{Device, Kind as Type, Tensor};
@@ -12,7 +11,7 @@ use super::stats::{add, add_time};
 use super::tensor_sampler::{self, Row};
 use crate::error::{Error, Result};
 use crate::mdp::FinishReason;
-use crate::model::{Decoding, Span};
+use crate::model::Span;
 
 impl Engine {
     /// Calls the model, which gives one row of logits per entry of the plan. `None` if `stop` ended
@@ -34,12 +33,7 @@ impl Engine {
         let logits = self.model.step_until(&mut self.cache, &spans, stop)?;
         add_time(&self.progress.model_nanoseconds, begin.elapsed());
         let Some(logits) = logits else { return Ok(None) };
-        add(&self.progress.decode_steps, 1);
-        let decoding = self.cache.decoding();
-        add(&self.progress.decoding_steps, u64::from(decoding != Decoding::None));
-        add(&self.progress.recordable_steps, u64::from(matches!(decoding, Decoding::Recordable | Decoding::Graph)));
-        add(&self.progress.graph_steps, u64::from(decoding == Decoding::Graph));
-        self.progress.max_batch.fetch_max(spans.len() as u64, Relaxed);
+        self.count_step(spans.len(), self.cache.decoding());
         let recorded = self.cache.take_routing()?;
         let mut experts = recorded.as_slice();
         for &(place, count) in plan {
@@ -86,12 +80,19 @@ impl Engine {
             };
             add(&self.progress.sampled_tokens, 1);
             let id = drawn.id;
+            self.running[place].on_device = false;
             let reason = self.running[place].push(drawn, self.vocab.get(id), self.options.capacity);
             on_token(id);
             if let Some(reason) = reason {
                 ended.push((place, Ok(reason)));
             }
         }
+        self.end(ended, outcome);
+        Ok(())
+    }
+
+    /// Completes running requests, which are in order.
+    pub(super) fn end(&mut self, ended: Vec<(usize, Result<FinishReason>)>, outcome: &mut Outcome) {
         // In reverse order, so that indices stay valid.
         let mut leaving: Vec<(Running, Result<FinishReason>)> = Vec::with_capacity(ended.len());
         for (place, reason) in ended.into_iter().rev() {
@@ -108,7 +109,6 @@ impl Engine {
             let (reply, completion) = running.finish(reason, routing);
             self.answer(reply, completion);
         }
-        Ok(())
     }
 
     /// Samples a token for each (row of the logits, index in `running`). On CUDA this waits for the

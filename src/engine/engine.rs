@@ -15,7 +15,9 @@ use tch::Device;
 use tokio::sync::oneshot;
 
 use super::advance::Outcome;
+use super::ahead::{InFlight, OnDevice};
 use super::client::{Call, Queue, Reply};
+use super::profile::StepProfile;
 use super::running::{Pending, Running};
 use super::sampler::{self, Sampler};
 use super::slots::{Slots, shared};
@@ -49,7 +51,20 @@ pub struct Engine {
     pub(super) logits: Vec<f32>,
     /// Whether tokens are sampled with tensor operations, on the device of the model.
     pub(super) tensor_sampling: bool,
+    /// Whether the weights changed since the last step.
+    pub(super) stale: bool,
+    /// A profile of some steps, if one was started.
+    pub(super) profile: Option<StepProfile>,
+    /// Whether steps are queued before the tokens of the step before are read, where the model and
+    /// the requests allow it.
+    pub(super) ahead: bool,
+    /// The state of slots on the device, for such steps.
+    pub(super) on_device: Option<OnDevice>,
+    /// The queued step.
+    pub(super) in_flight: Option<InFlight>,
     waiting: VecDeque<Pending>,
+    /// Number of the next request that gets a slot.
+    next_serial: u64,
     /// Running requests, in the order in which they got their slots.
     pub(super) running: Vec<Running>,
     pub(super) progress: Arc<Progress>,
@@ -65,10 +80,17 @@ impl Engine {
         // Recorded graphs hold the addresses of the cache, so that it does not grow on CUDA.
         let first = if model.device().is_cuda() { options.rows() } else { options.rows().min(FIRST_CAPACITY) };
         let cache = model.new_cache(options.slots, first)?;
+        let sampling = Sampling::of(model.device())?;
         Ok(Self {
             slots: Slots::new(options.slots),
             cache,
-            tensor_sampling: tensor_sampling(model.device())?,
+            tensor_sampling: sampling != Sampling::Host,
+            ahead: sampling == Sampling::Ahead,
+            stale: true,
+            profile: None,
+            on_device: None,
+            in_flight: None,
+            next_serial: 0,
             model,
             reference: None,
             vocab,
@@ -84,7 +106,15 @@ impl Engine {
     /// Samples with tensor operations on the model's device (the default on CUDA) or on the host
     /// (the default on the CPU). On the CPU both give the same tokens.
     pub fn set_tensor_sampling(&mut self, on: bool) {
-        self.tensor_sampling = on;
+        (self.tensor_sampling, self.ahead) = (on, self.ahead && on);
+    }
+
+    /// Queues a step before the tokens of the step before are read, with tensor operations (the
+    /// default on CUDA). Tokens are the same. Requests with penalties, biases, cut-off tokens or
+    /// recorded log-probabilities, and models that [`Model::decodes_ahead`] excludes, are not
+    /// affected.
+    pub fn set_ahead(&mut self, on: bool) {
+        (self.tensor_sampling, self.ahead) = (self.tensor_sampling || on, on);
     }
 
     /// Enables recording of the experts of each token in completions.
@@ -114,6 +144,8 @@ impl Engine {
     /// Clears all keys and values. Must be called after each change of the weights.
     pub fn clear_cache(&mut self) {
         self.slots.clear();
+        self.in_flight = None;
+        self.stale = true;
     }
 
     /// Serves requests until all clients are dropped and nothing is in flight.
@@ -200,7 +232,7 @@ impl Engine {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    fn accept(&mut self, call: Call) {
+    pub(super) fn accept(&mut self, call: Call) {
         match call {
             Call::Generate { request, reply, tokens } => {
                 add(&self.progress.requests, 1);
@@ -257,15 +289,27 @@ impl Engine {
         self.drop_cancelled();
         self.end_overdue(outcome);
         self.assign_slots();
+        self.wake()?;
+        self.profile_begins()?;
+        if self.runs_ahead() {
+            self.step_ahead(outcome, stop, on_token)?;
+            self.count_requests();
+            return self.profile_ends();
+        }
+        self.settle(outcome, on_token)?;
         let plan = self.plan()?;
         if !plan.is_empty()
             && let Some(logits) = self.compute(&plan, stop)?
         {
             self.sample(&plan, &logits, outcome, on_token)?;
         }
+        self.count_requests();
+        self.profile_ends()
+    }
+
+    fn count_requests(&self) {
         self.progress.in_flight.store(self.running.len() as u64, Relaxed);
         self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
-        Ok(())
     }
 
     /// Removes requests whose receiver was dropped; their computed tokens stay in the cache.
@@ -321,12 +365,13 @@ impl Engine {
     }
 
     /// Assigns free slots to waiting requests, in order.
-    fn assign_slots(&mut self) {
+    pub(super) fn assign_slots(&mut self) {
         while let Some(pending) = self.waiting.front() {
             let request = &pending.request;
             let Some(slot) = self.slots.assign_slot(request.conversation, &request.prompt_ids) else { break };
             let Some(pending) = self.waiting.pop_front() else { break };
-            self.running.push(Running::new(pending, slot));
+            self.running.push(Running::new(pending, slot, self.next_serial));
+            self.next_serial += 1;
         }
     }
 
@@ -357,7 +402,7 @@ impl Engine {
     }
 
     /// Whether an earlier request is computing a prefix of at least half of this prompt.
-    fn awaits_prefix(&self, place: usize) -> bool {
+    pub(super) fn awaits_prefix(&self, place: usize) -> bool {
         let prompt = self.running[place].cacheable();
         let ahead = self.running[..place].iter();
         // Requests that sample already have their whole prompt in the cache.
@@ -368,7 +413,7 @@ impl Engine {
     }
 
     /// Copies the longest prefix that any slot holds.
-    fn copy_prefix(&mut self, place: usize) -> Result<()> {
+    pub(super) fn copy_prefix(&mut self, place: usize) -> Result<()> {
         let running = &self.running[place];
         let own = self.slots.ids(running.slot).len();
         let (from, length) = self.slots.longest_prefix(running.cacheable());
@@ -392,16 +437,33 @@ impl Engine {
             self.answer(reply, Err(error.clone()));
         }
         self.slots.clear();
+        self.in_flight = None;
     }
 }
 
-/// Whether tokens are sampled with tensor operations: on CUDA, unless `R1_SAMPLER` says otherwise.
-fn tensor_sampling(device: Device) -> Result<bool> {
-    match std::env::var("R1_SAMPLER").as_deref() {
-        Err(_) | Ok("") => Ok(device.is_cuda()),
-        Ok("host") => Ok(false),
-        Ok("tensors") => Ok(true),
-        Ok(other) => Err(Error::new(Kind::Usage, format!("R1_SAMPLER is `{other}`; it must be `host` or `tensors`"))
-            .hint("unset it for the default: tensors on CUDA, host on the CPU")),
+/// Where and when tokens are sampled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sampling {
+    /// On the host.
+    Host,
+    /// On the device; the host reads the tokens of a step before it queues the next.
+    Tensors,
+    /// On the device; the host reads the tokens of a step while the next one runs.
+    Ahead,
+}
+
+impl Sampling {
+    /// Ahead on CUDA and on the host on the CPU, unless `R1_SAMPLER` says otherwise.
+    fn of(device: Device) -> Result<Self> {
+        match std::env::var("R1_SAMPLER").as_deref() {
+            Err(_) | Ok("") => Ok(if device.is_cuda() { Self::Ahead } else { Self::Host }),
+            Ok("host") => Ok(Self::Host),
+            Ok("tensors") => Ok(Self::Tensors),
+            Ok("ahead") => Ok(Self::Ahead),
+            Ok(other) => {
+                let message = format!("R1_SAMPLER is `{other}`; it must be `host`, `tensors` or `ahead`");
+                Err(Error::new(Kind::Usage, message).hint("unset it for the default: ahead on CUDA, host on the CPU"))
+            }
+        }
     }
 }

@@ -12,19 +12,24 @@
 //! rarely changes a sampled token.
 //!
 //! On CUDA, tokens are sampled with tensor operations (`tensor_sampler`), so that logits stay on
-//! the device. On the CPU the host samples row by row (`sampler`). Both give the same tokens from
-//! the same probabilities.
+//! the device, and steps are queued before the tokens of the step before are read (`ahead`). On the
+//! CPU the host samples row by row (`sampler`). All give the same tokens from the same
+//! probabilities.
 
 mod advance;
+mod ahead;
 mod client;
+mod device_sampler;
 #[allow(clippy::module_inception)]
 mod engine;
 mod options;
 mod policy;
+mod profile;
 mod running;
 mod sampler;
 mod score;
 mod scripted;
+mod sleep;
 mod slots;
 mod stats;
 mod stop;

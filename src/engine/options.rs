@@ -31,23 +31,44 @@ impl EngineOptions {
     /// of the cache. The number of slots is reduced to fit into half of the free memory;
     /// [`Engine::new`](super::Engine::new) fails if not even one fits.
     pub fn sized(config: &Config, cache: (Kind, Device), concurrency: usize, max_context: usize) -> Self {
-        Self::sized_with_reserve(config, cache, concurrency, max_context, 0)
+        let memory = usable(available_memory(cache.1), 0);
+        Self::sized_within(config, cache.0, concurrency, max_context, memory)
     }
 
-    /// As [`sized`](Self::sized), for a process that will allocate `reserved` more bytes on the
-    /// device: the cache has half of what that leaves.
-    pub fn sized_with_reserve(
+    /// As [`sized`](Self::sized), for a process that alternates sampling and learning on one device:
+    /// `held` more bytes are in use in both, and `learning` bytes while it learns. True: the cache
+    /// is released while the process learns ([`Engine::sleep`](super::Engine::sleep)), because
+    /// otherwise not all requests fit beside the memory for learning.
+    pub fn sized_for_training(
         config: &Config,
         cache: (Kind, Device),
         concurrency: usize,
         max_context: usize,
-        reserved: u64,
-    ) -> Self {
+        needs: (u64, u64),
+    ) -> (Self, bool) {
         let (kind, device) = cache;
+        let sized = |memory| Self::sized_within(config, kind, concurrency, max_context, memory);
+        Self::shared(available_memory(device), needs, sized, |options| options.bytes(config, kind))
+    }
+
+    /// [`sized_for_training`](Self::sized_for_training) for a device with `free` bytes.
+    fn shared(
+        free: Option<u64>,
+        (held, learning): (u64, u64),
+        sized: impl Fn(u64) -> Self,
+        bytes: impl Fn(&Self) -> u64,
+    ) -> (Self, bool) {
+        let beside = sized(usable(free, held.saturating_add(learning)));
+        let alone = sized(usable(free, held));
+        let learns = free.is_some_and(|free| free.saturating_sub(held) >= learning);
+        let fits = bytes(&alone) <= beside.memory;
+        if learns && !fits { (alone, true) } else { (beside, false) }
+    }
+
+    fn sized_within(config: &Config, kind: Kind, concurrency: usize, max_context: usize, memory: u64) -> Self {
         let usual = config.max_position_embeddings;
         let capacity = if max_context == 0 { usual } else { max_context.min(config.longest_context()) };
-        let mut options =
-            Self { slots: 1, capacity, prefill_tokens: 2048, memory: usable(available_memory(device), reserved) };
+        let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory };
         if config.turns_by_length(capacity) {
             // Dynamic rotary scaling depends on the length of each chunk, so prompts are not split.
             options.prefill_tokens = capacity.max(2048);
@@ -166,8 +187,28 @@ mod tests {
         assert_eq!(usable(None, 130 * gib), FALLBACK_MEMORY);
         // With nothing left, not even one slot fits.
         let (config, cache) = (Config::default(), (Kind::Float, Device::Cpu));
-        let none = EngineOptions::sized_with_reserve(&config, cache, 8, 0, u64::MAX);
+        let (none, _) = EngineOptions::sized_for_training(&config, cache, 8, 0, (u64::MAX, 0));
         assert_eq!((none.slots, none.check(&config, Kind::Float).unwrap_err().kind), (1, error::Kind::Device));
+    }
+
+    /// A GPU of 80 GiB. The cache is released for learning only if that gives more slots.
+    #[test]
+    fn a_cache_is_released_for_learning_if_not_all_slots_fit_beside_it() {
+        let (config, kind, gib) = (Config::default(), Kind::Float, 1_u64 << 30);
+        // 3 MiB for each slot.
+        let size = |slots, held: u64, learning: u64| {
+            let sized = |memory| EngineOptions::sized_within(&config, kind, slots, 1024, memory);
+            EngineOptions::shared(Some(80 * gib), (held * gib, learning * gib), sized, |own| own.bytes(&config, kind))
+        };
+        let of = |(options, released): (EngineOptions, bool)| (options.slots, options.memory / gib, released);
+        // All slots fit beside 20 + 30 GiB.
+        assert_eq!(of(size(1000, 20, 30)), (1000, 15, false));
+        // Beside 58 GiB there is room for 341 slots, without an update for 10240.
+        assert_eq!(of(size(1000, 20, 58)), (1000, 30, true));
+        assert_eq!(of(size(20_000, 20, 58)), (10_240, 30, true));
+        // An update that does not fit by itself is refused with its cache, as without sleep.
+        let (options, released) = size(1000, 20, 61);
+        assert!(!released && options.memory == 0 && options.check(&config, kind).is_err());
     }
 
     #[test]

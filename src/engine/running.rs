@@ -54,6 +54,12 @@ pub(super) struct Running {
     pub(super) deadline: Option<Instant>,
     /// Prompt tokens computed for this request.
     pub(super) prefilled: usize,
+    /// Number of the request in its engine.
+    pub(super) serial: u64,
+    /// Tokens that are sampled on the device and not yet read.
+    pub(super) unread: usize,
+    /// Whether its next token and its settings are on the device.
+    pub(super) on_device: bool,
     /// Whether the prefix lookup was done; from then on only this request writes to the slot.
     pub(super) started: bool,
     rng: ChaCha8Rng,
@@ -61,7 +67,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(pending: Pending, slot: usize) -> Self {
+    pub(super) fn new(pending: Pending, slot: usize, serial: u64) -> Self {
         let Pending { request, reply, tokens, deadline } = pending;
         let mut penalised = if request.sampling.penalises() { request.prompt_ids.clone() } else { Vec::new() };
         penalised.sort_unstable();
@@ -77,6 +83,9 @@ impl Running {
             top_logprobs: Vec::new(),
             deadline,
             prefilled: 0,
+            serial,
+            unread: 0,
+            on_device: false,
             started: false,
             rng: sampler::stream(request.seed),
             stop: StopMatcher::new(&request.sampling.stop),
@@ -87,13 +96,33 @@ impl Running {
     /// Samples the next token on the host; `Kind::Numeric` for non-finite logits.
     pub(super) fn draw(&mut self, sampler: &mut Sampler, logits: &mut [f32]) -> Result<Drawn> {
         let sampling = &self.request.sampling;
+        self.rng.set_word_pos(word(self.logprobs.len()));
         let drawn = sampler.draw_recorded(logits, &self.penalised, sampling, &mut self.rng);
         drawn.ok_or_else(|| self.not_finite())
     }
 
     /// The random number of the next token.
     pub(super) fn uniform(&mut self) -> f64 {
+        self.rng.set_word_pos(word(self.logprobs.len()));
         sampler::uniform(&mut self.rng)
+    }
+
+    /// The random numbers of the response's tokens from index `token` on.
+    pub(super) fn uniforms(&self, token: usize) -> impl Iterator<Item = f64> + use<> {
+        let mut rng = self.rng.clone();
+        rng.set_word_pos(word(token));
+        std::iter::repeat_with(move || sampler::uniform(&mut rng))
+    }
+
+    /// Number of sampled tokens, including those on the device.
+    pub(super) fn sampled(&self) -> usize {
+        self.logprobs.len() + self.unread
+    }
+
+    /// Whether the response has its last token, by its length.
+    pub(super) fn is_full(&self, capacity: usize) -> bool {
+        let limit = self.request.sampling.max_new_tokens;
+        self.sampled() >= limit || self.sequence.len() + self.unread >= capacity
     }
 
     /// The next token as a row of a batch.
@@ -174,4 +203,9 @@ impl Running {
         });
         (self.reply, completion)
     }
+}
+
+/// The position of the random number of a token in its stream, in words of 32 bits.
+fn word(token: usize) -> u128 {
+    2 * token as u128
 }

@@ -81,34 +81,15 @@ struct Group {
 impl Group {
     /// Rows over the whole vocabulary, and greedy ones.
     fn whole(probabilities: &Tensor, rows: &[Row<'_>], places: Vec<usize>) -> Result<Self> {
-        let (p, vocab) = (selected(probabilities, &places)?, probabilities.size()[1]);
-        let padding = (BLOCK - vocab % BLOCK) % BLOCK;
-        let padded = if padding > 0 { p.f_constant_pad_nd([0, padding])? } else { p.shallow_clone() };
-        let blocks = padded.f_view([p.size()[0], -1, BLOCK])?;
-        // [n, V / BLOCK]
-        let sums = blocks.f_sum_dim_intlist(&[2][..], false, Kind::Double)?.f_cumsum(1, None)?;
-        let mass = last(&sums)?;
+        let p = selected(probabilities, &places)?;
         let greedy: Vec<bool> = places.iter().map(|&place| rows[place].sampling.temperature == 0.0).collect();
-        let mut sampled = None;
-        if greedy.contains(&false) {
-            let uniform: Vec<f64> = places.iter().map(|&place| rows[place].uniform).collect();
-            let target = column(&uniform, &p)?.f_mul(&mass)?;
-            let block = place_of(&sums, &mass, &target)?;
-            // The part of the target within its block.
-            let before = sums.f_constant_pad_nd([1, 0])?.f_gather(1, &block, false)?;
-            let index = block.f_unsqueeze(2)?.f_expand([-1, -1, BLOCK], false)?;
-            let inside = blocks.f_gather(1, &index, false)?.f_squeeze_dim(1)?.f_cumsum(1, Kind::Double)?;
-            let place = place_of(&inside, &last(&inside)?, &target.f_sub(&before)?)?;
-            sampled = Some(block.f_mul_scalar(BLOCK)?.f_add(&place)?);
-        }
-        let id = match sampled {
-            Some(sampled) if greedy.contains(&true) => {
-                p.f_argmax(1, true)?.f_where_self(&column(&greedy, &p)?, &sampled)?
-            }
-            Some(sampled) => sampled,
-            None => p.f_argmax(1, true)?,
+        let uniform: Vec<f64> = places.iter().map(|&place| rows[place].uniform).collect();
+        let (uniform, greedy) = match (greedy.contains(&true), greedy.contains(&false)) {
+            (_, false) => (None, Greedy::All),
+            (false, true) => (Some(column(&uniform, &p)?), Greedy::None),
+            (true, true) => (Some(column(&uniform, &p)?), Greedy::Some(column(&greedy, &p)?)),
         };
-        let numbers = packed(&id, &p.f_gather(1, &id, false)?, &mass, None)?;
+        let (_, numbers, mass) = whole(&p, uniform.as_ref(), &greedy)?;
         let top = most(&places, rows, |sampling| sampling.top_logprobs) as i64;
         let ranked = if top > 0 { Some(Ranked::new(&p, top)?) } else { None };
         Ok(Self { places, numbers, ranked, mass })
@@ -174,6 +155,44 @@ impl Group {
         }
         Ok(())
     }
+}
+
+/// The rows of a batch that are sampled greedily.
+pub(super) enum Greedy {
+    All,
+    None,
+    /// `[n, 1]` bool
+    Some(Tensor),
+}
+
+/// Draws from probabilities `[n, V]` f32 at uniform numbers `[n, 1]` f64, which rows that are not
+/// greedy need. Gives ids `[n, 1]` i64, `[n, 3]` of [`packed`], and the mass `[n, 1]` f64. No
+/// operation waits for the device.
+pub(super) fn whole(p: &Tensor, uniform: Option<&Tensor>, greedy: &Greedy) -> Result<(Tensor, Tensor, Tensor)> {
+    let [count, vocab] = [p.size()[0], p.size()[1]];
+    let padding = (BLOCK - vocab % BLOCK) % BLOCK;
+    let padded = if padding > 0 { p.f_constant_pad_nd([0, padding])? } else { p.shallow_clone() };
+    let blocks = padded.f_view([count, -1, BLOCK])?;
+    // [n, V / BLOCK]
+    let sums = blocks.f_sum_dim_intlist(&[2][..], false, Kind::Double)?.f_cumsum(1, None)?;
+    let mass = last(&sums)?;
+    let sampled = |uniform: &Tensor| -> Result<Tensor> {
+        let target = uniform.f_mul(&mass)?;
+        let block = place_of(&sums, &mass, &target)?;
+        // The part of the target within its block.
+        let before = sums.f_constant_pad_nd([1, 0])?.f_gather(1, &block, false)?;
+        let index = block.f_unsqueeze(2)?.f_expand([-1, -1, BLOCK], false)?;
+        let inside = blocks.f_gather(1, &index, false)?.f_squeeze_dim(1)?.f_cumsum(1, Kind::Double)?;
+        let place = place_of(&inside, &last(&inside)?, &target.f_sub(&before)?)?;
+        Ok(block.f_mul_scalar(BLOCK)?.f_add(&place)?)
+    };
+    let id = match (greedy, uniform) {
+        (Greedy::None, Some(uniform)) => sampled(uniform)?,
+        (Greedy::Some(greedy), Some(uniform)) => p.f_argmax(1, true)?.f_where_self(greedy, &sampled(uniform)?)?,
+        _ => p.f_argmax(1, true)?,
+    };
+    let numbers = packed(&id, &p.f_gather(1, &id, false)?, &mass, None)?;
+    Ok((id, numbers, mass))
 }
 
 /// The most likely tokens of rows, most likely first, ties by id.
@@ -266,6 +285,16 @@ fn by_libtorch(logits: &Tensor, scales: &[f32]) -> Result<Tensor> {
     Ok(logits.f_mul(&column(scales, logits)?)?.f_softmax(-1, Kind::Float)?)
 }
 
+/// Probabilities `[n, V]` f32 of logits `[n, V]` times `scales` `[n, 1]` f32: by the CPU kernels,
+/// which read the numbers, or by libtorch, which does not wait for them.
+pub(super) fn softmax_of(logits: &Tensor, scales: &Tensor, kernels: bool) -> Result<Tensor> {
+    let logits = logits.f_to_kind(Kind::Float)?;
+    if kernels {
+        return by_kernels(&logits, &list::<f32>(scales)?);
+    }
+    Ok(logits.f_mul(scales)?.f_softmax(-1, Kind::Float)?)
+}
+
 /// The first place of running sums `[n, K]` that exceeds `target` `[n, 1]`; the last one with mass
 /// if rounding puts the target at the total.
 fn place_of(sums: &Tensor, total: &Tensor, target: &Tensor) -> Result<Tensor> {
@@ -311,7 +340,7 @@ fn most(places: &[usize], rows: &[Row<'_>], number: impl Fn(&Sampling) -> usize)
 }
 
 /// All numbers of a tensor, on the host.
-fn list<T: tch::kind::Element + Clone + Default>(x: &Tensor) -> Result<Vec<T>> {
+pub(super) fn list<T: tch::kind::Element + Clone + Default>(x: &Tensor) -> Result<Vec<T>> {
     let x = x.f_contiguous()?.f_to_device(Device::Cpu)?;
     let mut all = vec![T::default(); x.numel()];
     x.f_copy_data(&mut all, x.numel())?;

@@ -16,8 +16,10 @@ use crate::error::{self, Result};
 use crate::mdp::{Completion, FinishReason, Request, Sampling, StreamSeed};
 use crate::model::{Config, Model, Packed};
 
+mod ahead;
 mod device;
 mod serving;
+mod sleep;
 
 const VOCAB: usize = 50;
 

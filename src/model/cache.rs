@@ -6,6 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::Config;
 use super::decode::Recorded;
+use super::decode_ahead::Prepared;
 use crate::error;
 use crate::error::{Error, Result};
 use crate::native::Arena;
@@ -21,10 +22,15 @@ pub struct KvCache {
     pub(super) values: Vec<Tensor>,
     /// Recorded CUDA graphs of decode steps over these tensors.
     pub(super) recorded: Vec<Recorded>,
+    /// Decode steps with inputs on the device, over these tensors.
+    pub(super) prepared: Vec<Prepared>,
     /// The execution mode of the last step for its sequences of one token.
     pub(super) decoding: Decoding,
     /// Experts of the tokens of the last step, per sparse layer, if recorded.
     pub(super) routes: Option<RefCell<Vec<Tensor>>>,
+    /// Addresses of the tensors before their memory was released, while it is.
+    released: Option<Vec<usize>>,
+    options: (Kind, Device),
     slots: usize,
     capacity: usize,
     pub(super) layout: Layout,
@@ -71,15 +77,66 @@ impl KvCache {
     ) -> Result<Self> {
         let capacity = capacity.max(1).next_multiple_of(Self::GRAIN);
         let (heads, head_dim) = (config.num_key_value_heads, config.head_dim);
-        let (keys, values, recorded) = (Vec::new(), Vec::new(), Vec::new());
-        let decoding = Decoding::None;
-        let mut new = Self { keys, values, recorded, decoding, routes: None, slots, capacity, layout, heads, head_dim };
-        let arena = Arena::new();
-        for _ in 0..config.num_hidden_layers {
-            new.keys.push(arena.take(&new.keys_shape(capacity), (kind, device))?.f_zero_()?);
-            new.values.push(arena.take(&new.values_shape(capacity), (kind, device))?.f_zero_()?);
-        }
+        let mut new = Self {
+            keys: Vec::new(),
+            values: Vec::new(),
+            recorded: Vec::new(),
+            prepared: Vec::new(),
+            decoding: Decoding::None,
+            routes: None,
+            released: None,
+            options: (kind, device),
+            slots,
+            capacity,
+            layout,
+            heads,
+            head_dim,
+        };
+        new.allocate(config.num_hidden_layers)?;
         Ok(new)
+    }
+
+    fn allocate(&mut self, layers: usize) -> Result<()> {
+        let arena = Arena::new();
+        for _ in 0..layers {
+            self.keys.push(arena.take(&self.keys_shape(self.capacity), self.options)?.f_zero_()?);
+            self.values.push(arena.take(&self.values_shape(self.capacity), self.options)?.f_zero_()?);
+        }
+        Ok(())
+    }
+
+    /// Frees the memory of keys and values, with their content. [`restore`](Self::restore)
+    /// allocates it again. Recorded graphs stay, and are used again if the addresses are the same.
+    pub fn release(&mut self) {
+        if self.released.is_none() {
+            self.released = Some(self.addresses());
+            (self.keys, self.values) = (Vec::new(), Vec::new());
+        }
+    }
+
+    /// Whether the memory is released.
+    pub fn is_released(&self) -> bool {
+        self.released.is_some()
+    }
+
+    /// Allocates the memory again after [`release`](Self::release). All slots are empty.
+    pub fn restore(&mut self) -> Result<()> {
+        let Some(before) = self.released.take() else { return Ok(()) };
+        let _guard = tch::no_grad_guard();
+        if let Err(error) = self.allocate(before.len() / 2) {
+            (self.keys, self.values) = (Vec::new(), Vec::new());
+            self.released = Some(before);
+            return Err(error);
+        }
+        if self.addresses() != before {
+            self.recorded.clear();
+            self.prepared.clear();
+        }
+        Ok(())
+    }
+
+    fn addresses(&self) -> Vec<usize> {
+        self.keys.iter().chain(&self.values).map(|tensor| tensor.data_ptr() as usize).collect()
     }
 
     fn keys_shape(&self, capacity: usize) -> Vec<i64> {
@@ -134,6 +191,7 @@ impl KvCache {
         let _guard = tch::no_grad_guard();
         // Graphs hold the addresses of the old tensors; their memory goes back first.
         self.recorded.clear();
+        self.prepared.clear();
         let arena = Arena::new();
         for layer in 0..self.keys.len() {
             let keys = grown(&arena, &self.keys[layer], &self.keys_shape(capacity), self.along())?;

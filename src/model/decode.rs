@@ -12,6 +12,7 @@ use tch::{Kind, Tensor};
 use super::cache::Decoding;
 use super::network::Graphs;
 use super::plain::Arithmetic;
+use super::transfer::{select, upload};
 use super::varlen::Varlen;
 use super::{KvCache, Model, Span};
 use crate::error::{self, Error, Result};
@@ -59,8 +60,9 @@ impl Inputs {
         keys.push(0);
         keys.extend(all().map(|span| span.start as i32 + 1));
         keys.push(0);
-        self.tokens.f_copy_(&Tensor::f_from_slice(&tokens)?.f_view_as(&self.tokens)?)?;
-        self.keys.f_copy_(&Tensor::f_from_slice(&keys)?.f_view_as(&self.keys)?)?;
+        let device = cache.keys.first().map_or(tch::Device::Cpu, Tensor::device);
+        self.tokens.f_copy_(&upload(&Tensor::f_from_slice(&tokens)?.f_view_as(&self.tokens)?, device)?)?;
+        self.keys.f_copy_(&upload(&Tensor::f_from_slice(&keys)?.f_view_as(&self.keys)?, device)?)?;
         Ok(())
     }
 
@@ -110,13 +112,12 @@ impl Model {
         if rows.is_sorted() {
             return Ok(Some(logits));
         }
-        Ok(Some(logits.f_index_select(0, &Tensor::f_from_slice(&rows)?.f_to_device(self.device)?)?))
+        Ok(Some(logits.f_index_select(0, &upload(&Tensor::f_from_slice(&rows)?, self.device)?)?))
     }
 
     /// A step as single operations.
     fn step_eager(&self, cache: &KvCache, items: &[Span<'_>], stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
-        let tensor =
-            |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
+        let tensor = |numbers: Vec<i64>| upload(&Tensor::f_from_slice(&numbers)?, self.device);
         let each = |number: fn(&Span<'_>, usize) -> i64| {
             tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
         };
@@ -133,7 +134,7 @@ impl Model {
             *end += span.ids.len() as i64;
             Some(*end - 1)
         });
-        self.last_logits(&x.f_index_select(0, &tensor(ends.collect())?)?).map(Some)
+        self.last_logits(&select(&x, 0, &tensor(ends.collect())?)?).map(Some)
     }
 
     /// A decode step: launches a recorded graph, or records and launches one. Without graph
@@ -203,7 +204,7 @@ impl Model {
     /// All layers over tokens `[T]` of spans, which are written to the cache: ids, positions,
     /// slots. `lengths` are the span and sequence lengths, for angles that depend on them. `None`
     /// if stopped.
-    fn span_layers(
+    pub(super) fn span_layers(
         &self,
         cache: &KvCache,
         [ids, positions, slots]: [&Tensor; 3],
@@ -213,7 +214,7 @@ impl Model {
     ) -> Result<Option<Tensor>> {
         let angles = self.angles(positions, lengths)?;
         let mut x = self.embed(ids)?;
-        for (index, layer) in self.parameters.layers.iter().enumerate() {
+        for (index, layer) in self.sampling().layers.iter().enumerate() {
             if stop() {
                 return Ok(None);
             }
@@ -229,13 +230,13 @@ impl Model {
         Ok(Some(x))
     }
 
-    fn last_logits(&self, last: &Tensor) -> Result<Tensor> {
+    pub(super) fn last_logits(&self, last: &Tensor) -> Result<Tensor> {
         let hidden = self.norm(last, &self.parameters.norm)?;
         self.logits_wide(&hidden)
     }
 }
 
 /// Recorded batch size for `count` sequences: few sizes, little padding.
-fn bucket(count: usize) -> usize {
+pub(super) fn bucket(count: usize) -> usize {
     if count <= 8 { count.next_power_of_two() } else { count.next_multiple_of(8) }
 }

@@ -56,6 +56,15 @@ impl Footprint<'_> {
         layers * sizes.map(|(_, inputs, outputs, count)| (inputs + outputs) * count).sum::<u64>() * adapter.rank as u64
     }
 
+    /// Copies of the weights that an adapter applies to, for sampling, bytes.
+    pub fn merged(&self) -> u64 {
+        let Some(adapter) = self.adapter else { return 0 };
+        let layers = self.config.num_hidden_layers as u64;
+        let sizes = self.projections().into_iter().filter(|(name, ..)| adapter.targets(name));
+        let numbers = layers * sizes.map(|(_, inputs, outputs, count)| inputs * outputs * count).sum::<u64>();
+        numbers * self.kind.elt_size_in_bytes() as u64
+    }
+
     /// Activations kept by a forward pass over `tokens`, and buffers of backward, bytes.
     pub fn learning(&self, tokens: u64) -> u64 {
         if self.native() { self.learning_native(tokens) } else { self.learning_plain(tokens) }

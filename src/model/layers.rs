@@ -7,7 +7,7 @@ use super::config::{Experts, Norms};
 use super::lora::Lora;
 use super::plain::Arithmetic;
 use super::stacked::{Stack, stacks};
-use crate::error::Result;
+use crate::error::{self, Error, Result};
 use crate::native::Arena;
 
 /// A weight `[out, in]` with an optional bias `[out]`.
@@ -23,6 +23,12 @@ impl Linear {
     pub(super) fn apply(&self, x: &Tensor, adapter_disabled: bool, arithmetic: Arithmetic) -> Result<Tensor> {
         let own = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
         self.adapted(own, x, adapter_disabled, arithmetic)
+    }
+
+    /// Without an adapter: its own copy of the weight if there is one, else the same tensors.
+    fn merged_copy(&self) -> Result<Self> {
+        let weight = if self.lora.is_some() { self.weight.f_detach_copy()? } else { self.weight.shallow_clone() };
+        Ok(Self { weight, bias: self.bias.as_ref().map(Tensor::shallow_clone), lora: None })
     }
 
     /// Adds the adapter's contribution to `own`, the projection of x without it.
@@ -55,6 +61,23 @@ pub(super) struct Mlp {
     /// Gate and up, if they are stored together.
     pub gate_up: Option<Stack>,
     pub down: Linear,
+}
+
+/// [`Linear::merged_copy`] of projections of one input, in a matrix of their own if they are stored
+/// together.
+fn merged_siblings<const N: usize>(parts: [&Linear; N], stack: Option<&Stack>) -> Result<(Vec<Linear>, Option<Stack>)> {
+    let adapted = parts.iter().any(|part| part.lora.is_some());
+    let Some(stack) = stack else {
+        return Ok((parts.iter().map(|part| part.merged_copy()).collect::<Result<_>>()?, None));
+    };
+    let stack = if adapted { stack.copy()? } else { stack.share() };
+    let (mut first, mut all) = (0, Vec::with_capacity(N));
+    for part in parts {
+        let outputs = part.weight.size()[0] as usize;
+        all.push(stack.part(first, outputs)?);
+        first += outputs;
+    }
+    Ok((all, Some(stack)))
 }
 
 /// The feed-forward block of a layer.
@@ -248,6 +271,19 @@ impl Parameters {
         layers + vocab * hidden * if config.tie_word_embeddings { 1 } else { 2 }
     }
 
+    /// For generation with merged adapters: shallow clones, with own copies of the projections that
+    /// have an adapter, in which it is not yet merged.
+    pub(super) fn merged_copy(&self) -> Result<Self> {
+        let _guard = tch::no_grad_guard();
+        Ok(Self {
+            embed: self.embed.shallow_clone(),
+            layers: self.layers.iter().map(Layer::merged_copy).collect::<Result<_>>()?,
+            norm: self.norm.shallow_clone(),
+            lm_head: self.lm_head.shallow_clone(),
+            tied: self.tied,
+        })
+    }
+
     /// Checkpoint keys and shallow clones, without a tied head.
     pub(super) fn named(&self) -> Vec<(String, Tensor)> {
         let mut all = vec![("model.embed_tokens.weight".to_owned(), self.embed.shallow_clone())];
@@ -316,6 +352,31 @@ impl Parameters {
 }
 
 impl Layer {
+    fn merged_copy(&self) -> Result<Self> {
+        let share = |norm: &Tensor| norm.shallow_clone();
+        let (qkv, stack) = merged_siblings([&self.q, &self.k, &self.v], self.qkv.as_ref())?;
+        let Ok([q, k, v]) = <[Linear; 3]>::try_from(qkv) else { return Err(incomplete()) };
+        Ok(Self {
+            input_norm: share(&self.input_norm),
+            q,
+            k,
+            v,
+            qkv: stack,
+            head_norms: self.head_norms.as_ref().map(|norms| HeadNorms { q: share(&norms.q), k: share(&norms.k) }),
+            o: self.o.merged_copy()?,
+            after_attention: self.after_attention.as_ref().map(share),
+            before_block: share(&self.before_block),
+            block: match &self.block {
+                Block::Dense(mlp) => Block::Dense(mlp.merged_copy()?),
+                Block::Sparse { router, experts } => Block::Sparse {
+                    router: router.merged_copy()?,
+                    experts: experts.iter().map(Mlp::merged_copy).collect::<Result<_>>()?,
+                },
+            },
+            after_block: self.after_block.as_ref().map(share),
+        })
+    }
+
     /// Visits every part with its name within the layer.
     fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, Part<'a>)) {
         f("input_layernorm", Part::Norm(&self.input_norm));
@@ -366,7 +427,17 @@ impl Layer {
     }
 }
 
+fn incomplete() -> Error {
+    Error::new(error::Kind::Internal, "a layer lacks a projection")
+}
+
 impl Mlp {
+    fn merged_copy(&self) -> Result<Self> {
+        let (both, gate_up) = merged_siblings([&self.gate, &self.up], self.gate_up.as_ref())?;
+        let Ok([gate, up]) = <[Linear; 2]>::try_from(both) else { return Err(incomplete()) };
+        Ok(Self { gate, up, gate_up, down: self.down.merged_copy()? })
+    }
+
     fn walk<'a>(&'a self, name: &str, f: &mut dyn FnMut(&str, Part<'a>)) {
         for (own, linear) in [("gate", &self.gate), ("up", &self.up), ("down", &self.down)] {
             f(&format!("{name}.{own}_proj"), Part::Linear(linear));

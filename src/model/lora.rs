@@ -237,9 +237,13 @@ impl Lora {
 
     /// Adds B A to the projection's weight.
     fn merge(&self, weight: &Tensor) -> Result<()> {
-        let sum = weight.f_to_kind(self.a.kind())?.f_add(&self.b.f_matmul(&self.a)?.f_mul_scalar(self.scale)?)?;
-        weight.shallow_clone().f_copy_(&sum)?;
+        weight.shallow_clone().f_copy_(&self.merged_with(weight)?)?;
         Ok(())
+    }
+
+    /// `weight` + scale · B A, in the type of the adapter.
+    pub(super) fn merged_with(&self, weight: &Tensor) -> Result<Tensor> {
+        Ok(weight.f_to_kind(self.a.kind())?.f_add(&self.b.f_matmul(&self.a)?.f_mul_scalar(self.scale)?)?)
     }
 }
 

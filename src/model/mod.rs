@@ -16,6 +16,7 @@ mod config;
 mod critic;
 mod cross_encoder;
 mod decode;
+mod decode_ahead;
 mod decoder;
 mod encoder;
 mod expert_routing;
@@ -26,6 +27,7 @@ mod kernels;
 mod layers;
 mod lora;
 mod memory;
+mod merged;
 mod network;
 mod pass;
 mod plain;
@@ -33,6 +35,7 @@ mod reward_model;
 mod shared_prefix;
 mod spans;
 mod stacked;
+mod transfer;
 mod varlen;
 mod weights;
 
@@ -41,6 +44,7 @@ pub use cache::{Decoding, KvCache};
 pub use config::{Activation, Biases, Config, Experts, LayerKind, Norms, Rope, Scaling};
 pub use critic::Critic;
 pub use cross_encoder::{CrossEncoder, Pair};
+pub use decode_ahead::{Draw, NextTokens};
 pub use encoder::{Encoder, Pooling};
 pub use families::Architecture;
 pub use files::SHARD_BYTES;
@@ -50,9 +54,10 @@ pub use memory::{available as available_memory, peak as peak_memory, resident as
 pub use network::Model;
 pub use pass::Pass;
 pub use reward_model::RewardModel;
+pub use transfer::{Download, select, upload};
 pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 
-pub use crate::native::softmax;
+pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};
 
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use super::cache::Layout;
 use super::config::Norms;
 use super::kernels::native_model;
 use super::layers::Parameters;
-use super::stacked::stacks;
+use super::stacked::{gpu_paths, stacks};
 use super::varlen::Varlen;
 use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory};
 use crate::error::{self, Error, Result};
@@ -28,6 +28,8 @@ use crate::native;
 pub(super) enum Graphs {
     On,
     Off,
+    /// Launches do nothing after the first, to time the host.
+    Stub,
     /// The reason of a failed recording; no other is tried.
     Failed(String),
 }
@@ -43,11 +45,15 @@ pub struct Model {
     native: Option<native::Model>,
     /// Whether attention is variable-length.
     pub(super) varlen: bool,
+    /// Whether the CPU runs the code paths of a GPU.
+    gpu_paths: bool,
     /// Whether RMSNorms are libtorch's fused operation: on CUDA, in bf16 and f16.
     pub(super) fused_norms: bool,
     /// Whether decode steps are recorded as CUDA graphs.
     pub(super) graphs: RefCell<Graphs>,
     adapter: Option<LoraConfig>,
+    /// Parameters of generation with the adapter merged in, if wanted.
+    pub(super) merged: Option<Parameters>,
     /// The adapter is disabled in [`without_adapter`](Self::without_adapter).
     pub(super) adapter_disabled: Cell<bool>,
     pub(super) checkpointing: bool,
@@ -85,8 +91,15 @@ impl Model {
             .iter()
             .map(|rope| rope.frequencies(head_dim, longest, 0, (wide, device)))
             .collect::<Result<Vec<_>>>()?;
-        let native = native_model(&config, &parameters, &frequencies, device, kind)?;
-        let varlen = Varlen::fits(device, kind, config.head_dim);
+        let gpu_paths = gpu_paths();
+        #[cfg(test)]
+        let frequencies = if native::meta::is_on() {
+            frequencies.iter().map(native::meta::like).collect::<Result<Vec<_>>>()?
+        } else {
+            frequencies
+        };
+        let native = if gpu_paths { None } else { native_model(&config, &parameters, &frequencies, device, kind)? };
+        let varlen = gpu_paths || Varlen::fits(device, kind, config.head_dim);
         let (adapter_disabled, checkpointing, adapter) = (Cell::new(false), false, None);
         Ok(Self {
             config,
@@ -94,9 +107,11 @@ impl Model {
             frequencies,
             native,
             varlen,
-            fused_norms: device.is_cuda() && matches!(kind, Kind::BFloat16 | Kind::Half),
+            gpu_paths,
+            fused_norms: (device.is_cuda() || gpu_paths) && matches!(kind, Kind::BFloat16 | Kind::Half),
             graphs: RefCell::new(Graphs::On),
             adapter,
+            merged: None,
             adapter_disabled,
             checkpointing,
             device,
@@ -171,6 +186,7 @@ impl Model {
     /// Merges the adapter into the weights, which require gradients again, and removes it.
     pub fn merge_adapter(&mut self) -> Result<()> {
         self.adapter()?;
+        self.merged = None;
         lora::detach(&mut self.parameters, true)?;
         self.adapter = None;
         self.rebuild()
@@ -200,7 +216,9 @@ impl Model {
 
     /// The CPU kernels do not support adapters.
     fn rebuild(&mut self) -> Result<()> {
-        self.native = native_model(&self.config, &self.parameters, &self.frequencies, self.device, self.kind)?;
+        if !self.gpu_paths {
+            self.native = native_model(&self.config, &self.parameters, &self.frequencies, self.device, self.kind)?;
+        }
         Ok(())
     }
 
@@ -240,10 +258,16 @@ impl Model {
         self.graphs = RefCell::new(if on { Graphs::On } else { Graphs::Off });
     }
 
-    /// Attention as on a GPU in bf16, computed by plain operations on the CPU.
-    #[cfg(test)]
-    pub(crate) fn use_varlen(&mut self) {
-        self.varlen = true;
+    /// Runs the code paths of a GPU on the CPU: attention without padding, in plain operations, and
+    /// no CPU kernels. `R1_GPU_PATHS=1` does so for every model. Caches made before are invalid.
+    pub fn use_gpu_paths(&mut self) {
+        (self.varlen, self.gpu_paths, self.native) = (true, true, None);
+    }
+
+    /// Launches of decode steps do nothing after the first of their size, to time the host.
+    #[doc(hidden)]
+    pub fn stub_launches(&mut self) {
+        self.graphs = RefCell::new(Graphs::Stub);
     }
 
     /// The reason why decode steps of a model on CUDA are not recorded as graphs although that is
@@ -254,7 +278,7 @@ impl Model {
         }
         match &*self.graphs.borrow() {
             Graphs::On => native::cuda_graphs(self.device),
-            Graphs::Off => None,
+            Graphs::Off | Graphs::Stub => None,
             Graphs::Failed(why) => Some(why.clone()),
         }
     }

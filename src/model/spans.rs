@@ -38,7 +38,7 @@ impl Model {
             _ => self.angles(&positions, &rows)?,
         };
         let mut x = self.embed(&each(|span, at| i64::from(span.ids[at]))?)?;
-        for (index, layer) in self.parameters.layers.iter().enumerate() {
+        for (index, layer) in self.sampling().layers.iter().enumerate() {
             if stop() {
                 return Ok(None);
             }

@@ -15,7 +15,17 @@ use crate::native;
 /// Whether the projections of models on this device are stored as one matrix. The CPU keeps single
 /// matrices: its kernels and its golden numbers depend on them.
 pub(super) fn stacks(device: Device) -> bool {
-    device.is_cuda()
+    device.is_cuda() || gpu_paths()
+}
+
+/// Whether models on the CPU run the code paths of a GPU (`R1_GPU_PATHS=1`): no CPU kernels, and
+/// plain operations in place of flash attention.
+pub(super) fn gpu_paths() -> bool {
+    #[cfg(test)]
+    if native::meta::is_on() {
+        return true;
+    }
+    std::env::var("R1_GPU_PATHS").is_ok_and(|value| value == "1")
 }
 
 /// The matrix `[sum of outputs, in]` and the biases `[sum of outputs]` of some projections.
@@ -29,6 +39,16 @@ impl Stack {
     /// Over a matrix and biases that are not tracked by autograd.
     pub(super) fn new(weight: Tensor, bias: Option<Tensor>) -> Self {
         Self { weight, bias }
+    }
+
+    /// A stack with a matrix of its own; the biases are shared.
+    pub(super) fn copy(&self) -> Result<Self> {
+        Ok(Self { weight: self.weight.f_detach_copy()?, bias: self.bias.as_ref().map(Tensor::shallow_clone) })
+    }
+
+    /// A stack of the same matrix.
+    pub(super) fn share(&self) -> Self {
+        Self { weight: self.weight.shallow_clone(), bias: self.bias.as_ref().map(Tensor::shallow_clone) }
     }
 
     /// The projection of `outputs` rows from `first` on, as leaves that require gradients.

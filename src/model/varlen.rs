@@ -6,6 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::Span;
 use super::plain::{self, Scores};
+use super::transfer::upload;
 use crate::error::Result;
 use crate::native;
 
@@ -60,6 +61,10 @@ impl Varlen {
 
     /// Causal attention. q `[T, H, D]`, k and v `[N, Hkv, D]`; gives `[T, H, D]`.
     pub(super) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
+        #[cfg(test)]
+        if native::meta::is_on() {
+            return Ok(q.f_zeros_like()?);
+        }
         if !q.device().is_cuda() {
             return self.attend_plain(q, k, v, scores);
         }
@@ -103,5 +108,5 @@ fn begins(lengths: impl Iterator<Item = i64>) -> Vec<i32> {
 }
 
 fn numbers(values: &[i32], device: Device) -> Result<Tensor> {
-    Ok(Tensor::f_from_slice(values)?.f_to_device(device)?)
+    upload(&Tensor::f_from_slice(values)?, device)
 }

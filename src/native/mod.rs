@@ -10,7 +10,9 @@ mod arena;
 #[cfg_attr(not(feature = "cpu-kernels"), path = "cpu/absent.rs")]
 mod cpu;
 mod cuda;
+mod device;
 mod operations;
+mod profiler;
 mod threads;
 
 use std::ffi::{CStr, c_char, c_void};
@@ -24,7 +26,12 @@ pub(crate) use cpu::{Model, Shape, attend_rows, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
 pub(crate) use cuda::Graph;
 pub use cuda::{cuda_graphs, device, load_cuda_torch};
+pub(crate) use device::Event;
+#[cfg(test)]
+pub(crate) use device::meta;
+pub use device::release_memory;
 pub use operations::count_operations;
+pub use profiler::{OperationTime, start_profile, stop_profile};
 pub use threads::{return_memory, set_threads};
 
 use crate::error::{Error, Result};

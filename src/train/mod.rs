@@ -37,6 +37,7 @@ mod order;
 mod plan;
 mod policy_loop;
 mod privileged;
+mod profile;
 mod reload;
 mod report;
 mod resume;
@@ -109,6 +110,8 @@ pub struct RunOptions {
     pub verbose: bool,
     /// Whether changes of the script are ignored during the run.
     pub no_reload: bool,
+    /// Whether the first step is profiled (`profile/` in the run directory).
+    pub profile: bool,
     /// This supervised run is the cold start of another run, which prints the next commands.
     pub cold_start: bool,
     /// Counts Ctrl-C and other stop signals: the first ends the loop after its step, the second at

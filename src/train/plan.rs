@@ -161,9 +161,10 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
 }
 
 /// The memory that training takes in addition to a loaded policy and its key-value cache, bytes:
-/// moments and master weights, the other models, gradients and activations.
-pub(super) fn training_memory(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> u64 {
-    sum(&held_by_run(shape, settings, reference)) + sum(&in_update(shape, settings))
+/// moments, master weights and the other models, all the time; gradients and activations, during
+/// an update.
+pub(super) fn training_memory(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> (u64, u64) {
+    (sum(&held_by_run(shape, settings, reference)), sum(&in_update(shape, settings)))
 }
 
 /// The parts of a run of a model of this shape.
@@ -182,9 +183,14 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
     if shape.adapter.is_some() {
         let (learned, own) = learned(shape);
         loaded.push(share("adapter", format!("{} in f32", named(learned)), learned * own));
+        if settings.policy.merged_sampling.unless_auto(!cpu) {
+            let why = "a copy for sampling, with the adapter".to_owned();
+            loaded.push(share("merged weights", why, shape.merged()));
+        }
     }
     // The engine is made when the policy is loaded.
-    let reserved = if cpu { 0 } else { sum(&loaded).saturating_add(training_memory(shape, settings, reference)) };
+    let (run, update) = training_memory(shape, settings, reference);
+    let needs = if cpu { (0, 0) } else { (sum(&loaded).saturating_add(run), update) };
     held.extend(loaded);
     held.extend(held_by_run(shape, settings, reference));
     let (mut sampling, mut learning) = (Vec::new(), in_update(shape, settings));
@@ -192,9 +198,14 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
         let context = context_tokens(shape, settings);
         let cache = if cpu && element == 2 && shape.adapter.is_none() { Dtype::Float } else { shape.kind };
         let (device, slots) = ((cache, shape.device), settings.rollout.concurrency);
-        let engine = EngineOptions::sized_with_reserve(shape.config, device, slots, context, reserved);
-        let why = format!("{} slots of {context} tokens", engine.slots);
-        held.push(share("key-value cache", why, engine.bytes(shape.config, cache)));
+        let (engine, released) = EngineOptions::sized_for_training(shape.config, device, slots, context, needs);
+        let bytes = engine.bytes(shape.config, cache);
+        if released {
+            let why = format!("{} slots of {context} tokens, released for learning", engine.slots);
+            sampling.push(share("key-value cache", why, bytes));
+        } else {
+            held.push(share("key-value cache", format!("{} slots of {context} tokens", engine.slots), bytes));
+        }
         sampling.push(share(
             "activations",
             format!("{} prompt tokens at once, logits of {} sequences", engine.prefill_tokens, engine.slots),
@@ -350,11 +361,12 @@ mod tests {
         let (device, kind) = (Device::Cuda(0), Dtype::BFloat16);
         let shape = Footprint { config: &config, device, kind, adapter: None, checkpointing: true, threads: 1 };
         let settings = Settings::default();
-        let needed = training_memory(&shape, &settings, false);
+        let (held, learning) = training_memory(&shape, &settings, false);
+        let needed = held + learning;
         // 7.6e9 weights: two moments and a master copy of 4 bytes each, a gradient of 2.
         assert!(needed > 7_600_000_000 * 14, "{needed}");
         let with_reference = training_memory(&shape, &settings, true);
-        assert_eq!(with_reference - needed, shape.weights());
+        assert_eq!(with_reference, (held + shape.weights(), learning));
         // The plan has the same parts, the loaded weights and the cache.
         let plan = assemble(&shape, &settings, false);
         let of = |name: &str| plan.held.iter().find(|share| share.what == name).unwrap().bytes;

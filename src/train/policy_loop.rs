@@ -28,6 +28,7 @@ use super::collect::{Draw, RolloutExtras, collect};
 use super::evaluate::solved;
 use super::given_advantages;
 use super::learn::{TrainingData, UpdateSettings, advantage_config, update_weights};
+use super::profile::RunProfile;
 use super::reload::Reloads;
 use super::resume::Opened;
 use super::setup::Training;
@@ -50,6 +51,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
 
     let mut reloads = Reloads::start(&training, options, reporter)?;
     let mut curves = report::Curves::default();
+    let mut profile = options.profile.then(|| RunProfile::new(training.run.path()));
     while training.state.step < training.learner.steps as u64 {
         if training.is_stopping() {
             summary.interrupted = true;
@@ -67,6 +69,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         // 1. Rollout: `group_size` trajectories of each of `groups_per_step` tasks, with the
         //    current weights.
         training.session.engine.clear_cache();
+        if let Some(profile) = &profile {
+            profile.begin(&mut training.session.engine)?;
+        }
         let extras = RolloutExtras { greedy: objective.needs(Need::Greedy), next_prompt: training.critic.is_some() };
         let collected =
             match collect(&mut training.session, learner, &training.state, extras, Draw::default(), reporter) {
@@ -81,6 +86,8 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         training.check_failures(trajectories, reporter).map_err(|error| training.save_before(error))?;
         training.check_shared_state(trajectories, reporter);
         let sampling_seconds = step_started.elapsed().as_secs_f64();
+
+        training.session.release_cache()?;
 
         // 2. Rows of tokens, with log-probabilities under learner and reference and the critic's
         //    values.
@@ -105,6 +112,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
             }
             Err(error) => return Err(training.keep(error, trajectories)),
         };
+        if let Some(profile) = profile.take() {
+            profile.end(&mut training.session.engine, reporter)?;
+        }
         let training_seconds = update_started.elapsed().as_secs_f64();
 
         // 5. Records: the sampled trajectories first, then the counters that mark the step as done.

@@ -32,6 +32,8 @@ pub(super) struct Session {
     pub(super) model: Rc<Model>,
     pub(super) renderer: Arc<Renderer>,
     pub(super) engine: Engine,
+    /// Whether the key-value cache is released for updates, which need its memory.
+    pub(super) releases_cache: bool,
     pub(super) pool: Pool,
     pub(super) failures: Failures,
     /// The rows that tasks are drawn from.
@@ -74,6 +76,8 @@ impl Session {
                 .map_err(|error| adapter::placed(error, script))?;
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
+        let merges = training.is_some() && policy.merged_sampling.unless_auto(model.device().is_cuda());
+        model.set_merged_sampling(merges)?;
         let files = ModelFiles::read(&dir)?;
         let (model, renderer) = (Rc::new(model), load_renderer(&dir, &script.style()?, fetching.reporter)?);
         let files = files.with_template_of(&renderer);
@@ -85,14 +89,14 @@ impl Session {
         }
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let slots = settings.rollout.concurrency;
-        let reserved = match training {
+        let needs = match training {
             Some(reference) if model.device().is_cuda() => {
                 training_memory(&footprint(&model, &settings), &settings, reference)
             }
-            _ => 0,
+            _ => (0, 0),
         };
         let cache = model.cache_options();
-        let size = EngineOptions::sized_with_reserve(&model.config, cache, slots, max_context, reserved);
+        let (size, releases_cache) = EngineOptions::sized_for_training(&model.config, cache, slots, max_context, needs);
         let mut engine = Engine::new(Rc::clone(&model), vocabulary, size)?;
         if settings.trainer.replays_routing() {
             engine.record_routing().map_err(|error| {
@@ -111,6 +115,7 @@ impl Session {
             model,
             renderer,
             engine,
+            releases_cache,
             pool,
             failures: Failures::default(),
             rows,
@@ -122,6 +127,11 @@ impl Session {
             interrupt: fetching.interrupt,
             patience: 2,
         })
+    }
+
+    /// Between sampling and an update: releases the key-value cache if the update needs its memory.
+    pub(super) fn release_cache(&mut self) -> Result<()> {
+        if self.releases_cache { self.engine.sleep() } else { Ok(()) }
     }
 
     /// Sampling settings with the tool format's stop strings added.

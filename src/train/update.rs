@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
 use super::objective::Objective;
+use super::profile;
 use super::score::score;
 use super::update_batch::UpdateBatch;
 use crate::config::{Learner, OnNan, Over};
@@ -150,6 +151,7 @@ impl Update<'_> {
         let several = micro_batches.len() > 1;
         for members in micro_batches {
             let device = self.model.device();
+            let _profiled = profile::micro_batch(device)?;
             let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, device)?;
             let packed = Packed {
                 ids: batch.ids.shallow_clone(),

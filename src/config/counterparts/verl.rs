@@ -94,7 +94,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     none("actor_rollout_ref.rollout.gpu_memory_utilization", "sampling and training share one copy of the weights"),
     none("actor_rollout_ref.rollout.tensor_model_parallel_size", "one process holds the whole model"),
     none("actor_rollout_ref.rollout.enforce_eager", "`policy.cuda_graphs=false` is the opposite switch"),
-    none("actor_rollout_ref.rollout.free_cache_engine", "engine and trainer share one process and its weights"),
+    none("actor_rollout_ref.rollout.free_cache_engine", "the cache is released for updates that need its memory"),
     none("actor_rollout_ref.rollout.calculate_log_probs", "log-probabilities of sampling are always stored"),
     c("actor_rollout_ref.rollout.agent.num_workers", &["rollout.workers"], "threads that run the script"),
     none(

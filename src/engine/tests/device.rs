@@ -3,7 +3,7 @@
 use super::*;
 
 /// Every kind of sampling, stop strings, penalties, recorded sets, shared prefixes, few slots.
-fn varied() -> Vec<Request> {
+pub(super) fn varied() -> Vec<Request> {
     let settings = [
         sampled(20),
         greedy(9),
@@ -65,9 +65,9 @@ fn tensor_sampling_serves_cancelled_and_failing_requests() {
 
 /// A model with the code paths of bf16 on a GPU, on the CPU: variable-length attention, whose
 /// decode steps can be recorded. f64, because the CPU kernels compute f32.
-fn as_on_a_gpu() -> Rc<Model> {
+pub(super) fn as_on_a_gpu() -> Rc<Model> {
     let mut model = Model::init(config(), Device::Cpu, Kind::Double, 1).unwrap();
-    model.use_varlen();
+    model.use_gpu_paths();
     Rc::new(model)
 }
 

@@ -3,7 +3,7 @@
 //! They are in `libtorch_cuda`, which r1 is not linked against. graph.cpp is a small separate
 //! library, embedded in the program and loaded after a CUDA torch.
 
-use tch::{Device, Tensor};
+use tch::Device;
 
 use crate::error::Result;
 
@@ -21,11 +21,11 @@ impl Graph {
         Some(missing().message)
     }
 
-    pub(crate) fn record(
+    pub(crate) fn record<T>(
         _device: Device,
         _share: Option<&Self>,
-        _body: &dyn Fn() -> Result<Tensor>,
-    ) -> Result<(Self, Tensor)> {
+        _body: &dyn Fn() -> Result<T>,
+    ) -> Result<(Self, T)> {
         Err(missing())
     }
 
@@ -52,13 +52,9 @@ impl Graph {
 
     /// Records the operations of `body` on the device, which must not synchronise or copy from the
     /// host. Runs `body` once before, because libraries initialise in their first call. Returns the
-    /// tensor of `body`, which is valid after each [`launch`](Self::launch). `share`: a graph whose
+    /// tensors of `body`, which are valid after each [`launch`](Self::launch). `share`: a graph whose
     /// memory is reused; a launch of one overwrites the results of the other.
-    pub(crate) fn record(
-        device: Device,
-        share: Option<&Self>,
-        body: &dyn Fn() -> Result<Tensor>,
-    ) -> Result<(Self, Tensor)> {
+    pub(crate) fn record<T>(device: Device, share: Option<&Self>, body: &dyn Fn() -> Result<T>) -> Result<(Self, T)> {
         let graph = loaded::Handle::new(device)?;
         let recorded = (|| {
             let _ = body()?;
@@ -217,6 +213,6 @@ mod tests {
             assert!(!String::from_utf8_lossy(&output.stdout).contains("cuda.so"));
         }
         assert_eq!(Graph::missing(Device::Cpu).as_deref(), Some("the device is not CUDA"));
-        assert!(Graph::record(Device::Cpu, None, &|| Ok(Tensor::from(1.0))).is_err());
+        assert!(Graph::record(Device::Cpu, None, &|| Ok(())).is_err());
     }
 }

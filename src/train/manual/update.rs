@@ -128,6 +128,7 @@ impl Manual {
             ..UpdateSettings::new(&learner, &objective, lr)
         };
         let training = &mut self.training;
+        training.session.release_cache()?;
         let mut data = TrainingData::compute(training, &all, |index| index >= own, settings)
             .map_err(|error| training.keep(error, &all))?;
         let steps = data.steps(&objective, &training.session.renderer);

@@ -1,0 +1,308 @@
+//! Steps that the host queues before it has read the tokens of the step before.
+//!
+//! Sampled ids, positions and random numbers are on the device (`device_sampler`,
+//! [`NextTokens`]), so that step n + 1 is queued while the device computes step n. The host then
+//! reads the tokens of step n. Responses whose last token is known by its number end in time. A
+//! response that ends with a stop id or a stop string has one more token in the step that is
+//! already queued: it is dropped, and its slot keeps only the ids that were read. The slot's next
+//! user writes to the cache after that step, because a device works in order.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Instant;
+
+use tch::Tensor;
+
+use super::Engine;
+use super::advance::Outcome;
+use super::device_sampler::{BLOCK, DeviceSampler, Kinds, supports};
+use super::running::Running;
+use super::sampler::Drawn;
+use super::stats::{add, add_time};
+use super::tensor_sampler::list;
+use crate::error::Result;
+use crate::mdp::FinishReason;
+use crate::model::{Decoding, Download, NextTokens, Span, select, upload};
+
+/// The state of slots on the device.
+#[derive(Debug)]
+pub(super) struct OnDevice {
+    next: NextTokens,
+    sampler: DeviceSampler,
+}
+
+/// A queued step whose tokens are not read yet.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    /// Serial numbers of the requests, in the order of the rows.
+    requests: Vec<u64>,
+    /// `[n, 3]` f64 of [`DeviceSampler::draw`], in parts.
+    numbers: Download,
+}
+
+/// The result of [`Engine::queue`].
+#[derive(Debug)]
+pub(super) enum Queued {
+    /// `stop` ended the step.
+    Stopped,
+    /// The step, if it samples a token.
+    Step(Option<InFlight>),
+}
+
+/// What a step computes, as indices into the running requests.
+#[derive(Default)]
+pub(super) struct Plan {
+    /// One token each, the next of the slot.
+    decode: Vec<usize>,
+    /// Prompts with the number of their tokens, and whether the prompt ends with them.
+    prompts: Vec<(usize, usize, bool)>,
+}
+
+impl Engine {
+    /// Whether the next step can be queued ahead: the model and the settings of all running
+    /// requests allow it.
+    pub(super) fn runs_ahead(&self) -> bool {
+        self.ahead
+            && self.model.decodes_ahead()
+            && self.running.iter().all(|running| supports(&running.request.sampling))
+    }
+
+    /// Queues a step, and then reads the tokens of the step before.
+    pub(super) fn step_ahead(
+        &mut self,
+        outcome: &mut Outcome,
+        stop: &dyn Fn() -> bool,
+        on_token: &mut dyn FnMut(u32),
+    ) -> Result<()> {
+        let plan = self.plan_ahead()?;
+        let begin = Instant::now();
+        let queued = if plan.decode.is_empty() && plan.prompts.is_empty() {
+            None
+        } else {
+            match self.queue(&plan, stop)? {
+                Queued::Step(queued) => queued,
+                // The step before is read later, if at all.
+                Queued::Stopped => return Ok(()),
+            }
+        };
+        add_time(&self.progress.model_nanoseconds, begin.elapsed());
+        let before = std::mem::replace(&mut self.in_flight, queued);
+        self.read(before, outcome, on_token)
+    }
+
+    /// Reads the tokens of the queued step, so that a step of the other kind can follow.
+    pub(super) fn settle(&mut self, outcome: &mut Outcome, on_token: &mut dyn FnMut(u32)) -> Result<()> {
+        let before = self.in_flight.take();
+        self.read(before, outcome, on_token)
+    }
+
+    /// As `plan`; tokens that are not read count as computed when their step is queued.
+    pub(super) fn plan_ahead(&mut self) -> Result<Plan> {
+        let (mut plan, mut allowance) = (Plan::default(), self.options.prefill_tokens);
+        for place in 0..self.running.len() {
+            if !self.running[place].started {
+                if allowance == 0 || self.awaits_prefix(place) {
+                    continue;
+                }
+                self.copy_prefix(place)?;
+                self.running[place].started = true;
+            }
+            let running = &self.running[place];
+            if running.sampled() > 0 {
+                if !running.is_full(self.options.capacity) {
+                    plan.decode.push(place);
+                }
+                continue;
+            }
+            let missing = running.sequence.len() - self.slots.ids(running.slot).len();
+            let piece = missing.min(allowance);
+            allowance -= piece;
+            match (missing, piece) {
+                (_, 0) => {}
+                (1, _) => plan.decode.push(place),
+                _ => plan.prompts.push((place, piece, piece == missing)),
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Queues the operations of a step.
+    pub(super) fn queue(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Queued> {
+        let logits = self.prefill(plan, stop)?;
+        if logits.is_none() && !plan.prompts.is_empty() {
+            return Ok(Queued::Stopped);
+        }
+        let mut on_device = match self.on_device.take() {
+            Some(on_device) => on_device,
+            None => OnDevice {
+                next: NextTokens::new(&self.model, &self.cache)?,
+                sampler: DeviceSampler::new(&self.model, self.cache.slots())?,
+            },
+        };
+        let queued = self.queue_tokens(plan, logits.as_ref(), &mut on_device);
+        self.on_device = Some(on_device);
+        queued.map(Queued::Step)
+    }
+
+    /// Computes the prompts of the step: a row of logits for each. `None` without prompts, and if
+    /// `stop` ended it.
+    fn prefill(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
+        let held = |place: usize| self.running[place].sequence.len() + self.running[place].unread;
+        let longest = plan.decode.iter().map(|&place| held(place));
+        let longest = longest.chain(plan.prompts.iter().map(|&(place, ..)| held(place))).max().unwrap_or(0);
+        if longest > self.cache.capacity() {
+            self.cache.reserve(longest.max(self.cache.capacity() * 3 / 2).min(self.options.rows()))?;
+        }
+        if plan.prompts.is_empty() {
+            return Ok(None);
+        }
+        let spans = plan.prompts.iter().map(|&(place, count, _)| {
+            let running = &self.running[place];
+            let start = self.slots.ids(running.slot).len();
+            Span { slot: running.slot, start, ids: &running.sequence[start..start + count] }
+        });
+        let spans: Vec<Span<'_>> = spans.collect();
+        let Some(logits) = self.model.step_until(&mut self.cache, &spans, stop)? else { return Ok(None) };
+        for &(place, count, _) in &plan.prompts {
+            self.count_prompt(place, count);
+        }
+        Ok(Some(logits))
+    }
+
+    /// Records that the next `count` tokens of a prompt are in the cache.
+    fn count_prompt(&mut self, place: usize, count: usize) {
+        let running = &mut self.running[place];
+        let start = self.slots.ids(running.slot).len();
+        running.prefilled += count;
+        add(&self.progress.prefilled_tokens, count as u64);
+        self.slots.extend(running.slot, &running.sequence[start..start + count], &mut &[][..]);
+        if start + count == running.sequence.len() {
+            let cached = running.request.prompt_ids.len() - running.prefilled;
+            add(&self.progress.cached_tokens, cached as u64);
+        }
+    }
+
+    /// Queues the decoding of sequences, and the sampling of their tokens and of those after
+    /// prompts.
+    fn queue_tokens(
+        &mut self,
+        plan: &Plan,
+        logits: Option<&Tensor>,
+        on_device: &mut OnDevice,
+    ) -> Result<Option<InFlight>> {
+        let ended = plan.prompts.iter().enumerate().filter(|(_, (.., ends))| *ends);
+        let ended: Vec<(usize, usize)> = ended.map(|(row, &(place, ..))| (row, place)).collect();
+        let after: Vec<usize> = ended.iter().map(|&(_, place)| place).collect();
+        self.write_inputs(plan.decode.iter().chain(&after).copied(), on_device)?;
+        let OnDevice { next, sampler } = on_device;
+        let sampler = &*sampler;
+        let (mut numbers, mut decoding) = (Vec::new(), self.cache.decoding());
+        let slots = |places: &[usize]| -> Vec<usize> { places.iter().map(|&place| self.running[place].slot).collect() };
+        let kinds = |places: &[usize]| {
+            let mut kinds = Kinds::default();
+            places.iter().for_each(|&place| kinds.add(&self.running[place].request.sampling));
+            kinds
+        };
+        if !plan.decode.is_empty() {
+            let kinds = kinds(&plan.decode);
+            let draw =
+                |logits: &Tensor, slots: &Tensor, positions: &Tensor| sampler.draw(logits, slots, positions, kinds);
+            let slots = slots(&plan.decode);
+            let drawn = self.model.decode_ahead(&mut self.cache, next, &slots, kinds.key(), &draw)?;
+            decoding = self.cache.decoding();
+            numbers.extend(drawn.into_iter().nth(1));
+        }
+        if let (Some(logits), false) = (logits, ended.is_empty()) {
+            let rows: Vec<i64> = ended.iter().map(|&(row, _)| row as i64).collect();
+            let rows = upload(&Tensor::f_from_slice(&rows)?, self.model.device())?;
+            let kinds = kinds(&after);
+            let draw =
+                |logits: &Tensor, slots: &Tensor, positions: &Tensor| sampler.draw(logits, slots, positions, kinds);
+            let drawn = self.model.draw_ahead(next, &slots(&after), &select(logits, 0, &rows)?, &draw)?;
+            numbers.extend(drawn.into_iter().nth(1));
+        }
+        self.count_step(plan.decode.len() + plan.prompts.len(), decoding);
+        for &place in &plan.decode {
+            if self.running[place].sampled() == 0 {
+                self.count_prompt(place, 1);
+            }
+        }
+        let mut requests = Vec::with_capacity(plan.decode.len() + after.len());
+        for &place in plan.decode.iter().chain(&after) {
+            self.running[place].unread += 1;
+            requests.push(self.running[place].serial);
+        }
+        if requests.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(InFlight { requests, numbers: Download::start(&numbers, self.model.device())? }))
+    }
+
+    /// Writes next tokens of requests that are new on the device, and random numbers where the
+    /// device has used those that it had.
+    fn write_inputs(&mut self, places: impl Iterator<Item = usize> + Clone, on_device: &mut OnDevice) -> Result<()> {
+        let mut joining = Vec::new();
+        let mut rows: Vec<&Running> = Vec::new();
+        for place in places.clone() {
+            let running = &self.running[place];
+            if !running.on_device {
+                let last = running.sequence.last().copied().unwrap_or(0);
+                joining.push((running.slot, last, running.sequence.len().saturating_sub(1)));
+            }
+            if !running.on_device || running.sampled().is_multiple_of(BLOCK) {
+                rows.push(running);
+            }
+        }
+        if !joining.is_empty() {
+            on_device.next.set(&self.model, &joining)?;
+        }
+        if !rows.is_empty() {
+            on_device.sampler.set(&rows)?;
+        }
+        for place in places {
+            self.running[place].on_device = true;
+        }
+        Ok(())
+    }
+
+    /// Waits for the tokens of a step, and ends the responses that are complete.
+    fn read(&mut self, step: Option<InFlight>, outcome: &mut Outcome, on_token: &mut dyn FnMut(u32)) -> Result<()> {
+        let Some(InFlight { requests, numbers }) = step else { return Ok(()) };
+        let begin = Instant::now();
+        let numbers = numbers.wait()?.iter().map(list::<f64>).collect::<Result<Vec<_>>>()?.concat();
+        add_time(&self.progress.model_nanoseconds, begin.elapsed());
+        let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
+        for (serial, [id, logprob, _]) in requests.into_iter().zip(numbers.as_chunks::<3>().0) {
+            // A request that ended in between has no use for its token.
+            let Some(place) = self.running.iter().position(|running| running.serial == serial) else { continue };
+            let running = &mut self.running[place];
+            running.unread -= 1;
+            if logprob.is_nan() {
+                ended.push((place, Err(running.not_finite())));
+                continue;
+            }
+            add(&self.progress.sampled_tokens, 1);
+            let (id, logprob) = (*id as u32, *logprob as f32);
+            let drawn = Drawn { id, logprob, support: Vec::new(), top: Vec::new() };
+            let reason = running.push(drawn, self.vocab.get(id), self.options.capacity);
+            if let Some(reason) = reason {
+                ended.push((place, Ok(reason)));
+            } else if running.unread > 0 {
+                // The queued step writes the token to the cache.
+                self.slots.extend(running.slot, &[id], &mut &[][..]);
+            }
+            on_token(id);
+        }
+        ended.sort_by_key(|&(place, _)| place);
+        self.end(ended, outcome);
+        Ok(())
+    }
+
+    /// Counts a model call of this number of requests.
+    pub(super) fn count_step(&self, requests: usize, decoding: Decoding) {
+        add(&self.progress.decode_steps, 1);
+        add(&self.progress.decoding_steps, u64::from(decoding != Decoding::None));
+        add(&self.progress.recordable_steps, u64::from(matches!(decoding, Decoding::Recordable | Decoding::Graph)));
+        add(&self.progress.graph_steps, u64::from(decoding == Decoding::Graph));
+        self.progress.max_batch.fetch_max(requests as u64, Relaxed);
+    }
+}

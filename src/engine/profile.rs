@@ -1,0 +1,62 @@
+//! A profile of some decode steps.
+
+use std::path::PathBuf;
+
+use super::Engine;
+use crate::error::Result;
+use crate::model::{OperationTime, start_profile, stop_profile};
+
+/// Steps before the profile, which record graphs and compute prompts.
+const WARM_UP: usize = 8;
+
+/// A profile of `steps` steps, which begins after [`WARM_UP`] steps.
+#[derive(Debug)]
+pub(super) struct StepProfile {
+    path: PathBuf,
+    before: usize,
+    left: usize,
+    is_running: bool,
+    result: Option<Vec<OperationTime>>,
+}
+
+impl Engine {
+    /// Profiles `steps` of the next steps and writes them to `path` in Chrome's trace format.
+    /// [`take_profile`](Self::take_profile) gives the totals.
+    pub fn profile_steps(&mut self, steps: usize, path: PathBuf) {
+        let (before, left) = (WARM_UP, steps.max(1));
+        self.profile = Some(StepProfile { path, before, left, is_running: false, result: None });
+    }
+
+    /// Totals of the profiled steps by operation; `None` if there were too few steps.
+    pub fn take_profile(&mut self) -> Result<Option<Vec<OperationTime>>> {
+        let Some(mut profile) = self.profile.take() else { return Ok(None) };
+        if profile.is_running {
+            // The requests ended first.
+            profile.result = Some(stop_profile(&profile.path)?);
+        }
+        Ok(profile.result)
+    }
+
+    pub(super) fn profile_begins(&mut self) -> Result<()> {
+        let Some(profile) = self.profile.as_mut().filter(|it| !it.is_running && it.result.is_none()) else {
+            return Ok(());
+        };
+        if profile.before > 0 {
+            profile.before -= 1;
+            return Ok(());
+        }
+        start_profile(self.model.device())?;
+        profile.is_running = true;
+        Ok(())
+    }
+
+    pub(super) fn profile_ends(&mut self) -> Result<()> {
+        let Some(profile) = self.profile.as_mut().filter(|it| it.is_running) else { return Ok(()) };
+        profile.left -= 1;
+        if profile.left == 0 {
+            profile.result = Some(stop_profile(&profile.path)?);
+            profile.is_running = false;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! Steps that are queued before the tokens of the step before are read.
+
+use super::device::{as_on_a_gpu, varied};
+use super::*;
+use crate::engine::advance::Outcome;
+use crate::engine::ahead::Queued;
+use crate::native::meta;
+
+fn engines(slots: usize, options: &EngineOptions) -> [Engine; 2] {
+    let engine = || {
+        let options = EngineOptions { slots, ..options.clone() };
+        Engine::new(as_on_a_gpu(), vocab(), options).unwrap()
+    };
+    let (mut ahead, mut waiting) = (engine(), engine());
+    ahead.set_ahead(true);
+    waiting.set_tensor_sampling(true);
+    [ahead, waiting]
+}
+
+/// Ragged prompts and responses, shared prefixes, stop ids, stop strings, both kinds of sampling.
+fn plain() -> Vec<Request> {
+    let request = |n: u32| {
+        let stop = if n.is_multiple_of(3) { vec!["é".to_owned(), "qz".to_owned()] } else { Vec::new() };
+        let temperature = [1.0, 0.0, 0.7, 1.4][n as usize % 4];
+        let sampling = Sampling { temperature, stop, ..sampled(1 + (n as usize * 11) % 75) };
+        let mut own = request(&prompt(n / 4, 3 + (n * 5) % 25), u64::from(n), sampling);
+        if n.is_multiple_of(5) {
+            own.stop_ids = Arc::new(vec![n % 7, 20, 31]);
+        }
+        own
+    };
+    (0..20).map(request).collect()
+}
+
+fn assert_equal(found: &Completion, expected: &Completion, what: usize) {
+    assert_eq!(found.token_ids, expected.token_ids, "request {what}");
+    // Slots become free a step later, so that another slot, and its prefix, can be chosen.
+    assert_eq!(found.finish_reason, expected.finish_reason, "request {what}");
+    assert_eq!((&found.support, found.top_logprobs.len()), (&expected.support, expected.top_logprobs.len()));
+    let close = found.logprobs.iter().zip(&expected.logprobs).all(|(a, b)| (a - b).abs() < 1e-6);
+    assert!(close && found.logprobs.len() == expected.logprobs.len(), "request {what}");
+}
+
+#[test]
+fn queued_steps_give_the_same_completions() {
+    for (slots, prefill_tokens) in [(1, 64), (5, 7), (20, 2048)] {
+        let options = EngineOptions { prefill_tokens, ..options(1) };
+        let [mut ahead, mut waiting] = engines(slots, &options);
+        let ((found, own), (expected, other)) = (replies(&mut ahead, plain()), replies(&mut waiting, plain()));
+        for (what, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_equal(found, expected, what);
+        }
+        let reasons: Vec<_> = found.iter().map(|completion| completion.finish_reason).collect();
+        for reason in [FinishReason::Stop, FinishReason::StopString, FinishReason::Length] {
+            assert!(reasons.contains(&reason), "{reasons:?}");
+        }
+        assert!(found.iter().any(|completion| completion.token_ids.len() > 2 * 32), "several blocks of random numbers");
+        assert_eq!(own.sampled_tokens, other.sampled_tokens);
+        let prompts = own.prefilled_tokens + own.cached_tokens;
+        assert_eq!(prompts, other.prefilled_tokens + other.cached_tokens);
+        assert_eq!(own.recordable_steps, own.decoding_steps);
+        assert!(own.decoding_steps > 60 && own.max_batch >= slots.min(10) as u64, "{own:?}");
+    }
+}
+
+/// Requests with settings that the device does not sample within a step share the engine.
+#[test]
+fn steps_of_both_kinds_alternate() {
+    let requests =
+        || plain().into_iter().take(8).chain(varied()).chain(plain().into_iter().skip(14)).collect::<Vec<_>>();
+    let [mut ahead, mut waiting] = engines(6, &options(1));
+    let ((found, _), (expected, _)) = (replies(&mut ahead, requests()), replies(&mut waiting, requests()));
+    for (what, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert_equal(found, expected, what);
+    }
+}
+
+/// The token that is sampled after the end of a response is neither stored nor streamed, and the
+/// next prompt of the conversation reuses what the synchronous engine reuses.
+#[test]
+fn a_token_after_the_end_is_dropped() {
+    let [mut ahead, mut waiting] = engines(2, &options(2));
+    let (free, _) = replies(&mut waiting, vec![request(&prompt(3, 9), 1, sampled(30))]);
+    let mut submitted = request(&prompt(3, 9), 1, sampled(30));
+    let stop = free[0].token_ids[6];
+    let end = free[0].token_ids.iter().position(|&id| id == stop).unwrap();
+    submitted.stop_ids = Arc::new(vec![stop]);
+    let mut contexts = Vec::new();
+    for engine in [&mut ahead, &mut waiting] {
+        engine.clear_cache();
+        let mut streamed = Vec::new();
+        let reply = engine.generate(submitted.clone(), &|| false, &mut |id| streamed.push(id)).unwrap();
+        assert_eq!((&reply.token_ids, reply.finish_reason), (&streamed, FinishReason::Stop));
+        assert_eq!(reply.token_ids, free[0].token_ids[..=end]);
+        let next = [&submitted.prompt_ids[..], &reply.token_ids, &[7, 8]].concat();
+        let again = engine.generate(request(&next, 1, sampled(9)), &|| false, &mut |_| ()).unwrap();
+        // All but the last token of the response, which was not in the cache, and two new ones.
+        assert_eq!(again.prefilled, 3);
+        contexts.push(again.token_ids);
+    }
+    assert_eq!(contexts[0], contexts[1]);
+}
+
+#[test]
+fn a_stopped_reply_has_the_tokens_that_were_seen() {
+    let [mut ahead, _] = engines(2, &options(2));
+    let submitted = request(&prompt(4, 40), 1, greedy(12));
+    let mut seen = Vec::new();
+    let whole = ahead.generate(submitted.clone(), &|| false, &mut |id| seen.push(id)).unwrap();
+    assert_eq!(whole.token_ids, seen);
+    let left = Cell::new(3);
+    let cut = ahead.generate(submitted.clone(), &|| left.get() == 0, &mut |_| left.set(left.get() - 1)).unwrap();
+    assert_eq!((cut.finish_reason, &cut.token_ids[..]), (FinishReason::Length, &seen[..3]));
+    // What was queued when it stopped does not affect later requests.
+    let again = ahead.generate(submitted, &|| false, &mut |_| ()).unwrap();
+    assert_eq!(again.token_ids, whole.token_ids);
+}
+
+/// Receivers are dropped while their requests run, and others join.
+#[test]
+fn cancelled_requests_and_new_ones_share_queued_steps() {
+    let [mut ahead, mut waiting] = engines(3, &options(3));
+    let (expected, _) = replies(&mut waiting, plain());
+    let (client, queue) = channel();
+    let progress = ahead.progress();
+    let trajectories = std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for (at, submitted) in plain().into_iter().enumerate() {
+            let before = progress.stats().sampled_tokens;
+            let running = client.submit(submitted);
+            if at % 3 == 1 {
+                // Cancelled a few tokens later, if others are running.
+                for _ in 0..200 {
+                    if progress.stats().sampled_tokens > before + 4 {
+                        break;
+                    }
+                    std::thread::sleep(std::time::Duration::from_millis(1));
+                }
+                drop(running);
+            } else {
+                kept.push((at, running));
+            }
+        }
+        drop(client);
+        kept.into_iter().map(|(at, reply)| (at, reply.blocking_recv().unwrap().unwrap())).collect::<Vec<_>>()
+    });
+    let stats = ahead.serve(queue).unwrap();
+    let found = trajectories.join().unwrap();
+    assert_eq!((found.len(), stats.finished), (13, 20));
+    for (at, found) in found {
+        assert_eq!(found.token_ids, expected[at].token_ids, "request {at}");
+        assert_eq!(found.finish_reason, expected[at].finish_reason);
+    }
+}
+
+#[test]
+fn logits_that_are_not_finite_fail_only_their_request() {
+    let model = as_on_a_gpu();
+    tch::no_grad(|| {
+        let (_, embedding) = model.parameters().into_iter().find(|(name, _)| name.contains("embed_tokens")).unwrap();
+        let _ = embedding.get(49).fill_(f64::NAN);
+    });
+    let mut engine = Engine::new(model, vocab(), options(4)).unwrap();
+    engine.set_ahead(true);
+    let clean = request(&[1, 2, 3], 1, sampled(1));
+    let (completions, stats) = serve(&mut engine, vec![clean, request(&[1, 49, 3], 77, sampled(4))]);
+    assert!(completions[0].is_ok() && stats.is_ok());
+    let error = completions[1].as_ref().unwrap_err();
+    assert_eq!(error.kind, error::Kind::Numeric);
+    assert!(error.place.as_ref().unwrap().contains("conversation 77"), "{error}");
+}
+
+/// Every part of a step runs on tensors without numbers: prefill, decoding, sampling, inputs. An
+/// operation that waits for the device fails there. Only reading the tokens needs them.
+#[test]
+fn a_step_does_not_wait_for_the_device() {
+    let json = serde_json::json!({
+        "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": VOCAB, "hidden_size": 32,
+        "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "max_position_embeddings": 96,
+    });
+    let config = Config::from_json(&json).unwrap();
+    // Not both kinds in one batch: `where`, which chooses among them, has no kernel there.
+    for temperature in [0.0, 0.8] {
+        meta::with(|| {
+            let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::BFloat16, 1).unwrap());
+            let mut engine = Engine::new(model, vocab(), EngineOptions { prefill_tokens: 30, ..options(6) }).unwrap();
+            engine.set_ahead(true);
+            let mut replies = Vec::new();
+            for n in 0..5 {
+                let (reply, receiver) = tokio::sync::oneshot::channel();
+                let sampling = Sampling { temperature, ..sampled(if n == 2 { 2 } else { 40 }) };
+                let request = request(&prompt(n, 9), u64::from(n), sampling);
+                engine.accept(Call::Generate { request, reply: reply.into(), tokens: None });
+                replies.push(receiver);
+            }
+            engine.assign_slots();
+            let mut counts = Vec::new();
+            for _ in 0..40 {
+                let plan = engine.plan_ahead().unwrap();
+                let Queued::Step(step) = engine.queue(&plan, &|| false).unwrap() else { panic!("it was stopped") };
+                counts.push(engine.running.iter().map(|running| running.unread).sum::<usize>());
+                engine.in_flight = step;
+            }
+            // Prompts over two steps; the third request ends after two tokens.
+            assert_eq!((counts[0], counts[1], counts[3]), (3, 8, 16), "{counts:?}");
+            assert!(engine.settle(&mut Outcome::default(), &mut |_| ()).is_err());
+        });
+    }
+}

@@ -1,0 +1,49 @@
+// Waiting for a GPU and its memory, through libtorch's interface for any device; see device.rs.
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cstdlib>
+#include <memory>
+
+#include "guarded.h"
+
+using r1::guarded;
+
+extern "C" {
+
+// An event after the work that is queued so far on the current stream of the GPU `index`.
+char* r1_event_record(int64_t index, void** out) {
+  return guarded([&] {
+    const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+    auto event = std::make_unique<c10::Event>(c10::kCUDA);
+    event->record(guard.getStream(c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(index))));
+    *out = event.release();
+  });
+}
+
+char* r1_event_wait(void* event) {
+  return guarded([&] { static_cast<c10::Event*>(event)->synchronize(); });
+}
+
+void r1_event_free(void* event) {
+  std::free(guarded([&] { delete static_cast<c10::Event*>(event); }));
+}
+
+// Gives the unused memory of libtorch's allocator back to the GPU.
+char* r1_device_release() {
+  return guarded([&] { c10::getDeviceAllocator(c10::kCUDA)->emptyCache(); });
+}
+
+// A tensor of the same shape, strides and type without numbers: every operation that needs them
+// fails.
+char* r1_without_numbers(const void* like, void** out) {
+  return guarded([&] {
+    const at::Tensor& x = *static_cast<const at::Tensor*>(like);
+    *out = new at::Tensor(at::empty_strided(x.sizes(), x.strides(), x.options().device(c10::kMeta)));
+  });
+}
+
+}  // extern "C"

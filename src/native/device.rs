@@ -1,0 +1,108 @@
+//! Waiting for the device, and its memory.
+
+use std::ffi::{c_char, c_void};
+use std::ptr::null_mut;
+
+use tch::Device;
+
+use super::checked;
+use crate::error::Result;
+
+unsafe extern "C" {
+    fn r1_event_record(index: i64, out: *mut *mut c_void) -> *mut c_char;
+    fn r1_event_wait(event: *mut c_void) -> *mut c_char;
+    fn r1_event_free(event: *mut c_void);
+    fn r1_device_release() -> *mut c_char;
+}
+
+/// The end of the work that a device has queued. On the CPU there is nothing to wait for.
+#[derive(Debug)]
+pub(crate) struct Event(*mut c_void);
+
+impl Event {
+    /// After the work that is queued so far on the current stream of the device.
+    pub(crate) fn record(device: Device) -> Result<Self> {
+        let mut event = null_mut();
+        if let Device::Cuda(index) = device {
+            // SAFETY: the pointer is live for the call.
+            checked(unsafe { r1_event_record(index as i64, &raw mut event) })?;
+        }
+        Ok(Self(event))
+    }
+
+    /// Waits until the work is done.
+    pub(crate) fn wait(&self) -> Result<()> {
+        if self.0.is_null() {
+            return Ok(());
+        }
+        // SAFETY: an event of r1_event_record.
+        checked(unsafe { r1_event_wait(self.0) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: an event of r1_event_record, freed once.
+            unsafe { r1_event_free(self.0) }
+        }
+    }
+}
+
+/// Gives memory that libtorch keeps for later tensors back to the device.
+pub fn release_memory(device: Device) -> Result<()> {
+    if device.is_cuda() {
+        // SAFETY: no pointers.
+        checked(unsafe { r1_device_release() })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+pub(crate) mod meta {
+    //! libtorch's meta device, for tests: its tensors have no numbers, so that every operation that
+    //! waits for numbers on a GPU fails.
+
+    use std::cell::Cell;
+    use std::ffi::{c_char, c_void};
+    use std::ptr::null_mut;
+
+    use tch::Tensor;
+
+    use crate::error::Result;
+    use crate::native::{checked, owned, pointer};
+
+    unsafe extern "C" {
+        fn r1_without_numbers(like: *const c_void, out: *mut *mut c_void) -> *mut c_char;
+    }
+
+    thread_local! {
+        static ON: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Whether this thread's weights, caches and uploads are on the meta device.
+    pub(crate) fn is_on() -> bool {
+        ON.get()
+    }
+
+    /// Runs `body` with them on the meta device.
+    pub(crate) fn with<R>(body: impl FnOnce() -> R) -> R {
+        struct Off;
+        impl Drop for Off {
+            fn drop(&mut self) {
+                ON.set(false);
+            }
+        }
+        let _off = Off;
+        ON.set(true);
+        body()
+    }
+
+    /// A tensor of the same shape and type.
+    pub(crate) fn like(x: &Tensor) -> Result<Tensor> {
+        let mut out = null_mut();
+        // SAFETY: both pointers are live for the call.
+        checked(unsafe { r1_without_numbers(pointer(x), &raw mut out) })?;
+        Ok(owned(out))
+    }
+}
