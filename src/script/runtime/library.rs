@@ -7,7 +7,7 @@ use super::sources::Module;
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 28] = [
+const MODULES: [(&str, &str); 29] = [
     ("calculator", include_str!("../../../lua/calculator.lua")),
     ("demonstrations", include_str!("../../../lua/demonstrations.lua")),
     ("env_gym", include_str!("../../../lua/env_gym.lua")),
@@ -22,6 +22,7 @@ const MODULES: [(&str, &str); 28] = [
     ("games/turns", include_str!("../../../lua/games/turns.lua")),
     ("formats/sql", include_str!("../../../lua/formats/sql.lua")),
     ("options", include_str!("../../../lua/options.lua")),
+    ("papers", include_str!("../../../lua/papers.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
     ("rewards/code", include_str!("../../../lua/rewards/code.lua")),
     ("rewards/data", include_str!("../../../lua/rewards/data.lua")),
