@@ -1,7 +1,7 @@
 --- All rewards in one table: `local rewards = require("@r1/rewards")` (docs/rewards.md).
 
 local rewards = {}
-for _, name in ipairs { "qa", "qa_format", "format", "numbers", "data", "penalties", "retrieval", "code" } do
+for _, name in ipairs { "qa", "qa_format", "format", "numbers", "data", "penalties", "retrieval", "tables", "code" } do
   for key, value in pairs(require("@r1/rewards/" .. name)) do
     rewards[key] = value
   end

@@ -7,7 +7,7 @@ use super::sources::Module;
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 24] = [
+const MODULES: [(&str, &str); 29] = [
     ("calculator", include_str!("../../../lua/calculator.lua")),
     ("demonstrations", include_str!("../../../lua/demonstrations.lua")),
     ("env_gym", include_str!("../../../lua/env_gym.lua")),
@@ -20,7 +20,9 @@ const MODULES: [(&str, &str); 24] = [
     ("games/frozen_lake", include_str!("../../../lua/games/frozen_lake.lua")),
     ("games/sokoban", include_str!("../../../lua/games/sokoban.lua")),
     ("games/turns", include_str!("../../../lua/games/turns.lua")),
+    ("formats/sql", include_str!("../../../lua/formats/sql.lua")),
     ("options", include_str!("../../../lua/options.lua")),
+    ("papers", include_str!("../../../lua/papers.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
     ("rewards/code", include_str!("../../../lua/rewards/code.lua")),
     ("rewards/data", include_str!("../../../lua/rewards/data.lua")),
@@ -31,8 +33,11 @@ const MODULES: [(&str, &str); 24] = [
     ("rewards/qa", include_str!("../../../lua/rewards/qa.lua")),
     ("rewards/qa_format", include_str!("../../../lua/rewards/qa_format.lua")),
     ("rewards/retrieval", include_str!("../../../lua/rewards/retrieval.lua")),
+    ("rewards/tables", include_str!("../../../lua/rewards/tables.lua")),
     ("search", include_str!("../../../lua/search.lua")),
+    ("tables", include_str!("../../../lua/tables.lua")),
     ("tasks", include_str!("../../../lua/tasks.lua")),
+    ("vote", include_str!("../../../lua/vote.lua")),
 ];
 
 /// Whether a name refers to this library.

@@ -1,0 +1,41 @@
+--- A small household in text, in the manner of ALFWorld (arXiv:2010.03768), which stands in for its
+--- server: places, one of which has the thing, and the task to put it elsewhere.
+
+local PLACES = { "desk 1", "shelf 1", "drawer 1", "bed 1", "table 1", "box 1" }
+local THINGS = { "book", "pen", "card", "lamp", "ring", "key" }
+
+local household = {}
+
+--- A task: the thing, where it is, and where it belongs.
+function household.row()
+  local from = math.random(#PLACES)
+  local to = (from + math.random(#PLACES - 1) - 1) % #PLACES + 1
+  local thing = THINGS[math.random(#THINGS)]
+  return { question = `Put the {thing} on {PLACES[to]}.`, thing = thing, from = PLACES[from], to = PLACES[to] }
+end
+
+--- The state of a task and the first observation.
+function household.start(task)
+  local places = table.concat(PLACES, ", ")
+  return { at = "the door", thing = task.from }, `You are at the door. There are {places}. Your task: {task.question}`
+end
+
+--- The observation after an action, and whether the task is done.
+function household.act(world, task, action)
+  local place = action:match("^go to (.+)$")
+  if place and table.find(PLACES, place) then
+    world.at = place
+    return `You are at {place}. You see {world.thing == place and "a " .. task.thing or "nothing"}.`, false
+  end
+  if action == `take {task.thing}` and world.thing == world.at then
+    world.thing = "you"
+    return `You have the {task.thing}.`, false
+  end
+  if action == `put {task.thing}` and world.thing == "you" and table.find(PLACES, world.at) then
+    world.thing = world.at
+    return `The {task.thing} is on {world.at}.`, world.at == task.to
+  end
+  return "Nothing happens.", false
+end
+
+return household

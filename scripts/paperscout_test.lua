@@ -1,0 +1,58 @@
+--- Tests of scripts/paperscout.lua.
+
+local script = r1.script("scripts/paperscout.lua")
+
+test("a search finds three of six papers, expansions the others", function()
+  local row = script:row(0)
+  local trajectory = script:reset { row = 0 }
+  local step = trajectory:call("search", { query = row.topic })
+  expect(step.tools[1].output):equals("3 new papers")
+  expect(step.reward):near(2.9)
+  for _, id in ipairs(trajectory:state().papers.order) do
+    step = trajectory:call("expand", { id = id })
+    expect(step.tools[1].output):equals("1 new paper")
+    expect(step.reward):near(0.95)
+  end
+  local reward, parts = trajectory:reward()
+  expect(reward):near(2.9 + 3 * 0.95)
+  expect(parts.recall):near(1)
+  expect(parts.precision):near(1)
+end)
+
+test("the prompt has the two lists and the calls instead of the conversation", function()
+  local trajectory = script:reset { task = { query = "Papers about selling rings?", answers = { "101" } } }
+  expect(trajectory:observe()[2].content):equals("Papers about selling rings?\nExpanded: none\nNot expanded: none\nCalls: none")
+  trajectory:call("search", { query = "selling rings" })
+  local id = trajectory:state().papers.order[1]
+  trajectory:call("expand", { id = id })
+  local shown = trajectory:observe()
+  expect(#shown):equals(2)
+  expect(shown[2].content):contains(`Expanded:\n[{id}] On selling rings`)
+  expect(shown[2].content):contains(`Calls:\nsearch "selling rings": 3 new papers\nexpand {id}: 1 new paper`)
+end)
+
+test("repetitions and unknown papers cost 0.5, and the next prompt has the error", function()
+  local trajectory = script:reset { row = 0 }
+  local query = { query = "selling rings" }
+  trajectory:call("search", query)
+  expect(trajectory:call("search", query).reward):near(-0.5)
+  expect(trajectory:observe()[2].content):contains("this query was searched before")
+  expect(trajectory:call("expand", { id = "9" }).reward):near(-0.5)
+  local id = trajectory:state().papers.order[1]
+  trajectory:call("expand", { id = id })
+  expect(trajectory:call("expand", { id = id }).reward):near(-0.5)
+end)
+
+test("papers that are found again are not rewarded again", function()
+  local row = script:row(0)
+  local trajectory = script:reset { row = 0 }
+  trajectory:call("search", { query = row.topic })
+  expect(trajectory:call("search", { query = row.topic .. " part" }).reward):near(-0.1)
+end)
+
+test("a reply without a call ends the search", function()
+  local trajectory = script:reset { row = 0 }
+  expect(trajectory:step("done").done):equals(true)
+  local _, parts = trajectory:reward()
+  expect(parts.recall):equals(0)
+end)
