@@ -732,12 +732,23 @@ function Expectation:raises(text) end
 ---@field base? string Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the one in adapter_config.json.
 ---@field dtype? "auto"|"f32"|"bf16" Type of the weights in memory; auto is f32 on the CPU and bf16 on CUDA (default "auto").
 ---@field device? "auto"|"cpu"|"cuda" Device of the model; auto is CUDA if available (default "auto").
+---@field api_base? string URL of a server that has the model, for r1 eval and r1 infer (docs/evaluation.md); policy.model is then its name there. The key is in the environment: OPENAI_API_KEY or ANTHROPIC_API_KEY.
+---@field api? "auto"|"openai"|"anthropic" API of the server: chat completions or Anthropic's messages; auto is messages for api.anthropic.com (default "auto", needs policy.api_base).
+---@field api_timeout? number|string Longest wait for the next bytes of a server's reply (default 600, seconds, > 0, needs policy.api_base).
+---@field api_attempts? number Attempts of a request to a server that is busy, fails or breaks off (default 6, ≥ 1, needs policy.api_base).
+---@field price? r1.Price Price of a server's tokens, for the figure `cost` of r1 eval.
+---@field tokenizer? string The tokenizer that counts the tokens of context policies and of policy.max_context for a server: a model directory or a Hub id; that of r1-nano if empty (needs policy.api_base).
 ---@field max_context? number Longest prompt plus response; 0 is the model's limit (default 0, tokens, ≥ 0).
 ---@field cuda_graphs? boolean Records decode steps as CUDA graphs: one launch per step, at the cost of some memory. CUDA only (default true).
 ---@field merged_sampling? "auto"|"on"|"off" Samples with the adapter merged into a copy of the weights it applies to; auto is on for CUDA and off for the CPU. Training computes the adapter apart, in f32 (default "auto").
 ---@field template_kwargs? table<string, any> Variables of the chat template, such as enable_thinking (chat_template_kwargs in transformers).
 ---@field init? r1.InitModel Initialises a new Qwen2 model and trains a tokenizer on the recipe's text instead of loading them (r1 sft).
 ---@field lora? r1.LoraSettings Trains a low-rank adapter (LoRA, arXiv:2106.09685); the base weights are frozen.
+
+---Price of a server's tokens, in any currency per million tokens.
+---@class r1.Price
+---@field input? number Prompt tokens (default 0, per million tokens, ≥ 0).
+---@field output? number Response tokens, those of reasoning included (default 0, per million tokens, ≥ 0).
 
 ---A Qwen2 model with fresh weights and a tokenizer trained on the recipe's own text.
 ---@class r1.InitModel
@@ -941,6 +952,7 @@ function Expectation:raises(text) end
 ---@field max_new_tokens? number Longest response; the default is sampling.max_new_tokens (tokens, ≥ 1).
 ---@field max_steps? number Longest trajectory; the default is env.max_steps (steps, ≥ 1).
 ---@field env? string Environment of all evaluation tasks: a name in envs, or in the recipe an environment; the rows' own if empty.
+---@field early_stop? number Stops sampling a further model of r1 eval when its difference from the first has this p-value, at any number of tasks (docs/evaluation.md); 0 samples all tasks (default 0, 0 to 1).
 ---@field accuracy? string Reward part that is reported as accuracy; if empty, a task is solved when its reward is above 0.
 ---@field store? number Trajectories stored of each evaluation; 0 stores none (default 128, trajectories, ≥ 0).
 
@@ -1075,7 +1087,7 @@ function r1.tools.python(options) end
 function r1.tools.rhai(options) end
 
 ---The tools of an MCP server, which is started when its tools are needed. A program needs `process:NAME` and runs outside the sandbox; a URL needs `http:HOST`.
----@param server { command?: string[], url?: string, name?: string, prefix?: string, allow?: string[], env?: table<string, string|r1.Secret>, headers?: table<string, string|r1.Secret>, directory?: string, scope?: string, timeout?: number|string, start_timeout?: number|string, restarts?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@param server { command?: string[], url?: string, name?: string, prefix?: string, allow?: string[], env?: table<string, string|r1.Secret>, headers?: table<string, string|r1.Secret>, directory?: string, scope?: string, timeout?: number|string, progress?: boolean, start_timeout?: number|string, restarts?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.ToolServer # Stands for the list of its tools in env.tools
 function r1.tools.mcp(server) end
 
