@@ -34,6 +34,8 @@ arguments! {
         context: Option<Function>;
         reward: Option<Function>;
         privileged: Option<Function>;
+        row_order: Option<Function>;
+        row_weight: Option<Function>;
         advantage: Option<Function>;
         loss: Option<Function>;
         flow: Option<Function>;
@@ -59,6 +61,7 @@ const NAME: &str = "r1.recipe";
 fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let given = RecipeArguments::read(lua, NAME, value)?;
     let RecipeArguments { context, reward, privileged, advantage, loss, mut settings, .. } = given;
+    let (row_order, row_weight) = (given.row_order, given.row_weight);
     let mut envs = envs(lua, given.env, given.envs)?;
     if let Some(flow) = given.flow {
         if !envs.is_empty() {
@@ -109,6 +112,18 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             "reinforcement learning needs a `reward` function, or an env whose `step` or `flow` returns rewards";
         return Err(fail(lua, NAME, format!("{message}{which}")));
     }
+    let curriculum = &typed.data.curriculum;
+    if row_weight.is_some() && (learner.is_none() || curriculum.has_band()) {
+        let message = match learner {
+            None => "`row_weight` is for reinforcement learning: supervised training has no success rates",
+            Some(_) => "`row_weight` and data.curriculum.low or high both select rows by their success",
+        };
+        return Err(fail_with(lua, NAME, Error::new(Kind::Script, message).hint("leave one of the two out")));
+    }
+    if row_order.is_some() && !typed.data.shuffle {
+        let message = "`row_order` sorts the rows, and data.shuffle is false: they would have the order of the files";
+        return Err(fail_with(lua, NAME, Error::new(Kind::Script, message).hint("leave data.shuffle out")));
+    }
     let chosen = |choice: fn(Learner) -> Choice| learner.clone().is_some_and(|learner| choice(learner).is_custom());
     let estimator = ("estimator", chosen(|learner| learner.estimator));
     own_function(lua, estimator, "advantage", "advantage = function(group) … end", advantage.is_some())?;
@@ -120,6 +135,8 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         context,
         reward,
         privileged,
+        row_order,
+        row_weight,
         advantage,
         loss,
         cold_start,

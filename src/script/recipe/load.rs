@@ -12,11 +12,11 @@ use super::own_format::{self, Formats};
 use super::params::with_params;
 use super::rows::Split;
 use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
+use crate::data::{Dataset, check_place};
 use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
 use crate::script::api;
 use crate::script::api::loss::Trace;
-use crate::script::dataset::{Dataset, check_place};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::describe;
@@ -48,6 +48,8 @@ pub struct Script {
     pub loss: Option<Arc<LossGraph>>,
     /// Whether the recipe has a function `privileged`.
     pub privileged: bool,
+    /// Whether the recipe has a function `row_weight`.
+    pub row_weight: bool,
     /// The name of the recipe's algorithm, such as `gspo`. [`crate::config::Trainer`] selects the
     /// training loop.
     pub algorithm: String,
@@ -169,6 +171,7 @@ impl Script {
             loss,
             formats,
             privileged: recipe.privileged.is_some(),
+            row_weight: recipe.row_weight.is_some(),
             shared: Arc::default(),
             listings: Arc::default(),
             programs: vm.host.connections.borrow().iter().filter_map(|own| own.in_words()).collect(),
@@ -376,7 +379,7 @@ impl Script {
                 fetched.and_then(|paths| Dataset::open(&paths, None, &data.columns))
             }
             Source::File(file) => {
-                let found = crate::script::dataset::find(file.path.all(), &directory(&self.path), file.format);
+                let found = crate::data::find(file.path.all(), &directory(&self.path), file.format);
                 let at = if name.is_empty() { String::new() } else { format!(".{name}") };
                 let typed = self.typed(&format!("data.{}{at}.path", split.name())).is_some();
                 let allowed = |paths: Vec<PathBuf>| {

@@ -9,8 +9,8 @@ use sha2::{Digest, Sha256};
 
 use super::resource::{Form, Resource, Spec};
 use crate::config::{Compression, DataFormat};
+use crate::data::Dataset;
 use crate::error::{Error, Kind, Result, suggest};
-use crate::script::dataset::Dataset;
 use crate::tools::table::{ColumnTypes, Rows, Source, TableData, TableNames, TableOptions, Tables, describe};
 
 /// The source of a table.
