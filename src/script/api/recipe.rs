@@ -112,18 +112,6 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             "reinforcement learning needs a `reward` function, or an env whose `step` or `flow` returns rewards";
         return Err(fail(lua, NAME, format!("{message}{which}")));
     }
-    let curriculum = &typed.data.curriculum;
-    if row_weight.is_some() && (learner.is_none() || curriculum.has_band()) {
-        let message = match learner {
-            None => "`row_weight` is for reinforcement learning: supervised training has no success rates",
-            Some(_) => "`row_weight` and data.curriculum.low or high both select rows by their success",
-        };
-        return Err(fail_with(lua, NAME, Error::new(Kind::Script, message).hint("leave one of the two out")));
-    }
-    if row_order.is_some() && !typed.data.shuffle {
-        let message = "`row_order` sorts the rows, and data.shuffle is false: they would have the order of the files";
-        return Err(fail_with(lua, NAME, Error::new(Kind::Script, message).hint("leave data.shuffle out")));
-    }
     let chosen = |choice: fn(Learner) -> Choice| learner.clone().is_some_and(|learner| choice(learner).is_custom());
     let estimator = ("estimator", chosen(|learner| learner.estimator));
     own_function(lua, estimator, "advantage", "advantage = function(group) … end", advantage.is_some())?;
