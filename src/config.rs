@@ -27,7 +27,7 @@ use serde_json::Value as Json;
 pub use algorithms::{ALGORITHMS, Algorithm};
 pub use branch::{Branch, BranchAt};
 pub use correction::{Estimate, Importance, Measure, Rejection, Scope};
-pub use data::{Compression, DataFormat, DataSettings, OverlongPrompts};
+pub use data::{Compression, Curriculum, DataFormat, DataSettings, OverlongPrompts};
 pub use env::{CallRewards, EnvSettings, ExcessCalls, OnOverflow, ToolChoice};
 pub use kl::{Kl, KlKind, KlPlace};
 pub use learner::{

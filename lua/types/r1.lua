@@ -777,6 +777,16 @@ function Expectation:raises(text) end
 ---@field max_prompt_tokens? number Maximum length of a task's first prompt; 0 is one less than the context (default 0, tokens, ≥ 0).
 ---@field overlong_prompts? "auto"|"filter"|"error"|"keep" Rows with longer prompts are dropped, refused or kept; auto drops rows from files and from the recipe (default "auto").
 ---@field check_rows? number Rows of each dataset read before step 1; 0 is all (default 20000, rows, ≥ 0).
+---@field shuffle? boolean Training rows are in a new random order in every epoch; otherwise in the order of the files (default true).
+---@field curriculum? r1.Curriculum Sampling of training rows by their past success.
+
+---Sampling of training rows by the success rate of their earlier trajectories (docs/data.md, Curricula).
+---@class r1.Curriculum
+---@field low? number Lowest success rate of a row that is always drawn (default 0, 0 to 1).
+---@field high? number Highest success rate of a row that is always drawn (default 1, 0 to 1).
+---@field outside? number Probability that a row with another success rate is drawn when its turn comes (default 0.1, 0 to 1).
+---@field min_attempts? number Trajectories of a row before its success rate is used (default 1, trajectories, ≥ 1).
+---@field memory? number Factor of a row's earlier counts when it is sampled again: 1 keeps them, 0 counts the last step alone (default 1, 0 to 1).
 
 ---Sampling settings. The defaults are the plain distribution: temperature 1, nothing cut.
 ---@class r1.Sampling
@@ -981,7 +991,7 @@ r1 = {}
 r1.version = nil
 
 ---Defines a recipe: environment, reward, data and training settings. A recipe script returns it.
----@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, params?: table<string, any>, needs?: string[] }
+---@param recipe { env?: r1.Env, envs?: table<string, r1.Env>, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, privileged?: fun(state: any, task: any): string, row_order?: fun(row: r1.Task): number|string, row_weight?: fun(past: { successes: number, attempts: number }, row: r1.Task): number, advantage?: fun(group: r1.GroupMember[], failed: number): any[], (any[])?, loss?: fun(b: r1.LossBatch, options: table<string, any>): any, cold_start?: r1.Recipe|table<string, any>, name?: string, seed?: number, policy?: r1.PolicySettings, data?: r1.DataSettings, sampling?: r1.Sampling, rollout?: r1.RolloutSettings, trainer?: r1.Trainer, eval?: r1.EvalSettings, checkpoint?: r1.CheckpointSettings, limits?: r1.Limits, params?: table<string, any>, needs?: string[] }
 ---@return r1.Recipe
 function r1.recipe(recipe) end
 

@@ -8,6 +8,7 @@ use clap::{Args, Parser, Subcommand};
 use super::compare_args::CompareArgs;
 use super::completers::{lua_files, recipe_settings};
 use super::completions::CompletionsArgs;
+use super::data_args::DataArgs;
 use super::eval_args::EvalArgs;
 use super::index_args::IndexArgs;
 use super::man::ManArgs;
@@ -58,6 +59,7 @@ pub(super) enum Command {
     Rescore(RescoreArgs),
     Test(TestArgs),
     Index(IndexArgs),
+    Data(DataArgs),
     Doc(DocArgs),
     Completions(CompletionsArgs),
     Man(ManArgs),

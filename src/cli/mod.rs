@@ -6,6 +6,8 @@ mod compare;
 mod compare_args;
 mod completers;
 mod completions;
+mod data;
+mod data_args;
 mod diff;
 mod doc;
 #[cfg(test)]
@@ -94,6 +96,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Command::Replay(args) => replay::run(args, cli.output),
         Command::Rescore(args) => rescore::run(args, cli.output),
         Command::Test(args) => test::run(&args, cli.output),
+        Command::Data(args) => data::run(&args, cli.output),
         Command::Index(args) => index::run(&args, cli.output),
         Command::Doc(args) => doc::run(&args, cli.output),
         Command::Completions(args) => completions::run(&args),

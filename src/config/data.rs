@@ -17,6 +17,36 @@ section! {
         overlong_prompts: OverlongPrompts = OverlongPrompts::default();
         /// Rows of each dataset read before step 1; 0 is all.
         check_rows: u64 = 20_000, unit("rows"), range("≥ 0");
+        /// Training rows are in a new random order in every epoch; otherwise in the order of the
+        /// files.
+        shuffle: bool = true;
+        /// Sampling of training rows by their past success.
+        curriculum: Curriculum = Curriculum::default();
+    }
+}
+
+section! {
+    /// Sampling of training rows by the success rate of their earlier trajectories (docs/data.md,
+    /// Curricula).
+    pub struct Curriculum: "data.curriculum.", restart() {
+        /// Lowest success rate of a row that is always drawn.
+        low: f64 = 0.0, range("0 to 1");
+        /// Highest success rate of a row that is always drawn.
+        high: f64 = 1.0, range("0 to 1");
+        /// Probability that a row with another success rate is drawn when its turn comes.
+        outside: f64 = 0.1, range("0 to 1");
+        /// Trajectories of a row before its success rate is used.
+        min_attempts: u64 = 1, unit("trajectories"), range("≥ 1");
+        /// Factor of a row's earlier counts when it is sampled again: 1 keeps them, 0 counts the
+        /// last step alone.
+        memory: f64 = 1.0, range("0 to 1");
+    }
+}
+
+impl Curriculum {
+    /// Whether a band of success rates is set.
+    pub fn has_band(&self) -> bool {
+        self.low > 0.0 || self.high < 1.0
     }
 }
 

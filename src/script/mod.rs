@@ -3,7 +3,6 @@
 //! - `runtime`: one virtual machine: calls in both directions under limits ([`State`] of a
 //!   trajectory, [`Record`] of its external calls), the sandbox, modules and files, conversion of
 //!   values and errors
-//! - `dataset`: rows of dataset files
 //! - `api`: the global `r1`, one file per part; parts written in Lua are in `lua/`
 //! - `recipe`: [`Script`] (a loaded recipe as plain data: settings, hash, sources), [`Worker`] (one
 //!   virtual machine on one thread: rows, reset, observe, step, reward), [`Watcher`] (reload on
@@ -19,7 +18,6 @@
 //! or parts`.
 
 mod api;
-pub(crate) mod dataset;
 mod debug;
 pub mod docs;
 mod program;
@@ -32,6 +30,7 @@ pub use debug::{Breakpoint, Candidate, Console, Halt, OnHalt, Resume, is_open};
 pub use program::suite::{Suite, Verdict};
 pub use program::{End, Program};
 pub use recipe::advantage::{Estimated, GroupInput, GroupMember};
+pub use recipe::curriculum::RowKey;
 pub use recipe::load::Script;
 pub use recipe::reload::{Reload, Take, Watcher, WatcherOptions};
 pub use recipe::rows::{DataPart, Split, TaskEnvironment};

@@ -27,6 +27,7 @@ mod record;
 mod run_dir;
 mod stored;
 mod table;
+mod table_write;
 mod trajectories;
 
 pub use arrow_file::ArrowFile;
@@ -38,4 +39,5 @@ pub use read::read_trajectories;
 pub use run_dir::{Recipe, RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun};
 pub use table::Table;
+pub use table_write::write_table;
 pub use trajectories::write_trajectories;

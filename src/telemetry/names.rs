@@ -87,6 +87,9 @@ pub const SECTIONS: &[Section] = &[
             name("rollout/shared_token_share", "Share of response tokens reused from shared prefixes (tree sampling)"),
             name("rollout/groups", "Groups sampled, dropped ones included"),
             name("rollout/dropped_groups", "Groups dropped by `trainer.filter`; those of the last refill are kept"),
+            name("data/skipped_rows", "Rows that the curriculum passed over in the step (`data.curriculum`)"),
+            name("data/sampled_share", "Share of the usable rows that were sampled before the step"),
+            name("data/success_rate", "Mean success rate of these rows"),
             name("rollout/cut_share", "Share of responses cut at `sampling.max_new_tokens` or at the context limit"),
             name("rollout/truncated_share", "Share of trajectories ended by a limit instead of the environment"),
             name(

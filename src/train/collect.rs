@@ -70,12 +70,16 @@ pub(super) fn collect(
         let missing = learner.groups_per_step - kept;
         let label = if round == 0 { "sampling" } else { "refilling" };
         let from = draw.first + collected.groups;
-        let trees = trees(session, learner, state, from..from + missing, extras, draw);
+        let rows = rows(session, state, from..from + missing, draw)?;
+        let trees = trees(session, learner, state, from, &rows, extras);
         let (found, stats) = session.rollout(trees, reporter, label)?;
         collected.groups += missing;
         collected.stats.add(&stats);
         let is_sample = |trajectory: &Trajectory| (trajectory.sample as usize) < learner.group_size;
         let (own, greedy): (Vec<_>, Vec<_>) = found.into_iter().partition(is_sample);
+        if let Some(curriculum) = &mut session.curriculum {
+            curriculum.note(&own, &session.settings.eval.accuracy);
+        }
         let varied = learner.filter.uniform.then(|| {
             let (returns, groups) = returns(&own);
             let alone = |group: &u64| groups.iter().filter(|own| *own == group).count() == 1;
@@ -115,27 +119,40 @@ fn returns(trajectories: &[Trajectory]) -> (Vec<f64>, Vec<u64>) {
     counted.map(|trajectory| (trajectory.total_reward(), trajectory.group)).unzip()
 }
 
-/// The rollouts of the groups `numbers` of a step. Tasks are drawn without repetition within an
-/// epoch, in an order that depends on the seed. With branches the first samples of a group are
-/// roots, and the others are assigned to them in turn.
+/// The rows of the groups `numbers` of a step: the given ones, or those that the curriculum draws,
+/// or the next ones, without repetition within an epoch, in an order that depends on the seed.
+fn rows(session: &mut Session, state: &State, numbers: std::ops::Range<usize>, draw: Draw<'_>) -> Result<Vec<u64>> {
+    if let Some(given) = draw.rows {
+        if let Some(curriculum) = &mut session.curriculum {
+            curriculum.forget(numbers.start as u64);
+        }
+        return Ok(numbers.filter_map(|group| given.get(group - draw.first).copied()).collect());
+    }
+    let Some(order) = &session.rows.train else { return Ok(vec![0; numbers.len()]) };
+    let numbers = numbers.start as u64..numbers.end as u64;
+    match &mut session.curriculum {
+        Some(curriculum) => curriculum.draw(order, state.seed, numbers),
+        None => Ok(numbers.map(|group| order.at(state.data_position + group, state.seed)).collect()),
+    }
+}
+
+/// The rollouts of the groups of a step from `first` on, one for each row. With branches the first
+/// samples of a group are roots, and the others are assigned to them in turn.
 fn trees(
     session: &Session,
     learner: &Learner,
     state: &State,
-    numbers: std::ops::Range<usize>,
+    first: usize,
+    rows: &[u64],
     extras: RolloutExtras,
-    draw: Draw<'_>,
 ) -> Vec<Tree> {
     let sampling = session.with_stop(session.settings.sampling.clone());
     let greedy = session.with_stop(Sampling { temperature: 0.0, ..session.settings.sampling.clone() });
     let Branch { roots, at, width, rounds } = &learner.branch;
     let roots = if *roots == 0 { learner.group_size } else { *roots };
-    let mut trees = Vec::with_capacity(numbers.len() * (roots + 1));
-    for group in numbers.map(|number| number as u64) {
+    let mut trees = Vec::with_capacity(rows.len() * (roots + 1));
+    for (group, &task_index) in (first as u64..).zip(rows) {
         let position = state.data_position + group;
-        let given = draw.rows.and_then(|rows| rows.get(group as usize - draw.first));
-        let next = || session.rows.train.as_ref().map_or(0, |order| order.at(position, state.seed));
-        let task_index = given.copied().unwrap_or_else(next);
         let spec = |sample: usize| {
             let is_baseline = sample == learner.group_size;
             Spec {

@@ -181,13 +181,16 @@ impl Manual {
         let advantages = std::mem::take(&mut self.advantages);
         let known: Vec<Option<Vec<f64>>> = all.iter().map(|own| advantages.get(&own.id).cloned()).collect();
         let training = &mut self.training;
+        let mut values = Metrics::new();
+        if let Some(curriculum) = training.session.curriculum.as_ref().filter(|_| !all.is_empty()) {
+            curriculum.log(&mut values);
+        }
         if all.is_empty() {
             training.advance(0, self.changed);
         } else {
             training.record(&all, &known, self.groups, self.changed)?;
         }
         self.changed = false;
-        let mut values = Metrics::new();
         if !all.is_empty() {
             let accuracy = &training.session.settings.eval.accuracy;
             metrics::rollout(&mut values, &all[..sampled], |trajectory| solved(trajectory, accuracy));

@@ -11,6 +11,7 @@ mod cold_start;
 mod collect;
 mod combinations;
 mod critic;
+mod curriculum;
 mod custom_estimator;
 mod demonstrations;
 mod eval_policy;

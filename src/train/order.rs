@@ -1,12 +1,15 @@
 //! The order in which dataset rows are drawn: a new permutation in every epoch, computed without
-//! storing it; and how several datasets are mixed.
+//! storing it, or a fixed order; and how several datasets are mixed.
 
 use std::cell::RefCell;
 
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Kind, Result};
-use crate::script::DataPart;
+use crate::script::{DataPart, RowKey};
+
+/// Most rows of a dataset that are sorted.
+const MOST_SORTED: u64 = 10_000_000;
 
 /// The row at each position of a run. A position's row depends only on the datasets, their weights
 /// and the seed, so a resumed run draws the same rows as an uninterrupted one.
@@ -23,6 +26,17 @@ struct Part {
     share: f64,
     /// Salt of the random stream of its order.
     salt: u64,
+    /// Whether every epoch is a new permutation.
+    shuffled: bool,
+}
+
+impl Part {
+    /// Its row at a position of the epochs over it.
+    fn at(&self, position: u64, seed: u64) -> u64 {
+        let rows = self.rows.len();
+        let index = if self.shuffled { shuffled(position, rows, seed) } else { position % rows.max(1) };
+        self.rows.get(index)
+    }
 }
 
 enum Rows {
@@ -76,13 +90,48 @@ impl Order {
             }
             let share = if weighted { part.weight.unwrap_or(1.0) } else { rows.len() as f64 };
             let salt = if parts.len() == 1 { 0 } else { named(&part.name) };
-            own.push(Part { rows, share, salt });
+            own.push(Part { rows, share, salt, shuffled: true });
         }
         let sum: f64 = own.iter().map(|part| part.share).sum();
         for part in &mut own {
             part.share /= sum;
         }
         Ok(Self { drawn: RefCell::new((0, vec![0; own.len()])), parts: own })
+    }
+
+    /// The rows of each dataset in the order in which they are stored, in every epoch.
+    pub(super) fn unshuffled(mut self) -> Self {
+        self.parts.iter_mut().for_each(|part| part.shuffled = false);
+        self
+    }
+
+    /// The rows of each dataset by a key, ascending, in every epoch. Rows with equal keys are in a
+    /// random order, which depends on the seed.
+    ///
+    /// # Errors
+    /// [`Kind::Script`] for a dataset that is too large to be sorted, or whose keys are numbers and
+    /// text; those of `key`.
+    pub(super) fn sorted(mut self, seed: u64, key: &mut dyn FnMut(u64) -> Result<RowKey>) -> Result<Self> {
+        for part in &mut self.parts {
+            let count = part.rows.len();
+            if count > MOST_SORTED {
+                let message = format!("row_order sorts all rows, and data.train has {count}");
+                return Err(Error::new(Kind::Script, message).hint(format!("at most {MOST_SORTED} rows are sorted")));
+            }
+            let mut keyed: Vec<(RowKey, u64)> = Vec::new();
+            for position in 0..count {
+                let row = part.at(position, seed ^ part.salt);
+                keyed.push((key(row)?, row));
+            }
+            let is_text = |own: &(RowKey, u64)| matches!(own.0, RowKey::Text(_));
+            if keyed.iter().any(is_text) && !keyed.iter().all(is_text) {
+                return Err(Error::new(Kind::Script, "row_order returned text for some rows and numbers for others"));
+            }
+            keyed.sort_by(|one, two| one.0.compare(&two.0));
+            part.rows = Rows::Some(keyed.into_iter().map(|(_, row)| row).collect());
+            part.shuffled = false;
+        }
+        Ok(self)
     }
 
     /// Number of usable rows.
@@ -95,9 +144,9 @@ impl Order {
         let [part] = &self.parts[..] else {
             let (which, within) = self.turn(position);
             let part = &self.parts[which];
-            return part.rows.get(shuffled(within, part.rows.len(), seed ^ part.salt));
+            return part.at(within, seed ^ part.salt);
         };
-        part.rows.get(shuffled(position, part.rows.len(), seed))
+        part.at(position, seed)
     }
 
     /// The first rows of each dataset in their own order, at most `most` of each; all if `most` is
@@ -208,6 +257,25 @@ mod tests {
         let epoch: HashSet<u64> = (0..3).map(|position| order.at(position, 5)).collect();
         assert_eq!(epoch, HashSet::from([0, 2, 4]));
         assert!(Order::new(&[part("", None, 2)], &[0, 1]).is_err());
+    }
+
+    #[test]
+    fn rows_are_in_their_own_order_or_sorted() {
+        let order = Order::new(&[part("", None, 4)], &[2]).unwrap().unshuffled();
+        assert_eq!((0..7).map(|position| order.at(position, 5)).collect::<Vec<_>>(), [0, 1, 3, 0, 1, 3, 0]);
+        let mut key = |row: u64| Ok(RowKey::Number((row % 3) as f64));
+        let sorted = |seed: u64, key: &mut dyn FnMut(u64) -> Result<RowKey>| {
+            let order = Order::new(&[part("", None, 30)], &[]).unwrap().sorted(seed, key).unwrap();
+            (0..60).map(|position| order.at(position, seed)).collect::<Vec<u64>>()
+        };
+        let one = sorted(1, &mut key);
+        assert!(one[..10].iter().all(|row| row % 3 == 0) && one[20..30].iter().all(|row| row % 3 == 2), "{one:?}");
+        assert_eq!(one[..30], one[30..]);
+        assert_eq!(one[..30].iter().collect::<HashSet<_>>().len(), 30);
+        assert_ne!(one, sorted(2, &mut key));
+        let mut mixed = |row: u64| Ok(if row == 3 { RowKey::Text("x".to_owned()) } else { RowKey::Number(1.0) });
+        let error = Order::new(&[part("", None, 5)], &[]).unwrap().sorted(1, &mut mixed).err().unwrap();
+        assert_eq!(error.kind, Kind::Script);
     }
 
     #[test]

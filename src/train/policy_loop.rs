@@ -119,6 +119,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
 
         // 5. Records: the sampled trajectories first, then the counters that mark the step as done.
         let changed = outcome.updates.iter().any(|update| update.stepped);
+        if let Some(curriculum) = &training.session.curriculum {
+            curriculum.log(&mut values);
+        }
         let by_step = data.trainable.without_generated(advantages.by_step(data.trajectories()));
         training.record(trajectories, &by_step, collected.groups, changed)?;
         let accuracy = &training.session.settings.eval.accuracy;

@@ -103,6 +103,9 @@ impl Reloads {
         script.logged.iter().for_each(|line| training.session.log.line(line));
         training.script = script;
         training.custom_estimator = None;
+        if let Some(curriculum) = &mut training.session.curriculum {
+            curriculum.reload(&training.script)?;
+        }
         Ok(())
     }
 

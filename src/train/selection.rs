@@ -44,7 +44,8 @@ impl Selection {
                 return Ok(None);
             }
             let left_out = select_rows(script, renderer, split, &parts, max_context, fetching)?;
-            Order::new(&parts, &left_out).map(Some)
+            let order = Order::new(&parts, &left_out)?;
+            if split == Split::Train { arranged(order, &worker, script, fetching).map(Some) } else { Ok(Some(order)) }
         };
         let (train, eval) = (split(Split::Train)?, split(Split::Eval)?);
         let data = &script.settings.data;
@@ -63,6 +64,31 @@ impl Selection {
         }
         Ok(Self { train, eval, rest })
     }
+}
+
+/// Training rows in the order of the recipe: shuffled in every epoch, as stored, or sorted by its
+/// function `row_order`.
+///
+/// # Errors
+/// Those of the function; [`Kind::Interrupted`].
+pub(super) fn arranged(order: Order, worker: &Worker, script: &Script, fetching: Fetching<'_>) -> Result<Order> {
+    if !worker.has_row_order() {
+        return Ok(if script.settings.data.shuffle { order } else { order.unshuffled() });
+    }
+    let rows = order.rows();
+    let bar = (rows >= MANY as u64).then(|| fetching.reporter.bar("sorting train data", rows, "rows"));
+    let sorted = order.sorted(script.settings.seed, &mut |row| {
+        if fetching.interrupt.is_some_and(Interrupt::is_set) {
+            return Err(Error::new(Kind::Interrupted, "stopped while sorting the rows"));
+        }
+        bar.iter().for_each(|bar| bar.inc(1));
+        let missing = || Error::new(Kind::Internal, "the recipe has no `row_order`");
+        worker.row_key(row)?.ok_or_else(missing)
+    });
+    if let Some(bar) = &bar {
+        bar.finish();
+    }
+    sorted
 }
 
 /// Rows that are left out.

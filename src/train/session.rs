@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::adapter;
+use super::curriculum::Curriculum;
 use super::failures::Failures;
 use super::files::ModelFiles;
 use super::plan::training_memory;
@@ -38,6 +39,8 @@ pub(super) struct Session {
     pub(super) failures: Failures,
     /// The rows that tasks are drawn from.
     pub(super) rows: Selection,
+    /// Selects among them by their past success.
+    pub(super) curriculum: Option<Curriculum>,
     /// The files of the model other than its weights.
     pub(super) files: ModelFiles,
     /// The output of the script.
@@ -119,6 +122,7 @@ impl Session {
             pool,
             failures: Failures::default(),
             rows,
+            curriculum: None,
             files,
             log,
             max_context,

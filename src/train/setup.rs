@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use super::checkpoint::{Contents, load_average, load_optimizer, with_kept};
 use super::critic::Learning;
+use super::curriculum::Curriculum;
 use super::custom_estimator::ScriptEstimator;
 use super::evaluate::{Evaluation, evaluate, stored};
 use super::failures::replay_command;
@@ -109,6 +110,10 @@ impl Training {
                 .at_path(&options.script)
                 .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
         })?;
+        if let Some(order) = &session.rows.train {
+            session.curriculum =
+                Curriculum::open(&script, order, checkpoint.as_deref(), state.data_position, reporter)?;
+        }
         freeze(&session.model, &learner.freeze).map_err(|error| error.at(script.place_of("trainer.freeze")))?;
         let mut optimizer = weights::optimizer(&session.model, &learner)
             .map_err(|error| error.at(script.place_of("trainer.groups")))?;
@@ -267,6 +272,9 @@ impl Training {
             if let Some(critic) = &self.critic {
                 critic.save(dir)?;
             }
+            if let Some(curriculum) = &self.session.curriculum {
+                curriculum.save(dir)?;
+            }
             match self.reference.as_ref().filter(|_| self.renewed) {
                 Some(reference) => reference.save(&dir.join(REFERENCE)),
                 None => Ok(()),
@@ -370,6 +378,9 @@ impl Training {
     /// have changed.
     pub(super) fn advance(&mut self, groups: usize, changed: bool) {
         self.state.step += 1;
+        if let Some(curriculum) = &mut self.session.curriculum {
+            curriculum.advance();
+        }
         self.state.data_position += groups as u64;
         self.state.policy_version += u64::from(changed);
         self.state.returns = self.returns.map(|own| [own.gamma, own.count, own.mean, own.variance]);

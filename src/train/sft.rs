@@ -18,6 +18,7 @@ use super::report::Supervised;
 use super::resume::{Opened, record};
 use super::row_check::{self, RowCheck};
 use super::script_log::ScriptLog;
+use super::selection::arranged;
 use super::unused::unused_settings;
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source, tensorboard};
 use crate::config::{Decay, Settings, Sft, Trainer, check_ranges};
@@ -62,7 +63,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     // no weight.
     let mut parts = worker.parts(Split::Train)?;
     parts.retain(|part| part.rows > 0);
-    let order = Order::new(&parts, &[])?;
+    let order = arranged(Order::new(&parts, &[])?, &worker, &script, options.fetching(reporter))?;
     let run = match resumed {
         Some(resumed) => resumed.run,
         None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,

@@ -74,6 +74,28 @@ const NO_EFFECT: &[NoEffect] = &[
         hint: "initialise it in a cold_start with r1.sft (docs/sft.md), or set policy.model",
     },
     NoEffect {
+        settings: &[
+            "data.curriculum.low",
+            "data.curriculum.high",
+            "data.curriculum.outside",
+            "data.curriculum.min_attempts",
+            "data.curriculum.memory",
+        ],
+        why: |recipe| {
+            let supervised = recipe.learner().is_none();
+            supervised.then(|| "supervised training has no success rates".to_owned())
+        },
+        hint: "leave it out; row_order sorts the rows (docs/data.md)",
+    },
+    NoEffect {
+        settings: &["data.curriculum.outside"],
+        why: |recipe| {
+            let none = recipe.learner().is_some() && !recipe.settings.data.curriculum.has_band();
+            none.then(|| "no band is set: every success rate is inside".to_owned())
+        },
+        hint: "set data.curriculum.low or data.curriculum.high",
+    },
+    NoEffect {
         settings: &["trainer.clip"],
         why: |recipe| {
             recipe.learner()?.clip?;

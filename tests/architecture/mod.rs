@@ -32,9 +32,13 @@ const EDGES: &[(&str, &[&str])] = &[
     ("remote", &["config", "engine", "mdp", "net"]),
     ("tools", &["mdp", "net", "schema", "search"]),
     // Datasets are Parquet files or on the Hub.
+    ("data", &["answers", "config", "glob", "hub", "store"]),
     (
         "script",
-        &["search", "answers", "mdp", "text", "tools", "config", "store", "hub", "clock", "glob", "schema", "units"],
+        &[
+            "search", "answers", "data", "mdp", "text", "tools", "config", "store", "hub", "clock", "glob", "schema",
+            "units",
+        ],
     ),
     ("rollout", &["engine", "script", "text", "mdp", "config"]),
     ("telemetry", &[]),
@@ -80,6 +84,7 @@ const EDGES: &[(&str, &[&str])] = &[
         "cli",
         &[
             "config",
+            "data",
             "engine",
             "eval",
             "hub",
@@ -108,6 +113,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("mlua", &["script"]),
     ("parquet", &["store"]),
     ("arrow_array", &["store"]),
+    ("arrow_buffer", &["store"]),
     ("arrow_ipc", &["store"]),
     ("tch", &["native", "model", "rl", "engine", "train", "services", "error"]),
     ("torch_sys", &["native"]),
@@ -129,7 +135,7 @@ const FENCES: &[(&str, &[&str])] = &[
 ];
 
 /// The folders of `src/script`: a file may import files of its own folder and of those before it.
-const SCRIPT: &[&str] = &["docs", "dataset", "runtime", "settings", "api", "recipe", "program", "debug"];
+const SCRIPT: &[&str] = &["docs", "runtime", "settings", "api", "recipe", "program", "debug"];
 
 /// Folder of `src` (or of `src/script`) -> files in its largest import cycle, without its `mod.rs`.
 /// Folders that are not listed have none. The numbers may only fall: lower them when they do.

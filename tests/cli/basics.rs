@@ -45,6 +45,7 @@ fn help() {
                    with the old ones
       test         Run tests written in Lua
       index        Build and search an index of passages
+      data         Download, convert, inspect, split and clean datasets
       doc          Show the Lua functions of r1: one function, a namespace, or all
       completions  Print a shell's completion script for commands, flags, files and settings
       man          Print the manual page of r1 or of a command, or write all pages

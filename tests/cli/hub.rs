@@ -21,7 +21,7 @@ fn repo() -> Repo {
 }
 
 /// `r1` with `server` as its Hub and a cache in `dir`.
-fn with_hub(dir: &Path, server: &Server, args: &[&str]) -> Command {
+pub(crate) fn with_hub(dir: &Path, server: &Server, args: &[&str]) -> Command {
     let mut command = r1(dir, args);
     for variable in ["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"] {
         command.env_remove(variable);

@@ -6,6 +6,9 @@ mod branching;
 mod check;
 mod cold_start;
 mod compare;
+mod curriculum;
+mod data;
+mod data_rows;
 mod determinism;
 mod doc;
 #[cfg(unix)]

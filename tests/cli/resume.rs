@@ -113,6 +113,13 @@ fn a_resumed_adapter_has_the_same_checkpoints() {
 
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn a_resumed_run_with_a_curriculum_has_the_same_checkpoints() {
+    let settings = ["data.curriculum.low=0.2", "data.curriculum.high=0.9", "data.curriculum.outside=0.3"];
+    resumes_to_the_same_bytes("run", RECIPE, &settings, &["trainer_state/curriculum.json"]);
+}
+
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
 fn a_resumed_run_with_branches_has_the_same_checkpoints() {
     let settings = ["trainer.group_size=4", "trainer.branch.roots=1", "trainer.estimator=tree"];
     resumes_to_the_same_bytes("run", RECIPE, &settings, &[]);

@@ -10,9 +10,9 @@ use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
 use super::super::index_args::BuildArgs;
+use crate::data::{Dataset, find};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{DataFiles, Hub, ModelId};
-use crate::script::dataset::{Dataset, find};
 use crate::search::{Fields, Passage, hex};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::{Fetching, watched};

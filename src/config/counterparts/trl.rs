@@ -50,7 +50,7 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     none("sync_ref_model", "the reference policy is the policy at the start of the run"),
     none("top_entropy_quantile", "a loss of the recipe can mask tokens: docs/your-own-algorithm.md"),
     none("log_completions", "every trajectory is stored; `r1 check --masks` and --verbose print some"),
-    c("shuffle_dataset", &["seed"], "tasks are always drawn in a permutation per epoch"),
+    c("shuffle_dataset", &["data.shuffle"], "true or false; the permutation of an epoch depends on `seed`"),
     // Sampling.
     c("temperature", &["sampling.temperature"], "a number"),
     c("top_p", &["sampling.top_p"], "a number"),

@@ -145,7 +145,6 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     c("data.filter_overlong_prompts", &["data.overlong_prompts"], "\"filter\", \"error\" or \"keep\""),
     c("data.truncation", &["data.overlong_prompts"], "\"error\"; prompts are never cut"),
     none("data.prompt_key", "the recipe's `reset` builds messages from any column"),
-    none("data.shuffle", "tasks are always drawn in a permutation per epoch, from `seed`"),
     c("data.apply_chat_template_kwargs", &["policy.template_kwargs"], "a table"),
     // Trainer.
     c("trainer.total_training_steps", &["trainer.steps"], "steps"),

@@ -9,6 +9,7 @@ use super::advantage;
 use super::endings::{self, repeat, reset_line};
 use super::replies::{self, Kind, ReplyContext};
 use super::{Finding, Level, Options, Report};
+use crate::config::{Settings, Trainer};
 use crate::engine::Scripted;
 use crate::error::Result;
 use crate::mdp::{Demonstration, Observation, Status, Trajectory};
@@ -102,8 +103,27 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     }
     endings::judge(&tried, one, script, &mut report);
     advantage::check(&tried, &first, script, &mut report);
+    curriculum(&first, &script.settings, &mut report);
     report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     Ok(report)
+}
+
+/// Calls `row_order` and `row_weight` for the first training rows: after no success, after half and
+/// after all of a group.
+fn curriculum(worker: &Worker, settings: &Settings, report: &mut Report) {
+    let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &settings.trainer else { return };
+    let group = learner.group_size as f64;
+    let trial = |row: u64| -> Result<()> {
+        worker.row_key(row)?;
+        [0.0, (group / 2.0).floor(), group].into_iter().try_for_each(|own| worker.row_weight(row, own, group).map(drop))
+    };
+    if worker.has_row_order() || worker.has_row_weight() {
+        // A dataset that can't be read is another finding.
+        let rows = worker.rows(Split::Train).ok().flatten().unwrap_or(0).min(ROWS as u64);
+        report
+            .findings
+            .extend((0..rows).find_map(|row| trial(row).err()).map(|error| Finding::error("curriculum", error)));
+    }
 }
 
 /// Another run would reach the limit again, which takes time.

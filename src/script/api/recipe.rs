@@ -34,6 +34,8 @@ arguments! {
         context: Option<Function>;
         reward: Option<Function>;
         privileged: Option<Function>;
+        row_order: Option<Function>;
+        row_weight: Option<Function>;
         advantage: Option<Function>;
         loss: Option<Function>;
         flow: Option<Function>;
@@ -59,6 +61,7 @@ const NAME: &str = "r1.recipe";
 fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
     let given = RecipeArguments::read(lua, NAME, value)?;
     let RecipeArguments { context, reward, privileged, advantage, loss, mut settings, .. } = given;
+    let (row_order, row_weight) = (given.row_order, given.row_weight);
     let mut envs = envs(lua, given.env, given.envs)?;
     if let Some(flow) = given.flow {
         if !envs.is_empty() {
@@ -120,6 +123,8 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         context,
         reward,
         privileged,
+        row_order,
+        row_weight,
         advantage,
         loss,
         cold_start,

@@ -43,6 +43,16 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "Text that only the critic of r1.ppo observes, before each step (docs/training.md)",
                 ),
                 p(
+                    "row_order?",
+                    "(row: Task) -> number | string",
+                    "Key by which training rows are sorted, ascending; equal keys in random order (docs/data.md)",
+                ),
+                p(
+                    "row_weight?",
+                    "(past: {successes: number, attempts: number}, row: Task) -> number",
+                    "Probability, 0 to 1, that a training row is drawn when its turn comes (docs/data.md)",
+                ),
+                p(
                     "advantage?",
                     "(group: {GroupMember}, failed: number) -> ({any}, {any}?)",
                     "The estimator \"custom\": for each trajectory of a group a number, or a list with one number per step. `failed` is the number of failed trajectories",

@@ -36,6 +36,7 @@ impl Script {
             settings,
             loss: None,
             privileged: false,
+            row_weight: false,
             algorithm: "sft".to_owned(),
             part: Part::ColdStart,
             written: Arc::new(written),

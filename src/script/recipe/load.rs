@@ -8,15 +8,16 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::cold_start::can_make_rows;
+use super::curriculum;
 use super::own_format::{self, Formats};
 use super::params::with_params;
 use super::rows::Split;
 use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
+use crate::data::{Dataset, check_place};
 use crate::error::{Error, Kind, Result, readable};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
 use crate::script::api;
 use crate::script::api::loss::Trace;
-use crate::script::dataset::{Dataset, check_place};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::describe;
@@ -48,6 +49,8 @@ pub struct Script {
     pub loss: Option<Arc<LossGraph>>,
     /// Whether the recipe has a function `privileged`.
     pub privileged: bool,
+    /// Whether the recipe has a function `row_weight`.
+    pub row_weight: bool,
     /// The name of the recipe's algorithm, such as `gspo`. [`crate::config::Trainer`] selects the
     /// training loop.
     pub algorithm: String,
@@ -137,6 +140,7 @@ impl Script {
             settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         }
         can_make_rows(&settings, &recipe, "").map_err(|error| error.at_path(path))?;
+        curriculum::check(&settings, &recipe).map_err(|error| error.at_path(path))?;
         if let (Some(own), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
             can_make_rows(own, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
         }
@@ -169,6 +173,7 @@ impl Script {
             loss,
             formats,
             privileged: recipe.privileged.is_some(),
+            row_weight: recipe.row_weight.is_some(),
             shared: Arc::default(),
             listings: Arc::default(),
             programs: vm.host.connections.borrow().iter().filter_map(|own| own.in_words()).collect(),
@@ -376,7 +381,7 @@ impl Script {
                 fetched.and_then(|paths| Dataset::open(&paths, None, &data.columns))
             }
             Source::File(file) => {
-                let found = crate::script::dataset::find(file.path.all(), &directory(&self.path), file.format);
+                let found = crate::data::find(file.path.all(), &directory(&self.path), file.format);
                 let at = if name.is_empty() { String::new() } else { format!(".{name}") };
                 let typed = self.typed(&format!("data.{}{at}.path", split.name())).is_some();
                 let allowed = |paths: Vec<PathBuf>| {

@@ -4,6 +4,7 @@ pub(crate) mod advantage;
 mod close;
 pub(crate) mod cold_start;
 pub(crate) mod columns;
+pub(crate) mod curriculum;
 pub(crate) mod envs;
 pub(crate) mod flow;
 mod kept;

@@ -66,7 +66,7 @@ impl Worker {
         Ok(match named.source {
             Source::Generated(generated) => generated.count,
             Source::Rows(rows) => rows.len() as u64,
-            _ => self.script.dataset(split, named)?.map_or(0, crate::script::dataset::Dataset::len),
+            _ => self.script.dataset(split, named)?.map_or(0, crate::data::Dataset::len),
         })
     }
 

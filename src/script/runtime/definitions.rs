@@ -22,6 +22,10 @@ pub(crate) struct Recipe {
     pub(crate) reward: Option<Function>,
     /// Observation for the critic only.
     pub(crate) privileged: Option<Function>,
+    /// The key by which training rows are sorted.
+    pub(crate) row_order: Option<Function>,
+    /// The probability that a training row is drawn on its turn.
+    pub(crate) row_weight: Option<Function>,
     /// The estimator `custom`, if defined.
     pub(crate) advantage: Option<Function>,
     /// The loss `custom`, if defined.

@@ -52,6 +52,8 @@ pub(crate) enum Entry {
     Step,
     Reward,
     Advantage,
+    /// `row_order` or `row_weight`.
+    Curriculum,
     /// Code typed at the REPL.
     Console,
     Test,
@@ -79,6 +81,7 @@ impl Entry {
             Self::Step => "step",
             Self::Reward => "reward",
             Self::Advantage => "advantage",
+            Self::Curriculum => "curriculum",
             Self::Console => "input",
             Self::Test => "test",
             Self::Loss => "loss",

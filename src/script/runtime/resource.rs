@@ -17,8 +17,8 @@ use sha2::{Digest, Sha256};
 
 use super::rank::{Index, Weights};
 use crate::config::{Columns, Compression, DataFormat};
+use crate::data::{Dataset, check_place};
 use crate::error::{Error, Kind, Result, readable};
-use crate::script::dataset::{Dataset, check_place};
 
 /// Default maximum size of a file in MiB.
 pub(crate) const MOST: u64 = 256;
@@ -279,7 +279,7 @@ fn one_object(bytes: &[u8]) -> bool {
 /// The lines of a text as rows, without blank ones.
 fn lines(path: &Path) -> Result<Vec<Box<str>>> {
     let mut text = Vec::new();
-    crate::script::dataset::open_text(path)?
+    crate::data::open_text(path)?
         .read_to_end(&mut text)
         .map_err(|error| Error::io(Kind::Data, "read the resource", path, &error))?;
     let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&text);

@@ -10,8 +10,8 @@ use sha2::{Digest, Sha256};
 
 use super::resource::{Form, Resource, Spec};
 use crate::config::{Compression, DataFormat};
+use crate::data::{CsvFile, Dataset};
 use crate::error::{Error, Kind, Result, suggest};
-use crate::script::dataset::{CsvFile, Dataset};
 use crate::tools::table::{ColumnTypes, FileRow, Rows, Source, TableData, TableNames, TableOptions, Tables, describe};
 
 /// The source of a table.

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
 
+use super::catalog::hint_for;
 use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::store::{ArrowFile, Table};
@@ -57,7 +58,14 @@ impl Dataset {
     ) -> Result<Self> {
         let (mut files, mut rows) = (Vec::with_capacity(paths.len()), 0);
         for path in paths {
-            crate::error::readable(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
+            crate::error::readable(path).map_err(|error| {
+                let missing = error.kind() == std::io::ErrorKind::NotFound;
+                let error = Error::io(Kind::Data, "read the dataset", path, &error);
+                match hint_for(path).filter(|_| missing) {
+                    Some(hint) => error.hint(hint),
+                    None => error,
+                }
+            })?;
             let file = File { path: path.clone(), first: rows, rows: Rows::open(path, format)? };
             rows += file.rows.count();
             files.push(file);
@@ -102,6 +110,18 @@ impl Dataset {
         Some((file, index - file.first))
     }
 
+    /// A row as it is in its file.
+    pub(crate) fn raw_row(&self, index: u64) -> Result<Map<String, Json>> {
+        let Some((file, within)) = self.file(index) else { return Err(self.no_row(index)) };
+        let about = Subject::Row { file: file.path.clone(), row: within, field: None };
+        file.row(within).map_err(|error| error.about(about))
+    }
+
+    fn no_row(&self, index: u64) -> Error {
+        let error = Error::new(Kind::Data, format!("there is no row {index}; the dataset has {}", self.rows));
+        self.files.first().map_or(error.clone(), |file| error.at_path(&file.path))
+    }
+
     /// A row with renamed columns.
     pub(crate) fn row(&self, index: u64) -> Result<Json> {
         self.fields(index).map(Json::Object)
@@ -109,10 +129,7 @@ impl Dataset {
 
     /// As [`Dataset::row`].
     pub(crate) fn fields(&self, index: u64) -> Result<Map<String, Json>> {
-        let Some((file, within)) = self.file(index) else {
-            let error = Error::new(Kind::Data, format!("there is no row {index}; the dataset has {}", self.rows));
-            return Err(self.files.first().map_or(error.clone(), |file| error.at_path(&file.path)));
-        };
+        let Some((file, within)) = self.file(index) else { return Err(self.no_row(index)) };
         let about = |field| Subject::Row { file: file.path.clone(), row: within, field };
         let mut fields = file.row(within).map_err(|error| error.about(about(None)))?;
         for (name, column) in &self.columns {

@@ -1,0 +1,183 @@
+//! `r1 data dedup` and `r1 data decontaminate`: leave rows out, with a report.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use serde_json::{Value as Json, json};
+
+use super::super::args::OutputArgs;
+use super::super::data_args::{DecontaminateArgs, DedupArgs};
+use super::super::print;
+use super::rows::{check_interrupt, check_out, in_rows, open, quiet_with_json, write_selected};
+use crate::data::{Dataset, OverlapOptions, TextColumns, Texts, check_output, duplicates, overlap, write_rows};
+use crate::error::{Error, Kind, Result};
+use crate::telemetry::{Interrupt, ctrl_c, thousands};
+
+pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
+    let data = args.rows.open()?;
+    check_outputs(&data, args.out.as_deref(), args.report.as_deref())?;
+    let interrupt = ctrl_c();
+    let columns = TextColumns::new(&args.column);
+    let reporter = quiet_with_json(output);
+    let bar = reporter.bar("comparing", data.len(), "rows");
+    let last = std::cell::Cell::new(0);
+    let text = |index: u64| {
+        if index > last.get() {
+            bar.inc(index - last.get());
+            last.set(index);
+        }
+        text(&data, &columns, index, interrupt)
+    };
+    let found = duplicates(data.len(), args.near, &text);
+    bar.finish();
+    let found = found?;
+    let exact = found.iter().filter(|own| own.exact).count() as u64;
+    let near = found.len() as u64 - exact;
+    let pairs: Vec<Json> = found
+        .iter()
+        .map(|own| {
+            json!({
+                "row": own.row, "of": own.of, "similarity": own.similarity,
+                "place": data.place(own.row), "of_place": data.place(own.of),
+            })
+        })
+        .collect();
+    if let Some(path) = &args.report {
+        report(path, &pairs)?;
+    }
+    let kept = kept(&data, found.iter().map(|own| own.row));
+    write(args.out.as_deref(), &data, &kept, interrupt)?;
+    if output.json {
+        let fields = json!({
+            "rows": data.len(), "kept": kept.len(), "equal": exact, "similar": near, "out": args.out, "pairs": pairs,
+        });
+        return print(&format!("{fields}\n"));
+    }
+    let mut line = format!("{}, {} equal to an earlier one", in_rows(data.len()), thousands(exact as f64));
+    if let Some(threshold) = args.near {
+        line.push_str(&format!(", {} similar to one (at least {threshold})", thousands(near as f64)));
+    }
+    print(&format!("{line}\n"))?;
+    closing(args.out.as_deref(), args.report.as_deref(), kept.len())
+}
+
+pub(super) fn decontaminate(args: &DecontaminateArgs, output: OutputArgs) -> Result<()> {
+    let (train, eval) = (args.rows.open()?, open(&args.against)?);
+    check_outputs(&train, args.out.as_deref(), args.report.as_deref())?;
+    let interrupt = ctrl_c();
+    let columns = TextColumns::new(&args.column);
+    let eval_columns = if args.eval_column.is_empty() { &args.column } else { &args.eval_column };
+    let eval_columns = TextColumns::new(eval_columns);
+    let reporter = quiet_with_json(output);
+    let train_text = |index: u64| text(&train, &columns, index, interrupt);
+    let eval_text = |index: u64| text(&eval, &eval_columns, index, interrupt);
+    let options = OverlapOptions { n: usize::from(args.ngram), common: args.common };
+    let found = overlap(
+        &Texts { count: train.len(), text: &train_text },
+        &Texts { count: eval.len(), text: &eval_text },
+        options,
+    )?;
+    let rows: Vec<Json> = found
+        .rows
+        .iter()
+        .map(|own| {
+            json!({
+                "row": own.row, "eval": own.eval, "ngrams": own.ngrams, "ngram": own.ngram,
+                "place": train.place(own.row), "eval_place": eval.place(own.eval),
+            })
+        })
+        .collect();
+    if let Some(path) = &args.report {
+        report(path, &rows)?;
+    }
+    let kept = kept(&train, found.rows.iter().map(|own| own.row));
+    write(args.out.as_deref(), &train, &kept, interrupt)?;
+    if output.json {
+        let fields = json!({
+            "rows": train.len(), "kept": kept.len(), "ngram": args.ngram, "eval_rows": eval.len(),
+            "eval_rows_found": found.eval_rows, "eval_rows_short": found.short, "ignored_ngrams": found.ignored,
+            "out": args.out, "overlaps": rows,
+        });
+        return print(&format!("{fields}\n"));
+    }
+    let count = found.rows.len() as u64;
+    print(&format!(
+        "{}, {} with a {}-gram of words of {} of {} evaluation rows\n",
+        in_rows(train.len()),
+        thousands(count as f64),
+        args.ngram,
+        thousands(found.eval_rows as f64),
+        thousands(eval.len() as f64)
+    ))?;
+    if let Some(first) = found.rows.first() {
+        print(&format!("  {} has \"{}\" of {}\n", train.place(first.row), first.ngram, eval.place(first.eval)))?;
+    }
+    if found.short > 0 {
+        let short = in_rows(found.short);
+        reporter.info(&format!("{short} of the evaluation with fewer than {} words: compared as a whole", args.ngram));
+    }
+    if let Some(first) = found.ignored.first() {
+        reporter.info(&format!(
+            "{} n-grams are in more than {} training texts and were ignored (--common), such as \"{first}\"",
+            thousands(found.ignored.len() as f64),
+            args.common
+        ));
+    }
+    closing(args.out.as_deref(), args.report.as_deref(), kept.len())
+}
+
+fn text(data: &Dataset, columns: &TextColumns, index: u64, interrupt: Interrupt) -> Result<String> {
+    check_interrupt(interrupt)?;
+    columns.text(&data.raw_row(index)?).map_err(|error| error.at(data.place(index)))
+}
+
+fn check_outputs(data: &Dataset, out: Option<&Path>, report: Option<&Path>) -> Result<()> {
+    if let Some(out) = out {
+        check_out(out, data)?;
+    }
+    if let Some(report) = report {
+        check_out(report, data)?;
+        if Some(report) == out {
+            return Err(Error::new(Kind::Usage, "--out and --report are the same file").at_path(report));
+        }
+    }
+    Ok(())
+}
+
+/// The rows that are not left out.
+fn kept(data: &Dataset, left_out: impl Iterator<Item = u64>) -> Vec<u64> {
+    let left_out: HashSet<u64> = left_out.collect();
+    (0..data.len()).filter(|row| !left_out.contains(row)).collect()
+}
+
+fn write(out: Option<&Path>, data: &Dataset, kept: &[u64], interrupt: Interrupt) -> Result<()> {
+    let Some(out) = out else { return Ok(()) };
+    if kept.is_empty() {
+        return Err(Error::new(Kind::Data, "no row is left, and no file was written").at_path(out));
+    }
+    write_selected(out, data, kept, interrupt)
+}
+
+fn report(path: &Path, rows: &[Json]) -> Result<()> {
+    check_output(path)?;
+    let row = |place: u64| {
+        let own = usize::try_from(place).ok().and_then(|place| rows.get(place));
+        Ok(own.and_then(Json::as_object).cloned().unwrap_or_default())
+    };
+    if rows.is_empty() && path.extension().is_some_and(|end| end == "parquet") {
+        return Err(Error::new(Kind::Usage, "an empty report can't be a Parquet file")
+            .at_path(path)
+            .hint("name it .jsonl"));
+    }
+    write_rows(path, rows.len() as u64, &row)
+}
+
+fn closing(out: Option<&Path>, report: Option<&Path>, kept: usize) -> Result<()> {
+    if let Some(out) = out {
+        print(&format!("{}: {}\n", out.display(), in_rows(kept as u64)))?;
+    }
+    if let Some(report) = report {
+        print(&format!("{}: the report\n", report.display()))?;
+    }
+    Ok(())
+}

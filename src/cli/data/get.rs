@@ -1,0 +1,118 @@
+//! `r1 data list` and `r1 data get`.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
+
+use super::super::args::OutputArgs;
+use super::super::data_args::GetArgs;
+use super::super::print;
+use crate::data::{CATALOG, GetOptions, Published, get, published};
+use crate::error::{Error, Kind, Result};
+use crate::hub::Hub;
+use crate::telemetry::{Bar, Reporter, counted, ctrl_c, thousands};
+use crate::train::{Fetching, watched};
+
+pub(super) fn list(output: OutputArgs) -> Result<()> {
+    if output.json {
+        let splits = |own: &Published| {
+            own.splits.iter().map(|split| json!({ "name": split.name, "rows": split.rows })).collect::<Vec<_>>()
+        };
+        let all: Vec<_> = CATALOG
+            .iter()
+            .map(|own| {
+                json!({
+                    "name": own.name, "aliases": own.aliases, "about": own.about, "hub": own.hub,
+                    "revision": own.revision, "splits": splits(own), "licence": own.licence,
+                    "source": own.source, "columns": own.columns,
+                })
+            })
+            .collect();
+        return print(&format!("{}\n", json!({ "datasets": all })));
+    }
+    let mut text = String::new();
+    for own in CATALOG {
+        let splits: Vec<String> =
+            own.splits.iter().map(|split| format!("{} {}", split.name, thousands(split.rows as f64))).collect();
+        let _ = writeln!(text, "{:<18} {}", own.name, own.about);
+        for (name, value) in [
+            ("rows", splits.join(", ").as_str()),
+            ("columns", own.columns),
+            ("licence", own.licence),
+            ("from", &format!("{}@{} ({})", own.hub, short(own.revision), own.source)),
+        ] {
+            let _ = writeln!(text, "{:<18}   {name:<8} {value}", "");
+        }
+    }
+    print(&text)
+}
+
+/// The first digits of a commit; other revisions in full.
+fn short(revision: &str) -> &str {
+    let is_commit = revision.len() == 40 && revision.bytes().all(|byte| byte.is_ascii_hexdigit());
+    if is_commit { &revision[..12] } else { revision }
+}
+
+pub(super) fn run(args: &GetArgs, output: OutputArgs) -> Result<()> {
+    let (name, revision) = match args.name.split_once('@') {
+        Some((name, revision)) => (name, Some(revision)),
+        None => (args.name.as_str(), None),
+    };
+    let dataset = published(name)?;
+    let out = args.out.clone().unwrap_or_else(|| Path::new("data").join(dataset.name));
+    if out.is_file() {
+        return Err(Error::new(Kind::Usage, "this is a file; the dataset is written to a folder")
+            .at_path(&out)
+            .hint("as in --out data"));
+    }
+    let reporter = if output.json { Reporter::silent() } else { output.reporter() };
+    reporter.info(&format!("{}: {}, licence {}, {}", dataset.name, dataset.hub, dataset.licence, dataset.source));
+    let interrupt = Some(ctrl_c());
+    let options = GetOptions { dataset, revision, splits: &args.split, out: &out, extension: &args.format };
+    let bar: RefCell<Option<(Bar, u64)>> = RefCell::default();
+    let progress = |done: u64, total: u64| {
+        let mut bar = bar.borrow_mut();
+        match &mut *bar {
+            Some((bar, shown)) if done > 0 => bar.inc(done.saturating_sub(std::mem::replace(shown, done))),
+            // The bar of the last pass is removed when it is dropped.
+            other => *other = Some((reporter.bar("converting", total, "rows"), 0)),
+        }
+    };
+    let fetched = watched(dataset.name, Fetching { reporter: &reporter, interrupt }, |watch| {
+        get(&Hub::from_env()?, &options, watch, &progress)
+    });
+    drop(bar.take());
+    let fetched = fetched?;
+    let file = |name: &str| -> PathBuf { out.join(name) };
+    if output.json {
+        let splits: serde_json::Map<String, serde_json::Value> = fetched
+            .splits
+            .iter()
+            .map(|(name, own)| {
+                let fields = json!({
+                    "file": file(&own.file), "rows": own.rows, "repeated": own.repeated, "kept": own.kept,
+                });
+                (name.clone(), fields)
+            })
+            .collect();
+        let fields = json!({
+            "name": fetched.name, "hub": fetched.hub, "commit": fetched.commit, "licence": fetched.licence,
+            "source": fetched.source, "splits": splits,
+        });
+        return print(&format!("{fields}\n"));
+    }
+    for own in fetched.splits.values() {
+        let rows = counted(usize::try_from(own.rows).unwrap_or(usize::MAX), "row", "rows");
+        let mut notes = String::new();
+        if own.repeated > 0 {
+            let _ = write!(notes, " ({} repeated ones left out)", thousands(own.repeated as f64));
+        }
+        if own.kept {
+            let _ = write!(notes, ", already there at {}", short(&fetched.commit));
+        }
+        print(&format!("{}: {rows}{notes}\n", file(&own.file).display()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! Overlap of training rows with evaluation rows, by n-grams of words.
+//!
+//! A training row is contaminated if it shares an n-gram of words, without case and punctuation,
+//! with an evaluation row (Brown et al. 2020, appendix C: n = 13). As there, n-grams that are in
+//! more than ten training texts are ignored: they are instructions around the problem, not the
+//! problem. An evaluation text of fewer than n words is compared as a whole.
+
+use std::collections::{HashMap, HashSet};
+
+use super::texts::{hash, words};
+use crate::error::Result;
+
+/// How overlap is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OverlapOptions {
+    /// Words of an n-gram.
+    pub(crate) n: usize,
+    /// N-grams in more training texts than this are ignored; 0: none are.
+    pub(crate) common: u64,
+}
+
+/// A training row that overlaps with an evaluation row.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Contaminated {
+    /// The training row.
+    pub(crate) row: u64,
+    /// The evaluation row with the first common n-gram.
+    pub(crate) eval: u64,
+    /// Number of n-grams of the training row that are in an evaluation row.
+    pub(crate) ngrams: u64,
+    /// The first of them.
+    pub(crate) ngram: String,
+}
+
+/// The result of a comparison.
+#[derive(Debug, Default)]
+pub(crate) struct Overlap {
+    /// In the order of the training rows.
+    pub(crate) rows: Vec<Contaminated>,
+    /// N-grams that were ignored because they are common.
+    pub(crate) ignored: Vec<String>,
+    /// Evaluation rows that are in some training row.
+    pub(crate) eval_rows: u64,
+    /// Evaluation rows that have fewer than n words.
+    pub(crate) short: u64,
+}
+
+/// The texts of a dataset.
+pub(crate) struct Texts<'a> {
+    pub(crate) count: u64,
+    pub(crate) text: &'a dyn Fn(u64) -> Result<String>,
+}
+
+/// What the evaluation rows contain.
+#[derive(Default)]
+struct Known {
+    /// Hash of an n-gram -> the first evaluation row with it.
+    ngrams: HashMap<u64, u64>,
+    /// Hash of all words of a short text -> its row.
+    whole: HashMap<u64, u64>,
+    short: u64,
+}
+
+/// Compares the training rows with the evaluation rows. Texts of training rows are read twice.
+///
+/// # Errors
+/// Those of the texts.
+pub(crate) fn overlap(train: &Texts<'_>, eval: &Texts<'_>, options: OverlapOptions) -> Result<Overlap> {
+    let OverlapOptions { n, common } = options;
+    let mut known = Known::default();
+    for row in 0..eval.count {
+        let words = words(&(eval.text)(row)?);
+        if words.is_empty() {
+            continue;
+        }
+        if words.len() < n {
+            known.short += 1;
+            known.whole.entry(hash(&words)).or_insert(row);
+        }
+        for ngram in words.windows(n) {
+            known.ngrams.entry(hash(ngram)).or_insert(row);
+        }
+    }
+    // Different training texts with an n-gram, up to one more than are allowed.
+    let mut texts: HashMap<u64, HashSet<u64>> = HashMap::new();
+    if common > 0 {
+        for row in 0..train.count {
+            let words = words(&(train.text)(row)?);
+            let text = hash(&words);
+            for ngram in words.windows(n).map(hash).filter(|ngram| known.ngrams.contains_key(ngram)) {
+                let own = texts.entry(ngram).or_default();
+                if own.len() as u64 <= common {
+                    own.insert(text);
+                }
+            }
+        }
+    }
+    let is_common = |ngram: &u64| texts.get(ngram).is_some_and(|own| own.len() as u64 > common);
+    let mut found = Overlap { short: known.short, ..Overlap::default() };
+    let (mut seen, mut ignored) = (HashSet::new(), HashSet::new());
+    for row in 0..train.count {
+        let words = words(&(train.text)(row)?);
+        let mut own: Option<Contaminated> = None;
+        let mut count = |eval: u64, ngram: &[String]| {
+            seen.insert(eval);
+            let own = own.get_or_insert_with(|| Contaminated { row, eval, ngrams: 0, ngram: ngram.join(" ") });
+            own.ngrams += 1;
+        };
+        if words.len() < n
+            && let Some(eval) = known.whole.get(&hash(&words))
+        {
+            count(*eval, &words);
+        }
+        for ngram in words.windows(n) {
+            let key = hash(ngram);
+            let Some(eval) = known.ngrams.get(&key) else { continue };
+            if is_common(&key) {
+                if ignored.insert(key) {
+                    found.ignored.push(ngram.join(" "));
+                }
+            } else {
+                count(*eval, ngram);
+            }
+        }
+        found.rows.extend(own);
+    }
+    found.eval_rows = seen.len() as u64;
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn compared(train: &[String], eval: &[&str], options: OverlapOptions) -> Overlap {
+        let train_text = |row: u64| Ok(train[row as usize].clone());
+        let eval_text = |row: u64| Ok(eval[row as usize].to_owned());
+        let train = Texts { count: train.len() as u64, text: &train_text };
+        let eval = Texts { count: eval.len() as u64, text: &eval_text };
+        overlap(&train, &eval, options).unwrap()
+    }
+
+    const FOUR: OverlapOptions = OverlapOptions { n: 4, common: 2 };
+
+    #[test]
+    fn rows_that_share_an_ngram_are_contaminated() {
+        let train = ["The robe takes two bolts, and half.", "Nothing in common here at all.", "takes TWO bolts and"];
+        let train = train.map(str::to_owned);
+        let found = compared(&train, &["x y z w", "A robe takes two bolts and half that."], FOUR);
+        let first = Contaminated { row: 0, eval: 1, ngrams: 3, ngram: "robe takes two bolts".to_owned() };
+        let second = Contaminated { row: 2, eval: 1, ngrams: 1, ngram: "takes two bolts and".to_owned() };
+        assert_eq!(found.rows, [first, second]);
+        assert_eq!((found.eval_rows, found.short, found.ignored.len()), (1, 0, 0));
+    }
+
+    #[test]
+    fn instructions_that_many_texts_share_are_ignored() {
+        let train: Vec<String> = (0..5).map(|n| format!("Solve this step by step: problem {n}")).collect();
+        let eval = ["Solve this step by step: problem of the test"];
+        assert_eq!(compared(&train, &eval, FOUR).rows, []);
+        assert_eq!(compared(&train, &eval, FOUR).ignored.len(), 3);
+        assert_eq!(compared(&train, &eval, OverlapOptions { common: 0, ..FOUR }).rows.len(), 5);
+        // Repeats of one text are one text.
+        let same = vec!["Solve this step by step: the only one".to_owned(); 5];
+        assert_eq!(compared(&same, &eval, FOUR).rows.len(), 5);
+    }
+
+    #[test]
+    fn short_texts_are_compared_as_a_whole() {
+        let train = ["What is 2+2?", "What is 2+2 in binary?"].map(str::to_owned);
+        let found = compared(&train, &["what is 2 2"], OverlapOptions { n: 13, common: 10 });
+        assert_eq!(found.rows.iter().map(|own| own.row).collect::<Vec<u64>>(), [0]);
+        assert_eq!(found.short, 1);
+    }
+}

@@ -1,0 +1,325 @@
+//! Rows in verl's columns, and back.
+//!
+//! verl reads `data_source` (which selects its scoring function), `prompt` (messages), `ability`,
+//! `reward_model` (`style`, `ground_truth`) and `extra_info`. A row of r1 has `problem` and
+//! `answer`; messages that are more than one question are in `messages`. The other columns of a row
+//! are in `extra_info`.
+//!
+//! The conversion is exact in both directions, up to the order of columns: columns whose names have
+//! a meaning in r1 ([`RESERVED`]) stay in `extra_info`.
+
+use serde_json::{Map, Value as Json, json};
+
+use crate::error::{Error, Kind, Result, Subject, suggest};
+
+/// Columns of r1 that the conversion itself makes.
+const RESERVED: [&str; 10] = [
+    "problem",
+    "question",
+    "prompt",
+    "messages",
+    "answer",
+    "answers",
+    "data_source",
+    "ability",
+    "reward_model",
+    "extra_info",
+];
+
+/// Columns of verl.
+const COLUMNS: [&str; 5] = ["data_source", "prompt", "ability", "reward_model", "extra_info"];
+
+/// The style of a reward that is computed by a rule; verl's default.
+const RULE: &str = "rule";
+/// The field of a ground truth with a list of accepted answers.
+const TARGET: &str = "target";
+
+/// How rows become verl's.
+#[derive(Debug, Default)]
+pub(crate) struct VerlOptions {
+    /// `data_source` of rows that have none.
+    pub(crate) data_source: String,
+    /// `ability` of rows that have none.
+    pub(crate) ability: String,
+    /// The column of the question or the messages; the usual ones if `None`.
+    pub(crate) prompt: Option<String>,
+    /// The column of the answer; `answer` if `None`.
+    pub(crate) answer: Option<String>,
+    /// A system message before a question.
+    pub(crate) system: Option<String>,
+    /// Ground truths are written as text.
+    pub(crate) text: bool,
+    /// `extra_info.split` of rows that have none.
+    pub(crate) split: Option<String>,
+}
+
+/// Whether a row has verl's columns.
+pub(crate) fn is_verl(row: &Map<String, Json>) -> bool {
+    row.get("prompt").is_some_and(Json::is_array) && row.get("reward_model").is_some_and(Json::is_object)
+}
+
+/// A row in verl's columns. `index` is its number, for rows without `extra_info.index`.
+///
+/// # Errors
+/// [`Kind::Data`] for a row without a question or without an answer, with the nearest column.
+pub(crate) fn to_verl(mut row: Map<String, Json>, index: u64, options: &VerlOptions) -> Result<Map<String, Json>> {
+    let prompt = prompt(&mut row, options)?;
+    let wanted = options.answer.as_deref().unwrap_or("answer");
+    let given = match row.shift_remove("reward_model") {
+        Some(Json::Object(fields)) => Some(fields),
+        Some(_) => return Err(wrong("reward_model", "an object")),
+        None => None,
+    };
+    let mut answer = row.shift_remove(wanted);
+    if answer.is_none() && options.answer.is_none() {
+        // Accepted answers, as verl's question answering reads them.
+        answer = row.shift_remove("answers").map(|answers| json!({ (TARGET): answers }));
+    }
+    if options.text {
+        answer = answer.map(as_text);
+    }
+    if answer.is_none() && given.is_none() {
+        return Err(absent(wanted, &row, "--answer COLUMN names another"));
+    }
+    let mut reward_model = given.unwrap_or_else(|| Map::from_iter([("style".to_owned(), RULE.into())]));
+    if let Some(answer) = answer {
+        reward_model.insert("ground_truth".to_owned(), answer);
+    }
+    let mut take = |name: &str, default: &str| row.shift_remove(name).unwrap_or_else(|| default.into());
+    let data_source = take("data_source", &options.data_source);
+    let ability = take("ability", &options.ability);
+    let mut extra = match row.shift_remove("extra_info") {
+        Some(Json::Object(fields)) => fields,
+        Some(_) => return Err(wrong("extra_info", "an object")),
+        None => Map::new(),
+    };
+    for (name, value) in row {
+        extra.entry(name).or_insert(value);
+    }
+    if let Some(split) = &options.split {
+        extra.entry("split").or_insert_with(|| split.as_str().into());
+    }
+    extra.entry("index").or_insert_with(|| index.into());
+    let columns = [data_source, prompt, ability, Json::Object(reward_model), Json::Object(extra)];
+    Ok(COLUMNS.iter().map(|name| (*name).to_owned()).zip(columns).collect())
+}
+
+/// The messages of a row.
+fn prompt(row: &mut Map<String, Json>, options: &VerlOptions) -> Result<Json> {
+    let usual = ["messages", "prompt", "problem", "question"];
+    let name = match &options.prompt {
+        Some(name) => name.as_str(),
+        None => {
+            usual.into_iter().find(|name| row.get(*name).is_some_and(|value| !value.is_null())).unwrap_or("problem")
+        }
+    };
+    let question = match row.shift_remove(name) {
+        Some(messages @ Json::Array(_)) => return Ok(messages),
+        Some(Json::String(text)) => text,
+        Some(Json::Null) | None => return Err(absent(name, row, "--prompt COLUMN names another")),
+        Some(_) => return Err(wrong(name, "text or messages")),
+    };
+    let system = options.system.iter().map(|text| json!({ "role": "system", "content": text }));
+    Ok(system.chain([json!({ "role": "user", "content": question })]).collect())
+}
+
+fn as_text(value: Json) -> Json {
+    match value {
+        Json::Number(number) => number.to_string().into(),
+        Json::Bool(value) => value.to_string().into(),
+        other => other,
+    }
+}
+
+/// A row of r1 from verl's columns.
+///
+/// # Errors
+/// [`Kind::Data`] for a row without verl's columns, with the nearest column.
+pub(crate) fn from_verl(mut row: Map<String, Json>) -> Result<Map<String, Json>> {
+    let messages = match row.shift_remove("prompt") {
+        Some(Json::Array(messages)) => messages,
+        Some(_) => return Err(wrong("prompt", "a list of messages")),
+        None => {
+            return Err(absent(
+                "prompt",
+                &row,
+                "verl's columns are data_source, prompt, ability, reward_model, extra_info",
+            ));
+        }
+    };
+    let mut own = Map::new();
+    match question(&messages) {
+        Some(text) => own.insert("problem".to_owned(), text.into()),
+        None => own.insert("messages".to_owned(), messages.into()),
+    };
+    if let Some(reward_model) = row.shift_remove("reward_model") {
+        let Json::Object(mut fields) = reward_model else { return Err(wrong("reward_model", "an object")) };
+        let truth = fields.shift_remove("ground_truth");
+        let has_answer = truth.is_some();
+        match truth {
+            Some(Json::Object(mut truth)) if truth.len() == 1 && truth.get(TARGET).is_some_and(Json::is_array) => {
+                own.extend(truth.shift_remove(TARGET).map(|answers| ("answers".to_owned(), answers)));
+            }
+            Some(answer) => drop(own.insert("answer".to_owned(), answer)),
+            None => {}
+        }
+        let is_usual = fields.len() == 1 && fields.get("style").is_some_and(|style| style == RULE);
+        if !is_usual || !has_answer {
+            own.insert("reward_model".to_owned(), fields.into());
+        }
+    }
+    for name in ["data_source", "ability"] {
+        own.extend(row.shift_remove(name).map(|value| (name.to_owned(), value)));
+    }
+    let mut rest = Map::new();
+    if let Some(extra) = row.shift_remove("extra_info") {
+        let Json::Object(fields) = extra else { return Err(wrong("extra_info", "an object")) };
+        for (name, value) in fields {
+            let stays = RESERVED.contains(&name.as_str()) || row.contains_key(&name);
+            if stays { &mut rest } else { &mut own }.insert(name, value);
+        }
+    }
+    // Columns that are not verl's.
+    own.extend(row);
+    if !rest.is_empty() {
+        own.insert("extra_info".to_owned(), rest.into());
+    }
+    Ok(own)
+}
+
+/// The text of a conversation that is one question.
+fn question(messages: &[Json]) -> Option<&str> {
+    let [message] = messages else { return None };
+    let fields = message.as_object().filter(|fields| fields.len() == 2 && message["role"] == "user")?;
+    fields.get("content")?.as_str()
+}
+
+fn wrong(column: &str, wanted: &str) -> Error {
+    Error::new(Kind::Data, format!("the column `{column}` is not {wanted}")).about(Subject::Column(column.to_owned()))
+}
+
+fn absent(column: &str, row: &Map<String, Json>, hint: &str) -> Error {
+    let known = row.keys().map(String::as_str);
+    Error::new(Kind::Data, format!("the row has no column `{column}`"))
+        .about(Subject::Column(column.to_owned()))
+        .hint(format!("{}; {hint}", suggest(column, known)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn object(json: Json) -> Map<String, Json> {
+        match json {
+            Json::Object(fields) => fields,
+            _ => Map::new(),
+        }
+    }
+
+    #[test]
+    fn rows_become_those_of_verl_and_return() {
+        let row = object(json!({ "problem": "1+1?", "answer": "2", "level": 3, "data_source": "openai/gsm8k" }));
+        let options =
+            VerlOptions { ability: "math".to_owned(), split: Some("train".to_owned()), ..VerlOptions::default() };
+        let verl = to_verl(row, 7, &options).unwrap();
+        let expected = json!({
+            "data_source": "openai/gsm8k",
+            "prompt": [{ "role": "user", "content": "1+1?" }],
+            "ability": "math",
+            "reward_model": { "style": "rule", "ground_truth": "2" },
+            "extra_info": { "level": 3, "split": "train", "index": 7 },
+        });
+        assert_eq!(Json::Object(verl.clone()), expected);
+        assert!(is_verl(&verl));
+        let back = json!({
+            "problem": "1+1?", "answer": "2", "data_source": "openai/gsm8k", "ability": "math",
+            "level": 3, "split": "train", "index": 7,
+        });
+        assert_eq!(Json::Object(from_verl(verl).unwrap()), back);
+    }
+
+    #[test]
+    fn accepted_answers_are_the_target_of_verl() {
+        let row = object(json!({ "question": "Who?", "answers": ["Ann", "A."] }));
+        let verl = to_verl(row, 0, &VerlOptions::default()).unwrap();
+        assert_eq!(verl["reward_model"]["ground_truth"], json!({ "target": ["Ann", "A."] }));
+        assert_eq!(from_verl(verl).unwrap()["answers"], json!(["Ann", "A."]));
+    }
+
+    #[test]
+    fn missing_columns_are_named_with_the_nearest() {
+        let options = VerlOptions::default();
+        let error = |row: Json| to_verl(object(row), 0, &options).unwrap_err().to_string();
+        insta::assert_snapshot!(error(json!({ "problems": "x", "answer": 1 })), @"
+        the row has no column `problem`
+          hint: did you mean `problems`?; --prompt COLUMN names another
+        ");
+        insta::assert_snapshot!(error(json!({ "problem": "x", "anwser": 1 })), @"
+        the row has no column `answer`
+          hint: did you mean `anwser`?; --answer COLUMN names another
+        ");
+        insta::assert_snapshot!(error(json!({ "problem": 4, "answer": 1 })), @"the column `problem` is not text or messages");
+        let error = from_verl(object(json!({ "promt": [], "reward_model": {} }))).unwrap_err();
+        assert!(error.hint.unwrap().starts_with("did you mean `promt`?"));
+    }
+
+    /// Values of columns.
+    fn value() -> impl Strategy<Value = Json> {
+        let leaf = prop_oneof![
+            any::<bool>().prop_map(Json::from),
+            any::<i64>().prop_map(Json::from),
+            "[a-zä ]{0,8}".prop_map(Json::from),
+        ];
+        leaf.prop_recursive(2, 8, 3, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..3).prop_map(Json::from),
+                prop::collection::btree_map("[a-z]{1,4}", inner, 0..3)
+                    .prop_map(|fields| Json::Object(fields.into_iter().collect())),
+            ]
+        })
+    }
+
+    fn columns(names: &'static str) -> impl Strategy<Value = Map<String, Json>> {
+        prop::collection::btree_map(names, value(), 0..4).prop_map(|fields| fields.into_iter().collect())
+    }
+
+    proptest! {
+        #[test]
+        fn verl_rows_are_unchanged_by_a_round_trip(
+            user in "[a-z ]{0,12}", system in prop::option::of("[a-z]{0,5}"), truth in prop::option::of(value()),
+            style in prop::option::of("rule|model"), extra in columns("[a-z]{1,6}|answer|problem|messages"),
+            reward in columns("[a-z]{1,3}"),
+        ) {
+            let mut prompt: Vec<Json> = system.iter().map(|text| json!({ "role": "system", "content": text })).collect();
+            prompt.push(json!({ "role": "user", "content": user }));
+            let mut reward_model = reward;
+            reward_model.extend(style.map(|style| ("style".to_owned(), Json::from(style))));
+            reward_model.extend(truth.map(|truth| ("ground_truth".to_owned(), truth)));
+            let mut extra = extra;
+            extra.insert("index".to_owned(), 3.into());
+            let row = object(json!({
+                "data_source": "d", "prompt": prompt, "ability": "a", "reward_model": reward_model, "extra_info": extra,
+            }));
+            let back = to_verl(from_verl(row.clone()).unwrap(), 0, &VerlOptions::default()).unwrap();
+            prop_assert_eq!(back, row);
+        }
+
+        #[test]
+        fn rows_of_r1_are_unchanged_by_a_round_trip(
+            problem in "[a-z ]{0,12}", answer in value(), more in columns("[a-z]{1,6}"),
+        ) {
+            let mut row = more;
+            row.retain(|name, _| !RESERVED.contains(&name.as_str()) && name != "answers");
+            row.insert("index".to_owned(), 5.into());
+            row.insert("data_source".to_owned(), "d".into());
+            row.insert("ability".to_owned(), "a".into());
+            row.insert("problem".to_owned(), problem.into());
+            row.insert("answer".to_owned(), answer);
+            let verl = to_verl(row.clone(), 0, &VerlOptions::default()).unwrap();
+            prop_assert_eq!(from_verl(verl).unwrap(), row);
+        }
+    }
+}
