@@ -61,6 +61,7 @@ fn main() {
         "flash",
         "guarded",
         "operations",
+        "kernels",
         "cpu/kernels",
         "cpu/common",
         "cpu/prefix",
@@ -78,7 +79,18 @@ fn main() {
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in ["memory", "arena", "logprobs", "autograd", "adamw", "flash", "operations", "interface"] {
+    for part in [
+        "memory",
+        "arena",
+        "logprobs",
+        "autograd",
+        "adamw",
+        "flash",
+        "operations",
+        "kernels",
+        "autograd_kernels",
+        "interface",
+    ] {
         native.file(source(part));
     }
     let own =

@@ -9,6 +9,8 @@
 //!   that start one after the other in the same batch: their ids, the difference of their
 //!   log-probabilities from a forward pass over the whole sequence, the largest batch, and the
 //!   share of steps that were CUDA graphs
+//! - `{"kernels": true}`: r1's CUDA kernels compared with libtorch's operations, for shapes of large
+//!   models too if true, and why the model does without some of them
 //! - `{}`: memory bandwidth (bytes/s) and the rate of libtorch's matrix product on the model's
 //!   largest layer (multiply-adds/s, times 2)
 
@@ -24,7 +26,7 @@ use std::time::Instant;
 use r1::config::DeviceChoice;
 use r1::engine::{Engine, EngineOptions, Policy, TokenBytes, channel};
 use r1::mdp::{Request, Sampling, StreamSeed};
-use r1::model::{Model, Packed};
+use r1::model::{Model, Packed, check_kernels};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -40,6 +42,7 @@ const CONTEXT: usize = 1088;
 enum Question {
     Generate { batch: u64, prompt: u32, new: usize },
     Check { check: u64, prompt: u32, new: usize },
+    Kernels { kernels: bool },
     Limits {},
 }
 
@@ -64,6 +67,7 @@ fn main() -> Result<()> {
         let question: Question = serde_json::from_str(&line).map_err(|error| internal(&error))?;
         let answer = match question {
             Question::Limits {} => limits(&model, kind)?,
+            Question::Kernels { kernels: large } => kernels(&model, large)?,
             Question::Check { check: batch, prompt, new } => check(&mut engine, &model, batch, prompt, new)?,
             Question::Generate { batch, prompt, new } => generate(&mut engine, vocab, batch, prompt, new)?,
         };
@@ -154,6 +158,18 @@ fn check(engine: &mut Engine, model: &Model, batch: u64, prompt: u32, new: usize
         "ids": ids, "worst": worst, "mean": sum / f64::from(count.max(1)), "max_batch": stats.max_batch,
         "graph_share": stats.graph_share(),
     }))
+}
+
+fn kernels(model: &Model, large: bool) -> Result<Value> {
+    let checks = check_kernels(model.device(), large)?;
+    let checks: Vec<Value> = checks
+        .iter()
+        .map(|it| {
+            json!({ "kernel": it.kernel, "case": it.case, "difference": it.difference, "limit": it.limit,
+                    "agrees": it.agrees() })
+        })
+        .collect();
+    Ok(json!({ "checks": checks, "failure": model.kernels_failure() }))
 }
 
 /// Best of several repetitions, to exclude other load on the machine.

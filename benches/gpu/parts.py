@@ -137,6 +137,7 @@ def run(check):
 
 PARTS = {
     "machine": machine,
+    "kernels": speed.kernels,
     "networks": networks,
     "updates": updates,
     "run": run,

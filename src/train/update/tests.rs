@@ -193,3 +193,35 @@ fn a_nan_loss_stops_the_run_or_skips_the_step_and_changes_no_weight() {
         }
     }
 }
+
+/// Everything of an update but attention is what a GPU computes; attention is padded here.
+#[test]
+fn micro_batches_never_wait_for_the_device() {
+    let model = model(Dtype::BFloat16);
+    let rows: Vec<Row> = (0..6).map(|n| row(n, &[(&[1, 2], false), (&[3 + n as u32, 7], true)], 0)).collect();
+    let all = batch(rows, |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
+    let contiguous = |budget: usize| {
+        let mut learner = learner("ppo", budget);
+        learner.loss.options.insert("entropy_coef".to_owned(), 0.01.into());
+        let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
+        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+        let update = Update {
+            model: &model,
+            objective: &objective,
+            learner: &learner,
+            temperature: 1.0,
+            kl_coef: 0.0,
+            lr: 1e-3,
+        };
+        let (stats, counts) = native::count_operations(|| update.step(&mut optimizer, &all)).unwrap();
+        assert!(stats.stepped && stats.grad_norm > 0.0 && stats.ratios.tokens == 12, "{stats:?}");
+        for waits in ["_local_scalar_dense", "item", "nonzero", "is_nonzero", "unique2", "masked_select", "equal"] {
+            assert!(!counts.contains_key(&format!("aten::{waits}")), "{waits}: {counts:?}");
+        }
+        counts.get("aten::contiguous").copied().unwrap_or(0)
+    };
+    // Numbers are read from a device through a contiguous copy. The log-probabilities of a
+    // micro-batch make four of their own. Further ones are the two reads at the end: the numbers of
+    // all micro-batches, and the norms of the gradients.
+    assert_eq!([contiguous(1000), contiguous(8), contiguous(4)], [4 + 2, 3 * 4 + 2, 6 * 4 + 2]);
+}
