@@ -19,13 +19,14 @@ bool learning(std::initializer_list<const at::Tensor*> tensors) {
 }
 
 struct AddNorm : torch::autograd::Function<AddNorm> {
+  // `added`: whether `delta` is added; without it, any tensor takes its place.
   static variable_list forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& delta,
-                               const at::Tensor& weight, double eps, double offset) {
-    const Normed normed = add_norm(x, delta, weight, eps, offset);
+                               const at::Tensor& weight, bool added, double eps, double offset) {
+    const Normed normed = add_norm(x, added ? delta : at::Tensor(), weight, eps, offset);
     context->save_for_backward({normed.sum, weight, normed.scale});
     context->saved_data["offset"] = offset;
     context->set_materialize_grads(false);
-    if (!delta.defined()) return {normed.out};
+    if (!added) return {normed.out};
     return {normed.out, normed.sum};
   }
 
@@ -36,7 +37,8 @@ struct AddNorm : torch::autograd::Function<AddNorm> {
     if (gradients[0].defined())
       std::tie(d_x, d_weight) = add_norm_backward(saved[0], saved[1], saved[2], gradients[0], d_sum,
                                                   context->saved_data["offset"].toDouble(), context->needs_input_grad(2));
-    return {d_x, gradients.size() > 1 ? d_x : at::Tensor(), d_weight, at::Tensor(), at::Tensor()};
+    const at::Tensor none;
+    return {d_x, gradients.size() > 1 ? d_x : none, d_weight, none, none, none};
   }
 };
 
@@ -83,7 +85,7 @@ struct RotatedHeads : torch::autograd::Function<RotatedHeads> {
 std::vector<at::Tensor> differentiable_add_norm(const at::Tensor& x, const at::Tensor& delta, const at::Tensor& weight,
                                                 double eps, double offset) {
   if (learning({&x, &delta, &weight})) {
-    auto all = AddNorm::apply(x, delta, weight, eps, offset);
+    auto all = AddNorm::apply(x, delta.defined() ? delta : x.detach(), weight, delta.defined(), eps, offset);
     if (all.size() == 1) all.push_back(x);
     return all;
   }
@@ -98,7 +100,7 @@ at::Tensor differentiable_gated(const at::Tensor& gate, const at::Tensor& up, bo
 std::vector<at::Tensor> differentiable_rotated_heads(const Heads& heads, const Places& places) {
   const auto* parts = heads.parts;
   if (!learning({&parts[0], &parts[1], &parts[2]})) return rotated_heads(heads, places);
-  bool plain = !places.keys.defined() && !heads.norms[0].defined() && !heads.norms[1].defined();
+  bool plain = heads.cosines.defined() && !places.keys.defined() && !heads.norms[0].defined() && !heads.norms[1].defined();
   for (const at::Tensor& bias : heads.biases) plain &= !bias.defined();
   TORCH_CHECK(plain, "gradients of biases, norms and caches are not those of this kernel");
   return RotatedHeads::apply(parts[0], parts[1], parts[2], heads.cosines, heads.sines, heads.dim);

@@ -7,7 +7,7 @@ use super::families::cases;
 use super::stacked::learn;
 use super::{distance, ids, pack, rows};
 use crate::model::cache::Layout;
-use crate::model::{KvCache, LoraConfig, Model, Span};
+use crate::model::{Decoding, KvCache, LoraConfig, Model, Span};
 use crate::native;
 
 /// The golden mixtures of experts in f32: one by one, and in one product.
@@ -52,7 +52,7 @@ fn grouped_experts_give_the_outputs_and_gradients_of_single_ones() {
 fn grouped_experts_do_not_copy_to_the_host() {
     for (name, single, grouped) in mixtures() {
         let rows = rows(&[7, 5], single.config.vocab_size as u64);
-        let reads = |model: &Model| {
+        let products = |model: &Model| {
             let run = || tch::no_grad(|| model.forward_plain(&pack(&rows)));
             let (_, counts) = native::count_operations(run).unwrap();
             for waits in
@@ -60,15 +60,15 @@ fn grouped_experts_do_not_copy_to_the_host() {
             {
                 assert!(!counts.contains_key(&format!("aten::{waits}")), "{name}: {counts:?}");
             }
-            // Numbers are read through a contiguous copy.
-            (counts.get("aten::contiguous").copied().unwrap_or(0), counts.get("aten::_grouped_mm").copied())
+            counts.get("aten::_grouped_mm").copied()
         };
-        let layers =
-            (0..single.config.num_hidden_layers).filter(|&index| single.config.layer(index).sparse).count() as u64;
-        let ((each, none), (one, products)) = (reads(&single), reads(&grouped));
-        assert_eq!((none, products), (None, Some(2 * layers)), "{name}");
-        assert_eq!(each - one, layers, "{name}: expert by expert, each layer is a copy");
+        let layers = (0..single.config.num_hidden_layers).filter(|&index| single.config.layer(index).sparse).count();
+        assert_eq!((products(&single), products(&grouped)), (None, Some(2 * layers as u64)), "{name}");
     }
+    // Numbers are read as vectors, which RecordFunction does not show.
+    let source = include_str!("../experts.rs");
+    let (before, grouped) = source.split_once("fn mixture_grouped").unwrap();
+    assert!(before.contains("try_from") && !grouped.contains("try_from"));
 }
 
 #[test]
@@ -87,8 +87,9 @@ fn grouped_experts_decode_in_recorded_steps() {
             let (expected, found) = (step(&single, &mut one), step(&grouped, &mut other));
             assert!(distance(&found, &expected) < 1e-4, "{name}: {}", distance(&found, &expected));
         }
-        assert_eq!(other.decoding(), crate::model::Decoding::Recordable);
-        assert_eq!(one.decoding(), crate::model::Decoding::Eager);
+        let dynamic = grouped.has_dynamic_rope();
+        assert_eq!(other.decoding(), if dynamic { Decoding::Eager } else { Decoding::Recordable }, "{name}");
+        assert_eq!(one.decoding(), Decoding::Eager);
     }
 }
 

@@ -142,9 +142,11 @@ fn a_decode_step_with_own_kernels_has_10_operations_a_layer() {
     let steps = [1, 2].map(|layers| {
         let mut model = model_of(layers);
         model.kernels = Kernels::all();
-        let mut cache = model.new_cache(3, 256).unwrap();
+        let layout = Layout::Tokens { spare: 1 };
+        let mut cache = KvCache::new(&model.config, 3, 256, layout, Device::Cpu, Kind::BFloat16).unwrap();
         let items: Vec<Span<'_>> = (0..3).map(|slot| Span { slot, start: 9 * slot, ids: &[5] }).collect();
-        kernels(&count_operations(|| model.step(&mut cache, &items)).unwrap().1)
+        let _guard = tch::no_grad_guard();
+        kernels(&count_operations(|| model.step_varlen(&mut cache, &items, &|| false)).unwrap().1)
     });
     let [(one, _), (two, list)] = &steps;
     assert_eq!(two - one, 10, "{one}, {two}: {list}");
