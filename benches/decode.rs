@@ -9,8 +9,8 @@
 //!   that start one after the other in the same batch: their ids, the difference of their
 //!   log-probabilities from a forward pass over the whole sequence, the largest batch, and the
 //!   share of steps that were CUDA graphs
-//! - `{"kernels": true}`: r1's CUDA kernels compared with libtorch's operations, for shapes of large
-//!   models too if true, and why the model does without some of them
+//! - `{"kernels": true}`: r1's CUDA kernels compared with libtorch's operations, for shapes of
+//!   large models too if true, and why the model does without some of them
 //! - `{}`: memory bandwidth (bytes/s) and the rate of libtorch's matrix product on the model's
 //!   largest layer (multiply-adds/s, times 2)
 

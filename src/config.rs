@@ -371,8 +371,8 @@ section! {
         weight_decay: f64 = 0.0, range("≥ 0");
         /// Global gradient norm above which gradients are scaled down; 0 is off.
         max_grad_norm: f64 = 1.0, range("≥ 0");
-        /// Maximum number of tokens per forward pass. 0 is 8,192 on the CPU, and on CUDA the most of
-        /// 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 sft --plan`).
+        /// Maximum number of tokens per forward pass. 0 is 8,192 on the CPU, and on CUDA the most
+        /// of 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 sft --plan`).
         tokens_per_batch: usize = 0, unit("tokens"), range("≥ 0");
         /// Maximum length of a conversation; 0 is the model's context.
         max_length: usize = 0, unit("tokens"), range("≥ 0");

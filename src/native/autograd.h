@@ -39,8 +39,8 @@ struct Grouped {
 };
 
 // x [N, in], whose rows are sorted by expert, times the transposed weights of their experts: [N,
-// out]. `leaves`: views of the rows of the weights, expert by expert. The host does not wait for the
-// device where libtorch has the product (bf16, compute capability 9.0 and above).
+// out]. `leaves`: views of the rows of the weights, expert by expert. The host does not wait for
+// the device where libtorch has the product (bf16, compute capability 9.0 and above).
 at::Tensor differentiable_grouped_linear(const at::Tensor& x, const Grouped& grouped,
                                          const std::vector<at::Tensor>& leaves);
 

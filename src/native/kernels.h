@@ -11,14 +11,14 @@
 
 namespace r1 {
 
-// Starts a kernel of cuda/kernels/SOURCE.cu, compiled with the definitions (separated by spaces), on
-// the current stream of the device (-1: the CPU). Returns null or a message.
+// Starts a kernel of cuda/kernels/SOURCE.cu, compiled with the definitions (separated by spaces),
+// on the current stream of the device (-1: the CPU). Returns null or a message.
 using Launcher = char* (*)(int64_t device, const char* source, const char* definitions, const char* name,
                            const uint32_t* grid, uint32_t threads, void** arguments);
 void set_launcher(Launcher launcher);
 
-// sum = x + delta and out = sum / rms(sum) * (weight + offset) over rows of `weight`'s size, and 1 /
-// rms of each row in f32. `delta` can be undefined: then `sum` is x.
+// sum = x + delta and out = sum / rms(sum) * (weight + offset) over rows of `weight`'s size, and 1
+// / rms of each row in f32. `delta` can be undefined: then `sum` is x.
 struct Normed {
   at::Tensor sum, out, scale;
 };
@@ -57,8 +57,8 @@ std::vector<at::Tensor> rotated_heads(const Heads& heads, const Places& places);
 at::Tensor rotated_heads_backward(const at::Tensor& d_q, const at::Tensor& d_k, const at::Tensor& d_v,
                                   const at::Tensor& cosines, const at::Tensor& sines);
 
-// Log-probabilities of targets, entropies and logarithms of the sums, each [N] f32, of logits [N, V]
-// in f32 or bf16.
+// Log-probabilities of targets, entropies and logarithms of the sums, each [N] f32, of logits [N,
+// V] in f32 or bf16.
 void sampled_logprobs(const at::Tensor& logits, const at::Tensor& targets, double temperature, at::Tensor logp,
                       at::Tensor entropy, at::Tensor lse);
 // The gradient of the logits, in `type`.

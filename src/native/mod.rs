@@ -157,10 +157,10 @@ pub fn libtorch_version() -> &'static str {
 }
 
 /// Log-probabilities of `targets` `[N]` i64 and entropies, both `[N]`, at hidden states `[N, E]`
-/// with the output projection `head` `[V, E]`, a chunk of positions at a time, forward and backward.
-/// `model` is the model of `head`, if the CPU kernels compute it (f32 only). `support`: ids and
-/// their end offset per position, both i64 on the CPU; the distribution is over these ids only, or
-/// over the whole vocabulary for a position without ids.
+/// with the output projection `head` `[V, E]`, a chunk of positions at a time, forward and
+/// backward. `model` is the model of `head`, if the CPU kernels compute it (f32 only). `support`:
+/// ids and their end offset per position, both i64 on the CPU; the distribution is over these ids
+/// only, or over the whole vocabulary for a position without ids.
 pub(crate) fn logprobs(
     model: Option<&Model>,
     hidden: &Tensor,
@@ -248,9 +248,9 @@ pub(crate) fn stacked_linear(
 }
 
 /// x `[N, in]`, rows sorted by expert, times the transposed weights `[count, out, in]` of their
-/// experts: `[N, out]`. `ends` `[count]` i32 are the ends of the rows of each expert, on the device.
-/// `leaves` receive the gradients of the weights: views of their rows, expert by expert. In f32,
-/// bf16 and f16; in bf16 on GPUs of compute capability 9.0 and above the host does not wait.
+/// experts: `[N, out]`. `ends` `[count]` i32 are the ends of the rows of each expert, on the
+/// device. `leaves` receive the gradients of the weights: views of their rows, expert by expert. In
+/// f32, bf16 and f16; in bf16 on GPUs of compute capability 9.0 and above the host does not wait.
 pub(crate) fn grouped_linear(x: &Tensor, weight: &Tensor, ends: &Tensor, leaves: &[&Tensor]) -> Result<Tensor> {
     let leaves: Vec<_> = leaves.iter().map(|leaf| pointer(leaf)).collect();
     let mut out = null_mut();

@@ -44,8 +44,8 @@ pub(super) fn source(name: &str) -> Result<String> {
     Ok(format!("{COMMON}\n{}", own.1))
 }
 
-/// The kernels that `R1_CUDA_KERNELS` selects by their names, separated by commas; `off` is none, and
-/// all without it.
+/// The kernels that `R1_CUDA_KERNELS` selects by their names, separated by commas; `off` is none,
+/// and all without it.
 ///
 /// # Errors
 /// `Kind::Usage` for an unknown name.

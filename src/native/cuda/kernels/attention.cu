@@ -1,7 +1,7 @@
-// Attention of one query per sequence over the key-value cache. A block reads a part of the keys and
-// values of one key head once, for the GROUP query heads that share it; a second kernel joins the
-// parts (Flash-Decoding: split keys, arXiv:2205.14135). HEAD is the dimension of a head, PACK the
-// number of elements in 16 bytes.
+// Attention of one query per sequence over the key-value cache. A block reads a part of the keys
+// and values of one key head once, for the GROUP query heads that share it; a second kernel joins
+// the parts (Flash-Decoding: split keys, arXiv:2205.14135). HEAD is the dimension of a head, PACK
+// the number of elements in 16 bytes.
 
 constexpr int THREADS = 128, TILE = 64;
 constexpr int PIECES = HEAD / PACK;       // loads of a key
@@ -32,9 +32,9 @@ __device__ inline Range part_of(int length, int window, int split, int splits) {
 }
 
 // Blocks are (part, key head, sequence). `queries` [B, heads, HEAD]; keys and values of sequence b
-// are the `lengths`[b] rows [kv_heads, HEAD] from row `first_key`[b] on, and the query is at the last
-// of them. `window` > 0: only the last `window` keys. With one part, `out` [B, heads, HEAD] is the
-// result; otherwise `sums` [B, heads, splits, HEAD] are sums of values, and `stats` [B, heads,
+// are the `lengths`[b] rows [kv_heads, HEAD] from row `first_key`[b] on, and the query is at the
+// last of them. `window` > 0: only the last `window` keys. With one part, `out` [B, heads, HEAD] is
+// the result; otherwise `sums` [B, heads, splits, HEAD] are sums of values, and `stats` [B, heads,
 // splits, 2] the maximum of the scores and the sum of their exponentials (base 2).
 extern "C" __global__ void __launch_bounds__(THREADS)
     attention_parts(const element* queries, const element* keys, const element* values, const int* first_key,
