@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 
 use super::distance;
+use crate::model::cache::Layout;
 use crate::model::decoder::{Residual, With};
 use crate::model::expert_routing::Routes;
 use crate::model::own_kernels::Kernels;
 use crate::model::plain::Arithmetic;
-use crate::model::{Config, Model, Span};
+use crate::model::{Config, KvCache, Model, Span};
 use crate::native::count_operations;
 
 /// Operations without a kernel: views, and memory that is not written.
