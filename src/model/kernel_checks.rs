@@ -128,6 +128,9 @@ pub(super) fn check(name: &str, shapes: &Shapes, device: Device, kind: Kind) -> 
     }
 }
 
+/// Outputs for inputs, by a kernel or without.
+type Run<'a> = dyn Fn(&[Tensor], bool) -> Result<Vec<Tensor>> + 'a;
+
 struct Case<'a> {
     shapes: &'a Shapes,
     options: (Kind, Device),
@@ -142,7 +145,7 @@ impl Case<'_> {
         Ok(wave.f_mul_scalar(1.5)?.f_to_kind(self.options.0)?.f_view(shape)?)
     }
 
-    fn report(&self, kernel: &'static str, what: String, difference: f64) -> KernelCheck {
+    fn report(&self, kernel: &'static str, what: &str, difference: f64) -> KernelCheck {
         let bf16 = self.options.0 == Kind::BFloat16;
         let case = format!("{}, {what}", if bf16 { "bf16" } else { "f32" });
         KernelCheck { kernel, case, difference, limit: if bf16 { 0.012 } else { 2e-5 } }
@@ -167,7 +170,7 @@ impl Case<'_> {
                 Ok(if added { vec![norm, sum] } else { vec![norm] })
             };
             let difference = self.compare(&[&x, &delta, &weight], 3, &run)?;
-            all.push(self.report("norm", format!("{tokens} x {hidden}, add {added}, offset {offset}"), difference));
+            all.push(self.report("norm", &format!("{tokens} x {hidden}, add {added}, offset {offset}"), difference));
         }
         Ok(all)
     }
@@ -184,7 +187,7 @@ impl Case<'_> {
             Ok(vec![out])
         };
         let difference = self.compare(&[&gate, &up], 2, &run)?;
-        Ok(vec![self.report("gated", format!("{tokens} x {inner}, gelu {gelu}"), difference)])
+        Ok(vec![self.report("gated", &format!("{tokens} x {inner}, gelu {gelu}"), difference)])
     }
 
     fn rope(&self) -> Result<Vec<KernelCheck>> {
@@ -237,7 +240,7 @@ impl Case<'_> {
             Ok(out)
         };
         let shape = format!("{tokens} tokens, {heads} and {kv_heads} heads of {dim}");
-        let mut found = vec![self.report("rope", format!("{shape}, learning"), self.compare(&inputs, 3, &run)?)];
+        let mut found = vec![self.report("rope", &format!("{shape}, learning"), self.compare(&inputs, 3, &run)?)];
         // Into a cache, at places in another order.
         let (slots, capacity) = (tokens.min(3), (tokens + 2) / 3 + 4);
         let _guard = tch::no_grad_guard();
@@ -259,7 +262,7 @@ impl Case<'_> {
                 *new = cache;
             }
             let what = format!("{shape}, cache, biases and norms {decorated}, rotation {turned}");
-            found.push(self.report("rope", what, largest(&out, &expected)?));
+            found.push(self.report("rope", &what, largest(&out, &expected)?));
         }
         Ok(found)
     }
@@ -290,7 +293,7 @@ impl Case<'_> {
                 Ok(vec![logp, entropy])
             };
             let what = format!("{tokens} x {vocab}, support {among}, temperature {temperature}");
-            found.push(self.report("logprobs", what, self.compare(&[&x, &head], 2, &run)?));
+            found.push(self.report("logprobs", &what, self.compare(&[&x, &head], 2, &run)?));
         }
         Ok(found)
     }
@@ -324,25 +327,20 @@ impl Case<'_> {
         let wide = wide(&[&q, &keys, &values])?;
         let mut found = Vec::new();
         for (scale, window) in [(None, None), (Some(0.3), Some(window.unwrap_or(17)))] {
-            let scores = Scores { scale, window };
+            let scores = Scores { window, scale };
             let expected = varlen.attend_plain(&wide[0], &wide[1], &wide[2], scores)?;
             let places = [&varlen.first_key, varlen.keys.as_ref().unwrap_or(&varlen.first_key)];
             let own = native::decode_attention([&q, &keys, &values], places, capacity, scale, window)?;
             let what =
                 format!("{count} sequences to {longest}, {heads} and {kv_heads} heads of {dim}, window {window:?}");
-            found.push(self.report("attention", what, largest(&[own], &[expected])?));
+            found.push(self.report("attention", &what, largest(&[own], &[expected])?));
         }
         Ok(found)
     }
 
     /// Compares outputs, and the gradients of the first `trained` inputs, of a kernel with those of
     /// libtorch's operations in f64.
-    fn compare(
-        &self,
-        inputs: &[&Tensor],
-        trained: usize,
-        run: &dyn Fn(&[Tensor], bool) -> Result<Vec<Tensor>>,
-    ) -> Result<f64> {
+    fn compare(&self, inputs: &[&Tensor], trained: usize, run: &Run<'_>) -> Result<f64> {
         let learn = |inputs: Vec<Tensor>, own: bool| -> Result<Vec<Tensor>> {
             let mut leaves = Vec::new();
             for (place, input) in inputs.into_iter().enumerate() {

@@ -35,6 +35,7 @@ pub(super) enum Graphs {
 
 /// A model and its weights.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent switches of the computation
 pub struct Model {
     pub config: Config,
     pub(super) parameters: Parameters,

@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use libloading::os::unix::Library;
 use sha2::{Digest, Sha256};
 
-use super::launch::source;
+use super::launch::{hexadecimal, source};
 use crate::error::{Error, Kind, Result};
 
 const SHIM: &str = include_str!("kernels/shim.h");
@@ -50,7 +50,7 @@ fn compile(name: &str, definitions: &str) -> Result<Library> {
     let text = format!("{SHIM}\n{}", source(name)?);
     let mut hash = Sha256::new();
     hash.update(format!("{definitions}\n{text}"));
-    let id: String = hash.finalize()[..12].iter().map(|byte| format!("{byte:02x}")).collect();
+    let id = hexadecimal(&hash.finalize()[..12]);
     let path = Path::new(env!("OUT_DIR")).join(format!("emulated-{name}-{id}.so"));
     if !path.exists() {
         let scratch = tempfile::tempdir_in(env!("OUT_DIR")).map_err(|error| failed(&error))?;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_void};
+use std::fmt::Write;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -132,11 +133,12 @@ unsafe fn start(
     unsafe { Driver::this()?.launch(function, size, stream, arguments) }
 }
 
-type Key = (i64, String, String);
+/// Modules by device, source and definitions, with their kernels by name.
+type Loaded = HashMap<(i64, String, String), (Module, HashMap<String, Function>)>;
 
 /// A kernel, compiled and loaded on first use.
 fn function(device: i64, [source, definitions, name]: [&str; 3]) -> Result<Function> {
-    static LOADED: OnceLock<Mutex<HashMap<Key, (Module, HashMap<String, Function>)>>> = OnceLock::new();
+    static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let driver = Driver::this()?;
     let key = (device, source.to_owned(), definitions.to_owned());
@@ -180,8 +182,15 @@ fn cache_file(source: &str, options: &[String], version: (i32, i32)) -> Option<P
     let base = base.or_else(|| std::env::home_dir().map(|home| home.join(".cache")))?;
     let mut hash = Sha256::new();
     hash.update(format!("{version:?} {options:?}\n{source}"));
-    let name: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Some(base.join("r1/kernels").join(name))
+    Some(base.join("r1/kernels").join(hexadecimal(&hash.finalize())))
+}
+
+/// Two digits for each byte.
+pub(super) fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut digits, byte| {
+        let _ = write!(digits, "{byte:02x}");
+        digits
+    })
 }
 
 /// Writes a file under another name first. Without a place for it, kernels are compiled each time.
@@ -245,7 +254,8 @@ mod tests {
     #[ignore = "needs NVRTC: just check-kernels"]
     #[allow(clippy::print_stdout)]
     fn nvrtc_compiles_every_kernel() {
-        let directory = PathBuf::from(std::env::var_os("R1_NVRTC").expect("R1_NVRTC is the directory of libnvrtc"));
+        let Some(directory) = std::env::var_os("R1_NVRTC") else { panic!("R1_NVRTC is the directory of libnvrtc") };
+        let directory = PathBuf::from(directory);
         let compiler = Compiler::open(Some(&directory)).unwrap();
         println!("NVRTC {}.{}", compiler.version.0, compiler.version.1);
         let mut variants = Vec::new();
