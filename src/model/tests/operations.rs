@@ -154,7 +154,7 @@ fn a_decode_step_with_own_kernels_has_10_operations_a_layer() {
 }
 
 #[test]
-fn learning_with_own_kernels_has_at_most_9_operations_a_layer_forward_and_18_backward() {
+fn learning_with_own_kernels_has_9_operations_a_layer_forward_and_17_backward() {
     let mut model = model();
     model.kernels = Kernels::all();
     let input = Tensor::randn([24, 32], (Kind::BFloat16, Device::Cpu)).set_requires_grad(true);
@@ -163,11 +163,16 @@ fn learning_with_own_kernels_has_at_most_9_operations_a_layer_forward_and_18_bac
     let (out, counts) = count_operations(|| apply(&model, &input, &angles, &position, None)).unwrap();
     let (count, list) = kernels(&counts);
     // Attention as one; the sum after the layer is part of the next norm.
-    assert!((7..=9).contains(&(count - 2)), "forward {count}: {list}");
+    assert_eq!(count - 2, 9, "{list}");
     let loss = out.sum(Kind::Float);
-    let (count, list) = kernels(&count_operations(|| Ok(loss.f_backward()?)).unwrap().1);
+    let counts = count_operations(|| Ok(loss.f_backward()?)).unwrap().1;
+    let (count, list) = kernels(&counts);
+    // Reshapes are views here. The loss has two operations, and the gradients of the stand-in for
+    // attention are copied, which those of attention need not be.
+    let apart = ["reshape", "contiguous", "ones_like", "to"].map(|name| counts.get(&format!("aten::{name}")));
+    let apart: u64 = apart.into_iter().flatten().sum();
     // Attention as one more.
-    assert!((12..=18).contains(&(count + 1)), "backward {count}: {list}");
+    assert_eq!(count - apart + 1, 17, "{list}");
 }
 
 #[test]
