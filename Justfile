@@ -134,6 +134,12 @@ bench-search *args: build
 gpu-check *args: build
     benches/gpu-check.sh {{args}}
 
+# Compile the CUDA kernels with NVRTC from PyPI for three architectures, without a GPU; it is installed into target/nvrtc
+check-kernels dir="target/nvrtc":
+    @[ -x {{dir}}/bin/python3 ] || python3 -m venv {{dir}}
+    @{{dir}}/bin/python3 -m pip install --quiet nvidia-cuda-nvrtc==13.0.88
+    @{{torch}} && R1_NVRTC="$(dirname "$PWD"/{{dir}}/lib/python3*/site-packages/nvidia/cu13/lib/libnvrtc.so.13)" cargo nextest run --release --lib --run-ignored only --no-capture -E 'test(/nvrtc_compiles_every_kernel$/)'
+
 # Decode and prefill of a model of a real shape, compared with transformers and llama.cpp
 bench-decode *args: build
     benches/run.sh decode {{args}}

@@ -61,6 +61,7 @@ fn main() {
         "flash",
         "guarded",
         "operations",
+        "kernels",
         "cpu/kernels",
         "cpu/common",
         "cpu/prefix",
@@ -78,9 +79,20 @@ fn main() {
     if target("OS") == "linux" {
         native.flag("-fopenmp");
     }
-    for part in
-        ["memory", "arena", "logprobs", "autograd", "adamw", "flash", "operations", "device", "profiler", "interface"]
-    {
+    for part in [
+        "memory",
+        "arena",
+        "logprobs",
+        "autograd",
+        "adamw",
+        "flash",
+        "operations",
+        "kernels",
+        "autograd_kernels",
+        "device",
+        "profiler",
+        "interface",
+    ] {
         native.file(source(part));
     }
     let own =

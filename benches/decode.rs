@@ -11,6 +11,8 @@
 //!   share of steps that were CUDA graphs
 //! - `{"host": B, "new": N}`: microseconds of the host for a decode step of B sequences whose
 //!   launch does nothing, with a small model in place of DIR
+//! - `{"kernels": true}`: r1's CUDA kernels compared with libtorch's operations, for shapes of
+//!   large models too if true, and why the model does without some of them
 //! - `{}`: memory bandwidth (bytes/s) and the rate of libtorch's matrix product on the model's
 //!   largest layer (multiply-adds/s, times 2)
 
@@ -26,7 +28,7 @@ use std::time::Instant;
 use r1::config::DeviceChoice;
 use r1::engine::{Engine, EngineOptions, Policy, TokenBytes, channel};
 use r1::mdp::{Request, Sampling, StreamSeed};
-use r1::model::{Config, Model, Packed};
+use r1::model::{Config, Model, Packed, check_kernels};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -43,6 +45,7 @@ enum Question {
     Generate { batch: u64, prompt: u32, new: usize },
     Check { check: u64, prompt: u32, new: usize },
     Host { host: u64, new: usize },
+    Kernels { kernels: bool },
     Limits {},
 }
 
@@ -67,6 +70,7 @@ fn main() -> Result<()> {
         let question: Question = serde_json::from_str(&line).map_err(|error| internal(&error))?;
         let answer = match question {
             Question::Limits {} => limits(&model, kind)?,
+            Question::Kernels { kernels: large } => kernels(&model, large)?,
             Question::Check { check: batch, prompt, new } => check(&mut engine, &model, batch, prompt, new)?,
             Question::Host { host: batch, new } => host(batch, new)?,
             Question::Generate { batch, prompt, new } => generate(&mut engine, vocab, batch, prompt, new)?,
@@ -210,6 +214,18 @@ fn check(engine: &mut Engine, model: &Model, batch: u64, prompt: u32, new: usize
         "ids": ids, "worst": worst, "mean": sum / f64::from(count.max(1)), "max_batch": stats.max_batch,
         "graph_share": stats.graph_share(),
     }))
+}
+
+fn kernels(model: &Model, large: bool) -> Result<Value> {
+    let checks = check_kernels(model.device(), large)?;
+    let checks: Vec<Value> = checks
+        .iter()
+        .map(|it| {
+            json!({ "kernel": it.kernel, "case": it.case, "difference": it.difference, "limit": it.limit,
+                    "agrees": it.agrees() })
+        })
+        .collect();
+    Ok(json!({ "checks": checks, "failure": model.kernels_failure() }))
 }
 
 /// Best of several repetitions, to exclude other load on the machine.

@@ -168,6 +168,16 @@ pub enum Trainer {
     Sft(Sft),
 }
 
+impl Sft {
+    /// Tokens per forward pass without a GPU.
+    const TOKENS: usize = 8192;
+
+    /// Maximum number of tokens per forward pass.
+    pub fn tokens_at_once(&self) -> usize {
+        if self.tokens_per_batch == 0 { Self::TOKENS } else { self.tokens_per_batch }
+    }
+}
+
 impl Field for Trainer {
     type Value = Self;
 
@@ -225,6 +235,14 @@ impl Trainer {
         matches!(self, Self::Grpo(learner) | Self::Ppo(learner) if learner.routing_replay == RoutingReplay::Rollout)
     }
 
+    /// `tokens_per_batch`; 0 selects it.
+    pub fn tokens_per_batch_mut(&mut self) -> &mut usize {
+        match self {
+            Self::Grpo(learner) | Self::Ppo(learner) => &mut learner.tokens_per_batch,
+            Self::Sft(sft) => &mut sft.tokens_per_batch,
+        }
+    }
+
     /// Whether activations are recomputed in the backward pass.
     pub fn gradient_checkpointing(&self) -> bool {
         match self {
@@ -263,8 +281,9 @@ section! {
         weight_decay: f64 = 0.0, range("≥ 0");
         /// Global gradient norm above which gradients are scaled down; 0 is off.
         max_grad_norm: f64 = 1.0, range("≥ 0");
-        /// Maximum number of tokens per forward pass.
-        tokens_per_batch: usize = 8192, unit("tokens"), range("≥ 1");
+        /// Maximum number of tokens per forward pass. 0 is 8,192 on the CPU, and on CUDA the most
+        /// of 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 sft --plan`).
+        tokens_per_batch: usize = 0, unit("tokens"), range("≥ 0");
         /// Maximum length of a conversation; 0 is the model's context.
         max_length: usize = 0, unit("tokens"), range("≥ 0");
         /// Handling of longer conversations: they end the run, are skipped, or are truncated.

@@ -179,6 +179,7 @@ def profile(check, title, folder):
 
 PARTS = {
     "machine": machine,
+    "kernels": speed.kernels,
     "networks": networks,
     "ahead": ahead,
     "updates": updates,

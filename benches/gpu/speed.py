@@ -59,6 +59,37 @@ def batches(check):
             check.row("batches", f"{title}: ids as with the sampler of the host", "more than 50%", f"{share:.0%}", share > 0.5)
 
 
+def kernels(check):
+    """r1's CUDA kernels: each against libtorch's operations in f64, and the tokens of decode steps with and without."""
+    decode = None if check.device == "cpu" else programs(check, "decode")
+    if decode is None:
+        return
+    import parts
+
+    command = [decode, str(check.nano), "bf16", "cuda"]
+    answer = talk(check, command, [{"kernels": not check.small}], 180)[0]
+    check.row("kernels", "r1-nano uses all of them", "", answer["failure"] or "all", answer["failure"] is None)
+    for name in dict.fromkeys(found["kernel"] for found in answer["checks"]):
+        for kind in ("bf16", "f32"):
+            own = [found for found in answer["checks"] if found["kernel"] == name and found["case"].startswith(kind)]
+            if not own:
+                continue
+            # A NaN is null.
+            worst = max(own, key=lambda found: float("inf") if found["difference"] is None else found["difference"])
+            wrong = [found["case"] for found in own if not found["agrees"]]
+            said = f"{worst['difference']} ({worst['case']}), {len(own)} shapes"
+            check.row("kernels", f"{name}, {kind}: largest relative difference from f64", f"at most {worst['limit']:g}",
+                      said + "".join(f"; wrong: {case}" for case in wrong), not wrong)
+    folder = check.nano if check.small else parts.model(check, "qwen2.5-1.5b")
+    questions = [{"check": 8, "prompt": 60, "new": 64}]
+    own, plain = (talk(check, [decode, str(folder), "bf16", "cuda"], questions, 90, env=env)[0]
+                  for env in ({}, {"R1_CUDA_KERNELS": "off"}))
+    for title, found in (("with kernels", own), ("without kernels", plain)):
+        check.row("kernels", f"{folder.name}, {title}: against scored, mean difference", "at most 0.02",
+                  f"{found['mean']:.1e}", found["mean"] <= 0.02)
+    check.row("kernels", f"{folder.name}: ids as without kernels", "", f"{same(own, plain):.0%}", None)
+
+
 def same(a, b):
     pairs = [(x, y) for one, other in zip(a["ids"], b["ids"]) for x, y in zip(one, other)]
     return sum(x == y for x, y in pairs) / max(1, len(pairs))
@@ -115,6 +146,24 @@ def decode(check):
             measured = f"{step * 1e3:.2f} ms per step, {batch / step:,.0f} tokens/s, {moved / 2**30:.1f} GiB per step"
             check.times = getattr(check, "times", {}) | {(kind, batch): step}
             check.row("decode", f"{kind}, bf16, {batch} sequences of {CONTEXT} tokens", f"aim: {aim:.0%}", measured, None, share)
+        if kind == "qwen2.5-1.5b":
+            without(check, [program, str(folder), "bf16", "cuda"], kind)
+
+
+def without(check, command, kind):
+    """The same steps without each of r1's kernels, and without all."""
+    names = ["norm", "rope", "gated", "attention"]
+    ways = {"none": "off"} | {f"all but {name}": ",".join(n for n in [*names, "logprobs"] if n != name) for name in names}
+    for title, wish in ways.items():
+        questions = [{"batch": batch, "prompt": CONTEXT, "new": new} for batch in (1, 64) for new in (1, 65) * 2]
+        times = {}
+        for question, answer in zip(questions, talk(check, command, questions, 60, env={"R1_CUDA_KERNELS": wish})):
+            key = question["batch"], question["new"]
+            times[key] = min(answer["seconds"], times.get(key, answer["seconds"]))
+        for batch in (1, 64):
+            step = (times[batch, 65] - times[batch, 1]) / 64
+            share = f"{step / check.times[kind, batch]:.2f} of the time with all"
+            check.row("decode", f"{kind}, bf16, {batch} sequences, kernels: {title}", "", f"{step * 1e3:.2f} ms per step", None, share)
 
 
 def update(check):

@@ -857,7 +857,7 @@ function Expectation:raises(text) end
 ---@field mini_batches? number Optimiser steps per pass; mini-batches hold whole trajectories (default 1, ≥ 1).
 ---@field mini_batch_by? "trajectory"|"step" Content of a mini-batch: whole trajectories, or all steps with the same index, last index first (SeeUPO, arXiv:2602.06554) (default "trajectory").
 ---@field step_ratio_clip? number Clip range of the ratio of later steps, a factor on the advantages of earlier steps (default 0.2, 0 ≤ x < 1, needs trainer.mini_batch_by = "step").
----@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding (default 4096, tokens, ≥ 1).
+---@field tokens_per_batch? number Maximum number of tokens per micro-batch: memory against speed; results are equal up to rounding. 0 is 4,096 on the CPU, and on CUDA the most of 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 run --plan`) (default 0, tokens, ≥ 0).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 ---@field routing_replay? "off"|"rollout" Mixture-of-experts models: experts that the learner uses for sampled tokens, those of its router, or those recorded during sampling (R3, arXiv:2510.11370) (default "off").
 ---@field filter? r1.Filter The groups that are trained on.
@@ -942,7 +942,7 @@ function Expectation:raises(text) end
 ---@field betas? number[] Decay rates of AdamW's first and second moments (default [0.9,0.95], 0 ≤ x < 1).
 ---@field weight_decay? number Decoupled weight decay of AdamW (default 0, ≥ 0).
 ---@field max_grad_norm? number Global gradient norm above which gradients are scaled down; 0 is off (default 1, ≥ 0).
----@field tokens_per_batch? number Maximum number of tokens per forward pass (default 8192, tokens, ≥ 1).
+---@field tokens_per_batch? number Maximum number of tokens per forward pass. 0 is 8,192 on the CPU, and on CUDA the most of 32,768, 16,384, 8,192 and 4,096 for which there is memory (`r1 sft --plan`) (default 0, tokens, ≥ 0).
 ---@field max_length? number Maximum length of a conversation; 0 is the model's context (default 0, tokens, ≥ 0).
 ---@field overlong? "error"|"skip"|"truncate" Handling of longer conversations: they end the run, are skipped, or are truncated (default "error").
 ---@field patience? number Consecutive evaluations of data.eval without a lower loss after which the run stops; 0 disables early stopping (default 0, evaluations, ≥ 0, needs data.eval; eval.every > 0).

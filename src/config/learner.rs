@@ -69,8 +69,9 @@ section! {
         /// Clip range of the ratio of later steps, a factor on the advantages of earlier steps.
         step_ratio_clip: f64 = 0.2, range("0 ≤ x < 1"), needs("trainer.mini_batch_by", Is::OneOf(&["step"]));
         /// Maximum number of tokens per micro-batch: memory against speed; results are equal up to
-        /// rounding.
-        tokens_per_batch: usize = 4096, unit("tokens"), range("≥ 1");
+        /// rounding. 0 is 4,096 on the CPU, and on CUDA the most of 32,768, 16,384, 8,192 and 4,096
+        /// for which there is memory (`r1 run --plan`).
+        tokens_per_batch: usize = 0, unit("tokens"), range("≥ 0");
         /// Keeps only the inputs of the layers and recomputes activations in the backward pass:
         /// less memory, more time.
         gradient_checkpointing: bool = false, restart();
@@ -109,6 +110,14 @@ section! {
 pub const CUSTOM: &str = "custom";
 
 impl Learner {
+    /// Tokens per micro-batch without a GPU.
+    const TOKENS: usize = 4096;
+
+    /// Maximum number of tokens per micro-batch.
+    pub fn tokens_at_once(&self) -> usize {
+        if self.tokens_per_batch == 0 { Self::TOKENS } else { self.tokens_per_batch }
+    }
+
     /// The settings of the continued run after `old` has become `new` in the script.
     pub(super) fn reload(old: &Self, new: &Self) -> Self {
         let mut merged = <Self as Section>::reloaded(old, new);

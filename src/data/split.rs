@@ -64,7 +64,9 @@ pub(crate) fn split(count: u64, parts: &[Amount], division: &Division<'_>, seed:
         Division::Stratified(values) => segments(&stratified(order, values), &sizes),
         Division::Grouped(values) => grouped(&order, values, &sizes),
     };
-    divided.iter_mut().for_each(|rows| rows.sort_unstable());
+    for rows in &mut divided {
+        rows.sort_unstable();
+    }
     Ok(divided)
 }
 
@@ -88,7 +90,9 @@ fn value(values: &[String], row: u64) -> &str {
 /// of the whole.
 fn stratified(order: Vec<u64>, values: &[String]) -> Vec<u64> {
     let mut sizes: HashMap<&str, u64> = HashMap::new();
-    order.iter().for_each(|row| *sizes.entry(value(values, *row)).or_default() += 1);
+    for row in &order {
+        *sizes.entry(value(values, *row)).or_default() += 1;
+    }
     let mut seen: HashMap<&str, u64> = HashMap::new();
     let mut placed: Vec<(f64, u64)> = order
         .into_iter()

@@ -33,6 +33,8 @@ pub fn at_k(trajectories: &[&Trajectory], score: impl Fn(&Trajectory) -> f64) ->
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use super::*;
     use crate::mdp::testing;
 

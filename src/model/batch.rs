@@ -1,6 +1,10 @@
 //! Inputs of a model: packed rows for training, spans of sequences for generation.
 
+use std::borrow::Cow;
+
 use tch::Tensor;
+
+use crate::error::Result;
 
 /// Packed rows without padding. Rows do not attend to each other.
 #[derive(Debug)]
@@ -14,9 +18,37 @@ pub struct Packed {
     /// `[T, width]` i64: experts of each token for all sparse layers in order; -1 uses the router.
     /// `None` uses the router for all tokens.
     pub routing: Option<Tensor>,
+    /// The same numbers on the host; without them, the host waits for the device to read them.
+    pub on_host: Option<OnHost>,
+}
+
+/// Tokens of packed rows on the host.
+#[derive(Clone, Debug, Default)]
+pub struct OnHost {
+    /// `[T]`.
+    pub ids: Vec<i64>,
+    /// `[T]`.
+    pub positions: Vec<i64>,
+    /// `[T * width]`, or empty.
+    pub routing: Vec<i64>,
 }
 
 impl Packed {
+    /// Its tokens on the host.
+    pub(super) fn host(&self) -> Result<Cow<'_, OnHost>> {
+        let routed = self.routing.as_ref().map_or(0, Tensor::numel);
+        if let Some(own) = self.on_host.as_ref().filter(|own| own.routing.len() == routed) {
+            return Ok(Cow::Borrowed(own));
+        }
+        let list = |tensor: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(tensor)?) };
+        let routing = self.routing.as_ref().map(|routing| list(&routing.f_flatten(0, 1)?)).transpose()?;
+        Ok(Cow::Owned(OnHost {
+            ids: list(&self.ids)?,
+            positions: list(&self.positions)?,
+            routing: routing.unwrap_or_default(),
+        }))
+    }
+
     /// Packs rows of ids, with positions from 0 in each row.
     pub fn from_rows<R: AsRef<[u32]>>(rows: &[R], device: tch::Device) -> Self {
         let ids: Vec<i64> = rows.iter().flat_map(|row| row.as_ref().iter().map(|&id| i64::from(id))).collect();
@@ -26,6 +58,7 @@ impl Packed {
             positions: Tensor::from_slice(&positions).to_device(device),
             lengths: rows.iter().map(|row| row.as_ref().len() as i64).collect(),
             routing: None,
+            on_host: Some(OnHost { ids, positions, routing: Vec::new() }),
         }
     }
 }

@@ -10,13 +10,14 @@
 use tch::{Kind, Tensor};
 
 use super::cache::Decoding;
+use super::decoder::{Residual, With};
 use super::network::Graphs;
 use super::plain::Arithmetic;
 use super::transfer::{select, upload};
 use super::varlen::Varlen;
 use super::{KvCache, Model, Span};
 use crate::error::{self, Error, Result};
-use crate::native::Graph;
+use crate::native::{self, Cached, Graph};
 
 /// A recorded decode step of `size` sequences.
 #[derive(Debug)]
@@ -93,7 +94,8 @@ impl Model {
             return self.step_eager(cache, items, stop);
         }
         cache.decoding = Decoding::Eager;
-        if !self.recordable() {
+        // A graph does not add to the record of experts.
+        if !self.recordable() || cache.routes.is_some() {
             return self.step_eager(cache, items, stop);
         }
         let (single, pieces): (Vec<usize>, Vec<usize>) = (0..items.len()).partition(|&item| is_single(&items[item]));
@@ -188,7 +190,7 @@ impl Model {
     /// wait for numbers.
     fn recordable(&self) -> bool {
         matches!(*self.graphs.borrow(), Graphs::On)
-            && self.config.experts.is_none()
+            && (self.config.experts.is_none() || self.groups_experts())
             && !self.has_dynamic_rope()
             && !self.adapter_disabled.get()
     }
@@ -213,21 +215,30 @@ impl Model {
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
         let angles = self.angles(positions, lengths)?;
-        let mut x = self.embed(ids)?;
+        let mut x = Residual::new(self.embed(ids)?);
         for (index, layer) in self.sampling().layers.iter().enumerate() {
             if stop() {
                 return Ok(None);
             }
             // [slots, capacity, Hkv, D]
             let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
-            x = self.layer(index, layer, &x, &angles, (Arithmetic::Libtorch, &cache.routes()), |q, k, v| {
-                let place = [Some(slots), Some(positions)];
-                let _ = keys.f_index_put_(&place, k, false)?;
-                let _ = values.f_index_put_(&place, v, false)?;
-                varlen.attend(q, &keys.f_flatten(0, 1)?, &values.f_flatten(0, 1)?, self.scores(index))
+            let cached = Cached { keys: &cache.keys[index], values: &cache.values[index], slots, positions };
+            let with = With { arithmetic: Arithmetic::Libtorch, routes: &cache.routes(), cached: Some(cached) };
+            x = self.layer(index, layer, &x, &angles, with, |q, new| {
+                if let Some([k, v]) = new {
+                    let place = [Some(slots), Some(positions)];
+                    let _ = keys.f_index_put_(&place, k, false)?;
+                    let _ = values.f_index_put_(&place, v, false)?;
+                }
+                let (keys, values, scores) = (keys.f_flatten(0, 1)?, values.f_flatten(0, 1)?, self.scores(index));
+                if let (true, 1, Some(lengths)) = (self.kernels.attention, varlen.most_queries, &varlen.keys) {
+                    let (places, most) = ([&varlen.first_key, lengths], varlen.most_keys);
+                    return native::decode_attention([q, &keys, &values], places, most, scores.scale, scores.window);
+                }
+                varlen.attend(q, &keys, &values, scores)
             })?;
         }
-        Ok(Some(x))
+        Ok(Some(x.sum()?))
     }
 
     pub(super) fn last_logits(&self, last: &Tensor) -> Result<Tensor> {

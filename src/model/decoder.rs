@@ -1,18 +1,47 @@
 //! The whole network in plain libtorch operations: every family, device and type.
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
-use super::config::{Experts, Norms};
+use super::config::{Activation, Norms};
 use super::expert_routing::Routes;
-use super::layers::{Block, Layer, Linear, Mlp};
+use super::layers::{Block, Layer, Mlp};
 use super::plain::{self, Arithmetic, Scores};
 use super::shared_prefix::PrefixDedup;
 use super::varlen::Varlen;
 use super::{Model, Packed};
 use crate::error::{self, Error, Result};
+use crate::native::{self, Cached};
 
 /// Cosines and sines `[T, D]` of every rope.
 pub(super) type Angles = Vec<(Tensor, Tensor)>;
+
+/// The residual stream `[T, E]` before a layer: x plus the output of the last block, which the next
+/// norm adds.
+#[derive(Debug)]
+pub(super) struct Residual {
+    pub x: Tensor,
+    pub delta: Option<Tensor>,
+}
+
+impl Residual {
+    pub(super) fn new(x: Tensor) -> Self {
+        Self { x, delta: None }
+    }
+
+    /// x with the last block's output.
+    pub(super) fn sum(&self) -> Result<Tensor> {
+        self.delta.as_ref().map_or_else(|| Ok(self.x.shallow_clone()), |delta| Ok(self.x.f_add(delta)?))
+    }
+}
+
+/// What a layer is computed with.
+#[derive(Clone, Copy)]
+pub(super) struct With<'a> {
+    pub arithmetic: Arithmetic,
+    pub routes: &'a Routes<'a>,
+    /// Where keys and values go, in generation.
+    pub cached: Option<Cached<'a>>,
+}
 
 /// Rows of one batch: distinct tokens, and their layout for attention.
 #[derive(Debug)]
@@ -48,11 +77,11 @@ impl Model {
     pub(super) fn forward_plain(&self, batch: &Packed) -> Result<Tensor> {
         let rows = self.rows(batch)?;
         let angles = self.angles_of(batch, &rows)?;
-        let mut x = self.embed(&rows.take(&batch.ids)?)?;
+        let mut x = Residual::new(self.embed(&rows.take(&batch.ids)?)?);
         for index in 0..self.parameters.layers.len() {
             x = self.row_layer(index, &x, &angles, &rows)?;
         }
-        rows.spread(&self.norm(&x, &self.parameters.norm)?)
+        rows.spread(&self.add_norm(&x, &self.parameters.norm)?.0)
     }
 
     /// Row layout of a batch, for [`row_layer`](Self::row_layer).
@@ -71,10 +100,12 @@ impl Model {
     }
 
     /// One decoder layer over x, the distinct tokens of rows.
-    pub(super) fn row_layer(&self, index: usize, x: &Tensor, angles: &Angles, rows: &Rows) -> Result<Tensor> {
+    pub(super) fn row_layer(&self, index: usize, x: &Residual, angles: &Angles, rows: &Rows) -> Result<Residual> {
         let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
         let routes = self.given_routes(rows.routing.as_ref(), index)?;
-        self.layer(index, layer, x, angles, (Arithmetic::Libtorch, &routes), |q, k, v| {
+        let with = With { arithmetic: Arithmetic::Libtorch, routes: &routes, cached: None };
+        self.layer(index, layer, x, angles, with, |q, new| {
+            let [k, v] = new.ok_or_else(unexpected)?;
             let (q, k, v) = (rows.spread(q)?, rows.spread(k)?, rows.spread(v)?);
             let seen = match &rows.ends {
                 Ends::Padded(lengths) => plain::attend_rows(&q, &k, &v, lengths, scores)?,
@@ -88,8 +119,8 @@ impl Model {
     pub(super) fn angles_of(&self, batch: &Packed, computed: &Rows) -> Result<Angles> {
         let mut rows: Vec<(i64, i64)> = batch.lengths.iter().map(|&length| (length, 0)).collect();
         if self.has_dynamic_rope() {
-            let positions = Vec::<i64>::try_from(&batch.positions)?;
-            let mut rest = positions.as_slice();
+            let host = batch.host()?;
+            let mut rest = host.positions.as_slice();
             for (tokens, length) in &mut rows {
                 let (own, after) = rest.split_at(rest.len().min(usize::try_from(*tokens).unwrap_or(0)));
                 *length = own.iter().max().map_or(0, |last| last + 1);
@@ -99,71 +130,88 @@ impl Model {
         self.angles(&computed.take(&batch.positions)?, &rows)
     }
 
-    /// One decoder layer over x `[T, E]`; `attend` takes q `[T, H, D]`, k and v `[T, Hkv, D]`.
+    /// One decoder layer over x `[T, E]`. `attend` takes q `[T, H, D]`, and k and v `[T, Hkv, D]`
+    /// unless they are in the cache already.
     pub(super) fn layer(
         &self,
         index: usize,
         layer: &Layer,
-        x: &Tensor,
+        x: &Residual,
         angles: &Angles,
-        (arithmetic, routes): (Arithmetic, &Routes<'_>),
-        attend: impl FnOnce(&Tensor, &Tensor, &Tensor) -> Result<Tensor>,
-    ) -> Result<Tensor> {
-        let adapter_disabled = self.adapter_disabled.get();
-        let hidden = self.norm(x, &layer.input_norm)?;
+        with: With<'_>,
+        attend: impl FnOnce(&Tensor, Option<[&Tensor; 2]>) -> Result<Tensor>,
+    ) -> Result<Residual> {
+        let (adapter_disabled, arithmetic) = (self.adapter_disabled.get(), with.arithmetic);
+        let (hidden, x) = self.add_norm(x, &layer.input_norm)?;
         let angles = self.config.layer(index).rope.and_then(|rope| angles.get(rope));
-        let (q, k, v) = self.heads(layer, &hidden, angles, arithmetic)?;
-        let out = attend(&q, &k, &v)?;
+        let (q, new) = self.heads(layer, &hidden, angles, with)?;
+        let out = attend(&q, new.as_ref().map(|[k, v]| [k, v]))?;
         let mut out = layer.o.apply(&out.f_flatten(1, 2)?, adapter_disabled, arithmetic)?;
         if let Some(weight) = &layer.after_attention {
             out = self.norm(&out, weight)?;
         }
-        let x = x.f_add(&out)?;
-        let hidden = self.norm(&x, &layer.before_block)?;
+        let (hidden, x) = self.add_norm(&Residual { x, delta: Some(out) }, &layer.before_block)?;
         let mut out = match (&layer.block, self.config.experts) {
             (Block::Dense(mlp), _) => self.feed_forward(mlp, &hidden, arithmetic)?,
-            (Block::Sparse { router, experts }, shape) => {
-                self.mixture(router, experts, shape, &hidden, (arithmetic, routes))?
+            (Block::Sparse { router, experts, grouped }, shape) => {
+                self.mixture(router, (experts, grouped.as_ref()), shape, &hidden, with)?
             }
         };
         if let Some(weight) = &layer.after_block {
             out = self.norm(&out, weight)?;
         }
-        Ok(x.f_add(&out)?)
+        Ok(Residual { x, delta: Some(out) })
     }
 
-    /// Rotated queries `[T, H, D]` and keys, and values, `[T, Hkv, D]` each, of h `[T, E]`.
+    /// Rotated queries `[T, H, D]` of h `[T, E]`, and keys and values `[T, Hkv, D]` unless a kernel
+    /// writes them to the cache.
     fn heads(
         &self,
         layer: &Layer,
         h: &Tensor,
         angles: Option<&(Tensor, Tensor)>,
-        arithmetic: Arithmetic,
-    ) -> Result<(Tensor, Tensor, Tensor)> {
+        with: With<'_>,
+    ) -> Result<(Tensor, Option<[Tensor; 2]>)> {
         let adapter_disabled = self.adapter_disabled.get();
-        let (parts, stack) = ([&layer.q, &layer.k, &layer.v], layer.qkv.as_ref());
-        let stack = stack.filter(|_| arithmetic == Arithmetic::Libtorch);
+        let parts = [&layer.q, &layer.k, &layer.v];
+        let stack = layer.qkv.as_ref().filter(|_| with.arithmetic == Arithmetic::Libtorch);
         let heads = |x: &Tensor| x.f_view([h.size()[0], -1, self.config.head_dim as i64]);
         let [queries, keys] = [self.config.num_attention_heads, self.config.num_key_value_heads].map(|n| n as i64);
         let adapted = !adapter_disabled && parts.iter().any(|part| part.lora.is_some());
+        let own = self.kernels.rope && with.arithmetic == Arithmetic::Libtorch;
+        // The kernel adds the biases.
+        if let (true, Some(stack), Some(cached), false) = (own, stack, with.cached, adapted) {
+            let projections = stack.without_biases(h, &parts)?;
+            let biases = parts.map(|part| part.bias.as_ref());
+            return self.own_heads(layer, &projections, biases, angles, Some(cached));
+        }
         // Queries and keys side by side, as the rotation needs them.
         if let (Some(stack), Some((cos, sin)), true) =
-            (stack, angles, self.varlen && layer.head_norms.is_none() && !adapted)
+            (stack, angles, self.varlen && !own && layer.head_norms.is_none() && !adapted)
         {
             let values = layer.v.weight.size()[0];
             let all = stack.apply_in(h, &parts, &[layer.q.weight.size()[0] + layer.k.weight.size()[0], values])?;
             let [both, v] = all.as_slice() else { return Err(unexpected()) };
             let (q, k) = rotate_joint(&heads(both)?, cos, sin, [queries, keys])?;
-            return Ok((q, k, heads(v)?));
+            return Ok((q, Some([k, heads(v)?])));
         }
         let all = match stack {
             Some(stack) => stack.apply(h, &parts, adapter_disabled)?,
-            None => parts.iter().map(|part| part.apply(h, adapter_disabled, arithmetic)).collect::<Result<Vec<_>>>()?,
+            None => {
+                parts.iter().map(|part| part.apply(h, adapter_disabled, with.arithmetic)).collect::<Result<Vec<_>>>()?
+            }
         };
+        if own && with.cached.is_some() {
+            return self.own_heads(layer, &all, [None; 3], angles, with.cached);
+        }
         let [q, k, v] = all.as_slice() else { return Err(unexpected()) };
         let (mut q, mut k) = (heads(q)?, heads(k)?);
         if let Some(norms) = &layer.head_norms {
             (q, k) = (self.norm(&q, &norms.q)?, self.norm(&k, &norms.k)?);
+        }
+        if own && angles.is_some() {
+            let all = [q.f_flatten(1, 2)?, k.f_flatten(1, 2)?, v.shallow_clone()];
+            return self.own_heads(layer, &all, [None; 3], angles, None);
         }
         if let Some((cos, sin)) = angles {
             (q, k) = if self.varlen {
@@ -173,66 +221,75 @@ impl Model {
                 (plain::rotate(&q, cos, sin)?, plain::rotate(&k, cos, sin)?)
             };
         }
-        Ok((q, k, heads(v)?))
+        Ok((q, Some([k, heads(v)?])))
     }
 
-    fn feed_forward(&self, mlp: &Mlp, h: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
+    /// Biases, norms of heads in generation, rotation and cache by one kernel.
+    fn own_heads(
+        &self,
+        layer: &Layer,
+        projections: &[Tensor],
+        biases: [Option<&Tensor>; 3],
+        angles: Option<&(Tensor, Tensor)>,
+        cached: Option<Cached<'_>>,
+    ) -> Result<(Tensor, Option<[Tensor; 2]>)> {
+        let [q, k, v] = projections else { return Err(unexpected()) };
+        let heads = native::Heads {
+            projections: [q, k, v],
+            biases,
+            norms: layer.head_norms.as_ref().filter(|_| cached.is_some()).map(|norms| [&norms.q, &norms.k]),
+            angles: angles.map(|(cos, sin)| (cos, sin)),
+            eps: self.config.rms_norm_eps,
+            offset: self.norm_offset(),
+            dim: self.config.head_dim as i64,
+        };
+        native::rotated_heads(&heads, cached)
+    }
+
+    pub(super) fn feed_forward(&self, mlp: &Mlp, h: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
         let adapter_disabled = self.adapter_disabled.get();
         if let (Some(stack), Arithmetic::Libtorch) = (&mlp.gate_up, arithmetic) {
             let all = stack.apply(h, &[&mlp.gate, &mlp.up], adapter_disabled)?;
             let [gate, up] = all.as_slice() else { return Err(unexpected()) };
-            let inner = arithmetic.gated(self.config.activation, gate, up)?;
+            let inner = self.gated(gate, up, arithmetic)?;
             return mlp.down.apply(&inner, adapter_disabled, arithmetic);
         }
         let (gate, up) =
             (mlp.gate.apply(h, adapter_disabled, arithmetic)?, mlp.up.apply(h, adapter_disabled, arithmetic)?);
-        mlp.down.apply(&arithmetic.gated(self.config.activation, &gate, &up)?, adapter_disabled, arithmetic)
+        mlp.down.apply(&self.gated(&gate, &up, arithmetic)?, adapter_disabled, arithmetic)
     }
 
-    /// A mixture of experts over h `[T, E]`: each expert processes its tokens in order; sums run
-    /// over experts in order. With routing replay, weights of the given experts are those of the
-    /// current router.
-    fn mixture(
-        &self,
-        router: &Linear,
-        experts: &[Mlp],
-        shape: Option<Experts>,
-        h: &Tensor,
-        (arithmetic, routes): (Arithmetic, &Routes<'_>),
-    ) -> Result<Tensor> {
-        let (chosen, normalised) = shape.map_or((1, false), |shape| (shape.chosen, shape.normalised));
-        let wide = if h.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-        let shares = router.apply(h, self.adapter_disabled.get(), arithmetic)?.f_softmax(-1, wide)?;
-        let (mut shares, ids) = routes.choose(&shares, chosen)?;
-        if normalised {
-            shares = shares.f_div(&shares.f_sum_dim_intlist(-1, true, None)?)?;
+    pub(super) fn gated(&self, gate: &Tensor, up: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
+        if self.kernels.gated && arithmetic == Arithmetic::Libtorch {
+            return native::gated(gate, up, self.config.activation == Activation::GeluTanh);
         }
-        let shares = shares.f_to_kind(h.kind())?.f_flatten(0, 1)?;
-        // Indices into the flat [T * chosen] list, by expert.
-        let mut places = vec![Vec::new(); experts.len()];
-        for (place, id) in (0i64..).zip(Vec::<i64>::try_from(ids.f_flatten(0, 1)?)?) {
-            if let Some(own) = usize::try_from(id).ok().and_then(|id| places.get_mut(id)) {
-                own.push(place);
-            }
-        }
-        let mut out = h.f_zeros_like()?;
-        for (expert, places) in experts.iter().zip(places).filter(|(_, places)| !places.is_empty()) {
-            let places = Tensor::f_from_slice(&places)?.f_to_device(h.device())?;
-            let tokens = places.f_floor_divide_scalar(chosen as i64)?;
-            let own = self.feed_forward(expert, &h.f_index_select(0, &tokens)?, arithmetic)?;
-            let own = own.f_mul(&shares.f_index_select(0, &places)?.f_unsqueeze(1)?)?;
-            out = out.f_index_add(0, &tokens, &own)?;
-        }
-        Ok(out)
+        arithmetic.gated(self.config.activation, gate, up)
     }
 
     pub(super) fn norm(&self, x: &Tensor, weight: &Tensor) -> Result<Tensor> {
+        if self.kernels.norm {
+            return Ok(native::add_norm(x, None, weight, self.config.rms_norm_eps, self.norm_offset())?.0);
+        }
         let offset = self.config.norms == Norms::Around;
         if self.fused_norms && !offset {
             let (norm, _) = x.f_internal_fused_rms_norm(weight.size(), Some(weight), self.config.rms_norm_eps)?;
             return Ok(norm);
         }
         plain::rms_norm(x, weight, self.config.rms_norm_eps, offset)
+    }
+
+    /// The norm of a residual stream, and the stream.
+    pub(super) fn add_norm(&self, x: &Residual, weight: &Tensor) -> Result<(Tensor, Tensor)> {
+        if self.kernels.norm {
+            return native::add_norm(&x.x, x.delta.as_ref(), weight, self.config.rms_norm_eps, self.norm_offset());
+        }
+        let sum = x.sum()?;
+        Ok((self.norm(&sum, weight)?, sum))
+    }
+
+    /// What is added to the weights of norms.
+    fn norm_offset(&self) -> f64 {
+        if self.config.norms == Norms::Around { 1.0 } else { 0.0 }
     }
 
     pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {

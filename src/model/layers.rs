@@ -4,6 +4,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::Config;
 use super::config::{Experts, Norms};
+use super::experts::GroupedExperts;
 use super::lora::Lora;
 use super::plain::Arithmetic;
 use super::stacked::{Stack, stacks};
@@ -88,6 +89,8 @@ pub(super) enum Block {
         /// [experts, E]
         router: Linear,
         experts: Vec<Mlp>,
+        /// Their weights as one tensor each, if they are stored together.
+        grouped: Option<GroupedExperts>,
     },
 }
 
@@ -194,12 +197,14 @@ impl Maker {
         let Some(experts) = experts else {
             return Ok(Block::Dense(self.mlp(hidden, config.intermediate_size, config.biases.mlp)?));
         };
-        Ok(Block::Sparse {
-            router: self.linear(experts.count, hidden, false)?,
-            experts: (0..experts.count)
-                .map(|_| self.mlp(hidden, experts.intermediate_size, false))
-                .collect::<Result<_>>()?,
-        })
+        let router = self.linear(experts.count, hidden, false)?;
+        if self.stacked {
+            let (count, inner) = (experts.count, experts.intermediate_size);
+            let (grouped, experts) = GroupedExperts::new(&self.arena, self.options, [count, hidden, inner])?;
+            return Ok(Block::Sparse { router, experts, grouped: Some(grouped) });
+        }
+        let each = (0..experts.count).map(|_| self.mlp(hidden, experts.intermediate_size, false));
+        Ok(Block::Sparse { router, experts: each.collect::<Result<_>>()?, grouped: None })
     }
 
     fn layer(&self, config: &Config, index: usize) -> Result<Layer> {
@@ -390,7 +395,7 @@ impl Layer {
         f("self_attn.o_proj", Part::Linear(&self.o));
         match &self.block {
             Block::Dense(mlp) => mlp.walk("mlp", f),
-            Block::Sparse { router, experts } => {
+            Block::Sparse { router, experts, .. } => {
                 f("mlp.gate", Part::Linear(router));
                 for (index, expert) in experts.iter().enumerate() {
                     expert.walk(&format!("mlp.experts.{index}"), f);
@@ -416,7 +421,7 @@ impl Layer {
         }
         match &mut self.block {
             Block::Dense(mlp) => mlp.linears_mut("mlp", &mut all),
-            Block::Sparse { router, experts } => {
+            Block::Sparse { router, experts, .. } => {
                 all.push(("mlp.gate".to_owned(), router));
                 for (index, expert) in experts.iter_mut().enumerate() {
                     expert.linears_mut(&format!("mlp.experts.{index}"), &mut all);

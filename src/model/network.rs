@@ -17,6 +17,7 @@ use super::cache::Layout;
 use super::config::Norms;
 use super::kernels::native_model;
 use super::layers::Parameters;
+use super::own_kernels::Kernels;
 use super::stacked::{gpu_paths, stacks};
 use super::varlen::Varlen;
 use super::{Config, KvCache, LoraConfig, Packed, Span, lora, memory};
@@ -36,6 +37,7 @@ pub(super) enum Graphs {
 
 /// A model and its weights.
 #[derive(Debug)]
+#[allow(clippy::struct_excessive_bools)] // independent switches of the computation
 pub struct Model {
     pub config: Config,
     pub(super) parameters: Parameters,
@@ -49,6 +51,12 @@ pub struct Model {
     gpu_paths: bool,
     /// Whether RMSNorms are libtorch's fused operation: on CUDA, in bf16 and f16.
     pub(super) fused_norms: bool,
+    /// Whether the experts of a layer are one product: on CUDA in bf16.
+    pub(super) grouped_experts: bool,
+    /// r1's CUDA kernels that it uses.
+    pub(super) kernels: Kernels,
+    /// Why it does without some of them.
+    kernels_failure: Option<String>,
     /// Whether decode steps are recorded as CUDA graphs.
     pub(super) graphs: RefCell<Graphs>,
     adapter: Option<LoraConfig>,
@@ -100,6 +108,7 @@ impl Model {
         };
         let native = if gpu_paths { None } else { native_model(&config, &parameters, &frequencies, device, kind)? };
         let varlen = gpu_paths || Varlen::fits(device, kind, config.head_dim);
+        let (kernels, kernels_failure) = Kernels::find(&config, device, kind)?;
         let (adapter_disabled, checkpointing, adapter) = (Cell::new(false), false, None);
         Ok(Self {
             config,
@@ -109,6 +118,9 @@ impl Model {
             varlen,
             gpu_paths,
             fused_norms: (device.is_cuda() || gpu_paths) && matches!(kind, Kind::BFloat16 | Kind::Half),
+            grouped_experts: device.is_cuda() && kind == Kind::BFloat16,
+            kernels,
+            kernels_failure,
             graphs: RefCell::new(Graphs::On),
             adapter,
             merged: None,
@@ -283,6 +295,11 @@ impl Model {
         }
     }
 
+    /// The reason why a model on CUDA does not use all of r1's kernels although they are enabled.
+    pub fn kernels_failure(&self) -> Option<&str> {
+        self.kernels_failure.as_deref()
+    }
+
     /// Runs `body` with the adapter disabled.
     pub fn without_adapter<R>(&self, body: impl FnOnce() -> R) -> R {
         /// Restores the switch when dropped, also after a panic.
@@ -339,7 +356,8 @@ impl Model {
         temperature: f64,
         chunk: usize,
     ) -> Result<(Tensor, Tensor)> {
-        native::logprobs(self.native_f32(), hidden, &self.parameters.lm_head, targets, support, temperature, chunk)
+        let softmax = native::Softmax { temperature, chunk, fused: self.kernels.logprobs };
+        native::logprobs(self.native_f32(), hidden, &self.parameters.lm_head, targets, support, softmax)
     }
 
     /// An empty cache for `slots` sequences of `capacity` tokens.

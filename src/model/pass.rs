@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor, no_grad_guard};
 
-use super::decoder::{Angles, Rows};
+use super::decoder::{Angles, Residual, Rows};
 use super::{Model, Packed};
 use crate::error::Result;
 
@@ -44,7 +44,7 @@ impl Model {
             let _guard = no_grad_guard();
             let mut x = self.embed(&ids)?;
             for index in 0..self.parameters.layers.len() {
-                let next = self.row_layer(index, &x, &angles, &rows)?;
+                let next = self.row_layer(index, &Residual::new(x.shallow_clone()), &angles, &rows)?.sum()?;
                 inputs.push(std::mem::replace(&mut x, next));
             }
             x
@@ -71,7 +71,8 @@ impl Pass<'_> {
         drop(last);
         while let (Some(input), true) = (inputs.pop(), gradient.defined()) {
             let input = input.f_set_requires_grad(true)?;
-            let output = model.row_layer(inputs.len(), &input, &angles, &rows)?;
+            let residual = Residual::new(input.shallow_clone());
+            let output = model.row_layer(inputs.len(), &residual, &angles, &rows)?.sum()?;
             pull(&output, &gradient)?;
             gradient = input.grad();
         }

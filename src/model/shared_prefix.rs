@@ -11,7 +11,7 @@ use std::collections::HashMap;
 
 use tch::{Kind, Tensor};
 
-use super::Packed;
+use super::{OnHost, Packed};
 use crate::error::Result;
 
 /// Minimum fraction of saved tokens, to pay for the gathers.
@@ -35,10 +35,8 @@ impl PrefixDedup {
         if batch.lengths.len() < 2 {
             return Ok(None);
         }
-        let list = |tensor: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(tensor)?) };
-        let (ids, positions) = (list(&batch.ids)?, list(&batch.positions)?);
-        let experts =
-            batch.routing.as_ref().map(|routing| list(&routing.f_flatten(0, 1)?)).transpose()?.unwrap_or_default();
+        let host = batch.host()?;
+        let OnHost { ids, positions, routing: experts } = &*host;
         let width = experts.len() / ids.len().max(1);
         // Prefix tree: tokens are equal if position, previous tokens and routing are equal.
         let mut tree: HashMap<Node<'_>, usize> = HashMap::with_capacity(ids.len());

@@ -3,11 +3,11 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::decoder::Angles;
+use super::decoder::{Angles, Residual, With};
 use super::plain::{self, Arithmetic};
 use super::{KvCache, Model, Span};
 use crate::error::Result;
-use crate::native;
+use crate::native::{self, Cached};
 
 impl Model {
     /// [`step`](Self::step) in plain libtorch operations, after validation and growth of the cache.
@@ -37,7 +37,7 @@ impl Model {
             Arithmetic::Rowwise if !self.has_dynamic_rope() => self.tabulated_angles(&positions, &rows)?,
             _ => self.angles(&positions, &rows)?,
         };
-        let mut x = self.embed(&each(|span, at| i64::from(span.ids[at]))?)?;
+        let mut x = Residual::new(self.embed(&each(|span, at| i64::from(span.ids[at]))?)?);
         for (index, layer) in self.sampling().layers.iter().enumerate() {
             if stop() {
                 return Ok(None);
@@ -45,10 +45,15 @@ impl Model {
             // [slots, capacity, Hkv, D] both.
             let (mut keys, mut values) = (cache.keys[index].shallow_clone(), cache.values[index].shallow_clone());
             let scores = self.scores(index);
-            x = self.layer(index, layer, &x, &angles, (arithmetic, &cache.routes()), |q, k, v| {
-                let place = [Some(&slots), Some(&positions)];
-                let _ = keys.f_index_put_(&place, k, false)?;
-                let _ = values.f_index_put_(&place, v, false)?;
+            let cached =
+                Cached { keys: &cache.keys[index], values: &cache.values[index], slots: &slots, positions: &positions };
+            let with = With { arithmetic, routes: &cache.routes(), cached: Some(cached) };
+            x = self.layer(index, layer, &x, &angles, with, |q, new| {
+                if let Some([k, v]) = new {
+                    let place = [Some(&slots), Some(&positions)];
+                    let _ = keys.f_index_put_(&place, k, false)?;
+                    let _ = values.f_index_put_(&place, v, false)?;
+                }
                 if arithmetic == Arithmetic::Rowwise {
                     let scale = scores.scale.unwrap_or((self.config.head_dim as f64).powf(-0.5));
                     return native::attend_rows([q, &keys, &values], &slots, &positions, scale, scores.window);
@@ -72,7 +77,7 @@ impl Model {
             *end += span.ids.len() as i64;
             Some(*end - 1)
         });
-        let last = x.f_index_select(0, &tensor(ends.collect())?)?;
+        let last = x.sum()?.f_index_select(0, &tensor(ends.collect())?)?;
         let hidden = self.norm(&last, &self.parameters.norm)?;
         Ok(Some(arithmetic.linear(&hidden, &self.parameters.lm_head, None)?.f_to_kind(Kind::Float)?))
     }

@@ -77,4 +77,10 @@ impl Stack {
             parts.iter().map(|part| &part.weight).chain(parts.iter().filter_map(|part| part.bias.as_ref())).collect();
         native::stacked_linear(x, &self.weight, self.bias.as_ref(), &leaves, sizes)
     }
+
+    /// The outputs of all projections, one `[T, out]` each, without biases, adapters and gradients.
+    pub(super) fn without_biases(&self, x: &Tensor, parts: &[&Linear]) -> Result<Vec<Tensor>> {
+        let sizes: Vec<i64> = parts.iter().map(|part| part.weight.size()[0]).collect();
+        Ok(x.f_linear(&self.weight, None::<&Tensor>)?.f_split_with_sizes(&sizes, 1)?)
+    }
 }

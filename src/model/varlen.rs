@@ -73,7 +73,7 @@ impl Varlen {
     }
 
     /// Reference implementation of the kernel, sequence by sequence.
-    fn attend_plain(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
+    pub(super) fn attend_plain(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
         let list = |x: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(x.f_to_kind(Kind::Int64)?)?) };
         let (queries, first_key) = (list(&self.first_query)?, list(&self.first_key)?);
         let counts = match &self.keys {

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_grouped_mm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
@@ -73,16 +74,18 @@ void check_support(const LogprobSettings& settings, const at::Tensor& targets, i
                 "the support is two lists of i64 on the CPU");
   TORCH_CHECK(settings.ends.numel() == targets.numel(), "the support is for ", settings.ends.numel(), " positions of ",
               targets.numel());
-  const at::Tensor chosen = targets.cpu();
-  const int64_t *target = chosen.const_data_ptr<int64_t>(), *ids = settings.support.const_data_ptr<int64_t>();
+  // Targets on a GPU are not read, because the host would wait for them: callers have checked them.
+  const int64_t* target = targets.device().is_cpu() ? targets.const_data_ptr<int64_t>() : nullptr;
+  const int64_t* ids = settings.support.const_data_ptr<int64_t>();
   const int64_t* ends = settings.ends.const_data_ptr<int64_t>();
   int64_t begin = 0;
-  for (int64_t i = 0; i < chosen.numel(); begin = ends[i++]) {
+  for (int64_t i = 0; i < targets.numel(); begin = ends[i++]) {
     TORCH_CHECK(begin <= ends[i] && ends[i] <= settings.support.numel(), "the support ends at ", ends[i]);
     for (int64_t k = begin; k < ends[i]; k++)
       TORCH_CHECK(ids[k] >= 0 && ids[k] < vocab, "id ", ids[k], " of a support is outside the vocabulary of ", vocab);
-    TORCH_CHECK(begin == ends[i] || std::find(ids + begin, ids + ends[i], target[i]) != ids + ends[i], "target ",
-                target[i], " is not in its support");
+    if (!target || begin == ends[i]) continue;
+    TORCH_CHECK(std::find(ids + begin, ids + ends[i], target[i]) != ids + ends[i], "target ", target[i],
+                " is not in its support");
   }
 }
 
@@ -107,6 +110,22 @@ variable_list product(const at::Tensor& x, const Stack& stack) {
   return at::linear(x, stack.weight, bias).split_with_sizes(stack.sizes, 1);
 }
 
+// The gradients of adjacent columns as one matrix: without a copy if they are columns of one.
+at::Tensor side_by_side(const variable_list& parts) {
+  int64_t width = 0;
+  for (const at::Tensor& part : parts) width += part.size(1);
+  const at::Tensor& first = parts[0];
+  int64_t offset = first.storage_offset();
+  bool adjacent = first.stride(0) == width;
+  for (const at::Tensor& part : parts) {
+    adjacent = adjacent && part.is_alias_of(first) && part.strides() == first.strides() && part.stride(1) == 1 &&
+               part.storage_offset() == offset;
+    offset += part.size(1);
+  }
+  if (!adjacent) return at::cat(parts, 1);
+  return first.as_strided({first.size(0), width}, {width, 1});
+}
+
 struct StackedLinear : torch::autograd::Function<StackedLinear> {
   static variable_list forward(AutogradContext* context, const at::Tensor& x, at::TensorList leaves, int64_t stack) {
     const Stack& own = keep<Stack>(context, stack);
@@ -123,7 +142,7 @@ struct StackedLinear : torch::autograd::Function<StackedLinear> {
     const auto saved = context->get_saved_variables();
     const auto rows = context->saved_data["rows"].toIntVector();
     const bool biased = held<Stack>(context).bias.defined();
-    const at::Tensor d_out = at::cat(gradients, 1);
+    const at::Tensor d_out = side_by_side(gradients);
     variable_list all(2 + rows.size() * (biased ? 2 : 1));  // the last one is for the address
     const auto wanted = [&](size_t first) {
       for (size_t i = 0; i < rows.size(); i++)
@@ -141,7 +160,44 @@ struct StackedLinear : torch::autograd::Function<StackedLinear> {
   }
 };
 
+struct GroupedLinear : torch::autograd::Function<GroupedLinear> {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x, at::TensorList leaves, int64_t grouped) {
+    const Grouped& own = keep<Grouped>(context, grouped);
+    std::vector<int64_t> rows;
+    for (const at::Tensor& leaf : leaves) rows.push_back(leaf.size(0));
+    context->saved_data["rows"] = rows;
+    context->save_for_backward({x, own.weight, own.ends});
+    return at::_grouped_mm(x, own.weight.transpose(1, 2), own.ends);
+  }
+
+  static variable_list backward(AutogradContext* context, variable_list gradients) {
+    const auto saved = context->get_saved_variables();
+    const auto rows = context->saved_data["rows"].toIntVector();
+    const at::Tensor d_out = gradients[0].contiguous();
+    variable_list all(2 + rows.size());  // the last one is for the address
+    if (context->needs_input_grad(0)) all[0] = at::_grouped_mm(d_out, saved[1], saved[2]);
+    bool wanted = false;
+    for (size_t i = 0; i < rows.size(); i++) wanted |= context->needs_input_grad(1 + i);
+    if (wanted) {
+      const at::Tensor d_weight = at::_grouped_mm(d_out.t(), saved[0], saved[2]);  // [count, out, in]
+      const auto each = d_weight.reshape({-1, d_weight.size(2)}).split_with_sizes(rows, 0);
+      std::copy(each.begin(), each.end(), all.begin() + 1);
+    }
+    return all;
+  }
+};
+
 }  // namespace
+
+at::Tensor differentiable_grouped_linear(const at::Tensor& x, const Grouped& grouped,
+                                         const std::vector<at::Tensor>& leaves) {
+  TORCH_CHECK(x.dim() == 2 && x.size(1) == grouped.weight.size(2), "the input must be [N, ", grouped.weight.size(2), "]");
+  bool learning = x.requires_grad();
+  for (const at::Tensor& leaf : leaves) learning |= leaf.requires_grad();
+  if (!learning || !at::GradMode::is_enabled()) return at::_grouped_mm(x, grouped.weight.transpose(1, 2), grouped.ends);
+  const auto object = c10::make_intrusive<Held<Grouped>>(grouped);
+  return GroupedLinear::apply(x, at::TensorList(leaves), address(object));
+}
 
 std::vector<at::Tensor> differentiable_stacked_linear(const at::Tensor& x, const Stack& stack,
                                                       const std::vector<at::Tensor>& leaves) {

@@ -32,4 +32,16 @@ struct Stack {
 std::vector<at::Tensor> differentiable_stacked_linear(const at::Tensor& x, const Stack& stack,
                                                       const std::vector<at::Tensor>& leaves);
 
+// The weights [count, out, in] of the same projection of several experts, and the end of each
+// expert's rows, [count] i32 on the device.
+struct Grouped {
+  at::Tensor weight, ends;
+};
+
+// x [N, in], whose rows are sorted by expert, times the transposed weights of their experts: [N,
+// out]. `leaves`: views of the rows of the weights, expert by expert. The host does not wait for
+// the device where libtorch has the product (bf16, compute capability 9.0 and above).
+at::Tensor differentiable_grouped_linear(const at::Tensor& x, const Grouped& grouped,
+                                         const std::vector<at::Tensor>& leaves);
+
 }  // namespace r1

@@ -13,6 +13,8 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "kernels.h"
+
 namespace r1 {
 
 // The support of a position and its size; null for the whole vocabulary.
@@ -52,6 +54,14 @@ at::Tensor wide_logits(const at::Tensor& hidden, const at::Tensor& head) {
   return at::linear(hidden, head).to(wide(hidden));
 }
 
+// Logits of a chunk, before the division by the temperature.
+at::Tensor masked_logits(const LogprobSettings& settings, const at::Tensor& hidden, const at::Tensor& head,
+                         int64_t start, int64_t count) {
+  at::Tensor logits = wide_logits(hidden.narrow(0, start, count), head);
+  mask_outside_support(settings, start, logits);
+  return logits;
+}
+
 // Logits of a chunk with libtorch's operations, divided by the temperature.
 at::Tensor chunk_logits(const LogprobSettings& settings, const at::Tensor& hidden, const at::Tensor& head,
                         int64_t start, int64_t count) {
@@ -67,6 +77,12 @@ LogprobResult plain_forward(const LogprobSettings& settings, const at::Tensor& h
   LogprobResult result{at::empty({n}, options), at::empty({n}, options), at::empty({n}, options)};
   for (int64_t start = 0; start < n; start += chunk) {
     const int64_t count = std::min(chunk, n - start);
+    if (settings.fused) {
+      const auto part = [&](const at::Tensor& x) { return x.narrow(0, start, count); };
+      sampled_logprobs(masked_logits(settings, hidden, head, start, count), part(targets), settings.temperature,
+                       part(result.logp), part(result.entropy), part(result.lse));
+      continue;
+    }
     const at::Tensor z = chunk_logits(settings, hidden, head, start, count);
     const at::Tensor lse = z.logsumexp(1);
     result.lse.narrow(0, start, count).copy_(lse);
@@ -78,10 +94,17 @@ LogprobResult plain_forward(const LogprobSettings& settings, const at::Tensor& h
   return result;
 }
 
+// From the gradient d of the logits of a chunk: writes that of its hidden states h, and adds that
+// of the head.
+void d_hidden_and_head(const at::Tensor& d, const at::Tensor& h, const at::Tensor& head, at::Tensor d_hidden,
+                       at::Tensor& d_head) {
+  at::mm_out(d_hidden, d, head);
+  d_head.add_(has_wide_product(d) ? at::mm(d.t(), h, at::kFloat) : d.t().matmul(h));
+}
+
 std::pair<at::Tensor, at::Tensor> plain_backward(const LogprobSettings& settings, const at::Tensor& hidden,
-                                                 const at::Tensor& head, const at::Tensor& targets,
-                                                 const LogprobResult& result, const at::Tensor& g_logp,
-                                                 const at::Tensor& g_entropy) {
+                                                 const at::Tensor& head, const at::Tensor& targets, const LogprobResult& result,
+                                                 const at::Tensor& g_logp, const at::Tensor& g_entropy) {
   const int64_t n = hidden.size(0), chunk = settings.chunk;
   at::Tensor d_hidden = at::empty_like(hidden);
   at::Tensor d_head = at::zeros(head.sizes(), head.options().dtype(wide(hidden)));
@@ -89,13 +112,19 @@ std::pair<at::Tensor, at::Tensor> plain_backward(const LogprobSettings& settings
     const int64_t count = std::min(chunk, n - start);
     const auto part = [&](const at::Tensor& x) { return x.narrow(0, start, count); };
     const at::Tensor h = part(hidden);
+    if (settings.fused) {
+      const at::Tensor d = sampled_logprobs_backward(
+          masked_logits(settings, hidden, head, start, count), part(targets), settings.temperature, part(result.lse),
+          part(result.entropy), part(g_logp), part(g_entropy), hidden.scalar_type());
+      d_hidden_and_head(d, h, head, part(d_hidden), d_head);
+      continue;
+    }
     const at::Tensor logp = chunk_logits(settings, hidden, head, start, count).sub_(part(result.lse).unsqueeze(1));
     const at::Tensor gl = part(g_logp).unsqueeze(1), ge = part(g_entropy).unsqueeze(1);
     at::Tensor d = logp.exp().neg_().mul_((logp + part(result.entropy).unsqueeze(1)).mul_(ge).add_(gl));
     d.scatter_add_(1, part(targets).unsqueeze(1), gl);
     d = d.div_(settings.temperature).to(hidden.scalar_type());
-    part(d_hidden).copy_(d.matmul(head));
-    d_head.add_(has_wide_product(d) ? at::mm(d.t(), h, at::kFloat) : d.t().matmul(h));
+    d_hidden_and_head(d, h, head, part(d_hidden), d_head);
   }
   return {d_hidden, d_head.to(head.scalar_type())};
 }

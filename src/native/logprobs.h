@@ -16,6 +16,8 @@ struct LogprobSettings {
   // Undefined, or the support: ids [S] and their end offset per position [N], both i64 on the CPU.
   // The distribution is over these ids only; a position without ids uses the whole vocabulary.
   at::Tensor support, ends;
+  // Whether the softmax is the kernel of kernels.h: f32 logits of bf16 and f32 models.
+  bool fused = false;
 };
 
 // All [N]; lse is the log of the sum of exponentials.

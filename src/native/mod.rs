@@ -11,6 +11,7 @@ mod arena;
 mod cpu;
 mod cuda;
 mod device;
+mod kernels;
 mod operations;
 mod profiler;
 mod threads;
@@ -26,10 +27,12 @@ pub(crate) use cpu::{Model, Shape, attend_rows, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
 pub(crate) use cuda::Graph;
 pub use cuda::{cuda_graphs, device, load_cuda_torch};
+pub(crate) use cuda::{kernels_missing, wanted_kernels};
 pub(crate) use device::Event;
 #[cfg(test)]
 pub(crate) use device::meta;
 pub use device::release_memory;
+pub(crate) use kernels::{Cached, Heads, add_norm, decode_attention, gated, rotated_heads};
 pub use operations::count_operations;
 pub use profiler::{OperationTime, start_profile, stop_profile};
 pub use threads::{return_memory, set_threads};
@@ -49,6 +52,16 @@ pub(crate) struct AdamW {
     pub scale: f64,
     /// Index of this update, from 1.
     pub step: i64,
+}
+
+/// How [`logprobs`] computes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Softmax {
+    pub temperature: f64,
+    /// Positions per chunk.
+    pub chunk: usize,
+    /// With r1's CUDA kernel (`kernels`), in bf16 and f32.
+    pub fused: bool,
 }
 
 unsafe extern "C" {
@@ -71,6 +84,7 @@ unsafe extern "C" {
         ends: *const c_void,
         temperature: f64,
         chunk: i64,
+        fused: bool,
         out: *mut *mut c_void,
     ) -> *mut c_char;
     fn r1_device_peak(index: i64) -> i64;
@@ -83,6 +97,14 @@ unsafe extern "C" {
         leaf_count: i64,
         sizes: *const i64,
         size_count: i64,
+        out: *mut *mut c_void,
+    ) -> *mut c_char;
+    fn r1_grouped_linear(
+        x: *const c_void,
+        weight: *const c_void,
+        ends: *const c_void,
+        leaves: *const *const c_void,
+        leaf_count: i64,
         out: *mut *mut c_void,
     ) -> *mut c_char;
     fn r1_forget_gradients(tensors: *const *const c_void, count: i64) -> *mut c_char;
@@ -127,24 +149,32 @@ fn owned(tensor: *mut c_void) -> Tensor {
     unsafe { Tensor::from_ptr(tensor.cast()) }
 }
 
+/// Scalars of any type as f64, in one transfer from the device, for which the host waits.
+pub fn read_numbers(scalars: &[Tensor]) -> Result<Vec<f64>> {
+    if scalars.is_empty() {
+        return Ok(Vec::new());
+    }
+    let wide = scalars.iter().map(|scalar| scalar.f_to_kind(tch::Kind::Double)).collect::<Result<Vec<_>, _>>()?;
+    Ok(Vec::<f64>::try_from(Tensor::f_stack(&wide, 0)?)?)
+}
+
 /// The version of the libtorch that r1 was built against, such as `2.11.0`.
 pub fn libtorch_version() -> &'static str {
     env!("R1_LIBTORCH_VERSION")
 }
 
 /// Log-probabilities of `targets` `[N]` i64 and entropies, both `[N]`, at hidden states `[N, E]`
-/// with the output projection `head` `[V, E]`; `chunk` positions at a time, forward and backward.
-/// `model` is the model of `head`, if the CPU kernels compute it (f32 only). `support`: ids and
-/// their end offset per position, both i64 on the CPU; the distribution is over these ids only, or
-/// over the whole vocabulary for a position without ids.
+/// with the output projection `head` `[V, E]`, a chunk of positions at a time, forward and
+/// backward. `model` is the model of `head`, if the CPU kernels compute it (f32 only). `support`:
+/// ids and their end offset per position, both i64 on the CPU; the distribution is over these ids
+/// only, or over the whole vocabulary for a position without ids.
 pub(crate) fn logprobs(
     model: Option<&Model>,
     hidden: &Tensor,
     head: &Tensor,
     targets: &Tensor,
     support: Option<&(Tensor, Tensor)>,
-    temperature: f64,
-    chunk: usize,
+    softmax: Softmax,
 ) -> Result<(Tensor, Tensor)> {
     let mut out = [null_mut(), null_mut()];
     // SAFETY: as above.
@@ -156,8 +186,9 @@ pub(crate) fn logprobs(
             pointer(targets),
             support.map_or(null(), |(ids, _)| pointer(ids)),
             support.map_or(null(), |(_, ends)| pointer(ends)),
-            temperature,
-            chunk as i64,
+            softmax.temperature,
+            softmax.chunk as i64,
+            softmax.fused,
             out.as_mut_ptr(),
         )
     })?;
@@ -221,6 +252,21 @@ pub(crate) fn stacked_linear(
         )
     })?;
     Ok(out.into_iter().map(owned).collect())
+}
+
+/// x `[N, in]`, rows sorted by expert, times the transposed weights `[count, out, in]` of their
+/// experts: `[N, out]`. `ends` `[count]` i32 are the ends of the rows of each expert, on the
+/// device. `leaves` receive the gradients of the weights: views of their rows, expert by expert. In
+/// f32, bf16 and f16; in bf16 on GPUs of compute capability 9.0 and above the host does not wait.
+pub(crate) fn grouped_linear(x: &Tensor, weight: &Tensor, ends: &Tensor, leaves: &[&Tensor]) -> Result<Tensor> {
+    let leaves: Vec<_> = leaves.iter().map(|leaf| pointer(leaf)).collect();
+    let mut out = null_mut();
+    // SAFETY: the pointers are live for the call.
+    checked(unsafe {
+        let (weight, ends) = (pointer(weight), pointer(ends));
+        r1_grouped_linear(pointer(x), weight, ends, leaves.as_ptr(), leaves.len() as i64, &raw mut out)
+    })?;
+    Ok(owned(out))
 }
 
 /// Causal flash attention (arXiv:2307.08691) over packed sequences, in f16 or bf16 on the GPU: q

@@ -8,7 +8,7 @@
 use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
 use super::aggregate::{Denominators, aggregate};
-use super::losses::{Clip, LOG_RATIO_LIMIT, RatioStats};
+use super::losses::{Clip, LOG_RATIO_LIMIT, RatioSums};
 use super::objective::{Inputs, MicroBatchLoss, Objective};
 use super::pack::Row;
 use super::segments::Segments;
@@ -105,7 +105,7 @@ pub fn compute(
     }
     let log_ratio = inputs.logp.f_detach()?.f_sub(inputs.logp_old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?;
     let open = Clip { low: f64::INFINITY, high: f64::INFINITY, dual: None };
-    let ratios = RatioStats::of(&log_ratio, &log_ratio.f_exp()?, inputs.advantages, open)?;
+    let ratios = RatioSums::of(&log_ratio, &log_ratio.f_exp()?, inputs.advantages, open)?;
     let result = graph.nodes.get(graph.result).map(|node| node.shape);
     let value = values.get(graph.result).ok_or_else(|| Error::new(Kind::Internal, "the loss has no result"))?;
     let value = match result {

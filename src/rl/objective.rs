@@ -8,7 +8,7 @@ use tch::Tensor;
 use super::advantages::Need;
 use super::aggregate::{Denominators, aggregate};
 use super::kl::{kl, kl_straight_through};
-use super::losses::{Custom, Extra, LOG_RATIO_LIMIT, LOSSES, Loss, LossFormula, RatioStats, TERMS, Tokens};
+use super::losses::{Custom, Extra, LOG_RATIO_LIMIT, LOSSES, Loss, LossFormula, RatioSums, TERMS, Tokens};
 pub use super::losses::{Terms, Unit};
 use super::options::{at_least, at_least_zero, fields, names, refuse_rest, table, take_from, unknown, within};
 use super::reference::Reference;
@@ -65,7 +65,7 @@ pub struct MicroBatchLoss {
     pub policy: Tensor,
     pub kl: Option<Tensor>,
     pub entropy: Option<Tensor>,
-    pub ratios: RatioStats,
+    pub ratios: RatioSums,
 }
 
 impl Objective {
@@ -204,7 +204,7 @@ impl Objective {
     pub(super) fn of_tokens(
         &self,
         mut token_loss: Tensor,
-        ratios: RatioStats,
+        ratios: RatioSums,
         inputs: &Inputs<'_>,
         denominators: &Denominators,
     ) -> Result<MicroBatchLoss> {
@@ -220,7 +220,7 @@ impl Objective {
     pub(super) fn of_total(
         &self,
         policy: &Tensor,
-        ratios: RatioStats,
+        ratios: RatioSums,
         inputs: &Inputs<'_>,
         denominators: &Denominators,
     ) -> Result<MicroBatchLoss> {

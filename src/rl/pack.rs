@@ -266,11 +266,22 @@ pub struct MicroBatch {
     pub step: Tensor,
     /// Row of each sampled token, and its position in the row.
     pub tokens: Vec<(usize, usize)>,
+    /// `ids`, `positions` and `routing` on the host.
+    pub on_host: [Vec<i64>; 3],
 }
 
-/// Refuses ids outside a vocabulary.
+/// Refuses ids outside a vocabulary, and sampled tokens outside their support.
 fn check_ids(row: &Row, vocab: usize) -> Result<()> {
     let supports = (0..row.len()).flat_map(|place| row.support.of(place));
+    // The softmax over a support does not read targets that are on a GPU.
+    let outside = |place: &usize| {
+        let support = row.support.of(*place);
+        row.loss_mask[*place] && !support.is_empty() && !support.contains(&row.ids[*place])
+    };
+    if let Some(place) = (0..row.len()).find(outside) {
+        let message = format!("token {place} of a row is not in the set that it was drawn from");
+        return Err(Error::new(Kind::Internal, message).at(format!("trajectory {}", row.trajectory)));
+    }
     let Some(id) = row.ids.iter().chain(supports).find(|&&id| id as usize >= vocab) else { return Ok(()) };
     let message = format!("token id {id} is outside the model's vocabulary of {vocab}");
     Err(Error::new(Kind::Model, message)
@@ -322,6 +333,8 @@ impl MicroBatch {
         };
         let integers = |data: &[i64]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
         let floats = |data: &[f32]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
+        let routing = routing(rows, members)?;
+        let routed = routing.as_ref().map(|experts| Vec::<i64>::try_from(experts.f_flatten(0, 1)?)).transpose()?;
         Ok(Self {
             ids: integers(&ids)?,
             positions: integers(&positions)?,
@@ -329,12 +342,13 @@ impl MicroBatch {
             predict: integers(&predict)?,
             targets: integers(&targets)?,
             support,
-            routing: routing(rows, members)?.map(|experts| experts.f_to_device(device)).transpose()?,
+            routing: routing.map(|experts| experts.f_to_device(device)).transpose()?,
             logp_old: floats(&logp_old)?,
             advantages: floats(&advantages)?,
             sequence: integers(&sequence)?,
             step: integers(&step)?,
             tokens,
+            on_host: [ids, positions, routed.unwrap_or_default()],
         })
     }
 

@@ -206,7 +206,7 @@ fn report(
             computed
         }
     };
-    let ratios = computed.ratios;
+    let ratios = computed.ratios.read()?;
     let mut named = vec![
         ("policy_loss", f64::try_from(&computed.policy)?),
         ("approx_kl_k1", ratios.approx_kl_k1()),

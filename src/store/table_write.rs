@@ -207,22 +207,30 @@ fn column(kind: &DataType, values: &[Option<&Json>]) -> ArrayRef {
     match kind {
         DataType::Boolean => {
             let mut builder = BooleanBuilder::new();
-            values.iter().for_each(|value| builder.append_option(value.and_then(Json::as_bool)));
+            for value in values {
+                builder.append_option(value.and_then(Json::as_bool));
+            }
             Arc::new(builder.finish())
         }
         DataType::Int64 => {
             let mut builder = Int64Builder::new();
-            values.iter().for_each(|value| builder.append_option(value.and_then(Json::as_i64)));
+            for value in values {
+                builder.append_option(value.and_then(Json::as_i64));
+            }
             Arc::new(builder.finish())
         }
         DataType::Float64 => {
             let mut builder = Float64Builder::new();
-            values.iter().for_each(|value| builder.append_option(value.and_then(Json::as_f64)));
+            for value in values {
+                builder.append_option(value.and_then(Json::as_f64));
+            }
             Arc::new(builder.finish())
         }
         DataType::Utf8 => {
             let mut builder = StringBuilder::new();
-            values.iter().for_each(|value| builder.append_option(value.and_then(Json::as_str)));
+            for value in values {
+                builder.append_option(value.and_then(Json::as_str));
+            }
             Arc::new(builder.finish())
         }
         DataType::List(field) => {

@@ -86,7 +86,7 @@ impl Learning {
         learner: &Learner,
     ) -> Result<Values> {
         let prefixes = privileged::prefixes(&learner.critic, trajectories, tokenizer)?;
-        value::values(&self.critic, policy, rows, trajectories, prefixes, learner.tokens_per_batch)
+        value::values(&self.critic, policy, rows, trajectories, prefixes, learner.tokens_at_once())
     }
 
     /// One optimiser step of the critic and, unless it is warming up, one of the policy.

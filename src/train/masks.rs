@@ -66,7 +66,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let all = trainable.trajectories();
     let mut rows = training_rows(&learner, all, |index| collected.is_baseline(index))?;
     if objective.needs(Need::Squares) {
-        let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_per_batch);
+        let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_at_once());
         let squares = sum_pi_squared(&session.model, &rows, temperature, budget)?;
         set_column(&mut rows, squares, |row| &mut row.sum_pi_squared);
     }

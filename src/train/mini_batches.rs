@@ -79,7 +79,7 @@ impl<'a> MiniBatches<'a> {
             Waiting::Steps(steps) if !steps.is_empty() => {}
             _ => return Ok(()),
         }
-        let now = score(update.model, &part.rows, update.temperature, update.learner.tokens_per_batch)?;
+        let now = score(update.model, &part.rows, update.temperature, update.learner.tokens_at_once())?;
         let mut sums: BTreeMap<usize, (f64, f64)> = BTreeMap::new();
         for (number, row) in part.rows.iter().enumerate() {
             let before = if row.logp_old.is_empty() { &row.logprobs } else { &row.logp_old };

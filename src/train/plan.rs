@@ -157,7 +157,9 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
         Trainer::Sft(_) => context(policy, &config, reporter),
         Trainer::Grpo(_) | Trainer::Ppo(_) => context_of_rollouts(policy, &config, reporter)?,
     };
-    Ok(assemble(&shape, settings, reference))
+    let weights = shape.weights() + shape.adapted() * 4;
+    let free = available_memory(device).map(|bytes| bytes.saturating_sub(weights));
+    Ok(assemble(&shape, &with_micro_batches(&shape, settings, reference, free), reference))
 }
 
 /// The memory that training takes in addition to a loaded policy and its key-value cache, bytes:
@@ -165,6 +167,31 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
 /// an update.
 pub(super) fn training_memory(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> (u64, u64) {
     (sum(&held_by_run(shape, settings, reference)), sum(&in_update(shape, settings)))
+}
+
+/// The settings with a number of tokens per micro-batch on a GPU, if they have none: the most whose
+/// update takes at most two thirds of what the other parts of training leave of `free` bytes, the
+/// memory beside the policy. The rest is for the key-value cache.
+pub(super) fn with_micro_batches(
+    shape: &Footprint<'_>,
+    settings: &Settings,
+    reference: bool,
+    free: Option<u64>,
+) -> Settings {
+    /// From most to least.
+    const TOKENS: [usize; 4] = [32_768, 16_384, 8192, 4096];
+    let mut chosen = settings.clone();
+    let (Some(free), true, 0) = (free, shape.device.is_cuda(), *chosen.trainer.tokens_per_batch_mut()) else {
+        return chosen;
+    };
+    let left = free.saturating_sub(sum(&held_by_run(shape, settings, reference)));
+    for tokens in TOKENS {
+        *chosen.trainer.tokens_per_batch_mut() = tokens;
+        if sum(&in_update(shape, &chosen)) <= left / 3 * 2 {
+            break;
+        }
+    }
+    chosen
 }
 
 /// The parts of a run of a model of this shape.
@@ -212,7 +239,7 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
             shape.sampling(engine.prefill_tokens as u64, engine.slots as u64),
         ));
         if let Some((ids, why)) = cut(settings, shape.config.vocab_size) {
-            let tokens = learner.tokens_per_batch.max(context) as u64;
+            let tokens = learner.tokens_at_once().max(context) as u64;
             let all = (learner.group_size * learner.groups_per_step * context) as u64;
             // In trajectories; again in the rows made from them, and as indices in a micro-batch.
             sampling.push(share("sets that tokens were drawn from", why.clone(), 4 * ids * all));
@@ -280,9 +307,9 @@ fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<Share> {
     let (tokens, several) = match &settings.trainer {
         Trainer::Grpo(learner) | Trainer::Ppo(learner) => {
             let context = context_tokens(shape, settings);
-            (learner.tokens_per_batch.max(context), several(learner, context))
+            (learner.tokens_at_once().max(context), several(learner, context))
         }
-        Trainer::Sft(sft) => (sft.tokens_per_batch, true),
+        Trainer::Sft(sft) => (sft.tokens_at_once(), true),
     };
     let mut all = vec![share("gradients", named(learned), learned * own)];
     if several && own == 2 {
@@ -312,7 +339,7 @@ fn cut(settings: &Settings, vocab: usize) -> Option<(u64, String)> {
 /// Whether an optimiser step may have more than one micro-batch.
 fn several(learner: &Learner, context: usize) -> bool {
     let rows = (learner.group_size * learner.groups_per_step).div_ceil(learner.mini_batches.max(1));
-    rows * context > learner.tokens_per_batch
+    rows * context > learner.tokens_at_once()
 }
 
 /// The memory of `tokens` tokens at once; with `several` micro-batches, each has gradients in
@@ -347,6 +374,32 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    /// Qwen2.5-1.5B in bf16.
+    #[test]
+    fn micro_batches_of_a_gpu_are_as_large_as_its_memory_allows() {
+        let json = serde_json::json!({
+            "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 151_936, "hidden_size": 1536,
+            "intermediate_size": 8960, "num_hidden_layers": 28, "num_attention_heads": 12, "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 32768, "tie_word_embeddings": true,
+        });
+        let config = Config::from_json(&json).unwrap();
+        let of = |device: Device, gigabytes: u64, checkpointing: bool, given: usize| {
+            let shape =
+                Footprint { config: &config, device, kind: Dtype::BFloat16, adapter: None, checkpointing, threads: 1 };
+            let mut settings = Settings::default();
+            settings.policy.max_context = 2048;
+            *settings.trainer.tokens_per_batch_mut() = given;
+            let chosen = with_micro_batches(&shape, &settings, false, Some(gigabytes << 30));
+            let Trainer::Grpo(learner) = &chosen.trainer else { panic!("the default trainer is GRPO") };
+            learner.tokens_at_once()
+        };
+        let gpu = Device::Cuda(0);
+        let sizes = [40, 77, 136, 400].map(|gigabytes| of(gpu, gigabytes, false, 0));
+        assert!(sizes.is_sorted() && sizes[0] == 4096 && sizes[2] >= 16_384 && sizes[3] == 32_768, "{sizes:?}");
+        assert!(of(gpu, 77, true, 0) >= 16_384);
+        assert_eq!((of(gpu, 400, false, 1000), of(Device::Cpu, 400, false, 0)), (1000, 4096));
+    }
 
     /// Qwen2.5-7B in bf16 on a GPU of 139 GiB: the key-value cache leaves enough memory for
     /// training.

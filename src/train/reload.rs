@@ -88,7 +88,12 @@ impl Reloads {
                 training.kl = training.objective.kl_coef;
             }
             training.schedule = schedule_of(learner);
+            // The number that was selected for the device stays.
+            let selected = training.learner.tokens_per_batch;
             training.learner = learner.clone();
+            if learner.tokens_per_batch == 0 {
+                training.learner.tokens_per_batch = selected;
+            }
         }
         training.session.pool.set_retries(settings.rollout.retries);
         training.session.settings = settings;

@@ -14,9 +14,21 @@ use crate::config::PolicySettings;
 use crate::engine::{Scoring, logprobs_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Routing;
-use crate::model::{Model, Packed};
+use crate::model::{Model, OnHost, Packed};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
+
+/// The rows of a micro-batch for a model, with their recorded experts.
+pub(super) fn packed(batch: &MicroBatch) -> Packed {
+    let [ids, positions, routing] = batch.on_host.clone();
+    Packed {
+        ids: batch.ids.shallow_clone(),
+        positions: batch.positions.shallow_clone(),
+        lengths: batch.lengths.clone(),
+        routing: batch.routing.as_ref().map(Tensor::shallow_clone),
+        on_host: Some(OnHost { ids, positions, routing }),
+    }
+}
 
 /// The log-probability of each sampled token of each row at `temperature`, over its support; 0
 /// elsewhere.
@@ -25,9 +37,7 @@ pub(super) fn score(model: &Model, rows: &[Row], temperature: f64, tokens_per_ba
     let mut scores: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
-        let (ids, positions, lengths, routing) = (batch.ids, batch.positions, batch.lengths, batch.routing);
-        let packed = Packed { ids, positions, lengths, routing };
-        let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
+        let hidden = model.forward(&packed(&batch))?.f_index_select(0, &batch.predict)?;
         let chunk = logprobs_at_once(model.config.vocab_size, model.device());
         let support = batch.support.as_ref();
         let (logp, _) = model.logprobs_among(&hidden, &batch.targets, support, temperature, chunk)?;
@@ -50,9 +60,7 @@ pub(super) fn sum_pi_squared(
     let mut found: Vec<Vec<f32>> = rows.iter().map(|row| vec![0.0; row.len()]).collect();
     for members in micro_batches(rows, tokens_per_batch) {
         let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
-        let (ids, positions, lengths, routing) = (batch.ids, batch.positions, batch.lengths, batch.routing);
-        let packed = Packed { ids, positions, lengths, routing };
-        let hidden = model.forward(&packed)?.f_index_select(0, &batch.predict)?;
+        let hidden = model.forward(&packed(&batch))?.f_index_select(0, &batch.predict)?;
         let at_once = logprobs_at_once(model.config.vocab_size, model.device());
         for (number, places) in batch.tokens.chunks(at_once).enumerate() {
             let chunk = hidden.f_narrow(0, (number * at_once) as i64, places.len() as i64)?;

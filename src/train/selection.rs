@@ -81,7 +81,9 @@ pub(super) fn arranged(order: Order, worker: &Worker, script: &Script, fetching:
         if fetching.interrupt.is_some_and(Interrupt::is_set) {
             return Err(Error::new(Kind::Interrupted, "stopped while sorting the rows"));
         }
-        bar.iter().for_each(|bar| bar.inc(1));
+        if let Some(bar) = &bar {
+            bar.inc(1);
+        }
         let missing = || Error::new(Kind::Internal, "the recipe has no `row_order`");
         worker.row_key(row)?.ok_or_else(missing)
     });

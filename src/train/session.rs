@@ -10,7 +10,7 @@ use super::adapter;
 use super::curriculum::Curriculum;
 use super::failures::Failures;
 use super::files::ModelFiles;
-use super::plan::training_memory;
+use super::plan::{training_memory, with_micro_batches};
 use super::script_log::ScriptLog;
 use super::selection::Selection;
 use super::server::refuse_server;
@@ -19,7 +19,7 @@ use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
-use crate::model::{Config, Footprint, Model, RewardModel};
+use crate::model::{Config, Footprint, Model, RewardModel, available_memory};
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
 use crate::script::Script;
 use crate::store::verify;
@@ -51,6 +51,7 @@ pub(super) struct Session {
     warned_of_sandbox: bool,
     /// The user has been warned that decode steps are not recorded as CUDA graphs.
     warned_of_graphs: bool,
+    warned_of_kernels: bool,
     interrupt: Option<Interrupt>,
     /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
     /// the second.
@@ -79,6 +80,14 @@ impl Session {
                 .map_err(|error| adapter::placed(error, script))?;
         model.set_checkpointing(settings.trainer.gradient_checkpointing());
         model.set_graphs(policy.cuda_graphs);
+        let settings = match training {
+            Some(reference) => {
+                let free = available_memory(model.device());
+                with_micro_batches(&footprint(&model, &settings), &settings, reference, free)
+            }
+            None => settings.clone(),
+        };
+        let policy = &settings.policy;
         let merges = training.is_some() && policy.merged_sampling.unless_auto(model.device().is_cuda());
         model.set_merged_sampling(merges)?;
         let files = ModelFiles::read(&dir)?;
@@ -128,6 +137,7 @@ impl Session {
             max_context,
             warned_of_sandbox: false,
             warned_of_graphs: false,
+            warned_of_kernels: false,
             interrupt: fetching.interrupt,
             patience: 2,
         })
@@ -187,6 +197,13 @@ impl Session {
                  turns recording off"
             ));
         }
+        if let Some(why) = self.model.kernels_failure().filter(|_| !self.warned_of_kernels) {
+            self.warned_of_kernels = true;
+            reporter.warn(&format!(
+                "some of r1's CUDA kernels are not used, and libtorch's operations take their place: {why}; \
+                 R1_CUDA_KERNELS=off turns all of them off"
+            ));
+        }
         if tools::is_without_namespaces() && !self.warned_of_sandbox {
             self.warned_of_sandbox = true;
             reporter.warn(
@@ -199,7 +216,7 @@ impl Session {
 }
 
 /// The shape of a loaded policy.
-fn footprint<'a>(model: &'a Model, settings: &Settings) -> Footprint<'a> {
+pub(super) fn footprint<'a>(model: &'a Model, settings: &Settings) -> Footprint<'a> {
     Footprint {
         config: &model.config,
         device: model.device(),

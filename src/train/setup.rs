@@ -101,6 +101,8 @@ impl Training {
         }
         let mut session = Session::open(&mut script, &dir, Some(objective.has_reference()), fetching)?;
         script.settings.policy = written;
+        let mut learner = learner;
+        learner.tokens_per_batch = *session.settings.trainer.tokens_per_batch_mut();
         let origins = source::origins(&script, Some(origin))?;
         if let Some(resumed) = &resumed {
             warn_of_data(&resumed.stored.origins, &origins, reporter);

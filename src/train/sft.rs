@@ -14,6 +14,7 @@ use super::demonstrations::Samples;
 use super::files::ModelFiles;
 use super::held_out::{HeldOut, is_best, stops_early};
 use super::order::Order;
+use super::plan::with_micro_batches;
 use super::report::Supervised;
 use super::resume::{Opened, record};
 use super::row_check::{self, RowCheck};
@@ -23,7 +24,8 @@ use super::unused::unused_settings;
 use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source, tensorboard};
 use crate::config::{Decay, Settings, Sft, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
-use crate::model::{Model, Packed};
+use crate::model::{Model, available_memory};
+use crate::native;
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::rl::schedule::Schedule;
@@ -92,6 +94,10 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))
         .map_err(|error| adapter::placed(error, &script))?;
     model.set_checkpointing(sft.gradient_checkpointing);
+    let (free, shape) = (available_memory(model.device()), session::footprint(&model, &script.settings));
+    let Trainer::Sft(sft) = with_micro_batches(&shape, &script.settings, false, free).trainer else {
+        return Err(Error::new(Kind::Internal, "the trainer has changed"));
+    };
     let model = Rc::new(model);
     let most = session::context(policy, &model.config, reporter);
     // A renderer of any format: the renderers of the rows share its tokenizer and template.
@@ -127,7 +133,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let evaluate = |state: &mut State, values: &mut Metrics| -> Result<()> {
         let Some(held_out) = &held_out else { return Ok(()) };
         let started = Instant::now();
-        let loss = held_out.loss(&model, sft.tokens_per_batch)?;
+        let loss = held_out.loss(&model, sft.tokens_at_once())?;
         if is_best(state, loss) {
             run.best(|dir| {
                 model.save_trained(dir)?;
@@ -271,31 +277,33 @@ pub(super) fn update(
         );
     }
     optimizer.zero_grad();
-    let (mut loss_sum, mut tokens, mut room) = (0.0, 0, 0);
+    let (mut losses, mut tokens, mut room) = (Vec::new(), 0, 0);
     let chunk = super::update::logprobs_at_once(model.config.vocab_size, model.device());
-    let all = micro_batches(rows, sft.tokens_per_batch);
+    let all = micro_batches(rows, sft.tokens_at_once());
     let several = all.len() > 1;
     for members in all {
         let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
-        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths, routing: None };
+        let packed = super::score::packed(&batch);
         tokens += packed.ids.numel();
-        room += sft.tokens_per_batch.max(packed.ids.numel());
+        room += sft.tokens_at_once().max(packed.ids.numel());
         let pass = model.learn(&packed)?;
         let hidden = pass.hidden().f_index_select(0, &batch.predict)?;
         let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, chunk)?;
         // Divided by the tokens of the whole batch, so that micro-batches add up to its mean.
         let loss = logp.f_sum(tch::Kind::Float)?.f_div_scalar(-(trained as f64))?;
-        let value = f64::try_from(&loss)?;
-        if !value.is_finite() {
-            return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
-                .hint("the weights have not been changed; lower trainer.lr"));
-        }
+        losses.push(loss.f_detach()?.f_to_kind(tch::Kind::Double)?);
         pass.backward(&loss)?;
         if several {
             optimizer.accumulate()?;
         }
-        loss_sum += value;
     }
+    // The only wait for the device before that of the gradient norm.
+    let losses = native::read_numbers(&losses)?;
+    if let Some(value) = losses.iter().find(|value| !value.is_finite()) {
+        return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
+            .hint("the weights have not been changed; lower trainer.lr"));
+    }
+    let loss_sum = losses.iter().sum();
     let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;
     let longest = rows.iter().map(Row::len).max().unwrap_or(0);
     let fill = tokens as f64 / room as f64;

@@ -10,16 +10,17 @@ use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
 
 use super::objective::Objective;
 use super::profile;
-use super::score::score;
+use super::score::{packed, score};
 use super::update_batch::UpdateBatch;
 use crate::config::{Learner, OnNan, Over};
 use crate::error::{Error, Kind, Result};
-use crate::model::{Model, Packed};
+use crate::model::Model;
+use crate::native;
 use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Need;
 use crate::rl::custom;
 use crate::rl::kl::kl;
-use crate::rl::losses::{RatioStats, Tokens};
+use crate::rl::losses::{RatioStats, RatioSums, Tokens};
 use crate::rl::objective::Inputs;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 
@@ -149,16 +150,13 @@ impl Update<'_> {
         let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
         let micro_batches = self.micro_batches(data, &active);
         let several = micro_batches.len() > 1;
-        for members in micro_batches {
+        // Numbers of every micro-batch, which stay on the device.
+        let (mut numbers, mut ratio_tokens, mut has_kl) = (Vec::new(), Vec::new(), false);
+        for members in &micro_batches {
             let device = self.model.device();
             let _profiled = profile::micro_batch(device)?;
-            let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, device)?;
-            let packed = Packed {
-                ids: batch.ids.shallow_clone(),
-                positions: batch.positions.shallow_clone(),
-                lengths: batch.lengths.clone(),
-                routing: batch.routing.as_ref().map(Tensor::shallow_clone),
-            };
+            let batch = MicroBatch::new(rows, members, self.model.config.vocab_size, device)?;
+            let packed = packed(&batch);
             stats.tokens += packed.ids.numel();
             let pass = self.model.learn(&packed)?;
             let hidden = pass.hidden();
@@ -192,7 +190,7 @@ impl Update<'_> {
                     let rewards = batch.column(rows, |row| &row.rewards)?;
                     let tokens = custom::Tokens { inputs, group: &group, rewards: rewards.as_ref() };
                     let (computed, logged) = custom::compute(graph, &objective, &tokens, &denominators, units)
-                        .map_err(|error| error.in_trajectories(trajectories_of(rows, &members), None))?;
+                        .map_err(|error| error.in_trajectories(trajectories_of(rows, members), None))?;
                     for ((name, _), value) in graph.logged.iter().zip(logged) {
                         stats.logged.entry(name.clone()).or_default().add(value);
                     }
@@ -203,30 +201,45 @@ impl Update<'_> {
             let mut loss = computed.loss;
             if let Some(value_loss) = &mut shared {
                 let own = value_loss(hidden, &batch)
-                    .map_err(|error| error.in_trajectories(trajectories_of(rows, &members), None))?;
+                    .map_err(|error| error.in_trajectories(trajectories_of(rows, members), None))?;
                 loss = loss.f_add(&own)?;
-            }
-            let value = f64::try_from(&loss)?;
-            if !value.is_finite() {
-                return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
-                    .in_trajectories(trajectories_of(rows, &members), None)
-                    .hint("this optimiser step was not taken; lower trainer.lr or check the rewards"));
             }
             pass.backward(&loss)?;
             if several {
                 optimizer.accumulate()?;
             }
-            stats.loss += value;
-            if let Some(reference) = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0) {
-                let _guard = no_grad_guard();
-                let own = f64::try_from(kl(&logp, reference, objective.terms.kl)?.f_sum(Dtype::Double)?)?;
-                kl_sum = Some(kl_sum.unwrap_or(0.0) + own);
+            let _guard = no_grad_guard();
+            let reference = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0);
+            let kl = reference.map(|reference| kl(&logp, reference, objective.terms.kl)).transpose()?;
+            let (pull_largest, pull_sum) = pull(&logp, &old, &batch.advantages)?;
+            let difference = largest_difference(&logp, &batch.logp_old)?;
+            numbers.extend([loss.f_detach()?, token_entropy.f_sum(Dtype::Double)?, difference, pull_largest, pull_sum]);
+            has_kl |= kl.is_some();
+            numbers
+                .push(kl.map_or_else(|| Tensor::f_zeros([], (Dtype::Double, device)), |kl| kl.f_sum(Dtype::Double))?);
+            let (tokens, sums) = computed.ratios.on_device();
+            ratio_tokens.push(tokens);
+            let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
+            numbers.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
+        }
+        // The only wait for the device before that of the gradient norm.
+        let numbers = native::read_numbers(&numbers)?;
+        let each = numbers.chunks(6 + RatioSums::NUMBERS);
+        for ((own, tokens), members) in each.zip(ratio_tokens).zip(&micro_batches) {
+            let &[loss, entropy_sum, mismatch, largest, sum, kl, ref ratios @ ..] = own else { continue };
+            if !loss.is_finite() {
+                return Err(Error::new(Kind::Numeric, format!("the loss is {loss}"))
+                    .in_trajectories(trajectories_of(rows, members), None)
+                    .hint("this optimiser step was not taken; lower trainer.lr or check the rewards"));
             }
-            entropy += f64::try_from(token_entropy.f_sum(Dtype::Double)?)?;
-            stats.mismatch = stats.mismatch.max(largest_difference(&logp, &batch.logp_old)?);
-            let (largest, sum) = pull(&logp, &old, &batch.advantages)?;
+            stats.loss += loss;
+            entropy += entropy_sum;
+            stats.mismatch = stats.mismatch.max(mismatch);
             pulls = (f64::max(pulls.0, largest), pulls.1 + sum);
-            stats.ratios.add(&computed.ratios);
+            if has_kl {
+                kl_sum = Some(kl_sum.unwrap_or(0.0) + kl);
+            }
+            stats.ratios.add(&RatioStats::from_sums(tokens, ratios));
         }
         stats.entropy = entropy / stats.sampled.max(1) as f64;
         stats.kl = kl_sum.map(|sum| sum / stats.sampled.max(1) as f64);
@@ -237,7 +250,7 @@ impl Update<'_> {
     /// Micro-batches of the rows `active`. If the loss compares whole trajectories or groups, their
     /// rows stay together, and a micro-batch may be larger than `trainer.tokens_per_batch`.
     fn micro_batches(&self, data: &UpdateBatch, active: &[usize]) -> Vec<Vec<usize>> {
-        let budget = self.learner.tokens_per_batch;
+        let budget = self.learner.tokens_at_once();
         let rows: Vec<&Row> = active.iter().map(|&row| &data.rows[row]).collect();
         let together = self.objective.together();
         if together == Over::Step {
@@ -275,7 +288,7 @@ impl Update<'_> {
         }
         let _guard = no_grad_guard();
         let rows = &data.rows;
-        let logp = score(self.model, rows, self.temperature, self.learner.tokens_per_batch)?;
+        let logp = score(self.model, rows, self.temperature, self.learner.tokens_at_once())?;
         let members: Vec<usize> = (0..rows.len()).collect();
         let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, self.model.device())?;
         let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
@@ -299,23 +312,18 @@ fn chosen_among(chosen: &BTreeSet<(usize, usize)>, batch: &MicroBatch) -> Result
 }
 
 /// The contribution of tokens to the gradient, |ratio x advantage|: the largest, and the sum.
-fn pull(logp: &Tensor, old: &Tensor, advantages: &Tensor) -> Result<(f64, f64)> {
-    if logp.numel() == 0 {
-        return Ok((0.0, 0.0));
-    }
-    let _guard = no_grad_guard();
+fn pull(logp: &Tensor, old: &Tensor, advantages: &Tensor) -> Result<(Tensor, Tensor)> {
     let pull = logp.f_detach()?.f_sub(old)?.f_clamp(-20.0, 20.0)?.f_exp()?.f_mul(advantages)?.f_abs()?;
-    let both = Tensor::f_stack(&[pull.f_max()?, pull.f_sum(None)?], 0)?.f_to_kind(Dtype::Double)?;
-    let both = Vec::<f64>::try_from(both)?;
-    Ok((both[0], both[1]))
+    Ok((largest(&pull)?, pull.f_sum(None)?))
 }
 
-fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
-    if a.numel() == 0 {
-        return Ok(0.0);
-    }
-    let _guard = no_grad_guard();
-    Ok(f64::try_from(a.f_detach()?.f_sub(b)?.f_abs()?.f_max()?)?)
+fn largest_difference(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    largest(&a.f_detach()?.f_sub(b)?.f_abs()?)
+}
+
+/// The largest of some numbers, 0 without any.
+fn largest(x: &Tensor) -> Result<Tensor> {
+    if x.numel() == 0 { Ok(Tensor::f_zeros([], (x.kind(), x.device()))?) } else { Ok(x.f_max()?) }
 }
 
 /// The trajectories of some rows, by their index in the step.

@@ -141,7 +141,7 @@ pub(super) fn compute_logprobs(
     let temperature = training.session.settings.sampling.temperature;
     let mut mismatch = SamplerMismatch::default();
     if learner.recompute_above > 0.0 {
-        let own = score(&training.session.model, rows, temperature, learner.tokens_per_batch)?;
+        let own = score(&training.session.model, rows, temperature, learner.tokens_at_once())?;
         let difference = largest_difference(rows, &own);
         mismatch.measured = Some(difference);
         if difference > learner.recompute_above {
@@ -153,11 +153,11 @@ pub(super) fn compute_logprobs(
     if objective.has_reference()
         && let Some(reference) = &training.reference
     {
-        let scores = reference.score(rows, temperature, learner.tokens_per_batch)?;
+        let scores = reference.score(rows, temperature, learner.tokens_at_once())?;
         set_column(rows, scores, |row| &mut row.logp_ref);
     }
     if objective.needs(Need::Squares) {
-        let squares = sum_pi_squared(&training.session.model, rows, temperature, learner.tokens_per_batch)?;
+        let squares = sum_pi_squared(&training.session.model, rows, temperature, learner.tokens_at_once())?;
         set_column(rows, squares, |row| &mut row.sum_pi_squared);
     }
     Ok(mismatch)

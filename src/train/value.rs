@@ -8,7 +8,7 @@ use super::update_batch::{UpdateBatch, set_column};
 use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Limit, Trajectory};
-use crate::model::{Critic, Model, Packed, Pass};
+use crate::model::{Critic, Model, OnHost, Packed, Pass};
 use crate::rl::adamw::AdamW;
 use crate::rl::losses::value_loss;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
@@ -87,9 +87,10 @@ fn scored(model: &Model, packed: &Packed) -> Result<Tensor> {
 }
 
 fn packed(batch: &MicroBatch) -> Packed {
-    let (ids, positions) = (batch.ids.shallow_clone(), batch.positions.shallow_clone());
     // A critic computes its own routing.
-    Packed { ids, positions, lengths: batch.lengths.clone(), routing: None }
+    let own = super::score::packed(batch);
+    let on_host = own.on_host.map(|host| OnHost { routing: Vec::new(), ..host });
+    Packed { routing: None, on_host, ..own }
 }
 
 /// The result of an optimiser step of the critic.
@@ -164,7 +165,7 @@ fn critic_step(
     }
     optimizer.zero_grad();
     let rows = shown(&data.rows, &data.prefixes, policy.config.max_position_embeddings)?.rows;
-    let all = micro_batches(&rows, learner.tokens_per_batch);
+    let all = micro_batches(&rows, learner.tokens_at_once());
     let several = all.len() > 1;
     for members in all {
         let batch = MicroBatch::new(&rows, &members, policy.config.vocab_size, policy.device())?;

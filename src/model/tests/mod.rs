@@ -7,6 +7,7 @@ mod cross_encoder;
 mod distinct;
 mod encoder;
 mod exchange;
+mod experts;
 mod families;
 mod files;
 mod golden;
@@ -19,6 +20,7 @@ mod lora;
 #[cfg(feature = "cpu-kernels")]
 mod native;
 mod operations;
+mod own_kernels;
 mod padded;
 mod parity;
 mod reward_model;

@@ -6,9 +6,12 @@ use std::collections::BTreeMap;
 use tch::{Device, Kind, Tensor};
 
 use super::distance;
+use crate::model::cache::Layout;
+use crate::model::decoder::{Residual, With};
 use crate::model::expert_routing::Routes;
+use crate::model::own_kernels::Kernels;
 use crate::model::plain::Arithmetic;
-use crate::model::{Config, Model};
+use crate::model::{Config, KvCache, Model, Span};
 use crate::native::count_operations;
 
 /// Operations without a kernel: views, and memory that is not written.
@@ -35,9 +38,13 @@ const FREE: [&str; 18] = [
 
 /// A layer of Qwen2's kind in bf16 with the switches of a model on CUDA.
 fn model() -> Model {
+    model_of(1)
+}
+
+fn model_of(layers: usize) -> Model {
     let json = serde_json::json!({
         "model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "vocab_size": 64, "hidden_size": 32,
-        "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "intermediate_size": 48, "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2,
         "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "max_position_embeddings": 64, "initializer_range": 0.1,
     });
     let model = Model::init(Config::from_json(&json).unwrap(), Device::Cpu, Kind::BFloat16, 1).unwrap();
@@ -68,14 +75,17 @@ fn apply(
     cache: Option<&(Tensor, Tensor)>,
 ) -> crate::Result<Tensor> {
     let own = &model.parameters.layers[0];
-    model.layer(0, own, x, angles, (Arithmetic::Libtorch, &Routes::Free), |q, k, v| {
+    let with = With { arithmetic: Arithmetic::Libtorch, routes: &Routes::Free, cached: None };
+    let out = model.layer(0, own, &Residual::new(x.shallow_clone()), angles, with, |q, new| {
+        let [k, v] = new.unwrap();
         if let Some((keys, values)) = cache {
             let _ = keys.shallow_clone().f_index_put_(&[Some(place)], k, false)?;
             let _ = values.shallow_clone().f_index_put_(&[Some(place)], v, false)?;
         }
         // In place of flash attention: two operations, whose backward pass has views only.
         Ok(q.f_add(&Tensor::f_cat(&[k, v], 1)?)?)
-    })
+    })?;
+    out.sum()
 }
 
 /// Operations with kernels.
@@ -124,6 +134,45 @@ fn learning_has_at_most_14_operations_a_layer_forward_and_24_backward() {
     // Two norms and attention as one operation each.
     let count = layer + 3 - 2 * norm;
     assert!((18..=24).contains(&count), "backward {count}, a norm {norm}: {list}");
+}
+
+/// The real step of two layers and of one: the difference is a layer with its attention, whose keys
+/// are split over blocks, so that it has two kernels.
+#[test]
+fn a_decode_step_with_own_kernels_has_10_operations_a_layer() {
+    let steps = [1, 2].map(|layers| {
+        let mut model = model_of(layers);
+        model.kernels = Kernels::all();
+        let layout = Layout::Tokens { spare: 1 };
+        let mut cache = KvCache::new(&model.config, 3, 256, layout, Device::Cpu, Kind::BFloat16).unwrap();
+        let items: Vec<Span<'_>> = (0..3).map(|slot| Span { slot, start: 9 * slot, ids: &[5] }).collect();
+        let _guard = tch::no_grad_guard();
+        kernels(&count_operations(|| model.step_varlen(&mut cache, &items, &|| false)).unwrap().1)
+    });
+    let [(one, _), (two, list)] = &steps;
+    assert_eq!(two - one, 10, "{one}, {two}: {list}");
+}
+
+#[test]
+fn learning_with_own_kernels_has_9_operations_a_layer_forward_and_17_backward() {
+    let mut model = model();
+    model.kernels = Kernels::all();
+    let input = Tensor::randn([24, 32], (Kind::BFloat16, Device::Cpu)).set_requires_grad(true);
+    let position = Tensor::arange(24, (Kind::Int64, Device::Cpu));
+    let angles = model.angles(&position, &[(24, 24)]).unwrap();
+    let (out, counts) = count_operations(|| apply(&model, &input, &angles, &position, None)).unwrap();
+    let (count, list) = kernels(&counts);
+    // Attention as one; the sum after the layer is part of the next norm.
+    assert_eq!(count - 2, 9, "{list}");
+    let loss = out.sum(Kind::Float);
+    let counts = count_operations(|| Ok(loss.f_backward()?)).unwrap().1;
+    let (count, list) = kernels(&counts);
+    // Reshapes are views here. The loss has two operations, and the gradients of the stand-in for
+    // attention are copied, which those of attention need not be.
+    let apart = ["reshape", "contiguous", "ones_like", "to"].map(|name| counts.get(&format!("aten::{name}")));
+    let apart: u64 = apart.into_iter().flatten().sum();
+    // Attention as one more.
+    assert_eq!(count - apart + 1, 17, "{list}");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 use tch::{Kind, Tensor};
 
 use crate::model::Model;
+use crate::model::decoder::{Residual, With};
 use crate::model::expert_routing::Routes;
 use crate::model::plain::Arithmetic;
 
@@ -18,7 +19,8 @@ pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64
     let angles = model.angles(&Tensor::from_slice(positions), &[(tokens, longest)]).unwrap();
     let place = Tensor::arange(tokens, (Kind::Int64, model.device()));
     let back = place.unsqueeze(1) - place.unsqueeze(0);
-    let mut x = model.embed(&Tensor::from_slice(ids)).unwrap();
+    let with = With { arithmetic: Arithmetic::Libtorch, routes: &Routes::Free, cached: None };
+    let mut x = Residual::new(model.embed(&Tensor::from_slice(ids)).unwrap());
     for (index, layer) in model.parameters.layers.iter().enumerate() {
         let mut seen = back.ge(0).logical_and(&Tensor::from_slice(mask).ne(0));
         if let Some(window) = model.config.layer(index).window {
@@ -26,15 +28,16 @@ pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64
         }
         let bias = Tensor::zeros_like(&seen.to_kind(Kind::Float)).masked_fill(&seen.logical_not(), f64::from(f32::MIN));
         let scale = model.config.attention_scale.unwrap_or((model.config.head_dim as f64).powf(-0.5));
-        let attend = |q: &Tensor, k: &Tensor, v: &Tensor| -> crate::Result<Tensor> {
+        let attend = |q: &Tensor, new: Option<[&Tensor; 2]>| -> crate::Result<Tensor> {
+            let [k, v] = new.unwrap();
             let shared = q.size()[1] / k.size()[1];
             let heads = |x: &Tensor| x.repeat_interleave_self_int(shared, 1, None).transpose(0, 1);
             let scores = q.transpose(0, 1).matmul(&heads(k).transpose(1, 2)) * scale + &bias;
             Ok(scores.softmax(-1, None).matmul(&heads(v)).transpose(0, 1).contiguous())
         };
-        x = model.layer(index, layer, &x, &angles, (Arithmetic::Libtorch, &Routes::Free), attend).unwrap();
+        x = model.layer(index, layer, &x, &angles, with, attend).unwrap();
     }
-    model.norm(&x, &model.parameters.norm).unwrap()
+    model.add_norm(&x, &model.parameters.norm).unwrap().0
 }
 
 /// Logits `[row, V]` of a row with `left` padding before it and `right` after it.

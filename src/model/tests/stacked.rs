@@ -13,14 +13,14 @@ use crate::native;
 const WAYS: f64 = 1e-11;
 
 /// Log-probabilities of the next tokens.
-fn logp(model: &Model, rows: &[Vec<u32>]) -> Tensor {
+pub(super) fn logp(model: &Model, rows: &[Vec<u32>]) -> Tensor {
     let (places, targets) = predicting(rows);
     let hidden = model.forward_plain(&pack(rows)).unwrap().index_select(0, &places);
     model.logprobs(&hidden, &targets, 1.0, 64).unwrap().0
 }
 
 /// These and the gradients of all trained parameters.
-fn learn(model: &Model, rows: &[Vec<u32>]) -> (Tensor, Vec<(String, Tensor)>) {
+pub(super) fn learn(model: &Model, rows: &[Vec<u32>]) -> (Tensor, Vec<(String, Tensor)>) {
     let logp = logp(model, rows);
     let (names, leaves): (Vec<String>, Vec<Tensor>) =
         model.parameters().into_iter().filter(|(_, tensor)| tensor.requires_grad()).unzip();

@@ -96,6 +96,11 @@ char* r1_graph_replay(void* handle) {
   return guarded([&] { static_cast<Graph*>(handle)->graph.replay(); });
 }
 
+// The stream of this thread on a device.
+char* r1_current_stream(int64_t device, void** out) {
+  return guarded([&] { *out = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream(); });
+}
+
 void r1_graph_free(void* handle) {
   free(guarded([&] { delete static_cast<Graph*>(handle); }));
 }

@@ -35,6 +35,14 @@ impl Graph {
     }
 }
 
+/// The stream of this thread on a CUDA device.
+pub(super) fn current_stream(device: i64) -> Result<*mut std::ffi::c_void> {
+    #[cfg(not(cuda_graphs))]
+    return Err(missing());
+    #[cfg(cuda_graphs)]
+    loaded::current_stream(device)
+}
+
 #[cfg(not(cuda_graphs))]
 fn missing() -> crate::error::Error {
     crate::error::Error::new(crate::error::Kind::Internal, "this r1 was built without CUDA's headers")
@@ -99,6 +107,7 @@ mod loaded {
         record: unsafe extern "C" fn(*mut c_void, *mut c_void) -> *mut c_char,
         end: Plain,
         replay: Plain,
+        stream: unsafe extern "C" fn(i64, *mut *mut c_void) -> *mut c_char,
         free: unsafe extern "C" fn(*mut c_void),
     }
 
@@ -133,11 +142,19 @@ mod loaded {
                 record: *library.get(b"r1_graph_record\0").map_err(|error| failed(&error))?,
                 end: *library.get(b"r1_graph_end\0").map_err(|error| failed(&error))?,
                 replay: *library.get(b"r1_graph_replay\0").map_err(|error| failed(&error))?,
+                stream: *library.get(b"r1_current_stream\0").map_err(|error| failed(&error))?,
                 free: *library.get(b"r1_graph_free\0").map_err(|error| failed(&error))?,
             };
             std::mem::forget(library);
             Ok(api)
         }
+    }
+
+    pub(super) fn current_stream(device: i64) -> Result<*mut c_void> {
+        let mut stream = null_mut();
+        // SAFETY: the pointer is live for the call.
+        checked(unsafe { (library()?.stream)(device, &raw mut stream) })?;
+        Ok(stream)
     }
 
     #[derive(Debug)]
@@ -203,9 +220,9 @@ mod tests {
             use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
             Library::open(Some(&path), RTLD_LAZY | RTLD_LOCAL).unwrap()
         };
-        for name in ["new", "record", "end", "replay", "free"] {
+        for name in ["graph_new", "graph_record", "graph_end", "graph_replay", "graph_free", "current_stream"] {
             // SAFETY: as above.
-            let found = unsafe { library.get::<unsafe extern "C" fn()>(format!("r1_graph_{name}\0").as_bytes()) };
+            let found = unsafe { library.get::<unsafe extern "C" fn()>(format!("r1_{name}\0").as_bytes()) };
             assert!(found.is_ok(), "{name}");
         }
         // It must not depend on a CUDA library.

@@ -3,7 +3,12 @@
 //! The program is linked against `libtorch_cpu` only. Loading `libtorch_cuda.so` of a CUDA torch of
 //! the same version registers its kernels, so that one binary supports both.
 
+mod driver;
+#[cfg(test)]
+mod emulator;
 mod graph;
+mod launch;
+mod nvrtc;
 
 use std::env;
 use std::ffi::c_char;
@@ -18,6 +23,8 @@ use crate::config::DeviceChoice;
 use crate::error::{Error, Kind, Result};
 
 pub(crate) use graph::Graph;
+pub(super) use launch::{Launcher, launcher};
+pub(crate) use launch::{kernels_missing, wanted_kernels};
 
 const LIBRARY: &str = "libtorch_cuda.so";
 /// The version that tch binds; other versions have other symbols.
@@ -196,11 +203,7 @@ fn load(library: &Path) -> Result<()> {
 fn opened_by_name(library: &Path) -> Vec<PathBuf> {
     let Some(directory) = library.parent() else { return Vec::new() };
     let package = directory.join("../../nvidia/cu13/lib");
-    [directory.to_owned(), package]
-        .map(|place| place.join("libnvrtc.so.13"))
-        .into_iter()
-        .filter(|path| path.exists())
-        .collect()
+    [directory.to_owned(), package].iter().flat_map(|place| nvrtc::files(place)).collect()
 }
 
 #[cfg(test)]
@@ -243,10 +246,15 @@ mod tests {
         fs::create_dir_all(&lib).unwrap();
         fs::create_dir_all(&package).unwrap();
         assert!(opened_by_name(&lib.join(LIBRARY)).is_empty());
-        fs::write(package.join("libnvrtc.so.13"), "").unwrap();
+        let files = ["libnvrtc-builtins.so.13.0", "libnvrtc.so.13"];
+        for file in files {
+            fs::write(package.join(file), "").unwrap();
+        }
+        // NVRTC opens the first one by name.
         let found = opened_by_name(&lib.join(LIBRARY));
-        assert_eq!(found.len(), 1);
-        assert_eq!(found[0].canonicalize().unwrap(), package.canonicalize().unwrap().join("libnvrtc.so.13"));
+        let package = package.canonicalize().unwrap();
+        let found: Vec<PathBuf> = found.iter().map(|path| path.canonicalize().unwrap()).collect();
+        assert_eq!(found, files.map(|file| package.join(file)));
     }
 
     #[test]

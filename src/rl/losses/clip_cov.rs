@@ -6,7 +6,7 @@ use tch::Tensor;
 use super::covariance::clip_cov_selection;
 use super::formula::{Extra, LossFormula, Tokens};
 use super::ppo::ppo_clip;
-use super::ratios::{Clip, RatioStats};
+use super::ratios::{Clip, RatioSums};
 use crate::error::Result;
 use crate::rl::options::{clip_range, from_zero_to_one};
 use crate::rl::segments::ones_where;
@@ -35,7 +35,7 @@ impl LossFormula for ClipCov {
         from_zero_to_one(loss, "share", self.share)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, extra: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, extra: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         clip_cov(tokens, self.clip(), extra.selected("clip_cov")?)
     }
 
@@ -50,7 +50,7 @@ impl LossFormula for ClipCov {
 }
 
 /// Clip-Cov: the PPO clip without the gradient of the `selected` tokens.
-fn clip_cov(tokens: &Tokens<'_>, clip: Clip, selected: &Tensor) -> Result<(Tensor, RatioStats)> {
+fn clip_cov(tokens: &Tokens<'_>, clip: Clip, selected: &Tensor) -> Result<(Tensor, RatioSums)> {
     let (loss, stats) = ppo_clip(tokens.logp, tokens.logp_old, tokens.advantages, clip)?;
     let kept = ones_where(&selected.f_logical_not()?, &loss)?;
     Ok((loss.f_mul(&kept)?, stats))

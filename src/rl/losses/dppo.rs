@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Tensor, no_grad_guard};
 
 use super::formula::{Extra, LossFormula, Tokens};
-use super::ratios::RatioStats;
+use super::ratios::RatioSums;
 use crate::error::Result;
 use crate::rl::options::{at_least, at_least_zero};
 use crate::rl::segments::ones_where;
@@ -41,7 +41,7 @@ impl LossFormula for DppoTv {
         self.0.check(loss)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         dppo(tokens, Divergence::Tv, self.0)
     }
 }
@@ -51,7 +51,7 @@ impl LossFormula for DppoKl {
         self.0.check(loss)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         dppo(tokens, Divergence::Kl, self.0)
     }
 }
@@ -68,7 +68,7 @@ enum Divergence {
 /// DPPO (arXiv:2602.04879): `-A sg(min(rho, truncate)) logp` on tokens inside the trust region, 0
 /// on tokens that A pushes further out of it: those whose probability has risen by a divergence
 /// over `high` (A > 0), or fallen by one over `low`.
-fn dppo(tokens: &Tokens<'_>, divergence: Divergence, options: Dppo) -> Result<(Tensor, RatioStats)> {
+fn dppo(tokens: &Tokens<'_>, divergence: Divergence, options: Dppo) -> Result<(Tensor, RatioSums)> {
     let Dppo { clip_low: low, clip_high: high, truncate } = options;
     let log_ratio = tokens.log_ratio()?;
     let (outside_low, outside_high) = {
@@ -96,6 +96,6 @@ fn dppo(tokens: &Tokens<'_>, divergence: Divergence, options: Dppo) -> Result<(T
     let ratio = log_ratio.f_detach()?.f_exp()?;
     let inside = ones_where(&outside_low.f_logical_or(&outside_high)?.f_logical_not()?, &ratio)?;
     let weight = ratio.f_clamp_max(truncate)?.f_mul(&inside)?.f_mul(tokens.advantages)?.f_neg()?;
-    let stats = RatioStats::with(&log_ratio, &ratio, &outside_low, &outside_high, None)?;
+    let stats = RatioSums::with(&log_ratio, &ratio, &outside_low, &outside_high, None)?;
     Ok((weight.f_mul(tokens.logp)?, stats))
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::formula::{Extra, LossFormula, Tokens};
-use super::ratios::{OPEN, RatioStats};
+use super::ratios::{OPEN, RatioSums};
 use crate::error::Result;
 use crate::rl::options::at_least;
 
@@ -20,7 +20,7 @@ impl LossFormula for Dro {
         at_least(loss, "beta", self.beta, f64::MIN_POSITIVE)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         dro(tokens, self.beta)
     }
 
@@ -32,11 +32,11 @@ impl LossFormula for Dro {
 /// DRO (direct reward optimisation, arXiv:2405.19107) in verl's form: `-(A logp - beta / 2 (logp -
 /// logp_old)^2)`. The square keeps the policy near the behaviour policy, also at tokens with
 /// advantage 0.
-fn dro(tokens: &Tokens<'_>, beta: f64) -> Result<(Tensor, RatioStats)> {
+fn dro(tokens: &Tokens<'_>, beta: f64) -> Result<(Tensor, RatioSums)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let penalty = log_ratio.f_square()?.f_mul_scalar(0.5 * beta)?;
     let clamped = tokens.log_ratio()?;
-    let stats = RatioStats::of(&clamped, &clamped.f_exp()?, tokens.advantages, OPEN)?;
+    let stats = RatioSums::of(&clamped, &clamped.f_exp()?, tokens.advantages, OPEN)?;
     Ok((penalty.f_sub(&tokens.advantages.f_mul(tokens.logp)?)?, stats))
 }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tch::Tensor;
 
-use super::ratios::{LOG_RATIO_LIMIT, RatioStats};
+use super::ratios::{LOG_RATIO_LIMIT, RatioSums};
 use crate::error::{Error, Kind, Result};
 use crate::rl::options::{fields, take_from};
 
@@ -66,7 +66,7 @@ pub trait LossFormula: LossOptions + Debug + Send + Sync {
     ///
     /// # Errors
     /// Those of the tensor operations.
-    fn token_loss(&self, tokens: &Tokens<'_>, extra: &Extra<'_>) -> Result<(Tensor, RatioStats)>;
+    fn token_loss(&self, tokens: &Tokens<'_>, extra: &Extra<'_>) -> Result<(Tensor, RatioSums)>;
 
     /// Whether its ratio is that of a sequence (`ratio_over`) instead of that of a token.
     fn compares_sequences(&self) -> bool {
@@ -138,7 +138,7 @@ impl<T: LossFormula + Serialize + DeserializeOwned + 'static> LossOptions for T 
 pub(in crate::rl) struct Custom {}
 
 impl LossFormula for Custom {
-    fn token_loss(&self, _: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, _: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         Err(Error::new(Kind::Internal, "a custom loss is computed by its graph"))
     }
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::formula::{Extra, LossFormula, Tokens};
-use super::ratios::RatioStats;
+use super::ratios::RatioSums;
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 use crate::rl::segments::Segments;
@@ -22,7 +22,7 @@ impl LossFormula for GeoMean {
         at_least_zero(loss, "clip_high", self.clip_high)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         geo_mean(tokens, self.clip_low, self.clip_high)
     }
 
@@ -45,7 +45,7 @@ impl LossFormula for GeoMean {
 /// in log space to `[-low, high]` in the direction of its advantage. The whole sequence's loss is
 /// repeated at each of its tokens, so aggregate by seq-mean-token-mean. A is the mean over the
 /// sequence.
-fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
+fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioSums)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let sign = tokens.advantages.f_sign()?;
     let clamped = log_ratio.f_clamp(-low, high)?;
@@ -55,7 +55,7 @@ fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioSt
     let loss = segments.mean(tokens.advantages)?.f_neg()?.f_mul(&ratio)?;
     let outside = log_ratio.f_detach()?.f_ne_tensor(&clamped.f_detach()?)?;
     let clipped = |side: Tensor| -> Result<Tensor> { Ok(outside.f_logical_and(&side)?) };
-    let stats = RatioStats::with(
+    let stats = RatioSums::with(
         &log_ratio,
         &log_ratio.f_exp()?,
         &clipped(tokens.advantages.f_lt(0.0)?)?,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::formula::{Extra, LossFormula, Tokens};
-use super::ratios::{Clip, RatioStats};
+use super::ratios::{Clip, RatioSums};
 use crate::error::Result;
 use crate::rl::options::clip_range;
 use crate::rl::segments::Segments;
@@ -22,7 +22,7 @@ impl LossFormula for Gspo {
         clip_range(loss, self.clip_low, self.clip_high)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         gspo(tokens, self.clip_low, self.clip_high)
     }
 
@@ -38,7 +38,7 @@ impl LossFormula for Gspo {
 /// GSPO (arXiv:2507.18071, eq. 5 and the token form of eq. 14): the PPO clip on the sequence ratio
 /// `s = exp(mean of logp - logp_old)`, straight-through to tokens: `sg(s) pi / sg(pi)`. Aggregate
 /// by seq-mean-token-mean.
-pub fn gspo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioStats)> {
+pub fn gspo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioSums)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
     let segments = Segments::new(tokens.sequence)?;
     let of_sequence = segments.spread(&segments.mean(&log_ratio.f_detach()?)?)?;
@@ -46,6 +46,6 @@ pub fn gspo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioSt
     let ratio = through.f_add(&of_sequence)?.f_clamp_max(10.0)?.f_exp()?;
     let push = tokens.advantages.f_neg()?;
     let loss = push.f_mul(&ratio)?.f_maximum(&push.f_mul(&ratio.f_clamp(1.0 - low, 1.0 + high)?)?)?;
-    let stats = RatioStats::of(&log_ratio, &ratio, tokens.advantages, Clip { low, high, dual: None })?;
+    let stats = RatioSums::of(&log_ratio, &ratio, tokens.advantages, Clip { low, high, dual: None })?;
     Ok((loss, stats))
 }

@@ -5,7 +5,7 @@ use tch::Tensor;
 
 use super::covariance::kl_cov_selection;
 use super::formula::{Extra, LossFormula, Tokens};
-use super::ratios::{OPEN, RatioStats};
+use super::ratios::{OPEN, RatioSums};
 use crate::error::Result;
 use crate::rl::options::{at_least_zero, from_zero_to_one};
 use crate::rl::segments::ones_where;
@@ -24,7 +24,7 @@ impl LossFormula for KlCov {
         at_least_zero(loss, "cov_coef", self.cov_coef)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, extra: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, extra: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         kl_cov(tokens, self.cov_coef, extra.selected("kl_cov")?)
     }
 
@@ -42,10 +42,10 @@ impl LossFormula for KlCov {
 }
 
 /// KL-Cov: `-A rho`, plus `coef |logp - logp_old|` on the `selected` tokens.
-fn kl_cov(tokens: &Tokens<'_>, coef: f64, selected: &Tensor) -> Result<(Tensor, RatioStats)> {
+fn kl_cov(tokens: &Tokens<'_>, coef: f64, selected: &Tensor) -> Result<(Tensor, RatioSums)> {
     let log_ratio = tokens.log_ratio()?;
     let ratio = log_ratio.f_exp()?;
     let penalty = log_ratio.f_abs()?.f_mul_scalar(coef)?.f_mul(&ones_where(selected, &ratio)?)?;
-    let stats = RatioStats::of(&log_ratio, &ratio, tokens.advantages, OPEN)?;
+    let stats = RatioSums::of(&log_ratio, &ratio, tokens.advantages, OPEN)?;
     Ok((tokens.advantages.f_neg()?.f_mul(&ratio)?.f_add(&penalty)?, stats))
 }

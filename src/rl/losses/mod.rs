@@ -32,7 +32,7 @@ pub use gspo::gspo;
 pub use named::{LOSSES, Loss};
 pub use ppo::ppo_clip;
 pub(super) use ratios::LOG_RATIO_LIMIT;
-pub use ratios::{Clip, RatioStats};
+pub use ratios::{Clip, RatioStats, RatioSums};
 pub use reinforce::reinforce;
 pub(super) use terms::TERMS;
 pub use terms::{Terms, Unit};

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::formula::{Extra, LossFormula, Tokens};
-use super::ratios::{Clip, LOG_RATIO_LIMIT, RatioStats};
+use super::ratios::{Clip, LOG_RATIO_LIMIT, RatioSums};
 use crate::error::Result;
 use crate::rl::options::{at_least, clip_range};
 
@@ -24,7 +24,7 @@ impl LossFormula for Ppo {
         at_least(loss, "dual_clip", self.dual_clip.unwrap_or(f64::MAX), 1.0)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         let clip = Clip { low: self.clip_low, high: self.clip_high, dual: self.dual_clip };
         ppo_clip(tokens.logp, tokens.logp_old, tokens.advantages, clip)
     }
@@ -40,7 +40,7 @@ impl LossFormula for Ppo {
 ///
 /// Returns the loss per token `[N]`. A tie of both branches (at rho = 1, every first update) has
 /// the gradient of either.
-pub fn ppo_clip(logp: &Tensor, logp_old: &Tensor, advantages: &Tensor, clip: Clip) -> Result<(Tensor, RatioStats)> {
+pub fn ppo_clip(logp: &Tensor, logp_old: &Tensor, advantages: &Tensor, clip: Clip) -> Result<(Tensor, RatioSums)> {
     let log_ratio = logp.f_sub(logp_old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?;
     let ratio = log_ratio.f_exp()?;
     let push = advantages.f_neg()?;
@@ -51,7 +51,7 @@ pub fn ppo_clip(logp: &Tensor, logp_old: &Tensor, advantages: &Tensor, clip: Cli
         let bounded = loss.f_minimum(&push.f_mul_scalar(bound)?)?;
         loss = bounded.f_where_self(&advantages.f_lt(0.0)?, &loss)?;
     }
-    let stats = RatioStats::of(&log_ratio, &ratio, advantages, clip)?;
+    let stats = RatioSums::of(&log_ratio, &ratio, advantages, clip)?;
     Ok((loss, stats))
 }
 
@@ -63,6 +63,7 @@ mod tests {
     use tch::Kind;
 
     use super::*;
+    use crate::rl::losses::RatioStats;
 
     const CLIP: Clip = Clip { low: 0.2, high: 0.28, dual: Some(3.0) };
 
@@ -76,7 +77,7 @@ mod tests {
             loss.sum(Kind::Double).backward();
         }
         let gradient = if tokens.is_empty() { Vec::new() } else { Vec::try_from(logp.grad()).unwrap() };
-        (Vec::try_from(loss.detach()).unwrap(), gradient, stats)
+        (Vec::try_from(loss.detach()).unwrap(), gradient, stats.read().unwrap())
     }
 
     #[test]

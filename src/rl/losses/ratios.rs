@@ -51,7 +51,18 @@ impl Default for RatioStats {
     }
 }
 
-impl RatioStats {
+/// Sums of [`RatioStats`] on the device, so that a micro-batch does not wait for it.
+#[derive(Debug)]
+pub struct RatioSums {
+    tokens: usize,
+    /// [`RatioSums::NUMBERS`] f64; `None` without tokens.
+    numbers: Option<Tensor>,
+}
+
+impl RatioSums {
+    /// Number of sums.
+    pub const NUMBERS: usize = 7;
+
     /// Tokens with a negative advantage count as clipped under `1 - low`, those with a positive one
     /// over `1 + high`.
     pub(in crate::rl) fn of(log_ratio: &Tensor, ratio: &Tensor, advantages: &Tensor, clip: Clip) -> Result<Self> {
@@ -66,7 +77,7 @@ impl RatioStats {
         Self::with(log_ratio, ratio, &low, &high, dual.as_ref())
     }
 
-    /// With the clipped tokens given, `[N]` bool. One transfer from the device.
+    /// With the clipped tokens given, `[N]` bool.
     pub(in crate::rl) fn with(
         log_ratio: &Tensor,
         ratio: &Tensor,
@@ -77,7 +88,7 @@ impl RatioStats {
         let _guard = no_grad_guard();
         let tokens = ratio.numel();
         if tokens == 0 {
-            return Ok(Self::default());
+            return Ok(Self { tokens, numbers: None });
         }
         let (log_ratio, ratio) = (log_ratio.f_detach()?, ratio.f_detach()?);
         let k3 = log_ratio.f_exp()?.f_sub_scalar(1.0)?.f_sub(&log_ratio)?;
@@ -97,10 +108,29 @@ impl RatioStats {
             ],
             0,
         )?;
-        let mut values = [0.0_f64; 7];
-        numbers.f_to_device(tch::Device::Cpu)?.f_copy_data(&mut values, 7)?;
-        let [clipped_low, clipped_high, clipped_dual, k1, k3, ratio_min, ratio_max] = values;
-        Ok(Self { tokens, clipped_low, clipped_high, clipped_dual, k1, k3, ratio_min, ratio_max })
+        Ok(Self { tokens, numbers: Some(numbers) })
+    }
+
+    /// The sums, `[NUMBERS]` f64 on the device, with the number of tokens for
+    /// [`RatioStats::from_sums`].
+    pub fn on_device(&self) -> (usize, Option<&Tensor>) {
+        (self.tokens, self.numbers.as_ref())
+    }
+
+    /// Waits for the device.
+    pub fn read(&self) -> Result<RatioStats> {
+        let Some(numbers) = &self.numbers else { return Ok(RatioStats::default()) };
+        Ok(RatioStats::from_sums(self.tokens, &Vec::<f64>::try_from(numbers)?))
+    }
+}
+
+impl RatioStats {
+    /// From the sums of a micro-batch, those of [`RatioSums`].
+    pub fn from_sums(tokens: usize, sums: &[f64]) -> Self {
+        let &[clipped_low, clipped_high, clipped_dual, k1, k3, ratio_min, ratio_max] = sums else {
+            return Self::default();
+        };
+        Self { tokens, clipped_low, clipped_high, clipped_dual, k1, k3, ratio_min, ratio_max }
     }
 
     /// Adds another micro-batch.

@@ -5,14 +5,14 @@
 use tch::{Kind, Tensor};
 
 use super::formula::Tokens;
-use super::ratios::RatioStats;
+use super::ratios::RatioSums;
 use crate::error::Result;
 
 /// Losses and gradients of a loss at two sequences of two tokens and one.
 pub(super) fn at(
     log_ratios: [f64; 3],
     advantages: [f64; 3],
-    loss: impl Fn(&Tokens<'_>) -> Result<(Tensor, RatioStats)>,
+    loss: impl Fn(&Tokens<'_>) -> Result<(Tensor, RatioSums)>,
 ) -> (Vec<f64>, Vec<f64>) {
     let old = Tensor::from_slice(&[-1.0, -2.0, -0.5]);
     let logp = (&old + Tensor::from_slice(&log_ratios)).detach().set_requires_grad(true);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Tensor, no_grad_guard};
 
 use super::formula::{Extra, LossFormula, Tokens};
-use super::ratios::{LOG_RATIO_LIMIT, OPEN, RatioStats};
+use super::ratios::{LOG_RATIO_LIMIT, OPEN, RatioSums};
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
 use crate::rl::segments::Segments;
@@ -34,7 +34,7 @@ impl LossFormula for Vespo {
         options.into_iter().try_for_each(|(name, value)| at_least_zero(loss, name, value))
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, extra: &Extra<'_>) -> Result<(Tensor, RatioStats)> {
+    fn token_loss(&self, tokens: &Tokens<'_>, extra: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
         vespo(tokens, extra.weights, *self)
     }
 
@@ -51,7 +51,7 @@ impl LossFormula for Vespo {
 /// VESPO (arXiv:2602.10693): `-sg(phi(w)) A logp`, with w the ratio of the whole sequence, the
 /// product of its token ratios (and of its off-policy `weights` `[N]`), its logarithm clamped to
 /// [ln 1e-8, 20].
-fn vespo(tokens: &Tokens<'_>, weights: Option<&Tensor>, options: Vespo) -> Result<(Tensor, RatioStats)> {
+fn vespo(tokens: &Tokens<'_>, weights: Option<&Tensor>, options: Vespo) -> Result<(Tensor, RatioSums)> {
     const LEAST: f64 = 1e-8;
     let log_ratio = tokens.log_ratio()?;
     let phi = {
@@ -70,7 +70,7 @@ fn vespo(tokens: &Tokens<'_>, weights: Option<&Tensor>, options: Vespo) -> Resul
         let loses = tokens.advantages.f_lt(0.0)?;
         of(options.k_neg, options.lambda_neg)?.f_where_self(&loses, &of(options.k_pos, options.lambda_pos)?)?
     };
-    let stats = RatioStats::of(&log_ratio, &log_ratio.f_exp()?, tokens.advantages, OPEN)?;
+    let stats = RatioSums::of(&log_ratio, &log_ratio.f_exp()?, tokens.advantages, OPEN)?;
     Ok((phi.f_mul(tokens.advantages)?.f_neg()?.f_mul(tokens.logp)?, stats))
 }
 

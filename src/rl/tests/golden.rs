@@ -133,6 +133,7 @@ fn ppo_clip_equals_that_of_verl_and_trl() {
         loss.backward();
         assert_close(&what, &floats(&loss), &[case.loss], tolerance);
         assert_close(&what, &floats(&logp.grad()), &batch.mask.sampled(&case.gradient).concat(), tolerance);
+        let stats = stats.read().unwrap();
         for (name, got, want) in [
             ("clipfrac", stats.clipfrac_low() + stats.clipfrac_high(), case.clipfrac),
             ("clipfrac_dual", stats.clipfrac_dual(), case.clipfrac_dual),

@@ -70,7 +70,8 @@ fn gradients_and_ten_updates_equal_pytorch() {
     // REINFORCE with an advantage of 1 is the mean negative log-likelihood.
     let loss = || {
         let batch = MicroBatch::new(&rows, &[0, 1, 2], 1 << 20, Device::Cpu).unwrap();
-        let packed = Packed { ids: batch.ids, positions: batch.positions, lengths: batch.lengths, routing: None };
+        let (ids, positions, lengths) = (batch.ids, batch.positions, batch.lengths);
+        let packed = Packed { ids, positions, lengths, routing: None, on_host: None };
         let hidden = model.forward(&packed).unwrap().index_select(0, &batch.predict);
         let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, 64).unwrap();
         let tokens =

@@ -112,6 +112,7 @@ fn policy_loss(case: &Case) -> bool {
     let (loss, stats) = ppo_clip(&logp, &gathered("old_log_prob"), &gathered("advantages"), clip).unwrap();
     let loss = aggregate(&loss, &mask.sequence(), loss_agg, &mask.denominators()).unwrap();
     loss.backward();
+    let stats = stats.read().unwrap();
     let number = |name: &str| case.output[name].as_f64().unwrap();
     let got = [
         loss.double_value(&[]),
@@ -134,6 +135,7 @@ fn sequence_loss(case: &Case) -> bool {
     let (loss, stats) = gspo(&tokens, case.read("clip_low"), case.read("clip_high")).unwrap();
     let loss = aggregate(&loss, &sequence, LossAgg::SeqMeanTokenMean, &mask.denominators()).unwrap();
     loss.backward();
+    let stats = stats.read().unwrap();
     let number = |name: &str| case.output[name].as_f64().unwrap();
     let got = [loss.double_value(&[]), stats.clipfrac_low() + stats.clipfrac_high(), stats.approx_kl_k1()];
     assert_close(&case.id, &got, &["loss", "pg_clipfrac", "ppo_kl"].map(number), TOLERANCE);

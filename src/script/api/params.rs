@@ -75,6 +75,8 @@ fn typed(name: &str, default: &Json, given: &Json) -> Result<Json, Error> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use serde_json::json;
 
     use super::*;

@@ -444,13 +444,12 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     }
     let loaded = vm.load(path, source);
     // The recipe of a program is the one passed to `r1.training`.
-    let recipe = match vm.host.recipe.take() {
-        Some(recipe) => Ok(recipe),
-        None => {
-            let value = loaded?;
-            let returned = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()).map(|own| own.clone());
-            returned.ok_or(value)
-        }
+    let recipe = if let Some(recipe) = vm.host.recipe.take() {
+        Ok(recipe)
+    } else {
+        let value = loaded?;
+        let returned = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()).map(|own| own.clone());
+        returned.ok_or(value)
     };
     let value = match recipe {
         Ok(recipe) => return with_params(recipe, vm).map_err(|error| error.at_path(path)),

@@ -22,7 +22,6 @@ use crate::script::runtime::host::{Call, Entry, TrajectoryContext};
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
 use crate::script::runtime::not_plain::short;
-use crate::script::runtime::passages::SearchPart;
 use crate::script::runtime::place::{at_definition, at_function, definition};
 use crate::script::runtime::record::Record;
 use crate::script::runtime::results::{Outcome, Reward, StepResult, reward, step_result};
@@ -81,7 +80,7 @@ impl Worker {
         for name in self.vm.host.grants.borrow().variables() {
             api::secret::variable(&name)?;
         }
-        self.vm.host.searches.borrow().iter().try_for_each(SearchPart::prepare)?;
+        self.vm.host.searches.borrow().iter().try_for_each(crate::script::runtime::passages::SearchPart::prepare)?;
         let grants = self.vm.host.grants.borrow();
         self.vm.host.connections.borrow().iter().try_for_each(|connection| connection.prepare(&grants))?;
         self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare(&self.script.listings, &grants))

@@ -187,7 +187,7 @@ impl Manual {
         }
         let (learner, lr) = (&self.training.learner, self.rate(wanted.lr)?);
         let settings =
-            Sft { tokens_per_batch: learner.tokens_per_batch, max_grad_norm: learner.max_grad_norm, ..Sft::default() };
+            Sft { tokens_per_batch: learner.tokens_at_once(), max_grad_norm: learner.max_grad_norm, ..Sft::default() };
         let model = Rc::clone(&self.training.session.model);
         let done = sft::update(&model, &mut self.training.optimizer, &rows, &settings, lr)?;
         self.training.average()?;
@@ -208,7 +208,7 @@ impl Manual {
         let all = self.find(ids)?;
         let mut rows = update_batch::training_rows(&self.training.learner, &all, |_| false)?;
         let temperature = self.training.session.settings.sampling.temperature;
-        let tokens = self.training.learner.tokens_per_batch;
+        let tokens = self.training.learner.tokens_at_once();
         let scores = if model == ScoringModel::Reference {
             self.training.load_reference(&self.reporter)?;
             match &self.training.reference {

@@ -193,3 +193,53 @@ fn a_nan_loss_stops_the_run_or_skips_the_step_and_changes_no_weight() {
         }
     }
 }
+
+/// Everything of an update but attention is what a GPU computes; attention is padded here.
+#[test]
+fn micro_batches_never_wait_for_the_device() {
+    let model = model(Dtype::BFloat16);
+    let rows: Vec<Row> = (0..6).map(|n| row(n, &[(&[1, 2], false), (&[3 + n as u32, 7], true)], 0)).collect();
+    let all = batch(rows, |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
+    for budget in [1000, 8, 4] {
+        let mut learner = learner("ppo", budget);
+        learner.loss.options.insert("entropy_coef".to_owned(), 0.01.into());
+        let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
+        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
+        let update = Update {
+            model: &model,
+            objective: &objective,
+            learner: &learner,
+            temperature: 1.0,
+            kl_coef: 0.0,
+            lr: 1e-3,
+        };
+        let (stats, counts) = native::count_operations(|| update.step(&mut optimizer, &all)).unwrap();
+        assert!(stats.stepped && stats.grad_norm > 0.0 && stats.ratios.tokens == 12, "{stats:?}");
+        for waits in ["_local_scalar_dense", "item", "nonzero", "is_nonzero", "unique2", "masked_select", "equal"] {
+            assert!(!counts.contains_key(&format!("aten::{waits}")), "{waits}: {counts:?}");
+        }
+    }
+}
+
+/// Numbers are read as vectors, which libtorch does not record: the code of a micro-batch does not
+/// do so. `selected` reads for losses over the whole batch, `host` what a caller did not give.
+#[test]
+fn the_code_of_a_micro_batch_reads_no_numbers() {
+    let sources = [
+        (include_str!("../update.rs"), 1),
+        (include_str!("../../rl/objective.rs"), 0),
+        (include_str!("../../rl/aggregate.rs"), 0),
+        (include_str!("../../rl/kl.rs"), 0),
+        (include_str!("../../rl/losses/ppo.rs"), 0),
+        (include_str!("../../model/pass.rs"), 0),
+        (include_str!("../../model/decoder.rs"), 0),
+        (include_str!("../../model/shared_prefix.rs"), 0),
+        (include_str!("../../model/batch.rs"), 1),
+    ];
+    for (source, allowed) in sources {
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        let reads = ["64::try_from(", "32::try_from(", ">::try_from(", "double_value(", "int64_value(", "copy_data("];
+        let found: Vec<&str> = code.lines().filter(|line| reads.iter().any(|read| line.contains(read))).collect();
+        assert_eq!(found.len(), allowed, "{found:?}");
+    }
+}
