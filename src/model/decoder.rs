@@ -294,7 +294,7 @@ impl Model {
 
     pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
         #[cfg(test)]
-        if crate::native::meta::is_on() {
+        if native::meta::is_on() {
             // As the operation, which the meta device lacks.
             return super::transfer::select(&self.parameters.embed, 0, ids);
         }

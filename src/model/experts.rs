@@ -22,6 +22,11 @@ pub(super) struct GroupedExperts {
 }
 
 impl GroupedExperts {
+    /// The same weights.
+    pub(super) fn share(&self) -> Self {
+        Self { gate_up: self.gate_up.shallow_clone(), down: self.down.shallow_clone() }
+    }
+
     /// Uninitialised weights of experts, and the experts.
     pub(super) fn new(
         arena: &Arena,

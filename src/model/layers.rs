@@ -373,9 +373,11 @@ impl Layer {
             before_block: share(&self.before_block),
             block: match &self.block {
                 Block::Dense(mlp) => Block::Dense(mlp.merged_copy()?),
-                Block::Sparse { router, experts } => Block::Sparse {
+                Block::Sparse { router, experts, grouped } => Block::Sparse {
                     router: router.merged_copy()?,
                     experts: experts.iter().map(Mlp::merged_copy).collect::<Result<_>>()?,
+                    // Not used with adapters on the experts.
+                    grouped: grouped.as_ref().map(GroupedExperts::share),
                 },
             },
             after_block: self.after_block.as_ref().map(share),
