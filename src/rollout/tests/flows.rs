@@ -137,6 +137,7 @@ impl Flows {
 /// Without fields that depend on the text of the script and on time.
 fn comparable(mut trajectory: Trajectory) -> Trajectory {
     trajectory.script_hash.clear();
+    trajectory.seconds = 0.0;
     trajectory.error = trajectory.error.map(|_| crate::mdp::ErrorRecord::of_text(""));
     for step in &mut trajectory.steps {
         step.tools.iter_mut().for_each(|tool| tool.seconds = 0.0);
