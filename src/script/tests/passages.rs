@@ -171,7 +171,7 @@ fn options_of_search_are_checked() {
         "`mode` is \"spare\"; it is one of sparse, dense, hybrid",
     );
     shows(&of("r1.tools.search { url = 'ftp://h' }"), "it must begin with http:// or https://");
-    shows(&of("r1.tools.search { url = 'http://h', mode = 'hybrid' }"), "`mode` is for indexes");
+    shows(&of("r1.tools.search { url = 'http://h', mode = 'hybrid' }"), "`mode` applies to indexes");
     let dense = |fields: &str| of(&format!("r1.tools.search {{ index = 'i', mode = 'dense', {fields} }}"));
     shows(&dense("ef = 0"), "`ef` must be a whole number from 1 to 10000");
     shows(&dense("ef = 9, exact = true"), "`exact` compares every vector, so that `ef` has no effect");
@@ -182,5 +182,5 @@ fn options_of_search_are_checked() {
     shows(&rerank("{ modle = 'm' }"), "unknown field `rerank.modle`");
     shows(&rerank("{ model = 'm', top = 0 }"), "must be a whole number from 1 to 1000");
     shows(&rerank("{ model = 'm', top = 4 }"), "`top` is 4, which is below the number of hits, 5");
-    shows(&of("r1.tools.search { url = 'http://h', rerank = { model = 'm' } }"), "`rerank` is for indexes");
+    shows(&of("r1.tools.search { url = 'http://h', rerank = { model = 'm' } }"), "`rerank` applies to indexes");
 }

@@ -110,7 +110,7 @@ fn unknown_fields_name_the_nearest() {
     assert_snapshot!(refused("return r1.recipe { data = { test = 'x.jsonl' } }"), @r#"
     r1.recipe: data: unknown field `test`
       --> x.lua:1
-      hint: known: `check_rows`, `eval`, `max_prompt_tokens`, `overlong_prompts`, `train`
+      hint: known: `check_rows`, `curriculum`, `eval`, `max_prompt_tokens`, `overlong_prompts`, `shuffle`, `train`
     "#);
     assert_snapshot!(refused("return r1.recipe { data = { train = { path = 'x', colums = {} } } }"), @r#"
     r1.recipe: unknown field `data.train.colums`
