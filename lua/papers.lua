@@ -17,7 +17,8 @@ function papers.start(relevant)
   return { wanted = wanted, found = {}, order = {}, expanded = {}, queries = {}, calls = {} }
 end
 
--- Adds papers. Gives the new ones, and the reward: the relevant ones of the first `best` new papers.
+-- Adds papers. Gives the new ones, and the reward: the relevant ones of the first `best` new
+-- papers.
 local function admit(found, list)
   local fresh, gain = {}, 0
   for _, paper in ipairs(list) do
@@ -32,10 +33,10 @@ local function admit(found, list)
   return fresh, gain
 end
 
---- The tools over a corpus, a list or resource of `{ id =, title =, abstract =, references = { id … } }`.
---- Each call has a process reward: 1 for each relevant paper among its first 3 new ones, less 0.1 for
---- a search, 0.05 for an expansion, or -0.5 for a repeated query, an id that no call has found, and a
---- second expansion.
+--- The tools over a corpus, a list or resource of `{ id =, title =, abstract =, references = { id …
+--- } }`. Each call has a process reward: 1 for each relevant paper among its first 3 new ones, less
+--- 0.1 for a search, 0.05 for an expansion, or -0.5 for a repeated query, an id that no call has
+--- found, and a second expansion.
 ---
 --- Call it at the top of the script. Options: `k` (10), the papers that a search returns.
 function papers.tools(corpus, options)

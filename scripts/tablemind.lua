@@ -69,8 +69,8 @@ else
   }
 end
 
---- Of the demonstrations half answer from the right query, of which some count the rows first; three
---- in ten use a wrong query, and the others guess.
+--- Of the demonstrations half answer from the right query, of which some count the rows first;
+--- three in ten use a wrong query, and the others guess.
 local function demonstration()
   local task, kind = stock.row(), math.random()
   local solution, messages = task.solution, prompt(task)

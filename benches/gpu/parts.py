@@ -76,7 +76,8 @@ def ahead(check):
             if len(replies) < 2:
                 continue
             same = sum(a == b for a, b in zip(replies["ahead"], replies["tensors"]))
-            # In bf16 the sizes of batches, which the two ways reach at other times, round differently.
+            # In bf16 the sizes of batches, which the two ways reach at other times, round
+            # differently.
             least = 24 if dtype == "f32" else 12
             check.row("ahead", f"{name}, {dtype}: replies as with steps one at a time", f"at least {least} of 24",
                       f"{same} of {len(replies['ahead'])}", same >= least)

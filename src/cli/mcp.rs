@@ -64,10 +64,11 @@ pub(super) struct McpArgs {
 }
 
 /// An address, or a port of the loopback address.
-fn address(text: &str) -> std::result::Result<SocketAddr, String> {
+fn address(text: &str) -> std::io::Result<SocketAddr> {
     let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
     let parsed = text.parse().map(local).or_else(|_| text.parse::<SocketAddr>());
-    parsed.map_err(|_| "must be a port, such as 8080, or ADDRESS:PORT, such as 127.0.0.1:8080".to_owned())
+    let message = "must be a port, such as 8080, or ADDRESS:PORT, such as 127.0.0.1:8080";
+    parsed.map_err(|_| std::io::Error::new(std::io::ErrorKind::InvalidInput, message))
 }
 
 /// `reporter` must not print on standard output, which belongs to the protocol.

@@ -35,7 +35,8 @@ impl EngineOptions {
         Self::sized_within(config, cache.0, concurrency, max_context, memory)
     }
 
-    /// As [`sized`](Self::sized), for a process that alternates sampling and learning on one device:
+    /// As [`sized`](Self::sized), for a process that alternates sampling and learning on one
+    /// device:
     /// `held` more bytes are in use in both, and `learning` bytes while it learns. True: the cache
     /// is released while the process learns ([`Engine::sleep`](super::Engine::sleep)), because
     /// otherwise not all requests fit beside the memory for learning.

@@ -281,7 +281,8 @@ fn figures<'a>(
             columns.entry(metric).or_default().push(*value);
         }
     }
-    // A part or a tool that a task lacks is 0 for it, as in training; a figure at k needs k samples.
+    // A part or a tool that a task lacks is 0 for it, as in training; a figure at k needs k
+    // samples.
     for (metric, values) in &mut columns {
         if metric.order == PARTS || metric.order == TOOLS {
             values.resize(found.tasks, 0.0);

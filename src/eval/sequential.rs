@@ -1,8 +1,8 @@
 //! A test of the difference of two policies that may be read after every task.
 //!
 //! A p-value of a fixed number of tasks is wrong if the number depends on the data: with a look
-//! after every task, equal policies differ "significantly" sooner or later. This test is the test by
-//! betting of Waudby-Smith and Ramdas (2024, doi:10.1093/jrsssb/qkad009, arXiv:2010.09686): a
+//! after every task, equal policies differ "significantly" sooner or later. This test is the test
+//! by betting of Waudby-Smith and Ramdas (2024, doi:10.1093/jrsssb/qkad009, arXiv:2010.09686): a
 //! player bets on the sign of the next task's difference. Between equal policies no strategy can
 //! expect to win, so that the largest capital exceeds 1 / p with a probability of at most p, at any
 //! number of tasks (Ville's inequality).

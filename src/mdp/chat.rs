@@ -11,7 +11,8 @@ pub struct Chat {
     pub messages: Vec<ChatMessage>,
     /// Schemas of the tools, in OpenAI's format.
     pub tools: Vec<Value>,
-    /// Number of calls in earlier replies of the trajectory, which makes the ids of new ones unique.
+    /// Number of calls in earlier replies of the trajectory, which makes the ids of new ones
+    /// unique.
     pub calls: usize,
 }
 

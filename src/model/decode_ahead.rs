@@ -95,7 +95,8 @@ impl Model {
     }
 
     /// A decode step of the next tokens of `slots`, which are written to the cache. Returns the
-    /// results of `draw`, with a row for each slot, on the device; the next step may overwrite them.
+    /// results of `draw`, with a row for each slot, on the device; the next step may overwrite
+    /// them.
     /// `sampling` names the operations of `draw`, which depend on nothing else.
     ///
     /// The cache must have room for the tokens.

@@ -20,8 +20,8 @@ pub struct ServerSampling {
 }
 
 impl ServerSampling {
-    /// The parameters of a recipe. Those that are off are left out. There is no seed: the samples of
-    /// a task would be equal on servers that use it.
+    /// The parameters of a recipe. Those that are off are left out. There is no seed: the samples
+    /// of a task would be equal on servers that use it.
     pub fn of(sampling: &Sampling, template_kwargs: &Map<String, Value>) -> Self {
         Self {
             temperature: Some(sampling.temperature),

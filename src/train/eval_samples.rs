@@ -44,7 +44,8 @@ impl ModelEvaluation {
     }
 
     /// Samples what is not stored yet, and gives the number of trajectories that are left after
-    /// Ctrl-C. With `eval.early_stop`, sampling ends when the difference from `baseline` is settled.
+    /// Ctrl-C. With `eval.early_stop`, sampling ends when the difference from `baseline` is
+    /// settled.
     pub(super) fn sample(
         &mut self,
         script: &Script,
@@ -115,8 +116,8 @@ impl ModelEvaluation {
     }
 
     /// The tasks in the order of sampling, and the specifications of their trajectories. With
-    /// `eval.early_stop` the order is random, the same one for all models: the first tasks of a file
-    /// need not be like the others.
+    /// `eval.early_stop` the order is random, the same one for all models: the first tasks of a
+    /// file need not be like the others.
     fn tasks(&self, script: &Script) -> Result<(Vec<u64>, Vec<Spec>)> {
         let settings = self.policy.settings();
         let sampling = self.policy.with_stop(eval_sampling(settings)).into();

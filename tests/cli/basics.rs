@@ -39,7 +39,7 @@ fn help() {
                    rewards, undo steps, set breakpoints
       replay       Replay stored trajectories with their recorded calls and compare observations,
                    rewards and statuses
-      mcp          Serve the tools of a recipe to MCP clients, over standard input and output
+      mcp          Serve the tools of a recipe to MCP clients, over standard input and output or HTTP
       new          Write a script from a template, and a test for it
       rescore      Compute the rewards of stored trajectories with a changed script and compare them
                    with the old ones

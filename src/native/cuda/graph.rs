@@ -60,8 +60,8 @@ impl Graph {
 
     /// Records the operations of `body` on the device, which must not synchronise or copy from the
     /// host. Runs `body` once before, because libraries initialise in their first call. Returns the
-    /// tensors of `body`, which are valid after each [`launch`](Self::launch). `share`: a graph whose
-    /// memory is reused; a launch of one overwrites the results of the other.
+    /// tensors of `body`, which are valid after each [`launch`](Self::launch). `share`: a graph
+    /// whose memory is reused; a launch of one overwrites the results of the other.
     pub(crate) fn record<T>(device: Device, share: Option<&Self>, body: &dyn Fn() -> Result<T>) -> Result<(Self, T)> {
         let graph = loaded::Handle::new(device)?;
         let recorded = (|| {

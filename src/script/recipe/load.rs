@@ -8,9 +8,9 @@ use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::cold_start::can_make_rows;
-use super::curriculum;
 use super::own_format::{self, Formats};
 use super::params::with_params;
+use super::row_functions::check_row_functions;
 use super::rows::Split;
 use crate::config::{Choice, DataFormat, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::data::{Dataset, check_place};
@@ -140,7 +140,7 @@ impl Script {
             settings.name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
         }
         can_make_rows(&settings, &recipe, "").map_err(|error| error.at_path(path))?;
-        curriculum::check(&settings, &recipe).map_err(|error| error.at_path(path))?;
+        check_row_functions(&settings, &recipe).map_err(|error| error.at_path(path))?;
         if let (Some(own), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
             can_make_rows(own, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
         }

@@ -14,6 +14,7 @@ mod outside;
 pub(crate) mod own_format;
 mod params;
 pub(crate) mod reload;
+mod row_functions;
 pub(crate) mod rows;
 mod serve;
 pub(crate) mod worker;
