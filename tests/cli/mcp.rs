@@ -70,7 +70,11 @@ fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
 fn a_resumed_run_reports_changed_tools_of_a_server() {
     let dir = directory(&[("a.lua", COUNTING), ("server.py", SERVER)], true);
     succeed(dir.path(), &["run", "a.lua"]);
-    let more = |steps: &str| succeed(dir.path(), &["run", "a.lua", "--name", "a", "--resume", steps]);
+    let more = |steps: &str| {
+        let output = r1(dir.path(), &["run", "a.lua", "--name", "a", "--resume", steps]).output().unwrap();
+        assert!(output.status.success(), "{}", shown(dir.path(), &output));
+        String::from_utf8(output.stderr).unwrap()
+    };
     let same = more("trainer.steps=3");
     assert!(!same.contains("has changed its tools"), "{same}");
     let changed = SERVER.replace("Counts its calls", "Counts").replace("(\"fail\", ", "(\"failing\", ");
