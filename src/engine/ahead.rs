@@ -199,7 +199,9 @@ impl Engine {
         let slots = |places: &[usize]| -> Vec<usize> { places.iter().map(|&place| self.running[place].slot).collect() };
         let kinds = |places: &[usize]| {
             let mut kinds = Kinds::default();
-            places.iter().for_each(|&place| kinds.add(&self.running[place].request.sampling));
+            for &place in places.iter() {
+                kinds.add(&self.running[place].request.sampling);
+            }
             kinds
         };
         if !plan.decode.is_empty() {

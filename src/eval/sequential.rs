@@ -88,7 +88,9 @@ pub fn betting(
 ) -> Option<Betting> {
     let counted = |all: &[Trajectory]| {
         let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
-        all.iter().for_each(|one| *counts.entry(one.task_index).or_default() += 1);
+        for one in all.iter() {
+            *counts.entry(one.task_index).or_default() += 1;
+        }
         counts
     };
     let counts = counted(other);

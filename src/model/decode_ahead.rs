@@ -138,6 +138,7 @@ impl Model {
                 }
             }
         }
+        #[expect(clippy::single_match_else, reason = "both ways are equally long")]
         let (drawn, decoding) = match &it.recorded {
             Some((launch, drawn)) => {
                 if let Launch::Graph(graph) = launch {

@@ -94,6 +94,7 @@ pub use validate::{ValidatedTrainer, validate};
 
 /// Options of a training command.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub struct RunOptions {
     pub script: PathBuf,
     /// `key=value`, as typed.

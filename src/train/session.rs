@@ -28,6 +28,7 @@ use crate::text::{Renderer, Style};
 use crate::tools;
 
 /// A loaded recipe with its model, engine and workers.
+#[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub(super) struct Session {
     pub(super) settings: Settings,
     pub(super) model: Rc<Model>,

@@ -55,7 +55,7 @@ pub(super) fn dedup(args: &DedupArgs, output: OutputArgs) -> Result<()> {
     }
     let mut line = format!("{}, {} equal to an earlier one", in_rows(data.len()), thousands(exact as f64));
     if let Some(threshold) = args.near {
-        line += &format!(", {} similar to one (at least {threshold})", thousands(near as f64));
+        line = format!("{line}, {} similar to one (at least {threshold})", thousands(near as f64));
     }
     print(&format!("{line}\n"))?;
     closing(args.out.as_deref(), args.report.as_deref(), kept.len())

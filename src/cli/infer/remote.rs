@@ -110,7 +110,9 @@ impl Remote {
                 }
             }
             let (events, parsed) = stream.finish()?;
-            events.iter().for_each(|event| show_event(event, show));
+            for event in &events {
+                show_event(event, show);
+            }
             read = parsed;
         }
         Ok(self.finish(reply, read, show))

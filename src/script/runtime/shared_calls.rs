@@ -83,6 +83,7 @@ impl RunningCalls {
     pub(crate) async fn first(&self, key: &str) -> Option<FirstCall> {
         let mut other = {
             let mut all = self.all();
+            #[expect(clippy::single_match_else, reason = "both ways are equally long")]
             match all.get(key) {
                 Some(other) => other.clone(),
                 None => {

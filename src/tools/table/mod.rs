@@ -113,7 +113,9 @@ impl Rows<'_> {
             for (place, column) in info.columns.iter().enumerate() {
                 let wrong = |error: InvalidTable| error.at_row(at).of(&self.name);
                 let mut set = |value: ValueRef<'_>| {
-                    shown.iter_mut().for_each(|shown| shown.push(value.into()));
+                    if let Some(shown) = &mut shown {
+                        shown.push(value.into());
+                    }
                     table.set(place, value)
                 };
                 match row {
