@@ -199,7 +199,7 @@ impl Engine {
         let slots = |places: &[usize]| -> Vec<usize> { places.iter().map(|&place| self.running[place].slot).collect() };
         let kinds = |places: &[usize]| {
             let mut kinds = Kinds::default();
-            for &place in places.iter() {
+            for &place in places {
                 kinds.add(&self.running[place].request.sampling);
             }
             kinds

@@ -88,7 +88,7 @@ pub fn betting(
 ) -> Option<Betting> {
     let counted = |all: &[Trajectory]| {
         let mut counts: BTreeMap<u64, usize> = BTreeMap::new();
-        for one in all.iter() {
+        for one in all {
             *counts.entry(one.task_index).or_default() += 1;
         }
         counts
