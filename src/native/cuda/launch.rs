@@ -280,6 +280,7 @@ mod tests {
                 options.push("--ptxas-options=-v".to_owned());
                 let compiled = compiler.compile(name, &source(name).unwrap(), &options).unwrap();
                 assert!(compiled.code.starts_with(b"\x7fELF"));
+                assert!(compiled.log.contains("Used "), "the compiler does not report registers: {}", compiled.log);
                 let mut kernel = "";
                 for line in compiled.log.lines() {
                     if let Some((_, rest)) = line.split_once("entry function '") {

@@ -1,6 +1,6 @@
 //! NVRTC, the run-time compiler of CUDA: the kernels of r1 for the compute capability of a GPU.
 
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
@@ -128,8 +128,8 @@ impl Compiler {
                 return Err(Error::new(Kind::Internal, format!("NVRTC takes no program: {name}")));
             }
             let status = (self.compile)(program, pointers.len() as c_int, pointers.as_ptr());
-            let log = CString::from_vec_with_nul(read(program, self.log)).unwrap_or_default();
-            let log = CStr::to_string_lossy(&log).into_owned();
+            // The messages of the assembler end with zeros of their own.
+            let log = String::from_utf8_lossy(&read(program, self.log)).replace('\0', "");
             let code = if status == 0 { read(program, if is_ptx { self.ptx } else { self.code }) } else { Vec::new() };
             let _ = (self.destroy)(&raw mut program);
             if code.is_empty() {
