@@ -319,7 +319,7 @@ fn a_server_that_never_replies_ends_the_evaluation() {
     let page = serving(|_, _| Response::new(200, "<html></html>").with("Content-Type", "text/html"));
     let text = ends(&page.url, &[]);
     assert!(text.contains("SERVER is not an OpenAI-compatible server: it sends a web page"), "{text}");
-    assert!(text.contains("hint: policy.api_base has a wrong path"), "{text}");
+    assert!(text.contains("policy.api_base has a wrong path"), "{text}");
     let text = ends("http://127.0.0.1:9", &[]);
     assert!(text.contains("can't reach SERVER: connection refused"), "{text}");
 }
