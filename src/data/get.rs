@@ -81,7 +81,7 @@ impl Fetched {
 ///
 /// # Errors
 /// [`Kind::Usage`] for an unknown split; those of [`Hub::fetch_data`] and of
-/// [`write_rows`](super::write::write_rows).
+/// [`write_rows`].
 pub(crate) fn get(
     hub: &Hub,
     options: &GetOptions<'_>,

@@ -89,8 +89,8 @@ impl DeviceSampler {
     }
 
     /// Samples from logits `[N, V]` of slots `[N]` at positions `[N]`, which are the tokens before:
-    /// ids `[N, 1]` i64, and ids and log-probabilities `[N, 3]` f64 for
-    /// [`numbers`](Self::numbers).
+    /// ids `[N, 1]` i64, and ids and log-probabilities `[N, 3]` f64, which
+    /// the host reads a step later.
     pub(super) fn draw(
         &self,
         logits: &Tensor,
