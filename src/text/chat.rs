@@ -10,7 +10,8 @@ pub type EarlierCall<'a> = dyn Fn(&str) -> Option<(&'a str, &'a ToolCall)> + 'a;
 /// The messages for a server. An env keeps the text of a reply and the results of its calls; the
 /// calls themselves come from `earlier` and are inserted between the two. A result of a call that
 /// the server did not return as data (the call is in the text, or could not be parsed) is a user
-/// message in the recipe's tool-call format.
+/// message: in the recipe's tool-call format if that writes results, and the plain result if the
+/// chat template writes them (Hermes).
 ///
 /// # Errors
 /// `Kind::Script` if the recipe's own format fails.

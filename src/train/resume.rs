@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::interrupt::InterruptState;
-use super::server::refuse_server;
+use super::server_rules::refuse_server;
 use super::{RunOptions, cold_start, source};
 use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};

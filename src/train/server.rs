@@ -7,10 +7,11 @@ use std::time::Duration;
 use super::failures::Failures;
 use super::script_log::ScriptLog;
 use super::selection::Selection;
+use super::server_rules::refuse_reply_prefix;
 use super::source::{Fetching, MODEL_NANO, fetch_data, text_dir};
 use crate::config::{PolicySettings, Settings};
 use crate::engine::Policy;
-use crate::error::{Error, Kind, Result};
+use crate::error::Result;
 use crate::mdp::Trajectory;
 use crate::remote::{Patience, Server, ServerOptions, ServerPolicy};
 use crate::rollout::{Pool, PoolOptions, Progress, Spec};
@@ -31,7 +32,7 @@ pub(super) struct ServerSession {
 
 impl ServerSession {
     /// # Errors
-    /// [`Kind::Usage`] for settings that no server accepts; those of the data and the script.
+    /// `Kind::Usage` for settings that no server accepts; those of the data and the script.
     pub(super) fn open(script: &mut Script, fetching: Fetching<'_>) -> Result<Self> {
         let settings = script.settings.clone();
         refuse_reply_prefix(&settings)?;
@@ -108,33 +109,4 @@ pub fn counting_renderer(script: &Script, fetching: Fetching<'_>) -> Result<Arc<
         style.format = FormatChoice::Is(Format::from_name("hermes")?);
     }
     Renderer::load_styled(&dir, &style).map(Arc::new)
-}
-
-/// Refuses the start of a reply, which servers do not accept.
-///
-/// # Errors
-/// [`Kind::Usage`].
-pub fn refuse_reply_prefix(settings: &Settings) -> Result<()> {
-    if settings.environments().iter().all(|(_, env)| env.reply_prefix.is_empty()) {
-        return Ok(());
-    }
-    let message = "env.reply_prefix needs a model in this process: servers do not accept the start of a reply";
-    Err(Error::new(Kind::Usage, message).hint("leave out --api-base, or set env.reply_prefix to \"\""))
-}
-
-/// Refuses a server where the weights of the policy are needed.
-///
-/// # Errors
-/// [`Kind::Usage`].
-pub fn refuse_server(policy: &PolicySettings) -> Result<()> {
-    if policy.api_base.is_empty() {
-        return Ok(());
-    }
-    let message = format!(
-        "policy.api_base is {}: a server gives no weights and no log-probabilities, so its model can't be trained",
-        policy.api_base
-    );
-    Err(Error::new(Kind::Usage, message)
-        .about_setting("policy.api_base")
-        .hint("leave policy.api_base out; r1 eval and r1 infer take a server"))
 }

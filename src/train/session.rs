@@ -13,7 +13,7 @@ use super::files::ModelFiles;
 use super::plan::{training_memory, with_micro_batches};
 use super::script_log::ScriptLog;
 use super::selection::Selection;
-use super::server::refuse_server;
+use super::server_rules::refuse_server;
 use super::source::{Fetching, fetch_data, model_dir};
 use crate::config::{Dtype, PolicySettings, Settings};
 use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};

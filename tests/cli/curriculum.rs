@@ -30,7 +30,8 @@ fn recipe(more: &str) -> String {
 }
 
 fn rows() -> String {
-    (0..9).map(|n| format!("{{\"problem\": \"Say {n}\", \"level\": {}}}\n", n % 3 + 1)).collect()
+    let row = |n| format!("{{\"problem\": \"Say {n}\", \"level\": {}}}\n", n % 3 + 1);
+    (0..9).map(row).collect::<Vec<_>>().concat()
 }
 
 fn with(more: &str) -> tempfile::TempDir {

@@ -159,7 +159,8 @@ fn statistics_of_columns_are_printed() {
 
 #[test]
 fn rows_are_split_by_seed_stratum_and_group() {
-    let rows: String = (0..40).map(|n| format!("{{\"n\": {n}, \"table\": {{\"name\": \"t{}\"}}}}\n", n / 4)).collect();
+    let row = |n| format!("{{\"n\": {n}, \"table\": {{\"name\": \"t{}\"}}}}\n", n / 4);
+    let rows = (0..40).map(row).collect::<Vec<_>>().concat();
     let dir = directory(&[("a.jsonl", &rows)], false);
     let split = |more: &[&str]| -> Value {
         let text = succeed(dir.path(), &[&["data", "split", "a.jsonl", "--out", "parts", "--json"], more].concat());

@@ -33,6 +33,9 @@ return r1.recipe {
 }
 "#;
 
+/// Makes the response of a server.
+type Reply = fn() -> Response;
+
 fn tasks(count: usize) -> String {
     (1..=count).map(|n| json!({ "n": n, "prompt": format!("Twice {n}?") }).to_string() + "\n").collect()
 }
@@ -159,8 +162,8 @@ fn a_server_is_evaluated_with_tools_usage_and_cost() {
     let replayed = succeed(dir.path(), &["replay", "a-eval", "eval", "-q"]);
     assert_eq!(replayed, "12 trajectories: every observation, reward and status as recorded\n");
     std::fs::write(dir.path().join("b.lua"), RECIPE.replace("and 1 or 0", "and 0.5 or 0")).unwrap();
-    let rescored = succeed(dir.path(), &["rescore", "a-eval", "--script", "b.lua", "--eval", "-q"]);
-    assert!(rescored.starts_with("a-eval, step 0: 12 trajectories under b.lua"), "{rescored}");
+    let rescored = succeed(dir.path(), &["rescore", "a-eval", "--script", "b.lua", "--eval", "-q", "--json"]);
+    assert_eq!(rescored.matches("\"old\":1.0,\"new\":0.5").count(), 12, "{rescored}");
     std::fs::write(dir.path().join("c.lua"), RECIPE.replace("Use the tool.", "Use tools.")).unwrap();
     let output = r1(dir.path(), &["replay", "a-eval", "eval-0-0-0", "--script", "c.lua"]).output().unwrap();
     let text = shown(dir.path(), &output);
@@ -234,7 +237,7 @@ fn failures_of_a_server_are_missing_samples_with_their_kind() {
     let page = || Response::new(200, "<html><title>Login</title></html>").with("Content-Type", "text/html");
     let busy = || Response::new(429, "slow down").with("Retry-After", "0");
     let down = || Response::new(500, "Internal Server Error").with("Retry-After", "0");
-    let kinds: [(&str, fn() -> Response); 5] = [
+    let kinds: [(&str, Reply); 5] = [
         ("interrupted its reply", cut),
         ("no data for", hang),
         ("it sends a web page", page),

@@ -108,7 +108,9 @@ fn the_reward_of_evaluations_is_their_own() {
 /// Without wall times and the number of computed prompt tokens, which depends on the order of
 /// requests.
 fn timeless(mut trajectories: Vec<Trajectory>) -> Vec<Trajectory> {
-    trajectories.iter_mut().for_each(|one| one.seconds = 0.0);
+    for one in &mut trajectories {
+        one.seconds = 0.0;
+    }
     trajectories.iter_mut().flat_map(|one| &mut one.steps).for_each(|step| step.prefilled = 0);
     trajectories
 }
