@@ -7,7 +7,7 @@ use super::sources::Module;
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 29] = [
+const MODULES: [(&str, &str); 30] = [
     ("calculator", include_str!("../../../lua/calculator.lua")),
     ("demonstrations", include_str!("../../../lua/demonstrations.lua")),
     ("env_gym", include_str!("../../../lua/env_gym.lua")),
@@ -21,6 +21,7 @@ const MODULES: [(&str, &str); 29] = [
     ("games/sokoban", include_str!("../../../lua/games/sokoban.lua")),
     ("games/turns", include_str!("../../../lua/games/turns.lua")),
     ("formats/sql", include_str!("../../../lua/formats/sql.lua")),
+    ("formats/tagged", include_str!("../../../lua/formats/tagged.lua")),
     ("options", include_str!("../../../lua/options.lua")),
     ("papers", include_str!("../../../lua/papers.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
