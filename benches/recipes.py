@@ -5,9 +5,9 @@
     python3 benches/recipes.py --report-only
     python3 benches/recipes.py --compare [--seeds 0,1,2]
 
-A row of RECIPES is a script of scripts/ whose recipe has a cold start. For each seed it is run, and
-r1 eval compares the untrained model, the model after the cold start, and the trained model on the
-same held-out tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture
+A row of RECIPES is a script of scripts/. For each seed it is run, and r1 eval compares the untrained
+model, the model after the cold start if there is one, and the trained model on the same held-out
+tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture
 docs/recipes/NAME.svg, and the section "Recipes" of docs/learning.md. With --compare it trains the
 recipe COMPARED with several algorithms from the models after its cold start, and writes the section
 "Algorithms in a game of several turns". Existing runs are not repeated. Needs only a built r1 and
@@ -30,11 +30,17 @@ from curves import COLOURS, panel
 ROOT = Path(__file__).resolve().parent.parent
 # Script -> overrides.
 RECIPES = {
+    "retool": [],
+    "gsm8k_tool": [],
+    "search_qa": [],
+    "tablemind": [],
+    "deep_research": [],
     "frozen_lake": [],
     "sokoban": [],
     "countdown": [],
-    "bandit": [],
-    "metamath": [],
+    "webshop": [],
+    "openenv": [],
+    "alfworld": [],
 }
 COMPARED = "frozen_lake"
 # Algorithm -> overrides. All sample 64 trajectories per step and start from the same model.
@@ -46,7 +52,12 @@ ALGORITHMS = {
     "PPO (bi-level GAE)": ["trainer.algorithm=ppo", "trainer.estimator=gae_bilevel", *CRITIC],
     "tree sampling": ["trainer.algorithm=grpo", "trainer.estimator=tree", "trainer.branch.roots=2"],
 }
-PANELS = [("rollout/accuracy", "success"), ("reward/mean", "reward"), ("rollout/response_tokens", "sampled tokens a trajectory")]
+PANELS = [
+    ("rollout/accuracy", "success"),
+    ("reward/mean", "reward"),
+    ("rollout/response_tokens", "sampled tokens a trajectory"),
+    ("rollout/tool_calls", "tool calls a trajectory"),
+]
 
 
 def run(command):
@@ -111,12 +122,15 @@ def series(folder):
 def draw(curves, file):
     """A picture with a panel for each of PANELS; `curves` are names with a list of series per seed."""
     steps = min(len(s["rollout/accuracy"]) for _, runs in curves for s in runs)
-    parts = ['<svg xmlns="http://www.w3.org/2000/svg" width="1140" height="330" viewBox="0 0 1140 330" '
+    shown = []
+    for metric, title in PANELS:
+        lines = [(name, [[max(v, 0) for v in s.get(metric, [])[:steps]] for s in runs]) for name, runs in curves]
+        if any(v > 0 for _, runs in lines for run in runs for v in run):
+            shown.append((title, lines))
+    width = 15 + 375 * len(shown)
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="330" viewBox="0 0 {width} 330" '
              'font-family="system-ui, sans-serif" font-size="12" fill="#777">']
-    for place, (metric, title) in enumerate(PANELS):
-        lines = [(name, [[max(v, 0) for v in s[metric][:steps]] for s in runs]) for name, runs in curves]
-        if all(v == 0 for _, runs in lines for run in runs for v in run):
-            continue
+    for place, (title, lines) in enumerate(shown):
         parts.append(panel(60 + 375 * place, title, lines, steps))
     for place, (colour, (name, _)) in enumerate(zip(COLOURS, curves)):
         parts.append(f'<rect x="{60 + 175 * place}" y="304" width="14" height="4" fill="{colour}"/>')
@@ -146,13 +160,16 @@ def measure(options, name, seeds, machine):
     runs, values, seconds, tasks = [], [], [], 0
     for seed in seeds:
         folder = train(options, name, name, RECIPES[name], seed)
-        found = folder and evaluate(options, name, name, ["r1-nano", folder / "sft", folder], seed)
+        cold = [folder / "sft"] if folder and (folder / "sft").exists() else []
+        found = folder and evaluate(options, name, name, ["r1-nano", *cold, folder], seed)
         if not found:
             continue
         runs.append(series(folder))
         values.append([model["metrics"]["mean@1"]["value"] for model in found])
         seconds.append(json.loads((folder / "done").read_text())["seconds"])
         cells = [share(model["metrics"]["mean@1"]) for model in found]
+        if not cold:
+            cells.insert(1, "–")
         tokens, tasks = runs[-1]["rollout/response_tokens"], found[0]["tasks"]
         lines.append(f"| {seed} | {' | '.join(cells)} | {len(tokens)} | {tokens[0]:.0f}, {tokens[-1]:.0f} | {seconds[-1]:.0f} |")
     if not runs:
@@ -161,8 +178,10 @@ def measure(options, name, seeds, machine):
     lines = [f"Success on {tasks} held-out tasks, with intervals of 95 %. {machine}", "", *lines, "",
              f"![success, reward and sampled tokens against steps]({name}.svg)"]
     replace(ROOT / f"docs/recipes/{name}.md", f"<!-- measured: {name} -->\n", "<!-- end of measured -->\n", lines)
-    means = [sum(column) / len(column) for column in zip(*values)]
-    return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(f'{mean:.2f}' for mean in means)} | {sum(seconds) / len(seconds):.0f} |"
+    means = [f"{sum(column) / len(column):.2f}" for column in zip(*values)]
+    if len(means) == 2:
+        means.insert(1, "–")
+    return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(means)} | {sum(seconds) / len(seconds):.0f} |"
 
 
 def compare(options, seeds):

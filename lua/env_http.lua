@@ -257,7 +257,7 @@ return function(given)
     end
     local messages = {}
     if options.system then messages[1] = r1.system(options.system) end
-    messages[#messages + 1] = r1.user(observe(first.observation))
+    messages[#messages + 1] = r1.user(observe(first.observation, session))
     return { task = task, messages = messages, session = session, id = server.id }
   end
 
@@ -287,7 +287,7 @@ return function(given)
     if reward ~= nil and reward ~= r1.json.null and type(reward) ~= "number" then
       error(`{NAME}: {where}: the reward is {as_text(reward)}, not a number`, 0)
     end
-    r1.push(state.messages, r1.user(observe(found.observation)))
+    r1.push(state.messages, r1.user(observe(found.observation, state.session)))
     return { reward = type(reward) == "number" and reward or 0, done = found.done, truncated = found.truncated }
   end
 

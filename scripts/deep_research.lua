@@ -98,7 +98,7 @@ return r1.recipe {
   policy = { model = "r1-nano", max_context = 256 },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = ledger.demonstrations(SYSTEM, request, TITLE, LAST) } },
-    trainer = r1.sft { steps = 400, batch_size = 24, lr = 2e-3, overlong = "skip" },
+    trainer = r1.sft { steps = 1000, batch_size = 24, lr = 1.5e-3, warmup = 50, overlong = "skip" },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = ledger.row },

@@ -43,7 +43,7 @@ test("the answer to a ledger is the last balance", function()
         if entry[1] == row.asked then latest = entry[2] end
       end
     end
-    expect(row.answer):equals(tostring(latest))
+    expect(row.answer):equals(`Balance {latest}`)
   end
 end)
 

@@ -68,13 +68,13 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 100000, seed = 7, row = demonstration } },
-    trainer = r1.sft { steps = 80, batch_size = 32, lr = 2e-3, warmup = 20 },
+    trainer = r1.sft { steps = 600, batch_size = 64, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 100000, seed = 1, row = task },
     eval = r1.data.generate { count = 256, seed = 2, row = task },
   },
   sampling = { max_new_tokens = 24 },
-  trainer = r1.grpo { steps = 30, group_size = 8, groups_per_step = 8, lr = 3e-4 },
+  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 2e-4 },
   eval = { temperature = 1, limit = 256, accuracy = "success" },
 }

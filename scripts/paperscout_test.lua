@@ -56,3 +56,18 @@ test("a reply without a call ends the search", function()
   local _, parts = trajectory:reward()
   expect(parts.recall):equals(0)
 end)
+
+test("the fourth new paper of a search has no reward", function()
+  local row = script:row(0)
+  local more = r1.script("scripts/paperscout.lua", { settings = { ["params.found"] = 6 } })
+  local attempt = more:reset { row = 0 }
+  local answers = {}
+  -- The titles of one topic, then titles that share a word with it: all of them are wanted here.
+  attempt:call("search", { query = row.topic })
+  for _, id in ipairs(attempt:state().papers.order) do r1.push(answers, id) end
+  expect(#answers > 3):equals(true)
+  local trajectory = more:reset { task = { query = row.query, answers = answers } }
+  local step = trajectory:call("search", { query = row.topic })
+  expect(step.tools[1].output):equals(`{#answers} new papers`)
+  expect(step.reward):near(2.9)
+end)

@@ -46,23 +46,25 @@ if not table.find({ "em", "f1", "qa_em_and_format" }, params.reward) then
   error("params.reward is em, f1 or qa_em_and_format, got " .. params.reward, 0)
 end
 
---- Half of the demonstrations search twice, the others stop early: they answer with a number at
---- random, or with the number that the first search found.
+--- Half of the demonstrations search twice, the others stop early: they answer with a shelf at
+--- random, or with the order that the first search found.
 local function demonstration()
-  local row, kind = knowledge.train(), math.random()
-  local messages = { r1.user(row.question) }
-  local function look_up(number, page)
-    r1.push(messages, demonstrations.call("search", { query = tostring(number) }))
+  local row, kind = knowledge.invented(), math.random()
+  local messages, fact = { r1.user(row.question) }, row.fact
+  local function look_up(query, page)
+    r1.push(messages, demonstrations.call("search", { query = query }))
     r1.push(messages, demonstrations.result("search", search.text { page }))
   end
-  local fact, answer = row.fact, row.answer
-  if kind < 0.25 then
-    answer = math.random(10, 99)
-  else
-    look_up(fact.part, fact.pages[1])
-    if kind < 0.5 then answer = fact.order else look_up(fact.order, fact.pages[2]) end
+  local known = `shelf {math.random(10, 99)}`
+  if kind > 0.2 then
+    look_up(fact.lot, fact.pages[1])
+    known = fact.order
+    if kind > 0.5 then
+      look_up(fact.order, fact.pages[2])
+      known = row.answer
+    end
   end
-  r1.push(messages, r1.assistant(`<answer>{answer}</answer>`))
+  r1.push(messages, r1.assistant(`<answer>{known}</answer>`))
   return demonstrations.row(SYSTEM, { tool }, messages)
 end
 
@@ -78,14 +80,14 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 500, batch_size = 16, lr = 2e-3 },
+    trainer = r1.sft { steps = 1000, batch_size = 24, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = knowledge.train },
     eval = r1.data.generate { count = 128, seed = 2, row = knowledge.held_out },
   },
   sampling = { max_new_tokens = 64 },
-  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 2e-4 },
+  trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 8, lr = 2e-4 },
   eval = { temperature = 1, accuracy = "em" },
   needs = params.url ~= "" and { "http:" .. (params.url:match("^%w+://([^/]+)") or params.url) } or nil,
 }

@@ -2,10 +2,10 @@
 
 local script = r1.script("scripts/search_qa.lua")
 
--- Searches for the part and for its order.
+-- Searches for the lot and for its order.
 local function two_hops(trajectory, fact)
-  local first = trajectory:call("search", { query = tostring(fact.part) }).tools[1].output
-  local second = trajectory:call("search", { query = tostring(fact.order) }).tools[1].output
+  local first = trajectory:call("search", { query = fact.lot }).tools[1].output
+  local second = trajectory:call("search", { query = fact.order }).tools[1].output
   return first, second
 end
 
@@ -14,9 +14,9 @@ test("two searches find the answer of a generated question", function()
     local row = script:row(index, "eval")
     local trajectory = script:reset { row = index, split = "eval" }
     local first, second = two_hops(trajectory, row.fact)
-    expect(first):equals(`Doc 1(Title: Part {row.fact.part}) It is in order {row.fact.order}.`)
-    expect(second):contains(`(Title: Order {row.fact.order}) `)
-    expect(second):contains(row.answer)
+    local lot, order = row.fact.lot, row.fact.order
+    expect(first):equals(`Doc 1(Title: {lot}) {lot}: order {order}.`)
+    expect(second):equals(`Doc 1(Title: {order}) {order}: {row.answer}.`)
     trajectory:step(`<answer>{row.answer}</answer>`)
     local reward, parts = trajectory:reward()
     expect(reward):near(1)
@@ -24,16 +24,16 @@ test("two searches find the answer of a generated question", function()
   end
 end)
 
-test("parts of held-out questions are in no training question", function()
+test("lots of held-out questions are in no training question", function()
   local seen = {}
-  for index = 0, 2000 do seen[script:row(index).fact.part] = true end
-  for index = 0, 127 do expect(seen[script:row(index, "eval").fact.part]):equals(nil) end
+  for index = 0, 2000 do seen[script:row(index).fact.lot] = true end
+  for index = 0, 127 do expect(seen[script:row(index, "eval").fact.lot]):equals(nil) end
 end)
 
 test("the answer of the first hop is wrong", function()
   local row = script:row(0)
   local trajectory = script:reset { row = 0 }
-  trajectory:call("search", { query = tostring(row.fact.part) })
+  trajectory:call("search", { query = row.fact.lot })
   trajectory:step(`<answer>{row.fact.order}</answer>`)
   local reward, parts = trajectory:reward()
   expect(reward):near(0)

@@ -19,6 +19,7 @@ local game = turns {
   max_turns = 5,
   max_actions = 12,
   max_actions_per_turn = 3,
+  history = 0,
   show_left = false,
   start = function(task) return sokoban.parse(task.level) end,
   act = function(room, action) return sokoban.step(room, action) end,
@@ -61,13 +62,13 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 100000, seed = 7, row = demonstration } },
-    trainer = r1.sft { steps = 150, batch_size = 32, lr = 2e-3, warmup = 20 },
+    trainer = r1.sft { steps = 800, batch_size = 64, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 100000, seed = 1, row = task },
     eval = r1.data.generate { count = 256, seed = 2, row = task },
   },
   sampling = { max_new_tokens = 32 },
-  trainer = r1.grpo { steps = 50, group_size = 8, groups_per_step = 8, lr = 3e-4 },
+  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 2e-4 },
   eval = { temperature = 1, limit = 256, accuracy = "success" },
 }

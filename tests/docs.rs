@@ -1,7 +1,7 @@
 //! Pages of docs about settings, functions and metrics: tables match the code, and every name
 //! exists.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use r1::config::counterparts::{System, table, value_table};
 use r1::config::{ALGORITHMS, algorithms, settings};
@@ -13,6 +13,24 @@ use r1::script::docs;
 fn read(path: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(path);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The Rust files of a folder and its subfolders with their texts.
+fn sources(folder: &str) -> Vec<(PathBuf, String)> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let text = std::fs::read_to_string(&path).unwrap();
+                found.push((path, text));
+            }
+        }
+    }
+    found
 }
 
 /// `page` with the text between `<!-- name -->` and the next `<!-- end -->` replaced.
@@ -141,28 +159,18 @@ fn the_glossary_names_existing_settings_and_every_algorithm() {
 #[test]
 fn ignored_tests_have_a_just_recipe() {
     let recipes = read("Justfile") + read("tests/golden/models/exchange.py").as_str();
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src")];
     let mut checked = 0;
-    while let Some(folder) = folders.pop() {
-        for entry in std::fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let text = std::fs::read_to_string(&path).unwrap();
-            if path.ends_with("reference_data.rs") {
-                continue;
-            }
-            for (at, _) in text.match_indices("#[ignore") {
-                let name =
-                    text[at..].split_once("fn ").and_then(|(_, rest)| rest.split('(').next()).unwrap_or_default();
-                let known = recipes.contains(name);
-                assert!(known, "{}: no recipe of the Justfile runs the ignored test {name}", path.display());
-                checked += 1;
-            }
-            assert!(!text.contains("R1_SHARED"), "{}: tests take data by reference_data()", path.display());
+    for (path, text) in sources("src") {
+        if path.ends_with("reference_data.rs") {
+            continue;
         }
+        for (at, _) in text.match_indices("#[ignore") {
+            let name = text[at..].split_once("fn ").and_then(|(_, rest)| rest.split('(').next()).unwrap_or_default();
+            let known = recipes.contains(name);
+            assert!(known, "{}: no recipe of the Justfile runs the ignored test {name}", path.display());
+            checked += 1;
+        }
+        assert!(!text.contains("R1_SHARED"), "{}: tests take data by reference_data()", path.display());
     }
     assert!(checked > 10, "{checked}");
 }
@@ -201,4 +209,23 @@ fn the_crate_of_the_readme_is_the_one_that_is_built() {
         let text = text.find("[package]").map_or(&*text, |start| &text[start..]);
         assert!(part.contains(text), "tests/dependent/{file} differs from README.md");
     }
+}
+
+/// The last column of the tables of docs/bad-input.md names tests.
+#[test]
+fn the_page_of_bad_input_names_existing_tests() {
+    let code: String = ["src", "tests"].into_iter().flat_map(sources).map(|(_, text)| text).collect();
+    let page = read("docs/bad-input.md");
+    let mut named = 0;
+    for row in page.lines().filter(|line| line.starts_with("| ") && line.contains('`')) {
+        let last = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap();
+        for name in last.split('`').skip(1).step_by(2) {
+            assert!(
+                code.contains(&format!("fn {name}()")),
+                "docs/bad-input.md names a test `{name}`, which is not there"
+            );
+            named += 1;
+        }
+    }
+    assert!(named > 30, "{named}");
 }

@@ -70,8 +70,9 @@ local function step(options, state, action)
   return { reward = reward + penalty, parts = { game = reward, format = penalty }, done = done }
 end
 
---- A conversation of a whole game for supervised fine-tuning. `player(board, task, left)` returns
---- the names of the actions of one reply.
+--- A conversation for supervised fine-tuning: of a whole game, or with `history` one reply of it to
+--- the prompt that the policy sees there. `player(board, task, left)` returns the names of the
+--- actions of one reply.
 local function demonstration(options, task, player)
   local state = reset(options, task)
   for turn = 1, options.max_turns do
@@ -82,7 +83,14 @@ local function demonstration(options, task, player)
     if done or turn == options.max_turns then break end
     r1.push(state.messages, board_message(options, state))
   end
-  return { messages = state.messages, format = "answer" }
+  local messages = state.messages
+  if options.history then
+    local reply = 2 * math.random((#messages - 1) // 2) + 1
+    local shown = { messages[1] }
+    for place = math.max(2, reply - 1 - 2 * options.history), reply do r1.push(shown, messages[place]) end
+    messages = shown
+  end
+  return { messages = messages, format = "answer" }
 end
 
 --- Makes the environment of a game (above). Options: `system`, `actions` (names), `start`, `act`,

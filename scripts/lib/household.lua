@@ -6,12 +6,15 @@ local THINGS = { "book", "pen", "card", "lamp", "ring", "key" }
 
 local household = {}
 
---- A task: the thing, where it is, and where it belongs.
+--- A task: the thing, where it is, where it belongs, and the first action, which `r1 check` replies.
 function household.row()
   local from = math.random(#PLACES)
   local to = (from + math.random(#PLACES - 1) - 1) % #PLACES + 1
   local thing = THINGS[math.random(#THINGS)]
-  return { question = `Put the {thing} on {PLACES[to]}.`, thing = thing, from = PLACES[from], to = PLACES[to] }
+  return {
+    question = `Put the {thing} on {PLACES[to]}.`, thing = thing, from = PLACES[from], to = PLACES[to],
+    answer = `Action: go to {PLACES[from]}`,
+  }
 end
 
 --- The state of a task and the first observation.

@@ -19,7 +19,7 @@ function ledger.row()
   for place = 1, count do
     local entries = { { NAMES[math.random(#NAMES)], math.random(10, 99) } }
     if place == first or place > first and math.random() < 0.15 then
-      answer = math.random(100, 999)
+      answer = math.random(10, 99)
       table.insert(entries, math.random(2), { ASKED, answer })
     elseif math.random() < 0.7 then
       table.insert(entries, { NAMES[math.random(#NAMES)], math.random(10, 99) })
@@ -28,7 +28,7 @@ function ledger.row()
     for index, entry in ipairs(entries) do texts[index] = show(entry) end
     pages[place] = { text = table.concat(texts, " "), entries = entries }
   end
-  return { question = "What is the balance?", answer = tostring(answer), asked = ASKED, pages = pages }
+  return { question = "Which balance is the last?", answer = `{ASKED} {answer}`, asked = ASKED, pages = pages }
 end
 
 -- The latest entry of a name on the pages `from` to `to` as text; nil without one.
@@ -68,10 +68,11 @@ local function summary_of(task, request)
   return { messages = messages }
 end
 
--- A part of the conversation, which ends with the answer or with a request for the next page. One
--- in four answers is a guess.
+-- A part of the conversation, which mostly ends with the answer, or with a request for the next
+-- page. One in five answers is another entry of the last pages.
 local function reading_of(task, system, title, last)
-  local from = math.random(#task.pages)
+  local count = #task.pages
+  local from = math.random() < 0.7 and math.random(count - 2, count) or math.random(count)
   local before = from > 1 and (latest(task, task.asked, 1, from - 1) or any(task, 1, from - 1))
   local question = before and `{task.question}\n\n{title}\n{before}` or task.question
   local messages = { r1.system(system), r1.user(question) }
@@ -81,7 +82,7 @@ local function reading_of(task, system, title, last)
     r1.push(messages, r1.assistant("next"))
   end
   if from + 2 < #task.pages then return { messages = messages } end
-  local answer = math.random() < 0.75 and task.answer or math.random(100, 999)
+  local answer = math.random() < 0.8 and task.answer or string.match(any(task, from, #task.pages), "(.*)%.$")
   r1.push(messages, r1.user(last))
   r1.push(messages, r1.assistant(`<answer>{answer}</answer>`))
   return { messages = messages }
@@ -92,7 +93,7 @@ end
 function ledger.demonstrations(system, request, title, last)
   return function()
     local task = ledger.row()
-    if math.random() < 0.5 then return summary_of(task, request) end
+    if math.random() < 0.35 then return summary_of(task, request) end
     return reading_of(task, system, title, last)
   end
 end

@@ -116,7 +116,14 @@ fn prompt(row: &mut Map<String, Json>, options: &VerlOptions) -> Result<Json> {
     let question = match row.shift_remove(name) {
         Some(messages @ Json::Array(_)) => return Ok(messages),
         Some(Json::String(text)) => text,
-        Some(Json::Null) | None => return Err(absent(name, row, "--prompt COLUMN names another")),
+        Some(Json::Null) | None => {
+            let mut error = absent(name, row, "--prompt COLUMN names another");
+            if options.prompt.is_none() {
+                let [first @ .., last] = usual.map(|name| format!("`{name}`"));
+                error.message = format!("the row has no question: {} and {last} are missing or null", first.join(", "));
+            }
+            return Err(error);
+        }
         Some(_) => return Err(wrong(name, "text or messages")),
     };
     let system = options.system.iter().map(|text| json!({ "role": "system", "content": text }));
@@ -254,7 +261,7 @@ mod tests {
         let options = VerlOptions::default();
         let error = |row: Json| to_verl(object(row), 0, &options).unwrap_err().to_string();
         insta::assert_snapshot!(error(json!({ "problems": "x", "answer": 1 })), @"
-        the row has no column `problem`
+        the row has no question: `messages`, `prompt`, `problem` and `question` are missing or null
           hint: did you mean `problems`?; --prompt COLUMN names another
         ");
         insta::assert_snapshot!(error(json!({ "problem": "x", "anwser": 1 })), @"

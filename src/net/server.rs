@@ -181,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// A server on its own thread that returns its requests.
+    /// A server on its own thread that returns its requests; `/slow` takes a moment.
     fn echo() -> SocketAddr {
         echo_with(ServerLimits::new(1000))
     }
@@ -194,6 +194,9 @@ mod tests {
                 let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
                 sender.send(listener.local_addr().unwrap()).unwrap();
                 let handler = |request: ServedRequest| async move {
+                    if request.path == "/slow" {
+                        tokio::time::sleep(Duration::from_millis(200)).await;
+                    }
                     ServedResponse { status: 200, body: format!("{request:?}").into_bytes() }
                 };
                 serve(listener, limits, handler, std::future::pending()).await;
@@ -267,6 +270,23 @@ mod tests {
         assert!(!half.contains("200 OK"), "{half}");
         assert!(!sent(address, b"GET / HT").contains("200 OK"));
         assert!(sent(address, b"GET / HTTP/1.1\r\n\r\n").contains("200 OK"));
+    }
+
+    #[test]
+    fn a_client_that_has_closed_its_half_receives_a_late_response() {
+        assert!(sent(echo(), b"GET /slow HTTP/1.1\r\n\r\n").contains("200 OK"));
+    }
+
+    #[test]
+    fn a_client_that_still_sends_receives_the_refusal() {
+        let mut stream = Plain::connect(echo()).unwrap();
+        stream.write_all(b"POST / HTTP/1.1\r\ncontent-length: 400000\r\n\r\n").unwrap();
+        std::thread::sleep(Duration::from_millis(100));
+        stream.write_all(&[b'x'; 400_000]).unwrap();
+        let mut text = String::new();
+        // A connection that was reset is an error here.
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 413"), "{text}");
     }
 
     #[test]

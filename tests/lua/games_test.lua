@@ -4,6 +4,7 @@
 local countdown = require("@r1/games/countdown")
 local lake = require("@r1/games/frozen_lake")
 local sokoban = require("@r1/games/sokoban")
+local turns = require("@r1/games/turns")
 
 local function golden(name)
   local rows = {}
@@ -136,4 +137,33 @@ test("each number counts at most once", function()
   expect(countdown.grade("8 / (3 - 8 / 3)", { 3, 3, 8, 8 }, 24).solved):equals(true)
   expect(countdown.solve({ 3, 3, 8, 8 }, 24)):differs(nil)
   expect(countdown.solve({ 2, 4, 9 }, 6, { all = false })):equals("2 + 4")
+end)
+
+test("a demonstration has the prompt that the policy sees", function()
+  local function count(history)
+    return turns {
+      system = "Count.", actions = { "Add" }, max_turns = 4, history = history, show_left = false,
+      start = function() return { number = 0 } end,
+      act = function(board)
+        board.number += 1
+        return 0, false
+      end,
+      show = function(board) return tostring(board.number) end,
+    }
+  end
+  local function player() return { "Add" } end
+  local function texts(history)
+    local found = {}
+    for place, message in ipairs(count(history).demonstration({}, player).messages) do found[place] = message.content end
+    return table.concat(found, " ")
+  end
+  local reply = "<answer>Add</answer>"
+  expect(texts(nil)):equals(`Count. 0 {reply} 1 {reply} 2 {reply} 3 {reply}`)
+  local seen = {}
+  for _ = 1, 40 do
+    seen[texts(0)] = true
+    local one = texts(1)
+    expect(one == `Count. 0 {reply}` or string.match(one, "^Count%. %d <answer>Add</answer> %d <answer>Add</answer>$") ~= nil):equals(true)
+  end
+  for number = 0, 3 do expect(seen[`Count. {number} {reply}`]):equals(true) end
 end)

@@ -88,3 +88,17 @@ test("OpenEnv: a game over WebSocket, its state, its errors", function()
   expect((play(copy, { "9" }))):equals((play(again, { "9" })))
   expect(function() start("guess", 2):step("0") end):raises("no zero (EXECUTION_ERROR)")
 end)
+
+test("scripts/openenv.lua plays a word over OpenEnv", function()
+  local settings = { ["params.url"] = "http://127.0.0.1:18766" }
+  local attempt = r1.script("scripts/openenv.lua", { settings = settings }):reset { row = 0 }
+  expect(seen(attempt)):equals("You play Wordle.")
+  local text, result = play(attempt, { "I guess [caner]." })
+  expect(text):equals("C A N E R\nG Y Y Y Y\n\nYou have 5 guesses left.")
+  expect(result.done):equals(false)
+  text, result = play(attempt, { "[caner]", "[CRANE]" })
+  expect(result.done):equals(true)
+  local reward, parts = attempt:reward()
+  expect(parts):equals { won = 1, greens = 1, repeats = 1, guesses = 3 }
+  expect(reward):near(1.1)
+end)

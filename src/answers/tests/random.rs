@@ -8,6 +8,9 @@ use rand_core::{RngCore, SeedableRng};
 
 use super::*;
 
+/// Longest time of three comparisons; unoptimised code is slower.
+const LIMIT: Duration = Duration::from_secs(if cfg!(debug_assertions) { 5 } else { 1 });
+
 /// An expression, and the same expression with one digit changed.
 fn expression() -> impl Strategy<Value = (String, String)> {
     let digit = |digit: u8| char::from(b'0' + digit % 10);
@@ -168,7 +171,7 @@ fn hostile_math_answers_take_bounded_time() {
         let begin = Instant::now();
         let equal = math_equal(a, b);
         let took = begin.elapsed();
-        assert!(took < Duration::from_millis(500), "{took:?} for {a:?} and {b:?}");
+        assert!(took < LIMIT / 2, "{took:?} for {a:?} and {b:?}");
         assert!(math_equal(a, a) || read(a).is_none(), "{a:?} is not itself");
         if equal {
             assert!(math_equal(b, b), "{b:?}");
@@ -212,6 +215,6 @@ fn long_and_nested_math_answers_take_bounded_time() {
         math_equal(&format!("{text}+\\sqrt{{2}}"), &format!("{text}+\\sqrt{{3}}"));
         let took = begin.elapsed();
         eprintln!("{took:?} for {}", &text[..20.min(text.len())]);
-        assert!(took < Duration::from_secs(1), "{took:?} for {}", &text[..20.min(text.len())]);
+        assert!(took < LIMIT, "{took:?} for {}", &text[..20.min(text.len())]);
     }
 }
