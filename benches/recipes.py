@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Trains recipes with the embedded model and several seeds, and tabulates what they learn.
 
-    python3 benches/recipes.py [--only frozen_lake,sokoban] [--seeds 0,1,2] [--jobs 1]
+    python3 benches/recipes.py [--only frozen_lake,sokoban] [--seeds 0,1,2] [--jobs 1] [--one-cold-start]
     python3 benches/recipes.py --report-only
     python3 benches/recipes.py --compare [--seeds 0,1,2]
 
@@ -10,7 +10,8 @@ model, the model after the cold start if there is one, and the trained model on 
 tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture
 docs/recipes/NAME.svg, and the section "Recipes" of docs/learning.md. With --compare it trains the
 recipe COMPARED with several algorithms from the models after its cold start, and writes the section
-"Algorithms in a game of several turns". Existing runs are not repeated. Needs only a built r1 and
+"Algorithms in a game of several turns". With --one-cold-start the seeds differ in the reinforcement
+learning only, which begins at the cold start of the first seed. Existing runs are not repeated. Needs only a built r1 and
 Python.
 """
 
@@ -21,6 +22,7 @@ import os
 import platform
 import subprocess
 import sys
+import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -151,6 +153,27 @@ def replace(page, begin, end, lines):
     print("\n".join(lines))
 
 
+def result(options, name, seeds, seed):
+    """The run of a seed, trained if it does not exist, and the reports of its models: untrained,
+    after the cold start if there is one, trained. (None, None) without a run."""
+    settings, cold = RECIPES[name], options.runs / f"{name}-{seed}" / "sft"
+    first = options.runs / f"{name}-{seeds[0]}" / "sft"
+    if options.one_cold_start and seed != seeds[0] and first.exists():
+        settings, cold = [*settings, "cold_start=false", f"policy.model={first}"], first
+    folder = train(options, name, name, settings, seed)
+    if folder is None:
+        return None, None
+    return folder, evaluate(options, name, name, ["r1-nano", *([cold] if cold.exists() else []), folder], seed)
+
+
+def transcript(folder, seed):
+    """The first held-out trajectory after training, as examples.txt has it."""
+    text = (folder / "examples.txt").read_text().partition("Trajectories after training")[2]
+    trajectory = text.partition("\n")[2].partition("\ntask 1,")[0].strip("\n")
+    lines = [part for line in trajectory.split("\n") for part in textwrap.wrap(line, 96, subsequent_indent=" " * 13, drop_whitespace=False) or [""]]
+    return [f"A held-out trajectory after training, seed {seed} (`examples.txt` of the run):", "", "```text", *lines[:24], "```"]
+
+
 def measure(options, name, seeds, machine):
     """Writes what was measured into the page of a recipe; returns its row of docs/learning.md."""
     lines = [
@@ -159,24 +182,24 @@ def measure(options, name, seeds, machine):
     ]
     runs, values, seconds, tasks = [], [], [], 0
     for seed in seeds:
-        folder = train(options, name, name, RECIPES[name], seed)
-        cold = [folder / "sft"] if folder and (folder / "sft").exists() else []
-        found = folder and evaluate(options, name, name, ["r1-nano", *cold, folder], seed)
+        folder, found = result(options, name, seeds, seed)
         if not found:
             continue
         runs.append(series(folder))
         values.append([model["metrics"]["mean@1"]["value"] for model in found])
         seconds.append(json.loads((folder / "done").read_text())["seconds"])
         cells = [share(model["metrics"]["mean@1"]) for model in found]
-        if not cold:
+        if len(cells) == 2:
             cells.insert(1, "–")
         tokens, tasks = runs[-1]["rollout/response_tokens"], found[0]["tasks"]
         lines.append(f"| {seed} | {' | '.join(cells)} | {len(tokens)} | {tokens[0]:.0f}, {tokens[-1]:.0f} | {seconds[-1]:.0f} |")
     if not runs:
         return None
     draw([(name, runs)], ROOT / f"docs/recipes/{name}.svg")
-    lines = [f"Success on {tasks} held-out tasks, with intervals of 95 %. {machine}", "", *lines, "",
-             f"![success, reward and sampled tokens against steps]({name}.svg)"]
+    shared = " The seeds have the cold start of the first." if options.one_cold_start and len(values[0]) == 3 else ""
+    lines = [f"Success on {tasks} held-out tasks, with intervals of 95 %.{shared} {machine}", "", *lines, "",
+             f"![success, reward and sampled tokens against steps]({name}.svg)", "",
+             *transcript(options.runs / f"{name}-{seeds[0]}", seeds[0])]
     replace(ROOT / f"docs/recipes/{name}.md", f"<!-- measured: {name} -->\n", "<!-- end of measured -->\n", lines)
     means = [f"{sum(column) / len(column):.2f}" for column in zip(*values)]
     if len(means) == 2:
@@ -223,6 +246,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1, help="recipes trained at once; the table is written by a run without it")
     parser.add_argument("--only", default=",".join(RECIPES), help="recipes to train; the page is not changed")
     parser.add_argument("--compare", action="store_true", help="compare algorithms instead")
+    parser.add_argument("--one-cold-start", action="store_true", help="all seeds begin at the cold start of the first")
     parser.add_argument("--report-only", action="store_true", help="use existing runs only")
     options = parser.parse_args()
     options.r1, options.runs = options.r1.resolve(), options.runs.resolve()
@@ -235,7 +259,11 @@ def main():
                 [machine, "", *lines, "", "![success, reward and sampled tokens against steps](recipes/algorithms.svg)"])
         return
     with ThreadPoolExecutor(options.jobs) as pool:
-        jobs = [pool.submit(train, options, name, name, RECIPES[name], seed) for name in names for seed in seeds if options.jobs > 1]
+        def all_seeds(name):
+            for seed in seeds:
+                result(options, name, seeds, seed)
+
+        jobs = [pool.submit(all_seeds, name) for name in names if options.jobs > 1]
         for job in jobs:
             job.result()
     rows = [measure(options, name, seeds, machine) for name in names]

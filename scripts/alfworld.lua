@@ -94,7 +94,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 200, batch_size = 16, lr = 2e-3, warmup = 10 },
+    trainer = r1.sft { steps = 600, batch_size = 24, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = household.row },

@@ -66,13 +66,13 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 100000, seed = 7, row = demonstration } },
-    trainer = r1.sft { steps = 150, batch_size = 24, lr = 2e-3, warmup = 20 },
+    trainer = r1.sft { steps = 500, batch_size = 24, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 100000, seed = 1, row = function() return task(false) end },
     eval = r1.data.generate { count = 256, seed = 2, row = function() return task(true) end },
   },
   sampling = { max_new_tokens = 16 },
-  trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 16, lr = 3e-4 },
+  trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 16, lr = 2e-4 },
   eval = { temperature = 1, limit = 256, accuracy = "solved" },
 }

@@ -96,13 +96,13 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 300, batch_size = 16, lr = 2e-3, warmup = 10 },
+    trainer = r1.sft { steps = 1000, batch_size = 24, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = stock.row },
     eval = r1.data.generate { count = 128, seed = 2, row = stock.row },
   },
   sampling = { max_new_tokens = 80 },
-  trainer = r1.grpo { estimator = "rapo", steps = 40, group_size = 8, groups_per_step = 8, lr = 2e-4, clip = { 0.2, 0.28 } },
+  trainer = r1.grpo { estimator = "rapo", steps = 60, group_size = 8, groups_per_step = 8, lr = 2e-4, clip = { 0.2, 0.28 } },
   eval = { temperature = 1, accuracy = "accuracy" },
 }

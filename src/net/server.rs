@@ -282,7 +282,7 @@ mod tests {
         let mut stream = Plain::connect(echo()).unwrap();
         stream.write_all(b"POST / HTTP/1.1\r\ncontent-length: 400000\r\n\r\n").unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        stream.write_all(&[b'x'; 400_000]).unwrap();
+        stream.write_all(&vec![b'x'; 400_000]).unwrap();
         let mut text = String::new();
         // A connection that was reset is an error here.
         stream.read_to_string(&mut text).unwrap();

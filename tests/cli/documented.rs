@@ -91,7 +91,8 @@ fn the_commands_of_the_readme_run() {
         let short = SHORT.iter().find(|(begin, _)| typed.starts_with(begin)).map_or(&[][..], |(_, more)| more);
         // Shortened sizes take precedence over README's settings of sizes, but not of algorithms.
         words.extend(short.iter().map(|word| (*word).to_owned()));
-        let script = words.iter().find(|word| word.ends_with(".lua")).map(|word| dir.path().join(word));
+        let is_script = |word: &&String| Path::new(word).extension().is_some_and(|extension| extension == "lua");
+        let script = words.iter().find(is_script).map(|word| dir.path().join(word));
         let text = script.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
         if typed.starts_with("r1 run") && text.contains("cold_start = {") {
             words.push("cold_start.trainer.steps=1".to_owned());
