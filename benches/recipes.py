@@ -144,6 +144,11 @@ def share(metric):
     return f"{metric['value']:.2f} ({metric['low']:.2f}–{metric['high']:.2f})"
 
 
+def whole(number):
+    """A number without decimals; – if it was not measured."""
+    return "–" if number is None else f"{number:.0f}"
+
+
 def replace(page, begin, end, lines):
     """Replaces the text between two marks of a page of docs."""
     before, found, after = page.read_text().partition(begin)
@@ -192,7 +197,7 @@ def measure(options, name, seeds, machine):
         if len(cells) == 2:
             cells.insert(1, "–")
         tokens, tasks = runs[-1]["rollout/response_tokens"], found[0]["tasks"]
-        lines.append(f"| {seed} | {' | '.join(cells)} | {len(tokens)} | {tokens[0]:.0f}, {tokens[-1]:.0f} | {seconds[-1]:.0f} |")
+        lines.append(f"| {seed} | {' | '.join(cells)} | {len(tokens)} | {tokens[0]:.0f}, {tokens[-1]:.0f} | {whole(seconds[-1])} |")
     if not runs:
         return None
     draw([(name, runs)], ROOT / f"docs/recipes/{name}.svg")
@@ -204,7 +209,7 @@ def measure(options, name, seeds, machine):
     means = [f"{sum(column) / len(column):.2f}" for column in zip(*values)]
     if len(means) == 2:
         means.insert(1, "–")
-    return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(means)} | {sum(seconds) / len(seconds):.0f} |"
+    return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(means)} | {', '.join(map(whole, seconds))} |"
 
 
 def compare(options, seeds):
@@ -271,7 +276,7 @@ def main():
         replace(ROOT / "docs/learning.md", "<!-- recipes: made by benches/recipes.py -->\n", "<!-- end of recipes -->\n", [
             f"Success on held-out tasks, means over the seeds. {machine}",
             "",
-            "| recipe | seeds | untrained | after the cold start | after training | seconds of a run |",
+            "| recipe | seeds | untrained | after the cold start | after training | seconds of each run |",
             "|---|---|---|---|---|---|",
             *filter(None, rows),
         ])

@@ -35,7 +35,7 @@ test("the prompt stays within the window, with the question and a summary of the
   expect(trajectory:state().summaries > 0):equals(true)
 end)
 
-test("the answer to a ledger is the last balance", function()
+test("the answer to a ledger is the last entry of the key", function()
   for index = 0, 50 do
     local row, latest = script:row(index), nil
     for _, page in ipairs(row.pages) do
@@ -43,7 +43,7 @@ test("the answer to a ledger is the last balance", function()
         if entry[1] == row.asked then latest = entry[2] end
       end
     end
-    expect(row.answer):equals(`Balance {latest}`)
+    expect(row.answer):equals(`Key {latest}`)
   end
 end)
 
@@ -64,8 +64,8 @@ end)
 test("params.notes adds a tool whose texts are shown again", function()
   local noting = r1.script("scripts/deep_research.lua", { model = model, settings = { ["params.notes"] = true, ["policy.max_context"] = 1024 } })
   local trajectory = noting:reset { row = 0 }
-  expect(trajectory:call("note", { text = "Balance 7." }).tools[1].output):equals("kept")
-  expect(trajectory:observe()[2].content):contains("- Balance 7.")
+  expect(trajectory:call("note", { text = "Key Ana." }).tools[1].output):equals("kept")
+  expect(trajectory:observe()[2].content):contains("- Key Ana.")
   local _, parts = trajectory:reward()
   expect(parts.notes):equals(1)
 end)

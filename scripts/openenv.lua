@@ -1,5 +1,5 @@
---- A game behind an OpenEnv server: Wordle of TextArena (the environment textarena_env of OpenEnv).
---- Without a server the same game with three digits.
+--- A game behind an OpenEnv server: Wordle of TextArena (OpenEnv's textarena_env), by default the
+--- same game with three digits.
 ---
 ---   r1 run scripts/openenv.lua
 ---   r1 run scripts/openenv.lua policy.model=Qwen/Qwen3-1.7B cold_start=false \
@@ -10,13 +10,13 @@ local env_http = require("@r1/env_http")
 
 local params = r1.params {
   url = "", -- server of OpenEnv
-  turns = digits.TURNS, -- most guesses
+  turns = 6, -- most guesses
 }
 local SYSTEM = "Guess the secret. Write each guess in brackets."
 
 --- The text of an observation: the newest feedback, or before it the prompt.
 local function shown(observation)
-  local messages = observation.messages or {}
+  local messages = observation.messages
   for place = #messages, 1, -1 do
     local feedback = string.match(messages[place].content, ".*Feedback:%s*(.*)")
     if feedback then return feedback end
@@ -25,16 +25,14 @@ local function shown(observation)
 end
 
 --- Counts the repeated guesses, and the best share of letters in the right place.
-local function watch(state, reply, answer)
-  local guess = string.match(reply.text, "%[([%w%s]+)%]")
+local function watch(state, text, answer)
+  local guess = string.match(text, "%[([%w%s]+)%]")
   state.guesses = state.guesses or {}
   if guess and table.find(state.guesses, guess) then state.repeats = (state.repeats or 0) + 1 end
   r1.push(state.guesses, guess or "")
-  local marks = string.match(shown(answer.observation), "\n%s*([GYX][GYX ]*)")
-  if marks then
-    local greens, count = select(2, string.gsub(marks, "G", "")), select(2, string.gsub(marks, "[GYX]", ""))
-    state.greens = math.max(state.greens or 0, greens / count)
-  end
+  local marks = string.match(shown(answer.observation), "\n%s*([GYX][GYX ]*)") or "X"
+  local greens, count = select(2, string.gsub(marks, "G", "")), select(2, string.gsub(marks, "[GYX]", ""))
+  state.greens = math.max(state.greens or 0, greens / count)
   state.won = answer.reward == 1
 end
 
@@ -43,7 +41,7 @@ if params.url ~= "" then
   env = env_http {
     url = params.url, protocol = "openenv", system = SYSTEM, max_steps = params.turns, observation = shown,
     action = function(reply, state)
-      state.reply = { text = reply.text }
+      state.reply = reply.text
       return { message = reply.text }
     end,
     reward = function(answer, state)
@@ -60,7 +58,7 @@ else
     end,
     step = function(state, reply)
       local answer = digits.step(state.game, reply.text)
-      watch(state, reply, answer)
+      watch(state, reply.text, answer)
       r1.push(state.messages, r1.assistant(reply))
       r1.push(state.messages, r1.user(shown(answer.observation)))
       return { reward = answer.reward, done = answer.done }
@@ -68,8 +66,7 @@ else
   }
 end
 
---- The server's reward of the steps, and shaping as in TRL's Wordle: letters in the right place, and
---- repeated guesses.
+--- Besides the server's reward, shaping as in TRL's Wordle: right letters and repeated guesses.
 local function reward(state, outcome)
   return {
     won = { value = state.won and 1 or 0, weight = 0 },
@@ -79,17 +76,16 @@ local function reward(state, outcome)
   }
 end
 
---- Half of the guesses agree with the feedback so far, the others are random.
+--- A player whose guesses agree with the feedback in half of the cases.
 local function demonstration()
   local game, first = digits.start(digits.row())
-  local messages, guesses, feedbacks = { r1.system(SYSTEM), r1.user(shown(first)) }, {}, {}
+  local messages, guesses, marks = { r1.system(SYSTEM), r1.user(shown(first)) }, {}, {}
   for turn = 1, digits.TURNS do
-    local choices = math.random() < 0.5 and digits.possible(guesses, feedbacks) or digits.all
-    local guess = choices[math.random(#choices)]
-    r1.push(messages, r1.assistant(`[{guess}]`))
+    local guess = digits.guess(guesses, marks, 0.5)
     local answer = digits.step(game, `[{guess}]`)
+    r1.push(messages, r1.assistant(`[{guess}]`))
     if answer.done then break end
-    guesses[turn], feedbacks[turn] = guess, digits.feedback(game.secret, guess)
+    guesses[turn], marks[turn] = guess, digits.feedback(game.secret, guess)
     r1.push(messages, r1.user(shown(answer.observation)))
   end
   return { messages = messages }

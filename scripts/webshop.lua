@@ -1,7 +1,6 @@
---- WebShop (arXiv:2207.01206): find a product in a shop and buy it with the right options, over the
---- server of AgentGym (arXiv:2406.04151). Without a server a small shop of this project. The prompt
---- is the task, the last actions and the current page, as in GiGPO (arXiv:2505.10978), which is also
---- the estimator.
+--- WebShop (arXiv:2207.01206): find a product in a shop and buy it with the right options, over
+--- AgentGym's server (arXiv:2406.04151), by default in a small shop of this project. The prompt is
+--- the task, the last actions and the page, as in GiGPO (arXiv:2505.10978), the estimator.
 ---
 ---   r1 run scripts/webshop.lua
 ---   r1 run scripts/webshop.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false \
@@ -17,22 +16,14 @@ local params = r1.params {
 }
 local SYSTEM = "You are web shopping. End each reply with one action: search[words] or click[value]."
 
---- The action of a reply: the last one in it. Replies without one are counted; the shop does nothing
---- and shows the same page.
+--- The action of a reply. Replies without one are counted; the shop does nothing and shows the same
+--- page.
 local function action_of(reply, state)
-  local found
-  for name, value in string.gmatch(reply.text, "(%l+)%[([^%]\n]+)%]") do
-    if name == "search" or name == "click" then found = `{name}[{value}]` end
-  end
+  local action = shop.action(reply.text)
   state.actions = state.actions or {}
-  r1.push(state.actions, found or "none")
-  if not found then state.invalid = (state.invalid or 0) + 1 end
-  return found or "none"
-end
-
---- A page, and what can be clicked there.
-local function shown(page, values)
-  return if #values > 0 then `{page}\nclick: {table.concat(values, ", ")}` else page
+  r1.push(state.actions, action or "none")
+  if not action then state.invalid = (state.invalid or 0) + 1 end
+  return action or "none"
 end
 
 --- The prompt: the last actions and the current page instead of the whole conversation.
@@ -56,7 +47,7 @@ if params.url ~= "" then
     observation = function(page, session)
       local found = r1.http.get(`{params.url}/available_actions`, { query = { env_idx = session } })
       local actions = found and r1.json.decode(found.body)
-      return shown(page, type(actions) == "table" and actions.clickables or {})
+      return shop.page(page, type(actions) == "table" and actions.clickables or {})
     end,
   }
 else
@@ -70,18 +61,17 @@ else
       local score, done = shop.act(state.visit, state.task, action_of(reply, state))
       state.score = score
       r1.push(state.messages, r1.assistant(reply))
-      r1.push(state.messages, r1.user(shown(shop.text(state.visit), shop.clickable(state.visit))))
+      r1.push(state.messages, r1.user(shop.page(shop.text(state.visit), shop.clickable(state.visit))))
       return { reward = score, done = done }
     end,
   }
 end
 
 local function reward(state, outcome)
-  local score, invalid = state.score or 0, state.invalid or 0
   return {
-    score = { value = score, weight = 0 },
-    success = { value = score == 1 and 1 or 0, weight = 0 },
-    invalid = invalid > 0 and -0.1 * invalid or 0, -- replies without an action
+    score = { value = state.score or 0, weight = 0 },
+    success = { value = state.score == 1 and 1 or 0, weight = 0 },
+    invalid = { value = state.invalid or 0, weight = -0.1 }, -- replies without an action
     steps = { value = outcome.steps, weight = 0 },
   }
 end
@@ -95,7 +85,7 @@ local function demonstration()
     r1.push(state.actions, plan[k])
     shop.act(visit, task, plan[k])
   end
-  state.messages = { r1.user(shown(shop.text(visit), shop.clickable(visit))) }
+  state.messages = { r1.user(shop.page(shop.text(visit), shop.clickable(visit))) }
   local messages = context(state)
   r1.push(messages, r1.assistant(plan[place]))
   return { messages = messages }

@@ -40,6 +40,12 @@ function digits.possible(guesses, feedbacks)
   return found
 end
 
+--- A guess that agrees with the feedback with this probability, and any secret otherwise.
+function digits.guess(guesses, feedbacks, probability)
+  local choices = math.random() < probability and digits.possible(guesses, feedbacks) or digits.all
+  return choices[math.random(#choices)]
+end
+
 --- A row: the secret, and the winning guess, which `r1 check` replies.
 function digits.row()
   local secret = digits.all[math.random(#digits.all)]

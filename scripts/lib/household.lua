@@ -6,7 +6,8 @@ local THINGS = { "book", "pen", "card", "lamp", "ring", "key" }
 
 local household = {}
 
---- A task: the thing, where it is, where it belongs, and the first action, which `r1 check` replies.
+--- A task: the thing, where it is, where it belongs, and the first action, which `r1 check`
+--- replies.
 function household.row()
   local from = math.random(#PLACES)
   local to = (from + math.random(#PLACES - 1) - 1) % #PLACES + 1

@@ -1,25 +1,25 @@
 --- A ledger of several pages, for scripts/deep_research.lua: every page says what one or two people
---- have, some pages also state the balance, and the question is about the last balance.
+--- have, some pages also say who has the key, and the question is about the last of these entries.
 
 local NAMES = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
-local ASKED = "Balance"
+local ASKED = "Key"
 
 local ledger = {}
 
 local function show(entry)
-  return entry[1] == ASKED and `Balance {entry[2]}.` or `{entry[1]} has {entry[2]}.`
+  return entry[1] == ASKED and `Key {entry[2]}.` or `{entry[1]} has {entry[2]}.`
 end
 
---- A task: `question`, `answer`, and its `pages` with their `entries` as `{ name, amount }`. A
---- balance is on one of the first two pages and seldom on a later one, so that a window of the last
---- pages is not enough.
+--- A task: `question`, `answer`, and its `pages` with their `entries` as `{ name, amount }`. An
+--- entry of the key is on one of the first two pages and seldom on a later one, so that a window of
+--- the last pages is not enough.
 function ledger.row()
   local pages, answer = {}, nil
   local first, count = math.random(2), math.random(6, 8)
   for place = 1, count do
     local entries = { { NAMES[math.random(#NAMES)], math.random(10, 99) } }
     if place == first or place > first and math.random() < 0.15 then
-      answer = math.random(10, 99)
+      answer = NAMES[math.random(#NAMES)]
       table.insert(entries, math.random(2), { ASKED, answer })
     elseif math.random() < 0.7 then
       table.insert(entries, { NAMES[math.random(#NAMES)], math.random(10, 99) })
@@ -28,7 +28,7 @@ function ledger.row()
     for index, entry in ipairs(entries) do texts[index] = show(entry) end
     pages[place] = { text = table.concat(texts, " "), entries = entries }
   end
-  return { question = "Which balance is the last?", answer = `{ASKED} {answer}`, asked = ASKED, pages = pages }
+  return { question = "What is the last entry of the key?", answer = `{ASKED} {answer}`, asked = ASKED, pages = pages }
 end
 
 -- The latest entry of a name on the pages `from` to `to` as text; nil without one.

@@ -71,6 +71,20 @@ function shop.text(visit)
   return table.concat(lines, " [SEP] ")
 end
 
+--- A page with what can be clicked there.
+function shop.page(text, values)
+  return if #values > 0 then `{text}\nclick: {table.concat(values, ", ")}` else text
+end
+
+--- The last action in a reply, or nil.
+function shop.action(text)
+  local found
+  for name, value in string.gmatch(text, "(%l+)%[([^%]\n]+)%]") do
+    if name == "search" or name == "click" then found = `{name}[{value}]` end
+  end
+  return found
+end
+
 --- The state of a visit to the shop.
 function shop.visit(task) return { page = "search", instruction = task.question } end
 

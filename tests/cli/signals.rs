@@ -103,7 +103,7 @@ fn a_signal_ends_a_run_after_its_step_and_the_printed_command_resumes() {
         let run = dir.path().join("runs/a b");
         first_step(&run);
         send(&child, signal);
-        // The step may have ended by now: "stopping after this step" or "stopping when the checkpoint …".
+        // The step may have ended by now; then it stops when the checkpoint is written.
         read_until(&mut child, "stopping ");
         let output = end(child);
         assert_eq!(output.status.code(), Some(130), "{}", shown(dir.path(), &output));
