@@ -73,6 +73,6 @@ return r1.recipe {
     eval = r1.data.generate { count = 256, seed = 2, row = function() return task(true) end },
   },
   sampling = { max_new_tokens = 16 },
-  trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 16, lr = 2e-4 },
+  trainer = r1.grpo { steps = 150, group_size = 8, groups_per_step = 16, lr = 2e-4 },
   eval = { temperature = 1, limit = 256, accuracy = "solved" },
 }
