@@ -54,6 +54,8 @@ ALGORITHMS = {
     "PPO (bi-level GAE)": ["trainer.algorithm=ppo", "trainer.estimator=gae_bilevel", *CRITIC],
     "tree sampling": ["trainer.algorithm=grpo", "trainer.estimator=tree", "trainer.branch.roots=2"],
 }
+# Success in training, as a mean of three steps, whose first step the comparison reports.
+REACHED = 0.7
 PANELS = [
     ("rollout/accuracy", "success"),
     ("reward/mean", "reward"),
@@ -214,15 +216,16 @@ def measure(options, name, seeds, machine):
 
 def compare(options, seeds):
     lines = [
-        "| algorithm | " + " | ".join(f"seed {seed}" for seed in seeds) + " | mean | training success, last five steps | trajectories until 0.8 |",
+        "| algorithm | " + " | ".join(f"seed {seed}" for seed in seeds)
+        + f" | mean | training success, last five steps | trajectories until {REACHED} |",
         "|---|" + "---|" * (len(seeds) + 3),
     ]
     curves = []
     for name, settings in ALGORITHMS.items():
         cells, means, ends, firsts, runs = [], [], [], [], []
         for seed in seeds:
-            base = train(options, COMPARED, COMPARED, RECIPES[COMPARED], seed)
-            own = ["cold_start.trainer.steps=0", f"policy.model={base / 'sft'}", "trainer.groups_per_step=8", *settings] if base else None
+            base = train(options, COMPARED, COMPARED, RECIPES[COMPARED], seeds[0] if options.one_cold_start else seed)
+            own = ["cold_start=false", f"policy.model={base / 'sft'}", *settings] if base else None
             folder = own and train(options, f"{COMPARED}-{slug(name)}", COMPARED, own, seed)
             found = folder and evaluate(options, folder.name.rpartition("-")[0], COMPARED, [folder], seed)
             if not found:
@@ -232,7 +235,7 @@ def compare(options, seeds):
             means.append(found[0]["metrics"]["mean@1"]["value"])
             success = runs[-1]["rollout/accuracy"]
             ends.append(sum(success[-5:]) / len(success[-5:]))
-            first = next((k + 1 for k in range(len(success)) if sum(success[max(0, k - 2) : k + 1]) / min(k + 1, 3) >= 0.8), None)
+            first = next((k + 1 for k in range(len(success)) if sum(success[max(0, k - 2) : k + 1]) / min(k + 1, 3) >= REACHED), None)
             firsts.append("never" if first is None else str(64 * first))
         if runs:
             curves.append((name, runs))
