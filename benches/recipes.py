@@ -7,12 +7,12 @@
 
 A row of RECIPES is a script of scripts/. For each seed it is run, and r1 eval compares the untrained
 model, the model after the cold start if there is one, and the trained model on the same held-out
-tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture
-docs/recipes/NAME.svg, and the section "Recipes" of docs/learning.md. With --compare it trains the
-recipe COMPARED with several algorithms from the models after its cold start, and writes the section
-"Algorithms in a game of several turns". With --one-cold-start the seeds differ in the reinforcement
-learning only, which begins at the cold start of the first seed. Existing runs are not repeated. Needs only a built r1 and
-Python.
+tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture docs/recipes/NAME.svg, the row
+of docs/recipes/README.md, and the section "Recipes" of docs/learning.md. With --compare it trains
+the recipe COMPARED with several algorithms from the models after its cold start, and writes the
+section "Algorithms in a game of several turns". With --one-cold-start the seeds differ in the
+reinforcement learning only, which begins at the cold start of the first seed. Existing runs are not
+repeated. Needs only a built r1 and Python.
 """
 
 import argparse
@@ -211,6 +211,13 @@ def measure(options, name, seeds, machine):
     means = [f"{sum(column) / len(column):.2f}" for column in zip(*values)]
     if len(means) == 2:
         means.insert(1, "–")
+    page = ROOT / "docs/recipes/README.md"
+    learns = f"{', '.join(means)}; {len(runs[0]['rollout/accuracy'])} steps"
+    gallery = [
+        " | ".join([*line.split(" | ")[:-1], f"{learns} |"]) if line.startswith(f"| [{name}]({name}.md) ") else line
+        for line in page.read_text().split("\n")
+    ]
+    page.write_text("\n".join(gallery))
     return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(means)} | {', '.join(map(whole, seconds))} |"
 
 
