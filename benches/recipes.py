@@ -43,6 +43,9 @@ RECIPES = {
     "webshop": [],
     "openenv": [],
     "alfworld": [],
+    "gsm8k": [],
+    "metamath": [],
+    "bandit": [],
 }
 COMPARED = "frozen_lake"
 # Algorithm -> overrides. All sample 64 trajectories per step and start from the same model.

@@ -57,7 +57,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 100000, seed = 7, row = demonstration } },
-    trainer = r1.sft { steps = 80, batch_size = 24, lr = 2e-3, warmup = 20 },
+    trainer = r1.sft { steps = 400, batch_size = 24, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = rows("train", 100000, 1),
@@ -66,6 +66,6 @@ return r1.recipe {
   },
   sampling = { max_new_tokens = 24 },
   -- Trajectories of a group have the same luck, so that each task has one trajectory here.
-  trainer = r1.trainer { algorithm = "reinforce_pp", steps = 40, groups_per_step = 128, lr = 3e-4 },
+  trainer = r1.trainer { algorithm = "reinforce_pp", steps = 40, groups_per_step = 128, lr = 2e-4 },
   eval = { temperature = 1, limit = 128, accuracy = "risky" },
 }

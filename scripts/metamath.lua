@@ -2,9 +2,8 @@
 --- earns 1 / 2^(k-1) (docs/recipes/metamath.md).
 ---
 ---   r1 run scripts/metamath.lua
----   r1 run scripts/metamath.lua data.train.hf=meta-math/MetaMathQA
---- policy.model=Qwen/Qwen2.5-1.5B-Instruct \     cold_start=false sampling.max_new_tokens=400
---- trainer.lr=1e-6
+---   r1 run scripts/metamath.lua data.train.hf=meta-math/MetaMathQA cold_start=false \
+---     policy.model=Qwen/Qwen2.5-1.5B-Instruct sampling.max_new_tokens=400 trainer.lr=1e-6
 
 local SYSTEM = "Solve the problem. Answer <answer>NUMBER</answer>. After a wrong answer you may try again."
 local ATTEMPTS = 5
@@ -72,13 +71,13 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 100000, seed = 7, row = demonstration } },
-    trainer = r1.sft { steps = 300, batch_size = 32, lr = 2e-3, warmup = 20 },
+    trainer = r1.sft { steps = 500, batch_size = 32, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 100000, seed = 1, row = problem },
     eval = r1.data.generate { count = 256, seed = 2, row = problem },
   },
   sampling = { max_new_tokens = 16 },
-  trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 16, lr = 3e-4, filter = { keep = 0.5 } },
+  trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 16, lr = 2e-4, filter = { keep = 0.5 } },
   eval = { temperature = 1, limit = 256, accuracy = "first" },
 }

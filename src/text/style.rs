@@ -159,6 +159,26 @@ impl Renderer {
         Ok(text)
     }
 
+    /// The warning about tools that are in no prompt: the format leaves them to the chat template,
+    /// and the template renders the same text without them. `None` if the policy sees the tools.
+    ///
+    /// # Errors
+    /// Those of the chat template.
+    pub fn hidden_tools(&self, tools: &[Value]) -> Result<Option<String>> {
+        let format = self.format.inner();
+        if tools.is_empty() || !format.shows_tools() || format.describe(tools)?.is_some() {
+            return Ok(None);
+        }
+        let question = [Message::user("?")];
+        if self.text(&question, tools, true)? != self.text(&question, &[], true)? {
+            return Ok(None);
+        }
+        let names: Vec<String> =
+            tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).map(|name| format!("`{name}`")).collect();
+        let names = names.join(", ");
+        Ok(Some(format!("the model's chat template does not print tools: the policy does not see {names}")))
+    }
+
     /// [`Renderer::prompt`] without the reply prefix.
     pub fn prompt_without_prefix(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
         Ok(self.pieces(messages, tools, Next::Prompt)?.encode(&self.tokenizer)?.0)

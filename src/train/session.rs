@@ -21,7 +21,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
 use crate::model::{Config, Footprint, Model, RewardModel, available_memory};
 use crate::rollout::{Pool, PoolOptions, Progress, Tree};
-use crate::script::Script;
+use crate::script::{Script, Worker};
 use crate::store::verify;
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::{Renderer, Style};
@@ -94,6 +94,9 @@ impl Session {
         let files = ModelFiles::read(&dir)?;
         let (model, renderer) = (Rc::new(model), load_renderer(&dir, &script.style()?, fetching.reporter)?);
         let files = files.with_template_of(&renderer);
+        if let Some(message) = renderer.hidden_tools(Worker::new(script, None)?.tools())? {
+            fetching.reporter.warn(&message);
+        }
         let max_context = context_of_rollouts(policy, &model.config, fetching.reporter)?;
         if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {
             fetching.reporter.warn(&format!(
@@ -254,7 +257,7 @@ pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, repo
             "policy.max_context is {wanted}, and the model has dynamic rotary embeddings with max_position_embeddings = {limit}"
         );
         return Err(Error::new(Kind::Model, message).hint(format!(
-            "context_limit_message {limit} tokens their rotation depends on the length of the sequence, and samples made with a \
+            "above {limit} tokens their rotation depends on the length of the sequence, and samples made with a \
              key-value cache are not those that the update computes: set policy.max_context={limit} or less; r1 sft and \
              r1 infer take longer sequences"
         )));

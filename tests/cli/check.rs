@@ -347,3 +347,40 @@ fn check_rolls_out_the_model_with_the_flag() {
     assert!(text.starts_with("exit: 0") && text.contains("the model, 1-0-1: "), "{text}");
     assert!(text.contains("warning (model): all 2 replies of the model to the first task have the reward 1"), "{text}");
 }
+
+const WITH_A_TOOL: &str = r#"
+local add = r1.tool { name = "add", description = "Adds.", parameters = { a = "number", b = "number" },
+  run = function(arguments) return arguments.a + arguments.b end }
+return r1.recipe {
+  env = r1.env { tools = { add } },
+  reward = function(state, outcome) return #outcome.text % 2 end,
+  policy = { model = "model" },
+  data = { train = r1.data.generate { count = 8, row = function(index) return { question = "1 + " .. index, answer = "1" } end } },
+  sampling = { max_new_tokens = 4 },
+  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 2 },
+}
+"#;
+
+/// Without the names and arguments in its prompt, a policy cannot call tools.
+#[test]
+fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
+    let words = "the model's chat template does not print tools: the policy does not see `add`";
+    let dir = directory(&[("a.lua", WITH_A_TOOL)], true);
+    let reported = |args: &[&str]| {
+        let output = r1(dir.path(), args).output().unwrap();
+        let text = shown(dir.path(), &output);
+        assert!(output.status.success(), "{text}");
+        text.contains(words)
+    };
+    assert!(!reported(&["check", "a.lua"]) && !reported(&["run", "a.lua"]));
+    let path = dir.path().join("model/tokenizer_config.json");
+    let mut config: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    config["chat_template"] =
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}\
+                               {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+            .into();
+    std::fs::write(&path, config.to_string()).unwrap();
+    assert!(reported(&["check", "a.lua"]) && reported(&["run", "a.lua", "--name", "b"]));
+    // This format writes calls as text, and leaves the description to the recipe.
+    assert!(!reported(&["check", "a.lua", "env.format=retool"]));
+}
