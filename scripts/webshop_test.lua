@@ -22,6 +22,7 @@ test("four actions buy what the task asks for", function()
     local last = trajectory:step("I have all of it. click[Buy Now]")
     expect(last.done):equals(true)
     expect(last.reward):near(1)
+    expect(page(trajectory):match("Thank you for shopping with us!$") ~= nil):equals(true)
     local reward, parts = trajectory:reward()
     expect(reward):near(1)
     expect(parts):equals { score = 1, success = 1, invalid = 0, steps = 4 }

@@ -12,7 +12,7 @@ local products, by_code = {}, {}
 for number, thing in ipairs(THINGS) do
   for place = 0, 3 do
     local product = {
-      code = `b{100 + 10 * number + place}`, thing = thing, size = SIZES[place % 2 + 1],
+      code = `b{10 * number + place}`, thing = thing, size = SIZES[place % 2 + 1],
       price = place < 2 and math.random(10, 49) or math.random(50, 89),
     }
     products[#products + 1] = product
@@ -37,7 +37,7 @@ end
 
 --- The values that can be clicked on the page, in their order.
 function shop.clickable(visit)
-  if visit.page == "search" then return {} end
+  if visit.page == "search" or visit.page == "done" then return {} end
   if visit.page == "results" then
     local values = { "back to search" }
     if visit.from + SHOWN <= #visit.found then r1.push(values, "next >") end
