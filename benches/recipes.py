@@ -292,6 +292,8 @@ def main():
             "| recipe | seeds | untrained | after the cold start | after training | seconds of each run |",
             "|---|---|---|---|---|---|",
             *filter(None, rows),
+            "",
+            *[f"![{name}: success, reward, tokens, calls](recipes/{name}.svg)" for name, row in zip(names, rows) if row],
         ])
 
 
