@@ -207,7 +207,8 @@ def measure(options, name, seeds, machine):
         return None
     draw([(name, runs)], ROOT / f"docs/recipes/{name}.svg")
     shared = " The seeds have the cold start of the first." if options.one_cold_start and len(values[0]) == 3 else ""
-    lines = [f"Success on {tasks} held-out tasks, with intervals of 95 %.{shared} {machine}", "", *lines, "",
+    about = f"Success on {tasks} held-out tasks, with intervals of 95 %.{shared} {machine}"
+    lines = [*textwrap.wrap(about, 100), "", *lines, "",
              f"![success, reward and sampled tokens against steps]({name}.svg)", "",
              *transcript(options.runs / f"{name}-{seeds[0]}", seeds[0])]
     replace(ROOT / f"docs/recipes/{name}.md", f"<!-- measured: {name} -->\n", "<!-- end of measured -->\n", lines)
