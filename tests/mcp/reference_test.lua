@@ -18,7 +18,7 @@ test("everything: text, structure, images, resources, progress, errors, time-out
   expect((ask(attempt, "get-annotated-message", { messageType = "error", includeImage = true }))):contains("[image ")
   expect((ask(attempt, "trigger-long-running-operation", { duration = 1, steps = 5 }))):contains("completed")
   local output, ok = ask(attempt, "trigger-long-running-operation", { duration = 60, steps = 60 })
-  expect(output):equals("Error: timed out after 5 s")
+  expect(output):matches("^Error: timed out after 5 s %(progress %d of 60%)$")
   expect(ok):equals(false)
   output, ok = ask(attempt, "get-sum", { a = "two", b = 40 })
   expect(output):equals("Error: arguments.a must be number, got \"two\"")
