@@ -57,7 +57,7 @@ ALGORITHMS = {
     "PPO (bi-level GAE)": ["trainer.algorithm=ppo", "trainer.estimator=gae_bilevel", *CRITIC],
     "tree sampling": ["trainer.algorithm=grpo", "trainer.estimator=tree", "trainer.branch.roots=2"],
 }
-# Success in training, as a mean of three steps, whose first step the comparison reports.
+# Success in training, as a mean of five steps, whose first step the comparison reports.
 REACHED = 0.7
 PANELS = [
     ("rollout/accuracy", "success"),
@@ -246,7 +246,7 @@ def compare(options, seeds):
             means.append(found[0]["metrics"]["mean@1"]["value"])
             success = runs[-1]["rollout/accuracy"]
             ends.append(sum(success[-5:]) / len(success[-5:]))
-            first = next((k + 1 for k in range(len(success)) if sum(success[max(0, k - 2) : k + 1]) / min(k + 1, 3) >= REACHED), None)
+            first = next((k for k in range(5, len(success) + 1) if sum(success[k - 5 : k]) / 5 >= REACHED), None)
             firsts.append("never" if first is None else str(64 * first))
         if runs:
             curves.append((name, runs))

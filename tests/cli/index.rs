@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::hub::server::{Repo, Server};
+use super::hub::with_hub;
 use super::{directory, fail, r1, shown};
 
 const CORPUS: &str = r#"{"id": "a", "title": "Rivers", "text": "The Danube flows through ten countries.", "year": 2001}
@@ -265,4 +267,27 @@ fn a_run_with_a_search_tool_is_replayed_and_rescored_without_the_index() {
         let text = fail(dir.path(), &["run", "a.lua", "--name", "again"]);
         assert!(text.contains("there is no such index"), "{text}");
     }
+}
+
+#[test]
+fn r1_index_reads_a_dataset_of_the_hub() {
+    let dir = directory(&[], false);
+    let mut repo =
+        Repo::new(&[("wiki/train.jsonl", CORPUS.as_bytes()), ("wiki/dev.jsonl", b"{\"id\": 1, \"text\": \"dev\"}\n")]);
+    repo.kind = "datasets";
+    let server = Server::start(repo);
+    let run = |args: &[&str]| {
+        let output = with_hub(dir.path(), &server, args).output().unwrap();
+        (output.status.code(), shown(dir.path(), &output).replace(&server.url, "HUB"))
+    };
+    let (code, text) = run(&["index", "build", "--hf", "org/wiki", "--subset", "wiki", "--out", "i"]);
+    assert!(code == Some(0) && text.contains("i: 3 passages"), "{text}");
+    let (_, text) = run(&["index", "search", "i", "Danube countries", "-k", "1", "--json"]);
+    assert!(text.contains("\"id\":\"a\""), "{text}");
+    let (code, text) = run(&["index", "build", "--hf", "org/wiki", "--subset", "wiki", "--split", "dev", "--out", "j"]);
+    assert!(code == Some(0) && text.contains("j: 1 passage"), "{text}");
+    let (code, text) = run(&["index", "build", "--hf", "org/wiki", "--split", "test", "--out", "k"]);
+    assert!(code != Some(0) && text.contains("no split `test`"), "{text}");
+    let (code, text) = run(&["index", "build", "c.jsonl", "--hf", "org/wiki", "--out", "k"]);
+    assert!(code == Some(2), "{text}");
 }
