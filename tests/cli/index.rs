@@ -280,14 +280,14 @@ fn r1_index_reads_a_dataset_of_the_hub() {
         let output = with_hub(dir.path(), &server, args).output().unwrap();
         (output.status.code(), shown(dir.path(), &output).replace(&server.url, "HUB"))
     };
-    let (code, text) = run(&["index", "build", "--hf", "org/wiki", "--subset", "wiki", "--out", "i"]);
+    let (code, text) = run(&["index", "build", "--hf", "org/tiny", "--subset", "wiki", "--out", "i"]);
     assert!(code == Some(0) && text.contains("i: 3 passages"), "{text}");
     let (_, text) = run(&["index", "search", "i", "Danube countries", "-k", "1", "--json"]);
     assert!(text.contains("\"id\":\"a\""), "{text}");
-    let (code, text) = run(&["index", "build", "--hf", "org/wiki", "--subset", "wiki", "--split", "dev", "--out", "j"]);
+    let (code, text) = run(&["index", "build", "--hf", "org/tiny", "--subset", "wiki", "--split", "dev", "--out", "j"]);
     assert!(code == Some(0) && text.contains("j: 1 passage"), "{text}");
-    let (code, text) = run(&["index", "build", "--hf", "org/wiki", "--split", "test", "--out", "k"]);
+    let (code, text) = run(&["index", "build", "--hf", "org/tiny", "--split", "test", "--out", "k"]);
     assert!(code != Some(0) && text.contains("no split `test`"), "{text}");
-    let (code, text) = run(&["index", "build", "c.jsonl", "--hf", "org/wiki", "--out", "k"]);
+    let (code, text) = run(&["index", "build", "c.jsonl", "--hf", "org/tiny", "--out", "k"]);
     assert!(code == Some(2), "{text}");
 }
