@@ -16,7 +16,7 @@ local SYSTEM = "Guess the secret. Write each guess in brackets."
 
 --- The text of an observation: the newest feedback, or before it the prompt.
 local function shown(observation)
-  local messages = observation.messages
+  local messages = observation.messages or {}
   for place = #messages, 1, -1 do
     local feedback = string.match(messages[place].content, ".*Feedback:%s*(.*)")
     if feedback then return feedback end

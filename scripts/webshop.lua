@@ -45,7 +45,7 @@ if params.url ~= "" then
       return answer.reward
     end,
     observation = function(page, session)
-      local found = r1.http.get(`{params.url}/available_actions`, { query = { env_idx = session } })
+      local found = r1.http.get(params.url:gsub("/+$", "") .. "/available_actions", { query = { env_idx = session } })
       local actions = found and r1.json.decode(found.body)
       return shop.page(page, type(actions) == "table" and actions.clickables or {})
     end,

@@ -160,23 +160,21 @@ impl Renderer {
     }
 
     /// The warning about tools that are in no prompt: the format leaves them to the chat template,
-    /// and the template renders the same text without them. `None` if the policy sees the tools.
-    ///
-    /// # Errors
-    /// Those of the chat template.
-    pub fn hidden_tools(&self, tools: &[Value]) -> Result<Option<String>> {
+    /// and the template renders the same text without them. `None` if the policy sees the tools, or
+    /// if the template refuses the conversation that is tried.
+    pub fn hidden_tools(&self, tools: &[Value]) -> Option<String> {
         let format = self.format.inner();
-        if tools.is_empty() || !format.shows_tools() || format.describe(tools)?.is_some() {
-            return Ok(None);
+        if tools.is_empty() || !format.shows_tools() || format.describe(tools).ok()?.is_some() {
+            return None;
         }
         let question = [Message::user("?")];
-        if self.text(&question, tools, true)? != self.text(&question, &[], true)? {
-            return Ok(None);
+        if self.text(&question, tools, true).ok()? != self.text(&question, &[], true).ok()? {
+            return None;
         }
         let names: Vec<String> =
             tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).map(|name| format!("`{name}`")).collect();
         let names = names.join(", ");
-        Ok(Some(format!("the model's chat template does not print tools: the policy does not see {names}")))
+        Some(format!("the model's chat template does not print tools: the policy does not see {names}"))
     }
 
     /// [`Renderer::prompt`] without the reply prefix.

@@ -94,7 +94,7 @@ impl Session {
         let files = ModelFiles::read(&dir)?;
         let (model, renderer) = (Rc::new(model), load_renderer(&dir, &script.style()?, fetching.reporter)?);
         let files = files.with_template_of(&renderer);
-        if let Some(message) = renderer.hidden_tools(Worker::new(script, None)?.tools())? {
+        if let Some(message) = renderer.hidden_tools(Worker::new(script, None)?.tools()) {
             fetching.reporter.warn(&message);
         }
         let max_context = context_of_rollouts(policy, &model.config, fetching.reporter)?;

@@ -58,7 +58,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
         return Ok(report);
     }
     tools(&first, script, &mut report);
-    if let Some(message) = renderer.hidden_tools(first.tools())? {
+    if let Some(message) = renderer.hidden_tools(first.tools()) {
         let place = Some(script.path.display().to_string());
         let hint = "describe them in the system prompt, use a format that does (r1.format), or another model";
         report.add(Finding::new(Level::Warning, "tools", message).at(place).hint(hint));
