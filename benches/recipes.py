@@ -22,6 +22,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -68,13 +69,18 @@ PANELS = [
 
 
 def run(command):
-    """Runs a command: its standard output, and the CPU seconds of the process."""
-    started = time.monotonic()
-    process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    out, err = process.communicate()
-    if process.returncode:
-        sys.exit(f"{' '.join(map(str, command))}\n{out}\n{err}")
-    return out, time.monotonic() - started
+    """Runs a command: its standard output, its seconds, and the seconds of processor time."""
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        started = time.monotonic()
+        process = subprocess.Popen([str(word) for word in command], cwd=ROOT, stdout=out, stderr=err)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        seconds = time.monotonic() - started
+        for file in (out, err):
+            file.seek(0)
+        if process.returncode:
+            sys.exit(f"{' '.join(map(str, command))}\n{out.read()}\n{err.read()}")
+        return out.read(), seconds, used.ru_utime + used.ru_stime
 
 
 def slug(name):
@@ -88,13 +94,10 @@ def train(options, name, script, settings, seed):
         if options.report_only:
             return None
         subprocess.run(["rm", "-rf", str(folder)], check=True)
-        before = os.times()
-        _, seconds = run([options.r1, "run", ROOT / f"scripts/{script}.lua", "--threads", "1", "--runs-dir", options.runs,
-                          "--name", folder.name, f"seed={seed}", "checkpoint.every=0", *settings])
-        after = os.times()
-        used = after.children_user + after.children_system - before.children_user - before.children_system
-        (folder / "done").write_text(json.dumps({"seconds": seconds, "cpu": used if options.jobs == 1 else None}))
-        print(f"{name}, seed {seed}: {seconds:.0f} s", flush=True)
+        _, seconds, cpu = run([options.r1, "run", ROOT / f"scripts/{script}.lua", "--threads", "1", "--runs-dir", options.runs,
+                               "--name", folder.name, f"seed={seed}", "checkpoint.every=0", *settings])
+        (folder / "done").write_text(json.dumps({"seconds": seconds, "cpu": cpu}))
+        print(f"{name}, seed {seed}: {seconds:.0f} s, {cpu:.0f} s of processor time", flush=True)
     return folder
 
 
@@ -187,7 +190,7 @@ def transcript(folder, seed):
 def measure(options, name, seeds, machine):
     """Writes what was measured into the page of a recipe; returns its row of docs/learning.md."""
     lines = [
-        "| seed | untrained | after the cold start | after training | steps | reply tokens, first and last step | seconds |",
+        "| seed | untrained | after the cold start | after training | steps | reply tokens, first and last step | seconds of processor time |",
         "|---|---|---|---|---|---|---|",
     ]
     runs, values, seconds, tasks = [], [], [], 0
@@ -197,7 +200,7 @@ def measure(options, name, seeds, machine):
             continue
         runs.append(series(folder))
         values.append([model["metrics"]["mean@1"]["value"] for model in found])
-        seconds.append(json.loads((folder / "done").read_text())["seconds"])
+        seconds.append(json.loads((folder / "done").read_text())["cpu"])
         cells = [share(model["metrics"]["mean@1"]) for model in found]
         if len(cells) == 2:
             cells.insert(1, "–")

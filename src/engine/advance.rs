@@ -11,7 +11,7 @@ use super::stats::{add, add_time};
 use super::tensor_sampler::{self, Row};
 use crate::error::{Error, Result};
 use crate::mdp::FinishReason;
-use crate::model::Span;
+use crate::model::{Span, upload};
 
 impl Engine {
     /// Calls the model, which gives one row of logits per entry of the plan. `None` if `stop` ended
@@ -145,7 +145,7 @@ fn chosen(logits: &Tensor, ready: &[(usize, usize)]) -> Result<Tensor> {
         return Ok(logits.shallow_clone());
     }
     let rows: Vec<i64> = ready.iter().map(|&(row, _)| row as i64).collect();
-    Ok(logits.f_index_select(0, &Tensor::f_from_slice(&rows)?.f_to_device(logits.device())?)?)
+    Ok(logits.f_index_select(0, &upload(&Tensor::f_from_slice(&rows)?, logits.device())?)?)
 }
 
 /// Outcome of the requests of one serve.

@@ -10,13 +10,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
 
-use tch::Tensor;
+use tch::{Kind, Tensor};
 
 use super::Engine;
 use super::advance::Outcome;
-use super::device_sampler::{BLOCK, DeviceSampler, Kinds, supports};
+use super::device_sampler::{BLOCK, DeviceSampler, Kinds, drawn, supports};
 use super::running::Running;
-use super::sampler::Drawn;
 use super::stats::{add, add_time};
 use super::tensor_sampler::list;
 use crate::error::Result;
@@ -35,8 +34,19 @@ pub(super) struct OnDevice {
 pub(super) struct InFlight {
     /// Serial numbers of the requests, in the order of the rows.
     requests: Vec<u64>,
-    /// `[n, 3]` f64 of [`DeviceSampler::draw`], in parts.
+    /// The parts of the step, in the order of the rows.
+    parts: Vec<Part>,
+    /// The numbers of [`DeviceSampler::draw`] of each part.
     numbers: Download,
+}
+
+/// Rows of a step that are sampled by the same operations.
+#[derive(Debug)]
+struct Part {
+    kinds: Kinds,
+    /// Ids of all tokens that rows can keep, if the numbers do not have all: `[n, cut]` i32 on the
+    /// device.
+    rest: Option<Tensor>,
 }
 
 /// The result of [`Engine::queue`].
@@ -195,14 +205,23 @@ impl Engine {
         self.write_inputs(plan.decode.iter().chain(&after).copied(), on_device)?;
         let OnDevice { next, sampler } = on_device;
         let sampler = &*sampler;
-        let (mut numbers, mut decoding) = (Vec::new(), self.cache.decoding());
+        let (mut numbers, mut parts, mut decoding) = (Vec::new(), Vec::new(), self.cache.decoding());
+        let vocab = self.model.config.vocab_size as i64;
         let slots = |places: &[usize]| -> Vec<usize> { places.iter().map(|&place| self.running[place].slot).collect() };
         let kinds = |places: &[usize]| {
             let mut kinds = Kinds::default();
             for &place in places {
-                kinds.add(&self.running[place].request.sampling);
+                kinds.add(&self.running[place].request.sampling, vocab);
             }
             kinds
+        };
+        let mut add_part = |drawn: Vec<Tensor>, kinds: Kinds| -> Result<()> {
+            let mut drawn = drawn.into_iter().skip(1);
+            numbers.extend(drawn.next());
+            // The next step may overwrite it before the host knows whether it needs it.
+            let rest = drawn.next().map(|ids| ids.f_to_dtype(Kind::Int, false, true)).transpose()?;
+            parts.push(Part { kinds, rest });
+            Ok(())
         };
         if !plan.decode.is_empty() {
             let kinds = kinds(&plan.decode);
@@ -211,7 +230,7 @@ impl Engine {
             let slots = slots(&plan.decode);
             let drawn = self.model.decode_ahead(&mut self.cache, next, &slots, kinds.key(), &draw)?;
             decoding = self.cache.decoding();
-            numbers.extend(drawn.into_iter().nth(1));
+            add_part(drawn, kinds)?;
         }
         if let (Some(logits), false) = (logits, ended.is_empty()) {
             let rows: Vec<i64> = ended.iter().map(|&(row, _)| row as i64).collect();
@@ -219,8 +238,7 @@ impl Engine {
             let kinds = kinds(&after);
             let draw =
                 |logits: &Tensor, slots: &Tensor, positions: &Tensor| sampler.draw(logits, slots, positions, kinds);
-            let drawn = self.model.draw_ahead(next, &slots(&after), &select(logits, 0, &rows)?, &draw)?;
-            numbers.extend(drawn.into_iter().nth(1));
+            add_part(self.model.draw_ahead(next, &slots(&after), &select(logits, 0, &rows)?, &draw)?, kinds)?;
         }
         self.count_step(plan.decode.len() + plan.prompts.len(), decoding);
         for &place in &plan.decode {
@@ -236,7 +254,7 @@ impl Engine {
         if requests.is_empty() {
             return Ok(None);
         }
-        Ok(Some(InFlight { requests, numbers: Download::start(&numbers, self.model.device())? }))
+        Ok(Some(InFlight { requests, parts, numbers: Download::start(&numbers, self.model.device())? }))
     }
 
     /// Writes next tokens of requests that are new on the device, and random numbers where the
@@ -256,6 +274,8 @@ impl Engine {
         }
         if !joining.is_empty() {
             on_device.next.set(&self.model, &joining)?;
+            let new = places.clone().map(|place| &self.running[place]).filter(|running| !running.on_device);
+            on_device.sampler.join(&new.collect::<Vec<_>>())?;
         }
         if !rows.is_empty() {
             on_device.sampler.set(&rows)?;
@@ -268,23 +288,28 @@ impl Engine {
 
     /// Waits for the tokens of a step, and ends the responses that are complete.
     fn read(&mut self, step: Option<InFlight>, outcome: &mut Outcome, on_token: &mut dyn FnMut(u32)) -> Result<()> {
-        let Some(InFlight { requests, numbers }) = step else { return Ok(()) };
+        let Some(InFlight { requests, parts, numbers }) = step else { return Ok(()) };
         let begin = Instant::now();
-        let numbers = numbers.wait()?.iter().map(list::<f64>).collect::<Result<Vec<_>>>()?.concat();
+        let numbers = numbers.wait()?;
         add_time(&self.progress.model_nanoseconds, begin.elapsed());
+        let numbers = numbers.iter().map(|all| Ok((list::<f64>(all)?, all.size()[1] as usize)));
+        let numbers: Vec<(Vec<f64>, usize)> = numbers.collect::<Result<_>>()?;
+        let rows = parts.iter().zip(&numbers).flat_map(|(part, (all, width))| {
+            all.chunks_exact(*width).enumerate().map(move |(row, numbers)| (part, row, numbers))
+        });
         let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
-        for (serial, [id, logprob, _]) in requests.into_iter().zip(numbers.as_chunks::<3>().0) {
+        for (serial, (part, row, numbers)) in requests.into_iter().zip(rows) {
             // A request that ended in between has no use for its token.
             let Some(place) = self.running.iter().position(|running| running.serial == serial) else { continue };
             let running = &mut self.running[place];
             running.unread -= 1;
-            if logprob.is_nan() {
+            let rest = || part.rest.as_ref().map(|rest| rest.get(row as i64));
+            let Some(drawn) = drawn(numbers, part.kinds, rest, &running.request.sampling)? else {
                 ended.push((place, Err(running.not_finite())));
                 continue;
-            }
+            };
             add(&self.progress.sampled_tokens, 1);
-            let (id, logprob) = (*id as u32, *logprob as f32);
-            let drawn = Drawn { id, logprob, support: Vec::new(), top: Vec::new() };
+            let id = drawn.id;
             let reason = running.push(drawn, self.vocab.get(id), self.options.capacity);
             if let Some(reason) = reason {
                 ended.push((place, Ok(reason)));

@@ -125,6 +125,11 @@ impl Running {
         self.sampled() >= limit || self.sequence.len() + self.unread >= capacity
     }
 
+    /// Sorted ids of the sequence, for the repetition penalty; empty without one.
+    pub(super) fn penalised(&self) -> &[u32] {
+        &self.penalised
+    }
+
     /// The next token as a row of a batch.
     pub(super) fn row(&self, uniform: f64) -> Row<'_> {
         Row { sampling: &self.request.sampling, penalised: &self.penalised, uniform }

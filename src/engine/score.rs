@@ -4,7 +4,7 @@ use tch::{Tensor, no_grad_guard};
 
 use super::{Engine, Scoring};
 use crate::error::{Error, Kind, Result};
-use crate::model::{Model, Packed};
+use crate::model::{Model, Packed, upload};
 
 /// Number of positions whose logits are in memory at once.
 const CHUNK: usize = 256;
@@ -28,7 +28,7 @@ pub fn logprobs_of(model: &Model, scoring: &Scoring) -> Result<Vec<f32>> {
     let hidden = model.forward(&Packed::from_rows(&[ids], model.device()))?;
     let before = hidden.f_narrow(0, *from as i64 - 1, (ids.len() - from) as i64)?;
     let targets: Vec<i64> = ids[*from..].iter().map(|&id| i64::from(id)).collect();
-    let targets = Tensor::f_from_slice(&targets)?.f_to_device(model.device())?;
+    let targets = upload(&Tensor::f_from_slice(&targets)?, model.device())?;
     let (logprobs, _) = model.logprobs(&before, &targets, *temperature, CHUNK)?;
     Ok(logprobs.f_to_kind(tch::Kind::Float)?.f_to_device(tch::Device::Cpu)?.try_into()?)
 }

@@ -15,7 +15,7 @@ use tch::{Device, Kind, Tensor, no_grad_guard};
 use super::sampler::Drawn;
 use crate::error::Result;
 use crate::mdp::Sampling;
-use crate::model::softmax;
+use crate::model::{softmax, upload};
 
 /// Tokens whose probabilities are added before the search, which then reads V / BLOCK sums and one
 /// block.
@@ -91,7 +91,7 @@ impl Group {
         };
         let (_, numbers, mass) = whole(&p, uniform.as_ref(), &greedy)?;
         let top = most(&places, rows, |sampling| sampling.top_logprobs) as i64;
-        let ranked = if top > 0 { Some(Ranked::new(&p, top)?) } else { None };
+        let ranked = if top > 0 { Some(Ranked::new(&p, top, &vocabulary(&p)?)?) } else { None };
         Ok(Self { places, numbers, ranked, mass })
     }
 
@@ -101,27 +101,16 @@ impl Group {
         let of = |number: fn(&Row<'_>) -> f64| -> Result<Tensor> {
             column(&places.iter().map(|&place| number(&rows[place])).collect::<Vec<f64>>(), &p)
         };
-        let limit = |sampling: &Sampling| match sampling.top_k as i64 {
-            0 => vocab,
-            top_k => top_k.min(vocab),
+        let most = most(&places, rows, |sampling| limit(sampling, vocab) as usize) as i64;
+        let ranked = Ranked::new(&p, most, &vocabulary(&p)?)?;
+        let limits: Vec<i64> = places.iter().map(|&place| limit(rows[place].sampling, vocab)).collect();
+        let bounds = Bounds {
+            limits: column(&limits, &p)?,
+            top_p: of(|row| top_p(row.sampling))?,
+            min_p: of(|row| row.sampling.min_p)?,
         };
-        let ranked = Ranked::new(&p, most(&places, rows, |sampling| limit(sampling) as usize) as i64)?;
-        let limits: Vec<i64> = places.iter().map(|&place| limit(rows[place].sampling)).collect();
-        let limits = column(&limits, &p)?;
-        let within = Tensor::f_arange(ranked.count, (Kind::Int64, p.device()))?.f_unsqueeze(0)?.f_lt_tensor(&limits)?;
-        let kept = ranked.values.f_mul(&within)?.f_to_kind(Kind::Double)?;
-        let sums = kept.f_cumsum(1, None)?;
-        // The smallest set with at least the fraction top_p of the mass; 1 keeps all.
-        let top_p = of(|row| if row.sampling.top_p < 1.0 { row.sampling.top_p } else { f64::INFINITY })?;
-        let sufficient = count(&sums.f_lt_tensor(&last(&sums)?.f_mul(&top_p)?)?)?.f_add_scalar(1)?;
-        let least = kept.f_narrow(1, 0, 1)?.f_mul(&of(|row| row.sampling.min_p)?)?;
-        let likely = count(&kept.f_ge_tensor(&least)?)?;
-        let kept = limits.f_minimum(&sufficient)?.f_minimum(&likely)?.f_clamp_min(1)?;
-        let mass = sums.f_gather(1, &kept.f_sub_scalar(1)?, false)?;
-        let target = of(|row| row.uniform)?.f_mul(&mass)?;
-        let place = place_of(&sums, &mass, &target)?;
-        let (id, own) = (ranked.ids.f_gather(1, &place, false)?, ranked.values.f_gather(1, &place, false)?);
-        Ok(Self { numbers: packed(&id, &own, &mass, Some(&kept))?, ranked: Some(ranked), mass, places })
+        let (_, numbers, mass) = cut(&ranked, &bounds, &of(|row| row.uniform)?)?;
+        Ok(Self { numbers, ranked: Some(ranked), mass, places })
     }
 
     /// Writes the draws of the group to their places; `numbers` are its own on the host.
@@ -135,8 +124,7 @@ impl Group {
             width = largest.max(top) as usize;
             ids = list::<i64>(&ranked.ids.f_narrow(1, 0, width as i64)?)?;
             if top > 0 {
-                let share = ranked.values.f_narrow(1, 0, top)?.f_to_kind(Kind::Double)?.f_div(&self.mass)?;
-                logprobs = list::<f32>(&share.f_log()?.f_to_kind(Kind::Float)?)?;
+                logprobs = list::<f32>(&ranked.logprobs(top, &self.mass)?)?;
             }
         }
         for (row, (&place, [id, logprob, kept])) in self.places.iter().zip(numbers).enumerate() {
@@ -195,38 +183,94 @@ pub(super) fn whole(p: &Tensor, uniform: Option<&Tensor>, greedy: &Greedy) -> Re
     Ok((id, numbers, mass))
 }
 
-/// The most likely tokens of rows, most likely first, ties by id.
-struct Ranked {
-    /// [n, count] i64 and f32.
-    ids: Tensor,
-    values: Tensor,
-    count: i64,
+/// What cuts tokens off, per row.
+pub(super) struct Bounds {
+    /// `[n, 1]` i64: the most tokens, by top-k.
+    pub(super) limits: Tensor,
+    /// `[n, 1]` f64: see [`top_p`].
+    pub(super) top_p: Tensor,
+    /// `[n, 1]` f64
+    pub(super) min_p: Tensor,
 }
 
-impl Ranked {
-    fn new(probabilities: &Tensor, count: i64) -> Result<Self> {
-        let vocab = probabilities.size()[1];
-        if count >= vocab {
-            let (values, ids) = probabilities.f_sort_stable(true, 1, true)?;
-            return Ok(Self { ids, values, count: vocab });
-        }
-        // The bits of a number that is not negative are in its order; the id decides among equals.
-        let ids = Tensor::f_arange(vocab, (Kind::Int64, probabilities.device()))?;
-        let bits = probabilities.f_view_dtype(Kind::Int)?.f_to_kind(Kind::Int64)?;
-        let keys = bits.f_mul_scalar(1_i64 << 32)?.f_sub(&ids)?;
-        let (_, ids) = keys.f_topk(count, 1, true, true)?;
-        Ok(Self { values: probabilities.f_gather(1, &ids, false)?, ids, count })
+/// The most tokens that top-k keeps.
+pub(super) fn limit(sampling: &Sampling, vocab: i64) -> i64 {
+    match sampling.top_k as i64 {
+        0 => vocab,
+        top_k => top_k.min(vocab),
     }
 }
 
+/// The fraction of the mass that top-p keeps; infinite if it keeps all.
+pub(super) fn top_p(sampling: &Sampling) -> f64 {
+    if sampling.top_p < 1.0 { sampling.top_p } else { f64::INFINITY }
+}
+
+/// As [`whole`], from the most likely tokens of which the bounds cut some off. `ranked` has all
+/// tokens within the limits.
+pub(super) fn cut(ranked: &Ranked, bounds: &Bounds, uniform: &Tensor) -> Result<(Tensor, Tensor, Tensor)> {
+    let within = ranked.places.f_unsqueeze(0)?.f_lt_tensor(&bounds.limits)?;
+    let kept = ranked.values.f_mul(&within)?.f_to_kind(Kind::Double)?;
+    let sums = kept.f_cumsum(1, None)?;
+    // The smallest set with at least the fraction top_p of the mass.
+    let sufficient = count(&sums.f_lt_tensor(&last(&sums)?.f_mul(&bounds.top_p)?)?)?.f_add_scalar(1)?;
+    let least = kept.f_narrow(1, 0, 1)?.f_mul(&bounds.min_p)?;
+    let likely = count(&kept.f_ge_tensor(&least)?)?;
+    let kept = bounds.limits.f_minimum(&sufficient)?.f_minimum(&likely)?.f_clamp_min(1)?;
+    let mass = sums.f_gather(1, &kept.f_sub_scalar(1)?, false)?;
+    let place = place_of(&sums, &mass, &uniform.f_mul(&mass)?)?;
+    let (id, own) = (ranked.ids.f_gather(1, &place, false)?, ranked.values.f_gather(1, &place, false)?);
+    let numbers = packed(&id, &own, &mass, Some(&kept))?;
+    Ok((id, numbers, mass))
+}
+
+/// The most likely tokens of rows, most likely first, ties by id.
+pub(super) struct Ranked {
+    /// [n, count] i64 and f32.
+    pub(super) ids: Tensor,
+    values: Tensor,
+    pub(super) count: i64,
+    /// `[count]` i64: 0, 1, 2, …
+    places: Tensor,
+}
+
+impl Ranked {
+    /// `all` are the ids of the vocabulary, `[V]` i64.
+    pub(super) fn new(probabilities: &Tensor, count: i64, all: &Tensor) -> Result<Self> {
+        let vocab = probabilities.size()[1];
+        let places = all.f_narrow(0, 0, count.min(vocab))?;
+        if count >= vocab {
+            let (values, ids) = probabilities.f_sort_stable(true, 1, true)?;
+            return Ok(Self { ids, values, count: vocab, places });
+        }
+        // The bits of a number that is not negative are in its order; the id decides among equals.
+        let bits = probabilities.f_view_dtype(Kind::Int)?.f_to_kind(Kind::Int64)?;
+        let keys = bits.f_mul_scalar(1_i64 << 32)?.f_sub(all)?;
+        let (_, ids) = keys.f_topk(count, 1, true, true)?;
+        Ok(Self { values: probabilities.f_gather(1, &ids, false)?, ids, count, places })
+    }
+
+    /// Log-probabilities `[n, top]` f32 of the most likely tokens, with the mass `[n, 1]` of all
+    /// kept ones.
+    pub(super) fn logprobs(&self, top: i64, mass: &Tensor) -> Result<Tensor> {
+        let share = self.values.f_narrow(1, 0, top)?.f_to_kind(Kind::Double)?.f_div(mass)?;
+        Ok(share.f_log()?.f_to_kind(Kind::Float)?)
+    }
+}
+
+/// The ids of the vocabulary of `p` `[n, V]`, `[V]` i64.
+fn vocabulary(p: &Tensor) -> Result<Tensor> {
+    Ok(Tensor::f_arange(p.size()[1], (Kind::Int64, p.device()))?)
+}
+
 /// Whether tokens of a vocabulary of this size can be cut off.
-fn cuts(sampling: &Sampling, vocab: i64) -> bool {
+pub(super) fn cuts(sampling: &Sampling, vocab: i64) -> bool {
     let top_k = sampling.top_k > 0 && (sampling.top_k as i64) < vocab;
     sampling.temperature > 0.0 && (top_k || sampling.top_p < 1.0 || sampling.min_p > 0.0)
 }
 
 /// Factor of the logits.
-fn scale(sampling: &Sampling) -> f32 {
+pub(super) fn scale(sampling: &Sampling) -> f32 {
     if sampling.temperature == 0.0 { 1.0 } else { (1.0 / sampling.temperature) as f32 }
 }
 
@@ -257,15 +301,20 @@ fn shifted(logits: &Tensor, rows: &[Row<'_>]) -> Result<Tensor> {
             return Ok(());
         }
         let (places, numbers): (Vec<i64>, Vec<f32>) = list.iter().copied().unzip();
-        let places = Tensor::f_from_slice(&places)?.f_to_device(device)?;
-        let numbers = Tensor::f_from_slice(&numbers)?.f_to_device(device)?;
+        let places = upload(&Tensor::f_from_slice(&places)?, device)?;
+        let numbers = upload(&Tensor::f_from_slice(&numbers)?, device)?;
         let new = by(&changed.f_index_select(0, &places)?, &numbers)?;
         let _ = changed.shallow_clone().f_index_copy_(0, &places, &new)?;
         Ok(())
     };
-    change(&penalised, |old, penalty| Ok(old.f_div(penalty)?.f_where_self(&old.f_gt(0.0)?, &old.f_mul(penalty)?)?))?;
+    change(&penalised, penalise)?;
     change(&biased, |old, bias| Ok(old.f_add(bias)?))?;
     Ok(changed.f_view([-1, vocab])?)
+}
+
+/// Logits with the repetition penalty.
+pub(super) fn penalise(logits: &Tensor, penalty: &Tensor) -> Result<Tensor> {
+    Ok(logits.f_div(penalty)?.f_where_self(&logits.f_gt(0.0)?, &logits.f_mul(penalty)?)?)
 }
 
 /// The softmax of the host's sampler.
@@ -322,7 +371,7 @@ fn last(sums: &Tensor) -> Result<Tensor> {
 
 /// A number per row, `[n, 1]`, on the device of `like`.
 fn column<T: tch::kind::Element>(numbers: &[T], like: &Tensor) -> Result<Tensor> {
-    Ok(Tensor::f_from_slice(numbers)?.f_unsqueeze(1)?.f_to_device(like.device())?)
+    upload(&Tensor::f_from_slice(numbers)?.f_unsqueeze(1)?, like.device())
 }
 
 /// The rows at `places`; all of them are in order.
@@ -331,7 +380,7 @@ fn selected(x: &Tensor, places: &[usize]) -> Result<Tensor> {
         return Ok(x.shallow_clone());
     }
     let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
-    Ok(x.f_index_select(0, &Tensor::f_from_slice(&places)?.f_to_device(x.device())?)?)
+    Ok(x.f_index_select(0, &upload(&Tensor::f_from_slice(&places)?, x.device())?)?)
 }
 
 /// The largest number that the settings of a group have.

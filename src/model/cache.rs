@@ -1,6 +1,7 @@
 //! Key-value cache of generation, one slot per sequence.
 
 use std::cell::RefCell;
+use std::time::Duration;
 
 use tch::{Device, Kind, Tensor};
 
@@ -24,6 +25,8 @@ pub struct KvCache {
     pub(super) recorded: Vec<Recorded>,
     /// Decode steps with inputs on the device, over these tensors.
     pub(super) prepared: Vec<Prepared>,
+    /// Time that the recording of `prepared` took.
+    pub(super) recording: Duration,
     /// The execution mode of the last step for its sequences of one token.
     pub(super) decoding: Decoding,
     /// Experts of the tokens of the last step, per sparse layer, if recorded.
@@ -82,6 +85,7 @@ impl KvCache {
             values: Vec::new(),
             recorded: Vec::new(),
             prepared: Vec::new(),
+            recording: Duration::ZERO,
             decoding: Decoding::None,
             routes: None,
             released: None,
@@ -131,6 +135,7 @@ impl KvCache {
         if self.addresses() != before {
             self.recorded.clear();
             self.prepared.clear();
+            self.recording = Duration::ZERO;
         }
         Ok(())
     }

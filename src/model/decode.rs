@@ -2,10 +2,12 @@
 //! per sequence.
 //!
 //! A decode step is a few hundred small operations whose launches take longer than their
-//! computation. They are therefore recorded once per number of sequences, with inputs at fixed
-//! addresses, and launched as one graph. A step with fewer sequences is padded with sequences of a
+//! computation. They are therefore recorded for each number of sequences with the first step, with
+//! inputs at fixed addresses, and launched as one graph. A step with fewer sequences is padded with sequences of a
 //! spare slot. Prompts are prefilled in a call of their own, so that a step with both still
 //! launches the graph for the sequences that decode.
+
+use std::time::{Duration, Instant};
 
 use tch::{Kind, Tensor};
 
@@ -149,11 +151,8 @@ impl Model {
         }
         let place = match cache.recorded.iter().position(|it| it.inputs.size == size) {
             Some(place) => place,
-            None => match self.record(cache, items, size) {
-                Ok(recorded) => {
-                    cache.recorded.push(recorded);
-                    cache.recorded.len() - 1
-                }
+            None => match self.record_sizes(cache, size) {
+                Ok(place) => place,
                 Err(error) => {
                     // After a failed recording, single operations replace the graph.
                     self.graphs.replace(Graphs::Failed(error.message));
@@ -171,9 +170,25 @@ impl Model {
         Ok(logits?)
     }
 
-    fn record(&self, cache: &KvCache, items: &[Span<'_>], size: usize) -> Result<Recorded> {
+    /// Records steps of `size` and of the other sizes; the place of the first in `cache.recorded`.
+    fn record_sizes(&self, cache: &mut KvCache, size: usize) -> Result<usize> {
+        let begin = Instant::now();
+        for other in buckets(cache.slots()) {
+            let known = cache.recorded.iter().any(|it| it.inputs.size == other);
+            if !known && (other == size || cache.recording + begin.elapsed() < RECORDING) {
+                let recorded = self.record(cache, other)?;
+                cache.recorded.push(recorded);
+            }
+        }
+        cache.recording += begin.elapsed();
+        let place = cache.recorded.iter().position(|it| it.inputs.size == size);
+        place.ok_or_else(|| Error::new(error::Kind::Internal, "a step was not recorded"))
+    }
+
+    fn record(&self, cache: &KvCache, size: usize) -> Result<Recorded> {
         let mut inputs = Inputs::new(size, self)?;
-        inputs.write(items, cache)?;
+        // All sequences are in the spare slot, because the operations run once to be recorded.
+        inputs.write(&[], cache)?;
         let share = cache.recorded.first().map(|it| &it.graph);
         let (graph, logits) = Graph::record(self.device, share, &|| self.one_token(cache, &inputs))?;
         Ok(Recorded { inputs, logits, graph })
@@ -245,6 +260,16 @@ impl Model {
         let hidden = self.norm(last, &self.parameters.norm)?;
         self.logits_wide(&hidden)
     }
+}
+
+/// Time for recording steps of sizes that are not needed yet, for each cache.
+pub(super) const RECORDING: Duration = Duration::from_secs(2);
+
+/// The batch sizes for up to `slots` sequences, the largest first: the others use its memory.
+pub(super) fn buckets(slots: usize) -> Vec<usize> {
+    let mut sizes: Vec<usize> = (1..=slots).rev().map(bucket).collect();
+    sizes.dedup();
+    sizes
 }
 
 /// Recorded batch size for `count` sequences: few sizes, little padding.

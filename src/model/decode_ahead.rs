@@ -6,9 +6,12 @@
 //! caller gives the sampling as tensor operations. With CUDA graphs all of it is one launch, and no
 //! part of it waits for the device.
 
+use std::time::{Duration, Instant};
+
 use tch::{Device, Kind, Tensor};
 
 use super::cache::Decoding;
+use super::decode::{RECORDING, bucket, buckets};
 use super::network::Graphs;
 use super::transfer::{select, upload};
 use super::varlen::Varlen;
@@ -30,8 +33,8 @@ pub type Draw<'a> = &'a dyn Fn(&Tensor, &Tensor, &Tensor) -> Result<Vec<Tensor>>
 /// A step of `size` sequences, with sampling of one kind.
 #[derive(Debug)]
 pub(super) struct Prepared {
-    size: usize,
-    sampling: u64,
+    pub(super) size: usize,
+    pub(super) sampling: u64,
     /// The slots that are written to the inputs.
     written: Vec<usize>,
     inputs: Inputs,
@@ -75,6 +78,12 @@ impl NextTokens {
         Ok(())
     }
 
+    /// The next ids of slots.
+    #[cfg(test)]
+    pub(super) fn ids(&self, slots: &[i64]) -> Tensor {
+        self.table.get(0).index_select(0, &Tensor::from_slice(slots))
+    }
+
     /// Samples from `logits` `[N, V]` for slots `[N]` i64 and advances them.
     fn draw(&self, slots: &Tensor, positions: &Tensor, logits: &Tensor, draw: Draw<'_>) -> Result<Vec<Tensor>> {
         let drawn = draw(logits, slots, positions)?;
@@ -113,30 +122,16 @@ impl Model {
     ) -> Result<Vec<Tensor>> {
         let _guard = tch::no_grad_guard();
         check(cache, slots)?;
-        let size = super::decode::bucket(slots.len());
+        let size = bucket(slots.len());
         let place = cache.prepared.iter().position(|it| (it.size, it.sampling) == (size, sampling));
-        let mut it = match place {
-            Some(place) => cache.prepared.swap_remove(place),
-            None => Prepared { size, sampling, written: Vec::new(), inputs: Inputs::new(size, self)?, recorded: None },
+        let place = match place {
+            Some(place) => place,
+            None => self.prepare(cache, next, size, sampling, draw)?,
         };
+        let mut it = cache.prepared.swap_remove(place);
         if it.written != slots {
             it.inputs.write(slots, size, cache, self)?;
             slots.clone_into(&mut it.written);
-        }
-        let recordable = matches!(*self.graphs.borrow(), Graphs::On);
-        if matches!(*self.graphs.borrow(), Graphs::Stub) && it.recorded.is_none() {
-            it.recorded = Some((Launch::Nothing, self.one_token_ahead(cache, next, &it.inputs, draw)?));
-        }
-        let graphs = recordable && Graph::missing(self.device).is_none();
-        if graphs && it.recorded.is_none() {
-            match self.record_ahead(cache, next, &it.inputs, draw) {
-                Ok(recorded) => it.recorded = Some(recorded),
-                Err(error) => {
-                    // After a failed recording, single operations replace the graph.
-                    self.graphs.replace(Graphs::Failed(error.message));
-                    cache.prepared.clear();
-                }
-            }
         }
         #[expect(clippy::single_match_else, reason = "both ways are equally long")]
         let (drawn, decoding) = match &it.recorded {
@@ -147,7 +142,9 @@ impl Model {
                 (drawn.iter().map(Tensor::shallow_clone).collect(), Decoding::Graph)
             }
             None => {
-                let mode = if recordable && !graphs { Decoding::Recordable } else { Decoding::Eager };
+                // The operations that a graph consists of, on a device without graphs.
+                let recordable = matches!(*self.graphs.borrow(), Graphs::On);
+                let mode = if recordable { Decoding::Recordable } else { Decoding::Eager };
                 (self.one_token_ahead(cache, next, &it.inputs, draw)?, mode)
             }
         };
@@ -171,23 +168,65 @@ impl Model {
         next.draw(&slots, &positions, logits, draw)
     }
 
+    /// Adds the step of `size` sequences to `cache.prepared`, and returns its place. Where steps are
+    /// recorded, all sizes up to the number of slots are recorded at once; after [`RECORDING`] in
+    /// total, only the size that is needed.
+    fn prepare(
+        &self,
+        cache: &mut KvCache,
+        next: &NextTokens,
+        size: usize,
+        sampling: u64,
+        draw: Draw<'_>,
+    ) -> Result<usize> {
+        let records = match *self.graphs.borrow() {
+            Graphs::On => Graph::missing(self.device).is_none(),
+            Graphs::Stub => true,
+            Graphs::Off | Graphs::Failed(_) => false,
+        };
+        let begin = Instant::now();
+        let sizes = if records { buckets(cache.slots()) } else { vec![size] };
+        for other in sizes {
+            let known = cache.prepared.iter().any(|it| (it.size, it.sampling) == (other, sampling));
+            if known || (other != size && cache.recording + begin.elapsed() > RECORDING) {
+                continue;
+            }
+            let mut inputs = Inputs::new(other, self)?;
+            // All sequences are in the spare slot, because the operations run once to be recorded.
+            inputs.write(&[], other, cache, self)?;
+            let recorded = if records { self.record_ahead(cache, next, &inputs, draw) } else { Ok(None) };
+            let recorded = match recorded {
+                Ok(recorded) => recorded,
+                Err(error) => {
+                    // After a failed recording, single operations replace the graphs.
+                    self.graphs.replace(Graphs::Failed(error.message));
+                    cache.prepared.clear();
+                    return self.prepare(cache, next, size, sampling, draw);
+                }
+            };
+            cache.prepared.push(Prepared { size: other, sampling, written: Vec::new(), inputs, recorded });
+        }
+        cache.recording += if records { begin.elapsed() } else { Duration::ZERO };
+        let place = cache.prepared.iter().position(|it| (it.size, it.sampling) == (size, sampling));
+        place.ok_or_else(|| Error::new(error::Kind::Internal, "a step was not prepared"))
+    }
+
     fn record_ahead(
         &self,
         cache: &KvCache,
-        next: &mut NextTokens,
+        next: &NextTokens,
         inputs: &Inputs,
         draw: Draw<'_>,
-    ) -> Result<(Launch, Vec<Tensor>)> {
+    ) -> Result<Option<(Launch, Vec<Tensor>)>> {
+        if matches!(*self.graphs.borrow(), Graphs::Stub) {
+            return Ok(Some((Launch::Nothing, self.one_token_ahead(cache, next, inputs, draw)?)));
+        }
         let share = cache.prepared.iter().find_map(|it| match &it.recorded {
             Some((Launch::Graph(graph), _)) => Some(graph),
             _ => None,
         });
-        // The operations run once before they are recorded, which advances the slots.
-        let before = next.table.f_detach_copy()?;
-        let recorded = Graph::record(self.device, share, &|| self.one_token_ahead(cache, next, inputs, draw));
-        next.table.f_copy_(&before)?;
-        let (graph, drawn) = recorded?;
-        Ok((Launch::Graph(graph), drawn))
+        let (graph, drawn) = Graph::record(self.device, share, &|| self.one_token_ahead(cache, next, inputs, draw))?;
+        Ok(Some((Launch::Graph(graph), drawn)))
     }
 
     /// The operations of a step.

@@ -103,7 +103,7 @@ impl Model {
         }
         let mut out = h.f_zeros_like()?;
         for (expert, places) in experts.iter().zip(places).filter(|(_, places)| !places.is_empty()) {
-            let places = Tensor::f_from_slice(&places)?.f_to_device(h.device())?;
+            let places = native::upload(&Tensor::f_from_slice(&places)?, h.device())?;
             let tokens = places.f_floor_divide_scalar(chosen as i64)?;
             let own = self.feed_forward(expert, &h.f_index_select(0, &tokens)?, arithmetic)?;
             let own = own.f_mul(&shares.f_index_select(0, &places)?.f_unsqueeze(1)?)?;

@@ -133,7 +133,7 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
                 offset += 1;
             }
         }
-        let gather = Tensor::f_from_slice(&gather)?.f_to_device(device)?;
+        let gather = native::upload(&Tensor::f_from_slice(&gather)?, device)?;
         let pad = |x: &Tensor| -> Result<Tensor> {
             let x = x.f_index_select(0, &gather)?;
             Ok(x.f_view([count as i64, longest, x.size()[1], x.size()[2]])?.f_transpose(1, 2)?)
@@ -151,7 +151,7 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
     if outputs.is_empty() {
         return Ok(q.f_zeros_like()?);
     }
-    let place = Tensor::f_from_slice(&place)?.f_to_device(device)?;
+    let place = native::upload(&Tensor::f_from_slice(&place)?, device)?;
     Ok(Tensor::f_cat(&outputs, 0)?.f_index_select(0, &place)?)
 }
 

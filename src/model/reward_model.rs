@@ -9,6 +9,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Config, Model, Packed, weights};
 use crate::error::{self, Error, Result};
+use crate::native::upload;
 
 const CLASS: &str = "ForSequenceClassification";
 const HEAD: &str = "score.weight";
@@ -79,7 +80,7 @@ impl RewardModel {
         let _guard = tch::no_grad_guard();
         let device = self.trunk.device();
         let hidden = self.trunk.forward(&Packed::from_rows(rows, device))?;
-        let hidden = hidden.f_index_select(0, &Tensor::f_from_slice(&last)?.f_to_device(device)?)?;
+        let hidden = hidden.f_index_select(0, &upload(&Tensor::f_from_slice(&last)?, device)?)?;
         let scores = hidden.f_linear(&self.head, None::<&Tensor>)?.f_to_kind(Kind::Float)?;
         let flat: Vec<f32> = scores.f_view(-1)?.f_to_device(Device::Cpu)?.try_into()?;
         let labels = self.head.size()[0] as usize;

@@ -13,6 +13,7 @@ use tch::{Kind, Tensor};
 
 use super::{OnHost, Packed};
 use crate::error::Result;
+use crate::native::upload;
 
 /// Minimum fraction of saved tokens, to pay for the gathers.
 const WORTH: f64 = 0.25;
@@ -58,8 +59,7 @@ impl PrefixDedup {
         if of.len() != ids.len() || first.len() as f64 > (1.0 - WORTH) * ids.len() as f64 {
             return Ok(None);
         }
-        let place =
-            |list: &[i64]| -> Result<Tensor> { Ok(Tensor::f_from_slice(list)?.f_to_device(batch.ids.device())?) };
+        let place = |list: &[i64]| -> Result<Tensor> { upload(&Tensor::f_from_slice(list)?, batch.ids.device()) };
         Ok(Some(Self { representative: place(&first)?, index: place(&of)? }))
     }
 

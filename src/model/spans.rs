@@ -18,7 +18,7 @@ impl Model {
         stop: &dyn Fn() -> bool,
     ) -> Result<Option<Tensor>> {
         let tensor =
-            |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(self.device)?) };
+            |numbers: Vec<i64>| -> Result<Tensor> { native::upload(&Tensor::f_from_slice(&numbers)?, self.device) };
         let each = |number: fn(&Span<'_>, usize) -> i64| {
             tensor(items.iter().flat_map(|span| (0..span.ids.len()).map(move |at| number(span, at))).collect())
         };
@@ -141,7 +141,7 @@ impl SpanGroup {
             .into_iter()
             .map(|(length, spans)| {
                 let tensor =
-                    |numbers: Vec<i64>| -> Result<Tensor> { Ok(Tensor::f_from_slice(&numbers)?.f_to_device(device)?) };
+                    |numbers: Vec<i64>| -> Result<Tensor> { native::upload(&Tensor::f_from_slice(&numbers)?, device) };
                 let context = spans.iter().map(|(_, span)| span.start + length).max().unwrap_or(0) as i64;
                 let each = |(first, _): &(usize, _)| (*first as i64)..(*first + length) as i64;
                 let starts = tensor(spans.iter().map(|(_, span)| span.start as i64).collect())?;

@@ -1,24 +1,12 @@
-//! Copies between host and device that do not wait for the device.
+//! Copies from the device that do not wait for it, and selections that the meta device has.
 //!
-//! Host memory of these copies is pinned; libtorch keeps it until the copy is done. On the CPU
-//! nothing is copied.
+//! Host memory of these copies is pinned. On the CPU nothing is copied.
 
 use tch::{Device, Tensor};
 
 use crate::error::Result;
 use crate::native;
-
-/// `x` on the device. The copy is queued behind the work of the device.
-pub fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
-    #[cfg(test)]
-    if native::meta::is_on() {
-        return native::meta::like(x);
-    }
-    if !device.is_cuda() {
-        return Ok(x.shallow_clone());
-    }
-    Ok(x.f_pin_memory(device)?.f_to_device_(device, x.kind(), true, false)?)
-}
+pub(crate) use crate::native::upload;
 
 /// The entries `index` `[N]` i64 of x in dimension `dim`.
 pub fn select(x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {

@@ -1,9 +1,9 @@
-//! Waiting for the device, and its memory.
+//! Copies to the device, waiting for it, and its memory.
 
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 
-use tch::Device;
+use tch::{Device, Tensor};
 
 use super::checked;
 use crate::error::Result;
@@ -13,6 +13,20 @@ unsafe extern "C" {
     fn r1_event_wait(event: *mut c_void) -> *mut c_char;
     fn r1_event_free(event: *mut c_void);
     fn r1_device_release() -> *mut c_char;
+}
+
+/// `x` on the device. The copy is queued behind the work of the device, from pinned memory, which
+/// libtorch keeps until the copy is done; libtorch's own copy of memory that is not pinned waits for
+/// all of that work. On the CPU nothing is copied.
+pub(crate) fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
+    #[cfg(test)]
+    if meta::is_on() {
+        return meta::like(x);
+    }
+    if !device.is_cuda() {
+        return Ok(x.shallow_clone());
+    }
+    Ok(x.f_pin_memory(device)?.f_to_device_(device, x.kind(), true, false)?)
 }
 
 /// The end of the work that a device has queued. On the CPU there is nothing to wait for.

@@ -9,6 +9,7 @@ use tch::Tensor;
 use super::pack::Row;
 use crate::config::LossAgg;
 use crate::error::Result;
+use crate::native::upload;
 
 /// The denominators of a mini-batch. A sequence is a trajectory, with any number of rows and steps,
 /// or a step.
@@ -124,9 +125,8 @@ pub fn aggregate(
             token_loss.f_sum(None)?.f_div_scalar(sequences)?.f_div_scalar(denominators.horizon)?
         }
         LossAgg::SeqMeanTokenMean => {
-            let lengths = Tensor::f_from_slice(&denominators.lengths)?
-                .f_to_kind(token_loss.kind())?
-                .f_to_device(token_loss.device())?;
+            let lengths = Tensor::f_from_slice(&denominators.lengths)?.f_to_kind(token_loss.kind())?;
+            let lengths = upload(&lengths, token_loss.device())?;
             token_loss.f_div(&lengths.f_index_select(0, sequence)?)?.f_sum(None)?.f_div_scalar(sequences)?
         }
     };

@@ -36,7 +36,7 @@ impl Importance {
     pub fn weights(&self, log_ratio: &Tensor, sequence: &Tensor) -> Result<Tensor> {
         let _guard = no_grad_guard();
         self.check()?;
-        let segments = Segments::new(sequence)?;
+        let segments = Segments::counted(sequence)?;
         let log_ratio = log_ratio.f_detach()?;
         let log_weight = match self.scope {
             Scope::Token => log_ratio,
@@ -102,7 +102,7 @@ impl Rejection {
             Estimate::K2 => d.f_square()?.f_mul_scalar(0.5)?,
             Estimate::K3 => d.f_exp()?.f_sub_scalar(1.0)?.f_sub(&d)?,
         };
-        let segments = Segments::new(sequence)?;
+        let segments = Segments::counted(sequence)?;
         let inside = |measured: &Tensor| -> Result<Tensor> {
             Ok(if k1 {
                 measured.f_ge(lower.ln())?.f_logical_and(&measured.f_le(self.upper.ln())?)?

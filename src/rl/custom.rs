@@ -5,7 +5,7 @@
 //! micro-batches add up to the loss of the mini-batch. The operations are those of the losses in
 //! [`super::losses`]: equal formulas give bitwise equal results.
 
-use tch::{Device, Kind as Dtype, Tensor, no_grad_guard};
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::aggregate::{Denominators, aggregate};
 use super::losses::{Clip, LOG_RATIO_LIMIT, RatioSums};
@@ -14,6 +14,7 @@ use super::pack::Row;
 use super::segments::Segments;
 use crate::config::{Binary, Input, LossGraph, Op, Operand, Over, Shape, Unary};
 use crate::error::{Error, Kind, Result};
+use crate::native::{self, upload};
 
 /// The denominators of a mini-batch, for each unit that a graph may name.
 #[derive(Clone, Debug)]
@@ -83,13 +84,11 @@ impl Logged {
     }
 }
 
-/// This micro-batch's share of the loss that `graph` describes, and its logged values in the order
-/// of [`LossGraph::logged`]. A graph whose result is a loss per token is weighted and aggregated as
-/// `objective` says; the KL and entropy terms of `objective` are added either way.
+/// [`share`], with its numbers read from the device: the logged values in the order of
+/// [`LossGraph::logged`].
 ///
 /// # Errors
-/// [`Kind::Usage`] for a missing input; [`Kind::Numeric`] names the line of the Lua function with
-/// the first result that is NaN or infinite.
+/// As [`share`] and [`Numbers::read`].
 pub fn compute(
     graph: &LossGraph,
     objective: &Objective,
@@ -97,6 +96,34 @@ pub fn compute(
     denominators: &Denominators,
     units: &Units,
 ) -> Result<(MicroBatchLoss, Vec<Logged>)> {
+    let (computed, numbers) = share(graph, objective, tokens, denominators, units)?;
+    let finite = f64::try_from(&computed.loss)?.is_finite();
+    let logged = numbers.read(graph, finite, &native::read_numbers(&numbers.on_device)?)?;
+    Ok((computed, logged))
+}
+
+/// Numbers of a micro-batch that the host reads after the update, so that a micro-batch does not
+/// wait for the device.
+#[derive(Debug)]
+pub struct Numbers {
+    /// The sums of the logged values; of every value that is not a boolean, the number of entries
+    /// that are NaN or infinite. Scalars, as many in every micro-batch.
+    pub on_device: Vec<Tensor>,
+    tokens: usize,
+}
+
+/// This micro-batch's share of the loss that `graph` describes, and its numbers. A graph whose result is a loss per token is weighted and aggregated as
+/// `objective` says; the KL and entropy terms of `objective` are added either way.
+///
+/// # Errors
+/// [`Kind::Usage`] for a missing input.
+pub fn share(
+    graph: &LossGraph,
+    objective: &Objective,
+    tokens: &Tokens<'_>,
+    denominators: &Denominators,
+    units: &Units,
+) -> Result<(MicroBatchLoss, Numbers)> {
     let inputs = &tokens.inputs;
     let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
     for node in &graph.nodes {
@@ -112,12 +139,37 @@ pub fn compute(
         Some(Shape::Tokens) => objective.of_tokens(value.shallow_clone(), ratios, inputs, denominators)?,
         _ => objective.of_total(value, ratios, inputs, denominators)?,
     };
-    if !f64::try_from(&value.loss)?.is_finite()
-        && let Some(error) = not_finite(graph, &values)?
-    {
-        return Err(error);
+    let _guard = no_grad_guard();
+    let sums = graph.logged.iter().map(|(_, node)| Ok(values[*node].f_sum(Dtype::Double)?));
+    let counts = graph.nodes.iter().zip(&values).filter(|(node, _)| node.shape != Shape::Booleans);
+    let counts = counts.map(|(_, value)| Ok(value.f_isfinite()?.f_logical_not()?.f_sum(Dtype::Double)?));
+    let on_device = sums.chain(counts).collect::<Result<_>>()?;
+    Ok((value, Numbers { on_device, tokens: inputs.logp.numel() }))
+}
+
+impl Numbers {
+    /// The logged values, from the numbers `read` on the host.
+    ///
+    /// # Errors
+    /// [`Kind::Numeric`] if the loss is not finite; it names the line of the Lua function with the
+    /// first result that is NaN or infinite.
+    pub fn read(&self, graph: &LossGraph, loss_is_finite: bool, read: &[f64]) -> Result<Vec<Logged>> {
+        let (sums, counts) = read.split_at(graph.logged.len().min(read.len()));
+        let nodes = graph.nodes.iter().filter(|node| node.shape != Shape::Booleans);
+        if let (false, Some((node, _))) = (loss_is_finite, nodes.zip(counts).find(|(_, count)| **count > 0.0)) {
+            let what = match &node.op {
+                Op::Input(input) => format!("b.{} has a value that is NaN or infinite", input.name()),
+                _ => format!("a value that is NaN or infinite is computed at {}", node.place),
+            };
+            let error = Error::new(Kind::Numeric, format!("the loss is not finite: {what}"));
+            return Err(error.hint("this optimiser step was not taken; bound the operation with :clamp(low, high)"));
+        }
+        let one = |((_, node), &sum): (&(String, usize), &f64)| match graph.nodes[*node].shape {
+            Shape::Total => Logged { sum, tokens: 0 },
+            _ => Logged { sum, tokens: self.tokens },
+        };
+        Ok(graph.logged.iter().zip(sums).map(one).collect())
     }
-    Ok((value, logged(graph, &values, inputs.logp.numel())?))
 }
 
 fn evaluate(op: &Op, values: &[Tensor], tokens: &Tokens<'_>, units: &Units) -> Result<Tensor> {
@@ -130,7 +182,7 @@ fn evaluate(op: &Op, values: &[Tensor], tokens: &Tokens<'_>, units: &Units) -> R
         }
     };
     let wide = |operand: &Operand| -> Result<Tensor> { Ok(get(operand)?.f_expand_as(inputs.logp)?) };
-    let segments = |over: Over| Segments::new(sequence(tokens, over));
+    let segments = |over: Over| Segments::new(sequence(tokens, over), inputs.sequences);
     Ok(match op {
         Op::Input(input) => read(*input, tokens)?,
         Op::Unary(function, of) => {
@@ -176,15 +228,15 @@ fn evaluate(op: &Op, values: &[Tensor], tokens: &Tokens<'_>, units: &Units) -> R
         },
         Op::Where(condition, a, b) => get(a)?.f_where_self(&get(condition)?, &get(b)?)?,
         Op::SumOver(of, over) => {
-            let segments = segments(*over)?;
+            let segments = segments(*over);
             segments.spread(&segments.sum(&wide(of)?)?)?
         }
         Op::MeanOver(of, over) => {
-            let segments = segments(*over)?;
+            let segments = segments(*over);
             segments.spread(&segments.mean(&wide(of)?)?)?
         }
         Op::Count(over) => {
-            let lengths = Tensor::f_from_slice(&units.get(*over).lengths)?.f_to_kind(like.0)?.f_to_device(like.1)?;
+            let lengths = upload(&Tensor::f_from_slice(&units.get(*over).lengths)?.f_to_kind(like.0)?, like.1)?;
             lengths.f_index_select(0, sequence(tokens, *over))?
         }
         Op::Total(of, agg, over) => aggregate(&wide(of)?, sequence(tokens, *over), *agg, units.get(*over))?,
@@ -215,39 +267,4 @@ fn read(input: Input, tokens: &Tokens<'_>) -> Result<Tensor> {
     };
     let missing = || Error::new(Kind::Usage, format!("the loss reads b.{}, which is not known here", input.name()));
     there.map(Tensor::shallow_clone).ok_or_else(missing)
-}
-
-/// The first value that is not finite.
-fn not_finite(graph: &LossGraph, values: &[Tensor]) -> Result<Option<Error>> {
-    let _guard = no_grad_guard();
-    for (node, value) in graph.nodes.iter().zip(values).filter(|(node, _)| node.shape != Shape::Booleans) {
-        let wrong = value.f_isfinite()?.f_logical_not()?.f_sum(Dtype::Double)?;
-        if f64::try_from(wrong)? > 0.0 {
-            let what = match &node.op {
-                Op::Input(input) => format!("b.{} has a value that is NaN or infinite", input.name()),
-                _ => format!("a value that is NaN or infinite is computed at {}", node.place),
-            };
-            let error = Error::new(Kind::Numeric, format!("the loss is not finite: {what}"));
-            return Ok(Some(
-                error.hint("this optimiser step was not taken; bound the operation with :clamp(low, high)"),
-            ));
-        }
-    }
-    Ok(None)
-}
-
-/// The logged values, in one transfer from the device.
-fn logged(graph: &LossGraph, values: &[Tensor], tokens: usize) -> Result<Vec<Logged>> {
-    if graph.logged.is_empty() {
-        return Ok(Vec::new());
-    }
-    let _guard = no_grad_guard();
-    let sums = graph.logged.iter().map(|(_, node)| Ok(values[*node].f_detach()?.f_sum(Dtype::Double)?));
-    let sums = Tensor::f_stack(&sums.collect::<Result<Vec<_>>>()?, 0)?.f_to_device(Device::Cpu)?;
-    let sums = Vec::<f64>::try_from(sums)?;
-    let one = |((_, node), sum): (&(String, usize), f64)| match graph.nodes[*node].shape {
-        Shape::Total => Logged { sum, tokens: 0 },
-        _ => Logged { sum, tokens },
-    };
-    Ok(graph.logged.iter().zip(sums).map(one).collect())
 }

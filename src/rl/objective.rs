@@ -12,6 +12,7 @@ use super::losses::{Custom, Extra, LOG_RATIO_LIMIT, LOSSES, Loss, LossFormula, R
 pub use super::losses::{Terms, Unit};
 use super::options::{at_least, at_least_zero, fields, names, refuse_rest, table, take_from, unknown, within};
 use super::reference::Reference;
+use super::segments::Segments;
 use crate::config::{CUSTOM, LossAgg};
 use crate::error::{Error, Kind, Result};
 
@@ -39,6 +40,8 @@ pub struct Inputs<'a> {
     pub trajectory: &'a Tensor,
     /// i64: the step of each token, as in [`Denominators::of_steps`].
     pub step: &'a Tensor,
+    /// The numbers of trajectories and steps, and of groups for a custom loss, are below it.
+    pub sequences: i64,
     /// Off-policy weights: [`super::correction::Importance`] times
     /// [`super::correction::Rejection`].
     pub weights: Option<&'a Tensor>,
@@ -191,6 +194,7 @@ impl Objective {
             logp_old: inputs.logp_old,
             advantages: inputs.advantages,
             sequence: inputs.sequence(self.terms.ratio_over),
+            sequences: inputs.sequences,
         };
         let own = if inputs.selected.is_some() { None } else { self.formula.select(&tokens)? };
         let extra = Extra { weights: inputs.weights, selected: inputs.selected.or(own.as_ref()) };
@@ -210,7 +214,8 @@ impl Objective {
     ) -> Result<MicroBatchLoss> {
         let Terms { loss_agg, seq, ratio_over, .. } = self.terms;
         if let Some(weights) = inputs.weights {
-            token_loss = token_loss.f_mul(&self.formula.weights(weights, inputs.sequence(ratio_over))?)?;
+            let sequences = Segments::new(inputs.sequence(ratio_over), inputs.sequences);
+            token_loss = token_loss.f_mul(&self.formula.weights(weights, &sequences)?)?;
         }
         let policy = aggregate(&token_loss, inputs.sequence(seq), loss_agg, denominators)?;
         self.of_total(&policy, ratios, inputs, denominators)

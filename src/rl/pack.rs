@@ -15,6 +15,7 @@ use super::aggregate::first_steps;
 use super::rows::StepRow;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Routing, Step, Support, Trajectory};
+use crate::native::upload;
 
 /// One training sequence: a table with one row per token. Each field that is a list is a column
 /// with one entry per token. The columns from `advantages` on are those of an update
@@ -264,6 +265,8 @@ pub struct MicroBatch {
     /// `[N]` i64: the step of each, the steps of all trajectories of the mini-batch numbered one
     /// after the other.
     pub step: Tensor,
+    /// The numbers in `sequence` and `step` are below it.
+    pub sequences: i64,
     /// Row of each sampled token, and its position in the row.
     pub tokens: Vec<(usize, usize)>,
     /// `ids`, `positions` and `routing` on the host.
@@ -331,8 +334,8 @@ impl MicroBatch {
         } else {
             Some((Tensor::f_from_slice(&support)?, Tensor::f_from_slice(&ends)?))
         };
-        let integers = |data: &[i64]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
-        let floats = |data: &[f32]| -> Result<Tensor> { Ok(Tensor::f_from_slice(data)?.f_to_device(device)?) };
+        let integers = |data: &[i64]| -> Result<Tensor> { upload(&Tensor::f_from_slice(data)?, device) };
+        let floats = |data: &[f32]| -> Result<Tensor> { upload(&Tensor::f_from_slice(data)?, device) };
         let routing = routing(rows, members)?;
         let routed = routing.as_ref().map(|experts| Vec::<i64>::try_from(experts.f_flatten(0, 1)?)).transpose()?;
         Ok(Self {
@@ -342,9 +345,10 @@ impl MicroBatch {
             predict: integers(&predict)?,
             targets: integers(&targets)?,
             support,
-            routing: routing.map(|experts| experts.f_to_device(device)).transpose()?,
+            routing: routing.map(|experts| upload(&experts, device)).transpose()?,
             logp_old: floats(&logp_old)?,
             advantages: floats(&advantages)?,
+            sequences: sequence.iter().chain(&step).max().map_or(0, |most| most + 1),
             sequence: integers(&sequence)?,
             step: integers(&step)?,
             tokens,
@@ -359,7 +363,7 @@ impl MicroBatch {
             return Ok(None);
         }
         let values: Vec<f32> = self.tokens.iter().map(|&(row, place)| column(&rows[row])[place]).collect();
-        Ok(Some(Tensor::f_from_slice(&values)?.f_to_device(self.targets.device())?))
+        Ok(Some(upload(&Tensor::f_from_slice(&values)?, self.targets.device())?))
     }
 
     /// N, the number of sampled tokens.

@@ -185,6 +185,7 @@ fn report(
         entropy: entropy.as_ref(),
         trajectory: &trajectory,
         step: &step,
+        sequences: flat.sequences(),
         weights: weights.as_ref(),
         selected: None,
     };
@@ -230,6 +231,7 @@ fn report(
         logp_old: &logp_old,
         advantages: &advantages,
         sequence: &step,
+        sequences: flat.sequences(),
     })? {
         metrics.insert("selected".to_owned(), mean(&chosen)?);
     }
@@ -283,9 +285,9 @@ pub fn value_loss(values: &[f64], values_old: &[f64], returns: &[f64], options: 
         return Ok(ValueReport { loss: 0.0, gradient: Vec::new(), clip_frac: 0.0 });
     }
     let own = Tensor::f_from_slice(values)?.set_requires_grad(true);
-    let (loss, clip_frac) =
+    let (loss, clipped) =
         super::losses::value_loss(&own, &Tensor::f_from_slice(values_old)?, &Tensor::f_from_slice(returns)?, clip)?;
-    let loss = loss.f_mean(Dtype::Double)?;
+    let (loss, clip_frac) = (loss.f_mean(Dtype::Double)?, f64::try_from(clipped)? / values.len() as f64);
     load_cuda_torch();
     loss.f_backward()?;
     let report = ValueReport { loss: f64::try_from(&loss)?, gradient: Vec::try_from(own.grad())?, clip_frac };
@@ -365,6 +367,12 @@ impl Flat {
             }
         }
         Self { places, trajectory, step, group, rewards }
+    }
+
+    /// The numbers of trajectories, steps and groups are below it.
+    fn sequences(&self) -> i64 {
+        let all = [&self.trajectory, &self.step, &self.group];
+        all.into_iter().flatten().max().map_or(0, |most| most + 1)
     }
 
     /// The entries of a list at those tokens; one number applies to all tokens of a row.

@@ -6,17 +6,22 @@ use crate::error::Result;
 
 /// N tokens in S sequences.
 #[derive(Debug)]
-pub(super) struct Segments {
+pub struct Segments {
     index: Tensor,
     count: i64,
 }
 
 impl Segments {
-    /// `index` `[N]` i64: the number of each token's sequence, from 0; numbers without a token are
-    /// allowed.
-    pub(super) fn new(index: &Tensor) -> Result<Self> {
+    /// `index` `[N]` i64: the number of each token's sequence, from 0 and below `count`; numbers
+    /// without a token are allowed.
+    pub(super) fn new(index: &Tensor, count: i64) -> Self {
+        Self { index: index.shallow_clone(), count }
+    }
+
+    /// As [`new`](Self::new), with the smallest count, which waits for the device.
+    pub(super) fn counted(index: &Tensor) -> Result<Self> {
         let count = if index.numel() == 0 { 0 } else { i64::try_from(index.f_max()?)? + 1 };
-        Ok(Self { index: index.shallow_clone(), count })
+        Ok(Self::new(index, count))
     }
 
     /// `[N]` -> `[S]`.

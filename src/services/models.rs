@@ -11,7 +11,7 @@ use tch::{Kind as Type, Tensor};
 use crate::engine::{self, Engine, EngineOptions, Policy, Queue, TokenBytes, logprobs_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Request, Sampling, StreamSeed};
-use crate::model::{Model, Packed};
+use crate::model::{Model, Packed, upload};
 use crate::script::services::model::{
     Generate, Logprobs, ModelCall, OpenModel, Prompt, Response, Score, ScoredIds, TokenLogprob,
 };
@@ -186,7 +186,7 @@ impl Opened {
         let count = ids.len() as i64 - 1;
         let before = hidden.f_narrow(0, 0, count)?;
         let targets: Vec<i64> = ids[1..].iter().map(|&id| i64::from(id)).collect();
-        let targets = Tensor::f_from_slice(&targets)?.f_to_device(self.model.device())?;
+        let targets = upload(&Tensor::f_from_slice(&targets)?, self.model.device())?;
         let (logprobs, _) = self.model.logprobs(&before, &targets, temperature, CHUNK)?;
         let mut scored = ScoredIds { logprobs: numbers(&logprobs)?, top: Vec::new() };
         if top > 0 {

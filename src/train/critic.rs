@@ -107,16 +107,15 @@ impl Learning {
             return Ok((Some(update.step(optimizer, data)?), of_critic));
         }
         // One forward and backward pass for both losses; the head has its own learning rate.
-        let mut stats = CriticStats::default();
-        let mut value_loss = |hidden: &Tensor, batch: &MicroBatch| {
+        let value_loss = |hidden: &Tensor, batch: &MicroBatch| {
             let values = self.critic.values(hidden, &batch.predict)?;
             let (loss, clipped) = value::share(&values, batch, &data.rows, count, settings)?;
-            stats.loss += value::finite(f64::try_from(&loss)?)?;
-            stats.clip_frac += clipped / count.max(1) as f64;
-            Ok(loss.f_mul_scalar(settings.weight)?)
+            Ok((loss.f_mul_scalar(settings.weight)?, [loss.f_detach()?, clipped]))
         };
         self.optimizer.zero_grad();
-        let own = update.step_shared(optimizer, data, Some(&mut value_loss))?;
+        let own = update.step_shared(optimizer, data, Some(&value_loss))?;
+        let [loss, clipped] = own.critic;
+        let mut stats = CriticStats { loss, clip_frac: clipped / count.max(1) as f64, ..CriticStats::default() };
         if own.stepped {
             stats.grad_norm = self.optimizer.step(settings.lr, learner.max_grad_norm)?;
             stats.stepped = true;

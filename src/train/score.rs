@@ -14,7 +14,7 @@ use crate::config::PolicySettings;
 use crate::engine::{Scoring, logprobs_of};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Routing;
-use crate::model::{Model, OnHost, Packed};
+use crate::model::{Model, OnHost, Packed, upload};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;
 
@@ -72,7 +72,7 @@ pub(super) fn sum_pi_squared(
                 found[row][place] = if support.is_empty() {
                     whole
                 } else {
-                    let ids = Tensor::f_from_slice(&support)?.f_to_device(model.device())?;
+                    let ids = upload(&Tensor::f_from_slice(&support)?, model.device())?;
                     let own = probabilities.f_get(i as i64)?.f_index_select(0, &ids)?;
                     let (sum, squares) = (own.f_sum(Dtype::Double)?, own.f_square()?.f_sum(Dtype::Double)?);
                     (f64::try_from(squares)? / f64::try_from(sum)?.powi(2)) as f32

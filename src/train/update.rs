@@ -14,7 +14,7 @@ use super::score::{packed, score};
 use super::update_batch::UpdateBatch;
 use crate::config::{Learner, OnNan, Over};
 use crate::error::{Error, Kind, Result};
-use crate::model::Model;
+use crate::model::{Model, upload};
 use crate::native;
 use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Need;
@@ -55,6 +55,8 @@ pub struct UpdateStats {
     pub custom: bool,
     /// The values that a custom loss logs, by name.
     pub logged: BTreeMap<String, custom::Logged>,
+    /// The sums of the numbers of a critic that shares the trunk.
+    pub(super) critic: [f64; 2],
     /// Whether the optimiser took a step: false if no token is trained, or if the step was skipped.
     pub stepped: bool,
     /// The reason why the optimiser step was skipped: a number was NaN or infinite.
@@ -62,8 +64,9 @@ pub struct UpdateStats {
 }
 
 /// The value loss of a critic that shares the policy's trunk: a function of the hidden states `[T,
-/// E]` and the batch.
-pub(super) type Shared<'a> = &'a mut dyn FnMut(&Tensor, &MicroBatch) -> Result<Tensor>;
+/// E]` and the batch. The results are the loss, and the loss without its weight and the number of
+/// clipped values for [`UpdateStats::critic`].
+pub(super) type Shared<'a> = &'a dyn Fn(&Tensor, &MicroBatch) -> Result<(Tensor, [Tensor; 2])>;
 
 /// The inputs of an optimiser step.
 #[derive(Clone, Copy)]
@@ -126,7 +129,7 @@ impl Update<'_> {
         &self,
         optimizer: &mut AdamW,
         data: &UpdateBatch,
-        mut shared: Option<Shared<'_>>,
+        shared: Option<Shared<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<()> {
         let mut objective = self.objective.policy.clone();
@@ -152,6 +155,7 @@ impl Update<'_> {
         let several = micro_batches.len() > 1;
         // Numbers of every micro-batch, which stay on the device.
         let (mut numbers, mut ratio_tokens, mut has_kl) = (Vec::new(), Vec::new(), false);
+        let mut of_graph: Vec<custom::Numbers> = Vec::new();
         for members in &micro_batches {
             let device = self.model.device();
             let _profiled = profile::micro_batch(device)?;
@@ -180,29 +184,30 @@ impl Update<'_> {
                 entropy: Some(&token_entropy),
                 trajectory: &batch.sequence,
                 step: &batch.step,
+                sequences: batch.sequences,
                 weights: weights.as_ref(),
                 selected: selected.as_ref(),
             };
             let computed = match (graph, &units) {
                 (Some(graph), Some(units)) => {
+                    let sequences = batch.sequences.max(groups.iter().max().map_or(0, |&most| most as i64 + 1));
+                    let inputs = Inputs { sequences, ..inputs };
                     let group: Vec<i64> = batch.tokens.iter().map(|&(row, _)| groups[row] as i64).collect();
-                    let group = Tensor::f_from_slice(&group)?.f_to_device(device)?;
+                    let group = upload(&Tensor::f_from_slice(&group)?, device)?;
                     let rewards = batch.column(rows, |row| &row.rewards)?;
                     let tokens = custom::Tokens { inputs, group: &group, rewards: rewards.as_ref() };
-                    let (computed, logged) = custom::compute(graph, &objective, &tokens, &denominators, units)
-                        .map_err(|error| error.in_trajectories(trajectories_of(rows, members), None))?;
-                    for ((name, _), value) in graph.logged.iter().zip(logged) {
-                        stats.logged.entry(name.clone()).or_default().add(value);
-                    }
+                    let (computed, own) = custom::share(graph, &objective, &tokens, &denominators, units)?;
+                    of_graph.push(own);
                     computed
                 }
                 _ => objective.compute(&inputs, &denominators)?,
             };
             let mut loss = computed.loss;
-            if let Some(value_loss) = &mut shared {
-                let own = value_loss(hidden, &batch)
-                    .map_err(|error| error.in_trajectories(trajectories_of(rows, members), None))?;
+            let mut of_critic = None;
+            if let Some(value_loss) = shared {
+                let (own, numbers) = value_loss(hidden, &batch)?;
                 loss = loss.f_add(&own)?;
+                of_critic = Some(numbers);
             }
             pass.backward(&loss)?;
             if several {
@@ -221,16 +226,34 @@ impl Update<'_> {
             ratio_tokens.push(tokens);
             let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
             numbers.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
+            numbers.extend(of_critic.into_iter().flatten());
+            if let Some(own) = of_graph.last_mut() {
+                numbers.append(&mut own.on_device);
+            }
         }
         // The only wait for the device before that of the gradient norm.
         let numbers = native::read_numbers(&numbers)?;
-        let each = numbers.chunks(6 + RatioSums::NUMBERS);
-        for ((own, tokens), members) in each.zip(ratio_tokens).zip(&micro_batches) {
-            let &[loss, entropy_sum, mismatch, largest, sum, kl, ref ratios @ ..] = own else { continue };
+        let each = numbers.chunks((numbers.len() / micro_batches.len().max(1)).max(1));
+        for (place, (own, members)) in each.zip(&micro_batches).enumerate() {
+            let &[loss, entropy_sum, mismatch, largest, sum, kl, ref own @ ..] = own else { continue };
+            let (ratios, own) = own.split_at(RatioSums::NUMBERS);
+            let (of_critic, own) = own.split_at(if shared.is_some() { 2 } else { 0 });
+            let here = |error: Error| error.in_trajectories(trajectories_of(rows, members), None);
+            if let &[value, clipped] = of_critic {
+                stats.critic =
+                    [stats.critic[0] + super::value::finite(value).map_err(here)?, stats.critic[1] + clipped];
+            }
+            if let (Some(graph), Some(numbers)) = (graph, of_graph.get(place)) {
+                let logged = numbers.read(graph, loss.is_finite(), own).map_err(here)?;
+                for ((name, _), value) in graph.logged.iter().zip(logged) {
+                    stats.logged.entry(name.clone()).or_default().add(value);
+                }
+            }
             if !loss.is_finite() {
-                return Err(Error::new(Kind::Numeric, format!("the loss is {loss}"))
-                    .in_trajectories(trajectories_of(rows, members), None)
-                    .hint("this optimiser step was not taken; lower trainer.lr or check the rewards"));
+                let error = Error::new(Kind::Numeric, format!("the loss is {loss}"));
+                return Err(
+                    here(error).hint("this optimiser step was not taken; lower trainer.lr or check the rewards")
+                );
             }
             stats.loss += loss;
             entropy += entropy_sum;
@@ -239,7 +262,7 @@ impl Update<'_> {
             if has_kl {
                 kl_sum = Some(kl_sum.unwrap_or(0.0) + kl);
             }
-            stats.ratios.add(&RatioStats::from_sums(tokens, ratios));
+            stats.ratios.add(&RatioStats::from_sums(ratio_tokens[place], ratios));
         }
         stats.entropy = entropy / stats.sampled.max(1) as f64;
         stats.kl = kl_sum.map(|sum| sum / stats.sampled.max(1) as f64);
@@ -294,10 +317,11 @@ impl Update<'_> {
         let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
         let logp: Vec<f32> = batch.tokens.iter().map(|&(row, place)| logp[row][place]).collect();
         let tokens = Tokens {
-            logp: &Tensor::f_from_slice(&logp)?.f_to_device(self.model.device())?,
+            logp: &upload(&Tensor::f_from_slice(&logp)?, self.model.device())?,
             logp_old: &old,
             advantages: &batch.advantages,
             sequence: &batch.step,
+            sequences: batch.sequences,
         };
         let Some(chosen) = policy.formula.select(&tokens)? else { return Ok(None) };
         let chosen = batch.tokens.iter().zip(Vec::<bool>::try_from(chosen)?).filter(|(_, chosen)| *chosen);
@@ -308,7 +332,7 @@ impl Update<'_> {
 /// `[N]` bool: the sampled tokens of a micro-batch that are in `chosen`.
 fn chosen_among(chosen: &BTreeSet<(usize, usize)>, batch: &MicroBatch) -> Result<Tensor> {
     let flags: Vec<bool> = batch.tokens.iter().map(|token| chosen.contains(token)).collect();
-    Ok(Tensor::f_from_slice(&flags)?.f_to_device(batch.targets.device())?)
+    upload(&Tensor::f_from_slice(&flags)?, batch.targets.device())
 }
 
 /// The contribution of tokens to the gradient, |ratio x advantage|: the largest, and the sum.

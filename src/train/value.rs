@@ -8,7 +8,8 @@ use super::update_batch::{UpdateBatch, set_column};
 use crate::config::{CriticSettings, Learner, OnNan};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Limit, Trajectory};
-use crate::model::{Critic, Model, OnHost, Packed, Pass};
+use crate::model::{Critic, Model, OnHost, Packed, Pass, upload};
+use crate::native;
 use crate::rl::adamw::AdamW;
 use crate::rl::losses::value_loss;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
@@ -107,7 +108,7 @@ pub(super) struct CriticStats {
 }
 
 /// The value loss of a micro-batch, as its share of the mini-batch's mean over `targets` targets,
-/// and the number of clipped values. `values` `[N]` are those of the sampled tokens of the
+/// and the number of clipped values, both scalars on the device. `values` `[N]` are those of the sampled tokens of the
 /// micro-batch, which was packed from `rows`.
 pub(super) fn share(
     values: &Tensor,
@@ -115,7 +116,7 @@ pub(super) fn share(
     rows: &[Row],
     targets: usize,
     settings: &CriticSettings,
-) -> Result<(Tensor, f64)> {
+) -> Result<(Tensor, Tensor)> {
     let (mut at, mut returns, mut before) = (Vec::new(), Vec::new(), Vec::new());
     for (n, &(row, place)) in batch.tokens.iter().enumerate() {
         let row = &rows[row];
@@ -126,11 +127,11 @@ pub(super) fn share(
         }
     }
     let device = values.device();
-    let column = |list: &[f32]| -> Result<Tensor> { Ok(Tensor::f_from_slice(list)?.f_to_device(device)?) };
-    let own = values.f_index_select(0, &Tensor::f_from_slice(&at)?.f_to_device(device)?)?;
+    let column = |list: &[f32]| -> Result<Tensor> { upload(&Tensor::f_from_slice(list)?, device) };
+    let own = values.f_index_select(0, &upload(&Tensor::f_from_slice(&at)?, device)?)?;
     let clip = (settings.clip > 0.0).then_some(settings.clip);
     let (loss, clipped) = value_loss(&own, &column(&before)?, &column(&returns)?, clip)?;
-    Ok((loss.f_sum(None)?.f_div_scalar(targets.max(1) as f64)?, clipped * at.len() as f64))
+    Ok((loss.f_sum(None)?.f_div_scalar(targets.max(1) as f64)?, clipped))
 }
 
 /// One optimiser step of a critic alone; a trunk that it shares with the policy is unchanged.
@@ -167,16 +168,16 @@ fn critic_step(
     let rows = shown(&data.rows, &data.prefixes, policy.config.max_position_embeddings)?.rows;
     let all = micro_batches(&rows, learner.tokens_at_once());
     let several = all.len() > 1;
-    for members in all {
-        let batch = MicroBatch::new(&rows, &members, policy.config.vocab_size, policy.device())?;
+    // Numbers of every micro-batch, which stay on the device.
+    let mut numbers = Vec::with_capacity(2 * all.len());
+    for members in &all {
+        let batch = MicroBatch::new(&rows, members, policy.config.vocab_size, policy.device())?;
         let packed = packed(&batch);
         // A shared trunk is trained in the policy's update.
         let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
         let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
         let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
         let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, &rows, count, settings)?;
-        let value = finite(f64::try_from(&loss)?)
-            .map_err(|error| error.in_trajectories(trajectories_of(&rows, &members), None))?;
         match pass {
             Some(pass) => pass.backward(&loss)?,
             None => loss.f_backward()?,
@@ -184,7 +185,12 @@ fn critic_step(
         if several {
             optimizer.accumulate()?;
         }
-        stats.loss += value;
+        numbers.extend([loss.f_detach()?, clipped]);
+    }
+    // The only wait for the device before that of the gradient norm.
+    let numbers = native::read_numbers(&numbers)?;
+    for (&[loss, clipped], members) in numbers.as_chunks().0.iter().zip(&all) {
+        stats.loss += finite(loss).map_err(|error| error.in_trajectories(trajectories_of(&rows, members), None))?;
         stats.clip_frac += clipped / count.max(1) as f64;
     }
     stats.grad_norm = optimizer.step(settings.lr, learner.max_grad_norm)?;
@@ -226,7 +232,7 @@ mod tests {
         let loss = |clip: f64| {
             let settings = CriticSettings { clip, ..CriticSettings::default() };
             let (loss, clipped) = share(&Tensor::from_slice(&[1.0_f32, 5.0]), &batch, &rows, 2, &settings).unwrap();
-            (loss.double_value(&[]), clipped)
+            (loss.double_value(&[]), clipped.double_value(&[]))
         };
         // Half of a square, as one of two targets; the value is clipped at 0.5.
         assert_eq!((loss(0.5), loss(0.0), loss(3.0)), ((1.5 * 1.5 / 4.0, 1.0), (0.25, 0.0), (0.25, 0.0)));

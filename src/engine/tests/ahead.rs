@@ -36,9 +36,15 @@ fn assert_equal(found: &Completion, expected: &Completion, what: usize) {
     assert_eq!(found.token_ids, expected.token_ids, "request {what}");
     // Slots become free a step later, so that another slot, and its prefix, can be chosen.
     assert_eq!(found.finish_reason, expected.finish_reason, "request {what}");
-    assert_eq!((&found.support, found.top_logprobs.len()), (&expected.support, expected.top_logprobs.len()));
-    let close = found.logprobs.iter().zip(&expected.logprobs).all(|(a, b)| (a - b).abs() < 1e-6);
-    assert!(close && found.logprobs.len() == expected.logprobs.len(), "request {what}");
+    assert_eq!(found.support, expected.support, "request {what}");
+    let close = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a - b).abs() < 1e-6;
+    let all = found.logprobs.iter().zip(&expected.logprobs).all(|(&a, &b)| close(a, b));
+    assert!(all && found.logprobs.len() == expected.logprobs.len(), "request {what}");
+    assert_eq!(found.top_logprobs.len(), expected.top_logprobs.len(), "request {what}");
+    for (found, expected) in found.top_logprobs.iter().zip(&expected.top_logprobs) {
+        let all = found.iter().zip(expected).all(|(a, b)| a.0 == b.0 && close(a.1, b.1));
+        assert!(all && found.len() == expected.len(), "request {what}: {found:?} {expected:?}");
+    }
 }
 
 #[test]
@@ -63,11 +69,51 @@ fn queued_steps_give_the_same_completions() {
     }
 }
 
+/// Every setting of sampling, in batches of one setting and of all.
+#[test]
+fn queued_steps_sample_with_every_setting() {
+    let settings = [
+        Sampling { top_k: 3, ..sampled(40) },
+        // More tokens than a step copies to the host.
+        Sampling { top_k: 20, top_p: 0.98, ..sampled(30) },
+        Sampling { top_p: 0.9, temperature: 1.7, top_logprobs: 3, ..sampled(20) },
+        Sampling { min_p: 0.05, top_logprobs: 20, ..sampled(20) },
+        Sampling { repetition_penalty: 1.8, ..sampled(40) },
+        Sampling { repetition_penalty: 1.5, ..greedy(40) },
+        Sampling { logit_bias: [(3, 5.0), (0, -3.0), (49, 2.0)].into(), ..sampled(20) },
+        Sampling { top_logprobs: 100, ..sampled(9) },
+        Sampling { top_logprobs: 2, ..greedy(9) },
+        Sampling { repetition_penalty: 0.8, top_k: 6, min_p: 0.1, logit_bias: [(7, 4.0)].into(), ..sampled(35) },
+        sampled(50),
+    ];
+    let of = |settings: &[Sampling]| -> Vec<Request> {
+        let all = settings.iter().cycle().zip(0..).take(settings.len().max(3));
+        all.map(|(sampling, n)| request(&prompt(n / 3, 5 + n), u64::from(n), sampling.clone())).collect()
+    };
+    for requests in settings.iter().map(|own| of(std::slice::from_ref(own))).chain([of(&settings)]) {
+        let [mut ahead, mut waiting] = engines(11, &options(1));
+        let ((found, own), (expected, _)) = (replies(&mut ahead, requests.clone()), replies(&mut waiting, requests));
+        for (what, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_equal(found, expected, what);
+        }
+        // No slot is used twice, so that the same prefixes are found.
+        let prefilled = |all: &[Completion]| all.iter().map(|one| one.prefilled).collect::<Vec<_>>();
+        assert_eq!(prefilled(&found), prefilled(&expected));
+        assert!(ahead.on_device.is_some() && own.recordable_steps == own.decoding_steps, "{own:?}");
+    }
+}
+
 /// Requests with settings that the device does not sample within a step share the engine.
 #[test]
 fn steps_of_both_kinds_alternate() {
-    let requests =
-        || plain().into_iter().take(8).chain(varied()).chain(plain().into_iter().skip(14)).collect::<Vec<_>>();
+    let many: std::collections::BTreeMap<u32, f64> = (0..20).map(|id| (id, 1.5)).collect();
+    let requests = || {
+        let mut others = varied();
+        for own in others.iter_mut().step_by(5) {
+            own.sampling = Arc::new(Sampling { logit_bias: many.clone(), ..(*own.sampling).clone() });
+        }
+        plain().into_iter().take(8).chain(others).chain(plain().into_iter().skip(14)).collect::<Vec<_>>()
+    };
     let [mut ahead, mut waiting] = engines(6, &options(1));
     let ((found, _), (expected, _)) = (replies(&mut ahead, requests()), replies(&mut waiting, requests()));
     for (what, (found, expected)) in found.iter().zip(&expected).enumerate() {
@@ -180,8 +226,12 @@ fn a_step_does_not_wait_for_the_device() {
         "max_position_embeddings": 96,
     });
     let config = Config::from_json(&json).unwrap();
-    // Not both kinds in one batch: `where`, which chooses among them, has no kernel there.
-    for temperature in [0.0, 0.8] {
+    // Not several kinds in one batch: `where`, which chooses among them, has no kernel there.
+    for cut in [
+        Sampling { temperature: 0.0, ..Sampling::default() },
+        Sampling::default(),
+        Sampling { top_k: 5, top_p: 0.9, top_logprobs: 2, ..Sampling::default() },
+    ] {
         meta::with(|| {
             let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::BFloat16, 1).unwrap());
             let mut engine = Engine::new(model, vocab(), EngineOptions { prefill_tokens: 30, ..options(6) }).unwrap();
@@ -189,7 +239,7 @@ fn a_step_does_not_wait_for_the_device() {
             let mut replies = Vec::new();
             for n in 0..5 {
                 let (reply, receiver) = tokio::sync::oneshot::channel();
-                let sampling = Sampling { temperature, ..sampled(if n == 2 { 2 } else { 40 }) };
+                let sampling = Sampling { max_new_tokens: if n == 2 { 2 } else { 40 }, ..cut.clone() };
                 let request = request(&prompt(n, 9), u64::from(n), sampling);
                 engine.accept(Call::Generate { request, reply: reply.into(), tokens: None });
                 replies.push(receiver);

@@ -7,7 +7,7 @@ use super::families::{WAYS, cases};
 use super::{distance, gradients, ids, pack, predicting};
 use crate::model::cache::{Decoding, Layout};
 use crate::model::network::Graphs;
-use crate::model::{KvCache, Model, Span};
+use crate::model::{KvCache, Model, NextTokens, Span};
 use crate::native;
 
 type Step = fn(&Model, &mut KvCache, &[Span<'_>], &dyn Fn() -> bool) -> crate::error::Result<Option<Tensor>>;
@@ -123,4 +123,33 @@ fn steps_are_eager_without_graphs_and_after_a_failed_recording() {
     assert_eq!(run(&model).1, Decoding::Eager);
     // On the CPU there is nothing to warn of.
     assert_eq!(model.graphs_failure(), None);
+}
+
+#[test]
+fn all_sizes_of_a_step_are_recorded_with_the_first_one() {
+    let case = &cases("golden")[0];
+    let mut model = case.model();
+    model.use_gpu_paths();
+    model.stub_launches();
+    let mut cache = model.new_cache(20, 8).unwrap();
+    let mut next = NextTokens::new(&model, &cache).unwrap();
+    next.set(&model, &[(3, 5, 0), (7, 9, 0)]).unwrap();
+    let greedy = |logits: &Tensor, _: &Tensor, _: &Tensor| Ok(vec![logits.f_argmax(1, true)?]);
+    let mut step = |cache: &mut KvCache, kind| {
+        model.decode_ahead(cache, &mut next, &[3, 7], kind, &greedy).unwrap();
+        let sizes: Vec<(usize, u64)> = cache.prepared.iter().map(|it| (it.size, it.sampling)).collect();
+        sizes
+    };
+    let mut sizes = step(&mut cache, 1);
+    // The step that was launched is the last one.
+    assert_eq!(sizes.last(), Some(&(2, 1)));
+    sizes.sort_unstable();
+    assert_eq!(sizes, [1, 2, 4, 8, 16, 24].map(|size| (size, 1)));
+    // Later, only the size that is needed.
+    cache.recording = crate::model::decode::RECORDING;
+    assert_eq!(step(&mut cache, 2).len(), 7);
+    // Recording has changed no slot that is in use.
+    let ids = model.decode_ahead(&mut cache, &mut next, &[3, 7], 1, &greedy).unwrap().remove(0);
+    assert_eq!(ids.size(), [2, 1]);
+    assert_eq!(Vec::<i64>::try_from(next.ids(&[3, 7])).unwrap(), [5, 9]);
 }

@@ -6,6 +6,7 @@ use tch::{Kind, Tensor, no_grad_guard};
 use super::formula::Tokens;
 use super::ratios::Clip;
 use crate::error::Result;
+use crate::native::upload;
 
 /// `(A - mean A)(logp - mean logp)` at every token: its contribution to the decrease of the entropy
 /// (arXiv:2505.22617).
@@ -23,7 +24,7 @@ fn as_mask(chosen: &[usize], like: &Tensor) -> Result<Tensor> {
     for &i in chosen {
         mask[i] = true;
     }
-    Ok(Tensor::f_from_slice(&mask)?.f_to_device(like.device())?)
+    upload(&Tensor::f_from_slice(&mask)?, like.device())
 }
 
 /// The tokens whose gradient Clip-Cov removes (arXiv:2505.22617, section 4.2), `[N]` bool: `max(1,

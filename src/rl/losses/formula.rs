@@ -11,6 +11,7 @@ use tch::Tensor;
 use super::ratios::{LOG_RATIO_LIMIT, RatioSums};
 use crate::error::{Error, Kind, Result};
 use crate::rl::options::{fields, take_from};
+use crate::rl::segments::Segments;
 
 /// N sampled tokens.
 #[derive(Clone, Copy, Debug)]
@@ -23,9 +24,15 @@ pub struct Tokens<'a> {
     pub advantages: &'a Tensor,
     /// `[N]` i64: the sequence of each, by default its step. All tokens of a sequence must be here.
     pub sequence: &'a Tensor,
+    /// The numbers of sequences are below it.
+    pub sequences: i64,
 }
 
 impl Tokens<'_> {
+    pub(super) fn segments(&self) -> Segments {
+        Segments::new(self.sequence, self.sequences)
+    }
+
     pub(super) fn log_ratio(&self) -> Result<Tensor> {
         Ok(self.logp.f_sub(self.logp_old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?)
     }
@@ -106,7 +113,7 @@ pub trait LossFormula: LossOptions + Debug + Send + Sync {
     ///
     /// # Errors
     /// Those of the tensor operations.
-    fn weights(&self, weights: &Tensor, _sequence: &Tensor) -> Result<Tensor> {
+    fn weights(&self, weights: &Tensor, _sequences: &Segments) -> Result<Tensor> {
         Ok(weights.shallow_clone())
     }
 }

@@ -35,8 +35,7 @@ impl LossFormula for GeoMean {
     }
 
     /// The geometric mean of the weights over the sequence, which shares one loss.
-    fn weights(&self, weights: &Tensor, sequence: &Tensor) -> Result<Tensor> {
-        let segments = Segments::new(sequence)?;
+    fn weights(&self, weights: &Tensor, segments: &Segments) -> Result<Tensor> {
         segments.spread(&segments.mean(&weights.f_add_scalar(1e-10)?.f_log()?)?.f_exp()?)
     }
 }
@@ -50,7 +49,7 @@ fn geo_mean(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioSu
     let sign = tokens.advantages.f_sign()?;
     let clamped = log_ratio.f_clamp(-low, high)?;
     let kept = sign.f_mul(&log_ratio)?.f_minimum(&sign.f_mul(&clamped)?)?.f_mul(&sign)?;
-    let segments = Segments::new(tokens.sequence)?;
+    let segments = tokens.segments();
     let ratio = segments.mean(&kept)?.f_exp()?;
     let loss = segments.mean(tokens.advantages)?.f_neg()?.f_mul(&ratio)?;
     let outside = log_ratio.f_detach()?.f_ne_tensor(&clamped.f_detach()?)?;

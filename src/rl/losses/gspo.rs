@@ -8,7 +8,6 @@ use super::formula::{Extra, LossFormula, Tokens};
 use super::ratios::{Clip, RatioSums};
 use crate::error::Result;
 use crate::rl::options::clip_range;
-use crate::rl::segments::Segments;
 
 /// Options of GSPO: the clip range of the sequence ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,7 +39,7 @@ impl LossFormula for Gspo {
 /// by seq-mean-token-mean.
 pub fn gspo(tokens: &Tokens<'_>, low: f64, high: f64) -> Result<(Tensor, RatioSums)> {
     let log_ratio = tokens.logp.f_sub(tokens.logp_old)?;
-    let segments = Segments::new(tokens.sequence)?;
+    let segments = tokens.segments();
     let of_sequence = segments.spread(&segments.mean(&log_ratio.f_detach()?)?)?;
     let through = tokens.logp.f_sub(&tokens.logp.f_detach()?)?;
     let ratio = through.f_add(&of_sequence)?.f_clamp_max(10.0)?.f_exp()?;

@@ -17,7 +17,7 @@ pub(super) fn at(
     let old = Tensor::from_slice(&[-1.0, -2.0, -0.5]);
     let logp = (&old + Tensor::from_slice(&log_ratios)).detach().set_requires_grad(true);
     let (advantages, sequence) = (Tensor::from_slice(&advantages), Tensor::from_slice(&[0_i64, 0, 1]));
-    let tokens = Tokens { logp: &logp, logp_old: &old, advantages: &advantages, sequence: &sequence };
+    let tokens = Tokens { logp: &logp, logp_old: &old, advantages: &advantages, sequence: &sequence, sequences: 2 };
     let (loss, _) = loss(&tokens).unwrap();
     loss.sum(Kind::Double).backward();
     (Vec::try_from(loss.detach()).unwrap(), Vec::try_from(logp.grad()).unwrap())

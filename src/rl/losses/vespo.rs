@@ -7,7 +7,6 @@ use super::formula::{Extra, LossFormula, Tokens};
 use super::ratios::{LOG_RATIO_LIMIT, OPEN, RatioSums};
 use crate::error::Result;
 use crate::rl::options::at_least_zero;
-use crate::rl::segments::Segments;
 
 /// Options of VESPO: the weight of a sequence by its ratio w, `phi(w) = e^lambda w^k e^(-lambda
 /// w)`, which is 1 at w = 1.
@@ -56,7 +55,7 @@ fn vespo(tokens: &Tokens<'_>, weights: Option<&Tensor>, options: Vespo) -> Resul
     let log_ratio = tokens.log_ratio()?;
     let phi = {
         let _guard = no_grad_guard();
-        let segments = Segments::new(tokens.sequence)?;
+        let segments = tokens.segments();
         let mut log_w = segments.sum(&log_ratio)?;
         if let Some(weights) = weights {
             let log_weights = weights.f_clamp_min(LEAST)?.f_log()?.f_clamp_max(LOG_RATIO_LIMIT)?;

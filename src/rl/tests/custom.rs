@@ -59,6 +59,7 @@ fn share(graph: &LossGraph, tokens: &[usize]) -> (f64, Vec<f64>, Vec<f64>) {
         entropy: None,
         trajectory: &trajectory,
         step: &trajectory,
+        sequences: 4,
         weights: None,
         selected: None,
     };
@@ -105,6 +106,7 @@ fn a_value_that_is_not_finite_is_named_by_its_line() {
         entropy: None,
         trajectory: &place,
         step: &place,
+        sequences: 1,
         weights: None,
         selected: None,
     };

@@ -74,8 +74,13 @@ fn gradients_and_ten_updates_equal_pytorch() {
         let packed = Packed { ids, positions, lengths, routing: None, on_host: None };
         let hidden = model.forward(&packed).unwrap().index_select(0, &batch.predict);
         let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, 64).unwrap();
-        let tokens =
-            Tokens { logp: &logp, logp_old: &batch.logp_old, advantages: &batch.advantages, sequence: &batch.step };
+        let tokens = Tokens {
+            logp: &logp,
+            logp_old: &batch.logp_old,
+            advantages: &batch.advantages,
+            sequence: &batch.step,
+            sequences: batch.sequences,
+        };
         let (token_loss, _) = reinforce(&tokens).unwrap();
         let loss = aggregate(&token_loss, &batch.sequence, crate::config::LossAgg::TokenMean, &Denominators::of(&rows));
         (loss.unwrap(), logp)

@@ -131,7 +131,13 @@ fn sequence_loss(case: &Case) -> bool {
     let gathered = |name: &str| -> Tensor { mask.gathered(&case.read(name)) };
     let logp = gathered("log_prob").set_requires_grad(true);
     let (logp_old, advantages, sequence) = (gathered("old_log_prob"), gathered("advantages"), mask.sequence());
-    let tokens = Tokens { logp: &logp, logp_old: &logp_old, advantages: &advantages, sequence: &sequence };
+    let tokens = Tokens {
+        logp: &logp,
+        logp_old: &logp_old,
+        advantages: &advantages,
+        sequence: &sequence,
+        sequences: sequence.numel() as i64,
+    };
     let (loss, stats) = gspo(&tokens, case.read("clip_low"), case.read("clip_high")).unwrap();
     let loss = aggregate(&loss, &sequence, LossAgg::SeqMeanTokenMean, &mask.denominators()).unwrap();
     loss.backward();
@@ -147,8 +153,9 @@ fn critic_loss(case: &Case) -> bool {
     let mask: Mask = case.read("response_mask");
     let gathered = |name: &str| -> Tensor { mask.gathered(&case.read(name)) };
     let clip = Some(case.read("cliprange"));
-    let (loss, share) = value_loss(&gathered("vpreds"), &gathered("values"), &gathered("returns"), clip).unwrap();
+    let (loss, clipped) = value_loss(&gathered("vpreds"), &gathered("values"), &gathered("returns"), clip).unwrap();
     let number = |name: &str| case.output[name].as_f64().unwrap();
+    let share = clipped.double_value(&[]) / loss.numel() as f64;
     let loss = loss.mean(Kind::Double).double_value(&[]);
     assert_close(&case.id, &[loss, share], &["loss", "clipfrac"].map(number), TOLERANCE);
     true

@@ -57,7 +57,13 @@ fn loss_and_gradient(
     let batch = batch_of(&members);
     let (logp, logp_old, advantages_of) =
         (logp_of(&batch, &members), double(&batch.logp_old), double(&batch.advantages));
-    let tokens = Tokens { logp: &logp, logp_old: &logp_old, advantages: &advantages_of, sequence: &batch.step };
+    let tokens = Tokens {
+        logp: &logp,
+        logp_old: &logp_old,
+        advantages: &advantages_of,
+        sequence: &batch.step,
+        sequences: batch.sequences,
+    };
     let selected = objective.formula.select(&tokens).unwrap();
     let mut places: Vec<(i64, i64)> = Vec::new(); // where each row's tokens are among all, and how many
     for row in rows {
@@ -80,6 +86,7 @@ fn loss_and_gradient(
             entropy: Some(&logp),
             trajectory: &batch.sequence,
             step: &batch.step,
+            sequences: batch.sequences,
             weights: None,
             selected: own.as_ref(),
         };
