@@ -4,6 +4,7 @@
     python3 benches/recipes.py [--only frozen_lake,sokoban] [--seeds 0,1,2] [--jobs 1] [--one-cold-start]
     python3 benches/recipes.py --report-only
     python3 benches/recipes.py --compare [--seeds 0,1,2]
+    python3 benches/recipes.py --whole [--seeds 1]
 
 A row of RECIPES is a script of scripts/. For each seed it is run, and r1 eval compares the untrained
 model, the model after the cold start if there is one, and the trained model on the same held-out
@@ -11,8 +12,9 @@ tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture docs/recip
 of docs/recipes/README.md, and the section "Recipes" of docs/learning.md. With --compare it trains
 the recipe COMPARED with several algorithms from the models after its cold start, and writes the
 section "Algorithms in a game of several turns". With --one-cold-start the seeds differ in the
-reinforcement learning only, which begins at the cold start of the first seed. Existing runs are not
-repeated. Needs only a built r1 and Python.
+reinforcement learning only, which begins at the cold start of the first seed. With --whole every
+seed has its own cold start, and the section "Whole runs" gets a row per run, with its time. Existing
+runs are not repeated. Needs only a built r1 and Python.
 """
 
 import argparse
@@ -220,12 +222,32 @@ def measure(options, name, seeds, machine):
         means.insert(1, "–")
     page = ROOT / "docs/recipes/README.md"
     learns = f"{', '.join(means)}; {len(runs[0]['rollout/accuracy'])} steps"
+    if len(runs) == 1:
+        learns += f", seed {seeds[0]} only"
     gallery = [
         " | ".join([*line.split(" | ")[:-1], f"{learns} |"]) if line.startswith(f"| [{name}]({name}.md) ") else line
         for line in page.read_text().split("\n")
     ]
     page.write_text("\n".join(gallery))
     return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(means)} | {', '.join(map(whole, seconds))} |"
+
+
+def whole_runs(options, names, seeds):
+    """Rows of runs with their own cold starts."""
+    lines = [
+        "| recipe | seed | untrained | after the cold start | after training | minutes of one core |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in names:
+        for seed in seeds:
+            folder, found = result(options, name, seeds, seed)
+            if found:
+                cells = [share(model["metrics"]["mean@1"]) for model in found]
+                if len(cells) == 2:
+                    cells.insert(1, "–")
+                cpu = json.loads((folder / "done").read_text())["cpu"]
+                lines.append(f"| [{name}](recipes/{name}.md) | {seed} | {' | '.join(cells)} | {cpu / 60:.1f} |")
+    return lines
 
 
 def compare(options, seeds):
@@ -268,6 +290,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=1, help="recipes trained at once; the table is written by a run without it")
     parser.add_argument("--only", default=",".join(RECIPES), help="recipes to train; the page is not changed")
     parser.add_argument("--compare", action="store_true", help="compare algorithms instead")
+    parser.add_argument("--whole", action="store_true", help="a table of runs with their own cold starts instead")
     parser.add_argument("--one-cold-start", action="store_true", help="all seeds begin at the cold start of the first")
     parser.add_argument("--report-only", action="store_true", help="use existing runs only")
     options = parser.parse_args()
@@ -279,6 +302,10 @@ def main():
         lines = compare(options, seeds)
         replace(ROOT / "docs/learning.md", "<!-- algorithms: made by benches/recipes.py --compare -->\n", "<!-- end of algorithms -->\n",
                 [machine, "", *lines, "", "![success, reward and sampled tokens against steps](recipes/algorithms.svg)"])
+        return
+    if options.whole:
+        replace(ROOT / "docs/learning.md", "<!-- whole runs: made by benches/recipes.py --whole -->\n", "<!-- end of whole runs -->\n",
+                whole_runs(options, names, seeds))
         return
     with ThreadPoolExecutor(options.jobs) as pool:
         def all_seeds(name):

@@ -339,8 +339,11 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
     scored.into_iter().take(3).map(|(_, candidate)| candidate).collect()
 }
 
+/// The most names that [`suggest`] lists one by one.
+const LISTED: usize = 60;
+
 /// ``did you mean `x` or `y`?``, or the list (of the same section, for dotted names) when nothing
-/// is near.
+/// is near. Of many names, the sections are listed (`trainer.*`).
 pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let quote = |names: Vec<&str>, word: &str| {
         let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
@@ -358,7 +361,12 @@ pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone)
             return "there are none".to_owned();
         }
         all.sort_unstable();
-        return format!("known: {}", quote(all, ", "));
+        if all.len() <= LISTED {
+            return format!("known: {}", quote(all, ", "));
+        }
+        let sections = all.iter().map(|name| name.split_once('.').map_or((*name).to_owned(), |(own, _)| format!("{own}.*")));
+        let sections: std::collections::BTreeSet<String> = sections.collect();
+        return format!("known: {}", quote(sections.iter().map(String::as_str).collect(), ", "));
     }
     format!("did you mean {}?", quote(near, " or "))
 }
@@ -366,6 +374,15 @@ pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_hint_does_not_list_hundreds_of_names() {
+        let known: Vec<String> = (0..100).map(|n| format!("{}.option{n}", ["data", "policy"][n % 2])).collect();
+        let all = || known.iter().map(String::as_str).chain(["seed"]);
+        assert_eq!(suggest("cold_start", all()), "known: `data.*`, `policy.*`, `seed`");
+        assert_eq!(suggest("policy.option", all()).split(',').count(), 1);
+        assert_eq!(suggest("xyz", all().take(9)).split(',').count(), 9);
+    }
 
     #[test]
     fn exit_codes_are_distinct() {

@@ -1,7 +1,8 @@
 --- Replies of different lengths that are sampled together: r1 lua ahead.lua DEVICE DTYPE MODEL
 ---
---- Prints the ids of each reply and its end. Greedy and sampled, with and without a stop string,
---- more requests than fit into a block of random numbers; some join when others have ended.
+--- Prints the ids of each reply and its end. Greedy and sampled, with and without a stop string, a
+--- penalty and cut-off tokens, more tokens than fit into a block of random numbers; some requests
+--- join when others have ended.
 
 local device, dtype, dir = arg[1], arg[2], arg[3]
 local model = r1.model(dir, { device = device, dtype = dtype, max_context = 256 })
@@ -22,6 +23,11 @@ for place = 1, 24 do
       options.temperature = 0
     elseif place % 5 == 0 then
       options.stop = { "e" }
+    end
+    if place % 4 == 1 then
+      options.top_k, options.top_p = 12, 0.95
+    elseif place % 4 == 2 then
+      options.repetition_penalty = 1.3
     end
     local reply = model:generate(ids(5 + (place * 11) % 60, place), options)
     replies[place] = { ids = reply.token_ids, reason = reply.finish_reason }

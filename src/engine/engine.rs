@@ -110,9 +110,8 @@ impl Engine {
     }
 
     /// Queues a step before the tokens of the step before are read, with tensor operations (the
-    /// default on CUDA). Tokens are the same. Requests with penalties, biases, cut-off tokens or
-    /// recorded log-probabilities, and models that [`Model::decodes_ahead`] excludes, are not
-    /// affected.
+    /// default on CUDA). Tokens are the same. Requests with very many biases, and models that
+    /// [`Model::decodes_ahead`] excludes, are not affected.
     pub fn set_ahead(&mut self, on: bool) {
         (self.tensor_sampling, self.ahead) = (self.tensor_sampling || on, on);
     }
