@@ -62,6 +62,13 @@ fn check_passes_for_a_correct_recipe() {
 }
 
 #[test]
+fn a_server_that_is_not_there_is_the_only_error_of_a_check() {
+    let reset = "local answer, why = r1.http.get('http://127.0.0.1:1/') if not answer then error(why, 0) end return {}";
+    let found = findings(&recipe(&[("RESET", reset), ("MORE", "needs = { 'http://127.0.0.1:1/' },")]));
+    assert_eq!(found, ["error reset x.lua:3: connection refused"]);
+}
+
+#[test]
 fn check_finds_each_contract_violation_with_its_line() {
     let answer = "for _, result in ipairs(r1.call_tools(action.tool_calls)) do r1.push(state.messages, r1.observation(result)) end";
     let add = "tools = { r1.tool { name = 'add', description = 'Adds', parameters = { a = 'integer' }, run = function(x) return tostring(x.a) end } },";

@@ -61,7 +61,13 @@ impl Need {
         }
         let near = crate::error::nearest(name, ["http", "process", "env", "fs"]);
         let error = Error::new(Kind::Script, format!("`needs` contains \"{text}\"; it is one of {}", FORMS.join(", ")));
-        Err(if near.is_empty() { error } else { error.hint(suggest(name, ["http", "process", "env", "fs"])) })
+        Err(if !near.is_empty() {
+            error.hint(suggest(name, ["http", "process", "env", "fs"]))
+        } else if text.contains(['.', '/']) {
+            error.hint("a URL begins with http://, https://, ws:// or wss://")
+        } else {
+            error
+        })
     }
 }
 
