@@ -392,3 +392,27 @@ fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
     // With this format the recipe describes its tools.
     assert!(!reported(&["check", "a.lua", "env.format=answer"]));
 }
+
+#[test]
+fn a_declared_program_that_is_not_installed_is_found_before_a_run() {
+    let source = recipe(&[("MORE", "\nneeds = { 'process:sort', 'process:no-such-program' },")]);
+    let why = "`needs` declares \"process:no-such-program\": there is no program `no-such-program`";
+    assert_eq!(findings(&source), [format!("error tools x.lua:6: {why}")]);
+    let dir = directory(&[("x.lua", &source)], true);
+    let run = r1(dir.path(), &["run", "x.lua", "policy.model=model"]).output().unwrap();
+    let shown = shown(dir.path(), &run);
+    let hint = "hint: install it, or take it out of `needs`; programs are looked for in /usr/local/bin:/usr/bin:/bin";
+    assert!(shown.contains(&format!("error: {why}\n  --> x.lua:6\n  {hint}")), "{shown}");
+}
+
+#[test]
+fn missing_interpreters_and_packages_are_reported_at_the_line_of_their_tool() {
+    for (options, why) in [
+        ("interpreter = 'no-such-python'", "can't run the Python interpreter no-such-python: No such file"),
+        ("packages = { 'no_such_package' }", "the Python package `no_such_package` is not installed for Python 3."),
+    ] {
+        let local = format!("\nlocal python = r1.tools.python {{ {options} }}");
+        let found = findings(&recipe(&[("LOCALS", &local), ("TOOLS", "tools = { python },")]));
+        assert!(found[0].starts_with(&format!("error tools x.lua:2: tool `python`: {why}")), "{found:?}");
+    }
+}

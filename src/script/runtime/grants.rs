@@ -178,6 +178,15 @@ impl Grants {
         names.collect()
     }
 
+    /// The programs that are declared by name.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
+        let needs = if let Self::Declared { needs, .. } = self { &needs[..] } else { &[] };
+        needs.iter().filter_map(|need| match need {
+            Need::Process(program) => program.as_deref(),
+            _ => None,
+        })
+    }
+
     /// The readable directories, as absolute paths.
     pub(crate) fn readable(&self) -> Vec<PathBuf> {
         let Self::Declared { needs, directory } = self else { return Vec::new() };
