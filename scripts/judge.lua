@@ -65,7 +65,7 @@ local function demonstration()
 end
 
 local needs = {}
-if params.url ~= "" then r1.push(needs, "http:" .. (params.url:match("^%w+://([^/]+)") or params.url)) end
+if params.url ~= "" then r1.push(needs, params.url) end
 if params.key ~= "" then r1.push(needs, "env:" .. params.key) end
 
 return r1.recipe {

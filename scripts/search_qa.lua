@@ -89,5 +89,5 @@ return r1.recipe {
   sampling = { max_new_tokens = 64 },
   trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 8, lr = 2e-4 },
   eval = { temperature = 1, accuracy = "em" },
-  needs = params.url ~= "" and { "http:" .. (params.url:match("^%w+://([^/]+)") or params.url) } or nil,
+  needs = params.url ~= "" and { params.url } or nil,
 }

@@ -81,8 +81,8 @@ section! {
         /// Parameters of the script, with the names that it declares by r1.params.
         #[serde(skip_serializing_if = "serde_json::Map::is_empty")]
         params: serde_json::Map<String, Json> = serde_json::Map::new(), restart();
-        /// External access of the script: "http" (public hosts), "http:HOST", "process",
-        /// "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR".
+        /// External access of the script: "http" (public hosts), "http:HOST", a URL (its host and
+        /// port), "process", "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR".
         #[serde(skip_serializing_if = "Vec::is_empty")]
         needs: Vec<String> = Vec::new(), restart();
     }

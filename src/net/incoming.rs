@@ -21,9 +21,10 @@ impl Client {
         let (head, opened) = oneshot::channel();
         let agent = self.agent.clone();
         let exchange = move || {
+            let url = request.url.clone();
             let (head_of, body) = match call(&agent, request) {
                 Ok(answer) => answer.into_parts(),
-                Err(error) => return drop(head.send(Err(fault(&agent, &error)))),
+                Err(error) => return drop(head.send(Err(fault(&agent, &url, &error)))),
             };
             let (sender, pieces) = mpsc::channel(CHANNEL_PIECES);
             let incoming = Incoming { status: head_of.status.as_u16(), headers: head_of.headers, pieces };

@@ -9,6 +9,7 @@
 mod incoming;
 mod names;
 mod server;
+mod stream;
 mod url;
 mod websocket;
 
@@ -25,6 +26,7 @@ use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, http};
 
 use self::names::{Inside, Names, Unresolved};
+use self::stream::{no_proxy_answer, proxy_for};
 use crate::error::{Error, Kind, Result};
 
 pub use incoming::Incoming;
@@ -36,6 +38,8 @@ pub use websocket::{SocketTarget, WebSocket, http_url};
 
 /// Interval at which `stop` is polled.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The name of this program in requests.
+const AGENT: &str = concat!("r1/", env!("CARGO_PKG_VERSION"));
 /// Longest wait for a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes per piece, and the number of pieces in the channel.
@@ -125,7 +129,7 @@ impl Client {
             .tls_config(tls.build())
             .http_status_as_error(false)
             .max_redirects(0)
-            .user_agent(concat!("r1/", env!("CARGO_PKG_VERSION")))
+            .user_agent(AGENT)
             // Ranges and checksums refer to the unencoded bytes.
             .accept_encoding("identity")
             .timeout_connect(Some(CONNECT_TIMEOUT))
@@ -155,8 +159,9 @@ impl Client {
         let (sender, pieces) = sync_channel(CHANNEL_PIECES);
         let agent = self.agent.clone();
         let exchange = move || {
+            let url = request.url.clone();
             let sent = match call(&agent, request) {
-                Err(error) => sender.send(Piece::Broken(fault(&agent, &error))),
+                Err(error) => sender.send(Piece::Broken(fault(&agent, &url, &error))),
                 Ok(answer) => {
                     let (head, body) = answer.into_parts();
                     let mut reader = body.into_with_config().limit(u64::MAX).reader();
@@ -230,7 +235,8 @@ fn read_whole(
     max_bytes: usize,
     stop: &dyn Fn() -> bool,
 ) -> Result<FullResponse, Fault> {
-    let answer = call(agent, request).map_err(|error| fault(agent, &error))?;
+    let url = request.url.clone();
+    let answer = call(agent, request).map_err(|error| fault(agent, &url, &error))?;
     let (head, body) = answer.into_parts();
     let mut reader = body.into_with_config().limit(u64::MAX).reader();
     let (mut bytes, mut piece) = (Vec::new(), vec![0; PIECE]);
@@ -250,8 +256,8 @@ fn read_whole(
     }
 }
 
-/// A failure before the response.
-fn fault(agent: &Agent, error: &ureq::Error) -> Fault {
+/// A failure before the response of a URL.
+fn fault(agent: &Agent, url: &str, error: &ureq::Error) -> Fault {
     use std::io::ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkDown, NetworkUnreachable};
     if let ureq::Error::Other(inner) = error
         && inner.is::<Inside>()
@@ -268,7 +274,14 @@ fn fault(agent: &Agent, error: &ureq::Error) -> Fault {
         _ => false,
     };
     let why = error_message(agent, error);
-    if absent { Fault::Absent(why) } else { Fault::Broken(why) }
+    if !absent {
+        return Fault::Broken(why);
+    }
+    // The address that was not reached is that of the proxy.
+    Fault::Absent(match proxy_for(agent.config().proxy(), url) {
+        Some(proxy) => no_proxy_answer(proxy, &why),
+        None => why,
+    })
 }
 
 /// The system's message of a failure; for a time-out, its length.
@@ -358,4 +371,28 @@ fn own_certificates() -> Result<Option<Vec<Certificate<'static>>>> {
             .hint(format!("{name} names this file; it must hold certificates in PEM form")));
     }
     Ok(Some(certificates))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn a_proxy_that_is_not_reached_is_named() {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let proxy = ureq::Proxy::builder(ureq::ProxyProtocol::Http).host("127.0.0.1").port(port);
+        let config = Agent::config_builder().proxy(Some(proxy.no_proxy("localhost").build().unwrap())).build();
+        let agent = Agent::new_with_config(config);
+        let get = |host: &str| {
+            let request = Request { url: format!("http://{host}:{port}/"), ..Request::default() };
+            read_whole(&agent, request, 100, &|| false).unwrap_err()
+        };
+        let hint = "check ALL_PROXY, HTTPS_PROXY and HTTP_PROXY, or list the server's host in NO_PROXY";
+        let why = format!("the proxy 127.0.0.1:{port}: connection refused; {hint}");
+        assert_eq!(get("room.co"), Fault::Absent(why));
+        assert_eq!(get("localhost"), Fault::Absent("connection refused".to_owned()));
+    }
 }

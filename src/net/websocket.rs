@@ -1,25 +1,20 @@
-//! A WebSocket client (RFC 6455, the crate `tungstenite`): text messages over `ws://` and `wss://`.
-//! Unlike HTTP requests it does not use the proxies of the environment.
+//! A WebSocket client (RFC 6455, the crate `tungstenite`): text messages over `ws://` and `wss://`,
+//! through the proxy of the environment as HTTP requests.
 
-use std::net::SocketAddr;
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::error::CapacityError;
 use tokio_tungstenite::tungstenite::http::{HeaderName, HeaderValue, Request};
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
+use ureq::Proxy;
 
-use super::{CONNECT_TIMEOUT, Fault, host_and_port, is_public, own_certificates};
+use super::stream::{ByteStream, Server, connect, proxy_for, proxy_in_words};
+use super::{AGENT, CONNECT_TIMEOUT, Fault, host_and_port};
 
 /// Longest wait for the server's half of a closing handshake.
 const CLOSING: Duration = Duration::from_secs(2);
@@ -40,13 +35,9 @@ pub struct SocketTarget {
     pub max_bytes: usize,
 }
 
-trait Both: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Both for T {}
-
 /// An open connection. Dropping it closes the connection without a closing handshake.
 pub struct WebSocket {
-    stream: WebSocketStream<Box<dyn Both>>,
+    stream: WebSocketStream<Box<dyn ByteStream>>,
     max_bytes: usize,
 }
 
@@ -64,23 +55,24 @@ impl WebSocket {
     /// Connects and opens a WebSocket. Requires a tokio runtime with I/O and time.
     ///
     /// # Errors
-    /// [`Fault::Absent`], [`Fault::NotPublic`], and [`Fault::Broken`] for a server that does not
-    /// open a WebSocket.
+    /// [`Fault::Absent`], [`Fault::NotPublic`], and [`Fault::Broken`] for a proxy that refuses the
+    /// connection and a server that does not open a WebSocket.
     pub async fn connect(target: &SocketTarget) -> Result<Self, Fault> {
+        Self::connect_with(target, Proxy::try_from_env().as_ref(), CONNECT_TIMEOUT).await
+    }
+
+    /// The same with the proxy of the environment, and the longest wait for the connection.
+    async fn connect_with(target: &SocketTarget, proxy: Option<&Proxy>, limit: Duration) -> Result<Self, Fault> {
         let not_url = || Fault::Broken(format!("`{}` is not a URL that begins with ws:// or wss://", target.url));
         let (http, secure) = http_url(&target.url).ok_or_else(not_url)?;
         let (host, port) = host_and_port(&http).ok_or_else(not_url)?;
         let request = request(target)?;
-        let dialled = timeout(CONNECT_TIMEOUT, dial(&host, port, target.public_only)).await;
-        let no_connection = || Fault::Absent(format!("no connection within {} s", CONNECT_TIMEOUT.as_secs()));
-        let tcp = dialled.unwrap_or_else(|_| Err(no_connection()))?;
-        let stream: Box<dyn Both> = if secure {
-            let name = ServerName::try_from(host).map_err(|error| Fault::Broken(error.to_string()))?;
-            let connector = TlsConnector::from(tls_config()?);
-            Box::new(connector.connect(name, tcp).await.map_err(|error| Fault::Broken(format!("TLS: {error}")))?)
-        } else {
-            Box::new(tcp)
-        };
+        let proxy = proxy_for(proxy, &http);
+        let server = Server { host: &host, port, secure, public_only: target.public_only };
+        let stream = timeout(limit, connect(server, proxy)).await.unwrap_or_else(|_| {
+            let by = proxy.map(|proxy| format!(" through {}", proxy_in_words(proxy))).unwrap_or_default();
+            Err(Fault::Absent(format!("no connection{by} within {} s", limit.as_secs_f64())))
+        })?;
         let config = WebSocketConfig::default()
             .read_buffer_size(BUFFER)
             .write_buffer_size(0)
@@ -149,8 +141,7 @@ impl WebSocket {
 
 fn request(target: &SocketTarget) -> Result<Request<()>, Fault> {
     let mut request = target.url.as_str().into_client_request().map_err(|error| Fault::Broken(error.to_string()))?;
-    let agent = concat!("r1/", env!("CARGO_PKG_VERSION"));
-    request.headers_mut().insert("user-agent", HeaderValue::from_static(agent));
+    request.headers_mut().insert("user-agent", HeaderValue::from_static(AGENT));
     for (name, value) in &target.headers {
         let pair = HeaderName::try_from(name).ok().zip(HeaderValue::try_from(value).ok());
         // The value may be a secret.
@@ -158,52 +149,6 @@ fn request(target: &SocketTarget) -> Result<Request<()>, Fault> {
         request.headers_mut().insert(name, value);
     }
     Ok(request)
-}
-
-/// Connects to the first address of the host that accepts.
-async fn dial(host: &str, port: u16, public_only: bool) -> Result<TcpStream, Fault> {
-    let found = tokio::net::lookup_host((host, port)).await.map_err(|error| Fault::Absent(error.to_string()))?;
-    let found: Vec<SocketAddr> = found.collect();
-    if let Some(inside) = found.iter().find(|address| public_only && !is_public(address.ip())) {
-        return Err(Fault::NotPublic(format!("{} is not a public address", inside.ip())));
-    }
-    let mut last = "the name has no address".to_owned();
-    for address in found {
-        match TcpStream::connect(address).await {
-            Ok(stream) => {
-                // Requests are small, and each waits for its answer.
-                let _ = stream.set_nodelay(true);
-                return Ok(stream);
-            }
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                "connection refused".clone_into(&mut last);
-            }
-            Err(error) => last = error.to_string(),
-        }
-    }
-    Err(Fault::Absent(last))
-}
-
-/// TLS with the certificates of the environment, or those of Mozilla.
-fn tls_config() -> Result<Arc<ClientConfig>, Fault> {
-    static CONFIG: OnceLock<Result<Arc<ClientConfig>, Fault>> = OnceLock::new();
-    let make = || {
-        let broken = |error: &dyn std::fmt::Display| Fault::Broken(format!("TLS: {error}"));
-        let mut roots = RootCertStore::empty();
-        match own_certificates().map_err(|error| broken(&error))? {
-            Some(own) => {
-                let own = own.iter().map(|certificate| CertificateDer::from(certificate.der().to_vec()));
-                // As in ureq: certificates that can't be used are skipped.
-                roots.add_parsable_certificates(own);
-            }
-            None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
-        }
-        let provider = Arc::new(crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-        let config = config.map_err(|error| broken(&error))?;
-        Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
-    };
-    CONFIG.get_or_init(make).clone()
 }
 
 fn fault(error: WsError, max_bytes: usize) -> Fault {
@@ -227,3 +172,6 @@ fn fault(error: WsError, max_bytes: usize) -> Fault {
 fn clip(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -275,9 +275,14 @@ async fn one(
 ) -> Result<Vec<BranchResult>> {
     let alone = |trajectory| vec![BranchResult { trajectory, branch: None }];
     let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-    let attempt = match Attempt::begin(stage, spec.clone(), task.clone(), &Record::live()).await {
+    let record = Record::live();
+    let attempt = match Attempt::begin(stage, spec.clone(), task.clone(), &record).await {
         Ok(attempt) => attempt,
-        Err(failure) => return Ok(alone(rollout::never_begun(stage, &spec, task, &failure))),
+        Err(failure) => {
+            let mut trajectory = rollout::never_begun(stage, &spec, task, &failure);
+            trajectory.record = record.take();
+            return Ok(alone(trajectory));
+        }
     };
     let Some(Branching { step, count }) = branch else {
         return Ok(alone(rollout::go_on(stage, policy, attempt).await?));

@@ -38,7 +38,7 @@ pub use http::{
     AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_escape, url_target,
     url_with_query,
 };
-pub use process::{Program, ProgramOutput, run_program};
+pub use process::{Program, ProgramOutput, find_program, run_program};
 pub use python::{Python, PythonOptions, Traceback};
 pub use rhai::{Rhai, RhaiOptions};
 pub use search_server::{SearchFailure, query_search_server, search_url};

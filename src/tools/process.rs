@@ -38,7 +38,7 @@ pub struct ProgramOutput {
 }
 
 #[cfg(target_os = "linux")]
-pub use linux::run_program;
+pub use linux::{find_program, run_program};
 
 /// Runs a program to its end. Dropping the future ends the program.
 ///
@@ -46,6 +46,15 @@ pub use linux::run_program;
 /// [`Kind::Tool`](crate::Kind::Tool): not supported on this system.
 #[cfg(not(target_os = "linux"))]
 pub async fn run_program(_: Program) -> crate::Result<ProgramOutput> {
+    Err(crate::Error::new(crate::Kind::Tool, "programs can be confined on Linux only"))
+}
+
+/// The path of a program.
+///
+/// # Errors
+/// [`Kind::Tool`](crate::Kind::Tool): not supported on this system.
+#[cfg(not(target_os = "linux"))]
+pub fn find_program(_: &str, _: &[PathBuf]) -> crate::Result<PathBuf> {
     Err(crate::Error::new(crate::Kind::Tool, "programs can be confined on Linux only"))
 }
 
@@ -79,7 +88,10 @@ mod linux {
     /// [`Kind::Tool`] if there is no such program or it can't be confined here. A failing program
     /// is not an error.
     pub async fn run_program(program: Program) -> Result<ProgramOutput> {
-        let path = find(&program)?;
+        let Some(name) = program.argv.first() else {
+            return Err(Error::new(Kind::Tool, "there is no program to run"));
+        };
+        let path = find_program(name, &program.read)?;
         let started = Instant::now();
         let scratch = tempfile::Builder::new().prefix("r1-").tempdir();
         let scratch =
@@ -91,18 +103,17 @@ mod linux {
         Ok(output)
     }
 
-    fn find(program: &Program) -> Result<PathBuf> {
+    /// The path of a program: a name is looked for in the directories of [`PATH`], a path must be
+    /// below a directory of the system or of `read`.
+    ///
+    /// # Errors
+    /// [`Kind::Tool`] if there is no such program.
+    pub fn find_program(name: &str, read: &[PathBuf]) -> Result<PathBuf> {
         let missing = |what: String| Error::new(Kind::Tool, what).hint(format!("programs are looked for in {PATH}"));
-        let Some(name) = program.argv.first() else { return Err(missing("there is no program to run".to_owned())) };
         if name.contains('/') {
             let path = PathBuf::from(name);
             let inside = path.is_absolute()
-                && program
-                    .read
-                    .iter()
-                    .map(PathBuf::as_path)
-                    .chain(SYSTEM.map(Path::new))
-                    .any(|root| path.starts_with(root));
+                && read.iter().map(PathBuf::as_path).chain(SYSTEM.map(Path::new)).any(|root| path.starts_with(root));
             return if inside && path.is_file() {
                 Ok(path)
             } else {

@@ -62,6 +62,13 @@ fn check_passes_for_a_correct_recipe() {
 }
 
 #[test]
+fn a_server_that_is_not_there_is_the_only_error_of_a_check() {
+    let reset = "local answer, why = r1.http.get('http://127.0.0.1:1/') if not answer then error(why, 0) end return {}";
+    let found = findings(&recipe(&[("RESET", reset), ("MORE", "needs = { 'http://127.0.0.1:1/' },")]));
+    assert_eq!(found, ["error reset x.lua:3: connection refused"]);
+}
+
+#[test]
 fn check_finds_each_contract_violation_with_its_line() {
     let answer = "for _, result in ipairs(r1.call_tools(action.tool_calls)) do r1.push(state.messages, r1.observation(result)) end";
     let add = "tools = { r1.tool { name = 'add', description = 'Adds', parameters = { a = 'integer' }, run = function(x) return tostring(x.a) end } },";
@@ -384,4 +391,28 @@ fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
     assert!(reported(&["check", "a.lua"]) && reported(&["run", "a.lua", "--name", "b"]));
     // With this format the recipe describes its tools.
     assert!(!reported(&["check", "a.lua", "env.format=answer"]));
+}
+
+#[test]
+fn a_declared_program_that_is_not_installed_is_found_before_a_run() {
+    let source = recipe(&[("MORE", "\nneeds = { 'process:sort', 'process:no-such-program' },")]);
+    let why = "`needs` declares \"process:no-such-program\": there is no program `no-such-program`";
+    assert_eq!(findings(&source), [format!("error tools x.lua:6: {why}")]);
+    let dir = directory(&[("x.lua", &source)], true);
+    let run = r1(dir.path(), &["run", "x.lua", "policy.model=model"]).output().unwrap();
+    let shown = shown(dir.path(), &run);
+    let hint = "hint: install it, or take it out of `needs`; programs are looked for in /usr/local/bin:/usr/bin:/bin";
+    assert!(shown.contains(&format!("error: {why}\n  --> x.lua:6\n  {hint}")), "{shown}");
+}
+
+#[test]
+fn missing_interpreters_and_packages_are_reported_at_the_line_of_their_tool() {
+    for (options, why) in [
+        ("interpreter = 'no-such-python'", "can't run the Python interpreter no-such-python: No such file"),
+        ("packages = { 'no_such_package' }", "the Python package `no_such_package` is not installed for Python 3."),
+    ] {
+        let local = format!("\nlocal python = r1.tools.python {{ {options} }}");
+        let found = findings(&recipe(&[("LOCALS", &local), ("TOOLS", "tools = { python },")]));
+        assert!(found[0].starts_with(&format!("error tools x.lua:2: tool `python`: {why}")), "{found:?}");
+    }
 }

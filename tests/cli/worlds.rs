@@ -1,7 +1,8 @@
 //! Environments in a Python process: `r1 check`, a run whose process is killed, its replay without
-//! Python.
+//! Python. WebSockets and the proxy of the environment.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -111,4 +112,38 @@ fn webshop_buys_from_a_server_of_agentgym() {
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
+}
+
+#[test]
+fn websockets_use_the_proxy_of_the_environment() {
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = proxy.local_addr().unwrap().to_string();
+    let requests = std::thread::spawn(move || {
+        let mut stream = proxy.accept().unwrap().0;
+        let head: Vec<String> = BufReader::new(stream.try_clone().unwrap())
+            .lines()
+            .map_while(|line| line.ok().filter(|line| !line.is_empty()))
+            .collect();
+        stream.write_all(b"HTTP/1.1 403 Forbidden\r\n\r\n").unwrap();
+        head
+    });
+    let program = r#"local _, why = r1.connection { url = "ws://room.invalid:8/ws" }:request("a") print(why)"#;
+    let dir = directory(&[("a.lua", program)], false);
+    let with = |variables: &[(&str, &str)]| {
+        let mut command = r1(dir.path(), &["lua", "a.lua"]);
+        for name in ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"] {
+            command.env_remove(name).env_remove(name.to_lowercase());
+        }
+        shown(dir.path(), &command.envs(variables.iter().copied()).output().unwrap())
+    };
+    let refused = with(&[("https_proxy", &format!("http://me:pw@{at}")), ("NO_PROXY", "localhost")]);
+    assert!(refused.contains(&format!("the proxy {at} refuses the connection to room.invalid:8 with status 403")));
+    let head = requests.join().unwrap();
+    assert_eq!(head[0], "CONNECT room.invalid:8 HTTP/1.1");
+    assert!(head.contains(&"Proxy-Authorization: Basic bWU6cHc=".to_owned()), "{head:?}");
+    // Nothing listens at the proxy now.
+    let absent = with(&[("ALL_PROXY", &at)]);
+    assert!(absent.contains(&format!("the proxy {at}: connection refused")), "{absent}");
+    let without = with(&[("ALL_PROXY", &at), ("no_proxy", ".invalid")]);
+    assert!(without.starts_with("exit: 0") && !without.contains("proxy"), "{without}");
 }

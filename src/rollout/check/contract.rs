@@ -338,7 +338,11 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
         let begun = Attempt::begin(stage, spec.clone(), task.value.clone(), &record).await;
         let mut attempt = match begun {
             Ok(attempt) => attempt,
-            Err(failure) => return Ok(Some(never_begun(stage, spec, task.value.clone(), &failure))),
+            Err(failure) => {
+                let mut trajectory = never_begun(stage, spec, task.value.clone(), &failure);
+                trajectory.record = record.take();
+                return Ok(Some(trajectory));
+            }
         };
         while attempt.over().is_none() {
             let step = attempt.trajectory().steps.len();

@@ -81,7 +81,7 @@ fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
     });
     let run = Run::Search(SearchTool { source, options, written, timeout });
     let description = "Searches a collection of passages and returns the best ones.";
-    Ok(tool.tool("search", description, parameters, limits.into(), run))
+    Ok(tool.tool(lua, "search", description, parameters, limits.into(), run))
 }
 
 /// The result of one attempt, as recorded.

@@ -173,7 +173,7 @@ fn tool(lua: &Lua, value: &Value, loader: &Files) -> mlua::Result<ToolHandle> {
     });
     // Tables follow a description of the recipe too.
     let tool = ToolArguments { description: Some(description), ..tool };
-    Ok(tool.tool("sql", "", parameters, limits, Run::Table(run)))
+    Ok(tool.tool(lua, "sql", "", parameters, limits, Run::Table(run)))
 }
 
 /// `{ films = "films.csv", … }`, or a list of paths that name their tables.

@@ -15,6 +15,7 @@ use super::tool_files;
 use super::tool_limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
 use crate::schema::Section;
+use crate::script::runtime::host::place_of_recipe;
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::tool::{CacheScope, CallLimits, FileSource, Run, Tool, ToolFile, ToolHandle, ToolRewards};
 use crate::script::settings;
@@ -77,6 +78,7 @@ impl ToolArguments {
     /// The tool with these fields, and its name and description if they are left out.
     pub(super) fn tool(
         self,
+        lua: &Lua,
         name: &str,
         description: &str,
         parameters: Json,
@@ -86,7 +88,16 @@ impl ToolArguments {
         let Self { name: own, description: about, max_result_tokens, rewards } = self;
         let name = own.unwrap_or_else(|| name.to_owned());
         let description = about.unwrap_or_else(|| description.to_owned());
-        ToolHandle(Rc::new(Tool { name, description, parameters, max_result_tokens, rewards, limits, run }))
+        ToolHandle(Rc::new(Tool {
+            name,
+            description,
+            parameters,
+            max_result_tokens,
+            rewards,
+            limits,
+            place: place_of_recipe(lua),
+            run,
+        }))
     }
 }
 
@@ -103,7 +114,7 @@ fn tool(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
         let error = Error::new(Kind::Script, format!("`parameters`: {why}"));
         fail_with(lua, NAME, error.about_setting(format!("parameters{dot}{}", why.path)))
     })?;
-    Ok(tool.tool("", "", parameters, limits.into(), Run::Lua { run, timeout }))
+    Ok(tool.tool(lua, "", "", parameters, limits.into(), Run::Lua { run, timeout }))
 }
 
 /// A JSON Schema, or the short form `{ city = { type = "string" }, days = "integer" }`, in which
@@ -226,7 +237,7 @@ fn python(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlua::Result<To
     if !options.packages.is_empty() {
         let _ = write!(description, " Packages: {}.", options.packages.join(", "));
     }
-    Ok(tool.tool("python", &description, code_parameters(), limits, Run::Python { options, session, files }))
+    Ok(tool.tool(lua, "python", &description, code_parameters(), limits, Run::Python { options, session, files }))
 }
 
 /// `r1.tools.rhai { … }`.
@@ -236,7 +247,7 @@ fn rhai(lua: &Lua, value: &Value) -> mlua::Result<ToolHandle> {
     options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
     let options = section(lua, NAME, options)?;
     let description = "Runs a Rhai program and gives what it prints.";
-    Ok(tool.tool("rhai", description, code_parameters(), limits.into(), Run::Rhai(options)))
+    Ok(tool.tool(lua, "rhai", description, code_parameters(), limits.into(), Run::Rhai(options)))
 }
 
 /// The options of an interpreter.

@@ -53,7 +53,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p(
                     "url?",
                     "string",
-                    "Instead: a retrieval server of `r1 index serve`, Search-R1 (POST /retrieve) or Agent-R1 (POST /search). Recipes must declare it: needs = { \"http:HOST:PORT\" }",
+                    "Instead: a retrieval server of `r1 index serve`, Search-R1 (POST /retrieve) or Agent-R1 (POST /search). Recipes must declare it: needs = { URL }",
                 ),
                 p("k?", "number", "Number of passages, 1 to 1000; default: 3"),
                 MODE,

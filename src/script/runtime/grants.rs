@@ -4,12 +4,13 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Kind, Result, suggest};
-use crate::tools::AllowedAddresses;
+use crate::tools::connection::websocket_as_http;
+use crate::tools::{AllowedAddresses, url_target};
 
 /// One declared need of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
-    /// `http`: public hosts; `http:HOST[:PORT]`: that host, which may be private.
+    /// `http`: public hosts; `http:HOST[:PORT]` or a URL: that host, which may be private.
     Http(Option<(String, Option<u16>)>),
     /// `process`: any program in the sandbox; `process:NAME`: that program.
     Process(Option<String>),
@@ -22,7 +23,8 @@ pub(crate) enum Need {
 }
 
 /// The forms of a need, for messages.
-const FORMS: [&str; 7] = ["http", "http:HOST", "process", "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR"];
+const FORMS: [&str; 8] =
+    ["http", "http:HOST", "a URL", "process", "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR"];
 
 impl Need {
     /// Parses one entry of `needs`.
@@ -30,6 +32,11 @@ impl Need {
     /// # Errors
     /// [`Kind::Script`] for an unknown form.
     pub(crate) fn parse(text: &str) -> Result<Self> {
+        // The host and port of a URL.
+        let http = websocket_as_http(text);
+        if let Some((host, port)) = url_target(http.as_deref().unwrap_or(text)) {
+            return Ok(Self::Http(Some((host, Some(port)))));
+        }
         let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name, Some(rest.trim())));
         match (name, rest) {
             ("http", None) => return Ok(Self::Http(None)),
@@ -54,7 +61,13 @@ impl Need {
         }
         let near = crate::error::nearest(name, ["http", "process", "env", "fs"]);
         let error = Error::new(Kind::Script, format!("`needs` contains \"{text}\"; it is one of {}", FORMS.join(", ")));
-        Err(if near.is_empty() { error } else { error.hint(suggest(name, ["http", "process", "env", "fs"])) })
+        Err(if !near.is_empty() {
+            error.hint(suggest(name, ["http", "process", "env", "fs"]))
+        } else if text.contains(['.', '/']) {
+            error.hint("a URL begins with http://, https://, ws:// or wss://")
+        } else {
+            error
+        })
     }
 }
 
@@ -165,6 +178,15 @@ impl Grants {
         names.collect()
     }
 
+    /// The programs that are declared by name.
+    pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
+        let needs = if let Self::Declared { needs, .. } = self { &needs[..] } else { &[] };
+        needs.iter().filter_map(|need| match need {
+            Need::Process(program) => program.as_deref(),
+            _ => None,
+        })
+    }
+
     /// The readable directories, as absolute paths.
     pub(crate) fn readable(&self) -> Vec<PathBuf> {
         let Self::Declared { needs, directory } = self else { return Vec::new() };
@@ -272,11 +294,16 @@ mod tests {
 
     #[test]
     fn http_needs_allow_named_or_public_hosts() {
-        let own = grants(&["http:API.co", "http:localhost:8080", "http:[::1]:90"], Path::new("."));
+        let needs = ["http:API.co", "http:localhost:8080", "http:[::1]:90", "https://Judge.co/v1", "ws://[::2]:7/ws"];
+        let own = grants(&needs, Path::new("."));
         assert_eq!(own.reach("api.co", 443), AllowedAddresses::Anywhere);
         assert_eq!(own.reach("localhost", 8080), AllowedAddresses::Anywhere);
         assert_eq!(own.reach("::1", 90), AllowedAddresses::Anywhere);
-        for (host, port) in [("localhost", 80), ("::1", 91), ("sub.api.co", 443), ("api.co.evil", 443)] {
+        assert_eq!(own.reach("judge.co", 443), AllowedAddresses::Anywhere);
+        assert_eq!(own.reach("::2", 7), AllowedAddresses::Anywhere);
+        for (host, port) in
+            [("localhost", 80), ("::1", 91), ("judge.co", 80), ("::2", 80), ("sub.api.co", 443), ("api.co.evil", 443)]
+        {
             assert_eq!(own.reach(host, port), AllowedAddresses::Nowhere, "{host}:{port}");
         }
         assert_eq!(grants(&["http"], Path::new(".")).reach("any.co", 80), AllowedAddresses::Public);
@@ -323,10 +350,23 @@ mod tests {
             |needs: &[&str]| needs_in_words(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>()).join("; ");
         insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"send HTTP requests to public hosts; send HTTP requests to a.co:8; run programs in a sandbox; run gcc in a sandbox; use the environment variable KEY; read files below data; read and write files below out");
         insta::assert_snapshot!(Need::parse("htp").unwrap_err(), @r#"
-        `needs` contains "htp"; it is one of http, http:HOST, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
+        `needs` contains "htp"; it is one of http, http:HOST, a URL, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
           hint: did you mean `http`?
         "#);
-        for bad in ["", "http:", "http:https://x", "process:", "env", "env:", "fs", "fs:"] {
+        for bad in [
+            "",
+            "http:",
+            "http:https://x",
+            "ftp://x",
+            "https://",
+            "//x",
+            "127.0.0.1:80",
+            "process:",
+            "env",
+            "env:",
+            "fs",
+            "fs:",
+        ] {
             assert!(Need::parse(bad).is_err(), "{bad}");
         }
     }

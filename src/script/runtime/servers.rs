@@ -254,6 +254,7 @@ fn of_server(server: &Rc<ToolServer>, remote: &[RemoteTool]) -> Result<Vec<Rc<To
             max_result_tokens: server.max_result_tokens,
             rewards: server.rewards,
             limits: server.limits.clone(),
+            place: server.place.clone(),
             run: Run::Mcp { server: Rc::clone(server), tool: remote.name.clone() },
         })
     };
@@ -282,6 +283,11 @@ impl ToolServer {
     /// Refuses a server that the recipe does not declare.
     pub(crate) fn check(&self, grants: &Grants) -> Result<()> {
         (self.check)(grants).map_err(|error| Error { place: self.place.clone().or(error.place), ..error })
+    }
+
+    /// The program that is started here; `None` for a URL.
+    pub(crate) fn program(&self) -> Option<&str> {
+        self.definition["command"][0].as_str()
     }
 
     /// Starts a server that all trajectories share, unless it was started before, and compares its

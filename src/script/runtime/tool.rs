@@ -30,6 +30,8 @@ pub(crate) struct Tool {
     pub(crate) max_result_tokens: Option<usize>,
     pub(crate) rewards: ToolRewards,
     pub(crate) limits: CallLimits,
+    /// The line of its declaration.
+    pub(crate) place: Option<String>,
     pub(crate) run: Run,
 }
 
@@ -187,7 +189,8 @@ impl Tool {
             return Ok(());
         }
         let why = format!("tool `{}`: the recipe does not declare that it runs the interpreter {path}", self.name);
-        Err(Error::new(Kind::Script, why).hint(format!("add needs = {{ \"process:{path}\" }} to r1.recipe")))
+        Err(self
+            .placed(Error::new(Kind::Script, why).hint(format!("add needs = {{ \"process:{path}\" }} to r1.recipe"))))
     }
 
     /// Refuses a search server that the recipe does not declare.
@@ -202,7 +205,23 @@ impl Tool {
             return Ok(());
         }
         let why = format!("tool `{}`: the recipe does not declare that it sends requests to {host}:{port}", self.name);
-        Err(Error::new(Kind::Script, why).hint(format!("add needs = {{ \"http:{host}:{port}\" }} to r1.recipe")))
+        Err(self.placed(
+            Error::new(Kind::Script, why).hint(format!("add needs = {{ \"http:{host}:{port}\" }} to r1.recipe")),
+        ))
+    }
+
+    /// The error at the tool's declaration.
+    fn placed(&self, error: Error) -> Error {
+        Error { place: self.place.clone().or(error.place), ..error }
+    }
+
+    /// The program that the tool starts outside the sandbox.
+    pub(crate) fn program(&self) -> Option<&str> {
+        match &self.run {
+            Run::Mcp { server, .. } => server.program(),
+            Run::Python { options, .. } => options.interpreter.to_str(),
+            _ => None,
+        }
     }
 
     /// Starts the tool's resources; done before the first trajectory, so that a missing sandbox is
@@ -215,7 +234,11 @@ impl Tool {
             Run::Search(SearchTool { source: SearchSource::Index(passages), options, .. }) => {
                 passages.open().and_then(|index| index.check(options))
             }
-            Run::Python { options, .. } => interpreters::python(options).map(drop),
+            Run::Python { options, .. } => {
+                let named =
+                    |error: Error| Error { message: format!("tool `{}`: {}", self.name, error.message), ..error };
+                interpreters::python(options).map(drop).map_err(|error| self.placed(named(error)))
+            }
             Run::Rhai(options) => interpreters::rhai(options).map(drop),
         }
     }

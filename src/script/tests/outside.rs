@@ -225,7 +225,7 @@ fn undeclared_needs_are_refused_with_a_hint() {
       hint: call it in reset, step, context, reward or the `run` of a tool
     "#);
     assert_snapshot!(refused("return r1.recipe { needs = { 'htp' }, reward = function() return 0 end }"), @r#"
-    r1.recipe: `needs` contains "htp"; it is one of http, http:HOST, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
+    r1.recipe: `needs` contains "htp"; it is one of http, http:HOST, a URL, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
       --> x.lua:1
       hint: did you mean `http`?
     "#);

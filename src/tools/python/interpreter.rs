@@ -102,17 +102,17 @@ fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
         }
     }
     let output = output_within(&mut command, DESCRIBE_TIMEOUT).map_err(|error| {
-        fail(format!("can't run the Python interpreter: {error}"))
+        fail(format!("can't run the Python interpreter {}: {error}", name.display()))
             .hint("install python3 (3.8 or later), or name one with the tool's `interpreter` option; the rhai tool needs none")
     })?;
     if !output.status.success() {
         let stderr = String::from_utf8_lossy(&output.stderr);
         let last = stderr.trim().lines().last().unwrap_or("no message").to_owned();
-        return Err(fail(format!("the Python interpreter failed: {last}"))
+        return Err(fail(format!("the Python interpreter {} failed: {last}", name.display()))
             .hint("python3 3.8 or later with the ctypes module is needed; name another with `interpreter`"));
     }
     let found: Interpreter = serde_json::from_slice(&output.stdout)
-        .map_err(|_| fail("the Python interpreter returned an invalid description".to_owned()))?;
+        .map_err(|_| fail(format!("the Python interpreter {} returned an invalid description", name.display())))?;
     if found.implementation != "cpython" || found.version < (3, 8, 0) {
         let (major, minor, patch) = found.version;
         return Err(fail(format!(
