@@ -364,7 +364,8 @@ pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone)
         if all.len() <= LISTED {
             return format!("known: {}", quote(all, ", "));
         }
-        let sections = all.iter().map(|name| name.split_once('.').map_or((*name).to_owned(), |(own, _)| format!("{own}.*")));
+        let sections =
+            all.iter().map(|name| name.split_once('.').map_or((*name).to_owned(), |(own, _)| format!("{own}.*")));
         let sections: std::collections::BTreeSet<String> = sections.collect();
         return format!("known: {}", quote(sections.iter().map(String::as_str).collect(), ", "));
     }

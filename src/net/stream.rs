@@ -109,7 +109,9 @@ fn request(proxy: &Proxy, host: &str, port: u16) -> String {
     if proxy.username().is_some() || proxy.password().is_some() {
         let (user, password) = (proxy.username().unwrap_or_default(), proxy.password().unwrap_or_default());
         let credentials = BASE64_STANDARD.encode(format!("{user}:{password}"));
-        request.push_str(&format!("Proxy-Authorization: Basic {credentials}\r\n"));
+        request += "Proxy-Authorization: Basic ";
+        request += &credentials;
+        request += "\r\n";
     }
     request + "\r\n"
 }
