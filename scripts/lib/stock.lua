@@ -21,9 +21,9 @@ local function extremes(made)
   return most, least
 end
 
--- Each shape: question, plan, query, a query that gives another value, and the answer. Wrong queries
--- are wrong in their form, not in the column: a small model learns to copy the column only if the
--- demonstrations always do.
+-- Each shape: question, plan, query, a query that gives another value, and the answer. Wrong
+-- queries are wrong in their form, not in the column: a small model learns to copy the column only
+-- if the demonstrations always do.
 local shapes = {
   function(made)
     local row, most, least = made.rows[math.random(#made.rows)], extremes(made)

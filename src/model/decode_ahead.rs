@@ -168,9 +168,9 @@ impl Model {
         next.draw(&slots, &positions, logits, draw)
     }
 
-    /// Adds the step of `size` sequences to `cache.prepared`, and returns its place. Where steps are
-    /// recorded, all sizes up to the number of slots are recorded at once; after [`RECORDING`] in
-    /// total, only the size that is needed.
+    /// Adds the step of `size` sequences to `cache.prepared`, and returns its place. Where steps
+    /// are recorded, all sizes up to the number of slots are recorded at once; after [`RECORDING`]
+    /// in total, only the size that is needed.
     fn prepare(
         &self,
         cache: &mut KvCache,

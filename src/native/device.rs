@@ -16,8 +16,8 @@ unsafe extern "C" {
 }
 
 /// `x` on the device. The copy is queued behind the work of the device, from pinned memory, which
-/// libtorch keeps until the copy is done; libtorch's own copy of memory that is not pinned waits for
-/// all of that work. On the CPU nothing is copied.
+/// libtorch keeps until the copy is done; libtorch's own copy of memory that is not pinned waits
+/// for all of that work. On the CPU nothing is copied.
 pub(crate) fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
     #[cfg(test)]
     if meta::is_on() {

@@ -112,8 +112,9 @@ pub struct Numbers {
     tokens: usize,
 }
 
-/// This micro-batch's share of the loss that `graph` describes, and its numbers. A graph whose result is a loss per token is weighted and aggregated as
-/// `objective` says; the KL and entropy terms of `objective` are added either way.
+/// This micro-batch's share of the loss that `graph` describes, and its numbers. A graph whose
+/// result is a loss per token is weighted and aggregated as `objective` says; the KL and entropy
+/// terms of `objective` are added either way.
 ///
 /// # Errors
 /// [`Kind::Usage`] for a missing input.

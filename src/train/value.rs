@@ -108,8 +108,8 @@ pub(super) struct CriticStats {
 }
 
 /// The value loss of a micro-batch, as its share of the mini-batch's mean over `targets` targets,
-/// and the number of clipped values, both scalars on the device. `values` `[N]` are those of the sampled tokens of the
-/// micro-batch, which was packed from `rows`.
+/// and the number of clipped values, both scalars on the device. `values` `[N]` are those of the
+/// sampled tokens of the micro-batch, which was packed from `rows`.
 pub(super) fn share(
     values: &Tensor,
     batch: &MicroBatch,

@@ -13,6 +13,7 @@ pub(crate) mod load;
 mod outside;
 pub(crate) mod own_format;
 mod params;
+mod prepare;
 pub(crate) mod reload;
 mod row_functions;
 pub(crate) mod rows;
