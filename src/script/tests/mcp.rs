@@ -166,6 +166,11 @@ fn mcp_servers_that_do_not_start_are_reported() {
     MCP server `python3`: its list of tools can't be read: tool `add` has no `inputSchema`
       --> x.lua:3
     ");
+    for mode in ["many-513", "many-pages"] {
+        let error = error(&format!("{{}}, '--mode', '{mode}'"));
+        assert!(error.contains("it lists more than 512 tools, or more than 64 pages of them"), "{mode}: {error}");
+    }
+    assert_eq!(served("{}, '--mode', 'many-512'").worker().tools().len(), 512);
     let missing =
         recipe_with("{ r1.tools.mcp { command = { 'r1-no-such-server' } } }", "{ 'process:r1-no-such-server' }");
     assert_snapshot!(start_error(&missing), @r"
