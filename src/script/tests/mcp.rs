@@ -341,6 +341,15 @@ fn late_mcp_answers_time_out_and_the_call_is_cancelled() {
     assert_eq!((&said[0], &said[3].1), (&good("1"), &false));
 }
 
+#[test]
+fn only_calls_in_a_row_without_an_answer_stop_an_mcp_server() {
+    let wait = ("wait", json!({ "seconds": 30 }));
+    let count = ("count", json!({}));
+    let calls = [wait.clone(), wait.clone(), count.clone(), wait, count];
+    let said = results(&served("{ timeout = '500ms' }, '--mode', 'two-silences'"), &calls);
+    assert_eq!((&said[2], &said[4]), (&good("1"), &good("2")));
+}
+
 /// The number of cancellations that a server has received.
 fn cancelled(log: &tempfile::NamedTempFile) -> usize {
     let until = Instant::now() + Duration::from_secs(5);
