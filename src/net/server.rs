@@ -255,6 +255,7 @@ mod tests {
             (b"POST / HTTP/1.1\r\ncontent-length: 1001\r\n\r\n", "413"),
             (chunked(1001).as_bytes(), "413"),
             (chunked(1000).as_bytes(), "200"),
+            (format!("POST / HTTP/1.1\r\ncontent-length: 1000\r\n\r\n{}", "x".repeat(1000)).as_bytes(), "200"),
             (long.as_bytes(), "4"),
             (many.as_bytes(), "431"),
         ] {

@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::accept_async;
+use tokio_tungstenite::tungstenite::protocol::frame::Frame;
+use tokio_tungstenite::tungstenite::protocol::frame::coding::{Data, OpCode};
 use ureq::ProxyProtocol;
 
 use super::*;
@@ -47,6 +49,23 @@ async fn proxy(reply: &'static [u8], to: Option<String>) -> (String, Arc<Mutex<S
         }
     });
     (address, seen)
+}
+
+#[tokio::test]
+async fn a_message_in_many_frames_has_the_limit_of_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("ws://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        let mut socket = accept_async(listener.accept().await.unwrap().0).await.unwrap();
+        for (kind, last) in [(Data::Text, false), (Data::Continue, false), (Data::Continue, true)] {
+            let frame = Frame::message("x".repeat(400), OpCode::Data(kind), last);
+            // The client may have closed the connection.
+            let _ = socket.send(Message::Frame(frame)).await;
+        }
+        while let Some(Ok(_)) = socket.next().await {}
+    });
+    let mut socket = WebSocket::connect_with(&target(&url, false), None, LIMIT).await.unwrap();
+    assert_eq!(socket.receive().await, Err(Fault::Broken("the message has more than 1000 bytes".to_owned())));
 }
 
 fn target(url: &str, public_only: bool) -> SocketTarget {

@@ -11,6 +11,8 @@ use super::env_http::episode;
 use super::outside::{recipe_with, returned_by};
 use super::*;
 use crate::script::{Record, Strictness};
+use crate::tools::AllowedAddresses;
+use crate::tools::connection::{Socket, SocketOptions};
 
 /// The actions of the clients of a server: `open 0`, each message, `close 0`.
 type Seen = Arc<Mutex<Vec<String>>>;
@@ -188,6 +190,31 @@ fn missing_and_unrequested_answers_are_failures_with_a_reason() {
     let (address, _) = outside::server(|_, _, _| "HTTP/1.1 403 No\r\nContent-Length: 4\r\n\r\nlate".to_owned());
     let found = returned_by(&bench(&address, "", twice), &Record::live()).unwrap();
     assert_eq!(found[0], "the server answers with status 403 and does not open a WebSocket: late");
+}
+
+#[test]
+fn a_request_that_is_dropped_before_it_is_sent_leaves_the_connection_open() {
+    let (address, seen) = answering(|_, message| {
+        std::thread::sleep(Duration::from_millis(300));
+        vec![message.to_string()]
+    });
+    let socket = Socket::new(SocketOptions {
+        url: format!("ws://{address}/"),
+        headers: Vec::new(),
+        reach: AllowedAddresses::Anywhere,
+        max_bytes: 1000,
+        close_message: None,
+        start_timeout: Duration::from_secs(20),
+    });
+    let limit = Duration::from_secs(20);
+    let request = |number: u32| socket.request(number.to_string(), limit);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (first, dropped) = tokio::join!(request(1), tokio::time::timeout(Duration::from_millis(100), request(2)));
+        assert_eq!((first.unwrap().as_str(), dropped.is_err()), ("1", true));
+        assert_eq!(request(3).await.unwrap(), "3");
+    });
+    assert_eq!(*seen.lock().unwrap(), ["open 0", "0 1", "0 3"]);
 }
 
 #[test]

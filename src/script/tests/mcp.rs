@@ -166,6 +166,11 @@ fn mcp_servers_that_do_not_start_are_reported() {
     MCP server `python3`: its list of tools can't be read: tool `add` has no `inputSchema`
       --> x.lua:3
     ");
+    for mode in ["many-513", "many-pages"] {
+        let error = error(&format!("{{}}, '--mode', '{mode}'"));
+        assert!(error.contains("it lists more than 512 tools, or more than 64 pages of them"), "{mode}: {error}");
+    }
+    assert_eq!(served("{}, '--mode', 'many-512'").worker().tools().len(), 512);
     let missing =
         recipe_with("{ r1.tools.mcp { command = { 'r1-no-such-server' } } }", "{ 'process:r1-no-such-server' }");
     assert_snapshot!(start_error(&missing), @r"
@@ -334,6 +339,15 @@ fn late_mcp_answers_time_out_and_the_call_is_cancelled() {
     ];
     let said = results(&served("{ timeout = '300ms', restarts = 1 }, '--mode', 'hung'"), &hung);
     assert_eq!((&said[0], &said[3].1), (&good("1"), &false));
+}
+
+#[test]
+fn only_calls_in_a_row_without_an_answer_stop_an_mcp_server() {
+    let wait = ("wait", json!({ "seconds": 30 }));
+    let count = ("count", json!({}));
+    let calls = [wait.clone(), wait.clone(), count.clone(), wait, count];
+    let said = results(&served("{ timeout = '500ms' }, '--mode', 'two-silences'"), &calls);
+    assert_eq!((&said[2], &said[4]), (&good("1"), &good("2")));
 }
 
 /// The number of cancellations that a server has received.

@@ -88,6 +88,16 @@ fn progress_over_http_may_come_on_the_stream_of_the_server() {
 }
 
 #[test]
+fn answers_over_http_are_limited_as_json_and_as_events() {
+    for arguments in [&[][..], &["--sse"]] {
+        let remote = Remote::start(arguments);
+        let bench = remote.bench("name = 'web'", "{ 'http:127.0.0.1' }");
+        let (text, ok) = result(&bench, "big", json!({ "bytes": 9 << 20 }));
+        assert!(!ok && text.len() < 300 && text.contains("8"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
 fn mcp_servers_over_http_that_fail_are_reported() {
     let shown = |remote: &Remote, bench: &Bench| {
         let port = remote.url.trim_start_matches("http://127.0.0.1:").trim_end_matches("/mcp");

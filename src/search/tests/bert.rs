@@ -2,15 +2,17 @@
 //! random weights: what is encoded, pooled and normalised, and how hits are ranked again.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 use tch::Tensor;
 
 use super::super::{
-    BuildOptions, DenseOptions, EncoderSettings, Index, Mode, RerankOptions, Reranker, SearchOptions, Similarity,
-    VectorType, load_encoder,
+    BuildOptions, DenseOptions, EncoderSettings, Index, Mode, Passage, RerankOptions, Reranker, SearchOptions,
+    Similarity, VectorType, load_encoder,
 };
 use super::{build, options};
+use crate::error::Kind;
 use crate::model::{self, CrossEncoder, Pair, Pooling, write_tensors};
 use crate::text::Tokenizer;
 
@@ -133,6 +135,49 @@ fn queries_and_passages_are_encoded_with_their_own_prefix() {
         let cosine: f64 = query.iter().zip(&passage).map(|(one, other)| f64::from(one * other)).sum();
         assert!((cosine - hit.score).abs() < 1e-5, "{cosine} {hit:?}");
     }
+}
+
+#[test]
+fn a_score_that_is_not_finite_is_an_error_of_the_cross_encoder() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = cross_encoder(dir.path());
+    let passages = [Passage { text: "w1".to_owned(), ..Passage::default() }];
+    assert_eq!(Reranker::load(&directory).unwrap().scores("w2", &passages).unwrap().len(), 1);
+    for value in [f32::INFINITY, f32::NAN] {
+        let weights = directory.join("model.safetensors");
+        let mut tensors = Tensor::read_safetensors(&weights).unwrap();
+        for (name, tensor) in &mut tensors {
+            if name == "classifier.bias" {
+                *tensor = tensor.full_like(f64::from(value));
+            }
+        }
+        write_tensors(&weights, &tensors).unwrap();
+        let error = Reranker::load(&directory).unwrap().scores("w2", &passages).unwrap_err();
+        assert_eq!(
+            (error.kind, error.message.as_str()),
+            (Kind::Numeric, "the cross-encoder returned a score that is not finite")
+        );
+    }
+}
+
+#[test]
+fn cross_encoders_are_shared_and_their_limits_and_tokenizers_checked() {
+    let dir = tempfile::tempdir().unwrap();
+    let directory = cross_encoder(dir.path());
+    let shared = Reranker::shared(&directory).unwrap();
+    assert!(Arc::ptr_eq(&shared, &Reranker::shared(&directory.join(".")).unwrap()));
+    // The model has 40 positions; the file of sentence-transformers may name more.
+    let passages = [Passage { text: "w1 ".repeat(60), ..Passage::default() }];
+    let scores = shared.scores("w2", &passages).unwrap();
+    std::fs::write(directory.join("sentence_bert_config.json"), r#"{ "max_seq_length": 512 }"#).unwrap();
+    assert_eq!(Reranker::load(&directory).unwrap().scores("w2", &passages).unwrap(), scores);
+    let path = directory.join("tokenizer.json");
+    let tokenizer = std::fs::read_to_string(&path).unwrap();
+    let same = tokenizer.replace("\"type_id\":1", "\"type_id\":0");
+    assert_ne!(tokenizer, same);
+    std::fs::write(&path, same).unwrap();
+    let error = Reranker::load(&directory).err().unwrap();
+    assert!(error.message.contains("the second with type 1"), "{error}");
 }
 
 #[test]

@@ -136,6 +136,23 @@ fn hnsw_finds_more_of_the_nearest_vectors_with_more_candidates() {
 }
 
 #[test]
+fn equal_vectors_are_found_in_the_order_of_the_passages() {
+    let dir = tempfile::tempdir().unwrap();
+    let texts: Vec<String> = (0..40).map(|number| format!("passage {}", number % 8)).collect();
+    let rows = rows(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let out = dir.path().join("i");
+    build(&out, with(Similarity::Cosine, VectorType::F32, Some(GRAPH)), &rows).unwrap();
+    let index = open(&out).unwrap();
+    for query in ["one", "two"] {
+        let exact = ids(&index, &[query], Nearest::Exact).remove(0);
+        let number = |hit: &(String, f64)| hit.0.parse::<u64>().unwrap();
+        let ordered = exact.windows(2).all(|pair| pair[0].1 > pair[1].1 || number(&pair[0]) < number(&pair[1]));
+        assert!(ordered, "{exact:?}");
+        assert_eq!(ids(&index, &[query], Nearest::Candidates(40)).remove(0), exact);
+    }
+}
+
+#[test]
 fn graphs_are_searched_by_many_threads_with_different_numbers_of_candidates() {
     let dir = tempfile::tempdir().unwrap();
     let index = open(&made(dir.path(), Similarity::Cosine, VectorType::F32)).unwrap();

@@ -78,7 +78,11 @@ impl LastFault {
     }
 
     fn set(&self, error: &Failure) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason(error));
+        self.note(reason(error));
+    }
+
+    fn note(&self, why: String) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
     }
 }
 
@@ -158,7 +162,7 @@ impl Backend {
             _ => {}
         }
         if kind.starts_with("text/event-stream") && status == 200 {
-            return Ok(StreamableHttpPostResponse::Sse(events(response), own));
+            return Ok(StreamableHttpPostResponse::Sse(events(response, self.last.clone()), own));
         }
         let awaits = matches!(message, ClientJsonRpcMessage::Request(_));
         let bytes = response.whole(MOST_MESSAGE).await.map_err(fault)?;
@@ -177,9 +181,10 @@ impl Backend {
     }
 }
 
-/// The events of a response, up to [`MOST_MESSAGE`] bytes in all.
-fn events(response: Incoming) -> BoxStream<'static, std::result::Result<Sse, SseError>> {
-    let pieces = unfold((response, 0), |(mut response, mut seen)| async move {
+/// The events of a response, up to [`MOST_MESSAGE`] bytes in all. `rmcp` drops the error that ends
+/// them, so that it is noted as the last failure.
+fn events(response: Incoming, last: LastFault) -> BoxStream<'static, std::result::Result<Sse, SseError>> {
+    let pieces = unfold((response, last, 0), |(mut response, last, mut seen)| async move {
         let piece = response.next().await?;
         let piece = match piece {
             Ok(bytes) => {
@@ -193,7 +198,10 @@ fn events(response: Incoming) -> BoxStream<'static, std::result::Result<Sse, Sse
             Err(Fault::Broken(why) | Fault::Absent(why) | Fault::NotPublic(why)) => Err(HttpFault(why)),
             Err(Fault::Stopped) => Err(HttpFault("stopped".to_owned())),
         };
-        Some((piece, (response, seen)))
+        if let Err(HttpFault(why)) = &piece {
+            last.note(why.clone());
+        }
+        Some((piece, (response, last, seen)))
     });
     SseStream::from_bytes_stream(pieces).boxed()
 }
@@ -238,7 +246,7 @@ impl StreamableHttpClient for Backend {
         let response = self.send(("GET", &uri), None, session_id.as_deref(), custom_headers).await?;
         let kind = response.header("content-type").unwrap_or_default().to_lowercase();
         match response.status {
-            200 if kind.starts_with("text/event-stream") => Ok(events(response)),
+            200 if kind.starts_with("text/event-stream") => Ok(events(response, self.last.clone())),
             404 if session_id.is_some() => Err(StreamableHttpError::SessionExpired),
             _ => Err(StreamableHttpError::ServerDoesNotSupportSse),
         }

@@ -77,10 +77,11 @@ pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<Vec<RemoteTool>, No
             }
         }
         cursor = page.next_cursor.filter(|cursor| !cursor.is_empty());
-        match cursor {
-            None => return Ok(tools),
-            Some(_) if tools.len() > TOOLS => break,
-            Some(_) => {}
+        if tools.len() > TOOLS {
+            break;
+        }
+        if cursor.is_none() {
+            return Ok(tools);
         }
     }
     Err(NoListing::TooMany)

@@ -195,6 +195,19 @@ mod tests {
     }
 
     #[test]
+    fn the_commas_of_json_rows_count_towards_the_limit() {
+        let rows = vec![vec![Cell::Integer(1)], vec![Cell::Integer(2)]];
+        let result = QueryResult { columns: vec!["a".to_owned()], rows, more: false };
+        let with = |output_bytes| {
+            show(&result, &TableOptions { format: ResultFormat::Json, output_bytes, ..TableOptions::default() })
+        };
+        let all = r#"{"columns":["a"],"rows":[[1],[2]]}"#;
+        // The closing brackets are not counted.
+        assert_eq!(with(all.len() - 2), all);
+        assert_eq!(with(all.len() - 3), r#"{"columns":["a"],"rows":[[1]],"more":true}"#);
+    }
+
+    #[test]
     fn results_are_markdown_csv_or_json() {
         let options = |format| TableOptions { format, max_cell: 12, ..TableOptions::default() };
         insta::assert_snapshot!(show(&result(), &options(ResultFormat::Markdown)), @r#"

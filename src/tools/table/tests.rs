@@ -120,6 +120,32 @@ fn queries_that_never_end_or_grow_without_end_are_stopped() {
 }
 
 #[test]
+fn results_end_at_their_limits_of_rows_and_bytes() {
+    for tables in both("t", &(0..50).map(|n| json!({ "n": n })).collect()) {
+        let returned = |rows, bytes| {
+            let limits = QueryLimits { rows, bytes, ..limits() };
+            let result = tables.query("SELECT hex(zeroblob(500)) FROM t", &[], &limits).unwrap().unwrap();
+            (result.rows.len(), result.more)
+        };
+        assert_eq!(returned(50, 1 << 20), (50, false));
+        assert_eq!(returned(49, 1 << 20), (49, true));
+        // A row has 1000 bytes, and 16 for its cell; the row that passes the limit is the last.
+        assert_eq!(returned(50, 5000), (5, true));
+    }
+}
+
+#[test]
+fn the_memory_of_a_query_does_not_limit_what_its_thread_does_next() {
+    let [tables, _] = films();
+    let small = QueryLimits { memory: 1 << 20, ..limits() };
+    tables.query("SELECT title FROM films", &[], &small).unwrap().unwrap();
+    let rows: Json = (0..3000).map(|n| json!({ "n": n, "text": "x".repeat(1000) })).collect();
+    for large in both("large", &rows) {
+        assert_eq!(ask(&large, "SELECT count(*) FROM large").unwrap(), json!([[3000]]));
+    }
+}
+
+#[test]
 fn hostile_statements_are_errors_of_the_query() {
     let [_, tables] = films();
     for sql in [
