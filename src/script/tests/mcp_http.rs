@@ -93,7 +93,7 @@ fn answers_over_http_are_limited_as_json_and_as_events() {
         let remote = Remote::start(arguments);
         let bench = remote.bench("name = 'web'", "{ 'http:127.0.0.1' }");
         let (text, ok) = result(&bench, "big", json!({ "bytes": 9 << 20 }));
-        assert!(!ok && text.len() < 300 && text.contains("8"), "{arguments:?}: {text}");
+        assert!(!ok && text.len() < 300 && text.contains('8'), "{arguments:?}: {text}");
     }
 }
 
