@@ -96,7 +96,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 700, batch_size = 24, lr = 1.5e-3, warmup = 50 },
+    trainer = r1.sft { steps = 1000, batch_size = 24, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = stock.row },

@@ -51,13 +51,13 @@ local stock = {}
 --- A table with a question, `answers`, and in `solution` the plan, the query and a wrong query with
 --- their results.
 function stock.row()
-  local names, rows, weeks, numbers = some(NAMES, math.random(5, 7)), {}, {}, {}
+  local names, rows, weeks = some(NAMES, math.random(5, 7)), {}, {}
   for week = 10, 52 do weeks[#weeks + 1] = `w{week}` end
   weeks = some(weeks, 3)
-  for number = 10, 98 do numbers[#numbers + 1] = number end
-  for place, name in ipairs(names) do
-    rows[place] = { name }
-    for column = 2, 4 do rows[place][column] = table.remove(numbers, math.random(#numbers)) end
+  for place, name in ipairs(names) do rows[place] = { name } end
+  -- Small numbers, so that a sum has two digits.
+  for column = 2, 4 do
+    for place, number in ipairs(some({ 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12 }, #names)) do rows[place][column] = number end
   end
   local column = math.random(2, 4)
   local made = { rows = rows, column = column, week = weeks[column - 1] }
