@@ -103,7 +103,7 @@ mod linux {
         Ok(output)
     }
 
-    /// The path of a program: a name is looked for in the directories of [`PATH`], a path must be
+    /// The path of a program: a name is looked for in the directories of `PATH`, a path must be
     /// below a directory of the system or of `read`.
     ///
     /// # Errors

@@ -11,8 +11,8 @@ impl Worker {
     /// they start on first use.
     ///
     /// # Errors
-    /// [`Kind::Tool`], with the reason, such as a declared program that is not installed;
-    /// [`Kind::Usage`] for a declared environment variable that is not set.
+    /// `Kind::Tool`, with the reason, such as a declared program that is not installed;
+    /// `Kind::Usage` for a declared environment variable that is not set.
     pub fn prepare(&self) -> Result<()> {
         for name in self.vm.host.grants.borrow().variables() {
             api::secret::variable(&name)?;
