@@ -144,9 +144,9 @@ impl DeviceSampler {
             }
             let mut seen = seen.shallow_clone();
             let _ = seen.f_index_fill_(0, &slots, 0)?;
-            mark(&mut seen, &upload(&Tensor::f_from_slice(&at)?, self.device)?, &{
-                upload(&Tensor::f_from_slice(&ids)?, self.device)?
-            })?;
+            let at = upload(&Tensor::f_from_slice(&at)?, self.device)?;
+            let ids = upload(&Tensor::f_from_slice(&ids)?, self.device)?;
+            mark(&mut seen, &at, &ids)?;
         }
         let width = BIASES as i64;
         if self.biases.is_none() && requests.iter().any(|running| !running.request.sampling.logit_bias.is_empty()) {

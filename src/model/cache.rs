@@ -25,7 +25,7 @@ pub struct KvCache {
     pub(super) recorded: Vec<Recorded>,
     /// Decode steps with inputs on the device, over these tensors.
     pub(super) prepared: Vec<Prepared>,
-    /// Time that the recording of `prepared` took.
+    /// Time that recording steps took.
     pub(super) recording: Duration,
     /// The execution mode of the last step for its sequences of one token.
     pub(super) decoding: Decoding,
