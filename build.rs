@@ -90,6 +90,7 @@ fn main() {
         "kernels",
         "autograd_kernels",
         "device",
+        "meta",
         "profiler",
         "interface",
     ] {

@@ -129,8 +129,9 @@ fn host(batch: u64, new: usize) -> Result<Value> {
     let mut engine = Engine::new(model, Arc::new(TokenBytes::new(Vec::new())), options)?;
     engine.set_ahead(true);
     let mut seconds = [0.0; 3];
-    // The prompts, and the first step of each size, are computed. The first round is a warm-up.
-    for (seconds, new) in seconds.iter_mut().zip([2, 2, new + 2]) {
+    // The prompts, and the first step of each size, are computed. The first round is a warm-up, in
+    // which the cache gets its size.
+    for (seconds, new) in seconds.iter_mut().zip([new + 2, 2, new + 2]) {
         let (client, queue) = channel();
         let sampling =
             Arc::new(Sampling { max_new_tokens: new, stop: vec!["a stop string".to_owned()], ..Sampling::default() });
@@ -195,7 +196,7 @@ fn check(engine: &mut Engine, model: &Model, batch: u64, prompt: u32, new: usize
         let completion = reply.blocking_recv().map_err(|error| internal(&error))??;
         let (begin, tokens) = (request.prompt_ids.len(), completion.token_ids.len());
         let whole = [&request.prompt_ids[..], &completion.token_ids].concat();
-        let hidden = model.forward(&Packed::from_rows(&[&whole], model.device()))?;
+        let hidden = model.forward(&Packed::from_rows(&[&whole], model.device())?)?;
         let hidden = hidden.f_narrow(0, begin as i64 - 1, tokens as i64)?;
         let targets: Vec<i64> = completion.token_ids.iter().map(|&id| i64::from(id)).collect();
         let targets = Tensor::f_from_slice(&targets)?.f_to_device(model.device())?;

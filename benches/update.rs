@@ -131,7 +131,7 @@ fn whole(model: &Model, batch: &UpdateBatch) -> Result<()> {
         }
         start += row.len();
     }
-    let pass = model.learn(&Packed::from_rows(&ids, model.device()))?;
+    let pass = model.learn(&Packed::from_rows(&ids, model.device())?)?;
     let hidden = pass.hidden().f_index_select(0, &Tensor::f_from_slice(&places)?)?;
     let (logp, _) = model.logprobs(&hidden, &Tensor::f_from_slice(&targets)?, 1.0, targets.len())?;
     pass.backward(&logp.f_mean(tch::Kind::Float)?)

@@ -20,7 +20,7 @@ use super::stats::{add, add_time};
 use super::tensor_sampler::list;
 use crate::error::Result;
 use crate::mdp::FinishReason;
-use crate::model::{Decoding, Download, NextTokens, Span, select, upload};
+use crate::model::{Decoding, Download, NextTokens, Span, upload};
 
 /// The state of slots on the device.
 #[derive(Debug)]
@@ -238,7 +238,7 @@ impl Engine {
             let kinds = kinds(&after);
             let draw =
                 |logits: &Tensor, slots: &Tensor, positions: &Tensor| sampler.draw(logits, slots, positions, kinds);
-            add_part(self.model.draw_ahead(next, &slots(&after), &select(logits, 0, &rows)?, &draw)?, kinds)?;
+            add_part(self.model.draw_ahead(next, &slots(&after), &logits.f_index_select(0, &rows)?, &draw)?, kinds)?;
         }
         self.count_step(plan.decode.len() + plan.prompts.len(), decoding);
         for &place in &plan.decode {

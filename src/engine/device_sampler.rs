@@ -14,7 +14,8 @@ use super::tensor_sampler::{
 };
 use crate::error::Result;
 use crate::mdp::Sampling;
-use crate::model::{Model, select, upload};
+use crate::model::{Model, upload};
+use crate::native;
 
 /// Random numbers of a slot that are on the device.
 pub(super) const BLOCK: usize = 32;
@@ -121,7 +122,7 @@ impl DeviceSampler {
         let table = Tensor::f_zeros([slots as i64 + 1, (SETTINGS + BLOCK) as i64], (Kind::Double, Device::Cpu))?;
         let by_kernels = device == Device::Cpu;
         #[cfg(test)]
-        let by_kernels = by_kernels && !crate::native::meta::is_on();
+        let by_kernels = by_kernels && !native::meta::is_on();
         let vocabulary = Tensor::f_arange(model.config.vocab_size as i64, (Kind::Int64, Device::Cpu))?;
         let (table, vocabulary) = (upload(&table, device)?, upload(&vocabulary, device)?);
         Ok(Self { table, seen: None, biases: None, by_kernels, device, vocabulary })
@@ -133,7 +134,7 @@ impl DeviceSampler {
         let slots = upload(&Tensor::f_from_slice(&slots)?, self.device)?;
         let rows = self.table.size()[0];
         if self.seen.is_none() && requests.iter().any(|running| running.request.sampling.penalises()) {
-            self.seen = Some(Tensor::f_zeros([rows, self.vocabulary.size()[0]], (Kind::Bool, self.device))?);
+            self.seen = Some(native::zeros(&[rows, self.vocabulary.size()[0]], Kind::Bool, self.device)?);
         }
         if let Some(seen) = &self.seen {
             let (mut at, mut ids) = (Vec::new(), Vec::new());
@@ -150,7 +151,7 @@ impl DeviceSampler {
         }
         let width = BIASES as i64;
         if self.biases.is_none() && requests.iter().any(|running| !running.request.sampling.logit_bias.is_empty()) {
-            let zeros = |kind| Tensor::f_zeros([rows, width], (kind, self.device));
+            let zeros = |kind| native::zeros(&[rows, width], kind, self.device);
             self.biases = Some([zeros(Kind::Int64)?, zeros(Kind::Float)?]);
         }
         if let Some([ids, values]) = &self.biases {
@@ -212,7 +213,7 @@ impl DeviceSampler {
         positions: &Tensor,
         kinds: Kinds,
     ) -> Result<Vec<Tensor>> {
-        let rows = select(&self.table, 0, slots)?;
+        let rows = self.table.f_index_select(0, slots)?;
         let column = |at: i64| rows.f_narrow(1, at, 1);
         let logits = self.shifted(logits, slots, &column(PENALTY)?, kinds)?;
         let p = softmax_of(&logits, &column(SCALE)?.f_to_kind(Kind::Float)?, self.by_kernels)?;
@@ -264,10 +265,10 @@ impl DeviceSampler {
         let mut logits = logits.f_to_kind(Kind::Float)?;
         if let (Some(seen), true) = (&self.seen, kinds.penalised) {
             let penalised = penalise(&logits, &penalty.f_to_kind(Kind::Float)?)?;
-            logits = penalised.f_where_self(&select(seen, 0, slots)?, &logits)?;
+            logits = penalised.f_where_self(&seen.f_index_select(0, slots)?, &logits)?;
         }
         if let (Some([ids, values]), true) = (&self.biases, kinds.biased) {
-            logits = logits.f_scatter_add(1, &select(ids, 0, slots)?, &select(values, 0, slots)?)?;
+            logits = logits.f_scatter_add(1, &ids.f_index_select(0, slots)?, &values.f_index_select(0, slots)?)?;
         }
         Ok(logits)
     }

@@ -25,7 +25,7 @@ pub fn logprobs_of(model: &Model, scoring: &Scoring) -> Result<Vec<f32>> {
         return Ok(Vec::new());
     }
     let _guard = no_grad_guard();
-    let hidden = model.forward(&Packed::from_rows(&[ids], model.device()))?;
+    let hidden = model.forward(&Packed::from_rows(&[ids], model.device())?)?;
     let before = hidden.f_narrow(0, *from as i64 - 1, (ids.len() - from) as i64)?;
     let targets: Vec<i64> = ids[*from..].iter().map(|&id| i64::from(id)).collect();
     let targets = upload(&Tensor::f_from_slice(&targets)?, model.device())?;

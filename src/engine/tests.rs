@@ -100,7 +100,7 @@ fn replies(engine: &mut Engine, requests: Vec<Request>) -> (Vec<Completion>, Sta
 /// Log-probabilities `[V]` after `ids`, from the learner's forward pass.
 fn naive(model: &Model, ids: &[u32]) -> Vec<f32> {
     let _guard = tch::no_grad_guard();
-    let hidden = model.forward(&Packed::from_rows(&[ids], Device::Cpu)).unwrap();
+    let hidden = model.forward(&Packed::from_rows(&[ids], Device::Cpu).unwrap()).unwrap();
     let logits: Tensor = model.logits(&hidden.narrow(0, ids.len() as i64 - 1, 1)).unwrap();
     logits.log_softmax(-1, Kind::Float).view(-1).try_into().unwrap()
 }
@@ -375,7 +375,7 @@ fn repetition_penalty_equals_that_of_penalised_logits() {
     let _guard = tch::no_grad_guard();
     let mut ids = submitted.prompt_ids.clone();
     for (place, &id) in reply.token_ids.iter().enumerate() {
-        let hidden = model.forward(&Packed::from_rows(&[&ids[..]], Device::Cpu)).unwrap();
+        let hidden = model.forward(&Packed::from_rows(&[&ids[..]], Device::Cpu).unwrap()).unwrap();
         let logits = model.logits(&hidden.narrow(0, ids.len() as i64 - 1, 1)).unwrap();
         let mut logits: Vec<f32> = logits.view(-1).try_into().unwrap();
         for (_, logit) in logits.iter_mut().enumerate().filter(|(id, _)| ids.contains(&(*id as u32))) {

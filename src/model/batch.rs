@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use tch::Tensor;
 
 use crate::error::Result;
+use crate::native::upload;
 
 /// Packed rows without padding. Rows do not attend to each other.
 #[derive(Debug)]
@@ -50,16 +51,16 @@ impl Packed {
     }
 
     /// Packs rows of ids, with positions from 0 in each row.
-    pub fn from_rows<R: AsRef<[u32]>>(rows: &[R], device: tch::Device) -> Self {
+    pub fn from_rows<R: AsRef<[u32]>>(rows: &[R], device: tch::Device) -> Result<Self> {
         let ids: Vec<i64> = rows.iter().flat_map(|row| row.as_ref().iter().map(|&id| i64::from(id))).collect();
         let positions: Vec<i64> = rows.iter().flat_map(|row| 0..row.as_ref().len() as i64).collect();
-        Self {
-            ids: Tensor::from_slice(&ids).to_device(device),
-            positions: Tensor::from_slice(&positions).to_device(device),
+        Ok(Self {
+            ids: upload(&Tensor::f_from_slice(&ids)?, device)?,
+            positions: upload(&Tensor::f_from_slice(&positions)?, device)?,
             lengths: rows.iter().map(|row| row.as_ref().len() as i64).collect(),
             routing: None,
             on_host: Some(OnHost { ids, positions, routing: Vec::new() }),
-        }
+        })
     }
 }
 

@@ -12,6 +12,7 @@ use tch::{Kind, Tensor};
 
 use super::{Model, weights};
 use crate::error::{self, Error, Result};
+use crate::native;
 
 const FILE: &str = "value_head.safetensors";
 const NAMES: [&str; 2] = ["score.weight", "score.bias"];
@@ -30,11 +31,10 @@ impl Critic {
     /// A critic over `trunk`, or over the hidden states of `policy` itself.
     pub fn new(policy: &Model, trunk: Option<Model>) -> Result<Self> {
         let kind = if policy.kind() == Kind::Double { Kind::Double } else { Kind::Float };
-        let options = (kind, policy.device());
-        let width = policy.config.hidden_size as i64;
-        let weight = Tensor::f_zeros([1, width], options)?.f_set_requires_grad(true)?;
-        let bias = Tensor::f_zeros([1], options)?.f_set_requires_grad(true)?;
-        Ok(Self { trunk, weight, bias })
+        let zeros = |shape: &[i64]| -> Result<Tensor> {
+            Ok(native::zeros(shape, kind, policy.device())?.f_set_requires_grad(true)?)
+        };
+        Ok(Self { trunk, weight: zeros(&[1, policy.config.hidden_size as i64])?, bias: zeros(&[1])? })
     }
 
     /// The separate model; `None` if the policy's hidden states are used.

@@ -15,7 +15,7 @@ use super::cache::Decoding;
 use super::decoder::{Residual, With};
 use super::network::Graphs;
 use super::plain::Arithmetic;
-use super::transfer::{select, upload};
+use super::transfer::upload;
 use super::varlen::Varlen;
 use super::{KvCache, Model, Span};
 use crate::error::{self, Error, Result};
@@ -138,7 +138,7 @@ impl Model {
             *end += span.ids.len() as i64;
             Some(*end - 1)
         });
-        self.last_logits(&select(&x, 0, &tensor(ends.collect())?)?).map(Some)
+        self.last_logits(&x.f_index_select(0, &tensor(ends.collect())?)?).map(Some)
     }
 
     /// A decode step: launches a recorded graph, or records and launches one. Without graph

@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 use super::cache::Decoding;
 use super::decode::{RECORDING, bucket, buckets};
 use super::network::Graphs;
-use super::transfer::{select, upload};
+use super::transfer::upload;
 use super::varlen::Varlen;
 use super::{KvCache, Model};
 use crate::error::{self, Error, Result};
@@ -164,7 +164,7 @@ impl Model {
         let _guard = tch::no_grad_guard();
         let slots: Vec<i64> = slots.iter().map(|&slot| slot as i64).collect();
         let slots = upload(&Tensor::f_from_slice(&slots)?, self.device)?;
-        let positions = select(&next.table.f_select(0, 1)?, 0, &slots)?;
+        let positions = next.table.f_select(0, 1)?.f_index_select(0, &slots)?;
         next.draw(&slots, &positions, logits, draw)
     }
 
@@ -238,7 +238,7 @@ impl Model {
         draw: Draw<'_>,
     ) -> Result<Vec<Tensor>> {
         // [2, size]
-        let tokens = select(&next.table, 1, &inputs.slots)?;
+        let tokens = next.table.f_index_select(1, &inputs.slots)?;
         let (ids, positions) = (tokens.f_select(0, 0)?, tokens.f_select(0, 1)?);
         let varlen = Varlen {
             first_query: inputs.first_query.shallow_clone(),

@@ -293,11 +293,6 @@ impl Model {
     }
 
     pub(super) fn embed(&self, ids: &Tensor) -> Result<Tensor> {
-        #[cfg(test)]
-        if native::meta::is_on() {
-            // As the operation, which the meta device lacks.
-            return super::transfer::select(&self.parameters.embed, 0, ids);
-        }
         let rows = Tensor::f_embedding(&self.parameters.embed, ids, -1, false, false)?;
         if (self.config.embedding_scale - 1.0).abs() < f64::EPSILON {
             return Ok(rows);

@@ -58,8 +58,8 @@ pub use memory::{available as available_memory, peak as peak_memory, resident as
 pub use network::Model;
 pub use pass::Pass;
 pub use reward_model::RewardModel;
+pub use transfer::Download;
 pub(crate) use transfer::upload;
-pub use transfer::{Download, select};
 pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 
 pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};

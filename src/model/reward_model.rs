@@ -79,7 +79,7 @@ impl RewardModel {
         }
         let _guard = tch::no_grad_guard();
         let device = self.trunk.device();
-        let hidden = self.trunk.forward(&Packed::from_rows(rows, device))?;
+        let hidden = self.trunk.forward(&Packed::from_rows(rows, device)?)?;
         let hidden = hidden.f_index_select(0, &upload(&Tensor::f_from_slice(&last)?, device)?)?;
         let scores = hidden.f_linear(&self.head, None::<&Tensor>)?.f_to_kind(Kind::Float)?;
         let flat: Vec<f32> = scores.f_view(-1)?.f_to_device(Device::Cpu)?.try_into()?;

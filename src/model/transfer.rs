@@ -1,4 +1,4 @@
-//! Copies from the device that do not wait for it, and selections that the meta device has.
+//! Copies from the device that do not wait for it.
 //!
 //! Host memory of these copies is pinned. On the CPU nothing is copied.
 
@@ -7,18 +7,6 @@ use tch::{Device, Tensor};
 use crate::error::Result;
 use crate::native;
 pub(crate) use crate::native::upload;
-
-/// The entries `index` `[N]` i64 of x in dimension `dim`.
-pub fn select(x: &Tensor, dim: i64, index: &Tensor) -> Result<Tensor> {
-    // The meta device lacks the operation, and has this one.
-    #[cfg(test)]
-    if native::meta::is_on() {
-        let mut places: Vec<Option<Tensor>> = (0..dim).map(|_| None).collect();
-        places.push(Some(index.shallow_clone()));
-        return Ok(x.f_index(&places)?);
-    }
-    Ok(x.f_index_select(dim, index)?)
-}
 
 /// Tensors on their way from the device to the host.
 #[derive(Debug)]

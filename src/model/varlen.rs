@@ -63,7 +63,8 @@ impl Varlen {
     pub(super) fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor, scores: Scores) -> Result<Tensor> {
         #[cfg(test)]
         if native::meta::is_on() {
-            return Ok(q.f_zeros_like()?);
+            // With gradients of all three.
+            return Ok(q.f_mul(&k.f_sum(None)?.f_add(&v.f_sum(None)?)?)?);
         }
         if !q.device().is_cuda() {
             return self.attend_plain(q, k, v, scores);

@@ -1,6 +1,4 @@
 // Waiting for a GPU and its memory, through libtorch's interface for any device; see device.rs.
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -35,15 +33,6 @@ void r1_event_free(void* event) {
 // Gives the unused memory of libtorch's allocator back to the GPU.
 char* r1_device_release() {
   return guarded([&] { c10::getDeviceAllocator(c10::kCUDA)->emptyCache(); });
-}
-
-// A tensor of the same shape, strides and type without numbers: every operation that needs them
-// fails.
-char* r1_without_numbers(const void* like, void** out) {
-  return guarded([&] {
-    const at::Tensor& x = *static_cast<const at::Tensor*>(like);
-    *out = new at::Tensor(at::empty_strided(x.sizes(), x.strides(), x.options().device(c10::kMeta)));
-  });
 }
 
 }  // extern "C"

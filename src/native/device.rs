@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::ptr::null_mut;
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::checked;
 use crate::error::Result;
@@ -27,6 +27,16 @@ pub(crate) fn upload(x: &Tensor, device: Device) -> Result<Tensor> {
         return Ok(x.shallow_clone());
     }
     Ok(x.f_pin_memory(device)?.f_to_device_(device, x.kind(), true, false)?)
+}
+
+/// Zeros on the device.
+pub(crate) fn zeros(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor> {
+    let zeros = Tensor::f_zeros(shape, (kind, device))?;
+    #[cfg(test)]
+    if meta::is_on() {
+        return meta::like(&zeros);
+    }
+    Ok(zeros)
 }
 
 /// The end of the work that a device has queued. On the CPU there is nothing to wait for.
@@ -77,6 +87,8 @@ pub(crate) mod meta {
     //! libtorch's meta device, for tests: its tensors have no numbers, so that every operation that
     //! waits for numbers on a GPU fails.
 
+    #![allow(clippy::unwrap_used)]
+
     use std::cell::Cell;
     use std::ffi::{c_char, c_void};
     use std::ptr::null_mut;
@@ -87,7 +99,8 @@ pub(crate) mod meta {
     use crate::native::{checked, owned, pointer};
 
     unsafe extern "C" {
-        fn r1_without_numbers(like: *const c_void, out: *mut *mut c_void) -> *mut c_char;
+        fn r1_without_numbers(of: *const c_void, out: *mut *mut c_void) -> *mut c_char;
+        fn r1_add_meta_operations() -> *mut c_char;
     }
 
     thread_local! {
@@ -107,6 +120,8 @@ pub(crate) mod meta {
                 ON.set(false);
             }
         }
+        // SAFETY: no pointers.
+        checked(unsafe { r1_add_meta_operations() }).unwrap();
         let _off = Off;
         ON.set(true);
         body()

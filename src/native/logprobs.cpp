@@ -41,7 +41,11 @@ void mask_outside_support(const LogprobSettings& settings, int64_t start, at::Te
     for (int64_t k = 0; k < size; k++) places.push_back(i * logits.size(1) + ids[k]);
   }
   if (rows.empty()) return;
-  const auto there = [&](const std::vector<int64_t>& list) { return at::tensor(list, at::kLong).to(logits.device()); };
+  const auto there = [&](const std::vector<int64_t>& list) {
+    const at::Tensor host = at::tensor(list, at::kLong);
+    // A copy from memory that is not pinned waits for the device.
+    return logits.is_cuda() ? host.pin_memory().to(logits.device(), true) : host.to(logits.device());
+  };
   at::Tensor away = at::zeros(logits.sizes(), logits.options().dtype(at::kBool));
   away.index_fill_(0, there(rows), true);
   away.view({-1}).index_fill_(0, there(places), false);

@@ -32,7 +32,7 @@ pub(crate) use device::Event;
 #[cfg(test)]
 pub(crate) use device::meta;
 pub use device::release_memory;
-pub(crate) use device::upload;
+pub(crate) use device::{upload, zeros};
 pub(crate) use kernels::{Cached, Heads, add_norm, decode_attention, gated, rotated_heads};
 pub use operations::count_operations;
 pub use profiler::{OperationTime, start_profile, stop_profile};

@@ -165,7 +165,7 @@ impl Opened {
     /// Hidden states `[T, E]` of one row.
     fn hidden(&self, ids: &[u32]) -> Result<Tensor> {
         self.check(ids)?;
-        self.model.forward(&Packed::from_rows(&[ids], self.model.device()))
+        self.model.forward(&Packed::from_rows(&[ids], self.model.device())?)
     }
 
     /// For each id after the first: its log-probability, and the most likely ids at its position.

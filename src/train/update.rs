@@ -68,6 +68,19 @@ pub struct UpdateStats {
 /// clipped values for [`UpdateStats::critic`].
 pub(super) type Shared<'a> = &'a dyn Fn(&Tensor, &MicroBatch) -> Result<(Tensor, [Tensor; 2])>;
 
+/// The micro-batches of an update whose operations are queued.
+struct Queued {
+    /// The rows of each.
+    micro_batches: Vec<Vec<usize>>,
+    /// The numbers of each, on the device.
+    numbers: Vec<Tensor>,
+    /// The number of tokens of the ratios of each.
+    ratio_tokens: Vec<usize>,
+    has_kl: bool,
+    /// What a custom loss computes in each.
+    of_graph: Vec<custom::Numbers>,
+}
+
 /// The inputs of an optimiser step.
 #[derive(Clone, Copy)]
 pub struct Update<'a> {
@@ -132,6 +145,19 @@ impl Update<'_> {
         shared: Option<Shared<'_>>,
         stats: &mut UpdateStats,
     ) -> Result<()> {
+        let queued = self.queue(optimizer, data, shared, stats)?;
+        self.read(&queued, &data.rows, shared.is_some(), stats)
+    }
+
+    /// Forward, loss and backward of every micro-batch. The device works while the host prepares
+    /// the next one: no operation here waits for it.
+    fn queue(
+        &self,
+        optimizer: &mut AdamW,
+        data: &UpdateBatch,
+        shared: Option<Shared<'_>>,
+        stats: &mut UpdateStats,
+    ) -> Result<Queued> {
         let mut objective = self.objective.policy.clone();
         if objective.terms.kl_coef > 0.0 {
             objective.terms.kl_coef = self.kl_coef;
@@ -150,10 +176,8 @@ impl Update<'_> {
         let all = !self.objective.only_advantages() || shared.is_some() || pulls;
         let active: Vec<usize> = (0..rows.len()).filter(|&row| all || data.rows[row].has_gradient()).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
-        let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
         let micro_batches = self.micro_batches(data, &active);
         let several = micro_batches.len() > 1;
-        // Numbers of every micro-batch, which stay on the device.
         let (mut numbers, mut ratio_tokens, mut has_kl) = (Vec::new(), Vec::new(), false);
         let mut of_graph: Vec<custom::Numbers> = Vec::new();
         for members in &micro_batches {
@@ -231,13 +255,21 @@ impl Update<'_> {
                 numbers.append(&mut own.on_device);
             }
         }
-        // The only wait for the device before that of the gradient norm.
-        let numbers = native::read_numbers(&numbers)?;
+        Ok(Queued { micro_batches, numbers, ratio_tokens, has_kl, of_graph })
+    }
+
+    /// Reads the numbers of the micro-batches: the only wait for the device before that of the
+    /// gradient norm.
+    fn read(&self, queued: &Queued, rows: &[Row], shared: bool, stats: &mut UpdateStats) -> Result<()> {
+        let Queued { micro_batches, ratio_tokens, of_graph, .. } = queued;
+        let graph = self.objective.custom.as_deref();
+        let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
+        let numbers = native::read_numbers(&queued.numbers)?;
         let each = numbers.chunks((numbers.len() / micro_batches.len().max(1)).max(1));
-        for (place, (own, members)) in each.zip(&micro_batches).enumerate() {
+        for (place, (own, members)) in each.zip(micro_batches).enumerate() {
             let &[loss, entropy_sum, mismatch, largest, sum, kl, ref own @ ..] = own else { continue };
             let (ratios, own) = own.split_at(RatioSums::NUMBERS);
-            let (of_critic, own) = own.split_at(if shared.is_some() { 2 } else { 0 });
+            let (of_critic, own) = own.split_at(if shared { 2 } else { 0 });
             let here = |error: Error| error.in_trajectories(trajectories_of(rows, members), None);
             if let &[value, clipped] = of_critic {
                 stats.critic =
@@ -259,7 +291,7 @@ impl Update<'_> {
             entropy += entropy_sum;
             stats.mismatch = stats.mismatch.max(mismatch);
             pulls = (f64::max(pulls.0, largest), pulls.1 + sum);
-            if has_kl {
+            if queued.has_kl {
                 kl_sum = Some(kl_sum.unwrap_or(0.0) + kl);
             }
             stats.ratios.add(&RatioStats::from_sums(ratio_tokens[place], ratios));
@@ -359,3 +391,5 @@ pub(super) fn trajectories_of(rows: &[Row], members: &[usize]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod waits;

@@ -167,26 +167,7 @@ fn critic_step(
     optimizer.zero_grad();
     let rows = shown(&data.rows, &data.prefixes, policy.config.max_position_embeddings)?.rows;
     let all = micro_batches(&rows, learner.tokens_at_once());
-    let several = all.len() > 1;
-    // Numbers of every micro-batch, which stay on the device.
-    let mut numbers = Vec::with_capacity(2 * all.len());
-    for members in &all {
-        let batch = MicroBatch::new(&rows, members, policy.config.vocab_size, policy.device())?;
-        let packed = packed(&batch);
-        // A shared trunk is trained in the policy's update.
-        let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
-        let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
-        let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
-        let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, &rows, count, settings)?;
-        match pass {
-            Some(pass) => pass.backward(&loss)?,
-            None => loss.f_backward()?,
-        }
-        if several {
-            optimizer.accumulate()?;
-        }
-        numbers.extend([loss.f_detach()?, clipped]);
-    }
+    let numbers = queue_critic(critic, policy, optimizer, (&rows, &all, count), settings)?;
     // The only wait for the device before that of the gradient norm.
     let numbers = native::read_numbers(&numbers)?;
     for (&[loss, clipped], members) in numbers.as_chunks().0.iter().zip(&all) {
@@ -196,6 +177,37 @@ fn critic_step(
     stats.grad_norm = optimizer.step(settings.lr, learner.max_grad_norm)?;
     stats.stepped = true;
     Ok(())
+}
+
+/// Forward, loss and backward of the micro-batches `all` of rows with `targets` targets, without a
+/// wait for the device. The results are the loss and the number of clipped values of each, on the
+/// device.
+pub(super) fn queue_critic(
+    critic: &Critic,
+    policy: &Model,
+    optimizer: &mut AdamW,
+    (rows, all, targets): (&[Row], &[Vec<usize>], usize),
+    settings: &CriticSettings,
+) -> Result<Vec<Tensor>> {
+    let mut numbers = Vec::with_capacity(2 * all.len());
+    for members in all {
+        let batch = MicroBatch::new(rows, members, policy.config.vocab_size, policy.device())?;
+        let packed = packed(&batch);
+        // A shared trunk is trained in the policy's update.
+        let pass = critic.trunk().map(|trunk| trunk.learn(&packed)).transpose()?;
+        let shared = if pass.is_none() { Some(scored(policy, &packed)?) } else { None };
+        let Some(hidden) = pass.as_ref().map(Pass::hidden).or(shared.as_ref()) else { continue };
+        let (loss, clipped) = share(&critic.values(hidden, &batch.predict)?, &batch, rows, targets, settings)?;
+        match pass {
+            Some(pass) => pass.backward(&loss)?,
+            None => loss.f_backward()?,
+        }
+        if all.len() > 1 {
+            optimizer.accumulate()?;
+        }
+        numbers.extend([loss.f_detach()?, clipped]);
+    }
+    Ok(numbers)
 }
 
 /// Returns the critic's loss, or an error if it is NaN or infinite.

@@ -226,12 +226,14 @@ fn a_step_does_not_wait_for_the_device() {
         "max_position_embeddings": 96,
     });
     let config = Config::from_json(&json).unwrap();
-    // Not several kinds in one batch: `where`, which chooses among them, has no kernel there.
-    for cut in [
+    let kinds = [
         Sampling { temperature: 0.0, ..Sampling::default() },
         Sampling::default(),
         Sampling { top_k: 5, top_p: 0.9, top_logprobs: 2, ..Sampling::default() },
-    ] {
+        Sampling { repetition_penalty: 1.2, logit_bias: [(3, 1.5)].into(), ..Sampling::default() },
+    ];
+    // One kind at a time, and all in one batch.
+    for batch in [&kinds[..1], &kinds[1..2], &kinds[2..3], &kinds[3..], &kinds] {
         meta::with(|| {
             let model = Rc::new(Model::init(config.clone(), Device::Cpu, Kind::BFloat16, 1).unwrap());
             let mut engine = Engine::new(model, vocab(), EngineOptions { prefill_tokens: 30, ..options(6) }).unwrap();
@@ -239,7 +241,8 @@ fn a_step_does_not_wait_for_the_device() {
             let mut replies = Vec::new();
             for n in 0..5 {
                 let (reply, receiver) = tokio::sync::oneshot::channel();
-                let sampling = Sampling { max_new_tokens: if n == 2 { 2 } else { 40 }, ..cut.clone() };
+                let kind = batch[n as usize % batch.len()].clone();
+                let sampling = Sampling { max_new_tokens: if n == 2 { 2 } else { 40 }, ..kind };
                 let request = request(&prompt(n, 9), u64::from(n), sampling);
                 engine.accept(Call::Generate { request, reply: reply.into(), tokens: None });
                 replies.push(receiver);

@@ -71,7 +71,7 @@ fn rows(lengths: &[usize], vocab: u64) -> Vec<Vec<u32>> {
 }
 
 fn pack(rows: &[Vec<u32>]) -> Packed {
-    Packed::from_rows(rows, Device::Cpu)
+    Packed::from_rows(rows, Device::Cpu).unwrap()
 }
 
 /// Positions in the packed batch with a next token, and these tokens.

@@ -3,12 +3,12 @@
 use tch::Device;
 
 use super::*;
-use crate::config::{Binary, InitModel, Input, LossGraph, Op, Operand, Unary};
+use crate::config::InitModel;
 use crate::mdp::Sampling;
 use crate::model::Config;
 use crate::rl::adamw;
 
-fn model(kind: Dtype) -> Model {
+pub(super) fn model(kind: Dtype) -> Model {
     let sizes = InitModel {
         hidden_size: 16,
         intermediate_size: 24,
@@ -30,7 +30,7 @@ fn model(kind: Dtype) -> Model {
 }
 
 /// A row of `(tokens, sampled)` pieces, the steps counted by sampled pieces.
-fn row(trajectory: usize, pieces: &[(&[u32], bool)], first_step: u32) -> Row {
+pub(super) fn row(trajectory: usize, pieces: &[(&[u32], bool)], first_step: u32) -> Row {
     let mut row = Row { ids: vec![], loss_mask: vec![], logprobs: vec![], steps: vec![], trajectory, ..Row::default() };
     let mut step = first_step;
     for (ids, sampled) in pieces {
@@ -45,7 +45,7 @@ fn row(trajectory: usize, pieces: &[(&[u32], bool)], first_step: u32) -> Row {
     row
 }
 
-fn batch(mut rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> UpdateBatch {
+pub(super) fn batch(mut rows: Vec<Row>, advantage: impl Fn(usize) -> f64) -> UpdateBatch {
     for row in &mut rows {
         row.advantages = vec![advantage(row.trajectory); row.len()];
     }
@@ -63,7 +63,7 @@ fn gradients(model: &Model, batch: &UpdateBatch, learner: &Learner) -> (f64, Vec
     (stats.loss, model.parameters().iter().map(|(_, tensor)| tensor.grad().copy()).collect())
 }
 
-fn learner(loss: &str, tokens_per_batch: usize) -> Learner {
+pub(super) fn learner(loss: &str, tokens_per_batch: usize) -> Learner {
     let loss = crate::config::Choice { name: loss.to_owned(), options: serde_json::Map::new() };
     Learner { loss, tokens_per_batch, ..Learner::default() }
 }
@@ -191,142 +191,5 @@ fn a_nan_loss_stops_the_run_or_skips_the_step_and_changes_no_weight() {
         for ((name, tensor), before) in model.parameters().iter().zip(&before) {
             assert_eq!(&tensor.detach(), before, "{name}");
         }
-    }
-}
-
-/// Operations that wait for a number of the device.
-const WAITS: [&str; 7] = ["_local_scalar_dense", "item", "nonzero", "is_nonzero", "unique2", "masked_select", "equal"];
-
-fn assert_no_waits<T>(what: &str, body: impl FnOnce() -> Result<T>) -> T {
-    let (value, counts) = native::count_operations(body).unwrap();
-    for waits in WAITS {
-        assert!(!counts.contains_key(&format!("aten::{waits}")), "{what}: {waits}: {counts:?}");
-    }
-    value
-}
-
-fn six_rows() -> Vec<Row> {
-    (0..6).map(|n| row(n, &[(&[1, 2], false), (&[3 + n as u32, 7], true)], 0)).collect()
-}
-
-/// Everything of an update but attention is what a GPU computes; attention is padded here.
-#[test]
-fn micro_batches_never_wait_for_the_device() {
-    let model = model(Dtype::BFloat16);
-    let all = batch(six_rows(), |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
-    for loss in crate::rl::objective::Objective::NAMES {
-        // A selection among all tokens of a mini-batch is read once; a KL needs a reference policy.
-        if !crate::rl::objective::Objective::named(loss).unwrap().needs().is_empty() {
-            continue;
-        }
-        for &budget in if loss == "ppo" { &[1000, 8, 4][..] } else { &[8] } {
-            let mut learner = learner(loss, budget);
-            learner.loss.options.insert("entropy_coef".to_owned(), 0.01.into());
-            let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
-            let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
-            let update = Update {
-                model: &model,
-                objective: &objective,
-                learner: &learner,
-                temperature: 1.0,
-                kl_coef: 0.0,
-                lr: 1e-3,
-            };
-            let stats = assert_no_waits(loss, || update.step(&mut optimizer, &all));
-            assert!(stats.stepped && stats.grad_norm > 0.0 && stats.ratios.tokens == 12, "{loss}: {stats:?}");
-        }
-    }
-}
-
-#[test]
-fn micro_batches_of_custom_losses_never_wait_for_the_device() {
-    let model = model(Dtype::BFloat16);
-    let mut graph = LossGraph::default();
-    let mut push = |op: Op| Operand::Node(graph.push(op, "x.lua:1".to_owned()).unwrap());
-    let logp = push(Op::Input(Input::Logp));
-    let sums = push(Op::SumOver(logp, Over::Group));
-    let advantages = push(Op::Input(Input::Advantages));
-    let product = push(Op::Binary(Binary::Mul, sums, advantages));
-    push(Op::Unary(Unary::Neg, product));
-    (graph.result, graph.logged) = (4, vec![("sum".to_owned(), 1)]);
-    let mut all = batch(six_rows(), |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
-    all.group_of = vec![0, 0, 1, 1, 2, 9];
-    let update_with = |graph: LossGraph| {
-        let learner = learner("ppo", 8);
-        let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
-        let objective = Objective { custom: Some(graph.into()), ..objective };
-        let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
-        let update = Update {
-            model: &model,
-            objective: &objective,
-            learner: &learner,
-            temperature: 1.0,
-            kl_coef: 0.0,
-            lr: 1e-3,
-        };
-        update.step(&mut optimizer, &all)
-    };
-    let stats = assert_no_waits("a custom loss", || update_with(graph.clone()));
-    let logged = stats.logged["sum"];
-    assert!(stats.stepped && logged.tokens == 12 && logged.sum < 0.0, "{stats:?}");
-    // The line of a value that is not finite is named after the update.
-    graph.nodes[4].op = Op::Unary(Unary::Log, product);
-    let error = update_with(graph).unwrap_err();
-    assert_eq!(error.message, "the loss is not finite: a value that is NaN or infinite is computed at x.lua:1");
-    assert!(error.place.unwrap().starts_with("trajector"));
-}
-
-/// A critic with weights of its own, and one that shares the policy's.
-#[test]
-fn micro_batches_of_a_critic_never_wait_for_the_device() {
-    let policy = model(Dtype::BFloat16);
-    let mut rows = six_rows();
-    for row in &mut rows {
-        row.targets = row.loss_mask.clone();
-        (row.returns, row.values) = (vec![1.0; row.len()], vec![0.25; row.len()]);
-    }
-    let all = batch(rows, |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
-    let mut learner = learner("ppo", 8);
-    learner.critic.clip = 0.5;
-    for own in [true, false] {
-        let critic = crate::model::Critic::new(&policy, own.then(|| model(Dtype::BFloat16))).unwrap();
-        let mut optimizer = AdamW::new(critic.parameters(), adamw::Options::default()).unwrap();
-        let stats = assert_no_waits("a critic", || {
-            super::super::value::update_critic(&critic, &policy, &mut optimizer, &all, &learner)
-        });
-        assert!(stats.stepped && stats.loss > 0.0 && stats.grad_norm > 0.0, "{stats:?}");
-    }
-}
-
-/// Numbers are read as vectors, which libtorch does not record, and copies to the device wait if
-/// their memory is not pinned: the code of a micro-batch does neither. `selected` reads for losses
-/// over the whole batch, `host` what a caller did not give.
-#[test]
-fn the_code_of_a_micro_batch_reads_no_numbers() {
-    let sources = [
-        (include_str!("../update.rs"), 1),
-        (include_str!("../value.rs"), 1),
-        (include_str!("../../rl/objective.rs"), 0),
-        (include_str!("../../rl/aggregate.rs"), 0),
-        (include_str!("../../rl/custom.rs"), 1),
-        (include_str!("../../rl/kl.rs"), 0),
-        (include_str!("../../rl/segments.rs"), 1),
-        (include_str!("../../rl/losses/gspo.rs"), 0),
-        (include_str!("../../rl/losses/geo_mean.rs"), 0),
-        (include_str!("../../rl/losses/ppo.rs"), 0),
-        (include_str!("../../rl/losses/value.rs"), 0),
-        (include_str!("../../rl/losses/vespo.rs"), 0),
-        (include_str!("../../rl/pack.rs"), 1),
-        (include_str!("../../model/pass.rs"), 0),
-        (include_str!("../../model/decoder.rs"), 0),
-        (include_str!("../../model/shared_prefix.rs"), 0),
-        (include_str!("../../model/batch.rs"), 1),
-    ];
-    for (source, allowed) in sources {
-        let code = source.split("#[cfg(test)]").next().unwrap();
-        let reads = ["64::try_from(", "32::try_from(", ">::try_from(", "double_value(", "int64_value(", "copy_data("];
-        let waits = |line: &&str| reads.iter().chain(&["f_to_device("]).any(|wait| line.contains(wait));
-        let found: Vec<&str> = code.lines().filter(waits).collect();
-        assert_eq!(found.len(), allowed, "{found:?}");
     }
 }
