@@ -28,6 +28,16 @@ fn text(output: &Output) -> (&str, bool) {
     (&output.text, output.ok)
 }
 
+/// The end of a program can be seen before its output is read.
+#[test]
+fn output_before_an_early_end_is_complete() {
+    let python = python(LONG, true);
+    for _ in 0..20 {
+        let output = run(&python, "import os\nprint('x' * 3000)\nos._exit(7)");
+        assert_eq!(text(&output), (format!("{}\nSystemExit: 7", "x".repeat(3000)).as_str(), false));
+    }
+}
+
 #[test]
 fn python_runs_well_behaved_programs() {
     let python = python(LONG, true);

@@ -14,8 +14,7 @@ use super::tensor_sampler::{
 };
 use crate::error::Result;
 use crate::mdp::Sampling;
-use crate::model::{Model, upload};
-use crate::native;
+use crate::model::{Model, upload, zeros};
 
 /// Random numbers of a slot that are on the device.
 pub(super) const BLOCK: usize = 32;
@@ -122,7 +121,7 @@ impl DeviceSampler {
         let table = Tensor::f_zeros([slots as i64 + 1, (SETTINGS + BLOCK) as i64], (Kind::Double, Device::Cpu))?;
         let by_kernels = device == Device::Cpu;
         #[cfg(test)]
-        let by_kernels = by_kernels && !native::meta::is_on();
+        let by_kernels = by_kernels && !crate::native::meta::is_on();
         let vocabulary = Tensor::f_arange(model.config.vocab_size as i64, (Kind::Int64, Device::Cpu))?;
         let (table, vocabulary) = (upload(&table, device)?, upload(&vocabulary, device)?);
         Ok(Self { table, seen: None, biases: None, by_kernels, device, vocabulary })
@@ -134,7 +133,7 @@ impl DeviceSampler {
         let slots = upload(&Tensor::f_from_slice(&slots)?, self.device)?;
         let rows = self.table.size()[0];
         if self.seen.is_none() && requests.iter().any(|running| running.request.sampling.penalises()) {
-            self.seen = Some(native::zeros(&[rows, self.vocabulary.size()[0]], Kind::Bool, self.device)?);
+            self.seen = Some(zeros(&[rows, self.vocabulary.size()[0]], Kind::Bool, self.device)?);
         }
         if let Some(seen) = &self.seen {
             let (mut at, mut ids) = (Vec::new(), Vec::new());
@@ -151,8 +150,8 @@ impl DeviceSampler {
         }
         let width = BIASES as i64;
         if self.biases.is_none() && requests.iter().any(|running| !running.request.sampling.logit_bias.is_empty()) {
-            let zeros = |kind| native::zeros(&[rows, width], kind, self.device);
-            self.biases = Some([zeros(Kind::Int64)?, zeros(Kind::Float)?]);
+            let empty = |kind| zeros(&[rows, width], kind, self.device);
+            self.biases = Some([empty(Kind::Int64)?, empty(Kind::Float)?]);
         }
         if let Some([ids, values]) = &self.biases {
             let (mut own_ids, mut own_values): (Vec<i64>, Vec<f32>) = (Vec::new(), Vec::new());

@@ -59,7 +59,7 @@ pub use network::Model;
 pub use pass::Pass;
 pub use reward_model::RewardModel;
 pub use transfer::Download;
-pub(crate) use transfer::upload;
+pub(crate) use transfer::{upload, zeros};
 pub use weights::{files as weight_files, stored_dtype, write_file as write_tensors};
 
 pub use crate::native::{OperationTime, release_memory, softmax, start_profile, stop_profile};

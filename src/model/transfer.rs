@@ -6,7 +6,7 @@ use tch::{Device, Tensor};
 
 use crate::error::Result;
 use crate::native;
-pub(crate) use crate::native::upload;
+pub(crate) use crate::native::{upload, zeros};
 
 /// Tensors on their way from the device to the host.
 #[derive(Debug)]

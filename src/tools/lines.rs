@@ -88,3 +88,54 @@ impl Lines {
         self.line.shrink_to(KEPT);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use std::process::Stdio;
+
+    use super::*;
+
+    /// The lines of a program, and whether it printed too much; `answers`: each line is an answer.
+    fn read(program: &str, longest: usize, most: usize, answers: bool) -> (Vec<(Read, usize)>, bool) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut command = tokio::process::Command::new("sh");
+            let mut child = command.args(["-c", program]).stdout(Stdio::piped()).kill_on_drop(true).spawn().unwrap();
+            let traffic = Arc::new(Traffic::default());
+            let mut lines = Lines::new(child.stdout.take().unwrap(), Arc::clone(&traffic), longest, most);
+            let mut found = Vec::new();
+            while let Some(read) = lines.next().await {
+                found.push((read, lines.line().len()));
+                if answers {
+                    traffic.bytes.store(0, Ordering::Relaxed);
+                }
+                lines.clear();
+            }
+            (found, traffic.flooded.load(Ordering::Relaxed))
+        })
+    }
+
+    #[test]
+    fn a_program_may_print_so_many_bytes_without_an_answer() {
+        // 100 lines of 10 bytes.
+        let program = "for i in 0 1 2 3 4 5 6 7 8 9; do for j in 0 1 2 3 4 5 6 7 8 9; do echo 123456789; done; done";
+        let line = (Read::Line, 10);
+        assert_eq!(read(program, 10, 1000, false), (vec![line; 100], false));
+        assert_eq!(read(program, 10, 999, false), (vec![line; 99], true));
+        assert_eq!(read(program, 10, 55, false), (vec![line; 5], true));
+        assert_eq!(read(program, 10, 10, true), (vec![line; 100], false));
+        assert_eq!(read(program, 10, 9, true), (Vec::new(), true));
+    }
+
+    #[test]
+    fn long_lines_are_dropped_up_to_their_end() {
+        let program = "echo 12; echo 1234; echo 12345; echo 1";
+        let expected = [(Read::Line, 3), (Read::Line, 5), (Read::TooLong, 0), (Read::Line, 2)];
+        assert_eq!(read(program, 5, 1000, false), (expected.to_vec(), false));
+        // Longer than what is read at once.
+        let program = "head -c 100000 /dev/zero | tr '\\0' x; echo; echo 1";
+        assert_eq!(read(program, 5, 1_000_000, false), (vec![(Read::TooLong, 0), (Read::Line, 2)], false));
+    }
+}

@@ -41,6 +41,9 @@ pub(super) struct Task {
     thorough: bool,
 }
 
+/// Number of tasks whose reset fails after which the check ends.
+const RESETS: usize = 2;
+
 pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
     let started = Instant::now();
     let mut report = Report::default();
@@ -65,7 +68,8 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     }
 
     let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
-    let mut tried = Vec::new();
+    let mut tried: Vec<TestedTrajectory> = Vec::new();
+    let mut failed_resets = 0;
     let mut tasks_tried = std::collections::BTreeSet::new();
     'tasks: for task in &tasks {
         let spec = spec(&first, script, task, options);
@@ -86,12 +90,22 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             report.trajectories += 1;
             report.steps += trajectory.steps.len();
             let at_limit = limited(trajectory.status);
+            let in_reset = endings::in_reset(&trajectory);
             tried.push(TestedTrajectory { kind, which: task.clone(), trajectory });
             tasks_tried.insert((task.split == Split::Eval, task.row));
             report.eval_tasks = tasks_tried.iter().filter(|(eval, _)| *eval).count();
             report.tasks = tasks_tried.len() - report.eval_tasks;
             if at_limit {
                 break 'tasks;
+            }
+            // Other replies to the task, and other tasks, would find the same: a server that is
+            // down, with the time of all retries.
+            if in_reset {
+                failed_resets += 1;
+                if failed_resets == RESETS {
+                    break 'tasks;
+                }
+                continue 'tasks;
             }
         }
         if report.trajectories == before {

@@ -62,6 +62,11 @@ fn left_out(row: u64, tried: &[TestedTrajectory], worker: &Worker, script: &Scri
     filtered && tried.iter().any(|it| !it.trajectory.steps.is_empty())
 }
 
+/// Whether the reset of a trajectory failed.
+pub(super) fn in_reset(trajectory: &Trajectory) -> bool {
+    trajectory.status == Status::EnvError && trajectory.steps.is_empty()
+}
+
 /// A trajectory ends in an allowed way.
 fn ended(
     it: &TestedTrajectory,
@@ -91,7 +96,7 @@ fn ended(
             report.add(finding(Level::Warning, "context", message).hint(hint));
         }
         Status::Terminated | Status::Truncated | Status::PolicyError | Status::Aborted => {}
-        Status::EnvError if trajectory.steps.is_empty() => {
+        Status::EnvError if in_reset(trajectory) => {
             report.add(finding(Level::Error, "reset", message));
         }
         Status::EnvError => {

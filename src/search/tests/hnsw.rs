@@ -253,6 +253,35 @@ fn interrupted_graphs_continue_and_have_the_bytes_of_others() {
 }
 
 #[test]
+fn a_saved_graph_of_more_vectors_is_built_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = made(dir.path(), Similarity::Cosine, VectorType::F32);
+    let [alone, out] = ["alone", "few"].map(|name| dir.path().join(name));
+    let options = || with(Similarity::Cosine, VectorType::F32, Some(GRAPH));
+    let few = &corpus()[..300];
+    build(&alone, options(), few).unwrap();
+    let begin = || {
+        let mut builder = Builder::begin(&out, options(), false, false).unwrap();
+        for (row, passage) in few.iter().enumerate().skip(builder.next_row() as usize) {
+            builder.add(&Fields::default().passage(row as u64, passage.as_object().unwrap().clone()).unwrap()).unwrap();
+        }
+        builder
+    };
+    begin().finish_with(&mut |linked| linked == 0).map(drop).unwrap_err();
+    let graph = |index: &Path| index.join("dense/hnsw.usearch");
+    std::fs::copy(graph(&whole), graph(&dir.path().join("few.part"))).unwrap();
+    let mut seen = Vec::new();
+    begin()
+        .finish_with(&mut |linked| {
+            seen.push(linked);
+            true
+        })
+        .unwrap();
+    assert_eq!(seen, [0, 256, 300]);
+    assert!(std::fs::read(graph(&alone)).unwrap() == std::fs::read(graph(&out)).unwrap());
+}
+
+#[test]
 fn damaged_and_foreign_graphs_are_refused_and_never_end_the_process() {
     let dir = tempfile::tempdir().unwrap();
     let out = made(dir.path(), Similarity::Cosine, VectorType::F32);
