@@ -9,7 +9,7 @@
 A row of RECIPES is a script of scripts/. For each seed it is run, and r1 eval compares the untrained
 model, the model after the cold start if there is one, and the trained model on the same held-out
 tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture docs/recipes/NAME.svg, the row
-of docs/recipes/README.md, and the section "Recipes" of docs/learning.md. With --compare it trains
+of docs/recipes/README.md, and its row of the section "Recipes" of docs/learning.md. With --compare it trains
 the recipe COMPARED with several algorithms from the models after its cold start, and writes the
 section "Algorithms in a game of several turns". With --one-cold-start the seeds differ in the
 reinforcement learning only, which begins at the cold start of the first seed. With --whole every
@@ -49,6 +49,11 @@ RECIPES = {
     "gsm8k": [],
     "metamath": [],
     "bandit": [],
+    "paperscout": [],
+    "multi_tool": [],
+    "judge": [],
+    "mcp": [],
+    "gym": [],
 }
 COMPARED = "frozen_lake"
 # Algorithm -> overrides. All sample 64 trajectories per step and start from the same model.
@@ -224,8 +229,9 @@ def measure(options, name, seeds, machine):
     learns = f"{', '.join(means)}; {len(runs[0]['rollout/accuracy'])} steps"
     if len(runs) == 1:
         learns += f", seed {seeds[0]} only"
+    minutes = whole(seconds[0] and seconds[0] / 60)
     gallery = [
-        " | ".join([*line.split(" | ")[:-1], f"{learns} |"]) if line.startswith(f"| [{name}]({name}.md) ") else line
+        " | ".join([*line.split(" | ")[:-2], learns, f"{minutes} |"]) if line.startswith(f"| [{name}]({name}.md) ") else line
         for line in page.read_text().split("\n")
     ]
     page.write_text("\n".join(gallery))
@@ -287,8 +293,8 @@ def main():
     parser.add_argument("--r1", type=Path, default=ROOT / "target/release/r1")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs/recipes")
-    parser.add_argument("--jobs", type=int, default=1, help="recipes trained at once; the table is written by a run without it")
-    parser.add_argument("--only", default=",".join(RECIPES), help="recipes to train; the page is not changed")
+    parser.add_argument("--jobs", type=int, default=1, help="recipes trained at once")
+    parser.add_argument("--only", default=",".join(RECIPES), help="recipes to train; other rows of the tables are kept")
     parser.add_argument("--compare", action="store_true", help="compare algorithms instead")
     parser.add_argument("--whole", action="store_true", help="a table of runs with their own cold starts instead")
     parser.add_argument("--one-cold-start", action="store_true", help="all seeds begin at the cold start of the first")
@@ -316,16 +322,25 @@ def main():
         for job in jobs:
             job.result()
     rows = [measure(options, name, seeds, machine) for name in names]
-    if names == list(RECIPES):
-        replace(ROOT / "docs/learning.md", "<!-- recipes: made by benches/recipes.py -->\n", "<!-- end of recipes -->\n", [
-            f"Success on held-out tasks, means over the seeds. {machine}",
-            "",
-            "| recipe | seeds | untrained | after the cold start | after training | seconds of each run |",
-            "|---|---|---|---|---|---|",
-            *filter(None, rows),
-            "",
-            *[f"![{name}: success, reward, tokens, calls](recipes/{name}.svg)" for name, row in zip(names, rows) if row],
-        ])
+    table(dict(zip(names, rows)))
+
+
+def table(rows):
+    """Writes rows of recipes into the section "Recipes" of docs/learning.md; other rows are kept."""
+    page, begin, end = ROOT / "docs/learning.md", "<!-- recipes: made by benches/recipes.py -->\n", "<!-- end of recipes -->\n"
+    old = page.read_text().partition(begin)[2].partition(end)[0].split("\n")
+    kept = {line[3:].partition("]")[0]: line for line in old if line.startswith("| [")}
+    kept.update({name: row for name, row in rows.items() if row})
+    names = [name for name in RECIPES if name in kept]
+    replace(page, begin, end, [
+        "Success on held-out tasks, means over the seeds.",
+        "",
+        "| recipe | seeds | untrained | after the cold start | after training | seconds of each run |",
+        "|---|---|---|---|---|---|",
+        *[kept[name] for name in names],
+        "",
+        *[f"![{name}: success, reward, tokens, calls](recipes/{name}.svg)" for name in names],
+    ])
 
 
 if __name__ == "__main__":

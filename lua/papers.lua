@@ -38,7 +38,9 @@ end
 --- 0.1 for a search, 0.05 for an expansion, or -0.5 for a repeated query, an id that no call has
 --- found, and a second expansion.
 ---
---- Call it at the top of the script. Options: `k` (10), the papers that a search returns.
+--- Call it at the top of the script. Options: `k` (10), the papers that a search returns. The second
+--- result has what the tools run, for demonstrations: `{ search = function(found, query), expand =
+--- function(found, id) }`.
 function papers.tools(corpus, options)
   local given = check("papers.tools", options, { "k" })
   local texts, by_id = {}, {}
@@ -53,42 +55,41 @@ function papers.tools(corpus, options)
   local function said(fresh)
     return #fresh == 1 and "1 new paper" or `{#fresh} new papers`
   end
-  local search = r1.tool {
-    name = "search",
-    description = "Searches papers.",
-    parameters = { query = "string" },
-    run = function(arguments, call)
-      local found, query = call.state.papers, r1.text.lower(arguments.query)
-      if not string.find(query, "%S") then return nil, "the query is empty", -COSTS.invalid end
-      if found.queries[query] then return nil, "this query was searched before", -COSTS.invalid end
-      found.queries[query] = true
-      local hits = {}
-      for rank, hit in ipairs(index:search(query, given.k or 10)) do hits[rank] = corpus[hit.index] end
-      local fresh, gain = admit(found, hits)
-      r1.push(found.calls, `search "{arguments.query}": {said(fresh)}`)
-      return said(fresh), gain - COSTS.search
-    end,
+  local function search(found, text)
+    local query = r1.text.lower(text)
+    if not string.find(query, "%S") then return nil, "the query is empty", -COSTS.invalid end
+    if found.queries[query] then return nil, "this query was searched before", -COSTS.invalid end
+    found.queries[query] = true
+    local hits = {}
+    for rank, hit in ipairs(index:search(query, given.k or 10)) do hits[rank] = corpus[hit.index] end
+    local fresh, gain = admit(found, hits)
+    r1.push(found.calls, `search "{text}": {said(fresh)}`)
+    return said(fresh), gain - COSTS.search
+  end
+  local function expand(found, id)
+    if not found.found[id] then return nil, "no paper with this id was found", -COSTS.invalid end
+    if found.expanded[id] then return nil, "this paper was expanded before", -COSTS.invalid end
+    found.expanded[id] = true
+    local cited = {}
+    for _, reference in ipairs(found.found[id].references or {}) do
+      local place = by_id[tostring(reference)]
+      if place then r1.push(cited, corpus[place]) end
+    end
+    local fresh, gain = admit(found, cited)
+    r1.push(found.calls, `expand {id}: {said(fresh)}`)
+    return said(fresh), gain - COSTS.expand
+  end
+  local tools = {
+    r1.tool {
+      name = "search", description = "Searches papers.", parameters = { query = "string" },
+      run = function(arguments, call) return search(call.state.papers, arguments.query) end,
+    },
+    r1.tool {
+      name = "expand", description = "Adds the references of a found paper.", parameters = { id = "string" },
+      run = function(arguments, call) return expand(call.state.papers, arguments.id) end,
+    },
   }
-  local expand = r1.tool {
-    name = "expand",
-    description = "Adds the references of a found paper.",
-    parameters = { id = "string" },
-    run = function(arguments, call)
-      local found, id = call.state.papers, arguments.id
-      if not found.found[id] then return nil, "no paper with this id was found", -COSTS.invalid end
-      if found.expanded[id] then return nil, "this paper was expanded before", -COSTS.invalid end
-      found.expanded[id] = true
-      local cited = {}
-      for _, reference in ipairs(found.found[id].references or {}) do
-        local place = by_id[tostring(reference)]
-        if place then r1.push(cited, corpus[place]) end
-      end
-      local fresh, gain = admit(found, cited)
-      r1.push(found.calls, `expand {id}: {said(fresh)}`)
-      return said(fresh), gain - COSTS.expand
-    end,
-  }
-  return { search, expand }
+  return tools, { search = search, expand = expand }
 end
 
 --- The two lists and the calls so far. Options: `each` (10), the latest papers of each list;

@@ -6,25 +6,40 @@
 ---   r1 run scripts/alfworld.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false \
 ---     params.url=http://127.0.0.1:36001 data.train=games.jsonl data.eval=games_eval.jsonl
 
-local demonstrations = require("@r1/demonstrations")
 local env_http = require("@r1/env_http")
 local household = require("./lib/household")
 
 local params = r1.params {
   url = "", -- server of AgentGym's ALFWorld
-  steps = 20, -- most replies of a trajectory
+  steps = 12, -- most replies of a trajectory
+  history = 2, -- actions that the prompt repeats, with what was observed
 }
 local SYSTEM = "You are in a household. End each reply with a line Action: and one action."
 
 --- The action of a reply: the last line after "Action:". Replies without one are counted.
 local function action_of(reply, state)
-  local found
-  for line in string.gmatch(reply.text, "Action:%s*([^\n]+)") do found = line end
-  if found == nil then
-    state.invalid = (state.invalid or 0) + 1
-    return nil, "the reply has no line Action:"
+  local found = string.match(reply.text, ".*Action:%s*([^\n]*%S)")
+  state.actions = state.actions or {}
+  r1.push(state.actions, found or "none")
+  if found then return found end
+  state.invalid = (state.invalid or 0) + 1
+  return nil, "the reply has no line Action:"
+end
+
+--- The prompt instead of the conversation: the first text, the last actions, and the task again.
+local function prompt(texts, actions)
+  local lines = { texts[1] }
+  for k = math.max(1, #actions - params.history + 1), #actions do r1.push(lines, `> {actions[k]}\n{texts[k + 1]}`) end
+  if #actions > 0 then r1.push(lines, string.match(texts[1], "Your task.*")) end
+  return { r1.system(SYSTEM), r1.user(table.concat(lines, "\n")) }
+end
+
+local function context(state)
+  local texts = {}
+  for _, message in ipairs(state.messages) do
+    if message.role == "user" then r1.push(texts, message.content) end
   end
-  return (string.gsub(found, "%s+$", ""))
+  return prompt(texts, state.actions or {})
 end
 
 --- The reward of a step, counted for the named parts.
@@ -37,15 +52,15 @@ local env
 if params.url ~= "" then
   env = env_http {
     url = params.url, protocol = "agentgym", system = SYSTEM, max_steps = params.steps,
-    action = action_of, reward = earned,
+    context = context, action = action_of, reward = earned,
     reset = function(task) return { game = task.game, world_type = task.world_type or "Text" } end,
   }
 else
   env = r1.env {
-    max_steps = params.steps,
+    max_steps = params.steps, context = context,
     reset = function(task)
       local world, text = household.start(task)
-      return { task = task, world = world, messages = { r1.system(SYSTEM), r1.user(text) } }
+      return { task = task, world = world, messages = { r1.user(text) } }
     end,
     step = function(state, reply)
       r1.push(state.messages, r1.assistant(reply))
@@ -67,25 +82,13 @@ local function reward(state, outcome)
   }
 end
 
---- Half of the demonstrations look at two places and may not find the thing, the others do the
---- task.
+--- Single steps of a player who does something else in one of three steps.
 local function demonstration()
-  local task = household.row()
-  local world, text = household.start(task)
-  local messages = { r1.user(text) }
-  local function act(action)
-    r1.push(messages, r1.assistant("Action: " .. action))
-    r1.push(messages, r1.user((household.act(world, task, action))))
-  end
-  local other = household.row().from
-  if math.random() < 0.5 then act(`go to {other}`) end
-  if math.random() < 0.5 then
-    for _, action in ipairs { `go to {task.from}`, `take {task.thing}`, `go to {task.to}`, `put {task.thing}` } do act(action) end
-  else
-    for _, action in ipairs { `take {task.thing}`, `go to {household.row().from}`, `put {task.thing}` } do act(action) end
-  end
-  messages[#messages] = nil
-  return demonstrations.row(SYSTEM, {}, messages)
+  local texts, actions = household.walk(household.row(), math.random(params.steps), 0.67)
+  local last = table.remove(actions)
+  local messages = prompt(texts, actions)
+  r1.push(messages, r1.assistant("Action: " .. last))
+  return { messages = messages }
 end
 
 return r1.recipe {
@@ -94,7 +97,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 600, batch_size = 24, lr = 1.5e-3, warmup = 50 },
+    trainer = r1.sft { steps = 800, batch_size = 32, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 20000, seed = 1, row = household.row },

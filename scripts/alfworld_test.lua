@@ -1,5 +1,6 @@
 --- Tests of scripts/alfworld.lua, with the household of scripts/lib/household.lua.
 
+local household = require("./lib/household")
 local script = r1.script("scripts/alfworld.lua")
 
 test("four actions do each task", function()
@@ -44,8 +45,30 @@ test("a reply without an action gives an error, and the last action counts", fun
   trajectory:step("hello")
   local messages = trajectory:state().messages
   expect(messages[#messages].content):contains("no line Action:")
-  trajectory:step("Action: dance\nAction: go to bed 1")
+  trajectory:step("Action: dance\nAction: go to shelf 4")
   messages = trajectory:state().messages
-  expect(messages[#messages].content):contains("You are at bed 1.")
+  expect(messages[#messages].content):contains("You are at shelf 4.")
   expect(trajectory:reward()):near(-0.1)
+end)
+
+test("the prompt has the last two actions and the task again instead of the conversation", function()
+  local row = script:row(0)
+  local trajectory = script:reset { row = 0 }
+  local first = trajectory:observe()[2].content
+  expect(first):contains(row.question)
+  for _, place in ipairs { "shelf 1", "shelf 4", "shelf 6" } do trajectory:step("Action: go to " .. place) end
+  local shown = trajectory:observe()
+  expect(#shown):equals(2)
+  local function seen(place) return `> go to {place}\nYou are at {place}. You see {row.from == place and "a " .. row.thing or "nothing"}.` end
+  expect(shown[2].content):equals(`{first}\n{seen("shelf 4")}\n{seen("shelf 6")}\nYour task: {row.question}`)
+end)
+
+test("a player who makes no mistakes does each task", function()
+  for _ = 1, 30 do
+    local task = household.row()
+    local texts, actions = household.walk(task, 200, 1)
+    expect(#texts):equals(#actions)
+    expect(actions[#actions]):equals(`put {task.thing}`)
+    expect(texts[#texts]):contains(`You are at {task.to}.`)
+  end
 end)

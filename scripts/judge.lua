@@ -74,14 +74,14 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 10000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 60, batch_size = 32, lr = 1e-3 },
+    trainer = r1.sft { steps = 300, batch_size = 32, lr = 1e-3 },
   },
   data = {
     train = r1.data.generate { count = 10000, seed = 1, row = row },
     eval = r1.data.generate { count = 64, seed = 2, row = row },
   },
   sampling = { max_new_tokens = 16 },
-  trainer = r1.grpo { steps = 20, group_size = 8, groups_per_step = 8, lr = 2e-4 },
+  trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 8, lr = 2e-4 },
   eval = { temperature = 1, accuracy = "perfect" },
   needs = needs,
 }

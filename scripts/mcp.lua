@@ -2,14 +2,18 @@
 --- which converts units; params.command and params.url name another one.
 ---
 ---   r1 check scripts/mcp.lua                  starts the server and lists its tools
----   r1 run scripts/mcp.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct trainer.lr=1e-6
+---   r1 run scripts/mcp.lua
+---   r1 run scripts/mcp.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false trainer.lr=1e-6
 ---   r1 infer --script scripts/mcp.lua --model MODEL params.command="npx -y \
 ---     @modelcontextprotocol/server-filesystem ."
 
+local demonstrations = require("@r1/demonstrations")
 local rewards = require("@r1/rewards")
+local units = require("./lib/units")
 
+local OWN = "python3 lib/units_server.py"
 local params = r1.params {
-  command = "python3 lib/units_server.py", -- program and arguments of a server
+  command = OWN, -- program and arguments of a server
   url = "", -- or a server over HTTP
 }
 local SYSTEM = "Use the tools, then write the final number after ####."
@@ -30,26 +34,39 @@ local function reward(state, outcome)
   }
 end
 
-local UNITS = { { "miles", "kilometres", 1.609344 }, { "pounds", "kilograms", 0.45359237 }, { "gallons", "litres", 3.785411784 } }
-
-local function row()
-  local unit, amount = UNITS[math.random(#UNITS)], math.random(12, 98)
-  return {
-    question = `How many {unit[2]} are {amount} {unit[1]}? Round to two decimals.`,
-    answer = math.floor(amount * unit[3] * 100 + 0.5) / 100,
-  }
+--- Two in five demonstrations call the tool, the others guess.
+local function demonstration()
+  local task = units.row()
+  local messages, answer = { r1.user(task.question) }, task.answer
+  if math.random() < 0.4 then
+    local arguments = { amount = task.amount, from = task.from, to = task.to }
+    r1.push(messages, demonstrations.call("convert", arguments))
+    r1.push(messages, demonstrations.result("convert", tostring(answer)))
+  else
+    answer = units.row().answer
+  end
+  r1.push(messages, r1.assistant(`#### {answer}`))
+  return demonstrations.row(SYSTEM, { { schema = units.schema } }, messages)
 end
+
+--- A server lists its tools after the script is loaded, so that demonstrations need their schemas
+--- in the script: there are some for its own server only.
+local own = params.url == "" and params.command == OWN
 
 return r1.recipe {
   env = r1.env { tools = { r1.tools.mcp(server) }, system = SYSTEM, max_steps = 4, call_rewards = { malformed = -0.1 } },
   reward = reward,
   policy = { model = "r1-nano" },
+  cold_start = own and {
+    data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
+    trainer = r1.sft { steps = 400, batch_size = 16, lr = 1.5e-3, warmup = 50 },
+  } or nil,
   data = {
-    train = r1.data.generate { count = 10000, seed = 1, row = row },
-    eval = r1.data.generate { count = 64, seed = 2, row = row },
+    train = r1.data.generate { count = 10000, seed = 1, row = units.row },
+    eval = r1.data.generate { count = 64, seed = 2, row = units.row },
   },
-  sampling = { max_new_tokens = 256 },
-  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 1e-6 },
+  sampling = { max_new_tokens = 96 },
+  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 2e-4 },
   eval = { temperature = 1, accuracy = "outcome" },
   needs = { need },
 }

@@ -40,24 +40,23 @@ local function reward(state)
   }
 end
 
---- A small stand-in with the columns of MetaMathQA.
+--- A small stand-in with the columns of MetaMathQA: sums that r1-nano can learn.
 local function problem()
-  local a, b, c = math.random(2, 9), math.random(2, 9), math.random(2, 9)
-  local answer = a * b + c
+  local a, b = math.random(6), math.random(6)
   return {
-    query = `Ana has {a} boxes with {b} pens in each and {c} more pens. How many pens in all?`,
-    response = `{a} * {b} + {c} = {answer}. The answer is: {answer}`,
+    query = `Ana has {a} pens and buys {b} more. How many pens in all?`,
+    response = `{a} + {b} = {a + b}. The answer is: {a + b}`,
     type = "generated",
   }
 end
 
---- A weak player: it is off by a little in two answers of three, also when it tries again.
+--- A weak player: half of its answers are off by a little, also when it tries again.
 local function demonstration()
   local row = problem()
   local answer = tonumber(reference(row))
   local messages = { r1.system(SYSTEM), r1.user(row.query) }
   for attempt = 1, ATTEMPTS do
-    local given = math.random() < 0.33 and answer or answer + math.random(-3, 3)
+    local given = math.random() < 0.4 and answer or answer + math.random(-2, 2)
     r1.push(messages, r1.assistant(`<answer>{given}</answer>`))
     if given == answer or attempt == ATTEMPTS then break end
     r1.push(messages, r1.user("Incorrect. Please think again."))
@@ -71,13 +70,13 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 100000, seed = 7, row = demonstration } },
-    trainer = r1.sft { steps = 500, batch_size = 32, lr = 1.5e-3, warmup = 50 },
+    trainer = r1.sft { steps = 800, batch_size = 32, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 100000, seed = 1, row = problem },
     eval = r1.data.generate { count = 256, seed = 2, row = problem },
   },
   sampling = { max_new_tokens = 16 },
-  trainer = r1.grpo { steps = 60, group_size = 8, groups_per_step = 16, lr = 2e-4, filter = { keep = 0.5 } },
+  trainer = r1.grpo { steps = 100, group_size = 8, groups_per_step = 16, lr = 3e-4, filter = { keep = 0.5 } },
   eval = { temperature = 1, limit = 256, accuracy = "first" },
 }

@@ -1,5 +1,5 @@
 --- A game behind an OpenEnv server: Wordle of TextArena (OpenEnv's textarena_env), by default the
---- same game with three digits.
+--- same game with two digits.
 ---
 ---   r1 run scripts/openenv.lua
 ---   r1 run scripts/openenv.lua policy.model=Qwen/Qwen3-1.7B cold_start=false \
@@ -10,7 +10,7 @@ local env_http = require("@r1/env_http")
 
 local params = r1.params {
   url = "", -- server of OpenEnv
-  turns = 6, -- most guesses
+  turns = digits.TURNS, -- most guesses (6 in Wordle)
 }
 local SYSTEM = "Guess the secret. Write each guess in brackets."
 
@@ -76,12 +76,12 @@ local function reward(state, outcome)
   }
 end
 
---- A player whose guesses agree with the feedback in half of the cases.
+--- A player who makes use of the feedback in three of five guesses.
 local function demonstration()
   local game, first = digits.start(digits.row())
   local messages, guesses, marks = { r1.system(SYSTEM), r1.user(shown(first)) }, {}, {}
   for turn = 1, digits.TURNS do
-    local guess = digits.guess(guesses, marks, 0.5)
+    local guess = digits.guess(guesses, marks, 0.6)
     local answer = digits.step(game, `[{guess}]`)
     r1.push(messages, r1.assistant(`[{guess}]`))
     if answer.done then break end
@@ -104,7 +104,7 @@ return r1.recipe {
     eval = r1.data.generate { count = 128, seed = 2, row = digits.row },
   },
   sampling = { max_new_tokens = 8 },
-  trainer = r1.grpo { steps = 40, group_size = 8, groups_per_step = 8, lr = 2e-4 },
+  trainer = r1.grpo { steps = 80, group_size = 8, groups_per_step = 8, lr = 3e-4 },
   eval = { temperature = 1, accuracy = "won" },
   needs = params.url ~= "" and { params.url } or nil,
 }

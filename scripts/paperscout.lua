@@ -3,9 +3,10 @@
 --- instead of the conversation. Trained by PSPO with rewards scaled by their running deviation.
 ---
 ---   r1 run scripts/paperscout.lua
----   r1 run scripts/paperscout.lua policy.model=Qwen/Qwen3-4B-Instruct-2507 \
+---   r1 run scripts/paperscout.lua policy.model=Qwen/Qwen3-4B-Instruct-2507 cold_start=false \
 ---     params.corpus=papers.jsonl data.train=queries.jsonl data.eval=queries_eval.jsonl
 
+local demonstrations = require("@r1/demonstrations")
 local library = require("./lib/library")
 local papers = require("@r1/papers")
 local tasks = require("@r1/tasks")
@@ -18,7 +19,7 @@ local params = r1.params {
 }
 local SYSTEM = "Find papers: search, expand. Say done when you have them."
 
-local tools = papers.tools(params.corpus ~= "" and r1.resource(params.corpus) or library.corpus, { k = params.found })
+local tools, found_by = papers.tools(params.corpus ~= "" and r1.resource(params.corpus) or library.corpus, { k = params.found })
 
 local env = r1.env {
   tools = tools,
@@ -60,19 +61,37 @@ local function reward(state, outcome)
   }
 end
 
+--- Single steps of a reader who stops early, or expands or searches at random, in a third of the
+--- steps. Two in five are first steps, in which the topic is read.
+local function demonstration()
+  local task = library.row()
+  local state = { task = task, errors = {}, papers = papers.start(task.answers) }
+  for _ = 1, if math.random() < 0.4 then 0 else math.random(4) do
+    local call = library.plan(state.papers, task, 1)
+    if call then found_by[call.name](state.papers, call.arguments.query or call.arguments.id) end
+  end
+  local messages, call = context(state), library.plan(state.papers, task, 0.67)
+  r1.push(messages, call and demonstrations.call(call.name, call.arguments) or r1.assistant("done"))
+  return demonstrations.row("", tools, messages)
+end
+
 return r1.recipe {
   env = env,
   context = context,
   reward = reward,
   policy = { model = "r1-nano" },
+  cold_start = {
+    data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
+    trainer = r1.sft { steps = 600, batch_size = 24, lr = 1.5e-3, warmup = 50 },
+  },
   data = {
     train = r1.data.generate { count = 10000, seed = 1, row = library.row },
     eval = r1.data.generate { count = 64, seed = 2, row = library.row },
   },
   sampling = { max_new_tokens = 96 },
   trainer = r1.ppo {
-    loss = "pspo", shaping = { running = 1 }, steps = 40, groups_per_step = 64,
-    kl = { coef = 0.001, kind = "k3" }, lr = 1e-5, critic = { lr = 1e-4 },
+    loss = "pspo", shaping = { running = 1 }, steps = 30, groups_per_step = 64,
+    kl = { coef = 0.001, kind = "k3" }, lr = 2e-4, critic = { lr = 2e-4 },
   },
   eval = { temperature = 1, accuracy = "recall" },
 }

@@ -1,5 +1,7 @@
 --- Tests of scripts/paperscout.lua.
 
+local library = require("./lib/library")
+local papers = require("@r1/papers")
 local script = r1.script("scripts/paperscout.lua")
 
 test("a search finds three of six papers, expansions the others", function()
@@ -20,20 +22,20 @@ test("a search finds three of six papers, expansions the others", function()
 end)
 
 test("the prompt has the two lists and the calls instead of the conversation", function()
-  local trajectory = script:reset { task = { query = "Papers about selling rings?", answers = { "101" } } }
-  expect(trajectory:observe()[2].content):equals("Papers about selling rings?\nExpanded: none\nNot expanded: none\nCalls: none")
-  trajectory:call("search", { query = "selling rings" })
+  local trajectory = script:reset { task = { query = "Papers about method 25?", answers = { "101" } } }
+  expect(trajectory:observe()[2].content):equals("Papers about method 25?\nExpanded: none\nNot expanded: none\nCalls: none")
+  trajectory:call("search", { query = "method 25" })
   local id = trajectory:state().papers.order[1]
   trajectory:call("expand", { id = id })
   local shown = trajectory:observe()
   expect(#shown):equals(2)
-  expect(shown[2].content):contains(`Expanded:\n[{id}] On selling rings`)
-  expect(shown[2].content):contains(`Calls:\nsearch "selling rings": 3 new papers\nexpand {id}: 1 new paper`)
+  expect(shown[2].content):contains(`Expanded:\n[{id}] On method 25`)
+  expect(shown[2].content):contains(`Calls:\nsearch "method 25": 3 new papers\nexpand {id}: 1 new paper`)
 end)
 
 test("repetitions and unknown papers cost 0.5, and the next prompt has the error", function()
   local trajectory = script:reset { row = 0 }
-  local query = { query = "selling rings" }
+  local query = { query = "method 25" }
   trajectory:call("search", query)
   expect(trajectory:call("search", query).reward):near(-0.5)
   expect(trajectory:observe()[2].content):contains("this query was searched before")
@@ -70,4 +72,18 @@ test("the fourth new paper of a search has no reward", function()
   local step = trajectory:call("search", { query = row.topic })
   expect(step.tools[1].output):equals(`{#answers} new papers`)
   expect(step.reward):near(2.9)
+end)
+
+test("a careful reader finds all papers of a topic and ends", function()
+  local _, found_by = papers.tools(library.corpus, { k = 3 })
+  local task = library.row()
+  local found = papers.start(task.answers)
+  for step = 1, 4 do
+    local call = library.plan(found, task, 1)
+    expect(call.name):equals(step == 1 and "search" or "expand")
+    local _, gain = found_by[call.name](found, call.arguments.query or call.arguments.id)
+    expect(gain):near(step == 1 and 2.9 or 0.95)
+  end
+  expect(library.plan(found, task, 1)):equals(nil)
+  expect({ papers.quality(found) }):equals { 1, 1 }
 end)

@@ -1,7 +1,7 @@
---- Wordle with three digits, which stands in for TextArena's Wordle behind an OpenEnv server
+--- Wordle with two digits, which stands in for TextArena's Wordle behind an OpenEnv server
 --- (scripts/openenv.lua): the same observations, with digits that r1-nano can copy.
 
-local LENGTH, DIGITS, TURNS = 3, 5, 6
+local LENGTH, DIGITS, TURNS = 2, 3, 3
 local PROMPT = `Guess the secret of {LENGTH} different digits from 1 to {DIGITS}, like [{string.sub("123456789", 1, LENGTH)}]. `
   .. "G: right place, Y: other place, X: not in it."
 
@@ -11,9 +11,7 @@ local digits = { TURNS = TURNS }
 digits.all = {}
 for a = 1, DIGITS do
   for b = 1, DIGITS do
-    for c = 1, DIGITS do
-      if a ~= b and a ~= c and b ~= c then digits.all[#digits.all + 1] = `{a}{b}{c}` end
-    end
+    if a ~= b then digits.all[#digits.all + 1] = `{a}{b}` end
   end
 end
 
@@ -60,7 +58,7 @@ function digits.start(task) return { secret = task.secret, turns = 0 }, { prompt
 --- Changes the game by a message: the answer of the server.
 function digits.step(game, message)
   game.turns += 1
-  local guess = string.match(message, "%[(%d%d%d)%]")
+  local guess = string.match(message, "%[(%d%d)%]")
   local text, won = "An invalid guess.", guess == game.secret
   if guess then text = `Feedback:\n{spaced(guess)}\n{digits.feedback(game.secret, guess)}` end
   local observation = { prompt = PROMPT, messages = { { sender_id = -1, content = text, category = "MESSAGE" } } }

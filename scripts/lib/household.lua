@@ -1,7 +1,7 @@
 --- A small household in text, in the manner of ALFWorld (arXiv:2010.03768), which stands in for its
 --- server: places, one of which has the thing, and the task to put it elsewhere.
 
-local PLACES = { "desk 1", "shelf 1", "drawer 1", "bed 1", "table 1", "box 1" }
+local PLACES = { "shelf 1", "shelf 2", "shelf 3", "shelf 4", "shelf 5", "shelf 6" }
 local THINGS = { "book", "pen", "card", "lamp", "ring", "key" }
 
 local household = {}
@@ -40,6 +40,31 @@ function household.act(world, task, action)
     return `The {task.thing} is on {world.at}.`, world.at == task.to
   end
   return "Nothing happens.", false
+end
+
+--- The next action of a player who searches at random, and does anything else with the probability
+--- that is left. `world` is as before the action.
+function household.plan(world, task, probability)
+  if math.random() > probability then
+    local other = math.random(4)
+    return other == 1 and `take {task.thing}` or other == 2 and `put {task.thing}` or `go to {PLACES[math.random(#PLACES)]}`
+  end
+  if world.thing == "you" then return world.at == task.to and `put {task.thing}` or `go to {task.to}` end
+  return world.thing == world.at and `take {task.thing}` or `go to {PLACES[math.random(#PLACES)]}`
+end
+
+--- Plays this many actions or fewer, until the task is done: the actions, and what was seen before
+--- each of them.
+function household.walk(task, count, probability)
+  local world, text = household.start(task)
+  local texts, actions = {}, {}
+  for k = 1, count do
+    texts[k], actions[k] = text, household.plan(world, task, probability)
+    local done
+    text, done = household.act(world, task, actions[k])
+    if done then break end
+  end
+  return texts, actions
 end
 
 return household

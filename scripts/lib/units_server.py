@@ -3,22 +3,14 @@ the standard library only; the protocol is that of modelcontextprotocol.io, vers
 
 import json
 import sys
+from pathlib import Path
 
 FACTORS = {
     "kilometres": ("metres", 1000.0), "metres": ("metres", 1.0), "miles": ("metres", 1609.344),
     "kilograms": ("kilograms", 1.0), "pounds": ("kilograms", 0.45359237),
     "litres": ("litres", 1.0), "gallons": ("litres", 3.785411784),
 }
-UNIT = {"type": "string", "enum": sorted(FACTORS)}
-TOOL = {
-    "name": "convert",
-    "description": "Converts an amount from one unit to another.",
-    "inputSchema": {
-        "type": "object",
-        "properties": {"amount": {"type": "number"}, "from": UNIT, "to": UNIT},
-        "required": ["amount", "from", "to"],
-    },
-}
+TOOLS = json.loads((Path(__file__).parent / "units.json").read_text())
 
 
 def convert(amount, source, target):
@@ -35,7 +27,7 @@ def answer(method, params):
         return {"protocolVersion": params.get("protocolVersion", "2025-06-18"), "capabilities": {"tools": {}},
                 "serverInfo": {"name": "units", "version": "1"}}
     if method == "tools/list":
-        return {"tools": [TOOL]}
+        return {"tools": TOOLS}
     if method == "tools/call":
         given = params["arguments"]
         text, failed = convert(given["amount"], given["from"], given["to"])

@@ -8,8 +8,13 @@ use super::*;
 use crate::script::{Record, Strictness};
 use crate::search::{Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, Fields};
 
-/// An index `i` next to the script.
+/// An index `i` of two passages next to the script.
 fn with_index(bench: &Bench) {
+    with_index_of(bench, ["The Danube is long.", "The Alps are high."].map(str::to_owned).into_iter());
+}
+
+/// An index `i` of these passages next to the script.
+fn with_index_of(bench: &Bench, texts: impl Iterator<Item = String>) {
     let options = BuildOptions {
         analyzer: Analyzer::Standard,
         bm25: Bm25::default(),
@@ -20,7 +25,7 @@ fn with_index(bench: &Bench) {
         dense: None,
     };
     let mut builder = Builder::begin(&bench.dir.path().join("i"), options, false, true).unwrap();
-    for (row, text) in ["The Danube is long.", "The Alps are high."].iter().enumerate() {
+    for (row, text) in texts.enumerate() {
         let row_of = json!({ "id": format!("p{row}"), "title": "T", "text": text, "year": 2000 + row });
         builder.add(&Fields::default().passage(row as u64, row_of.as_object().unwrap().clone()).unwrap()).unwrap();
     }
@@ -96,6 +101,18 @@ fn a_search_tool_gives_numbered_documents_and_its_calls_are_replayed() {
         [false, "Error: the query has 39 KiB; at most 32 are searched"],
     ]);
     assert_eq!(with_replay(&bench), expected);
+}
+
+#[test]
+fn a_search_of_an_index_that_takes_too_long_is_an_observation() {
+    // Every passage has a third of the words of the query.
+    let word = |place: usize| format!("w{}", place * 7919 % 900);
+    let texts = (0..4000).map(|row| (0..300).map(|k| word(row * 13 + k)).collect::<Vec<_>>().join(" "));
+    let query: Vec<String> = (0..900).map(word).collect();
+    let tool = "r1.tools.search { index = 'i', k = 1, timeout = '1ms' }";
+    let bench = recipe_with("{}", "", tool, &calls(&[&query.join(" ")]));
+    with_index_of(&bench, texts);
+    assert_eq!(with_replay(&bench), json!([[false, "Error: the search took longer than 0.001 s"]]));
 }
 
 #[test]
