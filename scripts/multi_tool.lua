@@ -2,7 +2,7 @@
 --- answer needs one call of each, and the tools are free to be called at once or one after another.
 ---
 ---   r1 run scripts/multi_tool.lua
----   r1 run scripts/multi_tool.lua policy.model=Qwen/Qwen2.5-3B-Instruct \
+---   r1 run scripts/multi_tool.lua policy.model=Qwen/Qwen2.5-3B-Instruct cold_start=false \
 ---     sampling.max_new_tokens=512 trainer.lr=1e-6
 
 local calculator = require("@r1/calculator")
@@ -11,18 +11,18 @@ local rewards = require("@r1/rewards")
 local search = require("@r1/search")
 
 local SYSTEM = "Use the tools, then write the price after ####."
-local NAMES = { "Ana", "Bo", "Cleo", "Dev", "Eli", "Finn", "Gus", "Hana" }
 local PRICES = {
-  { item = "books", price = 37 }, { item = "cards", price = 43 }, { item = "lamps", price = 58 },
-  { item = "pens", price = 64 }, { item = "rings", price = 76 }, { item = "seeds", price = 89 },
+  { item = 101, price = 37 }, { item = 102, price = 43 }, { item = 103, price = 58 },
+  { item = 104, price = 64 }, { item = 105, price = 76 }, { item = 106, price = 89 },
 }
 
--- One order of each person.
+-- Orders are numbered 11 to 26, with 32 to 98 pieces of one item.
 local orders, passages = {}, {}
-for place, name in ipairs(NAMES) do
+for place = 1, 16 do
   local stock = PRICES[math.random(#PRICES)]
-  orders[place] = { name = name, item = stock.item, price = stock.price, count = math.random(32, 98) }
-  passages[place] = { title = name, text = `{name} ordered {orders[place].count} {stock.item}.` }
+  local order = { name = `order {place + 10}`, item = stock.item, price = stock.price, count = math.random(32, 98) }
+  orders[place] = order
+  passages[place] = { title = order.name, text = `{order.count} pieces of item {order.item}.` }
 end
 
 local tools = {
@@ -47,7 +47,7 @@ end
 
 local function row()
   local order = orders[math.random(#orders)]
-  return { question = `What does the order of {order.name} cost?`, answer = order.count * order.price, order = order }
+  return { question = `What does {order.name} cost?`, answer = order.count * order.price, order = order }
 end
 
 --- A third of the demonstrations call the three tools, the others guess at the end or at once.
@@ -59,8 +59,8 @@ local function demonstration()
     r1.push(messages, demonstrations.result(name, result))
   end
   if kind < 0.67 then
-    use("search", { query = order.name }, search.text { { title = order.name, text = `{order.name} ordered {order.count} {order.item}.` } })
-    use("sql", { sql = `SELECT price FROM prices WHERE item = '{order.item}'` }, `price\n{order.price}`)
+    use("search", { query = order.name }, search.text { { title = order.name, text = `{order.count} pieces of item {order.item}.` } })
+    use("sql", { sql = `SELECT price FROM prices WHERE item = {order.item}` }, `price\n{order.price}`)
   end
   local product = `{order.count}*{order.price}`
   if kind < 0.33 then use("calculator", { expression = product }, tostring(task.answer)) end
@@ -78,7 +78,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = {
     data = { train = r1.data.generate { count = 10000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 150, batch_size = 32, lr = 1e-3 },
+    trainer = r1.sft { steps = 600, batch_size = 16, lr = 1.5e-3, warmup = 50 },
   },
   data = {
     train = r1.data.generate { count = 10000, seed = 1, row = row },

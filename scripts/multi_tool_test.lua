@@ -6,8 +6,8 @@ test("three tools lead to the price", function()
   local row = script:row(0)
   local order = row.order
   local trajectory = script:reset { row = 0 }
-  expect(trajectory:call("search", { query = order.name }).tools[1].output):contains(`{order.name} ordered {order.count} {order.item}.`)
-  local price = trajectory:call("sql", { sql = `SELECT price FROM prices WHERE item = '{order.item}'` }).tools[1].output
+  expect(trajectory:call("search", { query = order.name }).tools[1].output):contains(`(Title: {order.name}) {order.count} pieces of item {order.item}.`)
+  local price = trajectory:call("sql", { sql = `SELECT price FROM prices WHERE item = {order.item}` }).tools[1].output
   expect(price):contains(tostring(order.price))
   expect(trajectory:call("calculator", { expression = `{order.count}*{order.price}` }).tools[1].output):equals(tostring(row.answer))
   trajectory:step(`#### {row.answer}`)
