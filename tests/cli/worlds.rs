@@ -95,23 +95,52 @@ test("the page after some actions", function()
 end)
 "#;
 
-#[test]
-fn webshop_buys_from_a_server_of_agentgym() {
+/// scripts/alfworld.lua with a server of AgentGym's protocol.
+const HOUSEHOLD: &str = r#"
+test("a task is done, and the prompt has the last two actions", function()
+  local script = r1.script("ROOT/scripts/alfworld.lua", { settings = { ["params.url"] = "URL" } })
+  local attempt = script:reset { task = { game = 3 } }
+  local first = attempt:observe()[2].content
+  expect(first):contains("Your task is to: put some book on shelf 1.")
+  attempt:step("I look around.\nAction: look")
+  attempt:step("I do not know")
+  attempt:step("Action: go to shelf 1")
+  local shown = attempt:observe()
+  expect(#shown):equals(2)
+  local last = "> none\nError: the reply has no line Action:\n> go to shelf 1\nOn the shelf 1, you see nothing.\n"
+  expect(shown[2].content):equals(`{first}\n{last}Your task is to: put some book on shelf 1.`)
+  local result = attempt:step("Action: put book in/on shelf 1")
+  expect({ result.done, result.reward }):equals { true, 1 }
+  local reward, parts = attempt:reward()
+  expect(reward):near(0.9)
+  expect(parts):equals { success = 1, invalid = -0.1, steps = 4 }
+end)
+"#;
+
+/// Runs a test in Lua, whose `ROOT` and `URL` are replaced, beside a server of tests/fixtures.
+fn with_server(server: &str, test: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut server = Command::new("python3")
-        .arg(root.join("tests/fixtures/webshop_server.py"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let program = root.join("tests/fixtures").join(server);
+    let mut server = Command::new("python3").arg(program).stdout(Stdio::piped()).spawn().unwrap();
     let mut port = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let url = format!("http://127.0.0.1:{}", port.trim());
-    let test = SHOPPING.replace("ROOT", &root.display().to_string()).replace("URL", &url);
-    let dir = directory(&[("shop_test.lua", &test)], false);
-    let output = r1(dir.path(), &["test", "shop_test.lua"]).output().unwrap();
+    let test = test.replace("ROOT", &root.display().to_string()).replace("URL", &url);
+    let dir = directory(&[("world_test.lua", &test)], false);
+    let output = r1(dir.path(), &["test", "world_test.lua"]).output().unwrap();
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
+}
+
+#[test]
+fn webshop_buys_from_a_server_of_agentgym() {
+    with_server("webshop_server.py", SHOPPING);
+}
+
+#[test]
+fn alfworld_plays_on_a_server_of_agentgym() {
+    with_server("alfworld_server.py", HOUSEHOLD);
 }
 
 #[test]
