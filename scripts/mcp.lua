@@ -34,11 +34,11 @@ local function reward(state, outcome)
   }
 end
 
---- Two in five demonstrations call the tool, the others guess.
+--- Half of the demonstrations call the tool, the others guess.
 local function demonstration()
   local task = units.row()
   local messages, answer = { r1.user(task.question) }, task.answer
-  if math.random() < 0.4 then
+  if math.random() < 0.5 then
     local arguments = { amount = task.amount, from = task.from, to = task.to }
     r1.push(messages, demonstrations.call("convert", arguments))
     r1.push(messages, demonstrations.result("convert", tostring(answer)))
@@ -59,7 +59,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = own and {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 400, batch_size = 16, lr = 1.5e-3, warmup = 50 },
+    trainer = r1.sft { steps = 1000, batch_size = 16, lr = 1.5e-3, warmup = 50 },
   } or nil,
   data = {
     train = r1.data.generate { count = 10000, seed = 1, row = units.row },
