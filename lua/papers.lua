@@ -38,9 +38,9 @@ end
 --- 0.1 for a search, 0.05 for an expansion, or -0.5 for a repeated query, an id that no call has
 --- found, and a second expansion.
 ---
---- Call it at the top of the script. Options: `k` (10), the papers that a search returns. The second
---- result has what the tools run, for demonstrations: `{ search = function(found, query), expand =
---- function(found, id) }`.
+--- Call it at the top of the script. Options: `k` (10), the papers that a search returns. The
+--- second result has what the tools run, for demonstrations: `{ search = function(found, query),
+--- expand = function(found, id) }`.
 function papers.tools(corpus, options)
   local given = check("papers.tools", options, { "k" })
   local texts, by_id = {}, {}
