@@ -3,7 +3,8 @@
 ---
 ---   r1 check scripts/mcp.lua                  starts the server and lists its tools
 ---   r1 run scripts/mcp.lua
----   r1 run scripts/mcp.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false trainer.lr=1e-6
+---   r1 run scripts/mcp.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false \
+---     trainer.lr=1e-6
 ---   r1 infer --script scripts/mcp.lua --model MODEL params.command="npx -y \
 ---     @modelcontextprotocol/server-filesystem ."
 
@@ -46,7 +47,9 @@ local function demonstration()
     answer = units.row().answer
   end
   r1.push(messages, r1.assistant(`#### {answer}`))
-  return demonstrations.row(SYSTEM, { { schema = units.schema } }, messages)
+  local row = demonstrations.row(SYSTEM, {}, messages)
+  row.tools = units.tools
+  return row
 end
 
 --- A server lists its tools after the script is loaded, so that demonstrations need their schemas
@@ -59,7 +62,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = own and {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 1000, batch_size = 16, lr = 1.5e-3, warmup = 50 },
+    trainer = r1.sft { steps = 500, batch_size = 16, lr = 1.5e-3, warmup = 50 },
   } or nil,
   data = {
     train = r1.data.generate { count = 10000, seed = 1, row = units.row },

@@ -14,11 +14,12 @@ function units.row()
   }
 end
 
---- The tool `convert`, which the server lists from the same file.
-local tool = r1.resource("lib/units.json")[1]
-units.schema = {
-  type = "function",
-  ["function"] = { name = tool.name, description = tool.description, parameters = tool.inputSchema },
-}
+-- JSON, because a table has no order, and a prompt has the fields in the order of the server.
+local lines = {}
+for _, line in r1.resource { path = "lib/units.json", format = "text" } do r1.push(lines, line.text) end
+local tool = string.match(table.concat(lines, " "), "^%[(.*)%]%s*$")
+
+--- The tools of the server, which lists those of the same file, as JSON for rows of a cold start.
+units.tools = `[\{"type": "function", "function": {string.gsub(tool, '"inputSchema"', '"parameters"')}}]`
 
 return units
