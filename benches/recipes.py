@@ -227,8 +227,8 @@ def measure(options, name, seeds, machine):
         means.insert(1, "–")
     page = ROOT / "docs/recipes/README.md"
     learns = f"{', '.join(means)}; {len(runs[0]['rollout/accuracy'])} steps"
-    if len(runs) == 1:
-        learns += f", seed {seeds[0]} only"
+    if len(runs) < 3:
+        learns += f", {len(runs)} of 3 seeds"
     minutes = whole(seconds[0] and seconds[0] / 60)
     gallery = [
         " | ".join([*line.split(" | ")[:-2], learns, f"{minutes} |"]) if line.startswith(f"| [{name}]({name}.md) ") else line

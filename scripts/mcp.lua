@@ -62,7 +62,7 @@ return r1.recipe {
   policy = { model = "r1-nano" },
   cold_start = own and {
     data = { train = r1.data.generate { count = 20000, seed = 3, row = demonstration } },
-    trainer = r1.sft { steps = 500, batch_size = 16, lr = 1.5e-3, warmup = 50 },
+    trainer = r1.sft { steps = 1000, batch_size = 16, lr = 1.5e-3, warmup = 50 },
   } or nil,
   data = {
     train = r1.data.generate { count = 10000, seed = 1, row = units.row },
