@@ -229,7 +229,7 @@ def measure(options, name, seeds, machine):
     learns = f"{', '.join(means)}; {len(runs[0]['rollout/accuracy'])} steps"
     if len(runs) < 3:
         learns += f", {len(runs)} of 3 seeds"
-    minutes = whole(seconds[0] and seconds[0] / 60)
+    minutes = "<1" if seconds[0] and seconds[0] < 60 else whole(seconds[0] and seconds[0] / 60)
     gallery = [
         " | ".join([*line.split(" | ")[:-2], learns, f"{minutes} |"]) if line.startswith(f"| [{name}]({name}.md) ") else line
         for line in page.read_text().split("\n")
