@@ -1,13 +1,13 @@
 --- Tests of scripts/mcp.lua, with the server scripts/lib/units_server.py.
 
 local script = r1.script("scripts/mcp.lua")
-local task = { question = "How many kilometres are 12 miles? Round to two decimals.", answer = 19.31 }
+local task = { question = "How many minutes are 12 hours?", answer = 720 }
 
 test("the tool of the server converts, and the number is the answer", function()
   local trajectory = script:reset { task = task }
-  local step = trajectory:call("convert", { amount = 12, from = "miles", to = "kilometres" })
-  expect(step.tools[1].output):equals("19.31")
-  trajectory:step("#### 19.31")
+  local step = trajectory:call("convert", { amount = 12, from = "hours", to = "minutes" })
+  expect(step.tools[1].output):equals("720")
+  trajectory:step("#### 720")
   local reward, parts = trajectory:reward()
   expect(reward):near(1)
   expect(parts):equals { outcome = 1, calls = 1, failed = 0 }
@@ -15,7 +15,7 @@ end)
 
 test("units that do not fit are an error of the tool", function()
   local trajectory = script:reset { task = task }
-  local step = trajectory:call("convert", { amount = 1, from = "miles", to = "litres" })
+  local step = trajectory:call("convert", { amount = 1, from = "hours", to = "feet" })
   expect(step.tools[1].ok):equals(false)
   expect(step.tools[1].output):contains("can't be converted")
 end)

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 FACTORS = {
-    "kilometres": ("metres", 1000.0), "metres": ("metres", 1.0), "miles": ("metres", 1609.344),
-    "kilograms": ("kilograms", 1.0), "pounds": ("kilograms", 0.45359237),
-    "litres": ("litres", 1.0), "gallons": ("litres", 3.785411784),
+    "seconds": ("seconds", 1), "minutes": ("seconds", 60), "hours": ("seconds", 3600),
+    "days": ("seconds", 86400), "weeks": ("seconds", 604800),
+    "inches": ("inches", 1), "feet": ("inches", 12), "yards": ("inches", 36),
 }
 TOOLS = json.loads((Path(__file__).parent / "units.json").read_text())
 

@@ -31,6 +31,7 @@ mod recorded;
 mod renderer;
 pub mod schema;
 mod schema_error;
+pub mod schema_order;
 mod size_limits;
 mod stream;
 mod style;

@@ -11,13 +11,13 @@ use super::args::{fail, fail_with, raise, time_left};
 use super::arguments::{Arguments, arguments};
 use super::format::{FormatArgument, LocalFormat};
 use super::text_files::{TEMPLATE, is_source};
-use super::tool::in_order;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, kind, to_json};
 use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::messages::messages;
+use crate::text::schema_order::tool_in_order;
 use crate::text::{Format, FormatChoice, Renderer, Style, Template, TimeLimit};
 
 /// `r1.text.template(model_or_file_or_source)`
@@ -190,7 +190,7 @@ impl Options {
         match fields.remove("tools") {
             None | Some(Json::Null) => {}
             // In the order that rollouts use, since a table is unordered.
-            Some(Json::Array(tools)) => read.tools = tools.iter().map(in_order).collect(),
+            Some(Json::Array(tools)) => read.tools = tools.iter().map(tool_in_order).collect(),
             Some(Json::String(text)) => {
                 let tools = serde_json::from_str(&text);
                 read.tools =

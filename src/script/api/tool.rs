@@ -20,6 +20,7 @@ use crate::script::runtime::require::Loader;
 use crate::script::runtime::tool::{CacheScope, CallLimits, FileSource, Run, Tool, ToolFile, ToolHandle, ToolRewards};
 use crate::script::settings;
 use crate::text::schema;
+use crate::text::schema_order::schema_in_order;
 use crate::tools::{PythonOptions, RhaiOptions};
 
 pub(super) fn install(lua: &Lua, r1: &Table, tools: &Table, loader: &Rc<RefCell<Loader>>) -> mlua::Result<()> {
@@ -132,7 +133,7 @@ fn parameters(given: Json) -> Result<Json> {
         if given.get("required").is_some_and(|required| required.as_object().is_some_and(Map::is_empty)) {
             given.remove("required");
         }
-        return Ok(ordered(&Json::Object(given)));
+        return Ok(schema_in_order(&Json::Object(given)));
     }
     let (mut properties, mut required) = (Map::new(), Vec::new());
     for (name, schema) in given {
@@ -151,43 +152,7 @@ fn parameters(given: Json) -> Result<Json> {
     }
     // Tables are unordered; sorting makes the prompt deterministic.
     required.sort_unstable();
-    Ok(ordered(&json!({ "type": "object", "properties": properties, "required": required })))
-}
-
-/// A schema with its keywords in the usual order, which models have seen in training; other
-/// keywords follow in their given order.
-fn ordered(schema: &Json) -> Json {
-    const ORDER: [&str; 7] = ["type", "description", "enum", "properties", "items", "required", "additionalProperties"];
-    let Json::Object(fields) = schema else { return schema.clone() };
-    let mut names: Vec<&String> = fields.keys().collect();
-    names.sort_by_key(|name| ORDER.iter().position(|known| known == name).unwrap_or(ORDER.len()));
-    let value = |name: &String| match (name.as_str(), &fields[name]) {
-        ("properties", Json::Object(properties)) => {
-            Json::Object(properties.iter().map(|(name, schema)| (name.clone(), ordered(schema))).collect())
-        }
-        ("items", items) => ordered(items),
-        (_, other) => other.clone(),
-    };
-    Json::Object(names.into_iter().map(|name| (name.clone(), value(name))).collect())
-}
-
-/// A tool in the OpenAI shape with its fields in the order of [`Tool::schema`].
-pub(super) fn in_order(tool: &Json) -> Json {
-    let Json::Object(fields) = tool else { return tool.clone() };
-    let first = |fields: &Map<String, Json>, order: &[&str]| -> Map<String, Json> {
-        let known = order.iter().filter_map(|name| fields.get(*name).map(|value| ((*name).to_owned(), value.clone())));
-        let others = fields.iter().filter(|(name, _)| !order.contains(&name.as_str()));
-        known.chain(others.map(|(name, value)| (name.clone(), value.clone()))).collect()
-    };
-    let mut tool = first(fields, &["type", "function"]);
-    if let Some(Json::Object(function)) = tool.get("function") {
-        let mut function = first(function, &["name", "description", "parameters"]);
-        if let Some(parameters) = function.get_mut("parameters") {
-            *parameters = ordered(parameters);
-        }
-        tool.insert("function".to_owned(), Json::Object(function));
-    }
-    Json::Object(tool)
+    Ok(schema_in_order(&json!({ "type": "object", "properties": properties, "required": required })))
 }
 
 /// The parameters of a code interpreter.

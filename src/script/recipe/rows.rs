@@ -16,6 +16,7 @@ use crate::schema::join;
 use crate::script::runtime::convert::{self, NonJson, kind};
 use crate::script::runtime::host::{Call, Entry};
 use crate::script::runtime::place::{at_definition, at_function, definition};
+use crate::text::schema_order::order_tools;
 
 /// A dataset of a split.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,6 +158,9 @@ impl Worker {
                 None => Json::Null,
             },
         };
+        if matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
+            order_tools(&mut row);
+        }
         if let Some(fields) = row.as_object_mut() {
             let fill = [("data_source", Some(named.name).filter(|name| !name.is_empty())), ("env", named.env)];
             for (column, value) in fill.into_iter().filter_map(|(column, value)| Some((column, value?))) {

@@ -19,6 +19,7 @@ use crate::script::services::training::{
     MetricValues, ScoringModel, SupervisedOptions, TrajectoryValueReport, UpdateOptions,
 };
 use crate::telemetry::Metrics;
+use crate::text::schema_order::order_tools;
 use crate::train::learn::{TrainingData, UpdateSettings, advantage_config, update_weights};
 use crate::train::objective::Objective;
 use crate::train::policy_loop::compute_advantages;
@@ -176,7 +177,9 @@ impl Manual {
                 let subject = Some(Box::new(Subject::Example(place + 1)));
                 Error { place: Some(format!("example {}", place + 1)), subject, kind: Kind::Usage, ..error }
             };
-            let example = Demonstration::read(example).map_err(|invalid| named(invalid.of_row()))?;
+            let mut example = example.clone();
+            order_tools(&mut example);
+            let example = Demonstration::read(&example).map_err(|invalid| named(invalid.of_row()))?;
             let row = demonstrations::row(&example, &renderer).map_err(named)?;
             let (tokens, longest) = (row.len(), self.training.session.max_context);
             if tokens > longest {
