@@ -46,7 +46,8 @@ pub fn tool_in_order(tool: &Value) -> Value {
     Value::Object(tool)
 }
 
-/// Puts the schemas of a row's column `tools` in order. JSON text, which has an order, is unchanged.
+/// Puts the schemas of a row's column `tools` in order. JSON text, which has an order, is
+/// unchanged.
 pub fn order_tools(row: &mut Value) {
     if let Some(Value::Array(tools)) = row.get_mut("tools") {
         tools.iter_mut().for_each(|tool| *tool = tool_in_order(tool));
@@ -72,7 +73,10 @@ mod tests {
         let of_server = r#"{"function":{"name":"add","parameters":{"title":"Add","type":"object","properties":{"b":{"type":"number","minimum":0},"a":{"type":"number"}}}},"type":"function"}"#;
         let tool: Value = serde_json::from_str(of_server).unwrap();
         let ordered = tool_in_order(&tool).to_string();
-        assert_eq!(ordered, of_server.replace(r#","type":"function"}"#, "}").replacen('{', r#"{"type":"function","#, 1));
+        assert_eq!(
+            ordered,
+            of_server.replace(r#","type":"function"}"#, "}").replacen('{', r#"{"type":"function","#, 1)
+        );
         let mut row = serde_json::json!({ "tools": of_server });
         order_tools(&mut row);
         assert_eq!(row["tools"], of_server);

@@ -21,7 +21,7 @@ fn recipes() -> Vec<PathBuf> {
         }
         let text = std::fs::read_to_string(path).unwrap();
         // A cold start, which is one level deeper, has a supervised trainer too.
-        text.contains("r1.recipe") && !text.contains("\n  trainer = r1.sft") && !text.contains("r1.env_gym")
+        text.contains("r1.recipe") && !text.contains("\n  trainer = r1.sft") && !text.contains("env_gym")
     };
     let mut found: Vec<PathBuf> = entries.filter(is_recipe).collect();
     found.sort();

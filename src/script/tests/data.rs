@@ -136,6 +136,33 @@ fn a_generated_row_is_a_pure_function_of_its_index() {
     assert_snapshot!(first.row(Split::Train, 3).unwrap_err(), @"there is no row 3; data.train has 3");
 }
 
+/// A prompt of a cold start is that of a rollout only if the schemas have the same order.
+#[test]
+fn schemas_written_as_tables_in_rows_are_ordered_as_those_of_tools() {
+    let source = r#"
+        local parameters = { days = { type = "integer", description = "How many" }, city = "string" }
+        local tool = r1.tool { name = "weather", description = "The weather", parameters = parameters, run = print }
+        local schema = { type = "object", required = { "city", "days" }, properties = {
+          city = { type = "string" }, days = { type = "integer", description = "How many" } } }
+        local written = { type = "function",
+          ["function"] = { name = "weather", description = "The weather", parameters = schema } }
+        local server = '{"name": "w", "parameters": {"title": "W", "type": "object", "properties": {}}}'
+        local read = { type = "function", ["function"] = r1.json.decode(server) }
+        local function row(index)
+          return { prompt = "a", completion = "b", tools = { tool.schema, written, read } }
+        end
+        local generated = r1.data.generate { count = 1, row = row }
+        return r1.recipe { data = { train = generated, eval = { row(1) } }, trainer = r1.sft {} }"#;
+    let worker = Bench::new(source).worker();
+    for split in [Split::Train, Split::Eval] {
+        let tools: Vec<String> =
+            worker.row(split, 0).unwrap()["tools"].as_array().unwrap().iter().map(ToString::to_string).collect();
+        assert!(tools[0].starts_with(r#"{"type":"function","function":{"name":"weather","description""#), "{tools:?}");
+        assert_eq!(tools[0], tools[1]);
+        assert!(tools[2].ends_with(r#"{"title":"W","type":"object","properties":{}}}}"#), "{tools:?}");
+    }
+}
+
 #[test]
 fn a_row_function_that_fails_is_reported_with_its_line() {
     let message = |body: &str| {
