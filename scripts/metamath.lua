@@ -5,23 +5,30 @@
 ---   r1 run scripts/metamath.lua data.train.hf=meta-math/MetaMathQA cold_start=false \
 ---     policy.model=Qwen/Qwen2.5-1.5B-Instruct sampling.max_new_tokens=400 trainer.lr=1e-6
 
+local rewards = require("@r1/rewards")
+
 local SYSTEM = "Solve the problem. Answer <answer>NUMBER</answer>. After a wrong answer you may try again."
 local ATTEMPTS = 5
 
---- The reference of a row of MetaMathQA: its `response` ends with `The answer is: …`.
-local function reference(task) return string.match(task.response, "The answer is:%s*(.-)%s*$") end
+--- The reference of a row of MetaMathQA, whose `response` ends with `The answer is: …`, or of GSM8K.
+local function reference(task)
+  if not task.response then return rewards.final_number(task.answer, { strict = true }) end
+  return string.match(task.response, "The answer is:%s*(.-)%s*$")
+end
 
 local env = r1.env {
   format = "answer",
   max_steps = ATTEMPTS,
   reset = function(task)
-    return { task = task, attempts = 0, solved = false, messages = { r1.system(SYSTEM), r1.user(task.query) } }
+    local wanted = reference(task)
+    if not wanted then error("the row has no answer: its `response` does not end with `The answer is: …`", 0) end
+    local messages = { r1.system(SYSTEM), r1.user(task.query or task.question) }
+    return { wanted = wanted, attempts = 0, solved = false, messages = messages }
   end,
   step = function(state, action)
     r1.push(state.messages, r1.assistant(action))
     local answer = r1.answer(action.text)
-    local wanted = reference(state.task)
-    state.solved = answer ~= nil and wanted ~= nil and r1.math_equal(answer, wanted)
+    state.solved = answer ~= nil and r1.math_equal(answer, state.wanted)
     state.attempts += 1
     local format = answer == nil and -0.1 or 0
     if state.solved then

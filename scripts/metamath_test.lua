@@ -25,6 +25,13 @@ test("the attempts are limited, and a reply without an answer has a penalty", fu
   expect(trajectory:step("<answer>4</answer>").status):equals("truncated")
 end)
 
+test("rows of GSM8K have a question and an answer, and a row without an answer is an error", function()
+  local trajectory = script:reset { task = { question = "2 + 3?", answer = "2 + 3 = 5\n#### 5" } }
+  expect(trajectory:step("<answer>5</answer>").status):equals("terminated")
+  local failed = pcall(function() return script:reset { task = { query = "?", response = "Five." } } end)
+  expect(failed):equals(false)
+end)
+
 test("a formula is compared by its value", function()
   local trajectory = script:reset { task = { query = "?", response = "Thus. The answer is: \\frac{1}{2}" } }
   expect(trajectory:step("<answer>0.5</answer>").status):equals("terminated")

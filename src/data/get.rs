@@ -166,7 +166,7 @@ fn write(
     watch: &Watch<'_>,
     progress: &dyn Fn(u64, u64),
 ) -> Result<(FetchedSplit, String)> {
-    let wanted = DataFiles { split: split.split, subset: dataset.subset, file: split.file };
+    let wanted = DataFiles { splits: &[split.split], subset: dataset.subset, file: split.file };
     let paths: Vec<PathBuf> = hub.fetch_data(id, &wanted, watch)?;
     let commit = paths.first().and_then(|path| commit_of(path)).unwrap_or_else(|| id.revision.clone());
     let data = Dataset::open(&paths, None, &BTreeMap::new())?;

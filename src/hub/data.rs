@@ -12,7 +12,8 @@ use crate::glob::matches;
 /// The part of a dataset to download.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DataFiles<'a> {
-    pub split: &'a str,
+    /// Names of the split; the first one that the dataset has is used.
+    pub splits: &'a [&'a str],
     /// The folder of the files, or empty.
     pub subset: &'a str,
     /// File names instead, or empty; `*` matches any text.
@@ -72,24 +73,23 @@ pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<Str
                 .hint(available("folders", &subsets(names))));
         }
     }
-    let split = named(&data, wanted.split);
-    let found =
-        if split.is_empty() && wanted.split == "train" && NAMES.iter().all(|names| named(&data, names[0]).is_empty()) {
-            data.clone()
-        } else {
-            split
-        };
-    if found.is_empty() {
-        return Err(Error::new(Kind::Data, format!("the dataset has no split `{}`", wanted.split))
+    let nameless = || NAMES.iter().all(|names| named(&data, names[0]).is_empty());
+    let mut splits = wanted.splits.iter().map(|split| match (*split, named(&data, split)) {
+        ("train", found) if found.is_empty() && nameless() => ("train", data.clone()),
+        found => found,
+    });
+    let Some((split, found)) = splits.find(|(_, found)| !found.is_empty()) else {
+        let split = wanted.splits.join("` or `");
+        return Err(Error::new(Kind::Data, format!("the dataset has no split `{split}`"))
             .hint(format!("{}; `file` names one", available("files", &owned(&data)))));
-    }
+    };
     // The same rows may exist in several formats.
     let ending = ENDINGS.iter().find(|ending| found.iter().any(|name| name.ends_with(**ending))).copied();
     let found: Vec<&str> =
         found.into_iter().filter(|name| ending.is_some_and(|ending| name.ends_with(ending))).collect();
     let of = subsets(&owned(&found));
     if of.len() > 1 {
-        return Err(Error::new(Kind::Data, format!("the dataset has the split `{}` more than once", wanted.split))
+        return Err(Error::new(Kind::Data, format!("the dataset has the split `{split}` more than once"))
             .hint(format!("choose with `subset`: {}", of.join(", "))));
     }
     Ok(owned(&found))
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     fn chosen(names: &[&str], split: &str, subset: &str, file: &str) -> Result<Vec<String>, String> {
-        choose(&owned(names), &DataFiles { split, subset, file }).map_err(|error| error.to_string())
+        choose(&owned(names), &DataFiles { splits: &[split], subset, file }).map_err(|error| error.to_string())
     }
 
     const GSM8K: [&str; 6] = [
@@ -191,6 +191,21 @@ mod tests {
         assert_eq!(chosen(&["retrain.csv", "my_train.csv"], "train", "", "").unwrap(), ["my_train.csv"]);
         assert_eq!(chosen(&GSM8K, "x", "", "soc*/t*-of-00001.parquet").unwrap().len(), 2);
         assert_eq!(chosen(&GSM8K, "x", "", "main/test-00000-of-00001.parquet").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn the_first_of_several_splits_that_exists_is_chosen() {
+        let chosen = |names: &[&str]| {
+            let wanted = DataFiles { splits: &["validation", "test"], subset: "", file: "" };
+            choose(&owned(names), &wanted).map_err(|error| error.to_string())
+        };
+        assert_eq!(chosen(&["train.csv", "test.csv", "dev.csv"]).unwrap(), ["dev.csv"]);
+        assert_eq!(chosen(&["train.csv", "test.csv"]).unwrap(), ["test.csv"]);
+        assert_eq!(chosen(&["train.csv", "eval.csv"]).unwrap(), ["eval.csv"]);
+        insta::assert_snapshot!(chosen(&["train.csv"]).unwrap_err(), @"
+        the dataset has no split `validation` or `test`
+          hint: its files: `train.csv`; `file` names one
+        ");
     }
 
     #[test]

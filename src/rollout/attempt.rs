@@ -130,7 +130,7 @@ impl Attempt {
             Prompt::served(renderer, tools, observation, counts)?
         } else {
             let prompt = Prompt::of(renderer, tools, observation, &self.last)?;
-            prompt.check_ids(renderer)?;
+            prompt.check_ids(renderer, &self.last)?;
             let tokens = prompt.ids.len();
             (prompt, tokens)
         };

@@ -128,10 +128,14 @@ impl Prompt {
         Self::new(observation, ids, continues, last.len(), false)
     }
 
-    /// Refuses empty prompts and ids outside of the vocabulary.
-    pub(super) fn check_ids(&self, renderer: &Renderer) -> Result<(), Failure> {
+    /// Refuses empty prompts and ids of a script that are outside of the vocabulary. The policy may
+    /// have sampled such an id: many models have more embeddings than their tokenizer has tokens.
+    pub(super) fn check_ids(&self, renderer: &Renderer, last: &[Turn]) -> Result<(), Failure> {
         let vocabulary = renderer.tokenizer().vocab_size();
-        let message = match self.ids.iter().find(|id| **id as usize >= vocabulary) {
+        let sampled = |id: &u32| last.iter().any(|turn| turn.response.contains(id) || turn.ids.contains(id));
+        let outside = |id: &&u32| **id as usize >= vocabulary && !sampled(id);
+        let given = matches!(self.observation, Observation::TokenIds(_)).then_some(&self.ids[..]);
+        let message = match given.unwrap_or_default().iter().find(outside) {
             _ if self.ids.is_empty() => "the observation is empty".to_owned(),
             Some(id) => format!("the observation has the token id {id}; the vocabulary ends at {}", vocabulary - 1),
             None => return Ok(()),

@@ -121,7 +121,7 @@ end)
 fn with_server(server: &str, test: &str) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let program = root.join("tests/fixtures").join(server);
-    let mut server = Command::new("python3").arg(program).stdout(Stdio::piped()).spawn().unwrap();
+    let mut server = Command::new("python3").arg("-B").arg(program).stdout(Stdio::piped()).spawn().unwrap();
     let mut port = String::new();
     BufReader::new(server.stdout.take().unwrap()).read_line(&mut port).unwrap();
     let url = format!("http://127.0.0.1:{}", port.trim());

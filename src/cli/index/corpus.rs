@@ -109,7 +109,7 @@ fn at(files: &[PathBuf], row: u64) -> Option<&PathBuf> {
 
 fn fetch(name: &str, args: &BuildArgs, reporter: &Reporter, interrupt: Interrupt) -> Result<Vec<PathBuf>> {
     let id = ModelId::dataset(name)?;
-    let wanted = DataFiles { split: &args.split, subset: args.subset.as_deref().unwrap_or_default(), file: "" };
+    let wanted = DataFiles { splits: &[&args.split], subset: args.subset.as_deref().unwrap_or_default(), file: "" };
     let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     watched(name, fetching, |watch| Hub::from_env()?.fetch_data(&id, &wanted, watch))
 }

@@ -297,8 +297,8 @@ fn dataset_files_are_cached_next_to_models() {
     repo.kind = "datasets";
     let server = Server::start(repo);
     let id = ModelId::dataset("org/tiny").unwrap();
-    let fetch = |more: &[(&str, &str)], split| {
-        let wanted = DataFiles { split, ..DataFiles::default() };
+    let fetch = |more: &[(&str, &str)], split: &str| {
+        let wanted = DataFiles { splits: &[split], ..DataFiles::default() };
         hub(&server.url, dir.path(), more).fetch_data(&id, &wanted, &Watch { event: &|_| (), stop: &|| false })
     };
     let paths = fetch(&[], "train").unwrap();

@@ -237,3 +237,22 @@ fn close_is_called_after_every_end_of_a_trajectory_and_changes_nothing() {
         );
     }
 }
+
+/// Many models have more embeddings than their tokenizer has tokens.
+#[test]
+fn a_sampled_id_without_a_token_stays_in_the_context() {
+    let bench = Ends::new(&format!("max_steps = 3, {ENDLESS}"), &[]);
+    let unnamed = bench.renderer.tokenizer().vocab_size() as u32 + 7;
+    let stop = bench.renderer.stop_ids()[0];
+    let trajectory = bench.run(bench.spec(), 0, vec![unnamed, stop]);
+    assert_eq!((trajectory.status, trajectory.error), (Status::Truncated, None));
+    let prompts: Vec<Vec<u32>> = bench.requests().into_iter().map(|request| request.prompt_ids).collect();
+    let counts: Vec<usize> = prompts.iter().map(|ids| ids.iter().filter(|id| **id == unnamed).count()).collect();
+    assert_eq!(counts, [0, 1, 2]);
+    assert!(prompts[2].starts_with(&[&prompts[1][..], &[unnamed, stop]].concat()));
+
+    let given = Ends::new("context = function() return { token_ids = { 1, 2, 99999 } } end", &[]);
+    let refused = given.run(given.spec(), 0, vec![stop]);
+    assert_eq!(refused.status, Status::EnvError);
+    assert!(refused.error.unwrap().message.contains("token id 99999"));
+}

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::load::{self, Part, Script, WrittenSettings, unopened};
+use super::datasets::unopened;
+use super::load::{self, Part, Script, WrittenSettings};
 use crate::config::{Settings, Source};
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::definitions::Recipe;

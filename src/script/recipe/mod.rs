@@ -5,6 +5,7 @@ mod close;
 pub(crate) mod cold_start;
 pub(crate) mod columns;
 pub(crate) mod curriculum;
+pub(crate) mod datasets;
 pub(crate) mod envs;
 pub(crate) mod flow;
 mod kept;

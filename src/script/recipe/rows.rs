@@ -6,7 +6,7 @@ use mlua::Value;
 use serde_json::Value as Json;
 
 use super::columns;
-use super::load::Named;
+use super::datasets::Named;
 use super::worker::Worker;
 use crate::config::{Generated, Source, Trainer};
 use crate::error::{Error, Kind, Result, Subject};

@@ -1,0 +1,189 @@
+//! The datasets of a recipe: found, downloaded, opened.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use super::load::{Script, directory};
+use super::rows::Split;
+use crate::config::{DataFormat, Settings, Source};
+use crate::data::{Dataset, check_place};
+use crate::error::{Error, Kind, Result};
+use crate::hub::{DataFiles, Hub, ModelId, Watch};
+use crate::store::FileVersion;
+
+impl Script {
+    /// Downloads the recipe's datasets from the Hub and reports progress to `watch`. Otherwise they
+    /// are downloaded without progress reports when their first row is read.
+    ///
+    /// # Errors
+    /// [`Kind::Data`], with the reason; [`Kind::Interrupted`].
+    pub fn fetch_data(&self, watch: &Watch<'_>) -> Result<()> {
+        for split in [Split::Train, Split::Eval] {
+            for (name, source) in self.source_of(split).into_iter().flat_map(Source::parts) {
+                if matches!(source, Source::Hub(_)) {
+                    self.opened(split, name, source, watch)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The datasets on the Hub: `train`, `eval` or `train.NAME`, with the name on the Hub.
+    pub fn hub_names(&self) -> Vec<(String, String)> {
+        let of = |split| self.parts(split).into_iter().map(move |part| (split, part));
+        let all = of(Split::Train).chain(of(Split::Eval));
+        all.filter_map(|(split, part)| match part.source {
+            Source::Hub(data) => Some((key(split, part.name), data.hf.clone())),
+            _ => None,
+        })
+        .collect()
+    }
+
+    /// The first file of each dataset on the Hub, by the names of [`hub_names`](Self::hub_names).
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if one cannot be opened.
+    pub fn hub_files(&self) -> Result<BTreeMap<String, PathBuf>> {
+        let mut found = BTreeMap::new();
+        for split in [Split::Train, Split::Eval] {
+            for part in self.parts(split).into_iter().filter(|part| matches!(part.source, Source::Hub(_))) {
+                let path = self.dataset(split, &part)?.and_then(Dataset::first_file);
+                found.extend(path.map(|path| (key(split, part.name), path.to_owned())));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Sets the commits of datasets on the Hub, by the names of [`hub_names`](Self::hub_names). The
+    /// datasets must not be open yet.
+    pub fn pin_data(&mut self, commits: BTreeMap<String, String>) {
+        self.pins = commits;
+    }
+
+    /// The datasets of a split, in the order of their rows.
+    pub(crate) fn parts(&self, split: Split) -> Vec<Named<'_>> {
+        match self.source_of(split) {
+            None => Vec::new(),
+            Some(Source::Mixed(parts)) => parts
+                .iter()
+                .map(|(name, part)| Named { name, env: part.env.as_deref(), weight: part.weight, source: &part.source })
+                .collect(),
+            Some(source) => vec![Named { name: "", env: None, weight: None, source }],
+        }
+    }
+
+    /// The files of datasets named by the recipe or the command line, without those of the Hub.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if one cannot be opened.
+    pub fn data_files(&self) -> Result<Vec<FileVersion>> {
+        let mut files: Vec<FileVersion> = Vec::new();
+        for split in [Split::Train, Split::Eval] {
+            for part in self.parts(split).iter().filter(|part| matches!(part.source, Source::File(_))) {
+                for path in self.dataset(split, part)?.into_iter().flat_map(Dataset::paths) {
+                    let bytes = std::fs::metadata(path).map_or(0, |meta| meta.len());
+                    if !files.iter().any(|known| known.path == path) {
+                        files.push(FileVersion { path: path.to_owned(), bytes, sha256: None });
+                    }
+                }
+            }
+        }
+        Ok(files)
+    }
+
+    /// Whether a file is neither below the script's directory nor below the current one.
+    pub fn is_far(&self, path: &Path) -> bool {
+        let Ok(real) = path.canonicalize() else { return false };
+        let near = [directory(&self.path), PathBuf::from(".")];
+        !near.iter().any(|near| near.canonicalize().is_ok_and(|near| real.starts_with(near)))
+    }
+
+    /// The dataset of files, opened on first use.
+    pub(crate) fn dataset(&self, split: Split, part: &Named<'_>) -> Result<Option<&Dataset>> {
+        self.opened(split, part.name, part.source, &Watch { event: &|_| (), stop: &|| false })
+    }
+
+    fn opened(&self, split: Split, name: &str, source: &Source, watch: &Watch<'_>) -> Result<Option<&Dataset>> {
+        if !matches!(source, Source::File(_) | Source::Hub(_)) {
+            return Ok(None);
+        }
+        let Some(opened) = self.datasets[split as usize].get(name) else { return Ok(None) };
+        let open = || self.open_data(split, name, source, watch);
+        opened.get_or_init(open).as_ref().map(Some).map_err(Clone::clone)
+    }
+
+    fn open_data(&self, split: Split, name: &str, source: &Source, watch: &Watch<'_>) -> Result<Dataset> {
+        let opened = match source {
+            Source::Hub(data) => {
+                let splits: &[&str] = match split {
+                    _ if !data.split.is_empty() => &[&data.split],
+                    Split::Train => &["train"],
+                    Split::Eval => &["validation", "test"],
+                };
+                let wanted = DataFiles { splits, subset: &data.subset, file: &data.file };
+                let fetched = ModelId::dataset(&data.hf).and_then(|id| {
+                    let id = match self.pins.get(&key(split, name)) {
+                        Some(commit) => id.at(commit),
+                        None => id,
+                    };
+                    Hub::from_env()?.fetch_data(&id, &wanted, watch)
+                });
+                fetched.and_then(|paths| Dataset::open(&paths, None, &data.columns))
+            }
+            Source::File(file) => {
+                let found = crate::data::find(file.path.all(), &directory(&self.path), file.format);
+                let at = if name.is_empty() { String::new() } else { format!(".{name}") };
+                let typed = self.typed(&format!("data.{}{at}.path", split.name())).is_some();
+                let allowed = |paths: Vec<PathBuf>| {
+                    let own = directory(&self.path);
+                    let named = |path: &Path| typed || DataFormat::of(path).is_some();
+                    paths.iter().try_for_each(|path| check_place(path, &own, named)).map(|()| paths)
+                };
+                found.and_then(allowed).and_then(|paths| Dataset::open(&paths, file.format, &file.columns))
+            }
+            Source::Generated(_) | Source::Rows(_) | Source::Mixed(_) => {
+                Err(Error::new(Kind::Data, "this split has no files"))
+            }
+        };
+        opened.map_err(|error| {
+            let at = if name.is_empty() { String::new() } else { format!(".{name}") };
+            let names = format!("data.{}{at} of {} names it", split.name(), self.path.display());
+            let hint = error.hint.as_ref().map_or_else(|| names.clone(), |hint| format!("{hint}; {names}"));
+            error.hint(hint)
+        })
+    }
+
+    pub(crate) fn source_of(&self, split: Split) -> Option<&Source> {
+        match split {
+            Split::Train => self.settings.data.train.as_ref(),
+            Split::Eval => self.settings.data.eval.as_ref(),
+        }
+    }
+}
+
+/// `train`, or `train.NAME` for one of several datasets.
+fn key(split: Split, name: &str) -> String {
+    if name.is_empty() { split.name().to_owned() } else { format!("{}.{name}", split.name()) }
+}
+
+/// A dataset of a split.
+#[derive(Clone, Copy)]
+pub(crate) struct Named<'a> {
+    /// Empty for a single dataset.
+    pub(crate) name: &'a str,
+    /// The environment of rows that name none.
+    pub(crate) env: Option<&'a str>,
+    pub(crate) weight: Option<f64>,
+    pub(crate) source: &'a Source,
+}
+
+pub(crate) type Datasets = Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>;
+
+/// The datasets of a recipe, not yet opened.
+pub(crate) fn unopened(settings: &Settings) -> Datasets {
+    Arc::new([&settings.data.train, &settings.data.eval].map(|source| {
+        let parts = source.iter().flat_map(Source::parts);
+        parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect()
+    }))
+}
