@@ -79,7 +79,8 @@ fn wilson(share: f64, count: f64) -> Estimate {
     let square = Z * Z;
     let middle = (share + square / (2.0 * count)) / (1.0 + square / count);
     let half = Z / (1.0 + square / count) * (share * (1.0 - share) / count + square / (4.0 * count * count)).sqrt();
-    Estimate { value: share, low: (middle - half).max(0.0), high: (middle + half).min(1.0) }
+    // Rounding must not move an end past the share.
+    Estimate { value: share, low: (middle - half).clamp(0.0, share), high: (middle + half).clamp(share, 1.0) }
 }
 
 /// Distribution function of the standard normal distribution.
@@ -130,6 +131,10 @@ mod tests {
         // Wilson's interval of 10 of 10: from 0.7225 on.
         is_near(estimate(&[1.0; 10], true).unwrap(), 0.722_467, 1.0, 1e-5);
         is_near(estimate(&[0.0; 10], true).unwrap(), 0.0, 0.277_533, 1e-5);
+        for count in 1..200 {
+            assert!(estimate(&vec![0.0; count], true).unwrap().low <= 0.0);
+            assert!(estimate(&vec![1.0; count], true).unwrap().high >= 1.0);
+        }
         is_near(estimate(&[7.0; 10], false).unwrap(), 7.0, 7.0, 1e-12);
         // Not a share, such as a difference.
         is_near(estimate(&[0.0; 10], false).unwrap(), 0.0, 0.0, 1e-12);
