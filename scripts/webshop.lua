@@ -104,7 +104,7 @@ return r1.recipe {
     eval = r1.data.generate { count = 64, seed = 2, row = shop.row },
   },
   sampling = { max_new_tokens = 32 },
-  trainer = r1.grpo { estimator = "gigpo", steps = 40, group_size = 8, groups_per_step = 8, lr = 2e-4 },
+  trainer = r1.grpo { estimator = "gigpo", steps = 80, group_size = 8, groups_per_step = 8, lr = 2e-4 },
   eval = { temperature = 1, accuracy = "success" },
   needs = params.url ~= "" and { params.url } or nil,
 }
