@@ -105,6 +105,6 @@ return r1.recipe {
     eval = r1.data.generate { count = 128, seed = 2, row = ledger.row },
   },
   sampling = { max_new_tokens = 16 },
-  trainer = r1.grpo { steps = 200, group_size = 8, groups_per_step = 8, lr = 2e-4 },
+  trainer = r1.grpo { steps = 120, group_size = 8, groups_per_step = 8, lr = 2e-4, decay = "linear" },
   eval = { temperature = 1, accuracy = "outcome" },
 }

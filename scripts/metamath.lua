@@ -10,7 +10,8 @@ local rewards = require("@r1/rewards")
 local SYSTEM = "Solve the problem. Answer <answer>NUMBER</answer>. After a wrong answer you may try again."
 local ATTEMPTS = 5
 
---- The reference of a row of MetaMathQA, whose `response` ends with `The answer is: …`, or of GSM8K.
+--- The reference of a row of MetaMathQA, whose `response` ends with `The answer is: …`, or of
+--- GSM8K.
 local function reference(task)
   if not task.response then return rewards.final_number(task.answer, { strict = true }) end
   return string.match(task.response, "The answer is:%s*(.-)%s*$")

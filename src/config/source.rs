@@ -47,7 +47,7 @@ section! {
     pub struct HubData: "data.train.", restart() {
         /// A dataset from the Hugging Face Hub: ORG/NAME or ORG/NAME@REVISION.
         hf: String = String::new();
-        /// Split of the Hub dataset. If empty: train; for data.eval validation, or test if there is none.
+        /// Split of the Hub dataset; if empty, train, or for data.eval validation, else test.
         split: String = String::new();
         /// Configuration of the Hub dataset: one of its folders.
         subset: String = String::new();

@@ -6,8 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::datasets::unopened;
-use super::load::{self, Part, Script, WrittenSettings};
+use super::load::{self, Part, Script, WrittenSettings, unopened};
 use crate::config::{Settings, Source};
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::definitions::Recipe;

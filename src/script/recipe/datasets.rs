@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
 
 use super::load::{Script, directory};
 use super::rows::Split;
-use crate::config::{DataFormat, Settings, Source};
+use crate::config::{DataFormat, Source};
 use crate::data::{Dataset, check_place};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{DataFiles, Hub, ModelId, Watch};
@@ -176,14 +175,4 @@ pub(crate) struct Named<'a> {
     pub(crate) env: Option<&'a str>,
     pub(crate) weight: Option<f64>,
     pub(crate) source: &'a Source,
-}
-
-pub(crate) type Datasets = Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>;
-
-/// The datasets of a recipe, not yet opened.
-pub(crate) fn unopened(settings: &Settings) -> Datasets {
-    Arc::new([&settings.data.train, &settings.data.eval].map(|source| {
-        let parts = source.iter().flat_map(Source::parts);
-        parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect()
-    }))
 }

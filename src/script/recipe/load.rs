@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
 use super::cold_start::can_make_rows;
-use super::datasets::{Datasets, unopened};
 use super::own_format::{self, Formats};
 use super::params::with_params;
 use super::row_functions::check_row_functions;
-use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Trainer};
+use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
+use crate::data::Dataset;
 use crate::error::{Error, Kind, Result, readable};
 use crate::script::api;
 use crate::script::api::loss::Trace;
@@ -260,6 +260,17 @@ impl Script {
     pub fn files(&self) -> Vec<PathBuf> {
         std::iter::once(self.path.clone()).chain(self.modules.values().map(|module| (&module.path).into())).collect()
     }
+}
+
+/// The datasets of a recipe by split and name.
+pub(crate) type Datasets = Arc<[BTreeMap<String, OnceLock<Result<Dataset>>>; 2]>;
+
+/// The datasets of a recipe, not yet opened.
+pub(crate) fn unopened(settings: &Settings) -> Datasets {
+    Arc::new([&settings.data.train, &settings.data.eval].map(|source| {
+        let parts = source.iter().flat_map(Source::parts);
+        parts.map(|(name, _)| (name.to_owned(), OnceLock::new())).collect()
+    }))
 }
 
 /// Runs the main file and returns its recipe.
