@@ -23,7 +23,9 @@ pub fn schema_in_order(schema: &Value) -> Value {
     for (name, value) in &mut fields {
         match (name.as_str(), value) {
             ("properties", Value::Object(properties)) => {
-                properties.values_mut().for_each(|schema| *schema = schema_in_order(schema));
+                for schema in properties.values_mut() {
+                    *schema = schema_in_order(schema);
+                }
             }
             ("items", items) => *items = schema_in_order(items),
             _ => {}
@@ -50,7 +52,9 @@ pub fn tool_in_order(tool: &Value) -> Value {
 /// unchanged.
 pub fn order_tools(row: &mut Value) {
     if let Some(Value::Array(tools)) = row.get_mut("tools") {
-        tools.iter_mut().for_each(|tool| *tool = tool_in_order(tool));
+        for tool in tools {
+            *tool = tool_in_order(tool);
+        }
     }
 }
 
