@@ -10,11 +10,10 @@ local rewards = require("@r1/rewards")
 local SYSTEM = "Solve the problem. Answer <answer>NUMBER</answer>. After a wrong answer you may try again."
 local ATTEMPTS = 5
 
---- The reference of a row of MetaMathQA, whose `response` ends with `The answer is: …`, or of
---- GSM8K.
+--- The reference, after `The answer is:` in `response` (MetaMathQA) or `####` in `answer` (GSM8K).
 local function reference(task)
-  if not task.response then return rewards.final_number(task.answer, { strict = true }) end
-  return string.match(task.response, "The answer is:%s*(.-)%s*$")
+  if task.response then return string.match(task.response, "The answer is:%s*(.-)%s*$") end
+  return task.answer and rewards.final_number(task.answer, { strict = true })
 end
 
 local env = r1.env {
@@ -22,7 +21,7 @@ local env = r1.env {
   max_steps = ATTEMPTS,
   reset = function(task)
     local wanted = reference(task)
-    if not wanted then error("the row has no answer: its `response` does not end with `The answer is: …`", 0) end
+    if not wanted then error("the row has no answer, after `The answer is:` in `response` or after `####` in `answer`", 0) end
     local messages = { r1.system(SYSTEM), r1.user(task.query or task.question) }
     return { wanted = wanted, attempts = 0, solved = false, messages = messages }
   end,

@@ -28,8 +28,11 @@ end)
 test("rows of GSM8K have a question and an answer, and a row without an answer is an error", function()
   local trajectory = script:reset { task = { question = "2 + 3?", answer = "2 + 3 = 5\n#### 5" } }
   expect(trajectory:step("<answer>5</answer>").status):equals("terminated")
-  local failed = pcall(function() return script:reset { task = { query = "?", response = "Five." } } end)
-  expect(failed):equals(false)
+  for _, task in ipairs { { query = "?", response = "Five." }, { question = "?", answer = "Five." }, { query = "?" } } do
+    local ok, why = pcall(function() return script:reset { task = task } end)
+    expect(ok):equals(false)
+    expect(tostring(why)):contains("the row has no answer")
+  end
 end)
 
 test("a formula is compared by its value", function()

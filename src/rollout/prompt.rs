@@ -134,8 +134,8 @@ impl Prompt {
         let vocabulary = renderer.tokenizer().vocab_size();
         let sampled = |id: &u32| last.iter().any(|turn| turn.response.contains(id) || turn.ids.contains(id));
         let outside = |id: &&u32| **id as usize >= vocabulary && !sampled(id);
-        let given = matches!(self.observation, Observation::TokenIds(_)).then_some(&self.ids[..]);
-        let message = match given.unwrap_or_default().iter().find(outside) {
+        let given: &[u32] = if let Observation::TokenIds(ids) = &self.observation { ids } else { &[] };
+        let message = match given.iter().find(outside) {
             _ if self.ids.is_empty() => "the observation is empty".to_owned(),
             Some(id) => format!("the observation has the token id {id}; the vocabulary ends at {}", vocabulary - 1),
             None => return Ok(()),

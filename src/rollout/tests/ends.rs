@@ -241,18 +241,28 @@ fn close_is_called_after_every_end_of_a_trajectory_and_changes_nothing() {
 /// Many models have more embeddings than their tokenizer has tokens.
 #[test]
 fn a_sampled_id_without_a_token_stays_in_the_context() {
-    let bench = Ends::new(&format!("max_steps = 3, {ENDLESS}"), &[]);
-    let unnamed = bench.renderer.tokenizer().vocab_size() as u32 + 7;
-    let stop = bench.renderer.stop_ids()[0];
-    let trajectory = bench.run(bench.spec(), 0, vec![unnamed, stop]);
-    assert_eq!((trajectory.status, trajectory.error), (Status::Truncated, None));
-    let prompts: Vec<Vec<u32>> = bench.requests().into_iter().map(|request| request.prompt_ids).collect();
-    let counts: Vec<usize> = prompts.iter().map(|ids| ids.iter().filter(|id| **id == unnamed).count()).collect();
-    assert_eq!(counts, [0, 1, 2]);
-    assert!(prompts[2].starts_with(&[&prompts[1][..], &[unnamed, stop]].concat()));
+    const OF_IDS: &str = "reset = function() return { ids = { 1, 2 } } end,
+        context = function(state) return { token_ids = state.ids } end,
+        step = function(state, action)
+          for _, id in ipairs(action.token_ids) do r1.push(state.ids, id) end
+          return { reward = 0 }
+        end";
+    for env in [ENDLESS, OF_IDS] {
+        let bench = Ends::new(&format!("max_steps = 3, {env}"), &[]);
+        let unnamed = bench.renderer.tokenizer().vocab_size() as u32 + 7;
+        let stop = bench.renderer.stop_ids()[0];
+        let trajectory = bench.run(bench.spec(), 0, vec![unnamed, stop]);
+        assert_eq!((trajectory.status, trajectory.error), (Status::Truncated, None), "{env}");
+        let prompts: Vec<Vec<u32>> = bench.requests().into_iter().map(|request| request.prompt_ids).collect();
+        let counts: Vec<usize> = prompts.iter().map(|ids| ids.iter().filter(|id| **id == unnamed).count()).collect();
+        assert_eq!(counts, [0, 1, 2], "{env}");
+        assert!(prompts[2].starts_with(&[&prompts[1][..], &[unnamed, stop]].concat()));
+    }
 
     let given = Ends::new("context = function() return { token_ids = { 1, 2, 99999 } } end", &[]);
-    let refused = given.run(given.spec(), 0, vec![stop]);
+    let last = given.renderer.tokenizer().vocab_size() - 1;
+    let refused = given.run(given.spec(), 0, vec![given.renderer.stop_ids()[0]]);
     assert_eq!(refused.status, Status::EnvError);
-    assert!(refused.error.unwrap().message.contains("token id 99999"));
+    let why = format!("the observation has the token id 99999; the vocabulary ends at {last}");
+    assert_eq!(refused.error.unwrap().message, why);
 }
