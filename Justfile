@@ -122,6 +122,10 @@ rl-parity:
 bench *args: build
     benches/run.sh {{args}}
 
+# Seconds beside another process, compared with one free core (`just bench-busy --model DIR`)
+bench-busy *args: build
+    python3 benches/busy.py --binary {{bin}} {{args}}
+
 # Overhead of scripts: environment steps compared with gymnasium, waits, reloads, limits
 bench-scripts *args: build
     benches/run.sh scripts {{args}}

@@ -3,3 +3,53 @@
 fn main() -> std::process::ExitCode {
     r1::cli::main()
 }
+
+/// Short waits of OpenMP threads.
+///
+/// A thread of libgomp that waits for others spins for milliseconds before it sleeps. If another
+/// process needs the core, a model of hundreds of barriers per token becomes ten times slower. With
+/// 1,000 turns a waiting thread sleeps after some microseconds. On an idle machine the speed is the
+/// same (docs/cpu-kernels.md).
+///
+/// libgomp reads the variable when it is loaded, before `main`. Functions of `.preinit_array` run
+/// before the initialisation of libraries: this one starts the program again with the variable.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+mod spin {
+    use std::ffi::{CStr, c_char, c_int};
+
+    const SETTING: &CStr = c"GOMP_SPINCOUNT=1000";
+    /// Variables by which a user decides.
+    const OF_USER: [&[u8]; 2] = [b"GOMP_SPINCOUNT=", b"OMP_WAIT_POLICY="];
+    /// Longest environment that is copied, in variables.
+    const MOST: usize = 4096;
+    const PATH: usize = 4096;
+
+    #[used]
+    #[unsafe(link_section = ".preinit_array")]
+    static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
+
+    /// Returns if the variable is set already, or if the program cannot be started again; then
+    /// threads wait as libgomp decides. The standard library and libc are not initialised here.
+    extern "C" fn start(_count: c_int, arguments: *const *const c_char, variables: *const *const c_char) {
+        let mut copy = [std::ptr::null(); MOST + 2];
+        let mut path = [0; PATH];
+        // SAFETY: the loader passes arrays of C strings that end with a null pointer. `copy` and
+        // `path` stay one null longer than what is written to them.
+        unsafe {
+            let mut count = 0;
+            while !(*variables.add(count)).is_null() {
+                let variable = CStr::from_ptr(*variables.add(count)).to_bytes();
+                if count == MOST || OF_USER.iter().any(|name| variable.starts_with(name)) {
+                    return;
+                }
+                copy[count] = *variables.add(count);
+                count += 1;
+            }
+            copy[count] = SETTING.as_ptr();
+            // Not /proc/self/exe itself: the process would be named `exe`.
+            if libc::readlink(c"/proc/self/exe".as_ptr(), path.as_mut_ptr(), PATH - 1) > 0 {
+                libc::execve(path.as_ptr(), arguments, copy.as_ptr());
+            }
+        }
+    }
+}

@@ -79,6 +79,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
         Err(error) => return flag::meant(&error, typed).map_or_else(|| Ok(voice.refuse(&error)), Err),
     };
     crate::native::return_memory();
+    crate::native::set_default_threads();
     ignore_file_size_signal();
     // Models named by scripts are opened on a thread that starts with the first request.
     script::share_services(Arc::new(TensorThread::new(cli.output.reporter())));

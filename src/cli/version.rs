@@ -21,12 +21,13 @@ pub(super) fn run(json: bool) -> Result<()> {
     let device = native::device(DeviceChoice::Auto)?;
     let graphs = native::cuda_graphs(device).unwrap_or_else(|| "available".to_owned());
     let device = format!("{device:?}").to_lowercase();
+    let threads = native::thread_count();
     if json {
         let versions = json!({
             "event": "version", "r1": R1, "libtorch": native::libtorch_version(), "device": device,
-            "cuda_graphs": graphs,
+            "threads": threads, "cuda_graphs": graphs,
         });
         return print(&format!("{versions}\n"));
     }
-    print(&format!("r1 {}\ndevice {device}\n", line()))
+    print(&format!("r1 {}\ndevice {device}\nthreads {threads}\n", line()))
 }

@@ -36,7 +36,7 @@ pub(crate) use device::{upload, zeros};
 pub(crate) use kernels::{Cached, Heads, add_norm, decode_attention, gated, rotated_heads};
 pub use operations::count_operations;
 pub use profiler::{OperationTime, start_profile, stop_profile};
-pub use threads::{return_memory, set_threads};
+pub use threads::{return_memory, set_default_threads, set_threads, thread_count};
 
 use crate::error::{Error, Result};
 

@@ -12,6 +12,22 @@ pub fn set_threads(count: usize) {
     tch::set_num_threads(i32::try_from(count).unwrap_or(i32::MAX));
 }
 
+/// The number of threads of a tensor computation.
+pub fn thread_count() -> usize {
+    usize::try_from(tch::get_num_threads()).unwrap_or(1)
+}
+
+/// Sets the number of threads that a process starts with: one for each physical core this process
+/// may use, unless the environment has a number for OpenMP or MKL.
+///
+/// libtorch counts the cores of the machine. In a container with a CPU quota its threads wait for
+/// each other while the system has stopped one of them.
+pub fn set_default_threads() {
+    if ["OMP_NUM_THREADS", "MKL_NUM_THREADS"].iter().all(|name| std::env::var_os(name).is_none()) {
+        set_threads(0);
+    }
+}
+
 /// Returns the memory of freed tensors to the system immediately.
 ///
 /// glibc raises its threshold for keeping freed blocks up to 32 MiB, and tensors of varying sizes
@@ -24,7 +40,7 @@ pub fn return_memory() {
     }
 }
 
-/// Number of physical cores, limited by affinity and cgroup.
+/// Number of physical cores, limited by affinity and the CPU quota of the cgroup.
 fn physical_cores() -> usize {
     let allowed = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let mut cores = HashSet::new();

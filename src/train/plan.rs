@@ -139,7 +139,7 @@ fn plan_of(script: &Script, options: &RunOptions, reporter: &Reporter) -> Result
     };
     let config = Config::load(&base)?;
     let kind = compute_kind(policy.dtype, device);
-    let threads = usize::try_from(tch::get_num_threads()).unwrap_or(1);
+    let threads = crate::native::thread_count();
     let checkpointing = settings.trainer.gradient_checkpointing();
     let shape = Footprint { config: &config, device, kind, adapter: of_policy.as_ref(), checkpointing, threads };
     let reference = match &settings.trainer {

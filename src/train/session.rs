@@ -227,7 +227,7 @@ pub(super) fn footprint<'a>(model: &'a Model, settings: &Settings) -> Footprint<
         kind: model.kind(),
         adapter: model.lora(),
         checkpointing: settings.trainer.gradient_checkpointing(),
-        threads: usize::try_from(tch::get_num_threads()).unwrap_or(1),
+        threads: crate::native::thread_count(),
     }
 }
 

@@ -14,7 +14,51 @@ fn version() {
     --- stdout
     r1 [version] (libtorch [version])
     device [device]
+    threads 1
     ");
+}
+
+/// OpenMP's threads wait for milliseconds by default, which blocks other processes and themselves.
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[test]
+fn threads_wait_shortly_unless_the_user_decides() {
+    let spins = |set: &[(&str, &str)]| {
+        let mut command = super::r1(std::path::Path::new("."), &["version"]);
+        command.env_remove("GOMP_SPINCOUNT").env_remove("OMP_WAIT_POLICY").env("OMP_DISPLAY_ENV", "verbose");
+        let output = command.envs(set.iter().copied()).output().unwrap();
+        assert!(output.status.success(), "{set:?}: {output:?}");
+        let text = String::from_utf8(output.stderr).unwrap();
+        let line = text.lines().find(|line| line.contains("GOMP_SPINCOUNT")).expect(&text);
+        line.split('\'').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(spins(&[]), "1000");
+    assert_eq!(spins(&[("GOMP_SPINCOUNT", "7")]), "7");
+    assert_eq!(spins(&[("OMP_WAIT_POLICY", "passive")]), "0");
+}
+
+/// As in a container: two threads on one core would wait for each other.
+#[cfg(target_os = "linux")]
+#[test]
+fn threads_are_limited_by_the_cores_of_the_process() {
+    use std::os::unix::process::CommandExt;
+    let mut command = super::r1(std::path::Path::new("."), &["version"]);
+    command.env_remove("OMP_NUM_THREADS").env_remove("MKL_NUM_THREADS");
+    // SAFETY: one system call with a set of CPUs on the stack, the first one that is allowed.
+    unsafe {
+        command.pre_exec(|| {
+            let mut allowed: libc::cpu_set_t = std::mem::zeroed();
+            let size = size_of::<libc::cpu_set_t>();
+            libc::sched_getaffinity(0, size, &raw mut allowed);
+            let first = (0..libc::CPU_SETSIZE as usize).find(|cpu| libc::CPU_ISSET(*cpu, &allowed)).unwrap_or(0);
+            libc::CPU_ZERO(&mut allowed);
+            libc::CPU_SET(first, &mut allowed);
+            libc::sched_setaffinity(0, size, &raw const allowed);
+            Ok(())
+        });
+    }
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.ends_with("\nthreads 1\n"), "{text}");
 }
 
 #[test]
