@@ -53,3 +53,25 @@ mod spin {
         }
     }
 }
+
+/// Runs before the constructors of shared libraries. One of libtorch's ends the process in a working
+/// directory that was deleted, with a message about itself.
+#[cfg(target_os = "linux")]
+#[used]
+#[unsafe(link_section = ".preinit_array")]
+static WORKING_DIRECTORY: extern "C" fn() = working_directory;
+
+#[cfg(target_os = "linux")]
+extern "C" fn working_directory() {
+    const MESSAGE: &[u8] = b"error: the working directory can't be used: it may have been deleted\n  \
+        hint: change to a directory that exists\n";
+    let mut path = [0; 4096];
+    // SAFETY: system calls on memory of this function; nothing of Rust's runtime is used, which has
+    // not started.
+    unsafe {
+        if libc::getcwd(path.as_mut_ptr(), path.len()).is_null() && *libc::__errno_location() == libc::ENOENT {
+            libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len());
+            libc::_exit(2);
+        }
+    }
+}

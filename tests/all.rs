@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::print_stderr, clippy::unnecessary_debug_formatting)]
 
 mod architecture;
+mod calls;
 mod cli;
 mod docs;
 mod hostile;

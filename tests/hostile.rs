@@ -183,12 +183,24 @@ fn spec(row: u64, script: &Script) -> Spec {
     }
 }
 
-fn page(rows: &[(String, String, String, String)]) -> String {
+/// The comment before the table that `calls_end_at_their_limit` (tests/calls.rs) writes.
+pub(crate) const CALLS: &str = "<!-- The table is made by `R1_UPDATE=1 cargo nextest run --release calls_end`. -->";
+
+/// The part of the page with that table.
+pub(crate) fn section(page: &str) -> String {
+    let start = page.find(CALLS).unwrap_or(page.len());
+    let end = page.find("\n## Hostile scripts").unwrap_or(page.len());
+    page.get(start..end).unwrap_or_default().to_owned()
+}
+
+fn page(rows: &[(String, String, String, String)], calls: &str) -> String {
     let mut page = String::from(
         "# Containment\n\n\
          <!-- Made from tests/lua/hostile by `R1_UPDATE=1 cargo nextest run --release hostile_scripts`. -->\n\n",
     );
     page.push_str(HEAD);
+    page.push_str(calls);
+    page.push_str("\n## Hostile scripts\n");
     page.push_str("\n| script | attack | status | message |\n|---|---|---|---|\n");
     for (name, what, status, said) in rows {
         let said = said.replace('|', "\\|").replace('<', "&lt;");
@@ -248,9 +260,13 @@ content and 64 files. As with the rest of the report, the program can falsify th
 
 ### SQL of the policy
 
-Queries of `r1.tools.table` run in the process of r1, in SQLite. They can only read: an authorizer
-refuses everything but SELECT, files can't be attached, extensions can't be loaded. Time, memory,
-values and statements are limited per query (docs/tables.md).
+Queries of `r1.tools.table` run in the process of r1, in SQLite, each on a thread of its own. They
+can only read: an authorizer refuses everything but SELECT, files can't be attached, and extensions
+can't be loaded. Time, memory, values and statements are limited per query (docs/tables.md). SQLite
+checks the time between its instructions. Functions that could take minutes in one instruction
+(`instr`, `replace`, `trim`, LIKE, GLOB) are r1's own: they take linear time or check the time.
+`json_patch` is refused. A query that has not ended half a second after its time is left to its
+thread, and the policy gets the error.
 
 ### How to grade programs
 
@@ -286,7 +302,20 @@ A request to a host that is neither public nor in `needs` is an error of the rec
 not retried), for an address (`127.0.0.1`) as for a name that resolves to one. A redirect to such a
 host is an expected failure of the call, because the server chooses redirects.
 
-## Hostile scripts
+A row of a dataset may have 64 MiB, and 4 million values in Parquet and Arrow; a row group of
+Parquet may have 2 GiB after decompression. A larger one is an error of the dataset, with its place.
+
+## Limits of every call, and Ctrl-C
+
+A call ends at its limit, and other trajectories of the worker go on meanwhile. A call that can't be
+interrupted (a search, a query, a program) runs in a thread or a process of its own, which is left
+behind at the limit. Its CPU time counts as that of the script.
+
+In `r1 run` the first Ctrl-C lets the step go on, so each call can still take its limit. The second
+one ends the run during any of these calls: a checkpoint is written if weights have changed, and the
+calls are left behind. In `r1 eval` the first one ends the evaluation. Other commands exit at the
+second one at the latest.
+
 ";
 
 #[test]
@@ -317,11 +346,12 @@ fn hostile_scripts_are_contained() {
     }
     assert!(cases.len() >= 60);
     let path = root.join("docs/containment.md");
+    let calls = section(&std::fs::read_to_string(&path).unwrap_or_default());
     if std::env::var_os("R1_UPDATE").is_some() {
-        std::fs::write(&path, page(&rows)).unwrap();
+        std::fs::write(&path, page(&rows, &calls)).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page(&rows), "docs/containment.md is out of date; R1_UPDATE=1 writes it");
+    assert!(written == page(&rows, &calls), "docs/containment.md is out of date; R1_UPDATE=1 writes it");
 }
 
 /// Resident memory of this process in MiB; 0 if unknown.

@@ -315,14 +315,16 @@ impl Builder {
         let sparse = Some(SparsePart { analyzer, bm25, terms, title_terms, files });
         let save_every = commit_every.saturating_mul(GRAPH_COMMITS);
         let dense = dense.map(|dense| dense_part(&part, &dense, counts.passages, save_every, linked)).transpose()?;
-        let manifest = Manifest {
+        let mut manifest = Manifest {
             format: manifest::FORMAT,
             r1: env!("CARGO_PKG_VERSION").to_owned(),
             corpus,
             counts,
             parts: Parts { documents, sparse, dense },
+            sha256: String::new(),
         };
         manifest.write(&part)?;
+        readable(&part, &manifest).map_err(failed)?;
         std::fs::remove_file(part.join(BUILD)).map_err(failed)?;
         place::install(&part, &out)?;
         Ok(Report { manifest, resumed_at })
@@ -358,4 +360,11 @@ fn hash(id: &str) -> IdHash {
     let mut half = IdHash::default();
     half.copy_from_slice(&Sha256::digest(id)[..16]);
     half
+}
+
+/// Gives all files the permissions of a new file: some were made as temporary files, which only
+/// their owner can read.
+fn readable(part: &Path, manifest: &Manifest) -> std::io::Result<()> {
+    let permissions = std::fs::metadata(part.join(manifest::FILE))?.permissions();
+    manifest.parts.files().try_for_each(|file| std::fs::set_permissions(part.join(&file.path), permissions.clone()))
 }

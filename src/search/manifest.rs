@@ -31,6 +31,9 @@ pub struct Manifest {
     pub corpus: Json,
     pub counts: Counts,
     pub parts: Parts,
+    /// SHA-256 of the other fields, in hex; empty in indexes of older versions.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub sha256: String,
 }
 
 /// Counts of a build.
@@ -119,12 +122,24 @@ impl Manifest {
         }
         let manifest: Self = serde_json::from_value(json).map_err(|error| damaged(error.to_string()))?;
         manifest.parts.files().try_for_each(|file| file.check_size(directory))?;
+        if !manifest.sha256.is_empty() && manifest.sha256 != manifest.checksum()? {
+            return Err(damaged("its checksum is another one: a field was changed".to_owned()));
+        }
         Ok(manifest)
     }
 
+    /// The checksum of all fields but itself.
+    fn checksum(&self) -> Result<String> {
+        let plain = Self { sha256: String::new(), ..self.clone() };
+        let text = serde_json::to_string(&plain)
+            .map_err(|error| Error::new(Kind::Internal, format!("the manifest can't be written: {error}")))?;
+        Ok(hex(&Sha256::digest(text)))
+    }
+
     /// Writes the manifest; an index without one is incomplete.
-    pub(super) fn write(&self, directory: &Path) -> Result<()> {
+    pub(super) fn write(&mut self, directory: &Path) -> Result<()> {
         let path = directory.join(FILE);
+        self.sha256 = self.checksum()?;
         let mut text = serde_json::to_string_pretty(self)
             .map_err(|error| Error::new(Kind::Internal, format!("the manifest can't be written: {error}")))?;
         text.push('\n');

@@ -52,6 +52,6 @@ pub use manifest::{Counts, DensePart, FileEntry, Manifest, Parts, SparsePart, he
 pub use options::{MOST_CANDIDATES, MOST_HITS, Mode, Nearest, RerankOptions, SearchOptions};
 pub use passage::{Fields, Passage};
 pub use protocol::{NotResults, SearchRequest, as_text, read_documents, respond};
-pub use query::{Hit, Index};
+pub use query::{Hit, Index, expects_panic};
 pub use rerank::Reranker;
 pub use vectors::{EncoderOptions, HnswOptions, Similarity, VectorType};

@@ -1,5 +1,6 @@
 //! An open index: searches, hits, and the indexes that this process has open.
 
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -280,10 +281,23 @@ fn check_request(query: &str, k: usize) -> Result<()> {
     Ok(())
 }
 
+thread_local! {
+    /// A panic of this thread is an error of [`caught`].
+    static EXPECTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a panic of this thread becomes an error, and is not to be reported.
+pub fn expects_panic() -> bool {
+    EXPECTED.get()
+}
+
 /// Runs `read`; a panic is the error of a damaged index, because `tantivy` does not check its
 /// files.
 fn caught<T>(directory: &Path, read: impl FnOnce() -> Result<T>) -> Result<T> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+    let before = EXPECTED.replace(true);
+    let read = catch_unwind(AssertUnwindSafe(read));
+    EXPECTED.set(before);
+    read.unwrap_or_else(|_| {
         Err(Error::new(Kind::Data, "the inverted index is damaged")
             .at_path(directory)
             .hint("`r1 index verify` compares all files with their checksums"))

@@ -12,14 +12,24 @@ use arrow_array::cast::AsArray;
 use arrow_array::temporal_conversions as temporal;
 use arrow_array::types as arrow;
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_schema::{DataType, TimeUnit};
+use arrow_schema::{DataType, FieldRef, Fields, Schema, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::basic::Type;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ColumnChunkMetaData;
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Kind, Result, Subject};
 
 /// Cache size of decoded row groups, bytes; at least one is cached.
 const KEPT: usize = 256 << 20;
+
+/// Bytes of a decoded row group. A few bytes of a file may be many values: pages are compressed, and
+/// equal values are counted.
+const GROUP: u64 = 2 << 30;
+
+/// Bytes and values of one row. A value takes 32 bytes or more.
+const ROW: Budget = Budget { bytes: 64 << 20, values: 1 << 22 };
 
 /// A Parquet file with access by row, from any thread.
 #[derive(Debug)]
@@ -40,8 +50,21 @@ impl Table {
     /// [`Kind::Data`] for a file that is missing, damaged, or not Parquet.
     pub fn open(path: &Path) -> Result<Self> {
         let file = File::open(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
-        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new())
-            .map_err(|error| damaged(path, &error).hint("the file may be incomplete, or not be a Parquet file"))?;
+        let not_parquet = |error| damaged(path, &error).hint("the file may be incomplete, or not be a Parquet file");
+        let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(not_parquet)?;
+        let metadata = as_views(metadata).map_err(not_parquet)?;
+        for (at, group) in metadata.metadata().row_groups().iter().enumerate() {
+            let size = group.columns().iter().map(decoded).fold(0, u64::saturating_add);
+            if size > GROUP {
+                let message = format!(
+                    "row group {at} of the Parquet file has {} rows of {} MiB; a row group may have {} MiB",
+                    group.num_rows(),
+                    size >> 20,
+                    GROUP >> 20
+                );
+                return Err(Error::new(Kind::Data, message).at_path(path).hint("write it with fewer rows per group"));
+            }
+        }
         let mut rows = 0;
         let groups = metadata.metadata().row_groups().iter().map(|group| {
             let first = rows;
@@ -105,11 +128,49 @@ impl Table {
     }
 }
 
+/// The metadata with texts as views: a reader copies a text of the dictionary for each row otherwise.
+fn as_views(metadata: ArrowReaderMetadata) -> std::result::Result<ArrowReaderMetadata, ParquetError> {
+    let fields: Fields = metadata.schema().fields().iter().map(view).collect();
+    let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
+    let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
+    // A schema that the reader refuses has types that this program refuses by name.
+    Ok(ArrowReaderMetadata::try_new(Arc::clone(metadata.metadata()), options).unwrap_or(metadata))
+}
+
+fn view(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+        DataType::List(items) => DataType::List(view(items)),
+        DataType::LargeList(items) => DataType::LargeList(view(items)),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(view).collect()),
+        other => other.clone(),
+    };
+    Arc::new(field.as_ref().clone().with_data_type(data_type))
+}
+
+/// Bytes of a column of a row group in memory, from the footer.
+fn decoded(column: &ColumnChunkMetaData) -> u64 {
+    let values = u64::try_from(column.num_values()).unwrap_or(0);
+    let pages = u64::try_from(column.uncompressed_size()).unwrap_or(0);
+    let width = match column.column_type() {
+        Type::BOOLEAN => 1,
+        Type::INT32 | Type::FLOAT => 4,
+        Type::INT64 | Type::DOUBLE => 8,
+        Type::INT96 => 12,
+        Type::BYTE_ARRAY => 16,
+        Type::FIXED_LEN_BYTE_ARRAY => u64::try_from(column.column_descr().type_length()).unwrap_or(0),
+    };
+    // Two levels of two bytes for each value.
+    values.saturating_mul(width + 4).saturating_add(pages)
+}
+
 /// A row of a batch. `index` is its number in the file.
 pub(super) fn fields(path: &Path, batch: &RecordBatch, row: usize, index: u64) -> Result<Map<String, Json>> {
     let mut fields = Map::new();
+    let mut budget = ROW;
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-        let value = value(column, row).map_err(|why| {
+        let value = value(column, row, &mut budget).map_err(|why| {
             let field = Some(field.name().clone());
             Error::new(Kind::Data, format!("column `{}`: {why}", field.as_deref().unwrap_or_default()))
                 .about(Subject::Row { file: path.to_owned(), row: index, field })
@@ -132,6 +193,27 @@ enum Unreadable {
     Type(DataType),
     /// The key of a dictionary value is not in the dictionary.
     Dictionary,
+    /// The row is longer than [`ROW`].
+    TooLong,
+}
+
+/// What a row may still have.
+#[derive(Clone, Copy)]
+struct Budget {
+    bytes: usize,
+    values: usize,
+}
+
+impl Budget {
+    fn take(&mut self, bytes: usize, values: usize) -> Result<(), Unreadable> {
+        match (self.bytes.checked_sub(bytes), self.values.checked_sub(values)) {
+            (Some(bytes), Some(values)) => {
+                *self = Self { bytes, values };
+                Ok(())
+            }
+            _ => Err(Unreadable::TooLong),
+        }
+    }
 }
 
 impl std::fmt::Display for Unreadable {
@@ -139,12 +221,16 @@ impl std::fmt::Display for Unreadable {
         match self {
             Self::Type(data_type) => write!(f, "the type {data_type} is not supported"),
             Self::Dictionary => f.write_str("a broken dictionary"),
+            Self::TooLong => {
+                write!(f, "the row has more than {} MiB, or more than {} values", ROW.bytes >> 20, ROW.values)
+            }
         }
     }
 }
 
 /// One value of a column.
-fn value(column: &ArrayRef, row: usize) -> Result<Json, Unreadable> {
+fn value(column: &ArrayRef, row: usize, budget: &mut Budget) -> Result<Json, Unreadable> {
+    budget.take(0, 1)?;
     if column.is_null(row) {
         return Ok(Json::Null);
     }
@@ -153,8 +239,16 @@ fn value(column: &ArrayRef, row: usize) -> Result<Json, Unreadable> {
             Json::from(column.as_primitive::<$kind>().value(row))
         };
     }
-    let list = |items: &ArrayRef| (0..items.len()).map(|at| value(items, at)).collect::<Result<Json, Unreadable>>();
-    let bytes = |bytes: &[u8]| bytes.iter().map(|byte| Json::from(*byte)).collect::<Json>();
+    fn list(items: &ArrayRef, budget: &mut Budget) -> Result<Json, Unreadable> {
+        (0..items.len()).map(|at| value(items, at, budget)).collect()
+    }
+    fn text(text: &str, budget: &mut Budget) -> Result<Json, Unreadable> {
+        budget.take(text.len(), 0).map(|()| Json::from(text))
+    }
+    fn bytes(bytes: &[u8], budget: &mut Budget) -> Result<Json, Unreadable> {
+        budget.take(0, bytes.len())?;
+        Ok(bytes.iter().map(|byte| Json::from(*byte)).collect())
+    }
     Ok(match column.data_type() {
         DataType::Null => Json::Null,
         DataType::Boolean => Json::from(column.as_boolean().value(row)),
@@ -170,20 +264,20 @@ fn value(column: &ArrayRef, row: usize) -> Result<Json, Unreadable> {
         DataType::Float32 => number!(arrow::Float32Type),
         DataType::Float64 => number!(arrow::Float64Type),
         DataType::Decimal128(..) => Json::from(column.as_primitive::<arrow::Decimal128Type>().value_as_string(row)),
-        DataType::Utf8 => Json::from(column.as_string::<i32>().value(row)),
-        DataType::LargeUtf8 => Json::from(column.as_string::<i64>().value(row)),
-        DataType::Utf8View => Json::from(column.as_string_view().value(row)),
-        DataType::Binary => bytes(column.as_binary::<i32>().value(row)),
-        DataType::LargeBinary => bytes(column.as_binary::<i64>().value(row)),
-        DataType::BinaryView => bytes(column.as_binary_view().value(row)),
-        DataType::FixedSizeBinary(_) => bytes(column.as_fixed_size_binary().value(row)),
-        DataType::List(_) => list(&column.as_list::<i32>().value(row))?,
-        DataType::LargeList(_) => list(&column.as_list::<i64>().value(row))?,
-        DataType::FixedSizeList(..) => list(&column.as_fixed_size_list().value(row))?,
+        DataType::Utf8 => text(column.as_string::<i32>().value(row), budget)?,
+        DataType::LargeUtf8 => text(column.as_string::<i64>().value(row), budget)?,
+        DataType::Utf8View => text(column.as_string_view().value(row), budget)?,
+        DataType::Binary => bytes(column.as_binary::<i32>().value(row), budget)?,
+        DataType::LargeBinary => bytes(column.as_binary::<i64>().value(row), budget)?,
+        DataType::BinaryView => bytes(column.as_binary_view().value(row), budget)?,
+        DataType::FixedSizeBinary(_) => bytes(column.as_fixed_size_binary().value(row), budget)?,
+        DataType::List(_) => list(&column.as_list::<i32>().value(row), budget)?,
+        DataType::LargeList(_) => list(&column.as_list::<i64>().value(row), budget)?,
+        DataType::FixedSizeList(..) => list(&column.as_fixed_size_list().value(row), budget)?,
         DataType::Struct(fields) => {
             let mut object = Map::new();
             for (field, column) in fields.iter().zip(column.as_struct().columns()) {
-                let value = value(column, row)?;
+                let value = value(column, row, budget)?;
                 if !value.is_null() {
                     object.insert(field.name().clone(), value);
                 }
@@ -195,16 +289,17 @@ fn value(column: &ArrayRef, row: usize) -> Result<Json, Unreadable> {
             let (keys, values) = (entries.column(0), entries.column(1));
             let mut object = Map::new();
             for at in 0..entries.len() {
-                let key = value(keys, at)?;
-                object.insert(key.as_str().map_or_else(|| key.to_string(), str::to_owned), value(values, at)?);
+                let key = value(keys, at, budget)?;
+                let name = key.as_str().map_or_else(|| key.to_string(), str::to_owned);
+                object.insert(name, value(values, at, budget)?);
             }
             Json::Object(object)
         }
         DataType::Dictionary(..) => {
             let dictionary = column.as_any_dictionary();
-            let key = value(&dictionary.keys().slice(row, 1), 0)?;
+            let key = value(&dictionary.keys().slice(row, 1), 0, budget)?;
             let key = key.as_u64().and_then(|key| usize::try_from(key).ok());
-            value(dictionary.values(), key.ok_or(Unreadable::Dictionary)?)?
+            value(dictionary.values(), key.ok_or(Unreadable::Dictionary)?, budget)?
         }
         DataType::Date32 => {
             let days = column.as_primitive::<arrow::Date32Type>().value(row);
@@ -234,10 +329,11 @@ fn value(column: &ArrayRef, row: usize) -> Result<Json, Unreadable> {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
-    use arrow_array::builder::{ListBuilder, StringBuilder};
+    use arrow_array::builder::{Int32Builder, ListBuilder, StringBuilder};
     use arrow_array::*;
     use arrow_schema::{Field, Fields};
     use parquet::arrow::ArrowWriter;
+    use parquet::arrow::arrow_writer::ArrowWriterOptions;
     use parquet::basic::Compression;
     use parquet::file::properties::WriterProperties;
     use serde_json::json;
@@ -326,6 +422,51 @@ mod tests {
             }
             assert!(table.row(1000).unwrap_err().message.contains("there is no row 1000; the file has 1000"));
         }
+    }
+
+    /// Files of kilobytes whose rows would take gigabytes.
+    #[test]
+    fn parquet_files_that_grow_when_they_are_read_are_refused_or_read_by_row() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("bomb.parquet");
+        let zstd = Compression::ZSTD(parquet::basic::ZstdLevel::default());
+        let size = || std::fs::metadata(&path).unwrap().len();
+        // Many items in a row.
+        let mut lists = ListBuilder::new(Int32Builder::new());
+        for _ in 0..(5 << 20) {
+            lists.values().append_value(0);
+        }
+        lists.append(true);
+        write(&path, vec![("items", Arc::new(lists.finish()))], 10, zstd);
+        assert!(size() < 100_000, "{}", size());
+        let error = Table::open(&path).unwrap().row(0).unwrap_err();
+        let why = "column `items`: the row has more than 64 MiB, or more than 4194304 values";
+        assert_eq!((error.kind, error.message.as_str()), (Kind::Data, why));
+        // A text that is longer than a row may be.
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(70 << 20), "y".to_owned()]));
+        write(&path, vec![("text", texts)], 10, zstd);
+        let table = Table::open(&path).unwrap();
+        assert!(table.row(0).unwrap_err().message.starts_with("column `text`: the row has more than 64 MiB"));
+        assert_eq!(table.row(1).unwrap()["text"], "y");
+        // A text of the dictionary in many rows is in memory once.
+        let values = StringArray::from(vec!["z".repeat(1 << 20), "a".to_owned()]);
+        let keys = Int32Array::from_iter_values((0..600).map(|row| i32::from(row == 1)));
+        let texts: ArrayRef = Arc::new(DictionaryArray::new(keys, Arc::new(values)));
+        let batch = RecordBatch::try_from_iter(vec![("text", texts)]).unwrap();
+        let properties =
+            WriterProperties::builder().set_compression(zstd).set_dictionary_page_size_limit(64 << 20).build();
+        // Without Arrow's schema it is a column of texts.
+        let options = ArrowWriterOptions::new().with_properties(properties).with_skip_arrow_metadata(true);
+        let file = File::create(&path).unwrap();
+        let mut writer = ArrowWriter::try_new_with_options(file, batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let table = Table::open(&path).unwrap();
+        assert_eq!((table.row(1).unwrap()["text"].as_str(), table.rows()), (Some("a"), 600));
+        assert_eq!(table.row(599).unwrap()["text"].as_str().map(str::len), Some(1 << 20));
+        let kept = table.kept.lock().unwrap();
+        let bytes: usize = kept[0].1.iter().map(RecordBatch::get_array_memory_size).sum();
+        assert!(bytes < 100 << 20, "{bytes}");
     }
 
     #[test]

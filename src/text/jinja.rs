@@ -7,14 +7,16 @@
 //! - A string added to a `|safe` string is escaped, as MarkupSafe does, even with autoescape off.
 //! - Loops, assignments and conditions check a limit of CPU time and memory ([`Budget`]): minijinja
 //!   only counts instructions, and a single one may double a string.
+//! - Factors of products are marked (`products`): a list times a number is a list of any length.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
-use super::size_limits;
+use super::{products, size_limits};
 use crate::clock::Clock;
 
 const EACH: &str = "r1_each";
@@ -91,11 +93,14 @@ impl Drop for Budget {
     }
 }
 
+/// The detail of the error of a rendering that takes too long.
+pub(super) const LATE: &str = "it takes too long";
+
 /// Fails when the rendering has used its time.
 pub(super) fn in_time() -> Result<(), Error> {
     match LEFT.get() {
         Some(left) if Instant::now() > left.earliest && left.clock.now() > left.end => {
-            Err(Error::new(ErrorKind::OutOfFuel, "it takes too long"))
+            Err(Error::new(ErrorKind::OutOfFuel, LATE))
         }
         _ => Ok(()),
     }
@@ -106,6 +111,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(EACH, each);
     environment.add_function(SUM, sum);
     environment.add_filter(HELD, held);
+    products::register(environment);
 }
 
 /// Returns the value unchanged; fails when time or memory is used up.
@@ -178,14 +184,22 @@ pub(super) fn translate(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     let mut raw = false;
-    while let Some((start, open)) = ["{{", "{%", "{#"].iter().filter_map(|open| Some((rest.find(open)?, *open))).min() {
+    // Where the last tag ends: raw text may have many braces that open nothing.
+    let last = source.rfind("%}").map_or(usize::MAX, |at| source.len() - at);
+    while let Some((start, open)) = opening(rest) {
         let inner = &rest[start + 2..];
-        let (close, end) = match open {
-            "{#" => ("#}", inner.find("#}")),
-            "{{" => ("}}", first(inner, |rest, _| rest.starts_with("}}"))),
-            _ => ("%}", first(inner, |rest, _| rest.starts_with("%}"))),
+        let close = match open {
+            "{#" => "#}",
+            "{{" => "}}",
+            _ => "%}",
         };
-        let end = if raw { inner.find("%}").filter(|_| open == "{%") } else { end };
+        let end = match open {
+            "{%" if raw && inner.len() < last => None,
+            "{%" if raw => inner.find(close),
+            _ if raw => None,
+            "{#" => inner.find(close),
+            _ => first(inner, |rest, _| rest.starts_with(close)),
+        };
         let Some(end) = end else {
             // Braces have no meaning in raw text.
             let next = start + 2;
@@ -206,13 +220,14 @@ pub(super) fn translate(source: &str) -> String {
         if open == "{%" && (word == "raw" || word == "endraw") {
             raw = word == "raw";
         }
+        let timed = if open == "{#" || raw { Cow::Borrowed(bare) } else { products::marked(bare) };
         let translated = match open {
-            "{%" if !raw => tag(bare),
-            "{{" if !raw => added(bare),
+            "{%" if !raw => tag(&timed),
+            "{{" if !raw => added(&timed),
             _ => None,
         };
         out.push_str(left);
-        out.push_str(translated.as_deref().unwrap_or(bare));
+        out.push_str(translated.as_deref().unwrap_or(&timed));
         // Jinja2 does not trim a line break after `{% raw %}`.
         out.push_str(if open == "{%" && word == "raw" && right.is_empty() { "+" } else { right });
         out.push_str(close);
@@ -222,6 +237,14 @@ pub(super) fn translate(source: &str) -> String {
         rest = &inner[end + 2..];
     }
     out + rest
+}
+
+/// The first opening of a tag, an expression or a comment.
+fn opening(text: &str) -> Option<(usize, &'static str)> {
+    text.match_indices('{').find_map(|(at, _)| {
+        let open = ["{{", "{%", "{#"].into_iter().find(|open| text[at..].starts_with(open))?;
+        Some((at, open))
+    })
 }
 
 /// Translates the text between `{%` and `%}`.

@@ -25,6 +25,7 @@ mod fuzz;
 mod jinja;
 mod malformed;
 mod pieces;
+mod products;
 mod python;
 #[cfg(test)]
 mod recorded;

@@ -200,9 +200,14 @@ pub(super) fn held(rest: &str, tags: &[&str]) -> usize {
     tags.iter().filter_map(begins).max().unwrap_or(0)
 }
 
-/// The position of the first of `tags`, and the tag.
+/// The position of the first of `tags`, and the tag: the longest one there. Text after it is not
+/// read: a reply with many tags would otherwise take time quadratic in its length.
 pub(super) fn find<'t>(rest: &str, tags: &[&'t str]) -> Option<(usize, &'t str)> {
-    tags.iter().filter_map(|&tag| Some((rest.find(tag)?, tag))).min_by_key(|&(at, tag)| (at, usize::MAX - tag.len()))
+    let may_start = |letter: char| tags.iter().any(|tag| tag.starts_with(letter));
+    rest.match_indices(may_start).find_map(|(at, _)| {
+        let here = tags.iter().copied().filter(|tag| rest[at..].starts_with(tag));
+        here.max_by_key(|tag| tag.len()).map(|tag| (at, tag))
+    })
 }
 
 /// Text before the first of `tags`: `Err` is the step that emits it, `Ok` is the tag at the start
@@ -325,6 +330,24 @@ mod tests {
         let reply = crate::text::testing::read("hermes", &text, false, &[]);
         assert_eq!((reply.tool_calls.len(), reply.errors.len()), (0, CALLS + 1));
         assert!(reply.errors[CALLS].starts_with("There are more than 256 tool calls"), "{}", reply.errors[CALLS]);
+    }
+
+    /// A character that starts a call of a format and is ordinary text here.
+    #[test]
+    fn the_time_of_parsing_is_linear_in_the_length_of_the_reply() {
+        let seconds = |format: &str, piece: &str, count: usize| {
+            let text = piece.repeat(count);
+            let clock = crate::clock::Clock::of_this_thread();
+            let before = clock.now();
+            let reply = crate::text::testing::read(format, &text, false, &[]);
+            assert_eq!((reply.content.len(), reply.tool_calls.len()), (text.len(), 0), "{format}");
+            (clock.now() - before) as f64
+        };
+        for (format, piece) in [("pythonic", "["), ("pythonic", "[a b"), ("llama3", "f'{"), ("hermes", "<a")] {
+            // Quadratic time would be 400 times as long.
+            let (short, long) = (seconds(format, piece, 5_000), seconds(format, piece, 100_000));
+            assert!(long < short * 100.0 + 2e8, "{format} {piece}: {short} and {long} ns");
+        }
     }
 
     #[test]

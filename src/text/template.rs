@@ -19,7 +19,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::tokenizer::Tokenizer;
-use super::{filters, jinja, train_tokenizer};
+use super::{filters, jinja, products, train_tokenizer};
 use crate::error::{Error, Kind, Result, suggest};
 
 /// Maximum instructions per rendering: a few seconds. The longest real conversations need a
@@ -238,7 +238,7 @@ impl Template {
         let _budget = jinja::Budget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
         let mut out = Bounded { text: Vec::new(), most: self.longest };
         let render = || self.environment.get_template(name)?.render_captured_to(context, &mut out).map(drop);
-        render().map_err(|error: minijinja::Error| {
+        products::catch(render).map_err(|error: minijinja::Error| {
             if let Some(spent) = self.spent.as_ref().filter(|_| over_limit(&error)) {
                 spent.store(true, Relaxed);
             }

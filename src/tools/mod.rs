@@ -31,6 +31,7 @@ pub mod rhai;
 mod sandbox;
 mod search_server;
 pub mod table;
+pub(crate) mod thread;
 
 pub use child::kill_servers;
 pub use endpoint::Endpoint;

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use super::Output;
@@ -86,6 +87,9 @@ const VARIABLES: usize = 64;
 /// size.
 const STACK: usize = 64 << 20;
 
+/// Time after the time-out at which a program is abandoned.
+const GRACE: Duration = Duration::from_millis(500);
+
 impl Rhai {
     /// # Errors
     /// [`Kind::Tool`] if a limit is invalid.
@@ -108,8 +112,9 @@ impl Rhai {
         engine.on_print(|text| CALL.with_borrow_mut(|call| call.print(text)));
         engine.on_debug(|text, _, _| CALL.with_borrow_mut(|call| call.print(text)));
         engine.on_progress(|operations| {
-            // Reading the clock takes longer than most operations.
-            let late = operations % 256 == 0 && CALL.with_borrow(|call| Instant::now() >= call.deadline);
+            // Reading the clock takes longer than most operations, and an operation on long strings
+            // and arrays takes milliseconds.
+            let late = operations % 16 == 0 && CALL.with_borrow(|call| Instant::now() >= call.deadline);
             late.then_some(Dynamic::UNIT)
         });
         Ok(Self { inner: Arc::new(Inner { options, engine }) })
@@ -117,17 +122,26 @@ impl Rhai {
 
     /// Runs `prelude`, then `code`, in one scope. Functions of the prelude can be called; its
     /// output is discarded, and an error in it is reported as `prelude: …`. Line numbers are those
-    /// of `code`. Blocks at most until the time-out or the operations limit.
+    /// of `code`. Blocks at most until the time-out or the operations limit. A program whose last
+    /// operation does not end soon after the time-out is abandoned: its thread ends with the
+    /// operation.
     pub fn run(&self, code: &str, prelude: &str) -> Output {
         let start = Instant::now();
-        let result = std::thread::scope(|scope| {
-            std::thread::Builder::new()
-                .name("r1-rhai".to_owned())
-                .stack_size(STACK)
-                .spawn_scoped(scope, || self.inner.run(code, prelude))
-                .map_err(|error| format!("SystemError: no thread for the program: {error}"))
-                .and_then(|thread| thread.join().map_err(|_| "SystemError: the interpreter failed".to_owned()))
+        let (inner, code, prelude) = (Arc::clone(&self.inner), code.to_owned(), prelude.to_owned());
+        let (done, result) = channel();
+        let started = std::thread::Builder::new().name("r1-rhai".to_owned()).stack_size(STACK).spawn(move || {
+            // The receiver is gone if the program was abandoned.
+            let _ = done.send(inner.run(&code, &prelude));
         });
+        let limit = Duration::from_secs_f64(self.inner.options.timeout);
+        let result = match started {
+            Err(error) => Err(format!("SystemError: no thread for the program: {error}")),
+            Ok(_) => match result.recv_timeout(limit.saturating_add(GRACE)) {
+                Ok(result) => Ok(result),
+                Err(RecvTimeoutError::Timeout) => Ok((self.inner.late(), false, true)),
+                Err(RecvTimeoutError::Disconnected) => Err("SystemError: the interpreter failed".to_owned()),
+            },
+        };
         let seconds = start.elapsed().as_secs_f64();
         match result {
             Ok((text, ok, timed_out)) => Output { text, ok, timed_out, seconds, ..Output::default() },
@@ -208,11 +222,13 @@ impl Inner {
         }
     }
 
+    fn late(&self) -> String {
+        format!("TimeoutError: the program ran longer than {} s", self.options.timeout)
+    }
+
     fn describe(&self, error: &EvalAltResult) -> (String, bool) {
         match error.unwrap_inner() {
-            EvalAltResult::ErrorTerminated(..) => {
-                (format!("TimeoutError: the program ran longer than {} s", self.options.timeout), true)
-            }
+            EvalAltResult::ErrorTerminated(..) => (self.late(), true),
             EvalAltResult::ErrorTooManyOperations(at) => {
                 let (limit, line) = (self.options.operations, line(*at));
                 (format!("TimeoutError: the program needs more than {limit} operations{line}"), true)

@@ -19,6 +19,9 @@ fn lua_programs_print_returned_values() {
         "exit: 0\n--- stdout\n2\ntext\n{\"a\":[1,2]}\ninf\n8"
     );
     assert_eq!(run("print('a', 1, {1}) io.write('b', 2, '\\n')"), "exit: 0\n--- stdout\na\t1\t[1]\nb2");
+    // Bytes that are not text.
+    assert_eq!(run("print('a\\xff', 'b')"), "exit: 0\n--- stdout\na\u{fffd}\tb");
+    assert_eq!(run("io.write('a\\xff')"), "exit: 0\n--- stdout\na\u{fffd}");
     // There is no reason, so nothing is printed in its place.
     assert_eq!(run("return r1.json.decode('[1]')"), "exit: 0\n--- stdout\n[1]");
     assert_eq!(run("return nil, 1, nil, nil"), "exit: 0\n--- stdout\nnull\n1");

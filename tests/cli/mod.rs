@@ -35,6 +35,7 @@ mod lua_tests;
 mod mcp;
 mod memory;
 mod models;
+mod nano_cache;
 mod own_format;
 mod own_loop;
 mod own_loop_critic;

@@ -1,8 +1,10 @@
 //! Rows of text files: JSON lines, and CSV with column names in its first record. An index of row
 //! positions is built once; a row is read on access.
 
+use std::cell::Cell;
+use std::collections::HashSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Seek, SeekFrom};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +27,9 @@ enum Form {
     Csv { delimiter: u8, names: Vec<String> },
 }
 
+/// Bytes of a row. A row is in memory as a whole, and its values take several times its size.
+pub(crate) const ROW: usize = 64 << 20;
+
 /// Position of a row in the file.
 #[derive(Debug)]
 pub(crate) struct Row {
@@ -44,11 +49,15 @@ impl Lines {
         let (mut start, mut line) = (0, 0);
         loop {
             text.clear();
-            let length = reader.read_until(b'\n', &mut text).map_err(|error| failed(&error))?;
+            let read = reader.by_ref().take(ROW as u64 + 1).read_until(b'\n', &mut text);
+            let length = read.map_err(|error| failed(&error))?;
             if length == 0 {
                 break;
             }
             line += 1;
+            if length > ROW {
+                return Err(too_long(path, line));
+            }
             if !text.trim_ascii().is_empty() {
                 rows.push(Row { start, length, line });
             }
@@ -142,12 +151,12 @@ impl CsvFile {
     pub(crate) fn open(path: &Path, delimiter: u8) -> Result<Self> {
         let mut own = Self { path: path.to_owned(), file: open(path)?, delimiter, names: Vec::new() };
         let mut first = csv::ByteRecord::new();
-        own.reader()?.read_byte_record(&mut first).map_err(|error| own.broken(&error))?;
+        own.reader()?.read_byte_record(&mut first).map_err(|error| own.broken(&error, 1))?;
         let text = |cell: &[u8]| String::from_utf8_lossy(cell).trim_start_matches('\u{feff}').trim().to_owned();
         own.names = first.iter().map(text).collect();
-        let names = &own.names;
-        if let Some(twice) = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
-            return Err(Error::new(Kind::Data, format!("two columns are called `{}`", twice.1))
+        let mut seen = HashSet::new();
+        if let Some(twice) = own.names.iter().find(|name| !seen.insert(name.as_str())) {
+            return Err(Error::new(Kind::Data, format!("two columns are called `{twice}`"))
                 .at(format!("{}:1", path.display()))
                 .hint("the first line of a CSV dataset names its columns"));
         }
@@ -165,7 +174,8 @@ impl CsvFile {
         let mut is_first = true;
         loop {
             let (start, line) = (reader.position().byte(), reader.position().line());
-            if !reader.read_byte_record(&mut record).map_err(|error| self.broken(&error))? {
+            reader.get_ref().begin();
+            if !reader.read_byte_record(&mut record).map_err(|error| self.broken(&error, line))? {
                 return Ok(());
             }
             if std::mem::take(&mut is_first) {
@@ -177,13 +187,18 @@ impl CsvFile {
     }
 
     /// A reader at the beginning of the file.
-    fn reader(&self) -> Result<csv::Reader<BufReader<&File>>> {
+    fn reader(&self) -> Result<csv::Reader<Bounded<'_>>> {
         (&self.file).seek(SeekFrom::Start(0)).map_err(|error| failed(&self.path, &error))?;
-        let file = BufReader::with_capacity(1 << 20, &self.file);
-        Ok(csv::ReaderBuilder::new().delimiter(self.delimiter).has_headers(false).from_reader(file))
+        let file = Bounded { file: &self.file, left: Cell::new(BEYOND) };
+        let mut builder = csv::ReaderBuilder::new();
+        Ok(builder.buffer_capacity(BUFFER).delimiter(self.delimiter).has_headers(false).from_reader(file))
     }
 
-    fn broken(&self, error: &csv::Error) -> Error {
+    /// The error of the record that begins at `line`.
+    fn broken(&self, error: &csv::Error, line: u64) -> Error {
+        if matches!(error.kind(), csv::ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::FileTooLarge) {
+            return too_long(&self.path, line);
+        }
         let line = error.position().map_or(1, csv::Position::line);
         let why = match error.kind() {
             csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
@@ -193,6 +208,44 @@ impl CsvFile {
         };
         Error::new(Kind::Data, why).at(format!("{}:{line}", self.path.display()))
     }
+}
+
+const BUFFER: usize = 1 << 20;
+
+/// Bytes that are read for one record: those that the buffer already has are not counted.
+const BEYOND: usize = ROW + BUFFER;
+
+/// A file of which one record may read a limited number of bytes.
+#[derive(Debug)]
+struct Bounded<'a> {
+    file: &'a File,
+    left: Cell<usize>,
+}
+
+impl Bounded<'_> {
+    /// The next record begins.
+    fn begin(&self) {
+        self.left.set(BEYOND);
+    }
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        let most = buffer.len().min(self.left.get());
+        if most == 0 && !buffer.is_empty() {
+            return Err(std::io::ErrorKind::FileTooLarge.into());
+        }
+        let count = self.file.read(&mut buffer[..most])?;
+        self.left.set(self.left.get() - count);
+        Ok(count)
+    }
+}
+
+/// The error of a row that is longer than [`ROW`].
+fn too_long(path: &Path, line: u64) -> Error {
+    Error::new(Kind::Data, format!("the row has more than {} MiB", ROW >> 20))
+        .at(format!("{}:{line}", path.display()))
+        .hint("is a line break or a closing quote missing?")
 }
 
 /// Opens a text file. A compressed one is decompressed to an anonymous file, for random access.
@@ -216,4 +269,50 @@ pub(crate) fn open(path: &Path) -> Result<File> {
 
 fn failed(path: &Path, error: &std::io::Error) -> Error {
     Error::io(Kind::Data, "read the dataset", path, error)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::io::Write;
+
+    use super::*;
+
+    /// A row that is longer than the limit, packed in a few kilobytes.
+    #[test]
+    fn a_row_without_end_is_refused_before_it_is_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, start, end) in [
+            ("a.jsonl.gz", "{\"a\": 1}\n{\"prompt\": \"", "\"}\n"),
+            ("a.csv.gz", "a,b\n1,2\n\"", "\",3\n"),
+            ("open.csv.gz", "a,b\n1,2\n\"", ""),
+            ("names.csv.gz", "a,\"", "\"\n1,2\n"),
+        ] {
+            let path = dir.path().join(name);
+            let mut file = flate2::write::GzEncoder::new(File::create(&path).unwrap(), flate2::Compression::fast());
+            file.write_all(start.as_bytes()).unwrap();
+            for _ in 0..80 {
+                file.write_all(&[b' '; 1 << 20]).unwrap();
+            }
+            file.write_all(end.as_bytes()).unwrap();
+            file.finish().unwrap();
+            let read = if name.contains("csv") { Lines::csv(&path, b',') } else { Lines::jsonl(&path) };
+            let error = read.unwrap_err();
+            assert_eq!((error.kind, error.message.as_str()), (Kind::Data, "the row has more than 64 MiB"), "{name}");
+            let line = if name.contains("jsonl") {
+                2
+            } else if name.starts_with("names") {
+                1
+            } else {
+                3
+            };
+            assert_eq!(error.place.unwrap(), format!("{}:{line}", path.display()));
+        }
+        // Shorter rows are read, also many of them.
+        let path = dir.path().join("b.csv");
+        let cell = "x".repeat(30 << 20);
+        std::fs::write(&path, format!("a,b\n{cell},1\n{cell},2\n{cell},3\n{cell},4\n")).unwrap();
+        let rows = Lines::csv(&path, b',').unwrap();
+        assert_eq!((rows.len(), rows.row(3).unwrap()["b"].as_str()), (4, Some("4")));
+    }
 }

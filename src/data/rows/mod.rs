@@ -5,7 +5,7 @@ mod lines;
 mod place;
 
 use std::collections::BTreeMap;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value as Json};
@@ -196,11 +196,25 @@ impl Rows {
     }
 }
 
+/// Bytes of a file with a single list.
+const LIST: u64 = 2 << 30;
+
 /// The items of a file with a single list; `None` for other content.
 fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
-    let mut bytes = Vec::new();
     let failed = |error: std::io::Error| Error::io(Kind::Data, "read the dataset", path, &error);
-    lines::open(path)?.read_to_end(&mut bytes).map_err(failed)?;
+    let mut file = BufReader::new(lines::open(path)?);
+    // Lines of JSON are not read as a whole.
+    let start = file.fill_buf().map_err(failed)?;
+    let start = start.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(start).trim_ascii_start();
+    if start.first().is_some_and(|first| *first != b'[') {
+        return Ok(None);
+    }
+    let mut bytes = Vec::new();
+    file.take(LIST + 1).read_to_end(&mut bytes).map_err(failed)?;
+    if bytes.len() as u64 > LIST {
+        let message = format!("the list has more than {} GiB, and is read as a whole", LIST >> 30);
+        return Err(Error::new(Kind::Data, message).at_path(path).hint("write JSON lines: one object per line"));
+    }
     let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
     if !text.trim_ascii_start().starts_with(b"[") {
         return Ok(None);

@@ -281,6 +281,10 @@ fn failures_of_a_flow_have_their_line() {
         "policy:generate({ r1.user('x') }, { tools = { 'look' } })",
         "env_error: policy:generate: `tools` names `look`, which is not a tool of the environment",
     );
+    starts(
+        "policy:generate('x', { stop = { 'a', '' } })",
+        "env_error: policy:generate: `stop` has an empty text\n  --> x.lua:2",
+    );
     starts("policy:reward(1)", "env_error: policy:reward: there is no response yet to reward");
     starts(
         "policy:generate('x')\npolicy:reward(1, 2)",
@@ -305,6 +309,34 @@ fn failures_of_a_flow_have_their_line() {
         "policy:generate('x')\nlocal t = {} while true do t[#t + 1] = string.rep('x', 1e6) .. #t end",
         "script_limit: flow needs more memory",
     );
+}
+
+/// Nobody answers a request to the policy of a trajectory that is over, or that another call runs.
+#[test]
+fn a_flow_can_not_use_the_policy_of_another_trajectory() {
+    let flow = Flows::new(
+        "local kept\n\
+         return r1.recipe { flow = function(task, policy)\n\
+           kept = kept or policy\n\
+           policy:generate('x')\n\
+           kept:generate('y')\n\
+         end, data = { train = { { prompt = 'a' }, { prompt = 'b' } } } }",
+    );
+    let worker = Worker::new(&flow.script, Some(Arc::clone(&flow.renderer))).unwrap();
+    let policy = ScriptedPolicy {
+        renderer: Arc::clone(&flow.renderer),
+        say: |_: &Request| ("a".to_owned(), -0.5),
+        log: Mutex::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let ended = [0, 1].map(|group| {
+        let spec = Spec { max_steps: Some(2), ..flow.spec(group) };
+        runtime.block_on(drive(&worker, &flow.renderer, &policy, &spec)).unwrap()
+    });
+    assert_ne!(ended[0].status, Status::EnvError, "{:?}", ended[0].error);
+    assert_eq!(ended[1].status, Status::EnvError);
+    let said = ended[1].error_text().unwrap_or_default();
+    assert!(said.contains("policy:generate: can only be called by the flow that received this `policy`"), "{said}");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use super::argument::Argument;
 use super::misplaced;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
+use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, clip, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Host, MESSAGE, misuse, place};
@@ -260,9 +261,17 @@ pub(crate) fn in_time(lua: &Lua) -> mlua::Result<()> {
     }
 }
 
+/// Adds CPU time of another thread to that of the call; fails where the call has used up its time.
+pub(crate) fn charge(lua: &Lua, time: Duration) -> mlua::Result<()> {
+    if let Some(slot) = lua.app_data_ref::<Arc<Slot>>() {
+        slot.charge(time);
+    }
+    in_time(lua)
+}
+
 /// Remaining CPU time of the call.
 pub(crate) fn time_left(lua: &Lua) -> Duration {
-    lua.app_data_ref::<Arc<Slot>>().map_or(Duration::MAX, |slot| slot.budget())
+    lua.app_data_ref::<Arc<Slot>>().map_or(Duration::MAX, |slot| slot.left())
 }
 
 /// Bytes as JSON for the record: text if they are valid UTF-8, else a list.
@@ -294,6 +303,21 @@ pub(crate) fn text(lua: &Lua, function: &str, name: &str, value: &Value) -> mlua
         Value::String(text) => Ok(text.to_string_lossy()),
         other => Err(fail(lua, function, format!("`{name}` must be text, got {}", kind(other)))),
     }
+}
+
+/// Refuses messages with more text than `limits.text`: the CPU limit does not apply while they are
+/// tokenized.
+pub(crate) fn check_text(lua: &Lua, function: &str, messages: &[Message]) -> mlua::Result<()> {
+    let most = lua.app_data_ref::<Limits>().map_or(usize::MAX, |limits| limits.text);
+    let size = |message: &Message| {
+        let calls: usize = message.tool_calls.iter().map(|call| call.arguments.to_string().len()).sum();
+        message.content.text().len() + message.reasoning_content.as_deref().map_or(0, str::len) + calls
+    };
+    let size = messages.iter().map(size).sum::<usize>() >> 20;
+    if size < most {
+        return Ok(());
+    }
+    Err(fail(lua, function, format!("the messages have {size} MiB of text; limits.text = {most} MiB")))
 }
 
 /// Reads a positional argument of `function`.

@@ -11,10 +11,11 @@ use serde::Serialize;
 use serde_json::{Map, Value as Json, json};
 use tokio::sync::oneshot;
 
-use super::args::{fail, fail_with, not_public, raise};
+use super::args::{check_text, fail, fail_with, not_public, raise};
 use super::argument::{NonNegative, Texts, argument};
 use super::arguments::{Arguments, arguments};
 use super::endpoint::Endpoint;
+use super::policy::check_stop;
 use crate::config::PolicySettings;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, Failed, GeneratedText, Message, Outcome, SampledTokens, Seed};
@@ -146,6 +147,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         }
         other => return Err(fail(lua, NAME, format!("takes messages or text, got {}", kind(other)))),
     };
+    check_text(lua, NAME, &messages)?;
     let given = GenerateArguments::read_optional(lua, NAME, options)?;
     let model = match given.model {
         ModelChoice::Policy => Writer::Policy,
@@ -153,6 +155,7 @@ fn read(lua: &Lua, host: &Rc<Host>, prompt: &Value, options: &Value) -> mlua::Re
         ModelChoice::Server(server) => Writer::Endpoint(Endpoint::read(lua, host, NAME, &server)?),
     };
     let train = given.train;
+    check_stop(lua, NAME, &given.stop)?;
     let options = GenerateOptions {
         max_new_tokens: given.max_new_tokens,
         temperature: given.temperature.map(f64::from),

@@ -2,7 +2,7 @@
 
 use mlua::{Lua, Table, Value};
 
-use super::args::{fail_with, text};
+use super::args::{fail_with, in_time, text};
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
@@ -21,7 +21,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         "decode",
         lua.create_function(|lua, value: Value| {
             let text = text(lua, "r1.json.decode", "text", &value)?;
-            match serde_json::from_str::<serde_json::Value>(&text) {
+            let read = serde_json::from_str::<serde_json::Value>(&text);
+            in_time(lua)?;
+            match read {
                 Ok(json) => Ok((from_json(lua, &json)?, None)),
                 Err(error) => Ok((Value::Nil, Some(error.to_string()))),
             }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::args::{Fields, FromField, raise};
+use super::args::{Fields, FromField, check_text, raise};
 use super::argument::argument;
 use super::arguments::{Arguments, arguments};
 use super::generate::Opened;
@@ -82,6 +82,8 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>, opened: &Opened) -
         async move {
             let LogprobsArguments { model, prompt, text, temperature } = arguments?;
             let (messages, Temperature(temperature)) = (prompt.messages(), temperature);
+            check_text(&lua, NAME, &messages)?;
+            check_text(&lua, NAME, &[Message::assistant(text.clone())])?;
             let request = json!({ "messages": messages, "text": text, "model": model, "temperature": temperature });
             let live = async {
                 let found = match model.as_str() {

@@ -99,7 +99,7 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     rl::install(lua, &r1, host)?;
     trajectory::install(lua, &r1, host)?;
     training::install(lua, &r1, host)?;
-    re::install(lua, &r1, host)?;
+    re::install(lua, &r1)?;
     fs::install(lua, &r1, host)?;
     http::install(lua, &r1, host)?;
     connection::install(lua, &r1, host)?;

@@ -7,7 +7,7 @@ use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataM
 use serde_json::Value as Json;
 use tokio::sync::oneshot;
 
-use super::args::{fail, fail_with, raise};
+use super::args::{check_text, fail, fail_with, raise, text};
 use super::argument::{ANY, Texts, Whole};
 use super::arguments::{Arguments, arguments};
 use super::context;
@@ -101,7 +101,9 @@ impl Policy {
             return Err(over(&self.channel));
         }
         let call = self.host.current();
-        if !matches!(call.entry, Entry::Reset | Entry::Step) {
+        // Nobody would answer a request to the policy of another trajectory.
+        let is_own = call.flow.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, &self.channel));
+        if !is_own || !matches!(call.entry, Entry::Reset | Entry::Step) {
             return Err(fail(lua, GENERATE, "can only be called by the flow that received this `policy`"));
         }
         if call.in_branch() {
@@ -131,6 +133,7 @@ impl Policy {
             }
         }
         let ReplyOptions { max_new_tokens, stop, tools } = ReplyOptions::read_optional(lua, GENERATE, options)?;
+        check_stop(lua, GENERATE, &stop)?;
         let tools = match tools {
             None => Arc::clone(&self.schemas),
             Some(Texts(names)) => self.tools(lua, &names)?,
@@ -153,7 +156,7 @@ impl Policy {
     fn observation(&self, lua: &Lua, shown: &Value) -> mlua::Result<Observation> {
         const TAKES: &str = "takes messages, text or { token_ids = { … } }";
         let table = match shown {
-            Value::String(text) => return Ok(Observation::Text(text.to_string_lossy())),
+            Value::String(_) => return Ok(Observation::Text(text(lua, GENERATE, "messages", shown)?)),
             Value::Table(table) => table,
             Value::Nil => return Err(fail(lua, GENERATE, format!("{TAKES}, got nothing"))),
             other => return Err(fail(lua, GENERATE, format!("{TAKES}, got {}", kind(other)))),
@@ -166,12 +169,17 @@ impl Policy {
         }
         let list = context::messages_of(lua, table)?.map_or_else(|| table.clone(), |(list, _)| list);
         let shown = messages(&list, "messages").map_err(|invalid| fail_with(lua, GENERATE, invalid.of_script()))?;
+        check_text(lua, GENERATE, &shown)?;
         // The record contains the conversation as it is at the end.
         self.state.raw_set("messages", list)?;
         Ok(Observation::Messages(shown))
     }
 
     fn reward(&self, lua: &Lua, value: &Value, step: &Value) -> mlua::Result<()> {
+        let call = self.host.current();
+        if !call.flow.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, &self.channel)) {
+            return Err(fail(lua, REWARD, "can only be called by the flow that received this `policy`"));
+        }
         let steps = self.channel.steps.get();
         if steps == 0 {
             return Err(fail(lua, REWARD, "there is no response yet to reward"));
@@ -198,6 +206,15 @@ impl Policy {
         }
         Ok(())
     }
+}
+
+/// Refuses stop texts that every response begins with.
+pub(super) fn check_stop(lua: &Lua, function: &'static str, stop: &Texts) -> mlua::Result<()> {
+    if stop.0.iter().all(|text| !text.is_empty()) {
+        return Ok(());
+    }
+    let error = Error::new(Kind::Script, "`stop` has an empty text").about_setting("stop");
+    Err(fail_with(lua, function, error))
 }
 
 fn fail_hint(lua: &Lua, why: &str, hint: impl Into<String>) -> mlua::Error {

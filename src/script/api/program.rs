@@ -56,6 +56,8 @@ fn joined(values: &[Value], between: &str) -> mlua::Result<String> {
         }
         match value {
             Value::Table(table) if is_plain(table) => line.push_str(&printed(value)),
+            // Bytes that are not text are shown as `\u{fffd}`.
+            Value::String(text) => line.push_str(&text.to_string_lossy()),
             _ => line.push_str(&value.to_string()?),
         }
     }

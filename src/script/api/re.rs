@@ -12,7 +12,6 @@ use super::args::{fail, optional};
 use super::search::{Match, Pattern, Search, Steps};
 use crate::config::Limits;
 use crate::script::runtime::convert::kind;
-use crate::script::runtime::host::Host;
 
 /// Maximum bytes of a compiled pattern.
 const COMPILED: usize = 1 << 20;
@@ -67,9 +66,9 @@ impl Cache {
     }
 }
 
-pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()> {
+pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     let re = lua.create_table()?;
-    let bindings = Bindings { cache: Rc::default(), host: host.clone() };
+    let bindings = Bindings { cache: Rc::default() };
     let own = bindings.clone();
     re.raw_set(
         "find",
@@ -162,7 +161,6 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 #[derive(Clone)]
 struct Bindings {
     cache: Rc<Cache>,
-    host: Rc<Host>,
 }
 
 impl Bindings {
@@ -177,7 +175,7 @@ impl Bindings {
             return Err(fail(lua, function, format!("the text has {length} bytes; {most} are the most (limits.text)")));
         }
         let pattern = self.cache.get(lua, function, pattern)?;
-        Ok(Search::new(&self.host, function, text.clone(), pattern))
+        Ok(Search::new(function, text.clone(), pattern))
     }
 }
 

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::json;
 
-use super::args::raise;
+use super::args::{check_text, raise};
 use super::arguments::{Arguments, arguments};
 use super::logprobs::PromptArgument;
 use crate::error::{Error, Kind, Result};
@@ -40,6 +40,11 @@ pub(super) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         async move {
             let RewardModelArguments { model: name, prompt, text } = arguments?;
             let prompt = conversation(prompt, text);
+            match &prompt {
+                Prompt::Messages(messages) => check_text(&lua, NAME, messages)?,
+                Prompt::Text(text) => check_text(&lua, NAME, &[Message::user(text.clone())])?,
+                Prompt::Ids(_) => {}
+            }
             let shown = match &prompt {
                 Prompt::Messages(messages) => json!({ "model": name, "messages": messages }),
                 Prompt::Text(text) => json!({ "model": name, "text": text }),

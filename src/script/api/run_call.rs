@@ -25,6 +25,7 @@ use crate::script::runtime::tables::ToolTables;
 use crate::script::runtime::tool::{CacheScope, Run, Tool};
 use crate::tools::python::{InputFile, PythonCall};
 use crate::tools::table::{TableOptions, Tables, show};
+use crate::tools::thread::on_thread;
 use crate::tools::{Output, Python, Rhai};
 
 /// A validated call.
@@ -223,9 +224,8 @@ impl ValidatedCall {
                 let live = async {
                     let rhai: Arc<Rhai> = interpreters::rhai(options)?;
                     let (code, prelude) = (code(), prelude.clone());
-                    // Runs on another thread: other trajectories of this worker continue.
-                    let output = tokio::task::spawn_blocking(move || rhai.run(&code, &prelude)).await;
-                    output.map_err(|error| Error::new(Kind::Internal, format!("rhai stopped: {error}")))
+                    // Other trajectories of this worker continue.
+                    on_thread("rhai-call", move || rhai.run(&code, &prelude)).await
                 };
                 interpret(call, &tool.name, arguments, (prelude, &[]), live).await?
             }
@@ -240,11 +240,7 @@ impl ValidatedCall {
                 };
                 let sql = arguments.get("sql").and_then(Json::as_str).unwrap_or_default().to_owned();
                 let options = own.options.clone();
-                let live = async {
-                    // Runs on another thread: other trajectories of this worker continue.
-                    let output = tokio::task::spawn_blocking(move || query(&tables, &sql, &options)).await;
-                    output.map_err(|error| Error::new(Kind::Internal, format!("SQLite stopped: {error}")))?
-                };
+                let live = query(&tables, sql, &options);
                 // A prelude is for programs.
                 interpret(call, &tool.name, arguments, ("", &[]), live).await?
             }
@@ -272,9 +268,9 @@ impl ValidatedCall {
 }
 
 /// One query of the tool, as text for the policy.
-fn query(tables: &Tables, sql: &str, options: &TableOptions) -> Result<Output, Error> {
+async fn query(tables: &Arc<Tables>, sql: String, options: &TableOptions) -> Result<Output, Error> {
     let started = Instant::now();
-    let result = tables.query(sql, &[], &options.limits())?;
+    let result = tables.query(sql, options.limits()).await?;
     let (text, ok, timed_out) = match result {
         Ok(result) => (show(&result, options), true, false),
         Err(error) => (format!("Error: {error}"), false, error.timed_out()),

@@ -5,17 +5,16 @@
 //! long therefore runs on its own thread, which the call abandons on timeout; short searches run
 //! directly. The limit is checked between matches.
 
-use std::rc::Rc;
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mlua::{Lua, LuaString};
 use regex::bytes::{Captures, Regex};
 
-use super::args::{fail, in_time};
-use crate::script::runtime::host::Host;
-use crate::script::runtime::host::out_of_time;
+use super::args::{charge, fail, in_time};
+use crate::clock::Clock;
 
 /// A compiled pattern, and an upper bound of its size in bytes (a power of four).
 #[derive(Clone)]
@@ -60,7 +59,6 @@ impl Match {
 pub(super) struct Search {
     pub(super) text: LuaString,
     pub(super) pattern: Pattern,
-    host: Rc<Host>,
     function: &'static str,
     helper: Option<Helper>,
 }
@@ -68,11 +66,14 @@ pub(super) struct Search {
 struct Helper {
     positions: Sender<usize>,
     matches: Receiver<Option<Match>>,
+    /// CPU time of the thread, and the part of it that is charged to the call.
+    clock: Clock,
+    used: Cell<u64>,
 }
 
 impl Search {
-    pub(super) fn new(host: &Rc<Host>, function: &'static str, text: LuaString, pattern: Pattern) -> Self {
-        Self { text, pattern, host: host.clone(), function, helper: None }
+    pub(super) fn new(function: &'static str, text: LuaString, pattern: Pattern) -> Self {
+        Self { text, pattern, function, helper: None }
     }
 
     /// The first match at or after a position.
@@ -102,12 +103,14 @@ impl Search {
     fn request(&self, lua: &Lua, helper: &Helper, place: usize) -> mlua::Result<Option<Match>> {
         let gone = || fail(lua, self.function, "the search has stopped");
         helper.positions.send(place).map_err(|_| gone())?;
-        let end = Instant::now() + Duration::from_nanos(self.host.current().cpu_left.get());
         loop {
-            match helper.matches.recv_timeout(Duration::from_millis(20)) {
+            let found = helper.matches.recv_timeout(Duration::from_millis(5));
+            // The search works for this call.
+            let now = helper.clock.now().max(helper.used.get());
+            charge(lua, Duration::from_nanos(now - helper.used.replace(now)))?;
+            match found {
                 Ok(found) => return Ok(found),
-                Err(RecvTimeoutError::Timeout) if Instant::now() < end => in_time(lua)?,
-                Err(RecvTimeoutError::Timeout) => return Err(out_of_time(lua)),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Err(gone()),
             }
         }
@@ -163,8 +166,10 @@ fn start(lua: &Lua, function: &str, regex: &Regex, text: Vec<u8>) -> mlua::Resul
     }
     let (positions, next_position) = channel();
     let (found_match, matches) = channel();
+    let (started, clock) = channel();
     let regex = regex.clone();
     let work = move || {
+        let _ = started.send(Clock::of_this_thread());
         for place in next_position {
             let found = regex.captures_at(&text, place).as_ref().map(Match::of);
             if found_match.send(found).is_err() {
@@ -174,8 +179,10 @@ fn start(lua: &Lua, function: &str, regex: &Regex, text: Vec<u8>) -> mlua::Resul
         THREADS.fetch_sub(1, Ordering::Relaxed);
     };
     let spawned = std::thread::Builder::new().name("r1-search".to_owned()).spawn(work);
-    spawned.map(|_| Helper { positions, matches }).map_err(|error| {
+    spawned.map_err(|error| {
         THREADS.fetch_sub(1, Ordering::Relaxed);
         fail(lua, function, format!("can't start a thread: {error}"))
-    })
+    })?;
+    let clock = clock.recv().map_err(|_| fail(lua, function, "the search has stopped"))?;
+    Ok(Helper { positions, matches, clock, used: Cell::new(0) })
 }

@@ -15,6 +15,7 @@ use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Host, misuse};
 use crate::script::runtime::passages::{Passages, SearchPart};
 use crate::search::{Hit, MOST_CANDIDATES, MOST_HITS, Mode, RerankOptions, SearchOptions};
+use crate::tools::thread::on_thread;
 
 const NAME: &str = "r1.index.open";
 const SEARCH: &str = "search";
@@ -160,8 +161,7 @@ pub(super) async fn searched(
         let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
         index.search_all(&queries, &options)
     };
-    let done = tokio::task::spawn_blocking(search).await;
-    done.unwrap_or_else(|error| Err(Error::new(Kind::Internal, format!("the search stopped: {error}"))))
+    on_thread("r1-index", search).await?
 }
 
 struct IndexHandle {

@@ -10,13 +10,13 @@ use std::time::Duration;
 use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{Fields, FromField, fail, fail_with, in_time, optional, raise, text, time_left};
+use super::args::{Fields, FromField, charge, fail, fail_with, in_time, optional, raise, text, time_left};
 use super::argument::{ANY, Mebibytes, Seconds, Whole};
 use super::arguments::{Arguments, arguments};
 use super::resource::{ResourceArguments, placed};
 use super::tool::{ToolArguments, section};
 use super::tool_limits::LimitArguments;
-use crate::config::Columns;
+use crate::config::{Columns, Limits};
 use crate::error::{Error, Kind};
 use crate::schema::Section;
 use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
@@ -291,7 +291,13 @@ impl TablesHandle {
         };
         let left = time_left(lua);
         let limits = QueryLimits { time: self.limits.time.min(left), ..self.limits.clone() };
-        let result = self.tables.query(&sql, &cells, &limits).map_err(raise)?;
+        let mut charged = Duration::ZERO;
+        let spend = |used: Duration| {
+            let more = used.saturating_sub(charged);
+            charged += more;
+            charge(lua, more).is_ok()
+        };
+        let result = self.tables.query_blocking(sql, cells, limits, wait(lua), spend).map_err(raise)?;
         in_time(lua)?;
         match result {
             Ok(result) => {
@@ -303,6 +309,12 @@ impl TablesHandle {
             Err(error) => Ok((Value::Nil, Some(error.to_string()))),
         }
     }
+}
+
+/// The longest wait for other queries.
+fn wait(lua: &Lua) -> Duration {
+    let limits = lua.app_data_ref::<Limits>().map(|limits| limits.wait);
+    limits.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()).unwrap_or(Duration::MAX)
 }
 
 /// A parameter; `None` for tables.

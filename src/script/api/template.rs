@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
-use super::args::{fail, fail_with, raise, time_left};
+use super::args::{check_text, fail, fail_with, in_time, raise, text, time_left};
 use super::arguments::{Arguments, arguments};
 use super::format::{FormatArgument, LocalFormat};
 use super::text_files::{TEMPLATE, is_source};
@@ -99,14 +99,16 @@ pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<T
         }
         Ok(TemplateOf::Source(Box::new(Template::new(&source, None, &origin, &bos_token, &eos_token)?)))
     };
-    build().map_err(raise)
+    let made = build().map_err(raise)?;
+    in_time(lua)?;
+    Ok(made)
 }
 
 /// Messages as plain data: a list, or JSON text, which preserves what Luau tables do not (the order
 /// of keys, null, integers above 2^53).
 fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
     match list {
-        Value::String(text) => match serde_json::from_slice(&text.as_bytes()) {
+        Value::String(_) => match serde_json::from_str(&text(lua, function, "messages", list)?) {
             Ok(Json::Array(list)) => Ok(Json::Array(list)),
             Ok(_) => Err(fail(lua, function, "the text is JSON, but not a list of messages")),
             Err(error) => Err(fail(lua, function, format!("takes a list of messages, or its JSON: {error}"))),
@@ -118,13 +120,16 @@ fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
 
 /// The messages of a conversation.
 fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Message>> {
-    if let Value::Table(list) = list {
-        return messages(list, "messages").map_err(|invalid| fail_with(lua, function, invalid.of_script()));
-    }
-    let list = conversation(lua, function, list)?;
-    let given = crate::mdp::conversation::messages(&list, "messages")
-        .map_err(|invalid| fail_with(lua, function, invalid.of_script()))?;
-    Ok(given.into_iter().map(|given| given.message).collect())
+    let read: Vec<Message> = if let Value::Table(list) = list {
+        messages(list, "messages").map_err(|invalid| fail_with(lua, function, invalid.of_script()))?
+    } else {
+        let list = conversation(lua, function, list)?;
+        let given = crate::mdp::conversation::messages(&list, "messages")
+            .map_err(|invalid| fail_with(lua, function, invalid.of_script()))?;
+        given.into_iter().map(|given| given.message).collect()
+    };
+    check_text(lua, function, &read)?;
+    Ok(read)
 }
 
 /// The error of a rendering; the CPU limit of the call if that was exceeded.

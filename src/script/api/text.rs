@@ -56,6 +56,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     r1.raw_set("text", table)
 }
 
+/// Bytes of all texts of `r1.text.rank`.
+const RANKED: usize = 256 << 20;
+
 /// `r1.text.rank(query, texts)`: `{ { index =, score = }, … }`, best first.
 fn rank(lua: &Lua, query: &Value, texts: &Value) -> mlua::Result<Table> {
     const NAME: &str = "r1.text.rank";
@@ -63,9 +66,17 @@ fn rank(lua: &Lua, query: &Value, texts: &Value) -> mlua::Result<Table> {
     let Value::Table(list) = texts else {
         return Err(fail(lua, NAME, format!("`texts` must be a list of texts, got {}", kind(texts))));
     };
-    let texts: Vec<String> = (1..=list.raw_len())
-        .map(|index| text(lua, NAME, &format!("texts[{index}]"), &list.raw_get(index)?))
-        .collect::<mlua::Result<_>>()?;
+    // A text that occurs many times is copied each time.
+    let (mut texts, mut bytes) = (Vec::new(), 0);
+    for index in 1..=list.raw_len() {
+        in_time(lua)?;
+        let text = text(lua, NAME, &format!("texts[{index}]"), &list.raw_get(index)?)?;
+        bytes += text.len();
+        if bytes > RANKED {
+            return Err(fail(lua, NAME, format!("the texts have more than {} MiB", RANKED >> 20)));
+        }
+        texts.push(text);
+    }
     super::index::found(lua, crate::script::runtime::rank::rank(&query, &texts, || in_time(lua))?)
 }
 

@@ -125,6 +125,7 @@ impl Worker {
             return Err(broken(function, "the flow has ended".to_owned()));
         };
         call.held.set(flow.held.get());
+        call.flow.replace(Some(Rc::clone(&flow.channel)));
         let ran = self.vm.run_until(call, function, &mut running, || flow.channel.is_waiting()).await;
         flow.held.set(call.held.get());
         match ran {

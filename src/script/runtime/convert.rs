@@ -11,6 +11,8 @@ use std::fmt::Write;
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
+use super::host::out_of_time;
+use super::limits;
 use super::not_plain::{MisfitReason, NotPlain};
 use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
 use crate::script::runtime::show::{Layout, Shown};
@@ -21,6 +23,9 @@ const DEPTH: usize = 100;
 /// Maximum number of values and bytes of text in one conversion. A table that occurs twice counts
 /// twice: a few tables that contain each other can expand to more than any memory.
 const MOST: Budget = Budget { values: 1 << 22, bytes: 256 << 20 };
+
+/// Values between two checks of the call's CPU time.
+const STEP: usize = 1 << 10;
 
 /// Limits of [`show`].
 const SHOWN: Budget = Budget { values: 1 << 10, bytes: 1 << 16 };
@@ -74,7 +79,8 @@ fn write_json(
     budget: &mut Budget,
 ) -> Result<Json, NotPlain> {
     let bytes = if let Value::String(text) = value { text.as_bytes().len() } else { 0 };
-    if !budget.take(bytes) {
+    // The caller's turn has ended then, so that the message is not seen.
+    if !budget.take(bytes) || (budget.values.is_multiple_of(STEP) && limits::is_late()) {
         return Err(NotPlain::new(path, MisfitReason::TooMuch));
     }
     let tagged = |kind: &str, value: Json| {
@@ -220,15 +226,19 @@ fn is_empty_list(table: &Table) -> bool {
 
 /// JSON as Lua data. [`to_json`] returns the same JSON.
 pub(crate) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
-    read_json(lua, json, true)
+    read_json(lua, json, true, &mut 0)
 }
 
 /// Results of the host as Lua data, without the note of the original JSON.
 pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
-    read_json(lua, json, false)
+    read_json(lua, json, false, &mut 0)
 }
 
-fn read_json(lua: &Lua, json: &Json, noted: bool) -> mlua::Result<Value> {
+fn read_json(lua: &Lua, json: &Json, noted: bool, count: &mut usize) -> mlua::Result<Value> {
+    *count += 1;
+    if count.is_multiple_of(STEP) && limits::is_late() {
+        return Err(out_of_time(lua));
+    }
     match json {
         Json::Null => Ok(Value::Nil),
         Json::Bool(truth) => Ok(Value::Boolean(*truth)),
@@ -240,7 +250,7 @@ fn read_json(lua: &Lua, json: &Json, noted: bool) -> mlua::Result<Value> {
         Json::Array(items) => {
             let list = lua.create_table_with_capacity(items.len(), 0)?;
             for item in items {
-                let value = read_json(lua, item, noted)?;
+                let value = read_json(lua, item, noted, count)?;
                 list.raw_push(if value.is_nil() { Value::NULL } else { value })?;
             }
             if items.is_empty() {
@@ -253,7 +263,7 @@ fn read_json(lua: &Lua, json: &Json, noted: bool) -> mlua::Result<Value> {
         Json::Object(fields) => {
             let object = lua.create_table_with_capacity(0, fields.len())?;
             for (name, item) in fields {
-                object.raw_set(name.as_str(), read_json(lua, item, noted)?)?;
+                object.raw_set(name.as_str(), read_json(lua, item, noted, count)?)?;
             }
             if noted {
                 note_object(lua, &object, fields)?;

@@ -14,6 +14,7 @@ use mlua::Lua;
 
 use super::connections::Connection;
 use super::convert::clip;
+use super::flow::Channel;
 use super::grants::Grants;
 use super::library;
 use super::limits::Slot;
@@ -128,6 +129,8 @@ pub(crate) struct Call {
     pub(crate) session: Option<Rc<Session>>,
     /// The environment of the trajectory, if the call belongs to one.
     pub(crate) env: Option<Rc<TaskEnv>>,
+    /// The channel of the flow that runs in the call.
+    pub(crate) flow: RefCell<Option<Rc<Channel>>>,
 }
 
 /// The parts of a call that come from its trajectory.
@@ -169,6 +172,7 @@ impl Call {
             undeclared: RefCell::default(),
             session: None,
             env: None,
+            flow: RefCell::default(),
         }
     }
 

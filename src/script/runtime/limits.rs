@@ -7,8 +7,10 @@
 //! marked until the host takes it off the thread, so `pcall` cannot outlive the limit. CPU time is
 //! that of the thread, so other load on the machine does not count. Reading it is a system call,
 //! and most turns take microseconds: those are charged by the wall clock. A charge is never less
-//! than the CPU time of the turn, and never more than its wall time.
+//! than the CPU time of the turn, and never more than its wall time. Threads that work for a call,
+//! such as long searches and queries, are added ([`Slot::charge`]).
 
+use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -22,6 +24,17 @@ const TICK: Duration = Duration::from_millis(5);
 /// Turns shorter than this are charged by the wall clock.
 const SHORT: Duration = Duration::from_millis(1);
 
+thread_local! {
+    /// The virtual machine whose turn runs on this thread.
+    static RUNNING: RefCell<Weak<Slot>> = const { RefCell::new(Weak::new()) };
+}
+
+/// Whether the turn that runs on this thread has used up its time. Host functions that may run long
+/// check it between their steps, since Luau's interrupts do not reach them.
+pub(crate) fn is_late() -> bool {
+    RUNNING.with_borrow(|slot| slot.upgrade().is_some_and(|slot| slot.expired()))
+}
+
 /// The part of a virtual machine that the watchdog reads.
 pub(crate) struct Slot {
     clock: Clock,
@@ -34,6 +47,10 @@ pub(crate) struct Slot {
     /// The last reading of the thread's CPU clock.
     looked: AtomicU64,
     turns: AtomicU64,
+    /// CPU time of the thread when the running turn began.
+    began: AtomicU64,
+    /// CPU nanoseconds of other threads that work for the running turn.
+    charged: AtomicU64,
 }
 
 /// A period in which a call runs on the thread, until it ends or waits.
@@ -55,6 +72,8 @@ impl Slot {
             budget: AtomicU64::new(0),
             expired: AtomicU64::new(0),
             turns: AtomicU64::new(0),
+            began: AtomicU64::new(0),
+            charged: AtomicU64::new(0),
         });
         WATCHDOG.watch(&slot)?;
         Ok(slot)
@@ -66,9 +85,20 @@ impl Slot {
         turn != 0 && self.expired.load(Ordering::Relaxed) == turn
     }
 
-    /// CPU time of the running turn, from its beginning.
-    pub(crate) fn budget(&self) -> Duration {
-        Duration::from_nanos(self.budget.load(Ordering::Relaxed))
+    /// Remaining CPU time of the running turn.
+    pub(crate) fn left(&self) -> Duration {
+        let own = self.clock.now().saturating_sub(self.began.load(Ordering::Relaxed));
+        let used = own.saturating_add(self.charged.load(Ordering::Relaxed));
+        Duration::from_nanos(self.budget.load(Ordering::Relaxed).saturating_sub(used))
+    }
+
+    /// Adds CPU time of another thread that works for the running turn.
+    pub(crate) fn charge(&self, time: Duration) {
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        self.charged.fetch_add(nanoseconds, Ordering::Relaxed);
+        if self.left().is_zero() {
+            self.expire();
+        }
     }
 
     /// Marks the running turn as expired.
@@ -77,15 +107,19 @@ impl Slot {
     }
 
     /// Begins a turn with `budget` nanoseconds of CPU time. Turns of one thread do not nest.
-    pub(crate) fn arm(&self, budget: u64) -> Turn {
+    pub(crate) fn arm(self: &Arc<Self>, budget: u64) -> Turn {
+        RUNNING.set(Arc::downgrade(self));
         let number = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
         self.budget.store(budget, Ordering::Relaxed);
         if budget == 0 {
             // Earlier turns have used up the budget. This turn may be too short for the watchdog.
             self.expired.store(number, Ordering::Relaxed);
         }
+        let looked = self.looked.load(Ordering::Relaxed);
+        self.began.store(looked, Ordering::Relaxed);
+        self.charged.store(0, Ordering::Relaxed);
         self.turn.store(number, Ordering::Release);
-        Turn { number, started: Instant::now(), looked: self.looked.load(Ordering::Relaxed) }
+        Turn { number, started: Instant::now(), looked }
     }
 
     /// Ends a turn: nanoseconds used, and whether the limit was reached.
@@ -99,7 +133,7 @@ impl Slot {
             self.looked.fetch_max(now, Ordering::Relaxed);
             used = used.min(now.saturating_sub(turn.looked));
         }
-        (used, hit)
+        (used.saturating_add(self.charged.load(Ordering::Relaxed)), hit)
     }
 
     /// One check of the watchdog. `seen` is the turn at the previous check, and the CPU time when
@@ -111,7 +145,8 @@ impl Slot {
         if turn != seen.0 {
             *seen = (turn, now);
         }
-        if turn != 0 && now.saturating_sub(seen.1) >= self.budget.load(Ordering::Relaxed) {
+        let used = now.saturating_sub(seen.1).saturating_add(self.charged.load(Ordering::Relaxed));
+        if turn != 0 && used >= self.budget.load(Ordering::Relaxed) {
             self.expired.store(turn, Ordering::Relaxed);
         }
     }
@@ -223,6 +258,20 @@ mod tests {
         let turn = slot.arm(u64::MAX);
         std::thread::sleep(TICK * 40);
         assert!(slot.disarm(&turn).0 < nanoseconds(TICK * 20));
+    }
+
+    #[test]
+    fn time_of_other_threads_is_charged_to_the_turn_that_they_work_for() {
+        let slot = Slot::register().unwrap();
+        let turn = slot.arm(nanoseconds(Duration::from_secs(10)));
+        slot.charge(Duration::from_secs(4));
+        assert!(!slot.expired() && slot.left() < Duration::from_secs(6));
+        slot.charge(Duration::from_secs(7));
+        assert!(slot.expired() && slot.left().is_zero());
+        let (used, hit) = slot.disarm(&turn);
+        assert!(hit && used >= nanoseconds(Duration::from_secs(11)), "{used}");
+        let turn = slot.arm(nanoseconds(Duration::from_secs(10)));
+        assert!(slot.left() > Duration::from_secs(9) && !slot.disarm(&turn).1);
     }
 
     #[test]

@@ -74,9 +74,15 @@ pub(crate) fn open(tables: &[NamedTable]) -> Result<Arc<Tables>> {
     if let Some(open) = known.iter().find(|(own, _)| *own == key).and_then(|(_, open)| open.upgrade()) {
         return Ok(open);
     }
-    // On another thread, since reading does not count as CPU time of the script.
-    let built = std::thread::scope(|scope| scope.spawn(|| build(tables)).join());
-    let built = Arc::new(built.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "building the tables stopped")))?);
+    let has_files = tables.iter().any(|table| matches!(table.source, TableSource::File { .. }));
+    let built = if has_files {
+        // On another thread, since reading files does not count as CPU time of the script.
+        let built = std::thread::scope(|scope| scope.spawn(|| build(tables)).join());
+        built.unwrap_or_else(|_| Err(Error::new(Kind::Internal, "building the tables stopped")))?
+    } else {
+        build(tables)?
+    };
+    let built = Arc::new(built);
     known.push((key, Arc::downgrade(&built)));
     Ok(built)
 }

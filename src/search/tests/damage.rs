@@ -43,6 +43,36 @@ fn missing_and_foreign_index_directories_are_refused() {
     shows(&opening(&out), "it has no `format`");
 }
 
+/// Fields that no file's checksum includes.
+#[test]
+fn a_manifest_with_a_changed_field_is_refused() {
+    let (_dir, out) = built();
+    let path = out.join("manifest.json");
+    let manifest = std::fs::read_to_string(&path).unwrap();
+    for (field, other) in [("\"k1\": 1.2", "\"k1\": 1.3"), ("\"passages\": 200", "\"passages\": 201")] {
+        assert!(manifest.contains(field), "{manifest}");
+        std::fs::write(&path, manifest.replace(field, other)).unwrap();
+        shows(&opening(&out), "the index's manifest can't be read: its checksum is another one");
+    }
+    // Older versions wrote none.
+    std::fs::write(&path, &manifest).unwrap();
+    super::change(&out, "", "");
+    Index::open(&out).unwrap();
+}
+
+/// A user who may read the directory can open the index.
+#[test]
+fn files_of_an_index_have_the_permissions_of_new_files() {
+    use std::os::unix::fs::PermissionsExt;
+    let (dir, out) = built();
+    let new = dir.path().join("new");
+    std::fs::write(&new, "").unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
+    for file in files(&out) {
+        assert_eq!(mode(&file), mode(&new), "{}", file.display());
+    }
+}
+
 #[test]
 fn cut_and_missing_index_files_are_refused_by_name() {
     let (_dir, out) = built();

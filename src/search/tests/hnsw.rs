@@ -10,7 +10,7 @@ use super::super::{
     BuildOptions, Builder, DenseOptions, EncoderOptions, Fields, HnswOptions, Index, Manifest, Mode, Nearest,
     SearchOptions, Similarity, TextEncoder, VectorType, verify,
 };
-use super::{build, options, rows};
+use super::{build, change, options, rows};
 use crate::error::{Kind, Result};
 
 const DIMENSION: usize = 24;
@@ -190,15 +190,12 @@ fn dot_products_are_those_of_vectors_that_are_not_normalised() {
         .collect();
     assert!(lengths.iter().any(|length| (length - 1.0).abs() > 0.5), "{lengths:?}");
     // The similarity is in the manifest, and is compared with the vectors and the graph.
-    let manifest = std::fs::read_to_string(out.join("manifest.json")).unwrap();
-    assert!(manifest.contains("\"similarity\": \"dot\""));
-    std::fs::write(out.join("manifest.json"), manifest.replace("\"dot\"", "\"cosine\"")).unwrap();
+    change(&out, "\"similarity\": \"dot\"", "\"similarity\": \"cosine\"");
     let error = open(&out).unwrap_err();
     assert!(error.message.starts_with("vector 0 has the length "), "{error}");
     assert!(error.message.ends_with("vectors for cosines have the length 1"), "{error}");
     let out = made(dir.path(), Similarity::Cosine, VectorType::F16);
-    let manifest = std::fs::read_to_string(out.join("manifest.json")).unwrap();
-    std::fs::write(out.join("manifest.json"), manifest.replace("\"cosine\"", "\"dot\"")).unwrap();
+    change(&out, "\"cosine\"", "\"dot\"");
     let error = open(&out).unwrap().search("query", 1, Mode::Dense).unwrap_err();
     assert_eq!(error.message, "the HNSW graph of the index is damaged: its similarity is not dot");
 }
@@ -319,6 +316,7 @@ fn damaged_and_foreign_graphs_are_refused_and_never_end_the_process() {
     let mut manifest = serde_json::to_value(Manifest::read(&out).unwrap()).unwrap();
     let fewer = std::fs::read(other.join("dense/hnsw.usearch")).unwrap();
     manifest["parts"]["dense"]["files"][1]["bytes"] = json!(fewer.len());
+    manifest["sha256"] = json!("");
     std::fs::write(out.join("manifest.json"), manifest.to_string()).unwrap();
     std::fs::write(&path, fewer).unwrap();
     let message = "the HNSW graph of the index is damaged: the HNSW graph has 100 vectors, the index 900";

@@ -47,3 +47,14 @@ pub(super) fn rows(texts: &[&str]) -> Vec<Json> {
 pub(super) fn ids(index: &Index, query: &str, k: usize) -> Vec<String> {
     index.search(query, k, super::Mode::Sparse).unwrap().into_iter().map(|hit| hit.id).collect()
 }
+
+/// Replaces a part of the manifest's text, without its checksum.
+pub(super) fn change(out: &Path, from: &str, to: &str) {
+    let path = out.join("manifest.json");
+    let mut manifest: Json = serde_json::from_str(&std::fs::read_to_string(&path).unwrap()).unwrap();
+    manifest.as_object_mut().unwrap().remove("sha256");
+    let text = serde_json::to_string_pretty(&manifest).unwrap();
+    assert!(text.contains(from), "{text}");
+    let text = if from.is_empty() { text } else { text.replace(from, to) };
+    std::fs::write(path, text).unwrap();
+}

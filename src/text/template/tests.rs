@@ -43,6 +43,44 @@ fn jinja_renders_as_in_transformers() {
     }
 }
 
+/// A template may come from the Hub. Neither reading one nor a single instruction takes long.
+#[test]
+fn hostile_templates_end_soon() {
+    let clock = crate::clock::Clock::of_this_thread();
+    let before = clock.now();
+    for source in [
+        "{% if a %}\n".repeat(100_000),
+        format!("{{% raw %}}{}", "{{{%\n".repeat(100_000)),
+        "{{\n".repeat(200_000),
+        "{#\n".repeat(200_000),
+        format!("{{{{ {}1 }}}}", "2 *\n".repeat(50_000)),
+    ] {
+        // Most are refused.
+        let _ = render(&source, &json!({}));
+    }
+    assert!(clock.now() - before < 20_000_000_000, "{} ns", clock.now() - before);
+    for source in [
+        "{{ (999999999999 * [1])|max }}",
+        "{{ (99999999999999 * [])|max }}",
+        "{% set n = 999999999999 %}{{ 2 in n * ([1] + [3]) }}",
+        "{% set l = 3 * [1] * 9999999 * 99999 %}{{ l|sum }}",
+    ] {
+        let template = Template::new(source, None, "t", "", "").unwrap().for_probes();
+        let _limit = crate::text::TimeLimit::new(Duration::from_millis(200));
+        let error = template.render(&json!([]), None, false, &Map::new()).unwrap_err();
+        assert!(error.message.ends_with("it takes too long"), "{source}: {error}");
+    }
+    assert_eq!(
+        render("{{ 2 * [1, 'a'] }}{{ [0] * 3 == [0, 0, 0] }}{{ 3 * 4 * 5 }}", &json!({})).unwrap(),
+        "[1, 'a', 1, 'a']True60"
+    );
+    assert_eq!(
+        render("{{ range(3)|sum }}{{ range(1, 9, 4)|list }}{{ -2 * 3 ** 2 }}", &json!({})).unwrap(),
+        "3[1, 5]-18"
+    );
+    assert_eq!(render("{{ '-' * 3 ~ 'x' }}{{ ([1, 2]|max) * 2 }}", &json!({})).unwrap(), "---x4");
+}
+
 #[test]
 fn template_errors_name_the_line() {
     let context = json!({"messages": []});

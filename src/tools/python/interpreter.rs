@@ -95,6 +95,10 @@ fn describe(name: &Path, options: &PythonOptions) -> Result<Interpreter> {
         command.arg("-S");
     }
     command.args(["-c", include_str!("inspect.py"), &question]).stdin(Stdio::null());
+    // An interpreter that is started without PATH does not know its own path.
+    if std::env::var_os("PATH").is_none() {
+        command.env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    }
     // Clears the caller's Python settings; version managers read PATH and HOME.
     for (variable, _) in std::env::vars_os() {
         if variable.to_string_lossy().starts_with("PYTHON") && variable != "PYTHONHOME" {

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use super::call::Call;
 use super::pool::Host;
+use super::scratch::Scratch;
 use crate::error::{Error, Kind, Result};
 
 /// Seconds; enough for a busy machine.
@@ -25,6 +26,7 @@ attempt('files outside can be written', lambda: open(canary, 'a'))
 attempt('files outside can be made', lambda: open(canary + '.new', 'w'))
 attempt('files outside can be removed', lambda: os.remove(canary))
 attempt('directories outside can be listed', lambda: os.listdir(os.path.dirname(canary)))
+attempt('directories outside can be listed', lambda: os.listdir(os.path.dirname(os.path.dirname(canary))))
 attempt('/etc can be listed', lambda: os.listdir('/etc'))
 attempt('/proc can be listed', lambda: os.listdir('/proc'))
 attempt('other processes can be read', lambda: open('/proc/%d/maps' % os.getppid()))
@@ -54,9 +56,12 @@ thread.join()
 /// # Errors
 /// [`Kind::Tool`] with the attack that succeeded or the operation that failed.
 pub(super) async fn probe(host: &Host) -> Result<()> {
-    let canary = tempfile::NamedTempFile::new()
+    // If this process is killed, another one removes the directory.
+    let failed = |e: &std::io::Error| Error::io(Kind::Tool, "make a temporary file", std::env::temp_dir(), e);
+    let outside = Scratch::new().map_err(|e| failed(&e))?;
+    let canary = tempfile::NamedTempFile::new_in(outside.path())
         .and_then(|mut file| file.write_all(b"secret").map(|()| file))
-        .map_err(|e| Error::io(Kind::Tool, "make a temporary file", std::env::temp_dir(), &e))?;
+        .map_err(|e| failed(&e))?;
     let path = canary.path().to_string_lossy();
     let path = serde_json::to_string(&path).unwrap_or_default();
     let run = |code, prelude: String| async move {

@@ -95,7 +95,11 @@ const NAME: usize = 100;
 
 /// Names that differ without case: a second `Name` is `Name_2`.
 #[derive(Debug, Default)]
-pub struct TableNames(HashSet<String>);
+pub struct TableNames {
+    taken: HashSet<String>,
+    /// The number that the last column of a name got.
+    counts: HashMap<String, usize>,
+}
 
 impl TableNames {
     /// A name for a column that is called `given` and is number `at` (from 1).
@@ -103,18 +107,19 @@ impl TableNames {
         let plain: String = given.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         let plain: String = plain.split_whitespace().collect::<Vec<_>>().join(" ").chars().take(NAME).collect();
         let plain = if plain.is_empty() { format!("column_{at}") } else { plain };
-        let mut name = plain.clone();
-        let mut count = 1;
-        while !self.0.insert(name.to_lowercase()) {
-            count += 1;
-            name = format!("{plain}_{count}");
+        let count = self.counts.entry(plain.to_lowercase()).or_default();
+        loop {
+            *count += 1;
+            let name = if *count == 1 { plain.clone() } else { format!("{plain}_{count}") };
+            if self.taken.insert(name.to_lowercase()) {
+                return name;
+            }
         }
-        name
     }
 
     /// Adds a table's name; false if there is one already.
     pub fn table(&mut self, name: &str) -> bool {
-        self.0.insert(name.to_lowercase())
+        self.taken.insert(name.to_lowercase())
     }
 
     /// Whether a table can have this name: letters, digits and `_`.

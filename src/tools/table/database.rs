@@ -2,10 +2,12 @@
 //!
 //! A database of files is written to a temporary file. Its connections are opened before the file
 //! is removed, so that no file remains after the process ends. Queries are limited by an authorizer
-//! (reading only), SQLite's own limits (lengths, depths), a progress handler (time), and a counter
-//! of allocations (`memory`). Sorting and temporary tables stay in memory, so that they count.
+//! (reading only), SQLite's own limits (lengths, depths), a progress handler (time), a counter of
+//! allocations (`memory`), and functions of our own (`functions`). Sorting and temporary tables stay
+//! in memory, so that they count.
 
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rusqlite::config::DbConfig;
@@ -16,7 +18,7 @@ use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Batch, Connection, OpenFlags, Statement, ToSql};
 
 use super::query_error::{QueryError, Why};
-use super::{Cell, TableInfo, memory};
+use super::{Cell, TableInfo, functions, memory};
 use crate::error::{Error, Kind, Result};
 
 /// Limits of one query.
@@ -46,6 +48,9 @@ pub struct QueryResult {
 /// Longest value of a query, bytes.
 pub(super) const VALUE: i32 = 16 << 20;
 
+/// Longest pattern of LIKE and GLOB, bytes.
+pub(super) const PATTERN: i32 = 1000;
+
 /// SQLite's limits of one statement. A parse tree uses the thread's stack, a pattern of LIKE is
 /// compared with a text in quadratic time.
 const STATEMENT: [(Limit, i32); 8] = [
@@ -55,7 +60,7 @@ const STATEMENT: [(Limit, i32); 8] = [
     (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 100),
     (Limit::SQLITE_LIMIT_VDBE_OP, 1 << 20),
     (Limit::SQLITE_LIMIT_ATTACHED, 0),
-    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1000),
+    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN),
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
 
@@ -65,11 +70,16 @@ const PRAGMAS: [&str; 3] = ["table_info", "table_xinfo", "table_list"];
 /// Functions whose results differ from call to call.
 const RANDOM: [&str; 2] = ["random", "randomblob"];
 
-/// Functions that reach into SQLite itself.
-const FORBIDDEN: [&str; 2] = ["load_extension", "fts3_tokenizer"];
+/// Functions that reach into SQLite itself, or whose time grows with the product of the sizes of
+/// their arguments.
+const FORBIDDEN: [&str; 4] = ["load_extension", "fts3_tokenizer", "json_patch", "jsonb_patch"];
 
-/// Instructions of SQLite between two checks of the time.
-const STEPS: i32 = 10_000;
+/// Instructions of SQLite between two checks of the time. One instruction can read a value of
+/// [`VALUE`] bytes, which takes milliseconds.
+const STEPS: i32 = 200;
+
+/// Interval at which a query that waits for a connection looks whether it was cancelled.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// A database that is being written.
 pub(super) struct Builder {
@@ -210,6 +220,7 @@ impl Database {
         for connection in &connections {
             let set = |(limit, value): &(Limit, i32)| connection.set_limit(*limit, *value).map(drop);
             STATEMENT.iter().try_for_each(set).map_err(|error| failed(&error))?;
+            functions::register(connection).map_err(|error| failed(&error))?;
             connection
                 .set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)
                 .and_then(|_| connection.pragma_update(None, "temp_store", "MEMORY"))
@@ -219,27 +230,39 @@ impl Database {
         Ok(Self { free: Mutex::new(connections), returned: Condvar::new() })
     }
 
-    /// Waits for a connection.
-    fn connection(&self) -> Lent<'_> {
+    /// Waits for a connection; `None` if the query is cancelled before.
+    fn connection(&self, cancelled: &AtomicBool) -> Option<Lent<'_>> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if let Some(connection) = free.pop() {
-                return Lent { database: self, connection: Some(connection) };
+            if cancelled.load(Ordering::Relaxed) {
+                return None;
             }
-            free = self.returned.wait(free).unwrap_or_else(PoisonError::into_inner);
+            if let Some(connection) = free.pop() {
+                return Some(Lent { database: self, connection: Some(connection) });
+            }
+            (free, _) = self.returned.wait_timeout(free, LOOK).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
-    pub(super) fn query(&self, sql: &str, params: &[Cell], limits: &QueryLimits) -> Result<QueryResult, QueryError> {
+    /// Runs a query; `begins` is called when it has a connection, after which its time is limited.
+    pub(super) fn query(
+        &self,
+        sql: &str,
+        params: &[Cell],
+        limits: &QueryLimits,
+        cancelled: &Arc<AtomicBool>,
+        begins: impl FnOnce(),
+    ) -> Result<QueryResult, QueryError> {
         if sql.contains('\0') {
             return Err(Why::Nul.into());
         }
-        let mut lent = self.connection();
+        let mut lent = self.connection(cancelled).ok_or(Why::Time(limits.time))?;
         let Some(connection) = &mut lent.connection else { return Err(Why::Nothing.into()) };
-        let refused = std::sync::Arc::new(Mutex::new(None));
+        begins();
+        let refused = Arc::new(Mutex::new(None));
         let query_error = |error: rusqlite::Error| QueryError::of(&error, limits, &refused);
-        let end = Instant::now() + limits.time;
-        let (repeatable, note) = (limits.repeatable, refused.clone());
+        let end = Instant::now().checked_add(limits.time);
+        let (repeatable, note, stop) = (limits.repeatable, refused.clone(), Arc::clone(cancelled));
         let hook = move |context: AuthContext<'_>| match denied(&context.action, repeatable) {
             None => Authorization::Allow,
             Some(what) => {
@@ -248,11 +271,12 @@ impl Database {
                 Authorization::Deny
             }
         };
+        let late = move || end.is_some_and(|end| Instant::now() >= end) || stop.load(Ordering::Relaxed);
         connection
             .authorizer(Some(hook))
-            .and_then(|()| connection.progress_handler(STEPS, Some(move || Instant::now() >= end)))
+            .and_then(|()| connection.progress_handler(STEPS, Some(late)))
             .map_err(query_error)?;
-        let memory = memory::Limit::new(limits.memory);
+        let memory = memory::Limit::new(limits.memory, end);
         let result = run(connection, sql, params, limits, &query_error);
         drop(memory);
         result

@@ -1,14 +1,19 @@
-//! The memory that SQLite allocates for one query.
+//! The memory that SQLite allocates for one query, and the end of its time.
 //!
 //! SQLite's own limit is one number for the process, so that a large query of one trajectory would
 //! fail small ones of others. Here its allocator is wrapped: each allocation is added to a counter
 //! of the thread, and refused above the limit of the thread's query. SQLite reports a refused
 //! allocation as SQLITE_NOMEM. A query runs on one thread; memory of earlier queries that it frees
 //! lowers the counter.
+//!
+//! SQLite checks the time between instructions only, and one instruction may run a function that
+//! makes a value of megabytes, thousands of them in a row. Large allocations are therefore refused
+//! too when the query's time has ended.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
+use std::time::Instant;
 
 use rusqlite::ffi;
 
@@ -17,7 +22,12 @@ use crate::error::{Error, Kind, Result};
 thread_local! {
     /// Bytes since the query began, and the most that it may allocate.
     static COUNT: Cell<(i64, i64)> = const { Cell::new((0, i64::MAX)) };
+    /// The end of the query's time, and whether an allocation was refused because of it.
+    static END: Cell<(Option<Instant>, bool)> = const { Cell::new((None, false)) };
 }
+
+/// Allocations of at least this many bytes check the time.
+const LARGE: c_int = 4096;
 
 static SYSTEM: OnceLock<Methods> = OnceLock::new();
 static INSTALLED: OnceLock<c_int> = OnceLock::new();
@@ -56,12 +66,24 @@ pub(super) fn install() -> Result<()> {
     Err(Error::new(Kind::Internal, format!("SQLite's allocator can't be set (code {code})")))
 }
 
-/// While it exists, the thread's SQLite calls may allocate at most `most` bytes.
+/// The end of the time of the thread's query.
+pub(super) fn end() -> Option<Instant> {
+    END.get().0
+}
+
+/// Whether an allocation was refused because the time of the thread's query has ended.
+pub(super) fn is_late() -> bool {
+    END.get().1
+}
+
+/// While it exists, the thread's SQLite calls may allocate at most `most` bytes, and nothing large
+/// after `end`.
 pub(super) struct Limit(());
 
 impl Limit {
-    pub(super) fn new(most: u64) -> Self {
+    pub(super) fn new(most: u64, end: Option<Instant>) -> Self {
         COUNT.set((0, i64::try_from(most).unwrap_or(i64::MAX)));
+        END.set((end, false));
         Self(())
     }
 }
@@ -69,7 +91,24 @@ impl Limit {
 impl Drop for Limit {
     fn drop(&mut self) {
         COUNT.set((0, i64::MAX));
+        END.set((None, false));
     }
+}
+
+/// Whether an allocation of `bytes` is in time.
+fn in_time(bytes: c_int) -> bool {
+    if bytes < LARGE {
+        return true;
+    }
+    // The value of an ending thread no longer exists.
+    END.try_with(|own| match own.get().0 {
+        Some(end) if Instant::now() >= end => {
+            own.set((Some(end), true));
+            false
+        }
+        _ => true,
+    })
+    .unwrap_or(true)
 }
 
 fn fits(more: i64) -> bool {
@@ -94,7 +133,8 @@ unsafe fn size(of: *mut c_void) -> i64 {
 }
 
 unsafe extern "C" fn malloc(bytes: c_int) -> *mut c_void {
-    let Some(malloc) = SYSTEM.get().and_then(|system| system.0.xMalloc).filter(|_| fits(i64::from(bytes))) else {
+    let allowed = in_time(bytes) && fits(i64::from(bytes));
+    let Some(malloc) = SYSTEM.get().and_then(|system| system.0.xMalloc).filter(|_| allowed) else {
         return std::ptr::null_mut();
     };
     // SAFETY: SQLite's own function with SQLite's argument.
@@ -117,8 +157,8 @@ unsafe extern "C" fn free(old: *mut c_void) {
 unsafe extern "C" fn realloc(old: *mut c_void, bytes: c_int) -> *mut c_void {
     // SAFETY: SQLite passes an allocation.
     let before = unsafe { size(old) };
-    let fits = fits(i64::from(bytes) - before);
-    let Some(realloc) = SYSTEM.get().and_then(|system| system.0.xRealloc).filter(|_| fits) else {
+    let allowed = in_time(bytes) && fits(i64::from(bytes) - before);
+    let Some(realloc) = SYSTEM.get().and_then(|system| system.0.xRealloc).filter(|_| allowed) else {
         return std::ptr::null_mut();
     };
     // SAFETY: SQLite's own function with SQLite's arguments.

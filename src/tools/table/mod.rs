@@ -8,14 +8,19 @@
 //! - `column`: names and types of columns
 //! - `data`: tables of plain data
 //! - `database`: building a database, and queries under limits
+//! - `query`: a query on a thread of its own, which is abandoned when it does not end
 //! - `query_error`: why a query failed
 //! - `memory`: counts what SQLite allocates for a query
+//! - `functions`, `pattern`: functions whose time is bounded
 //! - `show`: results and descriptions as text for models
 
 mod column;
 mod data;
 mod database;
+mod functions;
 mod memory;
+mod pattern;
+mod query;
 mod query_error;
 mod show;
 
@@ -180,12 +185,8 @@ impl Tables {
         &self.infos
     }
 
-    /// Runs a query; blocks.
-    ///
-    /// # Errors
-    /// [`Kind::Data`](crate::error::Kind) if the database could not be built; the inner error is a
-    /// query that failed.
-    pub fn query(&self, sql: &str, params: &[Cell], limits: &QueryLimits) -> Result<Result<QueryResult, QueryError>> {
+    /// The database; plain data is stored by the first caller.
+    fn database(&self) -> Result<&Database> {
         let build = || {
             let builder = database::Builder::in_memory()?;
             for (info, data) in self.infos.iter().zip(&self.data) {
@@ -193,8 +194,7 @@ impl Tables {
             }
             builder.finish(1)
         };
-        let database = self.database.get_or_init(build).as_ref().map_err(Clone::clone)?;
-        Ok(database.query(sql, params, limits).map_err(|error| error.with_tables(&self.infos)))
+        self.database.get_or_init(build).as_ref().map_err(Clone::clone)
     }
 }
 

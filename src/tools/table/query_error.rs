@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use rusqlite::ErrorCode;
 
-use super::TableInfo;
 use super::database::{QueryLimits, VALUE};
 use super::show::signature;
+use super::{TableInfo, memory};
 
 /// A query that failed.
 #[derive(Debug)]
@@ -21,13 +21,18 @@ pub struct QueryError {
 #[derive(Debug)]
 pub(super) enum Why {
     Time(Duration),
+    /// Other queries of the same tables did not end.
+    Busy(Duration),
     Memory(u64),
     Length,
     NotReading(Option<String>),
     Nothing,
     Several,
     Nul,
-    Params { wanted: usize, given: usize },
+    Params {
+        wanted: usize,
+        given: usize,
+    },
     Sqlite(String),
 }
 
@@ -35,6 +40,7 @@ impl fmt::Display for QueryError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.why {
             Why::Time(limit) => write!(f, "the query ran longer than {} s", limit.as_secs_f64()),
+            Why::Busy(limit) => write!(f, "other queries of the tables took longer than {} s", limit.as_secs_f64()),
             Why::Memory(limit) => write!(f, "the query needs more than {} MiB of memory", limit >> 20),
             Why::Length => write!(f, "a value of the query is longer than {} MiB", VALUE >> 20),
             Why::NotReading(None) => f.write_str("only SELECT statements are allowed: the tables are read-only"),
@@ -56,6 +62,7 @@ impl QueryError {
             _ if noted.is_some() => Why::NotReading(noted),
             Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::ReadOnly) => Why::NotReading(None),
             Some(ErrorCode::OperationInterrupted) => Why::Time(limits.time),
+            _ if memory::is_late() => Why::Time(limits.time),
             Some(ErrorCode::OutOfMemory) => Why::Memory(limits.memory),
             Some(ErrorCode::TooBig) => Why::Length,
             _ => Why::Sqlite(match error {

@@ -1,6 +1,7 @@
 //! Queries over tables: results, refusals, limits.
 #![allow(clippy::unwrap_used)]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value as Json, json};
@@ -26,8 +27,19 @@ fn films() -> [Tables; 2] {
     both("films", &json!([{ "title": "A", "year": 1999 }, { "title": "B", "year": 2004, "note": [1] }]))
 }
 
-fn ask(tables: &Tables, sql: &str) -> Result<Json, String> {
-    tables.query(sql, &[], &limits()).unwrap().map(|result| result.rows_as_json()).map_err(|error| error.to_string())
+/// A query on this thread.
+fn query(
+    tables: &Tables,
+    sql: &str,
+    params: &[Cell],
+    limits: &QueryLimits,
+) -> Result<std::result::Result<QueryResult, QueryError>> {
+    let result = tables.database()?.query(sql, params, limits, &Arc::default(), || ());
+    Ok(result.map_err(|error| error.with_tables(&tables.infos)))
+}
+
+fn ask(tables: &Tables, sql: &str) -> std::result::Result<Json, String> {
+    query(tables, sql, &[], &limits()).unwrap().map(|result| result.rows_as_json()).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -38,10 +50,10 @@ fn sql_over_tables_of_files_and_of_plain_data_gives_the_same() {
             json!([["B", 2005, "[1]"], ["A", 2000, null]])
         );
         assert_eq!(ask(&tables, "WITH x(n) AS (VALUES (1), (2)) SELECT sum(n) FROM x;").unwrap(), json!([[3]]));
-        let result = tables.query("SELECT title FROM films WHERE year = ?", &[Cell::Integer(2004)], &limits());
+        let result = query(&tables, "SELECT title FROM films WHERE year = ?", &[Cell::Integer(2004)], &limits());
         assert_eq!(result.unwrap().unwrap().rows_as_json(), json!([["B"]]));
         let one = QueryLimits { rows: 1, ..limits() };
-        let result = tables.query("SELECT title FROM films", &[], &one).unwrap().unwrap();
+        let result = query(&tables, "SELECT title FROM films", &[], &one).unwrap().unwrap();
         assert!(result.more && result.rows.len() == 1);
     }
     let shown = describe(films()[0].tables(), 1, &TableOptions::default());
@@ -86,7 +98,7 @@ fn queries_only_read_tables() {
         assert_eq!(ask(&tables, "SELECT name FROM pragma_table_info('films')").unwrap().as_array().unwrap().len(), 3);
         assert_eq!(ask(&tables, "SELECT count(*) FROM films").unwrap(), json!([[2]]));
         let repeatable = QueryLimits { repeatable: true, ..limits() };
-        let refused = tables.query("SELECT random()", &[], &repeatable).unwrap().unwrap_err();
+        let refused = query(&tables, "SELECT random()", &[], &repeatable).unwrap().unwrap_err();
         assert_eq!(refused.to_string(), "the function random is not allowed");
     }
 }
@@ -100,7 +112,7 @@ fn queries_that_never_end_or_grow_without_end_are_stopped() {
         let short = QueryLimits { time: Duration::from_millis(200), ..limits() };
         for sql in [endless, "SELECT count(*) FROM t a, t b, t c, t d WHERE a.n + b.n + c.n + d.n = -1"] {
             let started = Instant::now();
-            let stopped = tables.query(sql, &[], &short).unwrap().unwrap_err().to_string();
+            let stopped = query(&tables, sql, &[], &short).unwrap().unwrap_err().to_string();
             assert_eq!(stopped, "the query ran longer than 0.2 s", "{sql}");
             assert!(started.elapsed() < Duration::from_secs(10));
         }
@@ -119,12 +131,139 @@ fn queries_that_never_end_or_grow_without_end_are_stopped() {
     }
 }
 
+/// SQLite looks at the time between its instructions, and each of these functions is one.
+#[test]
+fn functions_of_large_values_end_with_the_time_of_the_query() {
+    let [tables, _] = films();
+    let short = QueryLimits { time: Duration::from_millis(300), memory: 256 << 20, ..limits() };
+    let (a, b) = ("hex(zeroblob(4000000))", "hex(zeroblob(2000000))||'1'");
+    let many = (0..2000).map(|n| format!("length({a}||{n})")).collect::<Vec<_>>().join(",");
+    let nested = (1..40).map(|n| format!(", c{n} AS (SELECT 1 FROM c{0}, c{0})", n - 1)).collect::<String>();
+    for (sql, late) in [
+        (format!("SELECT instr({a}, {b})"), None),
+        (format!("SELECT length(replace({a}, {b}, ''))"), None),
+        (format!("SELECT length(trim({a}, {a}))"), None),
+        (format!("SELECT {a} LIKE '{}1'", "%0_0".repeat(200)), Some(true)),
+        (format!("SELECT {a} GLOB '{}1'", "*[0-9]?".repeat(100)), Some(true)),
+        (format!("SELECT {many}"), Some(true)),
+        (format!("WITH c0 AS (SELECT 1){nested} SELECT count(*) FROM c39"), None),
+        ("SELECT json_patch('{}', '{}')".to_owned(), None),
+        ("SELECT max(length(printf('%.*c', 16000000, 'x'))) FROM films a, films b, films c".to_owned(), None),
+    ] {
+        let clock = crate::clock::Clock::of_this_thread();
+        let before = clock.now();
+        let result = query(&tables, &sql, &[], &short).unwrap();
+        let seconds = (clock.now() - before) as f64 / 1e9;
+        assert!(seconds < 6.0, "{seconds} s: {}", &sql[..60.min(sql.len())]);
+        if late == Some(true) {
+            assert_eq!(result.unwrap_err().to_string(), "the query ran longer than 0.3 s", "{}", &sql[..60]);
+        }
+    }
+    assert_eq!(ask(&tables, "SELECT max(year) FROM films").unwrap(), json!([[2004]]));
+}
+
+/// With the results of SQLite's own functions.
+#[test]
+fn functions_that_replace_those_of_sqlite_give_its_results() {
+    let [tables, _] = films();
+    let own = rusqlite::Connection::open_in_memory().unwrap();
+    for expression in [
+        "instr('añb', 'b')",
+        "instr('abc', '')",
+        "instr('', 'a')",
+        "instr(x'0102c3b103', x'03')",
+        "instr('añb', x'62')",
+        "instr(12345, 34)",
+        "instr(NULL, 'a')",
+        "replace('aXbXc', 'X', '--')",
+        "replace('aXb', '', 'y')",
+        "typeof(replace(123, '', 'y'))",
+        "replace(1231, 1, 0.5)",
+        "replace('a', 'a', NULL)",
+        "trim('ñxañxñ', 'xñ')",
+        "ltrim('  a ', ' ')",
+        "rtrim('aab', 'b')",
+        "trim('aaa', 'a')",
+        "trim('abc', '')",
+        "trim(NULL, 'a')",
+        "trim('a', NULL)",
+        "'aBc' LIKE 'AbC'",
+        "'Ñ' LIKE 'ñ'",
+        "'abcd' LIKE 'a%_d'",
+        "'a%b' LIKE 'a\\%b' ESCAPE '\\'",
+        "'ab' LIKE 'a\\%b' ESCAPE '\\'",
+        "'a' LIKE 'a\\' ESCAPE '\\'",
+        "'' LIKE '%'",
+        "'' LIKE '_'",
+        "'mississippi' LIKE '%iss%ip%'",
+        "123 LIKE '1%'",
+        "NULL LIKE 'a'",
+        "'abc' GLOB 'a*'",
+        "'aBc' GLOB 'abc'",
+        "'b' GLOB '[a-c]'",
+        "'b' GLOB '[^a-c]'",
+        "']' GLOB '[]]'",
+        "'-' GLOB '[a-]'",
+        "'a-' GLOB '[a-c][-x]'",
+        "'x' GLOB '[a'",
+        "'ab?' GLOB '?b[?]'",
+    ] {
+        let sql = format!("SELECT {expression}");
+        let wanted = own.query_row(&sql, [], |row| Ok(Cell::from(row.get_ref(0)?))).unwrap();
+        let found = query(&tables, &sql, &[], &limits()).unwrap().unwrap();
+        assert_eq!(found.rows, [[wanted]], "{expression}");
+    }
+    assert_eq!(
+        ask(&tables, "SELECT 'a' LIKE 'b' ESCAPE 'xy'").unwrap_err(),
+        "ESCAPE expression must be a single character"
+    );
+}
+
+/// A query whose last instruction does not end is left behind; others go on.
+#[test]
+fn a_caller_does_not_wait_for_a_query_longer_than_its_time() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let endless = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT count(*) FROM x";
+    for tables in films().map(Arc::new) {
+        let long = QueryLimits { time: Duration::from_mins(10), ..limits() };
+        // A caller that goes away cancels its query, and frees the connection.
+        for _ in 0..3 {
+            let query = tables.query(endless.to_owned(), long.clone());
+            let waited = runtime.block_on(async { tokio::time::timeout(Duration::from_millis(50), query).await });
+            assert!(waited.is_err());
+        }
+        let one = "SELECT max(year) FROM films".to_owned();
+        let found = runtime.block_on(tables.query(one.clone(), limits())).unwrap().unwrap();
+        assert_eq!(found.rows, [[Cell::Integer(2004)]]);
+        let mut used = Duration::ZERO;
+        let spend = |so_far| {
+            used = so_far;
+            used < Duration::from_millis(50)
+        };
+        let stopped = tables.query_blocking(endless.to_owned(), Vec::new(), long, Duration::MAX, spend);
+        assert!(stopped.unwrap().unwrap_err().timed_out() && used >= Duration::from_millis(50));
+        let found = tables.query_blocking(one, Vec::new(), limits(), Duration::from_mins(1), |_| true);
+        assert_eq!(found.unwrap().unwrap().rows.len(), 1);
+    }
+}
+
+#[test]
+fn equal_column_names_are_numbered_in_linear_time() {
+    let mut names = TableNames::default();
+    let clock = crate::clock::Clock::of_this_thread();
+    let before = clock.now();
+    let made: Vec<String> = (1..=50_000).map(|at| names.column("a", at)).collect();
+    assert_eq!((made[0].as_str(), made[1].as_str(), made[49_999].as_str()), ("a", "a_2", "a_50000"));
+    assert_eq!((names.column("A_3", 1), names.column("a", 1)), ("A_3_2".to_owned(), "a_50001".to_owned()));
+    assert!(clock.now() - before < 5_000_000_000, "{} ns", clock.now() - before);
+}
+
 #[test]
 fn results_end_at_their_limits_of_rows_and_bytes() {
     for tables in both("t", &(0..50).map(|n| json!({ "n": n })).collect()) {
         let returned = |rows, bytes| {
             let limits = QueryLimits { rows, bytes, ..limits() };
-            let result = tables.query("SELECT hex(zeroblob(500)) FROM t", &[], &limits).unwrap().unwrap();
+            let result = query(&tables, "SELECT hex(zeroblob(500)) FROM t", &[], &limits).unwrap().unwrap();
             (result.rows.len(), result.more)
         };
         assert_eq!(returned(50, 1 << 20), (50, false));
@@ -138,7 +277,7 @@ fn results_end_at_their_limits_of_rows_and_bytes() {
 fn the_memory_of_a_query_does_not_limit_what_its_thread_does_next() {
     let [tables, _] = films();
     let small = QueryLimits { memory: 1 << 20, ..limits() };
-    tables.query("SELECT title FROM films", &[], &small).unwrap().unwrap();
+    query(&tables, "SELECT title FROM films", &[], &small).unwrap().unwrap();
     let rows: Json = (0..3000).map(|n| json!({ "n": n, "text": "x".repeat(1000) })).collect();
     for large in both("large", &rows) {
         assert_eq!(ask(&large, "SELECT count(*) FROM large").unwrap(), json!([[3000]]));
@@ -191,6 +330,6 @@ fn cells_of_any_text_are_kept() {
 fn a_table_with_too_many_columns_is_refused() {
     let row: Map<String, Json> = (0..3000).map(|n| (format!("c{n}"), json!(n))).collect();
     let data = TableData::read("wide", &json!([row]), &ColumnTypes::default()).unwrap();
-    let error = Tables::of_data(vec![data]).query("SELECT 1", &[], &limits()).unwrap_err();
+    let error = query(&Tables::of_data(vec![data]), "SELECT 1", &[], &limits()).unwrap_err();
     assert!(error.message.contains("table `wide` with 3000 columns"), "{error}");
 }

@@ -1,0 +1,141 @@
+//! A query on a thread of its own. SQLite checks the time of a query from time to time; a query
+//! that does not end soon after its time is abandoned: the caller goes on, and the thread ends at
+//! the next check.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc::unbounded_channel;
+
+use super::query_error::Why;
+use super::{Cell, QueryError, QueryLimits, QueryResult, Tables};
+use crate::clock::Clock;
+use crate::error::{Error, Kind, Result};
+use crate::tools::thread;
+
+type Outcome = Result<Result<QueryResult, QueryError>>;
+
+/// Time after the limit at which a query is abandoned.
+const GRACE: Duration = Duration::from_millis(500);
+
+/// Interval at which a blocked caller looks at its own limit.
+const LOOK: Duration = Duration::from_millis(5);
+
+enum Event {
+    /// The thread has started.
+    Thread(Clock),
+    /// The query has a connection, and its time begins.
+    Begins,
+    /// With the CPU time of the thread.
+    Ended(Outcome, Duration),
+}
+
+/// Cancels a query when the caller no longer waits for it.
+struct Cancel(Arc<AtomicBool>);
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Tables {
+    /// Starts a query, which sends its events to `report`.
+    fn start(
+        self: &Arc<Self>,
+        sql: String,
+        params: Vec<Cell>,
+        limits: QueryLimits,
+        report: impl Fn(Event) + Send + 'static,
+    ) -> Result<Cancel> {
+        let (tables, cancelled) = (Arc::clone(self), Arc::new(AtomicBool::new(false)));
+        let own = Arc::clone(&cancelled);
+        thread::start("r1-sql", move || {
+            let clock = Clock::of_this_thread();
+            report(Event::Thread(clock));
+            let outcome = tables.database().map(|database| {
+                let result = database.query(&sql, &params, &limits, &own, || report(Event::Begins));
+                result.map_err(|error| error.with_tables(&tables.infos))
+            });
+            report(Event::Ended(outcome, Duration::from_nanos(clock.now())));
+        })?;
+        Ok(Cancel(cancelled))
+    }
+
+    /// Runs a query. Waiting for a connection is not part of its time.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] if the database could not be built; the inner error is a query that failed.
+    pub(crate) async fn query(self: &Arc<Self>, sql: String, limits: QueryLimits) -> Outcome {
+        let most = limits.time.saturating_add(GRACE);
+        let late = Why::Time(limits.time);
+        let (sender, mut events) = unbounded_channel();
+        let report = move |event| drop(sender.send(event));
+        let _cancel = self.start(sql, Vec::new(), limits, report)?;
+        let mut end = None;
+        loop {
+            let event = match end {
+                None => events.recv().await,
+                Some(end) => match tokio::time::timeout_at(end, events.recv()).await {
+                    Ok(event) => event,
+                    Err(_) => return Ok(Err(late.into())),
+                },
+            };
+            match event {
+                Some(Event::Thread(_)) => {}
+                Some(Event::Begins) => end = tokio::time::Instant::now().checked_add(most),
+                Some(Event::Ended(outcome, _)) => return outcome,
+                None => return Err(stopped()),
+            }
+        }
+    }
+
+    /// Runs a query and blocks. `spend` gets the CPU time of the query so far, from time to time,
+    /// and returns whether the query may go on. `wait` is the longest wait for a connection.
+    ///
+    /// # Errors
+    /// As [`Tables::query`].
+    pub(crate) fn query_blocking(
+        self: &Arc<Self>,
+        sql: String,
+        params: Vec<Cell>,
+        limits: QueryLimits,
+        wait: Duration,
+        mut spend: impl FnMut(Duration) -> bool,
+    ) -> Outcome {
+        let time = limits.time;
+        let (sender, events) = channel();
+        let report = move |event| drop(sender.send(event));
+        let _cancel = self.start(sql, params, limits, report)?;
+        let (mut clock, mut late) = (None::<Clock>, Why::Busy(wait));
+        let mut end = Instant::now().checked_add(wait);
+        loop {
+            match events.recv_timeout(LOOK) {
+                Ok(Event::Thread(own)) => clock = Some(own),
+                Ok(Event::Begins) => {
+                    (late, end) = (Why::Time(time), Instant::now().checked_add(time.saturating_add(GRACE)));
+                }
+                Ok(Event::Ended(outcome, used)) => {
+                    spend(used);
+                    return outcome;
+                }
+                Err(RecvTimeoutError::Disconnected) => return Err(stopped()),
+                Err(RecvTimeoutError::Timeout) => {
+                    let used = clock.map_or(0, |clock| clock.now());
+                    if !spend(Duration::from_nanos(used)) {
+                        return Ok(Err(Why::Time(time).into()));
+                    }
+                    if end.is_some_and(|end| Instant::now() >= end) {
+                        return Ok(Err(late.into()));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn stopped() -> Error {
+    Error::new(Kind::Internal, "the thread of a query stopped")
+}
