@@ -15,7 +15,6 @@ use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, FieldRef, Fields, Schema, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 use parquet::basic::Type;
-use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 use serde_json::{Map, Value as Json};
 
@@ -52,7 +51,7 @@ impl Table {
         let file = File::open(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
         let not_parquet = |error| damaged(path, &error).hint("the file may be incomplete, or not be a Parquet file");
         let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(not_parquet)?;
-        let metadata = as_views(metadata).map_err(not_parquet)?;
+        let metadata = as_views(metadata);
         for (at, group) in metadata.metadata().row_groups().iter().enumerate() {
             let size = group.columns().iter().map(decoded).fold(0, u64::saturating_add);
             if size > GROUP {
@@ -129,12 +128,12 @@ impl Table {
 }
 
 /// The metadata with texts as views: a reader copies a text of the dictionary for each row otherwise.
-fn as_views(metadata: ArrowReaderMetadata) -> std::result::Result<ArrowReaderMetadata, ParquetError> {
+fn as_views(metadata: ArrowReaderMetadata) -> ArrowReaderMetadata {
     let fields: Fields = metadata.schema().fields().iter().map(view).collect();
     let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
     let options = ArrowReaderOptions::new().with_schema(Arc::new(schema));
     // A schema that the reader refuses has types that this program refuses by name.
-    Ok(ArrowReaderMetadata::try_new(Arc::clone(metadata.metadata()), options).unwrap_or(metadata))
+    ArrowReaderMetadata::try_new(Arc::clone(metadata.metadata()), options).unwrap_or(metadata)
 }
 
 fn view(field: &FieldRef) -> FieldRef {
@@ -228,6 +227,19 @@ impl std::fmt::Display for Unreadable {
     }
 }
 
+fn list(items: &ArrayRef, budget: &mut Budget) -> Result<Json, Unreadable> {
+    (0..items.len()).map(|at| value(items, at, budget)).collect()
+}
+
+fn text(text: &str, budget: &mut Budget) -> Result<Json, Unreadable> {
+    budget.take(text.len(), 0).map(|()| Json::from(text))
+}
+
+fn bytes(bytes: &[u8], budget: &mut Budget) -> Result<Json, Unreadable> {
+    budget.take(0, bytes.len())?;
+    Ok(bytes.iter().map(|byte| Json::from(*byte)).collect())
+}
+
 /// One value of a column.
 fn value(column: &ArrayRef, row: usize, budget: &mut Budget) -> Result<Json, Unreadable> {
     budget.take(0, 1)?;
@@ -238,16 +250,6 @@ fn value(column: &ArrayRef, row: usize, budget: &mut Budget) -> Result<Json, Unr
         ($kind:ty) => {
             Json::from(column.as_primitive::<$kind>().value(row))
         };
-    }
-    fn list(items: &ArrayRef, budget: &mut Budget) -> Result<Json, Unreadable> {
-        (0..items.len()).map(|at| value(items, at, budget)).collect()
-    }
-    fn text(text: &str, budget: &mut Budget) -> Result<Json, Unreadable> {
-        budget.take(text.len(), 0).map(|()| Json::from(text))
-    }
-    fn bytes(bytes: &[u8], budget: &mut Budget) -> Result<Json, Unreadable> {
-        budget.take(0, bytes.len())?;
-        Ok(bytes.iter().map(|byte| Json::from(*byte)).collect())
     }
     Ok(match column.data_type() {
         DataType::Null => Json::Null,

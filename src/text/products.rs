@@ -160,6 +160,8 @@ fn brackets(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
+const SPACE: &[u8] = b" \t\r\n";
+
 /// The end of the operand at or after `at`: `-x`, `x.y[0](z)|filter(1)`, `x ** 2`.
 fn operand(bytes: &[u8], at: usize) -> Option<usize> {
     let skip = |mut at: usize, these: &[u8]| {
@@ -174,7 +176,6 @@ fn operand(bytes: &[u8], at: usize) -> Option<usize> {
         }
         at
     };
-    const SPACE: &[u8] = b" \t\r\n";
     let mut end = skip(at, b" \t\r\n+-");
     end = match bytes.get(end)? {
         b'"' | b'\'' => string(bytes, end),

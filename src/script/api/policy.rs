@@ -15,7 +15,7 @@ use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Action, Observation};
 use crate::script::runtime::convert::{self, kind, show};
 use crate::script::runtime::flow::{Answer, Channel, GenerateArguments};
-use crate::script::runtime::host::{Entry, Host, misuse};
+use crate::script::runtime::host::{Call, Entry, Host, misuse};
 use crate::script::runtime::messages::{self, messages};
 use crate::script::runtime::origin::is_plain;
 
@@ -95,6 +95,11 @@ impl UserData for Policy {
 }
 
 impl Policy {
+    /// Whether the flow of this policy runs in a call.
+    fn is_of(&self, call: &Call) -> bool {
+        call.flow.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, &self.channel))
+    }
+
     /// Stores the request; the answer arrives when the host resumes the flow.
     fn request(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<oneshot::Receiver<Answer>> {
         if self.channel.over.borrow().is_some() {
@@ -102,8 +107,7 @@ impl Policy {
         }
         let call = self.host.current();
         // Nobody would answer a request to the policy of another trajectory.
-        let is_own = call.flow.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, &self.channel));
-        if !is_own || !matches!(call.entry, Entry::Reset | Entry::Step) {
+        if !self.is_of(&call) || !matches!(call.entry, Entry::Reset | Entry::Step) {
             return Err(fail(lua, GENERATE, "can only be called by the flow that received this `policy`"));
         }
         if call.in_branch() {
@@ -176,8 +180,7 @@ impl Policy {
     }
 
     fn reward(&self, lua: &Lua, value: &Value, step: &Value) -> mlua::Result<()> {
-        let call = self.host.current();
-        if !call.flow.borrow().as_ref().is_some_and(|own| Rc::ptr_eq(own, &self.channel)) {
+        if !self.is_of(&self.host.current()) {
             return Err(fail(lua, REWARD, "can only be called by the flow that received this `policy`"));
         }
         let steps = self.channel.steps.get();
