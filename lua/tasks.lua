@@ -42,7 +42,7 @@ function tasks.references(row)
     add(found, type(truth) == "table" and truth.target or truth)
   end
   if #found == 0 then
-    r1.reference(nil, "tasks.references: no `answer`, `answers`, `golden_answers` or `reward_model.ground_truth`")
+    r1.reference(nil, "tasks.references: the row has no `answer`, `answers`, `golden_answers` or `reward_model.ground_truth`")
   end
   return found
 end

@@ -21,7 +21,7 @@ local env = r1.env {
   max_steps = ATTEMPTS,
   reset = function(task)
     local wanted = reference(task)
-    r1.reference(wanted, "after `The answer is:` in `response` or after `####` in `answer`")
+    r1.reference(wanted, "the row has no answer, after `The answer is:` in `response` or after `####` in `answer`")
     local messages = { r1.system(SYSTEM), r1.user(task.query or task.question) }
     return { wanted = wanted, attempts = 0, solved = false, messages = messages }
   end,

@@ -76,7 +76,8 @@ fn files_made_from_the_declarations_of_algorithms() {
     }
 }
 
-/// Verdicts of r1 and Math-Verify on tests/golden/answers/pairs.jsonl. `just docs` updates the page.
+/// Verdicts of r1 and Math-Verify on tests/golden/answers/pairs.jsonl. `just docs` updates the
+/// page.
 #[test]
 fn files_made_from_the_declarations_of_answers() {
     // Of a kind: pairs, and the wrong verdicts of r1 and of Math-Verify.

@@ -2,7 +2,8 @@
 //! [`super::names`].
 
 use super::expr::{Expr, Function};
-use super::names::{named, symbol};
+use super::functions::named;
+use super::names::symbol;
 use super::number::Rational;
 use super::parse::Parser;
 use super::token::Kind;

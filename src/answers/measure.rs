@@ -1,7 +1,7 @@
 //! Parses units, currencies, degrees and magnitudes, which are stored separately from the value.
 
 use super::expr::Expr;
-use super::names::named;
+use super::functions::named;
 use super::parse::Parser;
 use super::token::Kind;
 use super::words;
@@ -139,7 +139,8 @@ impl Parser<'_> {
         self.rate().filter(|rate| !rate.is_empty())
     }
 
-    /// The unit of `57 g`, `5 \mu m`, `9.8 m/s^2`: a letter at the end of an answer that is one number.
+    /// The unit of `57 g`, `5 \mu m`, `9.8 m/s^2`: a letter at the end of an answer that is one
+    /// number.
     fn unit_letter(&mut self) -> Option<String> {
         let kind = |count: usize| self.ahead(count).map(|token| &token.kind);
         let micro = usize::from(matches!(kind(0), Some(Kind::Command(name)) if name == "mu"));

@@ -4,8 +4,8 @@
 //! and slow input is an attack. Its steps:
 //!
 //! 1. `extract`, `statement`: the final answer of a reply.
-//! 2. `token`, `literal`, `parse`, `arithmetic`, `measure`, `names`: LaTeX or plain text to an
-//!    expression; text with an operator that is not understood stays text.
+//! 2. `token`, `literal`, `parse`, `arithmetic`, `measure`, `names`, `functions`: LaTeX or plain
+//!    text to an expression; text with an operator that is not understood stays text.
 //! 3. `compare`, `equation`, `sets`: units, relations, sets and lists, then values.
 //! 4. `exact`: rational functions of the variables, `\pi`, `e` and `i` are compared exactly at
 //!    rational points; `float`: roots and other functions in double precision at several points,
@@ -23,6 +23,7 @@ mod exact;
 mod expr;
 mod extract;
 mod float;
+mod functions;
 mod literal;
 mod measure;
 mod names;

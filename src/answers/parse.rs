@@ -149,7 +149,7 @@ impl<'a> Parser<'a> {
         while let Some(token) = self.ahead(count) {
             match &token.kind {
                 Kind::Word(word) | Kind::Text(word) if matches!(word.as_str(), "and" | "or") => break,
-                Kind::Word(word) if super::names::named(word).is_some() => return None,
+                Kind::Word(word) if super::functions::named(word).is_some() => return None,
                 // `xy` is a product, and `AB` in `\frac{AB}{2}` a name.
                 Kind::Word(word) if count == 0 && self.is_formula(word) => return None,
                 Kind::Word(word) | Kind::Text(word) => {

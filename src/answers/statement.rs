@@ -6,7 +6,7 @@
 //! 5") is no answer.
 
 use super::extract::{formula, pieces};
-use super::names::named;
+use super::functions::named;
 
 /// What a text states.
 #[derive(Debug)]

@@ -303,7 +303,7 @@ impl Lexer<'_> {
         }
         // TeX: only the first letter after `^` is the exponent.
         let exponent = matches!(self.out.last(), Some(Token { kind: Kind::Mark('^'), .. })) && !self.spaced;
-        if exponent && super::names::named(&self.chars[from..self.at].iter().collect::<String>()).is_none() {
+        if exponent && super::functions::named(&self.chars[from..self.at].iter().collect::<String>()).is_none() {
             self.at = from + 1;
         }
         match &self.chars[from..self.at] {
