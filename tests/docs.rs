@@ -116,7 +116,7 @@ fn files_made_from_the_declarations_of_answers() {
         .to_owned();
     for (kind, counts) in kinds {
         let Counts { correct, traps, refused: [r1, other], accepted: [ours, theirs] } = counts;
-        rows += &format!("| {kind} | {correct} | {r1} | {other} | {traps} | {ours} | {theirs} |\n");
+        rows.extend([format!("| {kind} | {correct} | {r1} | {other} | {traps} | {ours} | {theirs} |\n")]);
     }
     let there = read("docs/answers.md");
     let made = with_part(&there, "pairs", &rows);

@@ -158,13 +158,11 @@ impl Parser<'_> {
         let start = self.position();
         self.skip(micro + 1);
         let unit = self.unit_power().and_then(|power| Some(format!("{power}{}", self.rate()?)));
-        match unit.filter(|_| matches!(self.peek(), None | Some(Kind::Mark(',' | ';')))) {
-            Some(rest) => Some(format!("{}{letter}{rest}", if micro > 0 { "μ" } else { "" })),
-            None => {
-                self.back_to(start);
-                None
-            }
-        }
+        let Some(rest) = unit.filter(|_| matches!(self.peek(), None | Some(Kind::Mark(',' | ';')))) else {
+            self.back_to(start);
+            return None;
+        };
+        Some(format!("{}{letter}{rest}", if micro > 0 { "μ" } else { "" }))
     }
 
     /// Whether the previous token is a number and the only factor of its answer.

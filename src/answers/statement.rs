@@ -430,11 +430,11 @@ fn corrected(remarks: &str, stated: Stated) -> Stated {
     if ["or ", "or, ", "alternatively", "maybe", "perhaps", "possibly"].iter().any(|word| lower.starts_with(word)) {
         return Stated::Unclear;
     }
-    let begins = |phrase: &&str| lower.find(*phrase).is_some_and(|at| at < REMARK);
+    let begins = |phrase: &str| lower.find(phrase).is_some_and(|at| at < REMARK);
     let withdrawn = ["wrong", "incorrect", "mistake", "scratch that", "correction", "oops", "not right", "sorry"]
         .iter()
-        .any(|phrase| begins(&phrase));
-    let doubted = ["wait", "actually", "hmm", "on second thought", "no, "].iter().any(|phrase| begins(&phrase));
+        .any(|phrase| begins(phrase));
+    let doubted = ["wait", "actually", "hmm", "on second thought", "no, "].iter().any(|phrase| begins(phrase));
     if !withdrawn && !doubted {
         return stated;
     }

@@ -209,7 +209,7 @@ pub(super) fn canonical(text: &str) -> Option<String> {
             continue;
         }
         match &token.kind {
-            Kind::Number { value, .. } => out += &format!("{value:?}"),
+            Kind::Number { value, .. } => out.extend([format!("{value:?}")]),
             Kind::Letter(letter) => out.push(*letter),
             Kind::Word(word) | Kind::Text(word) => out += word,
             Kind::Command(name) => out.extend(["\\", name.as_str()]),
