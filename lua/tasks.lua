@@ -25,7 +25,7 @@ end
 local function add(list, value)
   if type(value) == "table" then
     for _, item in ipairs(value) do add(list, item) end
-  elseif type(value) == "string" or type(value) == "number" then
+  elseif type(value) == "number" or (type(value) == "string" and string.find(value, "%S")) then
     list[#list + 1] = tostring(value)
   end
 end
@@ -42,7 +42,7 @@ function tasks.references(row)
     add(found, type(truth) == "table" and truth.target or truth)
   end
   if #found == 0 then
-    error("tasks.references: the row has no `answer`, `answers`, `golden_answers` or `reward_model.ground_truth`", 2)
+    r1.reference(nil, "tasks.references: the row has no `answer`, `answers`, `golden_answers` or `reward_model.ground_truth`")
   end
   return found
 end

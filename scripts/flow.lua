@@ -29,7 +29,7 @@ local function flow(task, policy)
   local correct = 0
   for _ = 1, ATTEMPTS do
     local answer = attempt(task, policy)
-    local right = answer ~= nil and r1.math_equal(answer, task.answer)
+    local right = r1.math_equal(answer, task.answer)
     -- The reward of the attempt's last reply. For an earlier reply: policy:reward(value, step).
     policy:reward(right and 0.5 or -0.5)
     if right then correct = correct + 1 end

@@ -21,14 +21,14 @@ local env = r1.env {
   max_steps = ATTEMPTS,
   reset = function(task)
     local wanted = reference(task)
-    if not wanted then error("the row has no answer, after `The answer is:` in `response` or after `####` in `answer`", 0) end
+    r1.reference(wanted, "the row has no answer, after `The answer is:` in `response` or after `####` in `answer`")
     local messages = { r1.system(SYSTEM), r1.user(task.query or task.question) }
     return { wanted = wanted, attempts = 0, solved = false, messages = messages }
   end,
   step = function(state, action)
     r1.push(state.messages, r1.assistant(action))
     local answer = r1.answer(action.text)
-    state.solved = answer ~= nil and r1.math_equal(answer, state.wanted)
+    state.solved = r1.math_equal(answer, state.wanted)
     state.attempts += 1
     local format = answer == nil and -0.1 or 0
     if state.solved then

@@ -63,7 +63,7 @@ local env = r1.env {
 --- +1 for the correct answer, -1 otherwise; the other components are only logged.
 local function reward(state, outcome)
   local answer = r1.last_boxed(r1.answer(outcome.text) or "")
-  local correct = answer ~= nil and r1.math_equal(answer, tasks.references(state.task)[1])
+  local correct = r1.math_equal(answer, tasks.references(state.task)[1])
   return {
     outcome = correct and 1 or -1,
     accuracy = { value = correct and 1 or 0, weight = 0 },

@@ -41,7 +41,7 @@ return r1.recipe {
   },
   reward = function(state, outcome)
     local given = outcome.text:match("<answer>%s*(.-)%s*</answer>")
-    return given == state.task.answer and 1 or 0
+    return given == r1.reference(state.task.answer) and 1 or 0
   end,
   policy = { model = "r1-nano" },
   data = { train = r1.data.generate { count = 10000, seed = 1, row = question } },

@@ -48,7 +48,7 @@ return r1.recipe {
   },
   reward = function(state, outcome)
     local answer = r1.last_boxed(r1.answer(outcome.text) or "")
-    local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)
+    local correct = r1.math_equal(answer, state.task.answer)
     return { outcome = correct and 1 or -1, accuracy = { value = correct and 1 or 0, weight = 0 } }
   end,
   policy = { model = "r1-nano" },

@@ -115,6 +115,8 @@ pub enum Subject {
         #[serde(default)]
         field: Option<String>,
     },
+    /// The reference of a reward, which a row does not have.
+    Reference,
     /// The result of a function of the recipe, and the wrong field: `reward`, `parts.format`.
     Returned { function: String, field: Option<String> },
     /// Tensors of a checkpoint by their names.

@@ -76,6 +76,57 @@ fn files_made_from_the_declarations_of_algorithms() {
     }
 }
 
+/// Verdicts of r1 and Math-Verify on tests/golden/answers/pairs.jsonl. `just docs` updates the
+/// page.
+#[test]
+fn files_made_from_the_declarations_of_answers() {
+    // Of a kind: pairs, and the wrong verdicts of r1 and of Math-Verify.
+    #[derive(Default)]
+    struct Counts {
+        correct: usize,
+        traps: usize,
+        refused: [usize; 2],
+        accepted: [usize; 2],
+    }
+    let mut kinds: Vec<(String, Counts)> = Vec::new();
+    let mut total = Counts::default();
+    for line in read("tests/golden/answers/pairs.jsonl").lines() {
+        let pair: serde_json::Value = serde_json::from_str(line).unwrap();
+        let text = |name: &str| pair[name].as_str().unwrap();
+        let equal = pair["equal"] == true;
+        // Of the two forms that Math-Verify is given, the one with the better verdict.
+        let other = pair["math_verify"].as_array().unwrap().iter().any(|verdict| *verdict == equal) == equal;
+        let verdicts = [r1::answers::math_equal(text("answer"), text("reference")), other];
+        if !kinds.iter().any(|(kind, _)| kind == text("kind")) {
+            kinds.push((text("kind").to_owned(), Counts::default()));
+        }
+        let (_, counts) = kinds.iter_mut().find(|(kind, _)| kind == text("kind")).unwrap();
+        for counts in [counts, &mut total] {
+            counts.correct += usize::from(equal);
+            counts.traps += usize::from(!equal);
+            for (place, verdict) in verdicts.into_iter().enumerate() {
+                counts.refused[place] += usize::from(equal && !verdict);
+                counts.accepted[place] += usize::from(!equal && verdict);
+            }
+        }
+    }
+    kinds.push(("all".to_owned(), total));
+    let mut rows = "| kind | correct | refused by r1 | by Math-Verify | wrong | accepted by r1 | by Math-Verify |\n\
+                    |---|---|---|---|---|---|---|\n"
+        .to_owned();
+    for (kind, counts) in kinds {
+        let Counts { correct, traps, refused: [r1, other], accepted: [ours, theirs] } = counts;
+        rows.extend([format!("| {kind} | {correct} | {r1} | {other} | {traps} | {ours} | {theirs} |\n")]);
+    }
+    let there = read("docs/answers.md");
+    let made = with_part(&there, "pairs", &rows);
+    if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
+        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/answers.md"), made).unwrap();
+    } else {
+        assert!(there == made, "docs/answers.md differs from the verdicts: run `just docs`");
+    }
+}
+
 /// The glossary has every algorithm with the paper of its declaration.
 #[test]
 fn the_glossary_has_every_algorithm_with_its_paper() {

@@ -16,6 +16,12 @@ local function gcd(a, b)
   return math.abs(a)
 end
 
+--- A product of whole numbers; nil if it is not exact.
+local function product(a, b)
+  local value = a * b
+  return math.abs(value) <= MOST and value or nil
+end
+
 --- A rational in lowest terms as { numerator, denominator }; nil if it is undefined or not exact.
 local function rational(numerator, denominator)
   if denominator == 0 or math.abs(numerator) > MOST or math.abs(denominator) > MOST then return nil end
@@ -24,20 +30,39 @@ local function rational(numerator, denominator)
   return { numerator / divisor, denominator / divisor }
 end
 
+--- a + sign * b over the least common denominator. Every intermediate value is exact, or the sum is
+--- nil: a rounded product could cancel to a small number.
+local function sum(a, b, sign)
+  local divisor = gcd(a[2], b[2])
+  local left, right = product(a[1], b[2] / divisor), product(b[1], a[2] / divisor)
+  local below = product(a[2], b[2] / divisor)
+  return left and right and below and rational(left + sign * right, below)
+end
+
+--- a * b, reduced before it is multiplied.
+local function times(a, b)
+  if a[2] == 0 or b[2] == 0 then return nil end
+  local one, other = math.max(gcd(a[1], b[2]), 1), math.max(gcd(b[1], a[2]), 1)
+  local above, below = product(a[1] / one, b[1] / other), product(a[2] / other, b[2] / one)
+  return above and below and rational(above, below)
+end
+
 local OPERATORS = {
-  ["+"] = function(a, b) return rational(a[1] * b[2] + b[1] * a[2], a[2] * b[2]) end,
-  ["-"] = function(a, b) return rational(a[1] * b[2] - b[1] * a[2], a[2] * b[2]) end,
-  ["*"] = function(a, b) return rational(a[1] * b[1], a[2] * b[2]) end,
-  ["/"] = function(a, b) return rational(a[1] * b[2], a[2] * b[1]) end,
+  ["+"] = function(a, b) return sum(a, b, 1) end,
+  ["-"] = function(a, b) return sum(a, b, -1) end,
+  ["*"] = times,
+  ["/"] = function(a, b) return times(a, { b[2], b[1] }) end,
 }
 
 --- The value of an expression as { numerator, denominator }, and the list of its numbers. nil and a
 --- reason for anything else than whole numbers, + - * /, a sign, and parentheses.
 function countdown.evaluate(text)
   local at, numbers = 1, {}
-  local sum
+  local read_sum
 
   local function peek() return string.match(text, "^%s*(%S)", at) end
+  -- The next character for a message: a byte is not one.
+  local function character() return string.match(text, "^%s*([%z\1-\127\194-\244][\128-\191]*)", at) or peek() end
   local function take() at = select(2, string.find(text, "^%s*%S", at)) + 1 end
 
   local function atom(depth)
@@ -56,9 +81,9 @@ function countdown.evaluate(text)
       local value, why = atom(depth + 1)
       return value and { next_one == "-" and -value[1] or value[1], value[2] }, why
     end
-    if next_one ~= "(" then return nil, `"{next_one}" is not part of an expression` end
+    if next_one ~= "(" then return nil, `"{character()}" is not part of an expression` end
     take()
-    local value, why = sum(depth + 1)
+    local value, why = read_sum(depth + 1)
     if value == nil then return nil, why end
     if peek() ~= ")" then return nil, "a parenthesis is not closed" end
     take()
@@ -80,11 +105,11 @@ function countdown.evaluate(text)
       return value, why
     end
   end
-  sum = chain("+-", chain("*/", atom))
+  read_sum = chain("+-", chain("*/", atom))
 
-  local value, why = sum(0)
+  local value, why = read_sum(0)
   if value == nil then return nil, why end
-  if peek() ~= nil then return nil, `"{peek()}" is not part of an expression` end
+  if peek() ~= nil then return nil, `"{character()}" is not part of an expression` end
   return value, numbers
 end
 

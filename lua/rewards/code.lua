@@ -55,6 +55,7 @@ end
 --- common answer.
 function code.pass_rate(program, tests, options)
   options = check("pass_rate", options, { "all", "tool" })
+  r1.reference(tests, "pass_rate")
   if program == nil or program == "" then return 0, {} end
   local calls, marker = {}, "r1_result:"
   for place, test in ipairs(tests) do
@@ -105,7 +106,6 @@ function code.pass_rate(program, tests, options)
     if fine then passed += 1 end
     outcomes[place] = { passed = fine, output = result.content }
   end
-  if #tests == 0 then return 0, outcomes end
   if options.all then return passed == #tests and 1 or 0, outcomes end
   return passed / #tests, outcomes
 end

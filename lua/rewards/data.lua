@@ -50,8 +50,10 @@ function data.json_equal(prediction, reference, options)
     if type(from) ~= "string" then return from end
     return (r1.json.decode(from))
   end
+  r1.reference(reference, "json_equal", { empty = type(reference) == "table" })
   local a, b = value(prediction), value(reference)
-  if a == nil or b == nil then return 0 end
+  if b == nil then error("json_equal: the reference is not JSON: " .. r1.clip(reference, 80), 2) end
+  if a == nil then return 0 end
   return equal_values(a, b, tolerance, 0) and 1 or 0
 end
 
@@ -114,6 +116,7 @@ end
 --- Gamed by: nothing known at tolerance 1e-6; a large tolerance accepts wrong rows.
 function data.table_match(prediction, reference, options)
   options = check("table_match", options, { "tolerance", "ordered" })
+  r1.reference(reference, "table_match", { empty = true })
   if prediction == nil then return 0 end
   local a, b = normal(prediction, "table_match"), normal(reference, "table_match")
   return #a == #b and matched(a, b, options.tolerance or 1e-6, options.ordered) == #a and 1 or 0
@@ -124,6 +127,7 @@ end
 --- Gamed by: tables that list every possible row have recall 1 and a small precision.
 function data.table_f1(prediction, reference, options)
   options = check("table_f1", options, { "tolerance", "ordered" })
+  r1.reference(reference, "table_f1", { empty = true })
   if prediction == nil then return 0 end
   local a, b = normal(prediction, "table_f1"), normal(reference, "table_f1")
   if #a == 0 and #b == 0 then return 1 end
@@ -138,6 +142,7 @@ end
 ---
 --- Gamed by: nothing known; additional values make the sets differ.
 function data.denotation(prediction, reference)
+  r1.reference(reference, "denotation")
   if prediction == nil then return 0 end
   local function value(from)
     local as_number = number(from)
@@ -151,10 +156,10 @@ function data.denotation(prediction, reference)
       text = r1.re.replace(text, "(?s)(?:\\[[^\\]]*\\]|[•♦†‡*#+])+$", "")
       text = r1.re.replace(text, "(?s)(.)\\s*\\([^)]*\\)\\s*$", "$1")
       text = r1.re.replace(text, "(?s)^\"([^\"]*)\"$", "$1")
-      text = r1.re.replace(text, "^\\s+|\\s+$", "")
+      text = r1.re.replace(text, "^[\\s\\x1c-\\x1f]+|[\\s\\x1c-\\x1f]+$", "")
     until text == before
     text = r1.re.replace(text, "\\.$", "")
-    return r1.text.lower((r1.re.replace(text, "\\s+", " ")))
+    return r1.text.lower((r1.re.replace(text, "[\\s\\x1c-\\x1f]+", " ")))
   end
   local function set(list)
     local values = {}

@@ -32,14 +32,41 @@ local function last_number(text)
   return found and plain(found)
 end
 
+-- Without separators and spaces of LaTeX and of signs: `10{,}000`, `1\\,000`, `- 5`, `−5`.
+local function cleaned(text)
+  text = string.gsub(string.gsub(text, "−", "-"), "{,}", ",")
+  text = string.gsub(string.gsub(text, "\\[,!;:]", ""), "\\%$", "$")
+  return (string.gsub(text, "%-%s+(%$?%.?%d)", "-%1"))
+end
+
+-- The first number of a stated answer, after its last `=`: also a fraction, a mixed number, or one
+-- with an exponent.
+local function stated_number(text)
+  text = cleaned(text)
+  text = string.match(text, ".*=(.*%d.*)") or text
+  local sign, above, below = string.match(text, "^[^%d%-]*(%-?)%s*\\[dt]?frac%s*{?%s*(%-?%d+)%s*}?%s*{?%s*(%d+)")
+  if above then return `{sign}{above}/{below}` end
+  local before, digits, after = string.match(text, "^(.-)(%.?%d[%d,]*%.?%d*)()")
+  if not digits then return nil end
+  local number = plain(string.match(digits, "^%.") and "0" .. digits or digits)
+  local rest = string.sub(text, after)
+  if string.match(number, "^%d+$") then
+    local fraction = string.match(rest, "^%s+%d+/%d+") or string.match(rest, "^/%d+")
+    number ..= fraction or ""
+  end
+  local exponent = string.match(rest, "^[eE]([+-]?%d+)%f[^%w]") or string.match(rest, "^%s*\\times%s*10%s*%^%s*{?%s*(%-?%d+)")
+  if exponent then number ..= `e{exponent}` end
+  return (string.match(before, "%-%$?$") and "-" or "") .. number
+end
+
 local function final_number(text, options)
   if text == nil then return nil end
-  local after = string.match(text, ".*####%s*(.*)")
+  local after = string.match(text, ".*####%s*([^\n]*)")
   local boxed = r1.last_boxed(text)
   local answer = r1.answer(text)
   for _, part in ipairs { after or false, boxed or false, answer or false } do
-    local number = part and string.match(part, NUMBER)
-    if number then return plain(number) end
+    local number = part and stated_number(part)
+    if number then return number end
   end
   if options.marker then
     local at, from = nil, 1
@@ -48,8 +75,8 @@ local function final_number(text, options)
       if not first then break end
       at, from = last + 1, last + 1
     end
-    local number = at and string.match(string.sub(text, at), NUMBER)
-    if number then return plain(number) end
+    local number = at and stated_number((string.match(string.sub(text, at), "^%s*([^\n]*)")))
+    if number then return number end
   end
   if options.strict then return nil end
   return last_number(text)
@@ -59,7 +86,7 @@ end
 ---
 --- Looked for in this order: after the last `####`, in the last `\boxed{}`, in the last
 --- `<answer>`, after the last `options.marker` (plain text), and, unless `options.strict`, the last
---- number of the text.
+--- number of the text. A fraction is `3/4`, and a power of ten `1e3`.
 function numbers.final_number(text, options)
   return final_number(text, check("final_number", options, OPTIONS))
 end
@@ -72,8 +99,10 @@ end
 --- Gamed by: without `strict`, any last number counts, also one without an answer around it.
 function numbers.gsm8k(text, reference, options)
   local answer = final_number(text, check("gsm8k", options, OPTIONS))
+  r1.reference(reference, "gsm8k")
   local wanted = type(reference) == "number" and tostring(reference) or final_number(reference, {})
-  return answer ~= nil and wanted ~= nil and r1.math_equal(answer, wanted) and 1 or 0
+  if wanted == nil then error("gsm8k: the reference has no number: " .. r1.clip(reference, 80), 2) end
+  return answer ~= nil and r1.math_equal(answer, wanted) and 1 or 0
 end
 
 local CHOICE = {
@@ -112,6 +141,7 @@ end
 ---
 --- Gamed by: nothing cheaper than guessing, which has 1 in `choices`.
 function numbers.multiple_choice(text, reference, choices)
+  r1.reference(reference, "multiple_choice")
   if type(reference) == "number" then reference = string.char(64 + reference) end
   if type(reference) ~= "string" or not string.match(reference, "^%a$") then
     error("multiple_choice: the reference must be a letter or a position from 1, got " .. tostring(reference), 2)

@@ -19,6 +19,7 @@ end
 
 -- The largest value of `score` over the references; 0 without a prediction.
 local function best(name, prediction, references, score)
+  r1.reference(references, name)
   if prediction == nil then return 0 end
   if type(prediction) ~= "string" and type(prediction) ~= "number" then
     error(name .. ": the prediction must be a text, got a " .. type(prediction), 3)
@@ -30,11 +31,17 @@ local function best(name, prediction, references, score)
   return most
 end
 
+-- Python's `\w` has no combining accents, and its white space includes U+001C to U+001F.
+local ARTICLE = "(^|[^\\p{L}\\p{N}_])(?:a|an|the)($|[^\\p{L}\\p{N}_])"
+local SPACE = "[\\s\\x1c-\\x1f]+"
+
 --- SQuAD's normalisation: lower case, no ASCII punctuation, no articles, single spaces.
 function qa.normalize(text)
   text = string.gsub(r1.text.lower(text), "[%p]", "")
-  text = r1.re.replace(text, "\\b(a|an|the)\\b", " ")
-  return (string.gsub(r1.re.replace(text, "\\s+", " "), "^ ?(.-) ?$", "%1"))
+  -- Twice: neighbouring articles share the character between them.
+  text = r1.re.replace(text, ARTICLE, "$1 $2")
+  text = r1.re.replace(text, ARTICLE, "$1 $2")
+  return (string.gsub(r1.re.replace(text, SPACE, " "), "^ ?(.-) ?$", "%1"))
 end
 
 --- 1 if the normalised prediction equals a normalised reference, otherwise 0.

@@ -41,6 +41,7 @@ end
 --- Gamed by: answers that list candidates, and an additional well-formed call, which is worth as
 --- much as half of the format.
 function qa_format.qa_em_and_format(replies, references)
+  r1.reference(references, "qa_em_and_format")
   if type(references) ~= "table" then references = { tostring(references) } end
   local texts = {}
   for _, reply in ipairs(replies) do

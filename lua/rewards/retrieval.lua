@@ -18,6 +18,8 @@ end
 
 --- Recall and precision of the ids that a search found; both are 0 if a list is empty.
 function retrieval.recall(found, relevant)
+  r1.reference(relevant, "recall", { empty = true })
+  if found == nil then return 0, 0 end
   local ids = set(found)
   local wanted, count = set(relevant)
   local right = 0
@@ -37,6 +39,8 @@ end
 --- Gamed by: without `miss_cost`, queries that return as many ids as allowed.
 function retrieval.retrieval(found, relevant, options)
   options = check("retrieval", options, { "seen", "gain", "repeat_cost", "miss_cost" })
+  r1.reference(relevant, "retrieval", { empty = true })
+  if found == nil then return 0 end
   local seen = set(options.seen or {})
   local wanted, count = set(relevant)
   local gain = count > 0 and (options.gain or 1) / count or 0

@@ -44,6 +44,7 @@ end
 --- Gamed by: nothing known; additional values make the lists differ.
 function tables.multiset_match(values, references, options)
   local tolerance = check("multiset_match", options, { "tolerance" }).tolerance or 0.01
+  r1.reference(references, "multiset_match")
   if values == nil or #values ~= #references then return 0 end
   local used = {}
   for _, value in ipairs(values) do

@@ -26,7 +26,7 @@ local env = r1.env {
 local function reward(state, outcome)
   local ran = state.printed ~= nil
   local lines = string.split(state.printed or "", "\n")
-  local correct = ran and r1.math_equal(lines[#lines], state.task.answer)
+  local correct = r1.math_equal(ran and lines[#lines] or nil, state.task.answer)
   return { correct = correct and 1 or 0, runs = { value = ran and 1 or 0, weight = correct and 0 or 0.2 } }
 end
 

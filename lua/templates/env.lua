@@ -30,7 +30,7 @@ local env = r1.env {
       return { reward = -0.02 * #action.tool_calls }
     end
     local answer = r1.last_boxed(action.text) or string.match(action.text, "(%-?%d+)%D*$")
-    if answer ~= nil and r1.math_equal(answer, state.answer) then
+    if r1.math_equal(answer, state.answer) then
       state.solved = true
       return { reward = 1, done = true }
     end

@@ -30,7 +30,7 @@ local env = r1.env {
 --- 1 for the correct answer, 0.1 for one in the required format.
 local function reward(state, outcome)
   local answer = r1.last_boxed(outcome.text)
-  local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)
+  local correct = r1.math_equal(answer, state.task.answer)
   return {
     answer = correct and 1 or 0,
     form = { value = answer ~= nil and 1 or 0, weight = correct and 0 or 0.1 },

@@ -40,7 +40,7 @@ local env = r1.env {
 --- 1 for the correct answer; the number of calls is only logged.
 local function reward(state, outcome)
   local answer = r1.last_boxed(outcome.text) or string.match(outcome.text, "(%-?%d+)%D*$")
-  local correct = answer ~= nil and r1.math_equal(answer, state.task.answer)
+  local correct = r1.math_equal(answer, state.task.answer)
   return { outcome = correct and 1 or 0, calls = { value = outcome.calls, weight = 0 } }
 end
 

@@ -1198,11 +1198,18 @@ function r1.last_boxed(text) end
 ---@return string?
 function r1.answer(text) end
 
----Tests whether an answer is equivalent to the reference: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Integers, fractions and decimals are compared exactly: 0.333333 is not 1/3. A unit may be missing on one side; different units are not equal. nil is not equal to anything. docs/answers.md has the rules.
+---Tests whether an answer is equivalent to the reference: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Integers, fractions and decimals are compared exactly: 0.333333 is not 1/3. A unit may be missing on one side; different units are not equal. An answer that is nil is wrong; a reference that is nil or empty is an error of the dataset (r1.reference). docs/answers.md has the rules.
 ---@param answer string|number|nil Answer to grade: LaTeX or plain text, or a response that contains an answer
----@param reference string|number|nil Correct answer
+---@param reference string|number Correct answer
 ---@return boolean
 function r1.math_equal(answer, reference) end
+
+---Returns the reference of a task. A reference that is nil or empty (a missing column) is an error of the dataset with the row and its columns; it ends the run (exit code 4), because every answer would count as wrong. r1.math_equal and @r1/rewards call it.
+---@param reference any Reference of a reward, such as `state.task.answer`
+---@param name? string Name in the error, such as the function that needs it
+---@param options? { empty?: boolean } `empty`: an empty text or list is a reference too
+---@return any # The reference
+function r1.reference(reference, name, options) end
 
 ---Shortens a text and inserts the number of omitted characters.
 ---@param text string

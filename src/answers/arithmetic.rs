@@ -1,7 +1,9 @@
-//! Parses sums, products, powers and units. Names and functions are in [`super::names`].
+//! Parses sums, products and powers. Units are in [`super::measure`], names and functions in
+//! [`super::names`].
 
 use super::expr::{Expr, Function};
-use super::names::{named, symbol};
+use super::functions::named;
+use super::names::symbol;
 use super::number::Rational;
 use super::parse::Parser;
 use super::token::Kind;
@@ -11,8 +13,14 @@ impl Parser<'_> {
     pub(super) fn sum(&mut self) -> Option<Expr> {
         self.deeper(|parser| {
             let mut terms = Vec::new();
+            let mut counts = vec![parser.units.len()];
             loop {
                 let first = terms.is_empty();
+                counts.push(parser.units.len());
+                // `5 m + 3 cm`
+                if parser.has_two_units(&counts) {
+                    return None;
+                }
                 if parser.mark('+') {
                     terms.push(parser.product()?);
                 } else if parser.mark('-') {
@@ -44,7 +52,12 @@ impl Parser<'_> {
         let mut value = self.signed()?;
         let mut factors: Vec<Expr> = Vec::new();
         loop {
-            if self.mark('*') || self.command("cdot") {
+            let cross = matches!(self.peek(), Some(Kind::Command(name)) if name == "times");
+            if self.mark('*') || self.command("cdot") || self.command("times") {
+                // `A \times B` of sets or vectors.
+                if cross && (is_vector(&value) || self.at_vector()) {
+                    return None;
+                }
                 // `**` is Python's power.
                 if matches!(self.peek(), Some(Kind::Mark('*'))) {
                     self.skip(1);
@@ -54,23 +67,53 @@ impl Parser<'_> {
                 }
                 factors.push(value.take());
                 value = self.signed()?;
+            } else if let Some(rate) = self.price_rate() {
+                self.units.push(rate);
             } else if self.mark('/') || self.command("div") {
                 factors.push(value.take());
                 let above = product(std::mem::take(&mut factors))?;
                 value = Expr::Quotient(Box::new(above), Box::new(self.signed()?));
             } else if self.unit()? {
-                // The unit is stored separately from the value.
+                // The unit is stored separately from the value; it must end the term.
+                if self.continues() {
+                    return None;
+                }
             } else if let Some(scale) = self.magnitude() {
                 factors.push(std::mem::replace(&mut value, scale));
             } else if let Some(fraction) = self.mixed(&value) {
                 value = Expr::Sum(vec![value, fraction]);
             } else if self.begins_factor() {
+                if matches!(self.peek(), Some(Kind::Word(word)) if named(word).is_none() && !words::is_product(word)) {
+                    return None;
+                }
                 factors.push(value.take());
                 value = self.power()?;
             } else {
                 factors.push(value);
                 return product(factors);
             }
+        }
+    }
+
+    fn at_vector(&self) -> bool {
+        match self.peek() {
+            Some(Kind::Letter(letter)) => letter.is_uppercase(),
+            // `\mathbf{b}`
+            Some(Kind::Text(text)) => text.chars().count() == 1,
+            Some(Kind::Command(name)) => matches!(name.as_str(), "vec" | "overrightarrow" | "hat" | "{"),
+            _ => false,
+        }
+    }
+
+    /// Whether a product goes on after a unit.
+    fn continues(&self) -> bool {
+        match self.peek() {
+            Some(Kind::Mark('^')) => self.degree_tokens() == 0,
+            Some(Kind::Number { .. } | Kind::Mark('*' | '/')) => true,
+            // Another unit.
+            Some(Kind::Word(_) | Kind::Text(_)) => false,
+            Some(Kind::Command(name)) if matches!(name.as_str(), "cdot" | "times" | "div") => true,
+            _ => self.begins_factor(),
         }
     }
 
@@ -81,9 +124,7 @@ impl Parser<'_> {
                 negative = !negative;
             } else if !self.mark('+') {
                 // `\$5`
-                while self.command("$") || self.mark('€') || self.mark('£') || self.mark('¥') {
-                    self.units.push("dollar".to_owned());
-                }
+                while self.currency() {}
                 if matches!(self.peek(), Some(Kind::Mark('-' | '+'))) {
                     continue;
                 }
@@ -117,6 +158,8 @@ impl Parser<'_> {
                     | "pm"
                     | "mp"
                     | "cdot"
+                    | "times"
+                    | "choose"
                     | "div"
                     | "equiv"
                     | "$"
@@ -173,93 +216,29 @@ impl Parser<'_> {
         Some(Expr::Quotient(Box::new(above), Box::new(below)))
     }
 
-    fn after_number(&self) -> bool {
+    pub(super) fn after_number(&self) -> bool {
         self.previous().is_some_and(|kind| matches!(kind, Kind::Number { .. }))
     }
 
-    /// A unit at this place, stored separately from the value.
-    fn unit(&mut self) -> Option<bool> {
-        if self.mark('%') || self.command("%") {
-            self.units.push("%".to_owned());
-            return Some(true);
-        }
-        if self.command("$") {
-            self.units.push("dollar".to_owned());
-            return Some(true);
-        }
-        if self.command("circ") {
-            self.units.push("degree".to_owned());
-            return Some(true);
-        }
-        // `^\circ`, `^{\circ}`
-        let kind = |count: usize| self.ahead(count).map(|token| &token.kind);
-        let circle = |count: usize| matches!(kind(count), Some(Kind::Command(name)) if name == "circ");
-        if kind(0) == Some(&Kind::Mark('^')) {
-            let count = match kind(1) {
-                _ if circle(1) => 2,
-                Some(Kind::Mark('{')) if circle(2) && kind(3) == Some(&Kind::Mark('}')) => 4,
-                _ => return Some(false),
-            };
-            self.skip(count);
-            self.units.push("degree".to_owned());
-            return Some(true);
-        }
-        let mut words = String::new();
-        loop {
-            match self.peek() {
-                Some(Kind::Text(text)) if !self.at_connector() && words::magnitude(text).is_none() => {
-                    words += " ";
-                    words += text;
-                }
-                Some(Kind::Word(word))
-                    if !self.at_connector()
-                        && named(word).is_none()
-                        && words::magnitude(word).is_none()
-                        && (!words.is_empty() || (self.after_value() && words::is_unit(word, self.spaced()))) =>
-                {
-                    words += " ";
-                    words += word;
-                }
-                _ => break,
-            }
-            self.skip(1);
-        }
-        if words.is_empty() {
-            return Some(false);
-        }
-        // `\text{ cm}^2`
-        if self.mark('^') {
-            let braced = self.mark('{');
-            let Some(Kind::Number { source, .. }) = self.peek() else { return None };
-            words += "^";
-            words += source;
-            self.skip(1);
-            if braced && !self.mark('}') {
-                return None;
-            }
-        }
-        self.units.push(words);
-        Some(true)
-    }
-
-    /// Whether the previous token ends a number, so that a following word is a unit.
-    fn after_value(&self) -> bool {
-        match self.previous() {
-            Some(Kind::Number { .. } | Kind::Mark('}' | ')')) => true,
-            Some(Kind::Word(word) | Kind::Text(word)) => words::magnitude(word).is_some(),
-            _ => false,
-        }
-    }
-
-    fn magnitude(&mut self) -> Option<Expr> {
-        let (Some(Kind::Word(word) | Kind::Text(word)), true) = (self.peek(), self.after_value()) else { return None };
-        let power = words::magnitude(word)?;
-        self.skip(1);
-        Some(Expr::Number { value: Rational::whole(10).power(i64::from(power))?, digits: 0 })
-    }
-
     pub(super) fn power(&mut self) -> Option<Expr> {
-        let mut base = self.atom()?;
+        // `xy^2`: the exponent belongs to the last letter.
+        if let Some(Kind::Word(word)) = self.peek()
+            && named(word).is_none()
+            && words::is_product(word)
+            && !word.chars().all(char::is_uppercase)
+            && let Some((at, last)) = word.char_indices().last()
+        {
+            self.skip(1);
+            let base = self.variable(&last.to_string())?;
+            let last = self.raised(base)?;
+            return product(word[..at].chars().map(|letter| symbol(letter.to_string())).chain([last]).collect());
+        }
+        let base = self.atom()?;
+        self.raised(base)
+    }
+
+    /// A value with its factorial and exponent.
+    fn raised(&mut self, mut base: Expr) -> Option<Expr> {
         // `5!`; `5!!` is a double factorial and `5!=` a relation.
         if matches!(self.peek(), Some(Kind::Mark('!')))
             && !matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('=' | '!')))
@@ -274,6 +253,12 @@ impl Parser<'_> {
         };
         if degree || !self.mark('^') {
             return Some(base);
+        }
+        // `x^{(n)}` may be a derivative.
+        let index = matches!(self.peek(), Some(Kind::Mark('{')))
+            && matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('(')));
+        if index && base.has_symbol() {
+            return None;
         }
         let exponent = self.deeper(Self::signed)?;
         Some(Expr::Power(Box::new(base), Box::new(exponent)))
@@ -296,12 +281,18 @@ impl Parser<'_> {
                 if let Some(named) = named(word) {
                     return self.named(named);
                 }
+                // `AB` may be a segment or a product of matrices: its order counts.
+                if word.chars().all(char::is_uppercase) || !words::is_product(word) {
+                    return self.variable(word);
+                }
                 let letters = word.chars().map(|letter| symbol(letter.to_string()));
                 product(letters.collect())
             }
             Kind::Text(text) if text.chars().count() == 1 => self.variable(text),
             Kind::Text(text) => Some(Expr::Symbol(words::phrase(text))),
             Kind::Mark(open @ ('(' | '[' | '{')) => self.bracket(*open),
+            // `||x||` is a norm.
+            Kind::Mark('|') if matches!(self.peek(), Some(Kind::Mark('|'))) => None,
             Kind::Mark('|') => {
                 self.bars += 1;
                 let inside = self.sum()?;
@@ -311,6 +302,15 @@ impl Parser<'_> {
             Kind::Mark(_) => None,
             Kind::Command(name) => self.named_command(name),
         }
+    }
+}
+
+/// Whether a factor may be a set, a matrix or a vector.
+fn is_vector(expr: &Expr) -> bool {
+    match expr {
+        Expr::Symbol(name) => name.contains(' ') || name.chars().all(char::is_uppercase),
+        Expr::Set(_) => true,
+        _ => false,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::equation::Equation;
 use super::exact::{self, Budget, Point};
-use super::expr::{Constant, Expr, Relation};
+use super::expr::{Constant, Expr, Function, Relation};
 use super::float;
 use super::number::{Gaussian, Rational};
 use super::sets;
@@ -117,13 +117,36 @@ impl Comparison {
         }
     }
 
+    /// Whether a decimal or whole number is a value, rounded to its last digit.
+    pub(super) fn rounds_to(&self, value: &Expr, rounded: &Expr) -> bool {
+        let (value, rounded) = (bare(value).0, bare(rounded).0);
+        let (Some(x), Some(y)) = (float::evaluate(value, self.point(0)), exact::evaluate(rounded, self.point(0)))
+        else {
+            return false;
+        };
+        let Some(y) = y.as_real().filter(|y| !rounded.has_symbol() && y.has_finite_decimals()) else { return false };
+        let places = (0..15).find(|places| {
+            let scaled = Rational::whole(10).power(*places).and_then(|scale| scale.multiply(y));
+            scaled.is_some_and(|scaled| scaled.is_whole())
+        });
+        let Some(places) = places.and_then(|places| i32::try_from(places).ok()) else { return false };
+        x.is_real() && (x.value.re - y.as_f64()).abs() <= 0.500_000_1 * 10_f64.powi(-places)
+    }
+
+    /// Whether `\approx` between two closed values is honest: they differ by less than 1%.
+    pub(super) fn is_near(&self, value: &Expr, other: &Expr) -> bool {
+        let evaluate = |expr: &Expr| float::evaluate(bare(expr).0, self.point(0));
+        let (Some(x), Some(y)) = (evaluate(value), evaluate(other)) else { return false };
+        (x.value - y.value).norm() <= 0.01 * x.value.norm()
+    }
+
     /// Compares relations with each other and with values; `None` without a relation.
     fn relations(&self, answer: &Expr, reference: &Expr) -> Option<bool> {
         match (Equation::of(answer), Equation::of(reference)) {
             (None, None) => None,
             (Some(a), Some(b)) => Some(self.both_related(&a, &b)),
-            (Some(a), None) => Some(a.value().is_some_and(|value| self.equal(&value, reference))),
-            (None, Some(b)) => Some(b.value().is_some_and(|value| self.equal(answer, &value))),
+            (Some(a), None) => Some(a.values(self).iter().any(|value| self.equal(value, reference))),
+            (None, Some(b)) => Some(b.values(self).iter().any(|value| self.equal(answer, value))),
         }
     }
 
@@ -239,7 +262,9 @@ impl Comparison {
             return None;
         }
         if digits < DIGITS {
-            return Some(false);
+            // `\cos 60^\circ` is 0.5; any rounding differs by more than the tolerance.
+            let (x, y) = (float::evaluate(decimal, self.point(0))?, float::evaluate(other, self.point(0))?);
+            return Some(digits <= PRECISE && x.agrees(y));
         }
         let (x, y) = (float::evaluate(decimal, self.point(0))?, float::evaluate(other, self.point(0))?);
         let unit = 10_f64.powi(1 - i32::try_from(digits.min(15)).ok()?);
@@ -279,6 +304,8 @@ impl Comparison {
         // `2^{50}\sqrt{3}`: the exact factor is compared exactly.
         let ((factor_a, rest_a), (factor_b, rest_b)) = (self.factored(a), self.factored(b));
         let (a, b) = if factor_a.is_some() && factor_a == factor_b { (&rest_a, &rest_b) } else { (a, b) };
+        let logarithm = |part: &Expr| matches!(part, Expr::Call(Function::Ln | Function::Log, _));
+        let logarithms = a.any(&logarithm) || b.any(&logarithm);
         let mut found = 0;
         for index in 0..POINTS {
             let point = self.point(index);
@@ -288,9 +315,12 @@ impl Comparison {
             }
             if x.agrees(y) {
                 found += 1;
-            } else if index.is_multiple_of(2) || (x.is_real() && y.is_real()) {
+            } else if index.is_multiple_of(2)
+                || (x.is_real() && y.is_real())
+                || (logarithms && x.is_real() != y.is_real())
+            {
                 // At points with negative coordinates roots and logarithms may use different
-                // branches.
+                // branches; `\ln(x^2)` is defined where `2\ln x` is not.
                 return false;
             }
             if wanted == 1 {
@@ -341,9 +371,10 @@ fn is_percent(unit: &str) -> bool {
     unit.split(' ').any(|word| word == "%")
 }
 
-/// `dollar` equals `dollar`, and `degree` equals `degree %`.
+/// `dollar` equals `dollar`, and `degree` equals `degree c`. "Pound" and `¥` are two units each.
 fn same_unit(a: &str, b: &str) -> bool {
-    a == b || a.split(' ').next() == Some(b) || b.split(' ').next() == Some(a)
+    let ambiguous = |a: &str, b: &str| matches!((a, b), ("pound", "lb" | "gbp") | ("¥", "yen" | "yuan"));
+    a == b || a.split(' ').next() == Some(b) || b.split(' ').next() == Some(a) || ambiguous(a, b) || ambiguous(b, a)
 }
 
 fn times(value: &Expr, unit: &str) -> Expr {

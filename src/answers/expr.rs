@@ -44,6 +44,9 @@ pub(super) enum Function {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Relation {
     Equal,
+    /// Membership; `Contains` is its flipped form.
+    In,
+    Contains,
     Approximate,
     Unequal,
     Less,
@@ -56,6 +59,8 @@ impl Relation {
     /// The relation with its sides exchanged.
     pub(super) fn flipped(self) -> Self {
         match self {
+            Self::In => Self::Contains,
+            Self::Contains => Self::In,
             Self::Less => Self::Greater,
             Self::LessEqual => Self::GreaterEqual,
             Self::Greater => Self::Less,
@@ -185,9 +190,31 @@ impl Expr {
         self.any(&|part| matches!(part, Self::Symbol(_)))
     }
 
-    /// Whether it is a name: it has symbols and no number.
+    /// Whether it is the name of a value: a variable or word, a point of them, `|AB|` or `[ABC]`.
     pub(super) fn is_name(&self) -> bool {
-        self.has_symbol() && !self.any(&|part| matches!(part, Self::Number { .. } | Self::Based { .. }))
+        match self {
+            Self::Symbol(_) => true,
+            Self::Constant(constant) => *constant != Constant::Infinity && *constant != Constant::Pi,
+            Self::Tuple { items, .. } => items.iter().all(Self::is_name),
+            // `\frac{NO}{BO}`, `V_1 : V_2`, `\frac{dy}{dx}`
+            Self::Quotient(above, below) => above.is_quantity() && below.is_quantity(),
+            Self::Ratio(parts) => parts.iter().all(Self::is_quantity),
+            Self::Call(Function::Abs, parts) => {
+                matches!(parts.as_slice(), [Self::Symbol(name)] if name.len() > 1 && name.chars().all(char::is_uppercase))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether it is `AB`, `V_1` or `dx`, and not a variable.
+    fn is_quantity(&self) -> bool {
+        match self {
+            Self::Symbol(name) => name.contains('_') || (name.len() > 1 && name.chars().all(char::is_uppercase)),
+            Self::Product(parts) => {
+                matches!(parts.as_slice(), [Self::Symbol(d), Self::Symbol(_)] if d == "d")
+            }
+            _ => false,
+        }
     }
 
     /// Both values of an expression with `±`; otherwise the expression itself.

@@ -1,15 +1,23 @@
-//! Extracts the final answer of a reply: the last `\boxed{…}`, the text after "the final answer
-//! is", or the last formula.
+//! Extracts the final answer of a reply: the last `\boxed{…}`, a statement in words
+//! ([`super::statement`]), or the last formula.
 //!
-//! The rules follow those of Math-Verify (Apache-2.0, github.com/huggingface/Math-Verify) for
-//! replies that state an answer. One is omitted deliberately: the last number of a text without a
-//! stated answer is not an answer. There is no recursion, and the time is linear in the length of
-//! the text.
+//! The order follows Math-Verify (Apache-2.0, github.com/huggingface/Math-Verify), with one rule
+//! omitted deliberately: the last number of a text without a stated answer is not an answer. There
+//! is no recursion, and the time is linear in the length of the text.
 
-/// The content of the last `\boxed{…}` (or `\fbox{…}`), braces balanced.
+use super::statement::{self, Stated};
+
+/// Commands that draw a box.
+const BOXED: [&str; 3] = ["\\boxed", "\\fbox", "\\framebox"];
+
+/// The content of the last `\boxed{…}` (or `\fbox{…}`, `\framebox{…}`), braces balanced.
 pub fn last_boxed(text: &str) -> Option<&str> {
-    let (start, marker) = ["\\boxed", "\\fbox"].into_iter().filter_map(|m| Some((text.rfind(m)?, m))).max()?;
+    let (start, marker) = last_box(text)?;
     Some(text[content(text, start + marker.len())?].trim())
+}
+
+fn last_box(text: &str) -> Option<(usize, &'static str)> {
+    BOXED.into_iter().filter_map(|marker| Some((text.rfind(marker)?, marker))).max()
 }
 
 /// The content of the last `<answer>…</answer>`.
@@ -53,35 +61,31 @@ const BETWEEN: usize = 60;
 const TAIL: usize = 8000;
 const FORMULA: usize = 2000;
 
-/// The text of the final answer, without surrounding text and without the delimiters of formulas.
-pub(super) fn final_answer(text: &str) -> String {
-    let text =
-        text.rsplit_once("</think>").map(|(_, rest)| rest).filter(|rest| !rest.trim().is_empty()).unwrap_or(text);
+/// Where the answer of a text was found.
+pub(super) enum Final {
+    /// Stated, boxed or the last formula; without the delimiters of formulas.
+    Answer(String),
+    /// No statement: the text itself may be the answer.
+    Text,
+    /// The text denies, corrects or guesses: it has no answer.
+    Unclear,
+}
+
+/// The final answer of a reply.
+pub(super) fn final_answer(text: &str) -> Final {
     let boxed = boxes(text);
     let from = boxed.as_ref().map_or(0, |found| found.end);
-    let anchors: &[&str] = if boxed.is_some() {
-        &["final answer is", "final answer:"]
-    } else {
-        &["final answer is", "answer is", "answer:"]
-    };
-    if let Some(stated) = stated(&text[from..], anchors) {
-        return stated;
-    }
-    match boxed {
-        Some(found) => found.text,
-        None => formula(text).unwrap_or_else(|| text.to_owned()),
+    match (statement::last(&text[from..], boxed.is_some()), boxed) {
+        (Stated::Answer(answer), _) => Final::Answer(answer),
+        (_, Some(found)) => Final::Answer(found.text),
+        (Stated::Unclear, None) => Final::Unclear,
+        (Stated::Nothing, None) => formula(text).map_or(Final::Text, Final::Answer),
     }
 }
 
-/// The end of the last sentence with "is …", for text that is not an answer by itself. A number
-/// loses its unit: in prose `25 m²` is a quantity, in a formula it may be a product.
-pub(super) fn predicate(text: &str) -> Option<String> {
-    let (_, rest) = text.rsplit_once(" is ")?;
-    let rest = rest.trim().trim_end_matches('.');
-    let number = rest.trim_end_matches(|c: char| c.is_alphabetic() || c.is_whitespace() || matches!(c, '²' | '³'));
-    let is_number =
-        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b','));
-    Some(if is_number { number } else { rest }.to_owned())
+/// The text after the thoughts of a reply.
+pub(super) fn after_thoughts(text: &str) -> &str {
+    text.rsplit_once("</think>").map(|(_, rest)| rest).filter(|rest| !rest.trim().is_empty()).unwrap_or(text)
 }
 
 struct Boxes {
@@ -93,14 +97,13 @@ struct Boxes {
 /// The last box, and earlier ones that belong to the same answer: `\boxed{1}` and `\boxed{2}`. An
 /// answer that is boxed twice is one answer.
 fn boxes(text: &str) -> Option<Boxes> {
-    let marker = "\\boxed";
-    let start = text.rfind(marker)?;
+    let (start, marker) = last_box(text)?;
     let last = content(text, start + marker.len())?;
     let end = last.end + 1;
     let mut contents = vec![text[last].trim()];
     let mut next = start;
     for _ in 1..BOXES {
-        let Some(before) = text[..next].rfind(marker) else { break };
+        let Some((before, marker)) = last_box(&text[..next]) else { break };
         let Some(inside) = content(&text[..next], before + marker.len()) else { break };
         if !joins(&text[inside.end + 1..next]) {
             break;
@@ -121,68 +124,48 @@ fn boxes(text: &str) -> Option<Boxes> {
     Some(Boxes { text: content, end })
 }
 
-/// Whether the text between two boxes joins them into one answer. A full stop separates two
-/// statements of an answer.
+/// Words between two boxes with which the second begins another statement.
+const STATES: &[&str] = &[
+    "answer",
+    "is",
+    "are",
+    "so",
+    "thus",
+    "then",
+    "finally",
+    "therefore",
+    "hence",
+    "we",
+    "get",
+    "but",
+    "not",
+    "equals",
+    "wait",
+    "actually",
+];
+
+/// Whether the text between two boxes joins them into one answer: it has nothing but connectors, or
+/// "and" or "or" without another statement. A full stop separates two statements of an answer.
 fn joins(between: &str) -> bool {
     if between.len() > BETWEEN || between.contains('.') {
         return false;
     }
-    let mut words = between
-        .split(|c: char| !c.is_alphanumeric())
-        .filter(|word| !word.is_empty() && !matches!(*word, "quad" | "qquad" | "text" | "textbf" | "mathrm"))
-        .peekable();
-    if words.peek().is_none() {
-        return true;
-    }
-    words.any(|word| matches!(word, "and" | "or"))
-}
-
-/// The text after the last of the anchors, up to the end of its sentence.
-fn stated(text: &str, anchors: &[&str]) -> Option<String> {
-    let lower = text.to_ascii_lowercase();
-    let (start, anchor) = anchors.iter().filter_map(|anchor| Some((lower.rfind(anchor)?, anchor))).max()?;
-    let rest = text[start + anchor.len()..].trim_start_matches([':', '*', ' ', '\n']);
-    let sentence = sentence(rest).trim();
-    if sentence.is_empty() || sentence.contains("\\boxed") {
-        return None;
-    }
-    if let Some(formula) = formula(sentence) {
-        return Some(formula);
-    }
-    // "Jane started 3 hours ago": the number, if it is the only one.
-    let prose = sentence.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count() >= 3;
-    let mut numbers = sentence.split_whitespace().filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    match (prose, numbers.next(), numbers.next()) {
-        (true, Some(number), None) => Some(number.to_owned()),
-        _ => Some(sentence.to_owned()),
-    }
-}
-
-/// The text up to a full stop that ends a sentence, a line break or the end.
-fn sentence(text: &str) -> &str {
-    let mut math = false;
-    let mut before = ' ';
-    for (at, c) in text.char_indices() {
-        let rest = &text[at + c.len_utf8()..];
-        match c {
-            '$' if before != '\\' => math = !math,
-            '.' if !math && (rest.is_empty() || rest.starts_with(char::is_whitespace)) => return &text[..at],
-            '\n' if !math && at > 0 => return &text[..at],
-            _ => {}
-        }
-        before = c;
-    }
-    text
+    let words = || between.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let styles = |word: &str| matches!(word, "quad" | "qquad" | "text" | "textbf" | "mathrm");
+    let connects = words().any(|word| matches!(word, "and" | "or"));
+    words().all(styles) || (connects && !words().any(|word| STATES.contains(&word)))
 }
 
 /// A part of a text: a formula between its delimiters, or prose.
-struct Piece<'a> {
-    math: bool,
-    text: &'a str,
+pub(super) struct Piece<'a> {
+    pub(super) math: bool,
+    pub(super) text: &'a str,
+    /// Where it ends, with its delimiters.
+    pub(super) end: usize,
 }
 
 /// Splits at `$…$`, `$$…$$`, `\(…\)` and `\[…\]`. Inline formulas may not contain a line break.
-fn pieces(text: &str) -> Vec<Piece<'_>> {
+pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut out = Vec::new();
     let (mut prose, mut at) = (0, 0);
     while let Some(found) = text[at..].find(['$', '\\']) {
@@ -203,22 +186,30 @@ fn pieces(text: &str) -> Vec<Piece<'_>> {
             continue;
         };
         let body = start + open.len();
-        match closing(&text[body..], close) {
-            Some(end) => {
+        match closing(&text[body..], close).filter(|end| !is_price(&text[body..], *end, close)) {
+            Some(length) => {
                 if prose < start {
-                    out.push(Piece { math: false, text: &text[prose..start] });
+                    out.push(Piece { math: false, text: &text[prose..start], end: start });
                 }
-                out.push(Piece { math: true, text: &text[body..body + end] });
-                at = body + end + close.len();
+                at = body + length + close.len();
+                out.push(Piece { math: true, text: &text[body..body + length], end: at });
                 prose = at;
             }
             None => at = body,
         }
     }
     if prose < text.len() {
-        out.push(Piece { math: false, text: &text[prose..] });
+        out.push(Piece { math: false, text: &text[prose..], end: text.len() });
     }
     out
+}
+
+/// Whether the dollar signs are those of two prices: `$5 and not $6`.
+fn is_price(text: &str, end: usize, close: &str) -> bool {
+    close == "$"
+        && text.starts_with(|c: char| c.is_ascii_digit())
+        && text[..end].ends_with(char::is_whitespace)
+        && text[end + 1..].starts_with(|c: char| c.is_ascii_digit())
 }
 
 /// The last [`TAIL`] bytes, from the start of a line if possible.
@@ -247,12 +238,12 @@ fn closing(text: &str, close: &str) -> Option<usize> {
     None
 }
 
-/// The last formula of a text, with earlier ones joined to it by "and", "or" or a comma. A text
-/// that consists of formulas, connectors and a unit is returned unchanged. `None` for a text
-/// without a formula.
-fn formula(text: &str) -> Option<String> {
+/// The last formula of a text, with earlier ones joined to it by "and", "or" or a comma; formulas
+/// after "not" and "than" are passed over. A text that consists of formulas, connectors and a unit
+/// is returned unchanged. `None` for a text without a formula.
+pub(super) fn formula(text: &str) -> Option<String> {
     let pieces = pieces(tail(text));
-    let last = pieces.iter().rposition(|piece| piece.math)?;
+    let mut last = pieces.iter().rposition(|piece| piece.math)?;
     let words = |piece: &Piece| {
         piece
             .text
@@ -262,7 +253,7 @@ fn formula(text: &str) -> Option<String> {
             .collect::<Vec<_>>()
     };
     let connects = |piece: &Piece| {
-        words(piece).iter().all(|word| matches!(word.as_str(), "and" | "or"))
+        words(piece).iter().all(|word| matches!(word.as_str(), "and" | "or" | "maybe" | "perhaps" | "possibly"))
             && !piece.text.contains(|c: char| c.is_alphanumeric() && !c.is_alphabetic())
     };
     let light = pieces.iter().enumerate().all(|(at, piece)| {
@@ -272,6 +263,9 @@ fn formula(text: &str) -> Option<String> {
     });
     if light {
         return Some(pieces.iter().map(|piece| piece.text).collect::<Vec<_>>().join(" "));
+    }
+    while last > 0 && !pieces[last - 1].math && excludes(&words(&pieces[last - 1])) {
+        last = pieces[..last].iter().rposition(|piece| piece.math)?;
     }
     let mut first = last;
     while first >= 2
@@ -283,4 +277,10 @@ fn formula(text: &str) -> Option<String> {
     }
     let formulas: Vec<&str> = pieces[first..=last].iter().filter(|piece| piece.math).map(|piece| piece.text).collect();
     Some(formulas.join(", "))
+}
+
+/// Whether the words before a formula say that it is not the answer.
+fn excludes(words: &[String]) -> bool {
+    let last = |count: usize| words.len().checked_sub(count).map_or("", |at| words[at].as_str());
+    matches!(last(1), "not" | "than") || (last(2) == "instead" && last(1) == "of")
 }

@@ -27,6 +27,8 @@ const MAX_ERROR: f64 = 1e-9;
 impl Approximate {
     fn rounded(value: Complex64, error: f64) -> Option<Self> {
         let error = error + EPSILON * value.norm();
+        // Adding 0 removes the sign of -0.0, which would select the lower side of a branch cut.
+        let value = value + Complex64::new(0.0, 0.0);
         (value.is_finite() && error.is_finite()).then_some(Self { value, error })
     }
 
@@ -65,6 +67,14 @@ impl Approximate {
         }
         let quotient = self.value / other.value;
         Self::rounded(quotient, 2.0 * (self.error + quotient.norm() * other.error) / below)
+    }
+
+    /// A negative real number exactly on the branch cut, from rounding errors beside it.
+    fn on_cut(self) -> Self {
+        if self.value.re < 0.0 && self.is_real() {
+            return Self { value: Complex64::new(self.value.re, 0.0), ..self };
+        }
+        self
     }
 
     /// A function's value; its error is the argument's error times the slope.
@@ -107,7 +117,10 @@ pub(super) fn evaluate(expr: &Expr, point: Point) -> Option<Approximate> {
             Some(total)
         }
         Expr::Quotient(above, below) => each(above)?.divide(each(below)?),
-        Expr::Negative(inside) => each(inside).map(|inside| Approximate { value: -inside.value, ..inside }),
+        Expr::Negative(inside) => {
+            let inside = each(inside)?;
+            Approximate::rounded(-inside.value, inside.error)
+        }
         Expr::Power(base, exponent) => power(each(base)?, each(exponent)?),
         Expr::Call(function, arguments) => {
             let mut values = Vec::with_capacity(arguments.len());
@@ -134,7 +147,7 @@ fn power(base: Approximate, exponent: Approximate) -> Option<Approximate> {
         return None;
     }
     // base ^ exponent = exp(exponent * ln base)
-    exponent.multiply(base.apply(Complex64::ln)?)?.apply(Complex64::exp)
+    exponent.multiply(base.on_cut().apply(Complex64::ln)?)?.apply(Complex64::exp)
 }
 
 fn call(function: Function, arguments: &[Approximate]) -> Option<Approximate> {
@@ -153,9 +166,9 @@ fn call(function: Function, arguments: &[Approximate]) -> Option<Approximate> {
         (Function::Cosh, [x]) => x.apply(Complex64::cosh),
         (Function::Tanh, [x]) => x.apply(Complex64::tanh),
         (Function::Exp, [x]) => x.apply(Complex64::exp),
-        (Function::Ln, [x]) if !x.is_zero() => x.apply(Complex64::ln),
+        (Function::Ln, [x]) if !x.is_zero() => x.on_cut().apply(Complex64::ln),
         (Function::Log, [base, x]) if !x.is_zero() && !base.is_zero() => {
-            x.apply(Complex64::ln)?.divide(base.apply(Complex64::ln)?)
+            x.on_cut().apply(Complex64::ln)?.divide(base.on_cut().apply(Complex64::ln)?)
         }
         (Function::Abs, [x]) => Approximate::rounded(Complex64::new(x.value.norm(), 0.0), x.error),
         (Function::Root, [degree, x]) => root(*degree, *x),
@@ -177,7 +190,7 @@ fn root(degree: Approximate, x: Approximate) -> Option<Approximate> {
     }
     let count = count as i64;
     if count == 2 {
-        return x.apply(Complex64::sqrt);
+        return x.on_cut().apply(Complex64::sqrt);
     }
     if x.is_real() && x.value.re < 0.0 && count % 2 == 1 {
         let of = x.apply(|x| Complex64::new(-(-x.re).powf(1.0 / count as f64), 0.0))?;

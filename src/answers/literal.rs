@@ -2,7 +2,7 @@
 //! because only the text distinguishes `1,000` from the pair `1, 000`.
 
 use super::number::Rational;
-use super::token::{Kind, Lexer};
+use super::token::{Kind, Lexer, vulgar_fraction};
 
 impl Lexer<'_> {
     fn digits(&mut self) -> String {
@@ -24,6 +24,10 @@ impl Lexer<'_> {
         };
         let follows = |at: usize, text: &str| text.chars().enumerate().all(|(i, c)| self.chars.get(at + i) == Some(&c));
         // LaTeX thousands separators are also accepted in brackets; a bare comma only outside.
+        // `1\!,\!000`
+        if follows(at, "\\!") {
+            at += 2;
+        }
         let mut braced = at;
         skip(&mut braced);
         let sure = if follows(braced, "{,") {
@@ -35,13 +39,13 @@ impl Lexer<'_> {
             skip(&mut at);
             at += usize::from(follows(at, "}"));
             true
-        } else if follows(at, ",\\!") {
+        } else if follows(at, ",\\!") || follows(at, ",\\,") {
             at += 3;
             true
         } else if follows(at, "\\,") || follows(at, "\\ ") {
             at += 2;
             self.depth == 0
-        } else if matches!(self.peek(0), Some(',' | ' ' | '\u{a0}' | '\u{202f}')) {
+        } else if matches!(self.chars.get(at), Some(',' | ' ' | '\u{a0}' | '\u{202f}' | '\u{2009}')) {
             at += 1;
             if self.depth > 0 {
                 return None;
@@ -95,6 +99,11 @@ impl Lexer<'_> {
                 fraction = self.digits();
             }
         }
+        // `2½`
+        let vulgar = self.peek(0).and_then(vulgar_fraction).filter(|_| !decimal);
+        if vulgar.is_some() {
+            self.at += 1;
+        }
         if self.peek(0) == Some('.') && self.peek(1).is_some_and(|c| c.is_ascii_digit()) {
             // `1.2.3` is not a number.
             return None;
@@ -104,6 +113,10 @@ impl Lexer<'_> {
         let places = u32::try_from(fraction.len()).ok()?;
         let digits = format!("{whole}{fraction}");
         let mut value = Rational::decimal(if digits.is_empty() { "0" } else { &digits }, places)?;
+        let source = if decimal || vulgar.is_some() { String::new() } else { whole };
+        if let Some(vulgar) = vulgar {
+            value = value.add(&vulgar)?;
+        }
         let mut written = if decimal { digits.trim_start_matches('0').len().max(1) } else { 0 };
         if let Some(repeated) = repeated {
             // 0.1\overline{6} = 0.1 + 6 / 90
@@ -117,7 +130,7 @@ impl Lexer<'_> {
         if let Some(exponent) = exponent {
             value = value.multiply(&Rational::whole(10).power(exponent)?)?;
         }
-        let source = if decimal || exponent.is_some() { String::new() } else { whole };
+        let source = if exponent.is_some() { String::new() } else { source };
         self.push(Kind::Number { value, digits: written, source })
     }
 

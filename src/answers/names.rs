@@ -5,47 +5,15 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::arithmetic::product;
 use super::expr::{Constant, Expr, Function};
+use super::functions::{Named, named};
 use super::parse::Parser;
 use super::token::Kind;
 
-/// The syntax after a name.
-#[derive(Clone, Copy)]
-pub(super) enum Named {
-    Constant(Constant),
-    Function(Function),
-}
-
-/// Looks up a word or command that names a constant or a function.
-pub(super) fn named(name: &str) -> Option<Named> {
-    use Function::{
-        Arccos, Arcsin, Arctan, Ceiling, Cos, Cosh, Cot, Csc, Exp, Floor, Ln, Log, Sec, Sin, Sinh, Tan, Tanh,
-    };
-    Some(Named::Function(match name {
-        "pi" | "Pi" => return Some(Named::Constant(Constant::Pi)),
-        "infty" | "infinity" | "inf" | "oo" => return Some(Named::Constant(Constant::Infinity)),
-        "sin" => Sin,
-        "cos" => Cos,
-        "tan" => Tan,
-        "cot" => Cot,
-        "sec" => Sec,
-        "csc" => Csc,
-        "arcsin" | "asin" => Arcsin,
-        "arccos" | "acos" => Arccos,
-        "arctan" | "atan" => Arctan,
-        "sinh" => Sinh,
-        "cosh" => Cosh,
-        "tanh" => Tanh,
-        "ln" => Ln,
-        "log" => Log,
-        "exp" => Exp,
-        "sqrt" => Function::Root,
-        "abs" => Function::Abs,
-        "floor" => Floor,
-        "ceil" => Ceiling,
-        "binom" => Function::Binomial,
-        _ => return None,
-    }))
-}
+/// Commands that are variables. Any other unknown command may be an operator, and a text with an
+/// operator that is not understood equals only the same text.
+const LETTERS: &str = "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi \
+    omicron rho varrho sigma tau upsilon phi varphi chi psi omega Gamma Delta Theta Lambda Xi Sigma Upsilon Phi Psi \
+    Omega ell hbar aleph";
 
 impl Parser<'_> {
     pub(super) fn named_command(&mut self, name: &str) -> Option<Expr> {
@@ -64,16 +32,14 @@ impl Parser<'_> {
                 self.command(close).then(|| Expr::Call(function, vec![inside]))
             }
             "emptyset" | "varnothing" => Some(Expr::Set(Vec::new())),
-            "overline" | "bar" | "vec" | "hat" | "overrightarrow" | "widehat" => {
+            "overline" | "bar" | "vec" | "hat" | "overrightarrow" | "widehat" | "tilde" | "widetilde" | "dot"
+            | "ddot" | "underline" => {
                 let inside = self.argument()?;
                 Some(Expr::Symbol(format!("{name} {}", fingerprint(&inside))))
             }
-            "}" | "]" | "\\" | "end" | "rangle" | "rfloor" | "rceil" | "circ" | "$" | "cup" | "cap" | "pm" | "mp" => {
-                None
-            }
             _ => match named(name) {
                 Some(named) => self.named(named),
-                None if name.chars().all(|c| c.is_ascii_alphabetic()) => self.variable(&format!("\\{name}")),
+                None if LETTERS.split(' ').any(|letter| letter == name) => self.variable(&format!("\\{name}")),
                 None => None,
             },
         }
@@ -109,7 +75,20 @@ impl Parser<'_> {
             None
         };
         let power = if self.mark('^') { Some(self.argument_or_number()?) } else { None };
-        let argument = self.deeper(Self::function_argument)?;
+        let mut argument = self.deeper(Self::function_argument)?;
+        if self.degrees() {
+            if argument.has_symbol() {
+                self.units.push("degree".to_owned());
+            } else {
+                argument = in_radians(argument);
+            }
+        } else if let Expr::Unit(inside, unit) = &argument {
+            // `\sin(30^\circ)`
+            if unit != "degree" {
+                return None;
+            }
+            argument = if inside.has_symbol() { (**inside).clone() } else { in_radians((**inside).clone()) };
+        }
         // `\sin^{-1} x` is the inverse function.
         let inverse = match (&power, function) {
             (Some(power), Function::Sin | Function::Cos | Function::Tan) if is_minus_one(power) => {
@@ -219,6 +198,12 @@ impl Parser<'_> {
         }
         Some(subscript)
     }
+}
+
+/// An angle in degrees.
+fn in_radians(angle: Expr) -> Expr {
+    let degree = Expr::Quotient(Box::new(Expr::Constant(Constant::Pi)), Box::new(Expr::whole(180)));
+    Expr::Product(vec![angle, degree])
 }
 
 /// A short name for an expression; equal expressions have equal names.

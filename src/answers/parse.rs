@@ -1,7 +1,7 @@
 //! Parses tokens into an expression: lists, relations, sets and brackets. Sums and products are in
 //! [`super::arithmetic`].
 
-use super::expr::{Expr, Relation};
+use super::expr::{Expr, Function, Relation};
 use super::token::{Kind, Token};
 use super::words;
 
@@ -47,6 +47,18 @@ impl<'a> Parser<'a> {
     /// The previous token.
     pub(super) fn previous(&self) -> Option<&'a Kind> {
         self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map(|token| &token.kind)
+    }
+
+    pub(super) fn behind(&self, count: usize) -> Option<&'a Kind> {
+        self.at.checked_sub(count).and_then(|at| self.tokens.get(at)).map(|token| &token.kind)
+    }
+
+    pub(super) fn position(&self) -> usize {
+        self.at
+    }
+
+    pub(super) fn back_to(&mut self, position: usize) {
+        self.at = position;
     }
 
     pub(super) fn skip(&mut self, count: usize) {
@@ -137,7 +149,9 @@ impl<'a> Parser<'a> {
         while let Some(token) = self.ahead(count) {
             match &token.kind {
                 Kind::Word(word) | Kind::Text(word) if matches!(word.as_str(), "and" | "or") => break,
-                Kind::Word(word) if super::names::named(word).is_some() => return None,
+                Kind::Word(word) if super::functions::named(word).is_some() => return None,
+                // `xy` is a product, and `AB` in `\frac{AB}{2}` a name.
+                Kind::Word(word) if count == 0 && self.is_formula(word) => return None,
                 Kind::Word(word) | Kind::Text(word) => {
                     worded |= word.chars().count() > 1;
                     phrase += if phrase.is_empty() { "" } else { " " };
@@ -167,13 +181,59 @@ impl<'a> Parser<'a> {
         Some(Expr::Symbol(words::phrase(&phrase)))
     }
 
+    fn is_formula(&self, word: &str) -> bool {
+        let alone =
+            !matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Word(_) | Kind::Text(_) | Kind::Letter(_)));
+        let upper = self.depth > 0 && word.chars().all(char::is_uppercase);
+        alone && (upper || words::is_variables(&word.to_lowercase()))
+    }
+
     fn relation(&mut self) -> Option<Expr> {
-        let first = self.ratio()?;
+        // `\approx 3.14`
+        if self.command("approx") {
+            return self.ratio().filter(|value| !value.has_symbol());
+        }
+        let first = match self.named_side() {
+            Some(name) => name,
+            None => self.ratio()?,
+        };
         let mut rest = Vec::new();
         while let Some(relation) = self.relation_sign() {
             rest.push((relation, self.ratio()?));
         }
         Some(if rest.is_empty() { first } else { Expr::Related { first: Box::new(first), rest } })
+    }
+
+    /// The left side of an equation that names a value: `P(A \cap B) =`, `\angle ABC =`,
+    /// `y(x) =`. Its text is the name.
+    fn named_side(&mut self) -> Option<Expr> {
+        let mut depth = 0_usize;
+        let length = self.tokens[self.at..].iter().position(|token| {
+            match token.kind {
+                Kind::Mark('(') => depth += 1,
+                Kind::Mark(')') => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            depth == 0 && token.kind == Kind::Mark('=')
+        })?;
+        let side = self.tokens.get(self.at..self.at + length).filter(|side| side.len() >= 2 && side.len() <= 40)?;
+        let kind = |at: usize| side.get(at).map(|token| &token.kind);
+        let applied = kind(1) == Some(&Kind::Mark('(')) && closes_at_end(&side[1..]);
+        let named = match kind(0)? {
+            Kind::Letter(name) if applied => {
+                let variable = side.len() == 4 && matches!(kind(2), Some(Kind::Letter(other)) if other != name);
+                name.is_uppercase() || matches!(name, 'f' | 'g' | 'h' | 'p' | 'q') || variable
+            }
+            Kind::Letter('m') => matches!(kind(1), Some(Kind::Command(name)) if name == "angle"),
+            Kind::Command(name) => matches!(name.as_str(), "angle" | "triangle" | "measuredangle" | "Pr"),
+            _ => false,
+        };
+        if !named || side.iter().any(|token| matches!(token.kind, Kind::Mark(',' | '+' | '<' | '>'))) && !applied {
+            return None;
+        }
+        let text: Vec<String> = side.iter().map(|token| format!("{:?}", token.kind)).collect();
+        self.skip(length);
+        Some(Expr::Symbol(text.join(" ")))
     }
 
     fn relation_sign(&mut self) -> Option<Relation> {
@@ -186,8 +246,8 @@ impl<'a> Parser<'a> {
             Kind::Mark('>') => (if next { Relation::GreaterEqual } else { Relation::Greater }, 1 + usize::from(next)),
             Kind::Mark('!') if next => (Relation::Unequal, 2),
             Kind::Command(name) => match name.as_str() {
-                // Membership is parsed as `x = the set`.
-                "in" | "equiv" => (Relation::Equal, 1),
+                "in" => (Relation::In, 1),
+                "equiv" => (Relation::Equal, 1),
                 "approx" => (Relation::Approximate, 1),
                 "ne" => (Relation::Unequal, 1),
                 "le" => (Relation::LessEqual, 1),
@@ -213,6 +273,12 @@ impl<'a> Parser<'a> {
 
     fn union(&mut self) -> Option<Expr> {
         let mut parts = vec![self.sum()?];
+        // `{n \choose k}`
+        if self.command("choose") {
+            let below = self.sum()?;
+            let above = parts.pop()?;
+            parts.push(Expr::Call(Function::Binomial, vec![above, below]));
+        }
         while self.command("cup") || self.union_letter() {
             parts.push(self.sum()?);
         }
@@ -314,6 +380,24 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// Whether the bracket that begins the tokens ends with them.
+fn closes_at_end(tokens: &[Token]) -> bool {
+    let mut depth = 0_usize;
+    for (at, token) in tokens.iter().enumerate() {
+        match token.kind {
+            Kind::Mark('(') => depth += 1,
+            Kind::Mark(')') => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    return at + 1 == tokens.len();
+                }
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
 /// Attaches an item's units; a prefix such as `\$` and a suffix such as `dollars` are one unit.
 fn wrap(expr: Expr, units: &[String]) -> Expr {
     let mut names: Vec<String> = Vec::new();
@@ -322,15 +406,17 @@ fn wrap(expr: Expr, units: &[String]) -> Expr {
             names.push(name);
         }
     }
+    // `\$5 per hour`: `dollar` and `/h`.
+    let names = names.join(" ").replace(" /", "/");
     // `x = 5 cm`: the unit belongs to the value.
     match expr {
         _ if names.is_empty() => expr,
         Expr::Related { first, mut rest } => {
             if let Some((_, last)) = rest.last_mut() {
-                *last = Expr::Unit(Box::new(last.take()), names.join(" "));
+                *last = Expr::Unit(Box::new(last.take()), names);
             }
             Expr::Related { first, rest }
         }
-        other => Expr::Unit(Box::new(other), names.join(" ")),
+        other => Expr::Unit(Box::new(other), names),
     }
 }

@@ -54,7 +54,7 @@ fn has_parts(expr: &Expr) -> bool {
 fn membership(expr: &Expr) -> Option<&Expr> {
     match expr {
         Expr::Related { first, rest } if first.is_name() => match rest.as_slice() {
-            [(Relation::Equal, region)] if is_region(region) => Some(region),
+            [(Relation::Equal | Relation::In, region)] if is_region(region) => Some(region),
             _ => None,
         },
         _ => None,

@@ -35,9 +35,41 @@ pub(super) struct Token {
 /// The tokens of `text`; `None` if it is too long or has an unknown character.
 pub(super) fn tokens(text: &str) -> Option<Vec<Token>> {
     let chars: Vec<char> = text.chars().collect();
-    let mut lexer = Lexer { chars: &chars, at: 0, depth: 0, out: Vec::new(), spaced: false };
+    let plain = !chars.contains(&'\\');
+    let prices = prices(&chars);
+    let mut lexer = Lexer { chars: &chars, at: 0, depth: 0, prices, plain, out: Vec::new(), spaced: false };
     lexer.run(0)?;
-    Some(lexer.out)
+    Some(subscripts_first(lexer.out))
+}
+
+/// Whether every dollar sign precedes a number, so that it is a currency and not a delimiter.
+fn prices(chars: &[char]) -> bool {
+    let price =
+        |at: usize| chars[at + 1..].iter().find(|c| !matches!(c, '-' | ' ' | '.')).is_some_and(char::is_ascii_digit);
+    chars.iter().enumerate().all(|(at, c)| *c != '$' || (at > 0 && chars[at - 1] == '\\') || price(at))
+}
+
+/// `x^2_1` as `x_1^2`.
+fn subscripts_first(mut tokens: Vec<Token>) -> Vec<Token> {
+    let group = |tokens: &[Token], at: usize| match tokens.get(at).map(|token| &token.kind) {
+        Some(Kind::Mark('{')) => {
+            let length = tokens[at..].iter().position(|token| token.kind == Kind::Mark('}'))?;
+            Some(at + length + 1)
+        }
+        Some(Kind::Number { .. } | Kind::Letter(_)) => Some(at + 1),
+        _ => None,
+    };
+    for at in 1..tokens.len() {
+        if tokens[at].kind == Kind::Mark('^')
+            && matches!(tokens[at - 1].kind, Kind::Letter(_))
+            && let Some(middle) = group(&tokens, at + 1)
+            && tokens.get(middle).is_some_and(|token| token.kind == Kind::Mark('_'))
+            && let Some(end) = group(&tokens, middle + 1)
+        {
+            tokens[at..end].rotate_left(middle - at);
+        }
+    }
+    tokens
 }
 
 pub(super) struct Lexer<'a> {
@@ -45,61 +77,28 @@ pub(super) struct Lexer<'a> {
     pub(super) at: usize,
     /// Open brackets at the current position.
     pub(super) depth: usize,
+    /// Whether dollar signs are currencies.
+    prices: bool,
+    /// Whether the text has no command.
+    plain: bool,
     out: Vec<Token>,
     spaced: bool,
 }
 
 /// Commands that only change the appearance.
-const IGNORED: [&str; 30] = [
-    "left",
-    "right",
-    "big",
-    "Big",
-    "bigl",
-    "bigr",
-    "Bigl",
-    "Bigr",
-    "bigg",
-    "Bigg",
-    "biggl",
-    "biggr",
-    "displaystyle",
-    "textstyle",
-    "limits",
-    "quad",
-    "qquad",
-    "hspace",
-    "phantom",
-    "middle",
-    "nolimits",
-    "scriptstyle",
-    "thinspace",
-    "enspace",
-    "bm",
-    "boldsymbol",
-    "mathstrut",
-    "boxed",
-    "fbox",
-    "ensuremath",
-];
+const IGNORED: &str = "left right big Big bigl bigr Bigl Bigr bigg Bigg biggl biggr \
+    displaystyle textstyle limits quad qquad hspace phantom middle nolimits scriptstyle scriptscriptstyle thinspace \
+    enspace bm boldsymbol mathstrut boxed fbox framebox ensuremath bf rm it sf \
+    tt em bfseries large Large LARGE huge Huge small tiny normalsize footnotesize";
 
 /// Commands whose argument is text or a name in another typeface.
-const TYPEFACES: [&str; 14] = [
-    "text",
-    "textbf",
-    "textit",
-    "textrm",
-    "textnormal",
-    "textsf",
-    "mbox",
-    "hbox",
-    "mathrm",
-    "mathbf",
-    "mathit",
-    "mathsf",
-    "operatorname",
-    "mathbb",
-];
+const TYPEFACES: &str = "text textbf textit textrm textnormal textsf textsc texttt textup emph \
+    mbox hbox mathrm mathbf mathit mathsf mathtt mathcal mathscr mathfrak operatorname mathbb";
+
+/// Whether a list of names separated by spaces has the name.
+fn lists(names: &str, name: &str) -> bool {
+    names.split(' ').any(|other| other == name)
+}
 
 /// Other names of commands.
 const NAMES: [(&str, &str); 32] = [
@@ -121,7 +120,6 @@ const NAMES: [(&str, &str); 32] = [
     ("simeq", "approx"),
     ("thickapprox", "approx"),
     ("infinity", "infty"),
-    ("times", "cdot"),
     ("ast", "cdot"),
     ("lbrace", "{"),
     ("rbrace", "}"),
@@ -132,14 +130,15 @@ const NAMES: [(&str, &str); 32] = [
     ("bigcup", "cup"),
     ("land", "and"),
     ("lor", "or"),
-    ("wedge", "and"),
     ("vee", "or"),
     ("degree", "circ"),
+    ("rarr", "to"),
+    ("rightarrow", "to"),
 ];
 
 /// Characters that are equivalent to a command.
-const SIGNS: [(char, &str); 24] = [
-    ('×', "cdot"),
+const SIGNS: [(char, &str); 23] = [
+    ('×', "times"),
     ('·', "cdot"),
     ('⋅', "cdot"),
     ('∗', "cdot"),
@@ -162,11 +161,64 @@ const SIGNS: [(char, &str); 24] = [
     ('⟨', "langle"),
     ('⟩', "rangle"),
     ('∅', "emptyset"),
-    ('∘', "circ"),
 ];
 
-const SUPERSCRIPTS: [(char, i64); 10] =
-    [('⁰', 0), ('¹', 1), ('²', 2), ('³', 3), ('⁴', 4), ('⁵', 5), ('⁶', 6), ('⁷', 7), ('⁸', 8), ('⁹', 9)];
+const SUPERSCRIPTS: [char; 10] = ['⁰', '¹', '²', '³', '⁴', '⁵', '⁶', '⁷', '⁸', '⁹'];
+
+/// Fractions of one character: numerator and denominator.
+const FRACTIONS: [(char, i64, i64); 18] = [
+    ('½', 1, 2),
+    ('⅓', 1, 3),
+    ('⅔', 2, 3),
+    ('¼', 1, 4),
+    ('¾', 3, 4),
+    ('⅕', 1, 5),
+    ('⅖', 2, 5),
+    ('⅗', 3, 5),
+    ('⅘', 4, 5),
+    ('⅙', 1, 6),
+    ('⅚', 5, 6),
+    ('⅐', 1, 7),
+    ('⅛', 1, 8),
+    ('⅜', 3, 8),
+    ('⅝', 5, 8),
+    ('⅞', 7, 8),
+    ('⅑', 1, 9),
+    ('⅒', 1, 10),
+];
+
+/// The value of a fraction of one character.
+pub(super) fn vulgar_fraction(c: char) -> Option<Rational> {
+    let (_, above, below) = FRACTIONS.iter().find(|(sign, ..)| *sign == c)?;
+    Rational::whole(*above).divide(&Rational::whole(*below))
+}
+
+/// The text of LaTeX that is not understood, without what only changes its appearance; `None` for
+/// text without a command.
+pub(super) fn canonical(text: &str) -> Option<String> {
+    if !text.contains('\\') {
+        return None;
+    }
+    let mut out = String::new();
+    let tokens = tokens(text)?;
+    for (at, token) in tokens.iter().enumerate() {
+        let kind = |at: usize| tokens.get(at).map(|token| &token.kind);
+        // `^{2}` is `^2`.
+        let single = |at: usize| kind(at) == Some(&Kind::Mark('{')) && kind(at + 2) == Some(&Kind::Mark('}'));
+        if single(at) || (at >= 2 && single(at - 2)) {
+            continue;
+        }
+        match &token.kind {
+            Kind::Number { value, .. } => out.extend([format!("{value:?}")]),
+            Kind::Letter(letter) => out.push(*letter),
+            Kind::Word(word) | Kind::Text(word) => out += word,
+            Kind::Command(name) => out.extend(["\\", name.as_str()]),
+            Kind::Mark(mark) => out.push(*mark),
+        }
+        out.push(' ');
+    }
+    Some(out)
+}
 
 impl Lexer<'_> {
     pub(super) fn peek(&self, ahead: usize) -> Option<char> {
@@ -182,13 +234,24 @@ impl Lexer<'_> {
         while let Some(c) = self.peek(0) {
             match c {
                 '\\' => self.command(nesting)?,
+                // In LaTeX a space, in plain text "about".
+                '~' if self.plain => {
+                    self.at += 1;
+                    self.push(Kind::Command("approx".to_owned()))?;
+                }
                 _ if c.is_whitespace() || c == '~' => {
                     self.spaced = true;
                     self.at += 1;
                 }
                 '0'..='9' => self.number()?,
                 '.' if self.peek(1).is_some_and(|next| next.is_ascii_digit()) => self.number()?,
+                '$' if self.prices => {
+                    self.at += 1;
+                    self.push(Kind::Command("$".to_owned()))?;
+                }
                 '$' => self.at += 1,
+                '{' if self.peek(1) == Some('}') => self.at += 2,
+                _ if vulgar_fraction(c).is_some() => self.number()?,
                 _ if c.is_alphabetic() => self.letters()?,
                 _ => {
                     self.at += 1;
@@ -205,9 +268,19 @@ impl Lexer<'_> {
             ')' | ']' | '}' => self.depth = self.depth.saturating_sub(1),
             _ => {}
         }
-        if let Some((_, power)) = SUPERSCRIPTS.iter().find(|(sign, _)| *sign == c) {
+        let digit = |c: char| SUPERSCRIPTS.iter().position(|sign| *sign == c);
+        if digit(c).is_some() || (c == '⁻' && self.peek(0).and_then(digit).is_some()) {
             self.push(Kind::Mark('^'))?;
-            return self.push(Kind::Number { value: Rational::whole(*power), digits: 0, source: power.to_string() });
+            let mut power = 0;
+            self.at -= usize::from(c != '⁻');
+            if c == '⁻' {
+                self.push(Kind::Mark('-'))?;
+            }
+            while let Some(next) = self.peek(0).and_then(digit).filter(|_| power < 10_000) {
+                power = 10 * power + i64::try_from(next).ok()?;
+                self.at += 1;
+            }
+            return self.push(Kind::Number { value: Rational::whole(power), digits: 0, source: power.to_string() });
         }
         if let Some((_, name)) = SIGNS.iter().find(|(sign, _)| *sign == c) {
             return self.push(Kind::Command((*name).to_owned()));
@@ -228,9 +301,15 @@ impl Lexer<'_> {
         while self.peek(0).is_some_and(|c| c.is_alphabetic() && !SIGNS.iter().any(|(sign, _)| *sign == c)) {
             self.at += 1;
         }
+        // TeX: only the first letter after `^` is the exponent.
+        let exponent = matches!(self.out.last(), Some(Token { kind: Kind::Mark('^'), .. })) && !self.spaced;
+        if exponent && super::functions::named(&self.chars[from..self.at].iter().collect::<String>()).is_none() {
+            self.at = from + 1;
+        }
         match &self.chars[from..self.at] {
+            ['µ'] => self.push(Kind::Letter('μ')),
             [letter] => self.push(Kind::Letter(*letter)),
-            letters => self.push(Kind::Word(letters.iter().collect())),
+            letters => self.push(Kind::Word(letters.iter().collect::<String>().replace('µ', "μ"))),
         }
     }
 
@@ -261,7 +340,7 @@ impl Lexer<'_> {
             };
         }
         let name: String = self.chars[from..self.at].iter().collect();
-        if IGNORED.contains(&name.as_str()) {
+        if lists(IGNORED, &name) {
             // `\left.` is an invisible bracket.
             if matches!(name.as_str(), "left" | "right") && self.peek(0) == Some('.') {
                 self.at += 1;
@@ -269,7 +348,7 @@ impl Lexer<'_> {
             self.spaced |= name.ends_with("quad");
             return Some(());
         }
-        if TYPEFACES.contains(&name.as_str()) {
+        if lists(TYPEFACES, &name) {
             return self.typeface(nesting);
         }
         let name = NAMES.iter().find(|(other, _)| *other == name).map_or(name.as_str(), |(_, name)| name);
@@ -278,6 +357,9 @@ impl Lexer<'_> {
             "[" | "]" => self.push(Kind::Mark(if name == "[" { '[' } else { ']' })),
             "vert" | "mid" => self.push(Kind::Mark('|')),
             "colon" => self.push(Kind::Mark(':')),
+            "pounds" => self.push(Kind::Mark('£')),
+            "euro" => self.push(Kind::Mark('€')),
+            "yen" => self.push(Kind::Mark('¥')),
             "and" | "or" => self.push(Kind::Word(name.to_owned())),
             _ => self.push(Kind::Command(name.to_owned())),
         }
@@ -303,7 +385,7 @@ impl Lexer<'_> {
         }
         let inside = &self.chars[from..end - 1];
         self.at = end;
-        let content: String = inside.iter().collect();
+        let content = inside.iter().collect::<String>().replace('~', " ");
         let words = content.trim();
         self.spaced |= content.starts_with(char::is_whitespace);
         let readable = inside.iter().any(|c| c.is_ascii_digit() || *c == '\\');
@@ -311,7 +393,9 @@ impl Lexer<'_> {
             if nesting > 4 {
                 return None;
             }
-            let mut inner = Lexer { chars: inside, at: 0, depth: self.depth, out: Vec::new(), spaced: self.spaced };
+            let (depth, spaced) = (self.depth, self.spaced);
+            let prices = prices(inside);
+            let mut inner = Lexer { chars: inside, at: 0, depth, prices, plain: false, out: Vec::new(), spaced };
             inner.run(nesting + 1)?;
             self.out.append(&mut inner.out);
             self.spaced = content.ends_with(char::is_whitespace);
@@ -322,6 +406,14 @@ impl Lexer<'_> {
             return Some(());
         }
         let words = words.trim_start_matches('(').trim_end_matches(')').trim_end_matches(['.', ',']).trim();
+        // `\text{million dollars}`
+        let words = match words.split_once(' ') {
+            Some((first, rest)) if super::words::magnitude(first).is_some() => {
+                self.push(Kind::Text(first.to_owned()))?;
+                rest.trim()
+            }
+            _ => words,
+        };
         let mut letters = words.chars();
         match (letters.next(), letters.next()) {
             (None, _) => Some(()),

@@ -2,7 +2,7 @@
 
 /// Units that are recognised after a number without a space, and their other names. Names of one
 /// letter are omitted: `5 m` may be a product.
-const UNITS: [(&str, &[&str]); 46] = [
+const UNITS: &[(&str, &[&str])] = &[
     ("mm", &["millimeter", "millimetre"]),
     ("cm", &["centimeter", "centimetre"]),
     ("m", &["meter", "metre"]),
@@ -14,7 +14,7 @@ const UNITS: [(&str, &[&str]); 46] = [
     ("mg", &["milligram"]),
     ("g", &["gram"]),
     ("kg", &["kilogram"]),
-    ("lb", &["lbs", "pound"]),
+    ("lb", &["lbs"]),
     ("oz", &["ounce"]),
     ("ml", &["milliliter", "millilitre"]),
     ("l", &["liter", "litre"]),
@@ -29,12 +29,27 @@ const UNITS: [(&str, &[&str]); 46] = [
     ("year", &["yr", "yrs"]),
     ("degree", &["deg"]),
     ("radian", &["rad"]),
+    ("degree c", &["degrees celsius", "degree celsius", "celsius", "°c", "degrees c"]),
+    ("degree f", &["degrees fahrenheit", "degree fahrenheit", "fahrenheit", "°f", "degrees f"]),
     ("dollar", &["usd", "buck"]),
-    ("cent", &[]),
+    ("cent", &["¢"]),
     ("euro", &["eur"]),
-    ("yuan", &["rmb"]),
-    ("mph", &["miles per hour", "mile per hour"]),
-    ("km/h", &["kph", "kmh", "kilometers per hour"]),
+    ("yuan", &["rmb", "cny"]),
+    ("yen", &["jpy"]),
+    ("gbp", &["pound sterling", "pounds sterling"]),
+    ("rupee", &["inr"]),
+    ("mi/h", &["mph"]),
+    ("km/h", &["kph", "kmh"]),
+    ("μm", &["micrometer", "micrometre", "micron"]),
+    ("μg", &["microgram"]),
+    ("μs", &["microsecond"]),
+    ("nm", &["nanometer", "nanometre"]),
+    ("kw", &["kilowatt"]),
+    ("kj", &["kilojoule"]),
+    ("kpa", &["kilopascal"]),
+    ("cal", &["calorie"]),
+    ("kcal", &["kilocalorie"]),
+    ("acre", &[]),
     ("hz", &["hertz"]),
     ("khz", &["kilohertz"]),
     ("joule", &[]),
@@ -54,16 +69,52 @@ const UNITS: [(&str, &[&str]); 46] = [
 /// Words after a number without a meaning.
 const FILLERS: [&str; 4] = ["unit", "square unit", "cubic unit", "sq unit"];
 
-/// The normalized name of a unit; `None` for a word without a meaning, such as `units`.
+/// Words after a number that change its value or compare it; text with them is not understood.
+const NOT_UNITS: &str = "or and more less fewer if when unless mod modulo not least most than about remainder plus minus times \
+    squared cubed factorial half halves third thirds quarter quarters fourth fourths fifth fifths sixth \
+    sixths eighth eighths tenth tenths hundredth hundredths thousandth thousandths score gross pair pairs \
+    couple negative below january february march april may june july august september october november \
+    december is are was be can does wrong prime above with without except between choose union intersect \
+    intersection cross over xor nor implies iff";
+
+/// Letters that are units after a number and a space.
+pub(super) const UNIT_LETTERS: [char; 16] =
+    ['m', 'g', 's', 'h', 'L', 'l', 'N', 'J', 'W', 'V', 'A', 'K', 'C', 'F', 'Ω', 'M'];
+
+/// Whether a phrase may be a unit.
+pub(super) fn may_be_unit(words: &str) -> bool {
+    !words.split(|c: char| !c.is_alphabetic()).any(|word| {
+        let word = word.to_lowercase();
+        !word.is_empty() && NOT_UNITS.split_whitespace().any(|other| other == word)
+    })
+}
+
+/// The normalized name of a unit; `None` for a word without a meaning, such as `units`. A rate is
+/// `km/h`.
 pub(super) fn unit(words: &str) -> Option<String> {
-    let words = words.trim().trim_end_matches('.').to_lowercase();
+    let words = words.trim().trim_end_matches('.').replace("per cent", "percent");
+    let words = words.replace(" per ", "/").replace("per ", "/");
+    let mut parts = words.split('/').map(str::trim);
+    let first = parts.next().filter(|part| !part.is_empty()).and_then(simple_unit);
+    let rest: Vec<String> = parts.filter_map(simple_unit).collect();
+    match (first, rest.is_empty()) {
+        (first, true) => first,
+        (first, false) => Some(format!("{}/{}", first.unwrap_or_default(), rest.join("/"))),
+    }
+}
+
+fn simple_unit(words: &str) -> Option<String> {
+    let words = words.to_lowercase();
     let (words, power) = match words.split_once(' ') {
-        Some(("square" | "sq", rest)) => (rest.to_owned(), "^2"),
-        Some(("cubic" | "cu", rest)) => (rest.to_owned(), "^3"),
+        Some(("square" | "sq" | "sq.", rest)) => (rest.to_owned(), "^2"),
+        Some(("cubic" | "cu" | "cu.", rest)) => (rest.to_owned(), "^3"),
         _ => (words, ""),
     };
-    let (words, written) = match words.split_once('^') {
-        Some((name, power)) => (name.trim().to_owned(), format!("^{}", power.trim())),
+    let (words, written) = match words.split_once(['^', '²', '³']) {
+        Some((name, power)) => {
+            let power = if power.is_empty() { if words.ends_with('²') { "2" } else { "3" } } else { power.trim() };
+            (name.trim().to_owned(), format!("^{power}"))
+        }
         None => (words, String::new()),
     };
     let single = singular(&words);
@@ -96,16 +147,78 @@ pub(super) fn is_unit(word: &str, spaced: bool) -> bool {
     known || (spaced && word.chars().count() >= 4) || FILLERS.contains(&single.as_str())
 }
 
-/// The exponent of ten of a word such as `million`.
-pub(super) fn magnitude(word: &str) -> Option<u32> {
+/// The value of a word such as `million`.
+pub(super) fn magnitude(word: &str) -> Option<i64> {
     Some(match word.to_lowercase().as_str() {
-        "hundred" => 2,
-        "thousand" => 3,
-        "million" => 6,
-        "billion" => 9,
-        "trillion" => 12,
+        "dozen" => 12,
+        "hundred" => 100,
+        "thousand" => 1_000,
+        "million" => 1_000_000,
+        "billion" => 1_000_000_000,
+        "trillion" => 1_000_000_000_000,
         _ => return None,
     })
+}
+
+/// Whether a word in a formula is a product of variables (`xyz`, `abc`, `nRT`), not an operator or
+/// a name.
+pub(super) fn is_product(word: &str) -> bool {
+    let vowel = |c: char| matches!(c.to_ascii_lowercase(), 'a' | 'e' | 'i' | 'o' | 'u');
+    let count = word.chars().count();
+    let operator = matches!(word.to_lowercase().as_str(), "mod" | "xor" | "nor" | "lcm" | "gcd");
+    let first_letters = word.chars().all(|c| matches!(c, 'a'..='d' | 'x'..='z'));
+    !operator
+        && (count <= 2
+            || first_letters
+            || (count <= 6 && !word.chars().any(vowel))
+            || (count == 3 && !word.chars().skip(1).take(1).any(vowel)))
+}
+
+/// Whether a word is a product of variables rather than English: it has no vowels (`xy`), or only
+/// letters such as `ab`.
+pub(super) fn is_variables(word: &str) -> bool {
+    let fixed = matches!(word, "ad" | "da" | "cab" | "bad" | "dab" | "by" | "my");
+    let vowel = |c: char| matches!(c, 'a' | 'e' | 'i' | 'o' | 'u');
+    let first_letters = word.chars().all(|c| matches!(c, 'a'..='d' | 'x'..='z'));
+    !fixed
+        && (2..=4).contains(&word.len())
+        && word.bytes().all(|byte| byte.is_ascii_lowercase())
+        && (first_letters || !word.chars().any(vowel))
+}
+
+/// The letter of a choice with its text (`B. 42`, `(B) 42`, `\textbf{(B)}\ 42`).
+pub(super) fn choice(text: &str) -> Option<char> {
+    let text = text.trim_start_matches("\\textbf{").trim_start_matches("\\text{").trim_start_matches("\\mathrm{");
+    let bracket = text.starts_with(['(', '[']);
+    let rest = text.trim_start_matches(['(', '[']);
+    let letter = rest.chars().next().filter(|c| ('A'..='J').contains(c))?;
+    let after = &rest[1..];
+    let behind = after.strip_prefix([')', ']']).or_else(|| after.strip_prefix(['.', ':']).filter(|_| !bracket))?;
+    // `A) or B)` is no choice.
+    let mut before = ' ';
+    let other = behind.char_indices().any(|(at, c)| {
+        let found = ('A'..='J').contains(&c)
+            && !before.is_alphanumeric()
+            && !behind[at + 1..].starts_with(char::is_alphanumeric);
+        before = c;
+        found
+    });
+    (!other && !behind.trim_start().starts_with([',', ';', '/', '|', '&'])).then_some(letter)
+}
+
+/// `10-12` and what follows it: two increasing numbers without spaces between them.
+pub(super) fn range(text: &str) -> Option<(String, &str)> {
+    let number = |text: &str| {
+        let length = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        (text[..length].parse::<f64>().ok().filter(|_| text.starts_with(|c: char| c.is_ascii_digit())), length)
+    };
+    let text = text.trim_start_matches(['$', '\\']);
+    let (low, length) = number(text);
+    let dash = ["--", "-", "–", "—"].into_iter().find(|dash| text[length..].starts_with(dash))?;
+    let rest = text[length + dash.len()..].trim_start_matches(['$', '\\']);
+    let (high, end) = number(rest);
+    let (low, high) = low.zip(high).filter(|(low, high)| low < high)?;
+    Some((format!("{low}-{high}"), rest[end..].trim_end_matches('$')))
 }
 
 /// Normalizes a phrase: single spaces, no punctuation at the ends, lower case unless it is a single

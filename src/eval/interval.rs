@@ -52,8 +52,10 @@ fn resampled(values: &[f64]) -> Vec<f64> {
 
 /// From a quantile of the normal distribution to the probability of the bootstrap distribution.
 fn bca(values: &[f64], mean: f64, sorted: &[f64]) -> impl Fn(f64) -> f64 {
-    let below = sorted.partition_point(|one| *one < mean);
-    let up_to = sorted.partition_point(|one| *one <= mean);
+    // Sums of the same values in another order differ by their rounding: they are ties.
+    let tie = 1e-12 * values.iter().fold(0.0, |most, value| f64::max(most, value.abs()));
+    let below = sorted.partition_point(|one| *one < mean - tie);
+    let up_to = sorted.partition_point(|one| *one <= mean + tie);
     let bias = normal_quantile((below + up_to) as f64 / (2 * sorted.len()) as f64);
     // The jackknife's differences of a mean are proportional to those of the values.
     let (squares, cubes) = values.iter().fold((0.0, 0.0), |(squares, cubes), value| {
@@ -152,6 +154,17 @@ mod tests {
     fn values_between_two_resamples_are_interpolated() {
         for (probability, value) in [(0.0, 0.0), (0.5, 1.0), (0.75, 2.0), (1.0, 3.0), (1.5, 3.0)] {
             assert!((at(&[0.0, 1.0, 3.0], probability) - value).abs() < 1e-12, "{probability}");
+        }
+    }
+
+    /// Tenths and whole numbers have the same ties of their means.
+    #[test]
+    fn intervals_do_not_depend_on_the_rounding_of_sums() {
+        for values in [&[1.0, 2.0, 3.0][..], &[0.0, 1.0, 1.0, 3.0], &[1.0, 7.0, 7.0, 7.0, 3.0, 6.0]] {
+            let whole = estimate(values, false).unwrap();
+            let tenths: Vec<f64> = values.iter().map(|value| value / 10.0).collect();
+            let found = estimate(&tenths, false).unwrap();
+            is_near(found, whole.low / 10.0, whole.high / 10.0, 1e-9);
         }
     }
 

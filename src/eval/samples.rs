@@ -23,10 +23,10 @@ pub fn is_missing(status: Status) -> bool {
 }
 
 /// The final answer of a reply, for majority votes: the last `<answer>…</answer>`, the last
-/// `\boxed{…}`, or the text after the last `####`; white space is one space, without case.
+/// `\boxed{…}`, or the first line after the last `####`; white space is one space, without case.
 pub fn final_answer(text: &str) -> Option<String> {
     let text = text.rsplit_once("</think>").map_or(text, |(_, rest)| rest);
-    let marked = || Some(text.rsplit_once("####")?.1.lines().next().unwrap_or_default());
+    let marked = || Some(text.rsplit_once("####")?.1.trim_start().lines().next().unwrap_or_default());
     let answer = tagged_answer(text).or_else(|| last_boxed(text)).or_else(marked)?;
     let plain = answer.split_whitespace().collect::<Vec<_>>().join(" ").to_lowercase();
     (!plain.is_empty()).then_some(plain)
@@ -80,6 +80,8 @@ mod tests {
             ("so <answer> Paris \n France</answer>.", Some("paris france")),
             ("\\boxed{1} then \\boxed{\\frac{1}{2}}", Some("\\frac{1}{2}")),
             ("5 * 3 = 15\n#### 15\n", Some("15")),
+            ("#### 15\nI hope it is correct.", Some("15")),
+            ("####\n\n15\nDone", Some("15")),
             ("<think><answer>1</answer></think> I do not know", None),
             ("<answer></answer>", None),
             ("the answer is 4", None),

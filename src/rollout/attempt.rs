@@ -35,7 +35,7 @@ pub enum Stop {
 
 impl From<Failure> for Stop {
     fn from(failure: Failure) -> Self {
-        Self::Failed(failure)
+        if failure.lacks_reference() { Self::Fatal(failure.error) } else { Self::Failed(failure) }
     }
 }
 

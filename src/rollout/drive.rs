@@ -68,6 +68,7 @@ pub(super) async fn drive_root(
             let ended = writing(stage, policy, &mut attempt, usize::MAX, points).await;
             finished(stage, attempt, ended).await
         }
+        Err(failure) if failure.lacks_reference() => Err(ending::of_row(failure.error, stage.worker, spec, &task)),
         Err(failure) => {
             let mut trajectory = never_begun(stage, spec, task, &failure);
             trajectory.record = record.take();
@@ -100,7 +101,7 @@ async fn finished(stage: Stage<'_>, mut attempt: Attempt, ended: Result<(), Stop
             let sampling = attempt.spec().sampling.clone();
             Ok(DrivenTrajectory::failed(attempt.into_trajectory(), &failure, &sampling))
         }
-        Err(Stop::Fatal(error)) => Err(error),
+        Err(Stop::Fatal(error)) => Err(ending::of_row(error, stage.worker, attempt.spec(), &attempt.trajectory().task)),
     }
 }
 

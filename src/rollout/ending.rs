@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::Spec;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Subject};
 use crate::mdp::{Status, Trajectory};
 use crate::script::{Failure, Worker};
 
@@ -43,6 +43,22 @@ pub(super) fn empty(spec: &Spec, task: Value, script_hash: &str) -> Trajectory {
         messages: Vec::new(),
         record: Vec::new(),
     }
+}
+
+/// Adds the row and its columns to the error of a row without a reference.
+pub(super) fn of_row(error: Error, worker: &Worker, spec: &Spec, task: &Value) -> Error {
+    if error.subject.as_deref() != Some(&Subject::Reference) {
+        return error;
+    }
+    let place = worker.place_of_row(spec.split, spec.task_index);
+    let message = format!("{} in row {} of data.{} ({place})", error.message, spec.task_index, spec.split.name());
+    let columns: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+    let hint = if columns.is_empty() {
+        "the task has no columns".to_owned()
+    } else {
+        format!("the task's columns: {}; `columns` of the dataset renames them", columns.join(", "))
+    };
+    Error { message, ..error }.hint(hint)
 }
 
 pub(super) fn fail(trajectory: &mut Trajectory, worker: &Worker, failure: &Failure) {

@@ -192,3 +192,31 @@ fn evaluations_without_tasks_or_with_unknown_names_are_refused() {
         assert!(refused.contains(part), "{args:?}: {refused}");
     }
 }
+
+/// A row without the column that the reward compares with ends every command, and is not a wrong
+/// answer.
+#[test]
+fn a_row_without_its_reference_is_an_error_of_the_dataset() {
+    let recipe = r#"
+return r1.recipe {
+  env = r1.env { max_steps = 1 },
+  reward = function(state, outcome) return r1.math_equal(outcome.text, state.task.answer) and 1 or 0 end,
+  policy = { model = "model" },
+  data = { train = "t.jsonl", eval = "t.jsonl" },
+  sampling = { max_new_tokens = 4 },
+  trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
+}
+"#;
+    let row = "{\"question\":\"2+2?\",\"target\":\"4\"}\n";
+    let dir = directory(&[("a.lua", recipe), ("t.jsonl", row)], true);
+    for command in ["run", "eval", "check"] {
+        let output = r1(dir.path(), &[command, "a.lua"]).output().unwrap();
+        let printed = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(4), "{command}: {printed}");
+        for part in
+            ["r1.math_equal: the reference is nil in row 0 of data.", "t.jsonl:1", "a.lua:4", "question, target"]
+        {
+            assert!(printed.contains(part), "{command}: no {part} in {printed}");
+        }
+    }
+}

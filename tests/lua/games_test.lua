@@ -167,3 +167,12 @@ test("a demonstration has the prompt that the policy sees", function()
   end
   for number = 0, 3 do expect(seen[`Count. {number} {reply}`]):equals(true) end
 end)
+
+test("Countdown is exact, or refuses: a rounded product does not cancel", function()
+  -- 94906267^2 = 9007199515875289 is above 2^53, where doubles are even.
+  expect((countdown.evaluate("94906267 * 94906267 - 9007199515875288"))):equals(nil)
+  expect((countdown.evaluate("1/94906267 + 1/94906267"))[2]):equals(94906267)
+  expect((countdown.evaluate("94906267/94906265 * 94906265/94906267"))[1]):equals(1)
+  expect((countdown.evaluate("999999999999999/13 - 999999999999998/13"))):equals({ 1, 13 })
+  expect(countdown.grade("3 × 4", { 3, 4 }, 12).why):equals('"×" is not part of an expression')
+end)

@@ -2,11 +2,17 @@
 --- src/script/tests/rewards.rs.
 
 local rewards = require("@r1/rewards")
+local tasks = require("@r1/tasks")
 
 test("texts are normalised as in SQuAD", function()
   expect(rewards.normalize("  The Beatles' \"Help!\" (1965) ")):equals("beatles help 1965")
   expect(rewards.normalize("Ángel an  ÉTÉ\u{a0}theatre")):equals("ángel été theatre")
   expect(rewards.normalize("a")):equals("")
+  -- As Python's `re` and `str.split`: a combining accent is no word character, and U+001C to
+  -- U+001F are white space.
+  expect(rewards.normalize("a\u{301} b")):equals("\u{301} b")
+  expect(rewards.normalize("thea a an the x")):equals("thea x")
+  expect(rewards.normalize("x\x1cy\x1f z")):equals("x y z")
 end)
 
 test("exact match takes one reference or several", function()
@@ -49,7 +55,63 @@ test("final numbers are found in the order of the documentation", function()
   expect(final("3 - 4 = -1")):equals("-1")
   expect(final("it is .25")):equals("0.25")
   expect(final("no number")):equals(nil)
+  for text, number in {
+    ["\\boxed{10{,}000}"] = "10000", ["\\boxed{10\\,000}"] = "10000", ["\\boxed{.5}"] = "0.5", ["#### -.5"] = "-0.5",
+    ["#### - 5"] = "-5", ["#### −5"] = "-5", ["#### -$5"] = "-5", ["#### $-5.20"] = "-5.20", ["\\boxed{-\\frac34}"] = "-3/4",
+    ["\\boxed{\\dfrac{13}{4}}"] = "13/4", ["#### 3/4"] = "3/4", ["#### 2 1/2"] = "2 1/2", ["#### 1e3"] = "1e3",
+    ["\\boxed{5 \\times 10^{3}}"] = "5e3", ["\\boxed{x_1 = 5}"] = "5", ["#### 2 * 3 = 6"] = "6", ["#### 5 eggs"] = "5",
+    ["A: - 7"] = "-7", ["#### 5\n6"] = "5",
+  } do
+    expect(final(text, { strict = true, marker = "A: " })):equals(number)
+  end
   expect(final(nil)):equals(nil)
+end)
+
+test("a missing reference is an error of every reward", function()
+  local calls = {
+    gsm8k = function(reference) return rewards.gsm8k("#### 5", reference) end,
+    multiple_choice = function(reference) return rewards.multiple_choice("A", reference) end,
+    exact_match = function(reference) return rewards.exact_match("x", reference) end,
+    f1 = function(reference) return rewards.f1("x", reference) end,
+    substring_match = function(reference) return rewards.substring_match("x", reference) end,
+    qa_em_and_format = function(reference) return rewards.qa_em_and_format({ "x" }, reference) end,
+    json_equal = function(reference) return rewards.json_equal("{}", reference) end,
+    table_match = function(reference) return rewards.table_match({}, reference) end,
+    table_f1 = function(reference) return rewards.table_f1({}, reference) end,
+    denotation = function(reference) return rewards.denotation({ "x" }, reference) end,
+    multiset_match = function(reference) return rewards.multiset_match({ "x" }, reference) end,
+    pass_rate = function(reference) return rewards.pass_rate("x = 1", reference) end,
+    recall = function(reference) return rewards.recall({}, reference) end,
+    retrieval = function(reference) return rewards.retrieval({}, reference) end,
+    ["r1.math_equal"] = function(reference) return r1.math_equal("5", reference) end,
+    ["r1.reference"] = function(reference) return r1.reference(reference) end,
+  }
+  for name, call in calls do
+    expect(function() call(nil) end):raises(`{name}: the reference is nil`)
+    expect(function() call(r1.json.null) end):raises(`{name}: the reference is null`)
+  end
+  for _, name in ipairs { "gsm8k", "exact_match", "f1", "substring_match", "denotation", "r1.math_equal", "json_equal" } do
+    expect(function() calls[name](" ") end):raises(`{name}: the reference is empty`)
+  end
+  for _, name in ipairs { "exact_match", "f1", "multiset_match", "denotation", "pass_rate" } do
+    expect(function() calls[name] {} end):raises(`{name}: the reference is empty`)
+  end
+  expect(function() calls.exact_match { "", " " } end):raises("exact_match: the reference is empty")
+  -- Also where there is no prediction.
+  expect(function() rewards.exact_match(nil, nil) end):raises("exact_match: the reference is nil")
+  expect(function() rewards.table_match(nil, nil) end):raises("table_match: the reference is nil")
+  expect(function() rewards.gsm8k(nil, "") end):raises("gsm8k: the reference is empty")
+  expect(function() rewards.gsm8k("#### 5", "five") end):raises("gsm8k: the reference has no number: five")
+  expect(function() rewards.json_equal("{}", "{") end):raises("json_equal: the reference is not JSON")
+  expect(rewards.table_match({}, {})):equals(1)
+  expect(r1.math_equal(nil, "5")):equals(false)
+  expect(r1.reference("5")):equals("5")
+  expect(r1.reference({}, "x", { empty = true })):equals({})
+end)
+
+test("a name that a module of the library does not have is refused", function()
+  expect(function() return rewards.exact_mach("x", "x") end):raises("`@r1/rewards` has no `exact_mach`")
+  expect(function() return tasks.reference {} end):raises("`@r1/tasks` has no `reference`")
 end)
 
 test("GSM8K compares numbers exactly", function()

@@ -13,6 +13,7 @@ use crate::config::{Settings, Trainer};
 use crate::engine::Scripted;
 use crate::error::Result;
 use crate::mdp::{Demonstration, Observation, Status, Trajectory};
+use crate::rollout::ending::of_row;
 use crate::rollout::{Attempt, Spec, Stage, Stop, first_difference, never_begun, replay, typed, with_policy};
 use crate::script::{Record, Script, Split, Strictness, Worker};
 use crate::text::{Renderer, schema};
@@ -352,6 +353,7 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
         let begun = Attempt::begin(stage, spec.clone(), task.value.clone(), &record).await;
         let mut attempt = match begun {
             Ok(attempt) => attempt,
+            Err(failure) if failure.lacks_reference() => return Err(failure.error),
             Err(failure) => {
                 let mut trajectory = never_begun(stage, spec, task.value.clone(), &failure);
                 trajectory.record = record.take();
@@ -391,7 +393,8 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
         }
         Ok(Some(attempt.into_trajectory()))
     };
-    with_policy(stage, &writer, spec, &mut requests, played).await
+    let played = with_policy(stage, &writer, spec, &mut requests, played).await;
+    played.map_err(|error| of_row(error, stage.worker, spec, &task.value))
 }
 
 /// The last text shown to the policy.

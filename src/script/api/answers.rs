@@ -1,10 +1,13 @@
-//! `r1.last_boxed`, `r1.answer`, `r1.math_equal`, `r1.clip`: extract, compare and shorten text.
+//! `r1.last_boxed`, `r1.answer`, `r1.math_equal`, `r1.reference`, `r1.clip`: extract, compare and
+//! shorten text.
 
 use mlua::{Lua, Table, Value};
 
-use super::args::{fail, optional, required, text};
+use super::args::{Fields, fail, optional, raise, required, text};
 use crate::answers;
+use crate::error::{Error, Kind, Subject};
 use crate::script::runtime::convert::kind;
+use crate::script::runtime::host::place_of_recipe;
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set(
@@ -24,9 +27,23 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set(
         "math_equal",
         lua.create_function(|lua, (given, reference): (Value, Value)| {
+            refuse_missing(lua, "r1.math_equal", &reference, false)?;
             let (given, reference) = (answer(lua, &given)?, answer(lua, &reference)?);
-            // A missing answer equals no answer, not even another missing one.
             Ok(given.zip(reference).is_some_and(|(given, reference)| answers::math_equal(&given, &reference)))
+        })?,
+    )?;
+    r1.raw_set(
+        "reference",
+        lua.create_function(|lua, (reference, name, options): (Value, Value, Value)| {
+            let name: Option<String> = optional(lua, "r1.reference", "name", &name)?;
+            let empty = match &options {
+                Value::Nil => false,
+                other => {
+                    Fields::new(lua, "r1.reference", other, &["empty"])?.read::<Option<bool>>("empty")?.unwrap_or(false)
+                }
+            };
+            refuse_missing(lua, name.as_deref().unwrap_or("r1.reference"), &reference, empty)?;
+            Ok(reference)
         })?,
     )?;
     r1.raw_set(
@@ -38,6 +55,35 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             Ok(clip(&long, head, tail.unwrap_or(0)).unwrap_or(long))
         })?,
     )
+}
+
+/// A missing reference would count every answer of its row as wrong, so it is an error of the
+/// dataset.
+fn refuse_missing(lua: &Lua, function: &str, reference: &Value, may_be_empty: bool) -> mlua::Result<()> {
+    let blank = |value: &Value| match value {
+        Value::Nil => true,
+        Value::String(text) => text.to_string_lossy().trim().is_empty(),
+        other => other.is_null(),
+    };
+    let what = match reference {
+        Value::Nil => "is nil",
+        other if other.is_null() => "is null",
+        _ if may_be_empty => return Ok(()),
+        Value::Table(list) => {
+            let full = list.pairs::<Value, Value>().any(|pair| pair.is_ok_and(|(_, value)| !blank(&value)));
+            if full {
+                return Ok(());
+            }
+            "is empty"
+        }
+        other if blank(other) => "is empty",
+        _ => return Ok(()),
+    };
+    let error = Error::new(Kind::Data, format!("{function}: the reference {what}")).about(Subject::Reference);
+    Err(raise(match place_of_recipe(lua) {
+        Some(place) => error.at(place),
+        None => error,
+    }))
 }
 
 /// The first `head` and the last `tail` characters, with a line between them that counts the

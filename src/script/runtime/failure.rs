@@ -5,7 +5,7 @@ use mlua::Error as LuaError;
 
 use super::convert::clip;
 use super::host::MESSAGE;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Subject};
 use crate::mdp::{ErrorRecord, Status};
 
 /// A failed call into the script.
@@ -32,6 +32,11 @@ impl Failure {
 }
 
 impl Failure {
+    /// Whether the row has no reference: an error of the dataset, and not of this trajectory.
+    pub fn lacks_reference(&self) -> bool {
+        self.error.subject.as_deref() == Some(&Subject::Reference)
+    }
+
     /// The failure as it is stored, with the text of the line at its place.
     pub(crate) fn record(&self, line: Option<String>) -> ErrorRecord {
         ErrorRecord { line, traceback: self.traceback.clone(), ..ErrorRecord::from(&self.error) }

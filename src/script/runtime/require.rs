@@ -133,10 +133,39 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
     if value.is_nil() {
         return Err(fail(format!("require: module `{name}` returns nothing")));
     }
+    if let Value::Table(table) = &value
+        && library::has_prefix(&name)
+    {
+        refuse_unknown(lua, &name, table)?;
+    }
     if let Some(loaded) = loader.borrow_mut().loaded.get_mut(&name) {
         loaded.value = Some(value.clone());
     }
     Ok(value)
+}
+
+/// Access to a name that a module of the library does not have is an error with the nearest names,
+/// and not a call of nil.
+fn refuse_unknown(lua: &Lua, module: &str, table: &mlua::Table) -> mlua::Result<()> {
+    if table.metatable().is_some() || table.is_readonly() {
+        return Ok(());
+    }
+    let module = module.to_owned();
+    let meta = lua.create_table()?;
+    meta.raw_set(
+        "__index",
+        lua.create_function(move |lua, (table, key): (mlua::Table, Value)| -> mlua::Result<Value> {
+            let key = key.to_string()?;
+            let mut names = Vec::new();
+            table.for_each(|name: Value, _: Value| {
+                names.extend(name.as_string().map(|name| name.to_string_lossy()));
+                Ok(())
+            })?;
+            let error = misuse(lua, format!("`{module}` has no `{key}`"));
+            Err(mlua::Error::external(error.hint(suggest(&key, names.iter().map(String::as_str)))))
+        })?,
+    )?;
+    table.set_metatable(Some(meta))
 }
 
 /// An error of `require`, without a place.

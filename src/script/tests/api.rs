@@ -12,7 +12,7 @@ fn answers_are_extracted_and_compared() {
     );
     assert_eq!(eval("{ r1.last_boxed('none') == nil, r1.answer('<answer>open') == nil }"), json!([true, true]));
     assert_eq!(
-        eval("{ r1.math_equal('1,000', 1000), r1.math_equal(nil, nil), r1.math_equal(0.5, '1/2') }"),
+        eval("{ r1.math_equal('1,000', 1000), r1.math_equal(nil, 5), r1.math_equal(0.5, '1/2') }"),
         json!([true, false, true])
     );
 }
