@@ -54,8 +54,8 @@ mod spin {
     }
 }
 
-/// Runs before the constructors of shared libraries. One of libtorch's ends the process in a working
-/// directory that was deleted, with a message about itself.
+/// Runs before the constructors of shared libraries. One of libtorch's ends the process in a
+/// working directory that was deleted, with a message about itself.
 #[cfg(target_os = "linux")]
 #[used]
 #[unsafe(link_section = ".preinit_array")]

@@ -23,8 +23,8 @@ use crate::error::{Error, Kind, Result, Subject};
 /// Cache size of decoded row groups, bytes; at least one is cached.
 const KEPT: usize = 256 << 20;
 
-/// Bytes of a decoded row group. A few bytes of a file may be many values: pages are compressed, and
-/// equal values are counted.
+/// Bytes of a decoded row group. A few bytes of a file may be many values: pages are compressed,
+/// and equal values are counted.
 const GROUP: u64 = 2 << 30;
 
 /// Bytes and values of one row. A value takes 32 bytes or more.
@@ -127,7 +127,8 @@ impl Table {
     }
 }
 
-/// The metadata with texts as views: a reader copies a text of the dictionary for each row otherwise.
+/// The metadata with texts as views: a reader copies a text of the dictionary for each row
+/// otherwise.
 fn as_views(metadata: ArrowReaderMetadata) -> ArrowReaderMetadata {
     let fields: Fields = metadata.schema().fields().iter().map(view).collect();
     let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());

@@ -7,13 +7,14 @@ use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
 use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, format_filter};
 use regex::Regex;
 
+use super::python;
 use super::size_limits::{ITEM, Size, check_list, check_size};
-use super::{jinja, python};
+use super::time_limit::in_time;
 
 /// Registers them in an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_formatter(|out, _, value| {
-        jinja::in_time()?;
+        in_time()?;
         Ok(python::write_str(out, value)?)
     });
     environment.set_unknown_method_callback(method);

@@ -5,106 +5,21 @@
 //!   effect.
 //! - A loop over the characters of a string has a known length (`loop.last`).
 //! - A string added to a `|safe` string is escaped, as MarkupSafe does, even with autoescape off.
-//! - Loops, assignments and conditions check a limit of CPU time and memory ([`Budget`]): minijinja
-//!   only counts instructions, and a single one may double a string.
+//! - Loops, assignments and conditions check a limit of CPU time and memory (`time_limit`):
+//!   minijinja only counts instructions, and a single one may double a string.
 //! - Factors of products are marked (`products`): a list times a number is a list of any length.
 
 use std::borrow::Cow;
-use std::cell::Cell;
-use std::time::{Duration, Instant};
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+use super::time_limit::{in_time, keep};
 use super::{products, size_limits};
-use crate::clock::Clock;
 
 const EACH: &str = "r1_each";
 const SUM: &str = "r1_sum";
 const HELD: &str = "r1_held";
-
-/// Maximum bytes of all strings that one rendering may loop over and assign; repeated assignments
-/// count again.
-const KEPT: usize = 1 << 32;
-
-thread_local! {
-    static LEFT: Cell<Option<Left>> = const { Cell::new(None) };
-    static MOST: Cell<Duration> = const { Cell::new(Duration::MAX) };
-}
-
-/// Limits the CPU time of all renderings on this thread until it is dropped, in addition to each
-/// rendering's own limit.
-pub(crate) struct TimeLimit {
-    before: Duration,
-    clock: Clock,
-    /// CPU time of the thread at the limit, in nanoseconds.
-    end: u64,
-}
-
-impl TimeLimit {
-    pub(crate) fn new(most: Duration) -> Self {
-        let clock = Clock::of_this_thread();
-        let end = clock.now().saturating_add(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX));
-        Self { before: MOST.replace(most.min(MOST.get())), clock, end }
-    }
-
-    /// Whether the thread has reached the limit.
-    pub(crate) fn is_reached(&self) -> bool {
-        self.clock.now() >= self.end
-    }
-}
-
-impl Drop for TimeLimit {
-    fn drop(&mut self) {
-        MOST.set(self.before);
-    }
-}
-
-/// The remaining budget of the current rendering.
-#[derive(Clone, Copy)]
-struct Left {
-    /// The limit can't be reached before this instant. Reading this clock is ten times faster
-    /// than reading the thread's.
-    earliest: Instant,
-    clock: Clock,
-    /// CPU time of the thread at the limit, in nanoseconds.
-    end: u64,
-    /// Bytes left.
-    bytes: usize,
-}
-
-/// Limits CPU time and memory of one rendering on this thread until it is dropped.
-pub(super) struct Budget {
-    before: Option<Left>,
-}
-
-impl Budget {
-    pub(super) fn new(time: Duration) -> Self {
-        let clock = Clock::of_this_thread();
-        let time = time.min(MOST.get());
-        let end = clock.now() + time.as_nanos() as u64;
-        Self { before: LEFT.replace(Some(Left { earliest: Instant::now() + time, clock, end, bytes: KEPT })) }
-    }
-}
-
-impl Drop for Budget {
-    fn drop(&mut self) {
-        LEFT.set(self.before);
-    }
-}
-
-/// The detail of the error of a rendering that takes too long.
-pub(super) const LATE: &str = "it takes too long";
-
-/// Fails when the rendering has used its time.
-pub(super) fn in_time() -> Result<(), Error> {
-    match LEFT.get() {
-        Some(left) if Instant::now() > left.earliest && left.clock.now() > left.end => {
-            Err(Error::new(ErrorKind::OutOfFuel, LATE))
-        }
-        _ => Ok(()),
-    }
-}
 
 /// Registers the functions and filters that translated templates call.
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -117,13 +32,10 @@ pub(super) fn register(environment: &mut Environment<'static>) {
 /// Returns the value unchanged; fails when time or memory is used up.
 fn held(value: Value) -> Result<Value, Error> {
     in_time()?;
-    if let (Some(left), Some(text)) = (LEFT.get(), value.as_str()) {
-        let bytes = left
-            .bytes
-            .checked_sub(text.len())
-            .filter(|_| text.len() <= super::template::LONGEST)
-            .ok_or_else(|| Error::new(ErrorKind::OutOfFuel, "it keeps too much text"))?;
-        LEFT.set(Some(Left { bytes, ..left }));
+    if let Some(text) = value.as_str()
+        && !(text.len() <= super::template::LONGEST && keep(text.len()))
+    {
+        return Err(Error::new(ErrorKind::OutOfFuel, "it keeps too much text"));
     }
     Ok(value)
 }
@@ -411,17 +323,6 @@ mod tests {
         environment.add_template_owned("t", translate("{{ 'a'|safe + 1 }}")).unwrap();
         let error = environment.get_template("t").unwrap().render(()).unwrap_err();
         assert!(error.to_string().contains("number is added to a text"), "{error}");
-    }
-
-    /// CPU time is measured, so a suspended program or a busy machine does not count.
-    #[test]
-    #[cfg(target_os = "linux")]
-    fn time_of_other_threads_does_not_count() {
-        let _budget = Budget::new(Duration::from_millis(50));
-        std::thread::sleep(Duration::from_millis(100));
-        assert!(in_time().is_ok());
-        while LEFT.get().is_some_and(|left| left.clock.now() <= left.end) {}
-        assert!(in_time().is_err());
     }
 
     #[test]

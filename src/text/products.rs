@@ -13,10 +13,12 @@ use std::sync::Arc;
 use minijinja::value::{Enumerator, Object, ObjectRepr, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
-use super::jinja::{LATE, in_time};
-use super::size_limits::check_list;
+use super::time_limit::{LATE, in_time};
 
 const FACTOR: &str = "r1_factor";
+
+/// Items of a list that is a factor.
+const MOST: usize = 1 << 23;
 
 /// Registers the mark, and filters and functions that read whole lists.
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -90,11 +92,15 @@ fn factor(value: Value) -> Result<Value, Error> {
     if !matches!(value.kind(), ValueKind::Seq | ValueKind::Iterable) {
         return Ok(value);
     }
-    check_list(&value)?;
+    in_time()?;
+    if value.len().is_none_or(|items| items > MOST) {
+        return Err(Error::new(ErrorKind::OutOfFuel, "a factor is a list that is too long"));
+    }
     Ok(Value::from_object(Timed(value.try_iter()?.collect())))
 }
 
-/// The text of a tag with the factors of its products marked: `a * b` is `a|r1_factor * b|r1_factor`.
+/// The text of a tag with the factors of its products marked: `a * b` is
+/// `a|r1_factor * b|r1_factor`.
 pub(super) fn marked(body: &str) -> Cow<'_, str> {
     if !body.contains('*') {
         return Cow::Borrowed(body);

@@ -6,8 +6,8 @@
 use minijinja::value::ValueKind;
 use minijinja::{Error, ErrorKind, Value};
 
-use super::jinja;
 use super::template::LONGEST;
+use super::time_limit::in_time;
 
 /// Bytes per value in a list.
 pub(super) const ITEM: usize = size_of::<Value>();
@@ -15,7 +15,7 @@ pub(super) const ITEM: usize = size_of::<Value>();
 /// Fails if a result would be larger than a rendering may be, or if the rendering's time is used
 /// up.
 pub(super) fn check_size(bytes: usize) -> Result<(), Error> {
-    jinja::in_time()?;
+    in_time()?;
     if bytes <= LONGEST {
         return Ok(());
     }

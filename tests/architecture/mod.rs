@@ -30,7 +30,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ("rl", &["mdp", "config", "native"]),
     ("engine", &["model", "mdp"]),
     ("remote", &["config", "engine", "mdp", "net"]),
-    ("tools", &["mdp", "net", "schema", "search"]),
+    ("tools", &["clock", "mdp", "net", "schema", "search"]),
     // Datasets are Parquet files or on the Hub.
     ("data", &["answers", "config", "glob", "hub", "store"]),
     (

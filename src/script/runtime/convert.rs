@@ -11,7 +11,6 @@ use std::fmt::Write;
 use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
-use super::host::out_of_time;
 use super::limits;
 use super::not_plain::{MisfitReason, NotPlain};
 use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
@@ -237,7 +236,8 @@ pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
 fn read_json(lua: &Lua, json: &Json, noted: bool, count: &mut usize) -> mlua::Result<Value> {
     *count += 1;
     if count.is_multiple_of(STEP) && limits::is_late() {
-        return Err(out_of_time(lua));
+        // The caller's turn has ended: its error is that of the limit.
+        return Err(mlua::Error::runtime("the CPU limit was reached"));
     }
     match json {
         Json::Null => Ok(Value::Nil),

@@ -3,8 +3,8 @@
 //! A database of files is written to a temporary file. Its connections are opened before the file
 //! is removed, so that no file remains after the process ends. Queries are limited by an authorizer
 //! (reading only), SQLite's own limits (lengths, depths), a progress handler (time), a counter of
-//! allocations (`memory`), and functions of our own (`functions`). Sorting and temporary tables stay
-//! in memory, so that they count.
+//! allocations (`memory`), and functions of our own (`functions`). Sorting and temporary tables
+//! stay in memory, so that they count.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -17,8 +17,9 @@ use rusqlite::limits::Limit;
 use rusqlite::types::{ToSqlOutput, ValueRef};
 use rusqlite::{Batch, Connection, OpenFlags, Statement, ToSql};
 
+use super::memory::VALUE;
 use super::query_error::{QueryError, Why};
-use super::{Cell, TableInfo, functions, memory};
+use super::{Cell, TableInfo, functions, memory, pattern};
 use crate::error::{Error, Kind, Result};
 
 /// Limits of one query.
@@ -45,12 +46,6 @@ pub struct QueryResult {
     pub more: bool,
 }
 
-/// Longest value of a query, bytes.
-pub(super) const VALUE: i32 = 16 << 20;
-
-/// Longest pattern of LIKE and GLOB, bytes.
-pub(super) const PATTERN: i32 = 1000;
-
 /// SQLite's limits of one statement. A parse tree uses the thread's stack, a pattern of LIKE is
 /// compared with a text in quadratic time.
 const STATEMENT: [(Limit, i32); 8] = [
@@ -60,7 +55,7 @@ const STATEMENT: [(Limit, i32); 8] = [
     (Limit::SQLITE_LIMIT_COMPOUND_SELECT, 100),
     (Limit::SQLITE_LIMIT_VDBE_OP, 1 << 20),
     (Limit::SQLITE_LIMIT_ATTACHED, 0),
-    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, PATTERN),
+    (Limit::SQLITE_LIMIT_LIKE_PATTERN_LENGTH, pattern::LONGEST),
     (Limit::SQLITE_LIMIT_WORKER_THREADS, 0),
 ];
 

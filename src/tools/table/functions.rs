@@ -13,9 +13,8 @@ use std::time::Instant;
 use memchr::memmem;
 use rusqlite::{Connection, ffi};
 
-use super::database::VALUE;
-use super::memory;
-use super::pattern::{Late, Pattern};
+use super::memory::{self, VALUE};
+use super::pattern::{LONGEST, Late, Pattern};
 
 type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
 
@@ -203,7 +202,7 @@ unsafe extern "C" fn like(context: *mut ffi::sqlite3_context, count: c_int, valu
     // SAFETY: the context of this call; the pointer is not read.
     let is_glob = !unsafe { ffi::sqlite3_user_data(context) }.is_null();
     let length = call.text(0).map_or(0, <[u8]>::len);
-    if length > super::database::PATTERN as usize {
+    if length > LONGEST as usize {
         return call.error("LIKE or GLOB pattern too complex");
     }
     let escape = if call.values.len() == 3 {

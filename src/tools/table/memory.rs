@@ -26,6 +26,9 @@ thread_local! {
     static END: Cell<(Option<Instant>, bool)> = const { Cell::new((None, false)) };
 }
 
+/// Longest value of a query, bytes.
+pub(super) const VALUE: i32 = 16 << 20;
+
 /// Allocations of at least this many bytes check the time.
 const LARGE: c_int = 4096;
 

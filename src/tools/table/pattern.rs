@@ -1,6 +1,9 @@
 //! The patterns of LIKE and GLOB, with SQLite's rules: LIKE does not distinguish the case of ASCII
 //! letters, GLOB does; a pattern and a text end at a NUL.
 
+/// Longest pattern, bytes.
+pub(super) const LONGEST: i32 = 1000;
+
 /// A compiled pattern.
 pub(super) struct Pattern {
     parts: Vec<Part>,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use rusqlite::ErrorCode;
 
-use super::database::{QueryLimits, VALUE};
+use super::database::QueryLimits;
+use super::memory::VALUE;
 use super::show::signature;
 use super::{TableInfo, memory};
 
