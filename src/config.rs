@@ -34,7 +34,9 @@ pub use learner::{
     CUSTOM, Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay, WeightGroup,
 };
 pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
-pub use policy::{DeviceChoice, Dtype, InitModel, LoraSettings, PolicySettings, Price, ServerApi, Switch};
+pub use policy::{
+    DeviceChoice, Dtype, InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch,
+};
 pub use reference::{Lacking, Range, check_ranges, lacking, settings, value_of};
 pub use refusal::unknown_hint;
 pub use shaping::{Grouping, Method, OverlongPenalty, Shaping};

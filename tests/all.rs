@@ -7,5 +7,6 @@ mod calls;
 mod cli;
 mod docs;
 mod hostile;
+mod links;
 mod python_files;
 mod sandbox;

@@ -226,28 +226,6 @@ fn ignored_tests_have_a_just_recipe() {
     assert!(checked > 10, "{checked}");
 }
 
-#[test]
-fn referenced_pages_exist() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut missing = Vec::new();
-    let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let pages = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name));
-    for page in pages.into_iter().chain(docs.filter(|path| path.extension().is_some_and(|end| end == "md"))) {
-        let text = std::fs::read_to_string(&page).unwrap();
-        for (at, _) in text.match_indices("docs/") {
-            let name: String = text[at..].chars().take_while(|c| c.is_alphanumeric() || "/-_.".contains(*c)).collect();
-            let name = name.trim_end_matches('.');
-            if Path::new(name).extension().is_some_and(|ending| ending == "md")
-                && !text[..at].ends_with('/')
-                && !root.join(name).is_file()
-            {
-                missing.push(format!("{}: {name}", page.display()));
-            }
-        }
-    }
-    assert!(missing.is_empty(), "pages that do not exist:\n{}", missing.join("\n"));
-}
-
 /// The crate of README's "As a library" is the one that `just test-dependent` builds and runs.
 #[test]
 fn the_crate_of_the_readme_is_the_one_that_is_built() {

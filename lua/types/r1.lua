@@ -852,7 +852,7 @@ function Expectation:raises(text) end
 ---@field max_grad_norm? number Global gradient norm above which gradients are scaled down; 0 is off (default 1, ≥ 0).
 ---@field groups? r1.WeightGroup[] Parameter groups { weights, lr, weight_decay } by name (* matches anything); lr is a factor, the first match applies.
 ---@field freeze? string[] Frozen weights, by name (* matches anything).
----@field ema? number Decay of the exponential moving average of the weights, saved as a model in ema/; 0 is off (default 0, 0 ≤ x < 1).
+---@field ema? number Decay of the exponential moving average of the weights, saved as a model in ema/; 0 is off. At optimiser step n the decay is min(ema, (1 + n) / (10 + n)) (default 0, 0 ≤ x < 1).
 ---@field epochs? number Passes over the trajectories of a step (default 1, ≥ 1).
 ---@field mini_batches? number Optimiser steps per pass; mini-batches hold whole trajectories (default 1, ≥ 1).
 ---@field mini_batch_by? "trajectory"|"step" Content of a mini-batch: whole trajectories, or all steps with the same index, last index first (SeeUPO, arXiv:2602.06554) (default "trajectory").

@@ -15,7 +15,7 @@ use crate::native;
 use crate::rollout::check::{self, Finding, Level, Options, Report};
 use crate::script::Script;
 use crate::services::Loaded;
-use crate::telemetry::{Reporter, ctrl_c, signed};
+use crate::telemetry::{Reporter, ctrl_c, is_interrupted, signed};
 use crate::train::{self, RunOptions, ShownTrajectory, ValidatedTrainer};
 
 /// Seconds after which no further trajectory starts.
@@ -44,6 +44,9 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
         Some(_) => runtime.block_on(check::check(&loaded.script, &loaded.renderer, &wanted))?,
         None => check::supervised(&loaded.script, &loaded.renderer, &wanted)?,
     };
+    if is_interrupted() {
+        return Err(Error::new(Kind::Interrupted, "the check was stopped"));
+    }
     report.findings.splice(0..0, doubts.into_iter().chain(context_error(&loaded)).map(setting_warning));
     let demonstrations = cold_start(&loaded, &wanted, &reporter)?;
     if let Some(found) = &demonstrations {

@@ -31,6 +31,7 @@ pub(super) enum IndexCommand {
 #[command(after_help = "Examples:
   r1 index build corpus.jsonl --out wiki                  rows with id, text and perhaps title
   r1 index build notes/ --out notes.index                 a folder of .md and .txt files
+  r1 index build *.md --out notes.index --chunk-words 200 some files, long ones in chunks
   r1 index build papers.parquet --out papers --text-field abstract --analyzer english
   r1 index build corpus.jsonl --out wiki --encoder models/bge-small-en-v1.5 --pooling cls --hnsw
   r1 index build --hf BeIR/scifact --subset corpus --split corpus --out scifact
@@ -39,8 +40,8 @@ An interrupted build is resumed by the same command.")]
 // Switches of a command line.
 #[allow(clippy::struct_excessive_bools)]
 pub(super) struct BuildArgs {
-    /// Files (.jsonl, .json, .csv, .tsv, .parquet, .arrow, lines also as .gz and .zst), or a folder
-    /// of them, or of .txt and .md files
+    /// Files (.jsonl, .json, .csv, .tsv, .parquet, .arrow, lines also as .gz and .zst) or text
+    /// files (.txt, .md), or a folder of either
     #[arg(required_unless_present = "hf")]
     pub(super) corpus: Vec<PathBuf>,
     /// A dataset on the Hugging Face Hub
@@ -85,6 +86,15 @@ pub(super) struct BuildArgs {
     /// Largest passage in KiB; the build stops at a larger one
     #[arg(long, value_name = "KIB", default_value = "1024", value_parser = clap::value_parser!(u64).range(1..=65536))]
     pub(super) max_passage: u64,
+    /// Split passages with more words into chunks of this many, with the ids ID#1, ID#2, …
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) chunk_words: Option<u32>,
+    /// Words of a chunk that the next one repeats
+    #[arg(long, value_name = "N", requires = "chunk_words", default_value = "0")]
+    pub(super) chunk_overlap: u32,
+    /// CPU threads of the encoder [default: the number of processors]
+    #[arg(long, value_name = "N", requires = "encoder", value_parser = clap::value_parser!(u16).range(1..))]
+    pub(super) threads: Option<u16>,
     /// Passages between two commits; an interrupted build is resumed after the last one
     #[arg(long, value_name = "N", default_value = "100000", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) commit_every: u64,

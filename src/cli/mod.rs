@@ -44,9 +44,10 @@ use std::sync::Arc;
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 
 use crate::error::{Error, Kind, Result};
+use crate::hub;
 use crate::script;
 use crate::services::TensorThread;
-use crate::telemetry::ignore_file_size_signal;
+use crate::telemetry::{ignore_file_size_signal, is_interrupted};
 use args::{Cli, Command, OutputArgs};
 use failure::ErrorFormat;
 
@@ -81,6 +82,7 @@ fn dispatch(typed: &[OsString], voice: ErrorFormat) -> Result<ExitCode> {
     crate::native::return_memory();
     crate::native::set_default_threads();
     ignore_file_size_signal();
+    hub::stop_with(is_interrupted);
     // Models named by scripts are opened on a thread that starts with the first request.
     script::share_services(Arc::new(TensorThread::new(cli.output.reporter())));
     match cli.command {

@@ -57,7 +57,7 @@ section! {
         /// Frozen weights, by name (* matches anything).
         freeze: Vec<String> = Vec::new(), restart();
         /// Decay of the exponential moving average of the weights, saved as a model in ema/; 0 is
-        /// off.
+        /// off. At optimiser step n the decay is min(ema, (1 + n) / (10 + n)).
         ema: f64 = 0.0, range("0 ≤ x < 1"), restart();
         /// Passes over the trajectories of a step.
         epochs: usize = 1, range("≥ 1");

@@ -115,7 +115,7 @@ section! {
 }
 
 /// All matrices of attention and MLP.
-const LORA_TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
+pub const LORA_TARGETS: [&str; 7] = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"];
 
 section! {
     /// A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an

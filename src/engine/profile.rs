@@ -14,6 +14,7 @@ const WARM_UP: usize = 8;
 pub(super) struct StepProfile {
     path: PathBuf,
     before: usize,
+    steps: usize,
     left: usize,
     is_running: bool,
     result: Option<Vec<OperationTime>>,
@@ -23,18 +24,20 @@ impl Engine {
     /// Profiles `steps` of the next steps and writes them to `path` in Chrome's trace format.
     /// [`take_profile`](Self::take_profile) gives the totals.
     pub fn profile_steps(&mut self, steps: usize, path: PathBuf) {
-        let (before, left) = (WARM_UP, steps.max(1));
-        self.profile = Some(StepProfile { path, before, left, is_running: false, result: None });
+        let steps = steps.max(1);
+        let profile = StepProfile { path, before: WARM_UP, steps, left: steps, is_running: false, result: None };
+        self.profile = Some(profile);
     }
 
-    /// Totals of the profiled steps by operation; `None` if there were too few steps.
-    pub fn take_profile(&mut self) -> Result<Option<Vec<OperationTime>>> {
+    /// The number of profiled steps and their totals by operation; `None` if there were too few
+    /// steps. Ends a profile that is still running.
+    pub fn take_profile(&mut self) -> Result<Option<(usize, Vec<OperationTime>)>> {
         let Some(mut profile) = self.profile.take() else { return Ok(None) };
         if profile.is_running {
             // The requests ended first.
             profile.result = Some(stop_profile(&profile.path)?);
         }
-        Ok(profile.result)
+        Ok(profile.result.map(|all| (profile.steps - profile.left, all)))
     }
 
     pub(super) fn profile_begins(&mut self) -> Result<()> {

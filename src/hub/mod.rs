@@ -21,9 +21,9 @@ mod remote;
 mod tests;
 
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use crate::error::{Error, Kind, Result};
@@ -59,6 +59,19 @@ pub struct Watch<'a> {
     pub event: &'a (dyn Fn(Event<'_>) + Sync),
     /// True ends the download with [`Kind::Interrupted`]; partial files are kept.
     pub stop: &'a (dyn Fn() -> bool + Sync),
+}
+
+/// The program's own test for a stop, such as Ctrl-C.
+static STOP: OnceLock<fn() -> bool> = OnceLock::new();
+
+/// Makes downloads of this process end when `stop` is true. The program sets it once.
+pub fn stop_with(stop: fn() -> bool) {
+    let _ = STOP.set(stop);
+}
+
+/// Whether the user has stopped the program.
+pub fn is_stopped() -> bool {
+    STOP.get().is_some_and(|stop| stop())
 }
 
 /// The commit of a path in the Hub's cache (`…/snapshots/COMMIT/…`); `None` for other paths.

@@ -166,17 +166,46 @@ impl Builder {
     /// Adds the passage of the next row.
     ///
     /// # Errors
+    /// As [`add_row`](Self::add_row).
+    pub fn add(&mut self, passage: &Passage) -> Result<()> {
+        self.add_row(std::slice::from_ref(passage))
+    }
+
+    /// Adds the passages of the next row.
+    ///
+    /// # Errors
     /// [`Kind::Data`], without a place, for a passage that is too large or has the id of another
     /// one; [`Kind::Store`] if it can't be written.
-    pub fn add(&mut self, passage: &Passage) -> Result<()> {
+    pub fn add_row(&mut self, passages: &[Passage]) -> Result<()> {
+        passages.iter().try_for_each(|passage| self.add_passage(passage))?;
+        self.progress.counts.rows += 1;
+        if self.progress.counts.passages - self.committed >= self.options.commit_every {
+            self.commit()?;
+        }
+        Ok(())
+    }
+
+    /// Removes the unfinished build if it has no passages on the disk, to resume from.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] if it can't be removed.
+    pub fn abandon(self) -> Result<()> {
+        let Self { part, writer, committed, .. } = self;
+        drop(writer);
+        if committed > 0 {
+            return Ok(());
+        }
+        std::fs::remove_dir_all(&part).map_err(|error| Error::io(Kind::Store, "remove", &part, &error))
+    }
+
+    fn add_passage(&mut self, passage: &Passage) -> Result<()> {
         let size = (passage.title.len() + passage.text.len()) as u64;
         if size > self.options.max_passage {
             let (size, most) = (size >> 10, self.options.max_passage >> 10);
             return Err(Error::new(Kind::Data, format!("the passage has {size} KiB; at most {most} KiB are indexed"))
-                .hint("split it into passages, or raise --max-passage"));
+                .hint("--chunk-words 200 splits long passages; --max-passage N sets the limit in KiB"));
         }
         if passage.title.trim().is_empty() && passage.text.trim().is_empty() {
-            self.progress.counts.rows += 1;
             self.progress.counts.empty += 1;
             return Ok(());
         }
@@ -187,7 +216,6 @@ impl Builder {
                 return Err(Error::new(Kind::Data, why)
                     .hint("--duplicate-ids skip keeps the first; --number-rows uses row numbers as ids"));
             }
-            self.progress.counts.rows += 1;
             self.progress.counts.duplicates += 1;
             return Ok(());
         }
@@ -197,10 +225,9 @@ impl Builder {
             dense.add(passage)?;
         }
         let counts = &mut self.progress.counts;
-        counts.rows += 1;
         counts.passages += 1;
         counts.with_nul += u64::from(passage.title.contains('\0') || passage.text.contains('\0'));
-        if counts.passages - self.committed >= self.options.commit_every { self.commit() } else { Ok(()) }
+        Ok(())
     }
 
     fn index(&mut self, passage: &Passage) -> Result<()> {
@@ -279,6 +306,7 @@ impl Builder {
     pub fn finish_with(mut self, linked: &mut dyn FnMut(u64) -> bool) -> Result<Report> {
         if self.progress.counts.passages == 0 {
             let why = if self.progress.counts.rows == 0 { "no rows" } else { "no row with a title or a text" };
+            self.abandon()?;
             return Err(Error::new(Kind::Data, format!("the corpus has {why}: there is nothing to index")));
         }
         self.commit()?;

@@ -37,14 +37,15 @@ pub(super) fn check(out: &Path, overwrite: bool) -> Result<()> {
 /// Renames a complete index to its path; an existing index there is removed.
 pub(super) fn install(part: &Path, out: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::io(Kind::Store, "rename the index", out, &error);
-    if !out.exists() {
-        return std::fs::rename(part, out).map_err(failed);
-    }
     let mut name = out.file_name().unwrap_or_default().to_owned();
     name.push(".old");
     let old = out.with_file_name(name);
-    if old.exists() {
+    // A killed process may have left one.
+    if old.join(manifest::FILE).exists() {
         std::fs::remove_dir_all(&old).map_err(failed)?;
+    }
+    if !out.exists() {
+        return std::fs::rename(part, out).map_err(failed);
     }
     std::fs::rename(out, &old).and_then(|()| std::fs::rename(part, out)).map_err(failed)?;
     std::fs::remove_dir_all(&old).map_err(failed)

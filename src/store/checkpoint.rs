@@ -104,7 +104,19 @@ impl RunDir {
             fill(dir, &own)?;
             manifest::write(dir)
         })?;
-        files::write_bytes(&root.join("latest"), format!("{name}\n").as_bytes())?;
+        self.settle(keep, &path)?;
+        Ok(path)
+    }
+
+    /// Writes `checkpoints/latest`, and removes all but the newest `keep` checkpoints (0 keeps all)
+    /// and `path`.
+    pub(super) fn settle(&self, keep: usize, path: &Path) -> Result<()> {
+        let latest = self.checkpoints().join("latest");
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let text = format!("{name}\n");
+        if !fs::read(&latest).is_ok_and(|bytes| bytes == text.as_bytes()) {
+            files::write_bytes(&latest, text.as_bytes())?;
+        }
         if keep > 0 {
             let all = complete(self.path())?;
             let surplus = all.len().saturating_sub(keep);
@@ -112,7 +124,7 @@ impl RunDir {
                 files::remove(&old)?;
             }
         }
-        Ok(path)
+        Ok(())
     }
 }
 
@@ -121,6 +133,23 @@ impl RunDir {
     pub fn best(&self, fill: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
         publish(self.path(), BEST, fill)
     }
+}
+
+impl RunDir {
+    /// Removes the folder [`BEST`].
+    pub fn remove_best(&self) -> Result<()> {
+        files::remove(&self.path().join(BEST))
+    }
+}
+
+/// Fills `dir` with the model of a checkpoint, as links to its files where the file system allows.
+pub fn link_model(checkpoint: &Path, dir: &Path) -> Result<()> {
+    for path in files::list(checkpoint)?.into_iter().filter(|path| path.is_file()) {
+        let to = dir.join(path.file_name().unwrap_or_default());
+        let linked = fs::hard_link(&path, &to).or_else(|_| fs::copy(&path, &to).map(drop));
+        linked.map_err(|e| failed("write the file", &to, &e))?;
+    }
+    Ok(())
 }
 
 /// Creates the directory `root/name`: `fill` writes into a temporary directory, which is synced and
@@ -136,7 +165,7 @@ fn publish(root: &Path, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> R
     if path.exists() {
         // After a resume the directory may exist: it is moved away first, because a rename can't
         // replace it.
-        let aside = root.join(format!(".{name}-old{}", files::UNFINISHED));
+        let aside = root.join(files::replaced(name));
         if aside.exists() {
             files::remove(&aside)?;
         }
@@ -214,6 +243,22 @@ mod tests {
         assert_eq!(find_model(run.path()).unwrap(), path);
         assert_eq!(find_model(&run.checkpoints().join("latest")).unwrap(), path);
         assert_eq!(find_model(&path).unwrap(), path);
+    }
+
+    /// A process was killed between the rename of a checkpoint and the removal of an older one.
+    #[test]
+    fn a_reopened_run_has_its_newest_checkpoints() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        for step in [1, 2, 3] {
+            write(&run, step, 0);
+        }
+        fs::write(run.checkpoints().join("latest"), "step-000002\n").unwrap();
+        let (_, newest) = latest_checkpoint(run.path()).unwrap().unwrap();
+        run.settle(2, &newest).unwrap();
+        assert_eq!(fs::read_to_string(run.checkpoints().join("latest")).unwrap(), "step-000003\n");
+        let steps: Vec<u64> = complete(run.path()).unwrap().into_iter().map(|(step, _)| step).collect();
+        assert_eq!(steps, [2, 3]);
     }
 
     #[test]

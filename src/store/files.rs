@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::error::{Error, Kind, Result};
 
 /// Suffix of incomplete files and directories, which [`remove_unfinished`] removes.
-pub(super) const UNFINISHED: &str = ".part";
+const UNFINISHED: &str = ".part";
 
 pub(super) fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::io(Kind::Store, what, path, error)
@@ -91,17 +91,52 @@ pub(super) fn list(path: &Path) -> Result<Vec<std::path::PathBuf>> {
     Ok(paths)
 }
 
+/// Removes a file or a directory. A directory is renamed first, so that it is never visible with
+/// some of its files.
 pub(super) fn remove(path: &Path) -> Result<()> {
-    let removed = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let removed = if !path.is_dir() {
+        fs::remove_file(path)
+    } else if is_unfinished(&name) {
+        fs::remove_dir_all(path)
+    } else {
+        let hidden = path.with_file_name(format!(".{name}-removed{UNFINISHED}"));
+        fs::rename(path, &hidden).and_then(|()| fs::remove_dir_all(&hidden))
+    };
     removed.map_err(|e| failed("remove", path, &e))
+}
+
+/// Whether a name is that of an incomplete file or directory.
+pub(super) fn is_unfinished(name: &str) -> bool {
+    name.starts_with('.') && name.ends_with(UNFINISHED)
 }
 
 /// Removes incomplete files of a killed process in `path`.
 pub(super) fn remove_unfinished(path: &Path) -> Result<()> {
     for entry in list(path)? {
-        let name = entry.file_name().unwrap_or_default().to_string_lossy();
-        if name.starts_with('.') && name.ends_with(UNFINISHED) {
+        if is_unfinished(&entry.file_name().unwrap_or_default().to_string_lossy()) {
             remove(&entry)?;
+        }
+    }
+    Ok(())
+}
+
+/// The name of a directory while a new one takes its place.
+pub(super) fn replaced(name: &str) -> String {
+    format!(".{name}{OLD}")
+}
+
+/// End of the name of [`replaced`].
+const OLD: &str = "-old.part";
+
+/// Moves directories back that a killed process moved away and did not replace.
+pub(super) fn restore_replaced(path: &Path) -> Result<()> {
+    for entry in list(path)? {
+        let name = entry.file_name().unwrap_or_default().to_string_lossy();
+        if let Some(name) = name.strip_prefix('.').and_then(|name| name.strip_suffix(OLD))
+            && !path.join(name).exists()
+        {
+            fs::rename(&entry, path.join(name)).map_err(|e| failed("rename to", &path.join(name), &e))?;
         }
     }
     Ok(())
@@ -145,9 +180,13 @@ mod tests {
         for name in [".a-1.part", "b.part", ".hidden"] {
             fs::write(dir.path().join(name), "x").unwrap();
         }
-        fs::create_dir(dir.path().join(".c.part")).unwrap();
+        // `d` was replaced, `e` was moved away only.
+        for name in [".c.part".to_owned(), "d".to_owned(), replaced("d"), replaced("e")] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        restore_replaced(dir.path()).unwrap();
         remove_unfinished(dir.path()).unwrap();
         let left: Vec<_> = list(dir.path()).unwrap();
-        assert_eq!(left, [dir.path().join(".hidden"), dir.path().join("b.part")]);
+        assert_eq!(left, [".hidden", "b.part", "d", "e"].map(|name| dir.path().join(name)));
     }
 }

@@ -31,7 +31,7 @@ mod table_write;
 mod trajectories;
 
 pub use arrow_file::ArrowFile;
-pub use checkpoint::{BEST, BestCheckpoint, State, find_model, latest_checkpoint, trainer_state};
+pub use checkpoint::{BEST, BestCheckpoint, State, find_model, latest_checkpoint, link_model, trainer_state};
 pub use configuration::{Configuration, FileVersion, Origin, Origins, ScriptVersion};
 pub use files::write_atomic;
 pub use manifest::verify;

@@ -49,7 +49,8 @@ pub struct Recipe<'a> {
 }
 
 impl RunDir {
-    /// Creates `root/name`, or `root/name-2`, `root/name-3`… if that exists and is not empty.
+    /// Creates `root/name`, or `root/name-2`, `root/name-3`… if that exists. An empty directory is
+    /// used, and so is that of a run that was killed before its `config.json` was written.
     pub fn create(root: &Path, name: &str) -> Result<Self> {
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\\', '\0']) {
             return Err(Error::new(Kind::Usage, format!("`{name}` can't be the name of a run"))
@@ -61,24 +62,40 @@ impl RunDir {
             match fs::create_dir(&path) {
                 Ok(()) => {}
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    if !path.is_dir() || !files::list(&path)?.is_empty() {
+                    if !is_unstarted(&path)? {
                         continue;
                     }
                 }
                 Err(e) => return Err(failed("make the directory", &path, &e)),
             }
-            // Two runs may find the same empty directory; the lock decides.
+            // Two runs may find the same directory; the lock decides.
             let Ok(lock) = lock(&path)? else { continue };
+            // Without locks, a run that begins now can't be told from one that was killed.
+            if !is_unstarted(&path)? || lock.is_none() && !files::list(&path)?.is_empty() {
+                continue;
+            }
             let run = Self { path, _lock: lock };
             run.make_parts()?;
+            run.restore()?;
             return Ok(run);
         }
         Err(Error::new(Kind::Store, "no free name for the run").at_path(root))
     }
 
+    /// Whether [`create`](Self::create) uses this path: it does not exist, or no run has begun in
+    /// it.
+    pub fn is_free(path: &Path) -> Result<bool> {
+        Ok(!path.exists() || is_unstarted(path)?)
+    }
+
     /// Opens an existing run for writing and removes incomplete files.
     pub fn open(path: &Path) -> Result<Self> {
         if ConfigFile::read(path)?.is_none() {
+            if path.is_dir() && path.join(TRAJECTORIES).is_dir() && is_unstarted(path)? {
+                return Err(Error::new(Kind::Store, "the run was stopped before it began: it has no config.json yet")
+                    .at_path(path)
+                    .hint("start it again with its first command line, without --resume; it uses this directory"));
+            }
             return Err(Error::new(Kind::Store, "not a run directory: it has no config.json")
                 .at_path(path)
                 .hint("name a directory that `r1 run` or `r1 sft` made, such as runs/NAME"));
@@ -90,12 +107,33 @@ impl RunDir {
         };
         let run = Self { path: path.to_owned(), _lock: lock };
         run.make_parts()?;
+        run.restore()?;
+        Ok(run)
+    }
+
+    /// Completes or removes what a killed process left incomplete.
+    fn restore(&self) -> Result<()> {
         for part in
-            [run.path.clone(), run.trajectories(), run.evaluations(), run.checkpoints(), run.path.join("scripts")]
+            [self.path.clone(), self.trajectories(), self.evaluations(), self.checkpoints(), self.path.join("scripts")]
         {
+            files::restore_replaced(&part)?;
             files::remove_unfinished(&part)?;
         }
-        Ok(run)
+        Ok(())
+    }
+
+    /// Prepares a run that resumes from a checkpoint and its step, or from the beginning: removes
+    /// the trajectories of later steps, which are repeated, and completes what a killed process
+    /// left of [`checkpoint`](Self::checkpoint).
+    pub fn repeats_after(&self, checkpoint: Option<(u64, &Path)>, keep: usize) -> Result<()> {
+        for folder in [self.trajectories(), self.evaluations()] {
+            for path in files::list(&folder)? {
+                if step_of(&path).is_some_and(|step| checkpoint.is_none_or(|(last, _)| step > last)) {
+                    files::remove(&path)?;
+                }
+            }
+        }
+        checkpoint.map_or(Ok(()), |(_, path)| self.settle(keep, path))
     }
 
     fn make_parts(&self) -> Result<()> {
@@ -254,10 +292,37 @@ fn read_tool_lists(path: &Path) -> Result<Map<String, Value>> {
     serde_json::from_slice(&bytes).map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
 }
 
+/// The step of a file of trajectories.
+fn step_of(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("step-")?.strip_suffix(".parquet")?.parse().ok()
+}
+
+/// Folder of the trajectories of training; the first thing in a new run directory.
+const TRAJECTORIES: &str = "trajectories";
+
+/// Whether a directory is empty or has only what a run writes before its `config.json`.
+fn is_unstarted(path: &Path) -> Result<bool> {
+    if !path.is_dir() {
+        return Ok(false);
+    }
+    let entries = files::list(path)?;
+    let early = |entry: &PathBuf| -> Result<bool> {
+        Ok(match entry.file_name().unwrap_or_default().to_string_lossy().as_ref() {
+            TRAJECTORIES | "checkpoints" => entry.is_dir() && files::list(entry)?.is_empty(),
+            "scripts" | "init" => entry.is_dir(),
+            "recipe.lua" | "evaluation.json" => true,
+            name => files::is_unfinished(name),
+        })
+    };
+    // Another directory may have a folder `scripts`.
+    Ok((entries.is_empty() || path.join(TRAJECTORIES).is_dir())
+        && entries.iter().map(early).collect::<Result<Vec<_>>>()?.into_iter().all(|early| early))
+}
+
 /// Folder of a run with the trajectories of a split.
 pub(super) fn folder(run: &Path, split: Split) -> PathBuf {
     run.join(match split {
-        Split::Train => "trajectories",
+        Split::Train => TRAJECTORIES,
         Split::Eval => "evaluations",
     })
 }
@@ -332,6 +397,19 @@ mod tests {
         // An existing empty directory is used.
         fs::create_dir(root.path().join("mine")).unwrap();
         assert_eq!(RunDir::create(root.path(), "mine").unwrap().path(), root.path().join("mine"));
+        // So is one of a run that was killed before its configuration was written.
+        let killed = RunDir::create(root.path(), "killed").unwrap().path().to_owned();
+        ScriptsDir::of(&killed).write("abc", Path::new("a.lua"), "return 1", &[]).unwrap();
+        fs::write(killed.join("recipe.lua"), "return 1").unwrap();
+        fs::write(killed.join(".config.json-x.part"), "{").unwrap();
+        assert!(RunDir::open(&killed).unwrap_err().message.contains("stopped before it began"));
+        assert_eq!(RunDir::create(root.path(), "killed").unwrap().path(), killed);
+        assert!(!killed.join(".config.json-x.part").exists());
+        // One with anything else is not.
+        fs::write(killed.join("notes.txt"), "mine").unwrap();
+        assert_eq!(RunDir::create(root.path(), "killed").unwrap().path(), root.path().join("killed-2"));
+        fs::create_dir_all(root.path().join("own/scripts")).unwrap();
+        assert_eq!(RunDir::create(root.path(), "own").unwrap().path(), root.path().join("own-2"));
         // An existing file is not.
         fs::write(root.path().join("x"), "").unwrap();
         assert_eq!(RunDir::create(root.path(), "x").unwrap().path(), root.path().join("x-2"));
@@ -350,7 +428,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let run = RunDir::create(root.path(), "demo").unwrap();
         let path = run.path().to_owned();
-        assert!(RunDir::open(&path).unwrap_err().message.starts_with("not a run directory"));
+        assert!(RunDir::open(root.path()).unwrap_err().message.starts_with("not a run directory"));
         fs::write(path.join("config.json"), r#"{"model_type": "qwen2"}"#).unwrap();
         assert!(RunDir::open(&path).unwrap_err().message.starts_with("not a run directory"));
         fs::remove_file(path.join("config.json")).unwrap();

@@ -10,6 +10,11 @@ static AT_ONCE: AtomicBool = AtomicBool::new(false);
 /// Pipe to the thread that handles signals; -1 if there is no such thread.
 static ANSWERS: AtomicI32 = AtomicI32::new(-1);
 
+/// Whether this process has received a signal that [`ctrl_c`] handles.
+pub fn is_interrupted() -> bool {
+    SIGNALS.load(Ordering::SeqCst) > 0
+}
+
 /// Flag of a requested stop. Cheap to copy and to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Interrupt(());

@@ -26,9 +26,9 @@ impl Metrics {
         Self(pairs.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect())
     }
 
-    /// Sets a metric.
+    /// Sets a metric; a negative zero is zero.
     pub fn set(&mut self, name: impl Into<String>, value: f64) {
-        self.0.insert(name.into(), value);
+        self.0.insert(name.into(), value + 0.0);
     }
 
     pub fn get(&self, name: &str) -> Option<f64> {
@@ -76,14 +76,31 @@ pub struct MetricsLog {
 }
 
 impl MetricsLog {
-    /// Opens the logs of a run. `resume_after` is the step of the checkpoint of a resumed run:
-    /// later lines are dropped, because those steps are repeated.
-    pub fn open(run: &Path, resume_after: Option<u64>) -> Result<Self> {
+    /// Opens the logs of a run. `from` is the first step that a resumed run repeats: lines from it
+    /// on are dropped.
+    pub fn open(run: &Path, from: Option<u64>) -> Result<Self> {
         let path = run.join(FILE);
         let (file, length, last) =
-            opened(&path, resume_after).map_err(|error| Error::io(Kind::Store, "write metrics", &path, &error))?;
-        let events = EventFile::create(&run.join("tb"), now(), resume_after)?;
+            opened(&path, from, |_| false).map_err(|error| Error::io(Kind::Store, "write metrics", &path, &error))?;
+        let events = EventFile::create(&run.join("tb"), now(), from)?;
         Ok(Self { path, file, length, last, events })
+    }
+
+    /// Whether the last line is of this step and has this metric.
+    pub fn has(&self, step: u64, metric: &str) -> bool {
+        self.last.as_ref().is_some_and(|(_, line)| line["step"].as_u64() == Some(step) && line.contains_key(metric))
+    }
+
+    /// The highest value of a metric and its step; the first of equal ones.
+    ///
+    /// # Errors
+    /// `Kind::Store` if the file can't be read.
+    pub fn highest(&self, metric: &str) -> Result<Option<(u64, f64)>> {
+        let text = std::fs::read_to_string(&self.path)
+            .map_err(|error| Error::io(Kind::Store, "read metrics", &self.path, &error))?;
+        let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let values = lines.filter_map(|line| Some((line["step"].as_u64()?, line[metric].as_f64()?)));
+        Ok(values.reduce(|best, own| if own.1 > best.1 { own } else { best }))
     }
 
     /// Logs the metrics of a step. Each step has one line: metrics of the same step as the last
@@ -158,37 +175,58 @@ impl MetricsLog {
     }
 }
 
+/// The last step in the metrics of a run; `None` if there are none.
+///
+/// # Errors
+/// `Kind::Store` if the file can't be read.
+pub fn last_step(run: &Path) -> Result<Option<u64>> {
+    let path = run.join(FILE);
+    if !path.is_file() {
+        return Ok(None);
+    }
+    let read = File::open(&path).and_then(|file| kept(&file, |_| true));
+    let (_, last) = read.map_err(|error| Error::io(Kind::Store, "read metrics", &path, &error))?;
+    Ok(last.and_then(|(_, line)| line.get("step").and_then(Value::as_u64)))
+}
+
 /// Opens a JSONL log with a field `step` for appending; returns the file and its length. Lines of
-/// steps after `resume_after` are removed, because a resumed run repeats those steps.
-pub(crate) fn open_lines(path: &Path, resume_after: Option<u64>) -> Result<(File, u64)> {
-    let opened = opened(path, resume_after).map(|(file, length, _)| (file, length));
+/// the step `from` and later ones, and from the first one on that is `repeated`, are removed,
+/// because a resumed run writes them again.
+pub(crate) fn open_lines(
+    path: &Path,
+    from: Option<u64>,
+    repeated: impl Fn(&Map<String, Value>) -> bool,
+) -> Result<(File, u64)> {
+    let opened = opened(path, from, repeated).map(|(file, length, _)| (file, length));
     opened.map_err(|error| Error::io(Kind::Store, "write the log", path, &error))
 }
 
 /// The file, its length and its last line.
-fn opened(path: &Path, resume_after: Option<u64>) -> io::Result<(File, u64, Option<Line>)> {
+fn opened(
+    path: &Path,
+    from: Option<u64>,
+    repeated: impl Fn(&Map<String, Value>) -> bool,
+) -> io::Result<(File, u64, Option<Line>)> {
     let mut file = File::options().create(true).read(true).write(true).truncate(false).open(path)?;
-    let (length, last) = kept(&file, resume_after.unwrap_or(u64::MAX))?;
-    file.set_len(length)?;
+    let before = |step: u64| from.is_none_or(|from| step < from);
+    let kept = kept(&file, |line| line.get("step").and_then(Value::as_u64).is_some_and(before) && !repeated(line))?;
+    file.set_len(kept.0)?;
     file.seek(SeekFrom::End(0))?;
-    Ok((file, length, last))
+    Ok((file, kept.0, kept.1))
 }
 
 /// Byte offset and content of a line.
 type Line = (u64, Map<String, Value>);
 
-/// Length of the leading complete lines with a step of at most `until`, and the last of these
-/// lines.
-fn kept(file: &File, until: u64) -> io::Result<(u64, Option<Line>)> {
+/// Length of the leading complete lines that are `wanted`, and the last of them.
+fn kept(file: &File, wanted: impl Fn(&Map<String, Value>) -> bool) -> io::Result<(u64, Option<Line>)> {
     let mut reader = BufReader::new(file);
     let (mut kept, mut last) = (0, None);
     let mut line = Vec::new();
     loop {
         line.clear();
         let read = reader.read_until(b'\n', &mut line)? as u64;
-        let object = serde_json::from_slice::<Map<String, Value>>(&line).ok();
-        let object =
-            object.filter(|object| object.get("step").and_then(Value::as_u64).is_some_and(|step| step <= until));
+        let object = serde_json::from_slice::<Map<String, Value>>(&line).ok().filter(&wanted);
         let Some(object) = object.filter(|_| line.ends_with(b"\n")) else { return Ok((kept, last)) };
         last = Some((kept, object));
         kept += read;
@@ -222,6 +260,7 @@ mod tests {
         let mut log = MetricsLog::open(run.path(), None).unwrap();
         log.log(1, &one(0.5)).unwrap();
         log.log(2, &one(f64::NAN)).unwrap();
+        assert!(one(-0.0).get("reward/mean").unwrap().is_sign_positive());
         let lines = lines(run.path());
         assert_eq!(lines[0]["step"], 1);
         assert_eq!(lines[0]["reward/mean"], 0.5);
@@ -240,7 +279,7 @@ mod tests {
         // The process was killed in the middle of a line.
         let path = run.path().join("metrics.jsonl");
         File::options().append(true).open(&path).unwrap().write_all(b"{\"step\": 6, \"rew").unwrap();
-        let mut log = MetricsLog::open(run.path(), Some(3)).unwrap();
+        let mut log = MetricsLog::open(run.path(), Some(4)).unwrap();
         log.log(4, &one(1.0)).unwrap();
         let steps: Vec<u64> = lines(run.path()).iter().map(|line| line["step"].as_u64().unwrap()).collect();
         assert_eq!(steps, [1, 2, 3, 4]);
@@ -261,7 +300,10 @@ mod tests {
         log.log(1, &accuracy(0.75)).unwrap();
         drop(log);
         // A resumed run repeats the evaluation; a shorter line replaces a longer one.
-        let mut log = MetricsLog::open(run.path(), Some(1)).unwrap();
+        let mut log = MetricsLog::open(run.path(), Some(2)).unwrap();
+        assert_eq!(log.highest("eval/accuracy").unwrap(), Some((1, 0.75)));
+        assert!(log.highest("eval/loss").unwrap().is_none());
+        assert!(log.has(1, "eval/accuracy") && !log.has(1, "eval/loss") && !log.has(0, "eval/accuracy"));
         log.log(1, &accuracy(1.0)).unwrap();
         log.log(2, &one(0.25)).unwrap();
         let lines = lines(run.path());

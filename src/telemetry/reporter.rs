@@ -105,8 +105,9 @@ impl Reporter {
         Bar::new(&self.0, phase, total, unit)
     }
 
-    /// Prints the title of a new part of the run.
+    /// Prints the title of a new part of the run. The table of steps begins anew.
     pub fn section(&self, title: &str) {
+        *lock(&self.0.table) = StepTable::default();
         match self.0.mode {
             Mode::Json => self.0.event("section", &json!({ "title": title })),
             Mode::Quiet => {}

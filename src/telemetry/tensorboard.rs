@@ -149,8 +149,8 @@ pub(super) struct EventFile {
 }
 
 impl EventFile {
-    /// Creates a new file in `dir`; steps after `resume_after` in older files are discarded.
-    pub(super) fn create(dir: &Path, time: f64, resume_after: Option<u64>) -> Result<Self> {
+    /// Creates a new file in `dir`; steps from `from` on in older files are discarded.
+    pub(super) fn create(dir: &Path, time: f64, from: Option<u64>) -> Result<Self> {
         std::fs::create_dir_all(dir).map_err(|e| Error::io(Kind::Store, "make the directory", dir, &e))?;
         // TensorBoard reads the files of a directory in the order of their names.
         let path = dir.join(format!("events.out.tfevents.{:017.6}.{}", time, std::process::id()));
@@ -161,8 +161,8 @@ impl EventFile {
             .map_err(|e| Error::io(Kind::Store, "write TensorBoard events", &path, &e))?;
         let mut events = Self { path, file };
         events.write(&Event { wall_time: time, file_version: Some("brain.Event:2".to_owned()), ..Event::default() })?;
-        if let Some(step) = resume_after {
-            let step = step as i64 + 1;
+        if let Some(step) = from {
+            let step = step as i64;
             events.write(&Event {
                 wall_time: time,
                 step,
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn tensorboard_events_round_trip() {
         let dir = tempfile::tempdir().unwrap();
-        let mut file = EventFile::create(dir.path(), 1.5, Some(3)).unwrap();
+        let mut file = EventFile::create(dir.path(), 1.5, Some(4)).unwrap();
         file.scalars(2.5, 4, [("reward/mean", 0.25), ("policy/loss", f64::NAN)].into_iter()).unwrap();
         let events = read(&file.path);
         assert_eq!(events[0].file_version.as_deref(), Some("brain.Event:2"));

@@ -13,7 +13,7 @@ use super::unused::unused_settings;
 use super::validate::validate;
 use super::{RunOptions, Summary, files, sft};
 use crate::config::Trainer;
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store::{BEST, Origins, RunDir, latest_checkpoint};
 use crate::telemetry::Reporter;
@@ -53,10 +53,16 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
     if !finished {
         let run = resumed.run.path();
         let folder = run.join(FOLDER);
+        let begun = folder.join("config.json").is_file();
+        if !begun && !RunDir::is_free(&folder)? {
+            return Err(Error::new(Kind::Store, "the folder of the cold start has files and no config.json")
+                .at_path(&folder)
+                .hint("move it away; the cold start then begins again"));
+        }
         let supervised = RunOptions {
             runs_dir: run.to_owned(),
             name: Some(FOLDER.to_owned()),
-            resume: folder.join("config.json").is_file().then_some(folder),
+            resume: begun.then_some(folder),
             out: None,
             cold_start: true,
             // The settings of the run, even if the script has changed.
@@ -70,6 +76,9 @@ pub(super) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
             reporter.text(&format!("  {}", options.resume_command("run", run)));
             let summary = Summary { run_dir: run.to_owned(), interrupted: true, ..Summary::default() };
             return Ok(Started::Interrupted(Box::new(summary)));
+        }
+        if result(run)?.is_none() {
+            return Err(no_result(run));
         }
     }
     opened.resumed = Some(resumed);
@@ -91,13 +100,23 @@ pub fn check(script: &Script) -> Result<Vec<Error>> {
 }
 
 /// The model that the cold start of a run produced; `None` before that.
-pub(super) fn result(run: &Path) -> Option<PathBuf> {
+///
+/// # Errors
+/// `Kind::Store` if the folder can't be read.
+pub(super) fn result(run: &Path) -> Result<Option<PathBuf>> {
     let folder = run.join(FOLDER);
     let best = folder.join(BEST);
     if best.is_dir() {
-        return Some(best);
+        return Ok(Some(best));
     }
-    latest_checkpoint(&folder).ok().flatten().map(|(_, path)| path)
+    Ok(latest_checkpoint(&folder)?.map(|(_, path)| path))
+}
+
+/// Reinforcement learning never begins from another model than that of the cold start.
+pub(super) fn no_result(run: &Path) -> Error {
+    Error::new(Kind::Store, "the cold start has no model: there is neither `best` nor a checkpoint")
+        .at_path(run.join(FOLDER))
+        .hint("put the folder back, or start a new run; cold_start=false begins with policy.model")
 }
 
 #[cfg(test)]
@@ -109,15 +128,15 @@ mod tests {
     #[test]
     fn the_best_model_of_a_cold_start_comes_before_its_newest_checkpoint() {
         let run = tempfile::tempdir().unwrap();
-        assert_eq!(result(run.path()), None);
+        assert_eq!(result(run.path()).unwrap(), None);
         let sft = run.path().join(FOLDER);
         for step in ["step-000002", "step-000004"] {
             let checkpoint = sft.join("checkpoints").join(step);
             std::fs::create_dir_all(checkpoint.join("trainer_state")).unwrap();
             std::fs::write(checkpoint.join("trainer_state/state.json"), "{}").unwrap();
         }
-        assert_eq!(result(run.path()), Some(sft.join("checkpoints/step-000004")));
+        assert_eq!(result(run.path()).unwrap(), Some(sft.join("checkpoints/step-000004")));
         std::fs::create_dir_all(sft.join(BEST)).unwrap();
-        assert_eq!(result(run.path()), Some(sft.join(BEST)));
+        assert_eq!(result(run.path()).unwrap(), Some(sft.join(BEST)));
     }
 }

@@ -59,8 +59,8 @@ impl ModelEvaluation {
             // They were cut off when the evaluation was stopped, or had no reply of a server.
             self.trajectories.retain(|one| !matches!(one.status, Status::Aborted | Status::PolicyError));
         }
-        self.policy.log().open(self.run.path(), goes_on.then_some(STEP))?;
-        script.logged.iter().for_each(|line| self.policy.log().line(line));
+        self.policy.log().open(self.run.path(), Some(if goes_on { STEP + 1 } else { 0 }), None)?;
+        self.policy.log().top_level(&script.logged, goes_on);
         self.policy.log().flush()?;
         let (order, all) = self.tasks(script)?;
         let settings = self.policy.settings();

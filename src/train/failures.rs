@@ -164,7 +164,7 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
 fn by_cause(trajectories: &[Trajectory]) -> Vec<(Key, Vec<&Trajectory>)> {
     let mut causes: Vec<(Key, Vec<&Trajectory>)> = Vec::new();
     for trajectory in trajectories.iter().filter(|trajectory| trajectory.status.is_failure()) {
-        let key = key(trajectory);
+        let key = key(trajectory.status, trajectory.error.as_ref());
         match causes.iter_mut().find(|(own, _)| *own == key) {
             Some((_, members)) => members.push(trajectory),
             None => causes.push((key, vec![trajectory])),
@@ -174,12 +174,29 @@ fn by_cause(trajectories: &[Trajectory]) -> Vec<(Key, Vec<&Trajectory>)> {
     causes
 }
 
-fn key(trajectory: &Trajectory) -> Key {
-    let own = trajectory.error.as_ref();
-    // The status names the limit; the message adds the numbers of this trajectory.
-    let own = own.filter(|error| error.place.is_some() || trajectory.status == Status::EnvError);
-    let cause = own.map(ErrorRecord::cause).map(|(kind, what)| (kind, what.to_owned()));
-    (trajectory.status, cause)
+fn key(status: Status, error: Option<&ErrorRecord>) -> Key {
+    let cause = error.map(|error| {
+        let (kind, what) = error.cause();
+        // Messages have the numbers of a trajectory: seconds, tokens.
+        (kind, if error.place.is_some() { what.to_owned() } else { without_numbers(what) })
+    });
+    (status, cause)
+}
+
+/// A message with `#` for each number, to compare messages. Codes of HTTP stay, because they name
+/// the cause.
+fn without_numbers(message: &str) -> String {
+    let (mut found, mut rest) = (String::new(), message);
+    while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
+        let digits = &rest[start..];
+        let end = digits.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(digits.len());
+        let before = &rest[..start];
+        found.push_str(before);
+        let is_code = before.trim_end().ends_with("HTTP") || before.trim_end().ends_with("status");
+        found.push_str(if is_code { &digits[..end] } else { "#" });
+        rest = &digits[end..];
+    }
+    found + rest
 }
 
 /// The complete reason of a trajectory's failure.
@@ -197,4 +214,18 @@ fn head(trajectory: &Trajectory) -> String {
 fn example(trajectory: &Trajectory) -> String {
     let Trajectory { id, task_index, seed, .. } = trajectory;
     format!("the first is {id} (row {task_index}, seed {seed})")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_of_one_status_are_told_apart_by_their_messages() {
+        let of = |message: &str| key(Status::PolicyError, Some(&ErrorRecord::from(&Error::new(Kind::Env, message))));
+        assert_eq!(of("no reply after 3.1 s"), of("no reply after 12 s"));
+        assert_ne!(of("HTTP 401: no key"), of("HTTP 503: overloaded"));
+        assert_ne!(of("HTTP 401: no key"), of("no reply after 3.1 s"));
+        assert_eq!(without_numbers("status 503, 2 of 3"), "status 503, # of #");
+    }
 }

@@ -6,6 +6,7 @@
 
 mod adapter;
 mod advantages;
+mod best;
 mod checkpoint;
 mod cold_start;
 mod collect;
@@ -156,7 +157,9 @@ pub struct Summary {
     /// Evaluation before and after training; empty for supervised runs without one.
     pub before: Option<evaluate::Evaluation>,
     pub after: Option<evaluate::Evaluation>,
-    /// The model with the lowest held-out loss, if supervised training has `data.eval`.
+    /// The model with the lowest held-out loss, if supervised training has `data.eval`; of
+    /// reinforcement learning the one with the highest held-out accuracy, if it is better than the
+    /// initial one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub best: Option<PathBuf>,
     /// Stopped by Ctrl-C before its last step.

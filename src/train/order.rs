@@ -85,8 +85,10 @@ impl Order {
             if rows.len() == 0 {
                 let which = if part.name.is_empty() { String::new() } else { format!(" `{}`", part.name) };
                 let message = format!("no row of the dataset{which} can be used: each one's prompt is too long");
-                return Err(Error::new(Kind::Data, message)
-                    .hint("raise policy.max_context or data.max_prompt_tokens, or lower sampling.max_new_tokens"));
+                return Err(Error::new(Kind::Data, message).hint(
+                    "lower sampling.max_new_tokens, or raise data.max_prompt_tokens or policy.max_context (at most \
+                         the model's own context)",
+                ));
             }
             let share = if weighted { part.weight.unwrap_or(1.0) } else { rows.len() as f64 };
             let salt = if parts.len() == 1 { 0 } else { named(&part.name) };

@@ -227,11 +227,16 @@ fn assemble(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Plan
         let (device, slots) = ((cache, shape.device), settings.rollout.concurrency);
         let (engine, released) = EngineOptions::sized_for_training(shape.config, device, slots, context, needs);
         let bytes = engine.bytes(shape.config, cache);
-        if released {
-            let why = format!("{} slots of {context} tokens, released for learning", engine.slots);
-            sampling.push(share("key-value cache", why, bytes));
+        let fewer = if engine.slots < settings.rollout.concurrency {
+            ", those that fit into the memory that is free now"
         } else {
-            held.push(share("key-value cache", format!("{} slots of {context} tokens", engine.slots), bytes));
+            ""
+        };
+        let why = format!("{} slots of {context} tokens{fewer}", engine.slots);
+        if released {
+            sampling.push(share("key-value cache", format!("{why}, released for learning"), bytes));
+        } else {
+            held.push(share("key-value cache", why, bytes));
         }
         sampling.push(share(
             "activations",

@@ -44,10 +44,8 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
     let options = &opened.options.clone();
     let mut training = Training::open(opened, reporter)?;
-    let mut summary = Summary { run_dir: training.run.path().to_owned(), ..Summary::default() };
-    if training.session.settings.eval.before {
-        summary.before = training.evaluate(reporter, "before", true)?;
-    }
+    let before = training.evaluate_first(reporter)?;
+    let mut summary = Summary { run_dir: training.run.path().to_owned(), before, ..Summary::default() };
 
     let mut reloads = Reloads::start(&training, options, reporter)?;
     let mut curves = report::Curves::default();
@@ -82,6 +80,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
                 }
                 Err(error) => return Err(training.save_before(report::in_step(error, training.state.step + 1))),
             };
+        if let Some(profile) = &mut profile {
+            profile.sampled(&mut training.session.engine)?;
+        }
         let trajectories = &collected.trajectories;
         training.check_failures(trajectories, reporter).map_err(|error| training.save_before(error))?;
         training.check_shared_state(trajectories, reporter);
@@ -113,7 +114,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
             Err(error) => return Err(training.keep(error, trajectories)),
         };
         if let Some(profile) = profile.take() {
-            profile.end(&mut training.session.engine, reporter)?;
+            profile.end(reporter)?;
         }
         let training_seconds = update_started.elapsed().as_secs_f64();
 

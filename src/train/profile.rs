@@ -68,11 +68,13 @@ impl Drop for MicroBatchProfile {
 /// The profile of a training step.
 pub(super) struct RunProfile {
     dir: PathBuf,
+    /// The number of decode steps that were profiled, and their operations.
+    decode: Option<(usize, Vec<OperationTime>)>,
 }
 
 impl RunProfile {
     pub(super) fn new(run: &Path) -> Self {
-        Self { dir: run.join("profile") }
+        Self { dir: run.join("profile"), decode: None }
     }
 
     /// Before the rollout of the step.
@@ -84,15 +86,22 @@ impl RunProfile {
         Ok(())
     }
 
+    /// After the rollout: ends the profile of decode steps, because libtorch has one profile at a
+    /// time.
+    pub(super) fn sampled(&mut self, engine: &mut Engine) -> Result<()> {
+        self.decode = engine.take_profile()?;
+        Ok(())
+    }
+
     /// After the update of the step: writes the tables.
-    pub(super) fn end(self, engine: &mut Engine, reporter: &Reporter) -> Result<()> {
-        let decode = engine.take_profile()?;
+    pub(super) fn end(self, reporter: &Reporter) -> Result<()> {
         let update = match STATE.take() {
             State::Done(result) => Some(result?),
             State::Off | State::Armed(_) | State::Running(_) => None,
         };
         let mut text = "# Profile of the first step\n".to_owned();
-        section(&mut text, &format!("{STEPS} decode steps (decode.json)"), decode.as_deref());
+        let (count, decode) = self.decode.as_ref().map_or((STEPS, None), |(count, all)| (*count, Some(&all[..])));
+        section(&mut text, &format!("{count} decode steps (decode.json)"), decode);
         section(&mut text, "a micro-batch, forward and backward (update.json)", update.as_deref());
         let path = self.dir.join("operations.md");
         std::fs::write(&path, text).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;

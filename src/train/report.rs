@@ -1,11 +1,9 @@
 //! The output of a run: the opening lines, evaluations, example trajectories and the closing lines;
 //! and the check of the mismatch that stops a run.
 
-use std::fs::File;
-use std::io::Write;
-
 use serde_json::json;
 
+use super::best::Best;
 use super::evaluate::Evaluation;
 use super::session::Session;
 use super::{RunOptions, Summary, metrics};
@@ -14,7 +12,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Role, Trajectory};
 use crate::model::Model;
 use crate::script::{Script, needs_in_words};
-use crate::store::{BestCheckpoint, FileVersion, Origins, RunDir};
+use crate::store::{BestCheckpoint, FileVersion, Origins, RunDir, write_atomic};
 use crate::telemetry::{Metrics, MetricsLog, Reporter, compact, counted, duration};
 
 /// Example trajectories shown before and after.
@@ -44,7 +42,13 @@ fn describe(model: &Model) -> String {
         None => String::new(),
     };
     let memory = model.bytes().div_ceil(1 << 20);
-    format!("{} parameters{own}, {:?} on {:?}, {memory} MiB", size(parameters), model.kind(), model.device())
+    let kind = if model.kind() == tch::Kind::BFloat16 { "bf16" } else { "f32" };
+    let device = match model.device() {
+        tch::Device::Cpu => "the CPU".to_owned(),
+        tch::Device::Cuda(number) => format!("cuda:{number}"),
+        other => format!("{other:?}"),
+    };
+    format!("{} parameters{own}, {kind} on {device}, {memory} MiB", size(parameters))
 }
 
 pub(super) fn opening(reporter: &Reporter, session: &Session, run: &RunDir, rows: u64, learner: &Learner) {
@@ -188,10 +192,29 @@ pub(super) fn examples(
         }
     }
     let path = run.path().join(EXAMPLES_FILE);
-    let text = format!("{title} (step {step})\n{}\n\n", shown.join("\n"));
-    let file = File::options().create(true).append(true).open(&path);
-    file.and_then(|mut file| file.write_all(text.as_bytes()))
-        .map_err(|error| Error::io(Kind::Store, "write the examples", &path, &error))
+    let title = format!("{title} (step {step})");
+    let earlier = match std::fs::read_to_string(&path) {
+        Ok(text) => without_examples(&text, &title),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        Err(error) => return Err(Error::io(Kind::Store, "read the examples", &path, &error)),
+    };
+    let text = format!("{earlier}{title}\n{}\n\n", shown.join("\n"));
+    write_atomic(&path, |file| {
+        file.write_all(text.as_bytes()).map_err(|error| Error::io(Kind::Store, "write the examples", &path, &error))
+    })
+}
+
+/// The examples without those under a title: a resumed run may repeat an evaluation.
+fn without_examples(text: &str, title: &str) -> String {
+    let mut inside = false;
+    let kept = text.split_inclusive('\n').filter(|line| {
+        // Lines of a conversation are indented.
+        if line.starts_with("Trajectories ") {
+            inside = line.trim_end() == title;
+        }
+        !inside
+    });
+    kept.collect()
 }
 
 /// A conversation as lines of `role  text`.
@@ -237,7 +260,13 @@ impl Curves {
 }
 
 /// The results, the paths of the run's files, and the next commands.
-pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, options: &RunOptions) {
+pub(super) fn closing(
+    reporter: &Reporter,
+    summary: &Summary,
+    best: Option<Best>,
+    curves: &Curves,
+    options: &RunOptions,
+) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
     if curves.accuracy.len() > 1 {
         let first = curves.first.unwrap_or(1);
@@ -264,6 +293,9 @@ pub(super) fn closing(reporter: &Reporter, summary: &Summary, curves: &Curves, o
     let examples = summary.run_dir.join(EXAMPLES_FILE);
     if examples.is_file() {
         reporter.text(&format!("examples    {}", examples.display()));
+    }
+    if let (Some(Best { step, accuracy }), Some(path)) = (best, &summary.best) {
+        reporter.text(&format!("best        {} (accuracy {accuracy:.3}, step {step})", path.display()));
     }
     if let Some(checkpoint) = &summary.checkpoint {
         reporter.text(&format!("checkpoint  {}", checkpoint.display()));

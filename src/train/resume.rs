@@ -16,7 +16,7 @@ use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
 use crate::script::{Change, Script, changes};
 use crate::store::{Configuration, FileVersion, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
-use crate::telemetry::{Mode, Reporter};
+use crate::telemetry::{Mode, Reporter, last_step};
 
 /// The state at the start of a training loop.
 pub(super) struct Opened {
@@ -69,7 +69,10 @@ impl Opened {
                 verify(&path, false)?;
                 Some((path.clone(), State::load(&path)?))
             }
-            None => None,
+            None => {
+                refuse_lost_checkpoints(path, &stored)?;
+                None
+            }
         };
         let overrides = in_effect(&stored.overrides, &options.overrides);
         let script = Script::load(&options.script, &overrides).and_then(part);
@@ -106,19 +109,27 @@ impl Opened {
 
     /// The policy's settings with the model that the run started from: for a resumed run its
     /// original one, even if the name now refers to another one.
-    pub(super) fn base(&self) -> PolicySettings {
+    ///
+    /// # Errors
+    /// `Kind::Store` if the run has not begun, and the recipe's cold start has no result.
+    pub(super) fn base(&self) -> Result<PolicySettings> {
         let mut policy = self.script.settings.policy.clone();
         if self.script.settings.cold_start.is_some()
             && let Some(resumed) = &self.resumed
-            && let Some(made) = cold_start::result(resumed.run.path())
         {
-            policy.model = made.display().to_string();
-            return policy;
+            let run = resumed.run.path();
+            if let Some(made) = cold_start::result(run)? {
+                policy.model = made.display().to_string();
+                return Ok(policy);
+            }
+            if resumed.stored.origins.model.is_none() {
+                return Err(cold_start::no_result(run));
+            }
         }
         if let Some(origin) = self.model_origin() {
             policy.model = source::recorded(&origin);
         }
-        policy
+        Ok(policy)
     }
 
     /// The recorded origin of the model that a resumed run started from.
@@ -131,6 +142,19 @@ impl Opened {
     pub(super) fn checkpoint(&self) -> Option<&Path> {
         let (path, _) = self.resumed.as_ref()?.checkpoint.as_ref()?;
         Some(path)
+    }
+
+    /// The first step that a resumed run repeats, or writes for the first time; `None` for a new
+    /// run.
+    pub(super) fn repeats_from(&self) -> Option<u64> {
+        let resumed = self.resumed.as_ref()?;
+        Some(resumed.checkpoint.as_ref().map_or(0, |(_, state)| state.step + 1))
+    }
+
+    /// Whether a resumed run continues from a checkpoint with the script that it had.
+    pub(super) fn same_script(&self) -> bool {
+        let resumed = self.resumed.as_ref().filter(|resumed| resumed.checkpoint.is_some());
+        resumed.is_some_and(|resumed| resumed.stored.script.hash == self.script.hash)
     }
 
     /// The progress of training: after the checkpoint's step, or at the beginning.
@@ -200,6 +224,21 @@ impl Resumed {
         let default = |key: &str| defaults.pointer(&format!("/{}", key.replace('.', "/"))).cloned();
         found.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
         found
+    }
+}
+
+/// Refuses a run whose checkpoints were removed. Without them it would begin again, and remove the
+/// trajectories of all its steps.
+fn refuse_lost_checkpoints(run: &Path, stored: &Configuration) -> Result<()> {
+    let every = stored.settings["checkpoint"]["every"].as_u64().unwrap_or(0);
+    match last_step(run)? {
+        Some(done) if every > 0 && done > every => Err(Error::new(
+            Kind::Store,
+            format!("the run has done {done} steps, with a checkpoint every {every}, and there is none"),
+        )
+        .at_path(run.join("checkpoints"))
+        .hint("put the checkpoints back, or start a new run")),
+        _ => Ok(()),
     }
 }
 

@@ -2,8 +2,8 @@
 //! fix. Rules about a single setting are part of its declaration (`range` and `needs`), those about
 //! estimators and losses are in `combinations.rs`.
 
-use crate::config::{Branch, BranchAt, KlPlace, Learner, MiniBatchBy, Settings, Trainer};
-use crate::error::{Error, Kind, Result};
+use crate::config::{Branch, BranchAt, KlPlace, LORA_TARGETS, Learner, MiniBatchBy, PolicySettings, Settings, Trainer};
+use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
 
 /// A rule about settings `T`.
@@ -26,6 +26,26 @@ pub(super) fn refusal(key: &str, message: impl Into<String>) -> Error {
 pub(super) fn check<T>(rules: &[Rule<T>], settings: &T) -> Result<()> {
     let broken = |rule: &Rule<T>| Some(refusal(rule.setting, (rule.broken)(settings)?).hint(rule.hint));
     rules.iter().find_map(broken).map_or(Ok(()), Err)
+}
+
+/// Refuses projections of an adapter that no model has, before one is loaded.
+///
+/// # Errors
+/// `Kind::Script` with the nearest names.
+pub(super) fn adapter_targets(policy: &PolicySettings) -> Result<()> {
+    const KEY: &str = "policy.lora.targets";
+    let Some(lora) = &policy.lora else { return Ok(()) };
+    // The router of experts.
+    let known = || LORA_TARGETS.into_iter().chain(["gate"]);
+    if lora.targets.is_empty() {
+        return Err(refusal(KEY, format!("{KEY} is empty: the adapter has no weights")).hint("leave it out"));
+    }
+    let end = |target: &str| target.rsplit('.').next().unwrap_or_default().to_owned();
+    match lora.targets.iter().find(|target| known().all(|name| name != end(target))) {
+        Some(lost) => Err(refusal(KEY, format!("`{KEY}`: no model has a projection `{lost}`"))
+            .hint(suggest(&end(lost), known().collect::<Vec<_>>()))),
+        None => Ok(()),
+    }
 }
 
 /// Contradictions within the settings of policy optimisation.

@@ -60,11 +60,16 @@ impl ScriptLog {
         LogSink::new(move |line| own.line(line))
     }
 
-    /// Starts writing to the run directory. `resume_after` is the step that a resumed run continues
-    /// from.
-    pub(super) fn open(&self, run: &Path, resume_after: Option<u64>) -> Result<()> {
+    /// Starts writing to the run directory. `from` is the first step that a resumed run repeats,
+    /// and `evaluation` the step of an evaluation that it repeats.
+    pub(super) fn open(&self, run: &Path, from: Option<u64>, evaluation: Option<u64>) -> Result<()> {
         let path = run.join(FILE);
-        let (file, _) = open_lines(&path, resume_after)?;
+        let prefix = evaluation.map(|step| format!("eval-{step}-"));
+        let repeated = |line: &Map<String, Value>| {
+            let trajectory = line.get("trajectory").and_then(Value::as_str);
+            prefix.as_ref().zip(trajectory).is_some_and(|(prefix, id)| id.starts_with(prefix))
+        };
+        let (file, _) = open_lines(&path, from, repeated)?;
         self.lock().file = Some((path, BufWriter::new(file)));
         Ok(())
     }
@@ -76,6 +81,16 @@ impl ScriptLog {
 
     /// Writes a line to the file, and to the terminal if it is one of the first.
     pub(super) fn line(&self, line: &LogLine) {
+        self.write(line, true);
+    }
+
+    /// The lines of the script's top level. A resumed run with an unchanged script has them in the
+    /// file already.
+    pub(super) fn top_level(&self, lines: &[LogLine], stored: bool) {
+        lines.iter().for_each(|line| self.write(line, !stored));
+    }
+
+    fn write(&self, line: &LogLine, stores: bool) {
         let mut guard = self.lock();
         let inner = &mut *guard;
         let mut fields = Map::new();
@@ -88,7 +103,7 @@ impl ScriptLog {
             fields.insert(name.to_owned(), text.into());
         }
         let object = Value::Object(fields);
-        if let Some((_, file)) = &mut inner.file {
+        if let Some((_, file)) = inner.file.as_mut().filter(|_| stores) {
             let bytes = format!("{object}\n");
             if inner.bytes + bytes.len() > BYTES {
                 inner.lost += 1;

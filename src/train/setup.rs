@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use super::best::{self, Best, EVALUATED, best_so_far};
 use super::checkpoint::{Contents, load_average, load_optimizer, with_kept};
 use super::critic::Learning;
 use super::curriculum::Curriculum;
@@ -23,7 +24,7 @@ use super::shared_state::SharedStateCheck;
 use super::source::{self, model_dir};
 use super::validate::{ValidatedTrainer, validate};
 use super::weights::{self, freeze, trained};
-use super::{RunOptions, Summary, files, report, tensorboard};
+use super::{RunOptions, Summary, due, files, report, tensorboard};
 use crate::config::{Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
 use crate::error::{Error, Kind, Result};
@@ -35,7 +36,7 @@ use crate::rl::kl::KlController;
 use crate::rl::rewards::{ReturnScale, RewardShaping};
 use crate::rl::schedule::Schedule;
 use crate::script::Script;
-use crate::store::{Origins, RunDir, State, latest_checkpoint, trainer_state};
+use crate::store::{BEST, Origins, RunDir, State, latest_checkpoint, trainer_state};
 use crate::telemetry::{MetricsLog, Reporter};
 
 /// A run of reinforcement learning, ready for its next step.
@@ -70,6 +71,8 @@ pub(super) struct Training {
     pub(super) base: PolicySettings,
     pub(super) origins: Origins,
     pub(super) standing: InterruptState,
+    /// The best evaluation so far.
+    pub(super) best: Option<Best>,
     options: RunOptions,
 }
 
@@ -80,7 +83,8 @@ impl Training {
         report::warn(reporter, &warnings);
 
         // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
-        let (checkpoint, mut base) = (opened.checkpoint().map(Path::to_owned), opened.base());
+        let (checkpoint, mut base) = (opened.checkpoint().map(Path::to_owned), opened.base()?);
+        let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
         let (state, origin) = (opened.state(), opened.model_origin());
         let Opened { mut script, options, resumed, standing } = opened;
         let fetching = options.fetching(reporter);
@@ -155,7 +159,12 @@ impl Training {
             None => RunDir::create(&options.runs_dir, &files::run_name(&options, &script))?,
         };
         record(&run, &script, &options.overrides, &origins, session.max_context, state.step)?;
-        let mut log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
+        if goes_on {
+            let keep = session.settings.checkpoint.keep;
+            run.repeats_after(checkpoint.as_deref().map(|path| (state.step, path)), keep)?;
+        }
+        let mut log = MetricsLog::open(run.path(), repeats_from)?;
+        let best = best_so_far(&run, &log)?;
         tensorboard::settings(&mut log, &script)?;
         if state.step >= learner.steps as u64 && goes_on {
             reporter.warn(&format!(
@@ -163,12 +172,15 @@ impl Training {
                 state.step, learner.steps
             ));
         }
-        session.log.open(run.path(), goes_on.then_some(state.step))?;
+        // The evaluation at the end of a run is always repeated.
+        let ends = state.step >= learner.steps as u64 && session.settings.eval.after;
+        let evaluation = repeats_from.map(|_| state.step).filter(|step| ends || !log.has(*step, EVALUATED));
+        session.log.open(run.path(), repeats_from, evaluation)?;
         session.log.at(state.step);
         report::opening(reporter, &session, &run, rows, &learner);
         report::far_files(reporter, &script, &origins);
         report::servers(reporter, &script);
-        script.logged.iter().for_each(|line| session.log.line(line));
+        session.log.top_level(&script.logged, same_script);
         session.log.flush()?;
         report::literal_keys(reporter, &script);
         let schedule = schedule_of(&learner);
@@ -194,6 +206,7 @@ impl Training {
             base,
             origins,
             standing,
+            best,
             options,
             watch: HealthMonitor::default(),
             signal: LearningSignal::default(),
@@ -214,6 +227,23 @@ impl Training {
         self.standing.is_stopping()
     }
 
+    /// The evaluation before the first step, or the one after the newest step that a killed run did
+    /// not complete. A resumed run does not repeat one that is in its metrics.
+    pub(super) fn evaluate_first(&mut self, reporter: &Reporter) -> Result<Option<Evaluation>> {
+        let step = self.state.step;
+        let eval = &self.session.settings.eval;
+        if self.log.has(step, EVALUATED) {
+            return Ok(None);
+        }
+        if step == 0 {
+            return if eval.before { self.evaluate(reporter, "before", true) } else { Ok(None) };
+        }
+        if due(step, eval.every, self.learner.steps) {
+            self.evaluate(reporter, "held out", false)?;
+        }
+        Ok(None)
+    }
+
     /// Evaluates, and logs and prints the result; `examples` also stores a few trajectories as
     /// text.
     pub(super) fn evaluate(&mut self, reporter: &Reporter, label: &str, examples: bool) -> Result<Option<Evaluation>> {
@@ -229,6 +259,12 @@ impl Training {
             Err(error) => return Err(error),
         };
         let stored = self.store_evaluation(&trajectories)?;
+        let Self { session, state, .. } = &*self;
+        let is_saved = self.standing.is_saved(state.step);
+        self.best = best::keep(self.best, evaluation.accuracy, state, &self.run, is_saved, |dir| {
+            session.model.save_trained(dir)?;
+            session.files.write(dir)
+        })?;
         let (script, run) = (&self.script.path, self.run.path());
         let again =
             |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
@@ -358,7 +394,9 @@ impl Training {
         self.session.log.flush()?;
         summary.checkpoint = Some(checkpoint);
         summary.steps = self.state.step as usize;
-        report::closing(reporter, &summary, curves, options);
+        let best = self.best.filter(|best| best.step > 0);
+        summary.best = best.map(|_| self.run.path().join(BEST));
+        report::closing(reporter, &summary, best, curves, options);
         Ok(summary)
     }
 
@@ -372,6 +410,8 @@ impl Training {
         changed: bool,
     ) -> Result<()> {
         self.run.write_trajectories(self.state.step + 1, self.state.policy_version, trajectories, advantages)?;
+        // Lines of the function `advantage`.
+        self.session.log.flush()?;
         self.advance(groups, changed);
         Ok(())
     }

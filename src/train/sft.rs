@@ -43,10 +43,11 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             .at_path(&options.script)
             .hint(format!("run it with `r1 run {}`, or give it a `cold_start`", options.script.display())));
     };
-    let (checkpoint, base) = (opened.checkpoint().map(Path::to_owned), opened.base());
+    let (checkpoint, base) = (opened.checkpoint().map(Path::to_owned), opened.base()?);
+    let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
     let (mut state, origin) = (opened.state(), opened.model_origin());
     let Opened { mut script, options, resumed, standing } = opened;
-    let (options, goes_on) = (&options, resumed.is_some());
+    let options = &options;
     check(&sft).map_err(|error| script.placed(error))?;
     report::warn(reporter, &unused_settings(&script)?);
     source::fetch_data(&script, options.fetching(reporter))?;
@@ -113,12 +114,16 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     if let Some(path) = &checkpoint {
         load_optimizer(&mut optimizer, path)?;
     }
-    let mut log = MetricsLog::open(run.path(), goes_on.then_some(state.step))?;
+    if repeats_from.is_some() {
+        let keep = script.settings.checkpoint.keep;
+        run.repeats_after(checkpoint.as_deref().map(|path| (state.step, path)), keep)?;
+    }
+    let mut log = MetricsLog::open(run.path(), repeats_from)?;
     tensorboard::settings(&mut log, &script)?;
-    printed.open(run.path(), goes_on.then_some(state.step))?;
+    printed.open(run.path(), repeats_from, None)?;
     report::opening_sft(reporter, &model, &run, rows, &sft);
     report::far_files(reporter, &script, &origins);
-    script.logged.iter().for_each(|line| printed.line(line));
+    printed.top_level(&script.logged, same_script);
 
     let mut summary = Summary { run_dir: run.path().to_owned(), ..Summary::default() };
     let schedule =
@@ -144,7 +149,8 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
         Ok(())
     };
     standing.opened(state.step, checkpoint.as_ref().map(|_| state.step), options.resume_command("sft", run.path()));
-    if held_out.is_some() && state.step == 0 {
+    // A run that was stopped before its first step has this loss in its checkpoint.
+    if state.step == 0 && state.best.is_none() && held_out.is_some() {
         let mut values = Metrics::new();
         evaluate(&mut state, &mut values)?;
         log.log(0, &values)?;

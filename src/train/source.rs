@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Kind, Result};
-use crate::hub::{Event, Hub, ModelId, Watch, commit_of};
+use crate::hub::{Event, Hub, ModelId, Watch, commit_of, is_stopped};
 use crate::model::stored_dtype;
 use crate::script::Script;
 use crate::store::{Origin, Origins, find_model};
@@ -282,7 +282,7 @@ pub(crate) fn watched<T>(what: &str, fetching: Fetching<'_>, fetch: impl FnOnce(
             Event::Note(note) => reporter.warn(note),
         }
     };
-    let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
+    let stop = || fetching.interrupt.is_some_and(Interrupt::is_set) || is_stopped();
     let fetched = fetch(&Watch { event: &event, stop: &stop });
     if let Some(bar) = &shown.into_inner().unwrap_or_else(PoisonError::into_inner).bar {
         bar.finish();

@@ -8,7 +8,7 @@
 
 use serde_json::Value;
 
-use super::rules::Rule;
+use super::rules::{Rule, adapter_targets};
 use crate::config::{KlPlace, Lacking, Learner, LossAgg, Settings, Trainer, lacking, value_of};
 use crate::error::{Error, Kind, Result};
 use crate::rl::objective::Objective;
@@ -28,6 +28,7 @@ struct UnusedSetting {
 /// # Errors
 /// `Kind::Script` with the line of the setting, `Kind::Usage` for one of the command line.
 pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
+    adapter_targets(&script.settings.policy).map_err(|error| script.placed(error))?;
     let written = &script.written;
     let find = |settings: &Settings, given: &Value| Recipe::new(settings, given, script.privileged).unused();
     let found = find(&script.settings, &written.all);

@@ -134,7 +134,7 @@ fn a_row_without_its_column_is_an_error() {
     exit: 6
     --- stderr
     warning: 1 row of data.train can't be started; row 0: r1.user: the content must be text or a list of parts, got nil (a.lua:5)
-      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
+      policy   model (0.0M parameters, f32 on the CPU, 1 MiB)
       data     1 training task
       training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -204,7 +204,7 @@ fn a_reward_that_is_not_a_number_is_an_error() {
     cli_snapshot!(model, { "a.lua" => nil, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
+      policy   model (0.0M parameters, f32 on the CPU, 1 MiB)
       data     2 training tasks
       training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -220,7 +220,7 @@ fn a_reward_that_is_not_a_number_is_an_error() {
     cli_snapshot!(model, { "a.lua" => nan, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
+      policy   model (0.0M parameters, f32 on the CPU, 1 MiB)
       data     2 training tasks
       training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -240,7 +240,7 @@ fn an_error_of_an_env_is_reported() {
     cli_snapshot!(model, { "a.lua" => throws, "tasks.jsonl" => TASKS }, ["run", "a.lua"], @r#"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
+      policy   model (0.0M parameters, f32 on the CPU, 1 MiB)
       data     2 training tasks
       training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a
@@ -260,7 +260,7 @@ fn an_endless_loop_of_an_env_is_reported() {
     cli_snapshot!(model, { "a.lua" => loops, "tasks.jsonl" => TASKS }, ["run", "a.lua", "limits.cpu=0.05"], @"
     exit: 6
     --- stderr
-      policy   model (0.0M parameters, Float on Cpu, 1 MiB)
+      policy   model (0.0M parameters, f32 on the CPU, 1 MiB)
       data     2 training tasks
       training 1 step of 2 groups of 2 trajectories, lr 1e-6
       run      runs/a

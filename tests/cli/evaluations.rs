@@ -139,3 +139,33 @@ fn an_evaluation_is_stored_the_same_by_a_resumed_run() {
     let last = |name: &str| files(&super::run_files::checkpoint(&dir.path().join("runs").join(name), 4));
     assert!(last("whole") == last("none"), "the checkpoints differ");
 }
+
+/// As supervised training keeps the model with the lowest loss.
+#[test]
+fn the_model_with_the_highest_accuracy_is_kept() {
+    // The accuracies of the evaluations at steps 0 to 3.
+    let own = "seen = seen + 1 return ({ 0, 1, 1, 0 })[seen] or 0";
+    let recipe = RECIPE
+        .replacen("local function env", "local seen = 0\nlocal function env", 1)
+        .replace("every = 1 }", &format!("every = 1, reward = function() {own} end }}, rollout = {{ workers = 1 }}"))
+        .replace(
+            "return { reward = #action.text % 3 }",
+            "return { reward = word == 'train' and #action.text % 3 or 0 }",
+        )
+        .replace("eval = rows(5)", "eval = rows(1)");
+    let dir = directory(&[("a.lua", &recipe)], true);
+    let text = succeed(dir.path(), &["run", "a.lua", "trainer.steps=3", "checkpoint.every=1", "checkpoint.keep=0"]);
+    assert!(text.contains("best        runs/a/best (accuracy 1.000, step 1)"), "{text}");
+    let run = dir.path().join("runs/a");
+    let weights = |folder: &str| std::fs::read(run.join(folder).join("model.safetensors")).unwrap();
+    assert!(weights("best") == weights("checkpoints/step-000001"));
+    assert!(weights("best") != weights("checkpoints/step-000003"));
+    succeed(dir.path(), &["infer", "--model", "runs/a/best", "-p", "say 3", "--max-new-tokens", "2"]);
+    // A resumed run knows it.
+    let text = succeed(dir.path(), &["run", "a.lua", "--resume", "runs/a", "trainer.steps=4"]);
+    assert!(text.contains("best        runs/a/best (accuracy 1.000, step 1)"), "{text}");
+    // Without an evaluation that is better than the first, there is none.
+    std::fs::write(dir.path().join("a.lua"), recipe.replace("{ 0, 1, 1, 0 }", "{ 1, 1, 0, 1 }")).unwrap();
+    let text = succeed(dir.path(), &["run", "a.lua", "--name", "b", "trainer.steps=3"]);
+    assert!(!text.contains("best  ") && !dir.path().join("runs/b/best").exists(), "{text}");
+}

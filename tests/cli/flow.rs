@@ -178,3 +178,26 @@ fn flows_work_in_check_repl_and_infer() {
     assert!(output.status.success() && printed.contains("step 2: reward +0.05"), "{printed}");
     assert!(printed.contains("terminated after 3 steps: reward +1.12"), "{printed}");
 }
+
+/// The recipe of docs/agents.md: the advantages of a player sum to zero over a group.
+#[test]
+fn the_self_play_of_the_page_of_agents_runs() {
+    let page = include_str!("../../docs/agents.md");
+    let (_, code) = page.split_once("```lua\n").unwrap();
+    let (code, _) = code.split_once("```").unwrap();
+    let dir = directory(&[("a.lua", &code.replace("r1-nano", "model"))], true);
+    ran(dir.path(), &["check", "a.lua"]);
+    ran(dir.path(), &["run", "a.lua"]);
+    let printed = ran(dir.path(), &["replay", "runs/a"]);
+    assert!(printed.contains("every observation, reward and status as recorded"), "{printed}");
+    // An illegal first move loses, a game of two legal moves has one winner.
+    let typed = |moves: &str| {
+        std::fs::write(dir.path().join("typed"), moves).unwrap();
+        let input = std::fs::File::open(dir.path().join("typed")).unwrap();
+        shown(dir.path(), &r1(dir.path(), &["repl", "a.lua"]).stdin(input).output().unwrap())
+    };
+    let printed = typed(":reset 0\n:step 9\n");
+    assert!(printed.contains("terminated after 1 step"), "{printed}");
+    let printed = typed(":reset 0\n:step 3\n:step 2\n");
+    assert!(printed.contains("terminated after 2 steps"), "{printed}");
+}

@@ -4,7 +4,8 @@
 pub(crate) mod server;
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use server::{Repo, Response, Server};
 
@@ -93,7 +94,7 @@ fn two_processes_download_a_model_once() {
     let children: Vec<_> = (0..2)
         .map(|_| {
             let mut command = with_hub(dir.path(), &server, &ask);
-            command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap()
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         })
         .collect();
     for child in children {
@@ -298,4 +299,38 @@ fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
     };
     assert!(weights("whole") == weights("killed"));
     assert!(!dir.path().join("runs/killed/checkpoints/step-000006").exists());
+}
+
+/// The first Ctrl-C ends a download that makes no progress, although the command loads the dataset
+/// when it needs a row.
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_a_stalled_download_of_a_check() {
+    let recipe = r#"
+        return r1.recipe {
+          env = r1.env { format = "retool", max_steps = 1 },
+          reward = function() return 0 end,
+          data = { train = r1.data.hf "org/tiny" },
+        }"#;
+    let dir = directory(&[("a.lua", recipe)], false);
+    let mut repo = Repo::new(&[("train.jsonl", b"{\"problem\": \"x\"}\n")]);
+    repo.kind = "datasets";
+    let is_file = |path: &str, method: &str| method == "GET" && path.ends_with("train.jsonl");
+    let server = Server::changed(repo, move |request, _, answer| {
+        let stall = Duration::from_secs(if is_file(&request.path, &request.method) { 60 } else { 0 });
+        Response { stall, ..answer }
+    });
+    let began = Instant::now();
+    let mut command = with_hub(dir.path(), &server, &["check", "a.lua"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !server.requests().iter().any(|request| is_file(&request.path, &request.method)) {
+        assert!(began.elapsed() < Duration::from_secs(50), "{:?}", server.lines(false));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    // SAFETY: the child is ours and has not been waited for.
+    unsafe { libc::kill(i32::try_from(child.id()).unwrap(), libc::SIGINT) };
+    let output = child.wait_with_output().unwrap();
+    let text = without_url(dir.path(), &server, &output);
+    assert!(text.starts_with("exit: 130") && text.contains("the check was stopped"), "{text}");
+    assert!(began.elapsed() < Duration::from_secs(55), "{text}");
 }

@@ -291,3 +291,30 @@ fn r1_index_reads_a_dataset_of_the_hub() {
     let (code, text) = run(&["index", "build", "c.jsonl", "--hf", "org/tiny", "--out", "k"]);
     assert!(code == Some(2), "{text}");
 }
+
+#[test]
+fn text_files_are_indexed_and_long_ones_split() {
+    let long: String = (0..50).map(|n| format!("word{n} ")).collect();
+    let dir = directory(
+        &[("a.md", "# Apples\nred fruit"), ("b.txt", &long), ("c.jsonl", r#"{"id": 1, "text": "x"}"#)],
+        false,
+    );
+    let text = succeed(dir.path(), &["index", "build", "a.md", "b.txt", "--out", "texts", "--chunk-words", "20"]);
+    assert!(text.contains("4 passages"), "{text}");
+    let hits = succeed(dir.path(), &["index", "search", "texts", "word45", "--json"]);
+    assert!(hits.contains(r#""id":"b.txt#3""#), "{hits}");
+    let hits = succeed(dir.path(), &["index", "search", "texts", "fruit", "--json"]);
+    assert!(hits.contains(r#""id":"a.md""#) && hits.contains("Apples"), "{hits}");
+    let rows = ["index", "build", "c.jsonl", "--out", "rows"];
+    let refused = |more: &[&str], words: &str| {
+        let error = fail(dir.path(), &[&rows[..], more].concat());
+        assert!(error.contains(words) && !dir.path().join("rows.part").exists(), "{error}");
+    };
+    refused(&["a.md"], "the corpus mixes text files with other files");
+    refused(&["--chunk-words", "5", "--chunk-overlap", "5"], "--chunk-overlap is 5, and a chunk has 5 words");
+    // An error in the first rows leaves nothing behind.
+    std::fs::write(dir.path().join("c.jsonl"), "not JSON\n").unwrap();
+    refused(&[], "the row is not JSON");
+    std::fs::write(dir.path().join("c.jsonl"), r#"{"id": 1, "text": ""}"#).unwrap();
+    refused(&[], "there is nothing to index");
+}

@@ -28,6 +28,7 @@ mod infer_stop;
 mod infer_trouble;
 mod install;
 mod json_errors;
+mod killed;
 mod learning;
 mod logprobs;
 mod lua;

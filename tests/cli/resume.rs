@@ -308,6 +308,11 @@ fn a_damaged_checkpoint_is_refused() {
         fs::write(&path, &whole).unwrap();
     }
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a", "trainer.steps=3"]);
+    // A run without its checkpoints does not begin again over its own steps.
+    fs::remove_dir_all(dir.path().join("runs/a/checkpoints")).unwrap();
+    let error = fail(dir.path(), &["run", "a.lua", "-q", "--resume", "runs/a"]);
+    assert!(error.contains("the run has done 3 steps, with a checkpoint every 1, and there is none"), "{error}");
+    assert!(dir.path().join("runs/a/trajectories/step-000003.parquet").is_file());
 }
 
 /// The closing page fits a screen, and each step has one line in the metrics, with its evaluation.

@@ -42,9 +42,11 @@ fn an_unknown_target_of_an_adapter_is_refused_at_its_line() {
     assert!(recipe.contains("q_prj"));
     let line = recipe.lines().position(|line| line.contains("q_prj")).unwrap() + 1;
     let dir = directory(&[("a.lua", &recipe)], true);
+    let printed = shown(dir.path(), &r1(dir.path(), &["check", "a.lua"]).output().unwrap());
+    assert!(printed.contains("no model has a projection `q_prj`"), "{printed}");
     let printed = shown(dir.path(), &r1(dir.path(), &["run", "a.lua"]).output().unwrap());
     assert!(printed.starts_with("exit: 3"), "{printed}");
-    assert!(printed.contains("`policy.lora.targets`: the model has no projection `q_prj`"), "{printed}");
+    assert!(printed.contains("`policy.lora.targets`: no model has a projection `q_prj`"), "{printed}");
     assert!(printed.contains(&format!("--> a.lua:{line}")) && printed.contains("did you mean `q_proj`"), "{printed}");
 }
 
@@ -249,4 +251,20 @@ fn python_without_namespaces_is_a_warning() {
         return;
     }
     assert_eq!(reported.matches("the system allows no namespaces").count(), 1, "{reported}");
+}
+
+/// The rollout of the first step has fewer decode steps than are profiled.
+#[test]
+fn a_short_first_step_is_profiled() {
+    let dir = directory(&[("a.lua", RECIPE)], true);
+    let args =
+        ["run", "a.lua", "-q", "--profile", "trainer.steps=1", "sampling.max_new_tokens=14", "eval.before=false"];
+    succeed(dir.path(), &args);
+    let profile = dir.path().join("runs/a/profile");
+    let table = fs::read_to_string(profile.join("operations.md")).unwrap();
+    assert!(
+        table.contains("decode steps (decode.json)\n\n| host: operation") && !table.contains("Not profiled"),
+        "{table}"
+    );
+    assert!(profile.join("decode.json").is_file() && profile.join("update.json").is_file());
 }

@@ -9,6 +9,7 @@ use super::corpus::Corpus;
 use super::show::{bytes, counted};
 use crate::error::{Error, Kind, Result};
 use crate::model::Pooling;
+use crate::native;
 use crate::search::{
     Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, EncoderSettings, HnswOptions,
     Similarity, VectorType, load_encoder,
@@ -20,6 +21,9 @@ const LOOK_EVERY: u64 = 32;
 
 pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
     let interrupt = ctrl_c();
+    if let Some(threads) = args.threads {
+        native::set_threads(usize::from(threads));
+    }
     // With --json the result is one object on stdout, so progress events are not printed.
     let reporter = if output.json { Reporter::silent() } else { output.reporter() };
     let corpus = Corpus::open(args, &reporter, interrupt)?;
@@ -37,7 +41,10 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
     if first > 0 {
         reporter.info(&format!("resuming at row {first}, where the last build was interrupted"));
     }
-    add(&mut builder, &corpus, &reporter, interrupt)?;
+    if let Err(error) = add(&mut builder, &corpus, &reporter, interrupt) {
+        builder.abandon()?;
+        return Err(error);
+    }
     let vectors = if args.hnsw { builder.passages() } else { 0 };
     let bar = if vectors > 0 { reporter.bar("linking", vectors, "vectors") } else { Reporter::silent().bar("", 0, "") };
     let mut shown = 0;
@@ -90,7 +97,7 @@ fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: I
                 return Err(Error::new(Kind::Interrupted, why).hint("the same command resumes it there"));
             }
         }
-        let added = corpus.passage(row).and_then(|passage| builder.add(&passage));
+        let added = corpus.passages(row).and_then(|passages| builder.add_row(&passages));
         added.map_err(|error| if error.place.is_none() { error.at(corpus.place(row)) } else { error })?;
     }
     bar.finish();

@@ -13,17 +13,23 @@ use super::super::index_args::BuildArgs;
 use crate::data::{Dataset, find};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{DataFiles, Hub, ModelId};
-use crate::search::{Fields, Passage, hex};
+use crate::search::{Chunks, Fields, Passage, hex};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::{Fetching, watched};
 
-/// Rows that become passages.
-pub(super) enum Corpus {
+/// Rows that become passages, and their size.
+pub(super) struct Corpus {
+    source: CorpusSource,
+    chunks: Option<Chunks>,
+}
+
+enum CorpusSource {
     Rows {
         data: Dataset,
         fields: Fields,
     },
-    /// Text files below a folder, sorted by path.
+    /// Text files: those below a folder, sorted by path, or those that were named (the folder is
+    /// then empty).
     Texts {
         folder: PathBuf,
         files: Vec<PathBuf>,
@@ -32,19 +38,79 @@ pub(super) enum Corpus {
 
 impl Corpus {
     pub(super) fn open(args: &BuildArgs, reporter: &Reporter, interrupt: Interrupt) -> Result<Self> {
+        let chunks = chunks(args)?;
+        Ok(Self { source: CorpusSource::open(args, reporter, interrupt)?, chunks })
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        self.source.len()
+    }
+
+    /// The place of a row, for messages.
+    pub(super) fn place(&self, row: u64) -> String {
+        self.source.place(row)
+    }
+
+    /// The passages of a row: one, or its chunks.
+    pub(super) fn passages(&self, row: u64) -> Result<Vec<Passage>> {
+        let passage = self.source.passage(row)?;
+        Ok(match self.chunks {
+            Some(chunks) => chunks.of(passage),
+            None => vec![passage],
+        })
+    }
+
+    /// The identity of the corpus: an interrupted build is resumed only for an equal one.
+    pub(super) fn identity(&self) -> Result<Json> {
+        let mut identity = self.source.identity()?;
+        if let Some(Chunks { words, overlap }) = self.chunks {
+            identity["chunk_words"] = json!(words);
+            identity["chunk_overlap"] = json!(overlap);
+        }
+        Ok(identity)
+    }
+}
+
+/// The size of chunks, if long passages are split.
+fn chunks(args: &BuildArgs) -> Result<Option<Chunks>> {
+    let Some(words) = args.chunk_words else { return Ok(None) };
+    if args.chunk_overlap >= words {
+        let why = format!("--chunk-overlap is {}, and a chunk has {words} words", args.chunk_overlap);
+        return Err(Error::new(Kind::Usage, why).hint("give fewer words than --chunk-words"));
+    }
+    Ok(Some(Chunks { words: words as usize, overlap: args.chunk_overlap as usize }))
+}
+
+/// Extensions of text files.
+const TEXTS: [&str; 2] = ["txt", "md"];
+
+fn is_text(path: &Path) -> bool {
+    path.extension().is_some_and(|end| TEXTS.iter().any(|known| end == *known))
+}
+
+impl CorpusSource {
+    fn open(args: &BuildArgs, reporter: &Reporter, interrupt: Interrupt) -> Result<Self> {
         let files = if let Some(name) = &args.hf {
             fetch(name, args, reporter, interrupt)?
         } else {
-            if let [folder] = &args.corpus[..]
-                && folder.is_dir()
-                && let Some(files) = texts(folder)?
-            {
+            let named = args.corpus.iter().filter(|path| is_text(path)).count();
+            if named > 0 && named < args.corpus.len() {
+                return Err(Error::new(Kind::Usage, "the corpus mixes text files with other files")
+                    .at_path(args.corpus.iter().find(|path| !is_text(path)).unwrap_or(&args.out))
+                    .hint("build an index of .txt and .md files, or of dataset files"));
+            }
+            let found = match &args.corpus[..] {
+                all if named > 0 => Some((PathBuf::new(), all.to_vec())),
+                [folder] if folder.is_dir() => texts(folder)?.map(|files| (folder.clone(), files)),
+                _ => None,
+            };
+            if let Some((folder, files)) = found {
                 if args.id_field.is_some() || args.text_field.is_some() || args.title_field.is_some() {
                     return Err(Error::new(Kind::Usage, "the corpus is a folder of text files, which have no columns")
-                        .at_path(folder)
+                        .at_path(args.corpus.first().unwrap_or(&args.out))
                         .hint("the id of a passage is the path of its file, its title the first heading"));
                 }
-                return Ok(Self::Texts { folder: folder.clone(), files });
+                return Ok(Self::Texts { folder, files });
             }
             find(&args.corpus, Path::new("."), None)?
         };
@@ -57,22 +123,21 @@ impl Corpus {
         Ok(Self::Rows { data: Dataset::open(&files, None, &BTreeMap::new())?, fields })
     }
 
-    pub(super) fn len(&self) -> u64 {
+    fn len(&self) -> u64 {
         match self {
             Self::Rows { data, .. } => data.len(),
             Self::Texts { files, .. } => files.len() as u64,
         }
     }
 
-    /// The place of a row, for messages.
-    pub(super) fn place(&self, row: u64) -> String {
+    fn place(&self, row: u64) -> String {
         match self {
             Self::Rows { data, .. } => data.place(row),
             Self::Texts { files, .. } => at(files, row).map(|path| path.display().to_string()).unwrap_or_default(),
         }
     }
 
-    pub(super) fn passage(&self, row: u64) -> Result<Passage> {
+    fn passage(&self, row: u64) -> Result<Passage> {
         match self {
             Self::Rows { data, fields } => match data.row(row)? {
                 Json::Object(columns) => fields.passage(row, columns),
@@ -85,8 +150,7 @@ impl Corpus {
         }
     }
 
-    /// The identity of the corpus: an interrupted build is resumed only for an equal one.
-    pub(super) fn identity(&self) -> Result<Json> {
+    fn identity(&self) -> Result<Json> {
         match self {
             Self::Rows { data, fields } => {
                 let files: Vec<Json> = data.paths().map(identity).collect::<Result<_>>()?;
@@ -152,7 +216,7 @@ fn texts(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
                 folders.push(path);
             } else if crate::config::DataFormat::of(&path).is_some() {
                 return Ok(None);
-            } else if path.extension().is_some_and(|end| ["txt", "md"].iter().any(|known| end == *known)) {
+            } else if is_text(&path) {
                 found.push(path);
             }
         }

@@ -169,7 +169,8 @@ fn cold_start(lua: &Lua, own: Recipe, trainer: Option<&config::Trainer>) -> mlua
     Ok(Box::new(own))
 }
 
-/// Refuses a custom function that `trainer` does not select, and the selection without a function.
+/// Refuses the selection of a custom function that the recipe does not have. The reverse is refused
+/// with the settings of the command line, which may select it (`recipe::load`).
 fn own_function(
     lua: &Lua,
     (choice, custom): (&str, bool),
@@ -177,22 +178,12 @@ fn own_function(
     example: &str,
     there: bool,
 ) -> mlua::Result<()> {
-    let key = format!("trainer.{choice}");
-    let error = |message: String, hint: String| {
-        let error = Error::new(Kind::Script, message).about_setting(key.as_str());
-        Err(fail_with(lua, NAME, error.hint(hint)))
-    };
-    match (custom, there) {
-        (true, false) => error(
-            format!("`trainer.{choice}` is \"{CUSTOM}\", and the recipe has no `{field}`"),
-            format!("give it one: {example} (docs/your-own-algorithm.md)"),
-        ),
-        (false, true) => error(
-            format!("`{field}` is used with trainer.{choice} = \"{CUSTOM}\" only"),
-            format!("set {choice} = \"{CUSTOM}\" in the trainer, or leave `{field}` out"),
-        ),
-        _ => Ok(()),
+    if !custom || there {
+        return Ok(());
     }
+    let message = format!("`trainer.{choice}` is \"{CUSTOM}\", and the recipe has no `{field}`");
+    let error = Error::new(Kind::Script, message).about_setting(format!("trainer.{choice}"));
+    Err(fail_with(lua, NAME, error.hint(format!("give it one: {example} (docs/your-own-algorithm.md)"))))
 }
 
 /// `eval = { env =, context =, reward =, … }`: what is kept in the VM, and the settings.

@@ -100,7 +100,7 @@ impl Script {
 
     /// The dataset of files, opened on first use.
     pub(crate) fn dataset(&self, split: Split, part: &Named<'_>) -> Result<Option<&Dataset>> {
-        self.opened(split, part.name, part.source, &Watch { event: &|_| (), stop: &|| false })
+        self.opened(split, part.name, part.source, &Watch { event: &|_| (), stop: &crate::hub::is_stopped })
     }
 
     fn opened(&self, split: Split, name: &str, source: &Source, watch: &Watch<'_>) -> Result<Option<&Dataset>> {

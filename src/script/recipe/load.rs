@@ -148,6 +148,7 @@ impl Script {
             }
             _ => None,
         };
+        selected_functions(&recipe, &settings).map_err(|error| error.at_path(path))?;
         let datasets = unopened(&settings);
         let (modules, resources) = (Arc::new(vm.modules()), Arc::new(vm.resources()));
         let hash = hash(&source, &modules, &resources);
@@ -293,6 +294,28 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
     };
     let got = if value.is_nil() { "nothing".to_owned() } else { kind(&value) };
     Err(Error::new(Kind::Script, format!("the script returns {got}; it must return r1.recipe {{ … }}")).at_path(path))
+}
+
+/// Refuses a function `advantage` or `loss` that neither the recipe nor the command line selects.
+/// The command line may compare a recipe's own loss with a built-in one.
+fn selected_functions(recipe: &Recipe, settings: &Settings) -> Result<()> {
+    let chosen = |settings: &Settings| match &settings.trainer {
+        Trainer::Grpo(learner) | Trainer::Ppo(learner) => [learner.estimator.is_custom(), learner.loss.is_custom()],
+        Trainer::Sft(_) => [false, false],
+    };
+    let (written, now) = (chosen(&recipe.typed), chosen(settings));
+    let functions = [("advantage", "estimator", &recipe.advantage), ("loss", "loss", &recipe.loss)];
+    for (at, (field, choice, function)) in functions.into_iter().enumerate() {
+        if function.is_some() && !written[at] && !now[at] {
+            let message = format!("`{field}` is used with trainer.{choice} = \"custom\" only");
+            let hint = format!(
+                "set {choice} = \"custom\" in the trainer, or trainer.{choice}=custom on the command line, or leave \
+                 `{field}` out"
+            );
+            return Err(Error::new(Kind::Script, message).about_setting(format!("trainer.{choice}")).hint(hint));
+        }
+    }
+    Ok(())
 }
 
 /// The recipe's own loss as a graph.

@@ -39,7 +39,7 @@ pub(crate) fn check_least(renderer: &Renderer, tools: &[Json], observation: &Obs
         Kind::Env,
         format!("the messages that the context keeps have {tokens} tokens and the budget is {budget}: {sizes}"),
     )
-    .hint("keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context"))
+    .hint("keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context if the model allows it"))
 }
 
 /// The error for a prompt that leaves no room for a response.
@@ -55,7 +55,7 @@ pub fn overflow(
     let counted = count(renderer, tools, observation).unwrap_or(tokens);
     let sizes = sizes(renderer, observation, counted);
     Error::new(Kind::Env, format!("the prompt has {tokens} tokens and the context holds {context}: {sizes}"))
-        .hint("shorten it in the recipe's context function, or raise policy.max_context")
+        .hint("shorten it in the recipe's context function, or raise policy.max_context if the model allows it")
 }
 
 fn count(renderer: &Renderer, tools: &[Json], observation: &Observation) -> Result<usize> {

@@ -78,8 +78,8 @@ impl fmt::Display for Need {
             Self::Http(None) => f.write_str("send HTTP requests to public hosts"),
             Self::Http(Some((host, None))) => write!(f, "send HTTP requests to {host}"),
             Self::Http(Some((host, Some(port)))) => write!(f, "send HTTP requests to {host}:{port}"),
-            Self::Process(None) => f.write_str("run programs in a sandbox"),
-            Self::Process(Some(program)) => write!(f, "run {program} in a sandbox"),
+            Self::Process(None) => f.write_str("run programs"),
+            Self::Process(Some(program)) => write!(f, "run {program}"),
             Self::Variable(name) => write!(f, "use the environment variable {name}"),
             Self::Read(path) => write!(f, "read files below {}", path.display()),
             Self::Write(path) => write!(f, "read and write files below {}", path.display()),
@@ -348,7 +348,7 @@ mod tests {
     fn needs_are_described_in_words() {
         let words =
             |needs: &[&str]| needs_in_words(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>()).join("; ");
-        insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"send HTTP requests to public hosts; send HTTP requests to a.co:8; run programs in a sandbox; run gcc in a sandbox; use the environment variable KEY; read files below data; read and write files below out");
+        insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"send HTTP requests to public hosts; send HTTP requests to a.co:8; run programs; run gcc; use the environment variable KEY; read files below data; read and write files below out");
         insta::assert_snapshot!(Need::parse("htp").unwrap_err(), @r#"
         `needs` contains "htp"; it is one of http, http:HOST, a URL, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
           hint: did you mean `http`?

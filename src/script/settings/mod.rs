@@ -99,10 +99,11 @@ impl<'a> Override<'a> {
 
     /// Refuses a key that is not a setting of the recipe.
     fn check(&self, recipe: &Json) -> Result<()> {
+        // A recipe without one is started without one.
+        if self.key == cold_start::FIELD && self.value == Json::Bool(false) {
+            return Ok(());
+        }
         if self.key == cold_start::FIELD && recipe.get(self.key).is_some() {
-            if self.value == Json::Bool(false) {
-                return Ok(());
-            }
             let message = format!("`{}` takes false, which leaves it out, or settings of its own", self.key);
             let error = Error::new(Kind::Usage, message).about_setting(self.key).at(self.argument);
             return Err(error.hint(format!("{}trainer.steps=50 changes one", cold_start::PREFIX)));

@@ -298,12 +298,12 @@ fn a_context_over_its_budget_is_an_error_with_sizes() {
     context_overflow: the messages that the context keeps have 167 tokens and the budget is 160: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, template and tools 66
       --> x.lua:13
         13 |           context = function(state, budget) return r1.context(state.messages):keep_first(1):keep_last(9):drop_oldest_until(budget.tokens) end,
-      hint: keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context
+      hint: keep fewer messages (keep_first, keep_last), shorten tool results, or raise policy.max_context if the model allows it
     ");
     // Without a context policy the maximum length of a reply shrinks until no room is left.
     assert_snapshot!(reported("nil"), @r#"
     context_overflow: the prompt has 236 tokens and the context holds 200: messages[1] system 2, messages[2] user 3, messages[3] assistant 2, messages[4] tool 46, messages[5] assistant 2, messages[6] tool 46, messages[7] assistant 2, messages[8] tool 46, template and tools 87
-      hint: shorten it in the recipe's context function, or raise policy.max_context
+      hint: shorten it in the recipe's context function, or raise policy.max_context if the model allows it
     "#);
     // A context that respects its budget never ends this way.
     let (trajectory, _) = rollout(&conversation(9, &view(":drop_oldest_until(budget.tokens)")), &small);

@@ -87,5 +87,6 @@ fn a_cold_start_can_be_left_out() {
     let error = bench.load(&["cold_start=sft.lua"]).unwrap_err();
     assert!(bench.show(&error).contains("`cold_start` takes false"), "{error}");
     let none = Bench::new("return r1.recipe { reward = function() return 0 end }");
-    assert!(none.load(&["cold_start=false"]).is_err());
+    assert!(none.load(&["cold_start=false"]).unwrap().cold_start().unwrap().is_none());
+    assert!(none.load(&["cold_start=true"]).is_err());
 }

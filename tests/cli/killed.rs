@@ -1,0 +1,315 @@
+//! Runs that are killed in every phase. A resumed run has the same files as one that was never
+//! killed: weights, trajectories, metrics and logs, without gaps and duplicates.
+//!
+//! The points are exact: a library (tests/fixtures/kill.cpp) ends the process just before a system
+//! call on files.
+#![cfg(target_os = "linux")]
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::run_files::{files, json_lines};
+use super::{directory, fail, r1, shown, succeed};
+
+const RECIPE: &str = r#"
+print("loaded")
+return r1.recipe {
+  env = r1.env { format = "hermes" },
+  reward = function(state, outcome) print("reward " .. state.task.prompt) return { outcome = #outcome.text % 2 } end,
+  advantage = function(group)
+    print("advantages")
+    return { group[1].total - group[2].total, group[2].total - group[1].total }
+  end,
+  policy = { model = "model" },
+  cold_start = r1.recipe {
+    data = { train = "train.jsonl", eval = { { prompt = "Say 9", completion = "I say 9" } } },
+    trainer = r1.sft { steps = 2, batch_size = 2, lr = 1e-3, warmup = 0 },
+    eval = { every = 1 },
+    checkpoint = { every = 1, keep = 1 },
+  },
+  data = {
+    train = r1.data.generate { count = 8, row = function(index) return { prompt = "Say " .. index } end },
+    eval = r1.data.generate { count = 2, row = function(index) return { prompt = "Say " .. index } end },
+  },
+  sampling = { max_new_tokens = 6 },
+  rollout = { workers = 1 },
+  trainer = r1.grpo {
+    estimator = "custom", steps = 3, group_size = 2, groups_per_step = 2, lr = 1e-3, ema = 0.5,
+    kl = { coef = 0.1, target = 0.01 },
+  },
+  eval = { every = 2 },
+  checkpoint = { every = 1, keep = 2 },
+  seed = 4,
+}
+"#;
+
+const ROWS: &str = r#"{"prompt": "Say 3", "completion": "I say 3"}
+{"prompt": "Say 4", "completion": "I say 4"}
+{"prompt": "Say 5", "completion": "I say 5"}
+"#;
+
+/// Phase, call at which the process is killed, and the number of that call.
+const POINTS: &[(&str, &str, u32)] = &[
+    ("start", "mkdir *k/checkpoints", 1),
+    ("start", "fsync *k/.config.json*", 1),
+    ("cold start", "mkdir *k/sft", 1),
+    ("cold start", "mkdir *k/sft/trajectories", 1),
+    ("cold start", "mkdir *k/sft/checkpoints", 1),
+    ("cold start", "rename *k/sft/scripts/.script*", 1),
+    ("cold start", "fsync *k/sft/.config.json*", 1),
+    ("cold start", "write *k/sft/metrics.jsonl", 1),
+    ("cold start", "write *k/sft/metrics.jsonl", 2),
+    ("cold start, best model", "fsync *k/sft/.best*/model.safetensors", 1),
+    ("cold start, best model", "rename *k/sft/.best-*.part *k/sft/best", 2),
+    ("cold start, checkpoint", "fsync *k/sft/checkpoints/.step-000001-*/model.safetensors", 1),
+    ("cold start, checkpoint", "rename *k/sft/checkpoints/.step-000002-*", 1),
+    ("cold start, checkpoint", "fsync *k/sft/checkpoints/.latest*", 2),
+    ("cold start, checkpoint", "unlink *k/sft/checkpoints/.step-000001-removed.part/*", 2),
+    ("after the cold start", "fsync *k/.config.json*", 2),
+    ("evaluation", "write 2 *eval-0-1-*", 1),
+    ("evaluation", "write *k/metrics.jsonl", 1),
+    ("rollout", "write 2 * 2-1-? reward*", 1),
+    ("rollout", "write *k/log.jsonl", 3),
+    ("update", "write 2 *advantages*", 2),
+    ("update", "write *k/metrics.jsonl", 3),
+    ("trajectories", "fsync *k/trajectories/.step-000002*", 1),
+    ("checkpoint", "fsync *k/checkpoints/.step-000002-*/model.safetensors", 1),
+    ("checkpoint", "rename *k/checkpoints/.step-000002-*", 1),
+    ("checkpoint", "fsync *k/checkpoints/.latest*", 3),
+    ("checkpoint", "unlink *k/checkpoints/.step-000001-removed.part/*", 3),
+    ("evaluation", "write 2 *eval-2-1-*", 1),
+    ("evaluation", "fsync *k/evaluations/.step-000002*", 1),
+    ("end", "fsync *k/evaluations/.step-000003*", 1),
+    ("end", "fsync *k/.examples.txt*", 2),
+];
+
+/// The library that kills, compiled once.
+fn library(dir: &Path) -> PathBuf {
+    let (source, library) =
+        (Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/kill.cpp"), dir.join("kill.so"));
+    let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
+    let arguments = ["-shared", "-fPIC", "-O1", "-o"];
+    let built = Command::new(compiler).args(arguments).args([&library, &source]).arg("-ldl").output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    library
+}
+
+/// `r1` that is killed at a call.
+fn killed_at(dir: &Path, args: &[&str], call: &str, count: u32) -> Command {
+    let mut command = r1(dir, args);
+    command.env("LD_PRELOAD", dir.join("kill.so")).env("KILL_AT", call).env("KILL_COUNT", count.to_string());
+    command
+}
+
+fn assert_killed(dir: &Path, output: &Output, point: &str) {
+    assert_eq!(output.status.signal(), Some(libc::SIGKILL), "{point} is not reached: {}", shown(dir, output));
+}
+
+/// What a run leaves, by file name, without times and measurements of the machine.
+fn left(run: &Path) -> BTreeMap<String, Vec<u8>> {
+    fn scrub(value: &mut Value) {
+        match value {
+            Value::Object(fields) => {
+                fields.retain(|name, _| {
+                    let measured = [
+                        "time",
+                        "throughput/",
+                        "memory/",
+                        "script/memory",
+                        "rollout/cached_share",
+                        "seconds",
+                        "prefilled",
+                        "script_hash",
+                    ];
+                    !measured.iter().any(|part| name.starts_with(part))
+                });
+                fields.values_mut().for_each(scrub);
+            }
+            Value::Array(all) => all.iter_mut().for_each(scrub),
+            _ => {}
+        }
+    }
+    let scrubbed = |mut value: Value| {
+        scrub(&mut value);
+        value.to_string().into_bytes()
+    };
+    let mut found = files(run);
+    // TensorBoard has a file for each process. The configuration keeps the history of the run.
+    found.retain(|name, _| !name.contains("tb/events") && !name.ends_with("config.json") || name.contains("step-"));
+    for (name, bytes) in &mut found {
+        if name.ends_with(".jsonl") {
+            // Lines of trajectories that run at the same time have no order.
+            let mut lines: Vec<Vec<u8>> =
+                json_lines(std::str::from_utf8(bytes).unwrap()).into_iter().map(scrubbed).collect();
+            if name.ends_with("log.jsonl") {
+                lines.sort();
+            }
+            *bytes = lines.join(&b'\n');
+        } else if name.ends_with(".parquet") {
+            let all = r1::store::read_trajectories(&run.join(&*name)).unwrap();
+            *bytes = scrubbed(serde_json::to_value(all).unwrap());
+        }
+    }
+    found
+}
+
+fn assert_same(whole: &BTreeMap<String, Vec<u8>>, run: &Path, point: &str) {
+    let found = left(run);
+    let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(whole), names(&found), "{point}");
+    for (name, bytes) in whole {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(3000)]).into_owned();
+        assert!(*bytes == found[name], "{point}: {name}\n{}\n{}", text(bytes), text(&found[name]));
+    }
+}
+
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn a_run_killed_in_any_phase_resumes_to_the_same_files() {
+    let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
+    let dir = dir.path();
+    library(dir);
+    let run = dir.join("runs/k");
+    let start = ["run", "a.lua", "--name", "k", "--no-reload"];
+    succeed(dir, &start);
+    let whole = left(&run);
+    assert!(whole.contains_key("sft/best/model.safetensors") && whole.contains_key("trajectories/step-000003.parquet"));
+    for (phase, call, count) in POINTS {
+        let point = format!("{phase}: {call}, {count}");
+        fs::remove_dir_all(dir.join("runs")).unwrap();
+        assert_killed(dir, &killed_at(dir, &start, call, *count).output().unwrap(), &point);
+        if run.join("config.json").is_file() {
+            succeed(dir, &["run", "a.lua", "--resume", "k", "--no-reload"]);
+        } else {
+            // Nothing is known of its settings.
+            let error = fail(dir, &["run", "a.lua", "--resume", "k"]);
+            assert!(error.contains("the run was stopped before it began"), "{point}: {error}");
+            succeed(dir, &start);
+        }
+        assert_eq!(fs::read_dir(dir.join("runs")).unwrap().count(), 1, "{point}");
+        assert_same(&whole, &run, &point);
+    }
+    // Twice in the same run, the second time while it resumes.
+    fs::remove_dir_all(dir.join("runs")).unwrap();
+    let resume = ["run", "a.lua", "--resume", "k", "--no-reload"];
+    let points = [("mkdir *k/sft/checkpoints", 1), ("rename *k/sft/.best-*.part *k/sft/best", 2)];
+    let later = [("fsync *k/checkpoints/.latest*", 1), ("write 2 *advantages*", 1), ("write 2 *eval-3-1-*", 1)];
+    for (at, (call, count)) in points.into_iter().chain(later).enumerate() {
+        let arguments: &[&str] = if at == 0 { &start } else { &resume };
+        assert_killed(dir, &killed_at(dir, arguments, call, count).output().unwrap(), call);
+    }
+    succeed(dir, &resume);
+    assert_same(&whole, &run, "five times");
+}
+
+/// While a changed script is taken, and between the first lines of an update and its end.
+#[test]
+#[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
+fn a_run_killed_during_a_reload_or_an_update_resumes_to_the_same_files() {
+    let from = RECIPE.find("  cold_start = ").unwrap();
+    let to = RECIPE.find("  data = {\n    train = ").unwrap();
+    let recipe = [&RECIPE[..from], &RECIPE[to..]].concat().replace("  eval = { every = 2 },\n", "");
+    let dir = directory(&[("a.lua", &recipe)], true);
+    let dir = dir.path();
+    library(dir);
+    let run = dir.join("runs/k");
+    let changed = format!("{recipe}-- A comment.\n");
+    for (call, count, after) in [
+        ("rename *k/scripts/.script*", 2, None),
+        ("fsync *k/.config.json*", 2, None),
+        ("write 2 *advantages*", 3, Some("2")),
+        ("write 2 *advantages*", 3, Some("8")),
+    ] {
+        let _ = fs::remove_dir_all(dir.join("runs"));
+        fs::write(dir.join("a.lua"), &recipe).unwrap();
+        // Steps follow each other until the process is killed.
+        let args = ["run", "a.lua", "--name", "k", "trainer.steps=100000", "eval.before=false", "checkpoint.keep=0"];
+        let mut command = killed_at(dir, &args, call, count);
+        if let Some(after) = after {
+            command.env("KILL_AFTER_MS", after);
+        }
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let began = Instant::now();
+        let mut edited = after.is_some();
+        while child.try_wait().unwrap().is_none() {
+            if !edited && run.join("metrics.jsonl").exists() {
+                fs::write(dir.join("a.lua"), &changed).unwrap();
+                edited = true;
+            }
+            assert!(began.elapsed() < Duration::from_mins(2), "{call} is not reached");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL), "{call}");
+        let last = r1::store::latest_checkpoint(&run).unwrap().map_or(0, |(step, _)| step);
+        let steps = format!("trainer.steps={}", last + 2);
+        succeed(dir, &["run", "a.lua", "--resume", "k", "--no-reload", &steps]);
+        let more = [&steps, "eval.before=false", "checkpoint.keep=0"];
+        succeed(dir, &[&["run", "a.lua", "--name", "whole", "--no-reload"][..], &more].concat());
+        let whole = dir.join("runs/whole");
+        let without_scripts = |run: &Path| {
+            let mut found = left(run);
+            found.retain(|name, _| !name.starts_with("scripts/") && name != "log.jsonl");
+            for (name, bytes) in &mut found {
+                if name == "metrics.jsonl" {
+                    let text = String::from_utf8(std::mem::take(bytes)).unwrap();
+                    let mut lines = json_lines(&text);
+                    for line in &mut lines {
+                        line.as_object_mut().unwrap().retain(|name, _| !name.starts_with("script/"));
+                    }
+                    *bytes = serde_json::to_vec(&lines).unwrap();
+                }
+            }
+            found
+        };
+        let (expected, found) = (without_scripts(&whole), without_scripts(&run));
+        assert!(expected.keys().eq(found.keys()), "{call}: {:?} {:?}", expected.keys(), found.keys());
+        for (name, bytes) in &expected {
+            assert!(*bytes == found[name], "{call}: {name}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_index_build_is_resumed_by_the_same_command() {
+    let rows: Vec<String> = (0..60)
+        .map(|n| format!(r#"{{"id": "{n}", "title": "Title {n}", "text": "word{} text {n}"}}"#, n % 7))
+        .collect();
+    let dir = directory(&[("corpus.jsonl", &rows.join("\n"))], false);
+    let dir = dir.path();
+    library(dir);
+    let build = ["index", "build", "corpus.jsonl", "--out", "index", "--commit-every", "10"];
+    let search = ["index", "search", "index", "word3 text", "-k", "20", "--json"];
+    succeed(dir, &build);
+    let hits = succeed(dir, &search);
+    let names = |dir: &Path| {
+        let mut names: Vec<_> = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = names(dir);
+    let calls = dir.join("calls");
+    fs::remove_dir_all(dir.join("index")).unwrap();
+    let listed = killed_at(dir, &build, "none", 1).env("KILL_CALLS", &calls).output().unwrap();
+    assert!(listed.status.success(), "{}", shown(dir, &listed));
+    let all = fs::read_to_string(&calls).unwrap();
+    fs::remove_file(&calls).unwrap();
+    let writes = all.lines().filter(|line| line.starts_with("write ") && line.contains("index.part")).count();
+    assert!(writes > 20, "{all}");
+    let during = [1, writes / 4, writes / 2, writes * 3 / 4, writes].map(|count| ("write *index.part*", count));
+    let end = [("fsync *manifest.json", 1), ("unlink *build.json", 1), ("rename index.part index", 1)];
+    for (call, count) in during.into_iter().chain(end) {
+        fs::remove_dir_all(dir.join("index")).unwrap();
+        let count = u32::try_from(count).unwrap();
+        assert_killed(dir, &killed_at(dir, &build, call, count).output().unwrap(), call);
+        succeed(dir, &build);
+        succeed(dir, &["index", "verify", "index"]);
+        assert_eq!(succeed(dir, &search), hits, "{call} {count}");
+        assert_eq!(names(dir), before, "{call} {count}");
+    }
+}
