@@ -46,7 +46,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let mut training = Training::open(opened, reporter)?;
     let mut summary = Summary { run_dir: training.run.path().to_owned(), ..Summary::default() };
     if training.session.settings.eval.before {
-        summary.before = training.evaluate(reporter, "before", true)?;
+        // A resumed run has been trained already.
+        let label = if training.state.step == 0 { "before" } else { "before further" };
+        summary.before = training.evaluate(reporter, label, true)?;
     }
 
     let mut reloads = Reloads::start(&training, options, reporter)?;
