@@ -56,12 +56,19 @@ function Script:row(row, split)
   return host.row { script = handle_of(self.handle), row = row or 0, split = split }
 end
 
---- Begins a trajectory at a row (0, 1, …) or at a given task.
+--- Begins a trajectory at a row (0, 1, …) or at a given task. `generate` has the texts that
+--- r1.generate returns, one for each call; the last one also for later calls.
 function Script:reset(which)
   which = check(which, "table", "reset: its argument") or {}
-  known(which, { "row", "split", "task", "seed" }, "reset")
+  known(which, { "row", "split", "task", "seed", "generate" }, "reset")
+  local texts = which.generate
+  if type(texts) == "string" then texts = { texts } end
+  check(texts, "table", "reset: `generate`")
+  if texts and #texts == 0 then error("reset: `generate` must be a text, or a list of texts", 2) end
+  for _, text in ipairs(texts or {}) do check(text, "string", "reset: each text of `generate`") end
   local handle = host.reset({
     script = handle_of(self.handle),
+    generated = texts,
     task = { row = which.row or 0, split = which.split, task = which.task, seed = which.seed },
   })
   return setmetatable({ handle = handle, dir = self.dir }, Attempt)

@@ -21,6 +21,8 @@ if params.check then
     description = "Says whether a number is the answer.",
     parameters = { answer = "string" },
     run = function(arguments, call)
+      -- In a chat there is no reference answer.
+      if call.state.task.answer == nil then return "the answer is not known" end
       return rewards.gsm8k(arguments.answer, call.state.task.answer) == 1 and "correct" or "incorrect"
     end,
   }

@@ -210,7 +210,7 @@ function Script:rows(split) end
 function Script:row(row, split) end
 
 ---Starts a trajectory.
----@param which? { row?: number, split?: string, task?: r1.Task, seed?: number }
+---@param which? { row?: number, split?: string, task?: r1.Task, seed?: number, generate?: string|string[] }
 ---@return r1.Attempt
 function Script:reset(which) end
 
@@ -604,7 +604,7 @@ local Template = {}
 ---@return string
 function Template:render(messages, options) end
 
----Encodes a conversation as token ids, those of the text of :render. Requires the template of a model with a tokenizer.
+---Encodes a conversation as token ids, as in training: each reply apart from the text before it, as it is sampled. They decode to the text of :render; encoding that text at once differs where a reply begins with white space, which a tokenizer may merge with the line break before it. Requires the template of a model with a tokenizer.
 ---@param messages r1.Message[]|string As in :render
 ---@param options? { tools?: (table<string, any>)[]|string, add_generation_prompt?: boolean } As in :render
 ---@return number[] # Token ids
@@ -1440,9 +1440,9 @@ r1.store = {}
 ---@return number[]
 function r1.store.steps(run, options) end
 
----Reads the trajectories of a step.
+---Reads the trajectories of a step, or of all steps of a run.
 ---@param run string Run, or Parquet file of trajectories
----@param step? number Step of the run; not needed for a file
+---@param step? number Step of the run; default: all steps. Not used for a file
 ---@param options? { ids?: boolean, record?: boolean, split?: "train"|"eval" }
 ---@return r1.Trajectory[]
 function r1.store.trajectories(run, step, options) end

@@ -6,19 +6,18 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use super::compare_args::CompareArgs;
-use super::completers::{lua_files, recipe_settings};
+use super::completers::{documented_names, lua_files, models, recipe_settings, runs, scripts_and_runs};
 use super::completions::CompletionsArgs;
 use super::data_args::DataArgs;
 use super::eval_args::EvalArgs;
 use super::index_args::IndexArgs;
+use super::infer_args::InferArgs;
 use super::man::ManArgs;
 use super::mcp::McpArgs;
 use super::new::NewArgs;
-use super::number::{Refused, number};
-use super::recorded::Id;
+use super::recorded::IdOrSetting;
 use super::{resume_arg, version};
-use crate::config::ServerApi;
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store;
 use crate::telemetry::{Interrupt, Reporter};
@@ -34,7 +33,7 @@ use crate::train::RunOptions;
     after_help = "Examples:
   r1 run scripts/retool.lua                    train the embedded model to use a tool
   r1 run scripts/retool.lua trainer.lr=2e-6    the same with another learning rate
-  r1 infer --model runs/retool                 talk to what was trained"
+  r1 infer --model runs/retool                 talk to what was trained, with its tools"
 )]
 pub(super) struct Cli {
     #[command(subcommand)]
@@ -76,6 +75,7 @@ pub(super) enum Command {
   r1 doc --format luau > r1.d.luau     types for luau-lsp; luacats makes those for lua-language-server")]
 pub(super) struct DocArgs {
     /// A name such as r1.re.find, r1.re or keep_first
+    #[arg(add = documented_names())]
     pub(super) name: Option<String>,
     /// Format: text, or all functions as types for an editor or as Markdown
     #[arg(long, value_enum, default_value_t = DocFormat::Text)]
@@ -183,18 +183,20 @@ pub(super) struct SftArgs {
 #[command(after_help = "Examples:
   r1 check scripts/retool.lua
   r1 check scripts/retool.lua --model          also the first group with the model
+  r1 check scripts/retool.lua --model MODEL    with another model
   r1 check --masks scripts/retool.lua          one group, token by token, with masks and advantages
   r1 check --masks scripts/retool.lua trainer.algorithm=gigpo trainer.group_size=2")]
 pub(super) struct CheckArgs {
     /// The recipe: a Lua file that returns `r1.recipe { … }`
-    #[arg(add = lua_files())]
-    script: PathBuf,
+    #[arg(add = lua_files(), required_unless_present = "model")]
+    script: Option<PathBuf>,
     /// Settings of the recipe to change, such as trainer.group_size=2
     #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     overrides: Vec<String>,
-    /// Also roll out the first task's group with the recipe's model
-    #[arg(long, conflicts_with = "masks")]
-    pub(super) model: bool,
+    /// Also roll out the first task's group with a model [default: the recipe's]
+    #[arg(long, value_name = "MODEL", num_args = 0..=1, conflicts_with = "masks", add = models())]
+    #[allow(clippy::option_option)] // clap's type for: absent, without a value, with a value
+    pub(super) model: Option<Option<String>>,
     /// Roll out the first task's group and print every token with its origin and its advantage
     #[arg(long)]
     pub(super) masks: bool,
@@ -205,9 +207,23 @@ pub(super) struct CheckArgs {
 
 impl CheckArgs {
     /// The options of a run that writes no files.
-    pub(super) fn options(self, interrupt: Interrupt) -> RunOptions {
-        let Self { script, overrides, .. } = self;
-        RunOptions { script, overrides, interrupt: Some(interrupt), ..RunOptions::default() }
+    pub(super) fn options(self, interrupt: Interrupt) -> Result<RunOptions> {
+        let Self { mut script, mut overrides, model, .. } = self;
+        // `--model` without a value may stand before the script or a setting.
+        match model.flatten() {
+            Some(word) if word.contains('=') => overrides.insert(0, word),
+            Some(word) if script.is_none() => script = Some(word.into()),
+            Some(word) if script.as_ref().is_some_and(|own| own.to_string_lossy().contains('=')) => {
+                overrides.extend(script.take().map(|own| own.display().to_string()));
+                script = Some(word.into());
+            }
+            Some(model) => overrides.push(format!("policy.model={model}")),
+            None => {}
+        }
+        let Some(script) = script else {
+            return Err(Error::new(Kind::Usage, "no recipe is named").hint("r1 check SCRIPT --model"));
+        };
+        Ok(RunOptions { script, overrides, interrupt: Some(interrupt), ..RunOptions::default() })
     }
 }
 
@@ -245,82 +261,6 @@ impl RecipeArgs {
             interrupt: Some(interrupt),
         })
     }
-}
-
-/// Chat with a model, or get one reply
-#[derive(Debug, Args)]
-#[command(
-    group = clap::ArgGroup::new("whom").args(["model", "hf", "script", "api_base"]).required(true).multiple(true),
-    after_help = "Examples:
-  r1 infer --model runs/retool                               chat with the model of a run
-  r1 infer --model runs/retool --script scripts/retool.lua   with the recipe's tools
-  r1 infer --hf Qwen/Qwen2.5-1.5B-Instruct                   a model from the Hub
-  r1 infer --model r1-nano -p 'What is 2+2?'                 answer once and exit
-  echo 'What is 2+2?' | r1 infer --model r1-nano             the same from a pipe
-  r1 infer --api-base http://localhost:8000/v1 --model NAME  a model behind a server
-
-In a chat, Ctrl-C stops a reply, Ctrl-D leaves, and /help lists the commands."
-)]
-pub(super) struct InferArgs {
-    /// A run, a checkpoint, any directory in Hugging Face layout, a Hub id, or r1-nano; with
-    /// --api-base, the model's name on the server [default: the recipe's]
-    #[arg(long, short)]
-    pub(super) model: Option<String>,
-    /// A model from the Hugging Face Hub, downloaded into its cache
-    #[arg(long, value_name = "ORG/NAME[@REVISION]", conflicts_with_all = ["model", "api_base"])]
-    pub(super) hf: Option<String>,
-    /// The base model of an adapter, instead of the one in its adapter_config.json
-    #[arg(long, value_name = "DIR", conflicts_with = "api_base")]
-    pub(super) base: Option<String>,
-    /// A recipe with env, tools and system prompt
-    #[arg(long, short, value_name = "SCRIPT", add = lua_files())]
-    pub(super) script: Option<PathBuf>,
-    /// Use a server with OpenAI's chat completions API or Anthropic's messages API (key:
-    /// OPENAI_API_KEY, ANTHROPIC_API_KEY)
-    #[arg(long, value_name = "URL", requires = "model")]
-    pub(super) api_base: Option<String>,
-    /// API of the server [default: openai; anthropic for api.anthropic.com]
-    #[arg(long, value_name = "API", requires = "api_base", value_parser = server_api)]
-    pub(super) api: Option<ServerApi>,
-    /// Answer this question and exit
-    #[arg(long, short, alias = "question", value_name = "TEXT")]
-    pub(super) prompt: Option<String>,
-    /// System prompt
-    #[arg(long, value_name = "TEXT")]
-    pub(super) system: Option<String>,
-    /// Not supported: models are text-only
-    #[arg(long, value_name = "FILE", hide = true)]
-    pub(super) image: Option<PathBuf>,
-    /// Sampling temperature; 0: greedy [default: the recipe's for evaluation, or the model's]
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = temperature)]
-    pub(super) temperature: Option<f64>,
-    /// Sample from the most likely tokens with this cumulative probability
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = share)]
-    pub(super) top_p: Option<f64>,
-    /// Sample from the N most likely tokens; 0: all
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub(super) top_k: Option<u32>,
-    /// Sample from tokens with at least this fraction of the largest probability
-    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, value_parser = share_or_none)]
-    pub(super) min_p: Option<f64>,
-    /// Penalise tokens that are already in the conversation or reply; 1: off
-    #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = penalty)]
-    pub(super) repetition_penalty: Option<f64>,
-    /// Maximum tokens of a reply [default: the recipe's or the model's, or 512]
-    #[arg(long, alias = "max-tokens", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
-    pub(super) max_new_tokens: Option<u32>,
-    /// Text at the start of every reply, such as `<think>\n`; \n is a line break
-    #[arg(long, value_name = "TEXT", value_parser = escaped, conflicts_with = "api_base")]
-    pub(super) reply_prefix: Option<String>,
-    /// A variable of the chat template, such as enable_thinking=false; repeatable
-    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
-    pub(super) template_arg: Vec<(String, serde_json::Value)>,
-    /// CPU threads [default: one per core]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..), conflicts_with = "api_base")]
-    pub(super) threads: Option<u16>,
-    /// Seed of the random stream [default: 0; with --api-base, the server's]
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    pub(super) seed: Option<u64>,
 }
 
 /// Run a Lua program with access to tokenizers, templates, models and files
@@ -368,14 +308,16 @@ pub(super) struct TestArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 repl scripts/retool.lua                          begins at the first row; :help lists the commands
+  r1 repl runs/retool                                 the script and the settings of a run, its model in :sample
   r1 repl scripts/retool.lua --replay retool:12-3-0   a stored trajectory with the current script
   r1 repl --replay runs/retool:12-3-0:2               before its second step, under the script that it ran
   r1 repl --replay runs/retool:eval-12-3-0            a trajectory of the evaluation after step 12
   r1 repl                                             Lua with everything of r1
   echo ':step 42' | r1 repl scripts/retool.lua        in a pipe the first failure is the exit code")]
 pub(super) struct ReplArgs {
-    /// A recipe: a Lua file that returns `r1.recipe { … }`
-    #[arg(add = lua_files())]
+    /// A recipe: a Lua file that returns `r1.recipe { … }`; or a run (its directory, its name, a
+    /// checkpoint), for its script and settings
+    #[arg(value_name = "SCRIPT|RUN", add = scripts_and_runs())]
     pub(super) script: Option<PathBuf>,
     /// Settings of the recipe to change, such as env.max_steps=2
     #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
@@ -383,8 +325,9 @@ pub(super) struct ReplArgs {
     /// Open a stored trajectory before step STEP [default: the last]
     #[arg(long, value_name = "RUN:ID[:STEP]")]
     pub(super) replay: Option<String>,
-    /// The model of :sample [default: the recipe's]
-    #[arg(long, short, value_name = "MODEL")]
+    /// The model of :sample [default: the recipe's]. A script together with the model of a run gets
+    /// the settings of the run
+    #[arg(long, short, value_name = "MODEL", add = models())]
     pub(super) model: Option<PathBuf>,
     /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
@@ -403,17 +346,19 @@ pub(super) struct ReplArgs {
   r1 replay retool 12-3-0                        one of them; 12-3 is its group, 12 its step
   r1 replay retool eval                          those of its evaluations; eval-12 of the one after step 12
   r1 replay retool --script scripts/retool.lua   with the current script
+  r1 replay retool params.passages=5             with another setting
 
 The exit code is 0 if everything is as recorded, and 6 if not.")]
 pub(super) struct ReplayArgs {
     /// A run: its directory, or its name
+    #[arg(add = runs())]
     pub(super) run: PathBuf,
     /// Trajectories: STEP, STEP-GROUP or STEP-GROUP-SAMPLE; of evaluations eval or eval-STEP…
-    /// [default: all of training]
-    #[arg(value_name = "ID")]
-    pub(super) ids: Vec<Id>,
+    /// [default: all of training]; settings as KEY=VALUE
+    #[arg(value_name = "ID|KEY=VALUE")]
+    pub(super) given: Vec<IdOrSetting>,
     /// Only the last N steps of the run; 0: all
-    #[arg(long, value_name = "N", default_value = "0", conflicts_with = "ids")]
+    #[arg(long, value_name = "N", default_value = "0")]
     pub(super) last: usize,
     /// Run this script instead of the run's own
     #[arg(long, short, value_name = "SCRIPT")]
@@ -429,14 +374,19 @@ pub(super) struct ReplayArgs {
 #[command(after_help = "Examples:
   r1 rescore retool --script scripts/retool.lua
   r1 rescore runs/retool --script new.lua --last 50 --json
+  r1 rescore speedrun-grpo params.reward=qa_em        the run's script with another setting
 
 Replies and results of tools come from the record; the env runs again with the new script.")]
 pub(super) struct RescoreArgs {
     /// A run: its directory, or its name
+    #[arg(add = runs())]
     pub(super) run: PathBuf,
-    /// The script with the new rewards
-    #[arg(long, short, value_name = "SCRIPT")]
-    pub(super) script: PathBuf,
+    /// Settings to change, such as params.reward=qa_em
+    #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
+    pub(super) overrides: Vec<String>,
+    /// The script with the new rewards [default: the run's own, with other settings]
+    #[arg(long, short, value_name = "SCRIPT", add = lua_files(), required_unless_present = "overrides")]
+    pub(super) script: Option<PathBuf>,
     /// Only the last N steps of the run; 0: all
     #[arg(long, value_name = "N", default_value = "10")]
     pub(super) last: usize,
@@ -449,41 +399,4 @@ pub(super) struct RescoreArgs {
     /// Directory of runs
     #[arg(long, value_name = "DIR", default_value = "runs")]
     pub(super) runs_dir: PathBuf,
-}
-
-fn temperature(text: &str) -> Result<f64, Refused> {
-    number(text, |value| (0.0..=10.0).contains(&value), "must be a number from 0 to 10")
-}
-
-fn server_api(text: &str) -> Result<ServerApi, Refused> {
-    match text {
-        "openai" => Ok(ServerApi::OpenAi),
-        "anthropic" => Ok(ServerApi::Anthropic),
-        _ => Err(Refused { wanted: "must be openai or anthropic" }),
-    }
-}
-
-fn share(text: &str) -> Result<f64, Refused> {
-    number(text, |value| value > 0.0 && value <= 1.0, "must be a number above 0, at most 1")
-}
-
-fn penalty(text: &str) -> Result<f64, Refused> {
-    number(text, |value| (0.001..=1000.0).contains(&value), "must be a number from 0.001 to 1000")
-}
-
-fn share_or_none(text: &str) -> Result<f64, Refused> {
-    number(text, |value| (0.0..1.0).contains(&value), "must be a number from 0, below 1")
-}
-
-/// A text in which `\n` and `\t` stand for a line break and a tab.
-#[allow(clippy::unnecessary_wraps)] // the signature that clap requires
-fn escaped(text: &str) -> Result<String, std::convert::Infallible> {
-    Ok(text.replace("\\n", "\n").replace("\\t", "\t"))
-}
-
-/// `NAME=VALUE`; the value is parsed as JSON if possible, otherwise it is text.
-fn variable(text: &str) -> Result<(String, serde_json::Value), Refused> {
-    let wanted = "write it as NAME=VALUE, such as enable_thinking=false";
-    let (name, value) = text.split_once('=').ok_or(Refused { wanted })?;
-    Ok((name.trim().to_owned(), serde_json::from_str(value).unwrap_or_else(|_| value.into())))
 }

@@ -25,8 +25,8 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         native::set_threads(usize::from(threads));
     }
-    let (shows_masks, model) = (args.masks, args.model);
-    let options = args.options(ctrl_c());
+    let (shows_masks, model) = (args.masks, args.model.is_some());
+    let options = args.options(ctrl_c())?;
     if shows_masks {
         return masks::show(&options, output).map(|()| ExitCode::SUCCESS);
     }

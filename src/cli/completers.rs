@@ -1,19 +1,78 @@
-//! What a shell can complete after an argument: Lua files, settings and their values.
+//! What a shell can complete after an argument: Lua files, runs, models, settings and their values,
+//! names with documentation.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 
-use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter};
+use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 
 use crate::config::{ALGORITHMS, settings};
+use crate::hub::Hub;
 use crate::rl::advantages::Estimator;
 use crate::rl::objective::Objective;
+use crate::script::docs;
+use crate::train::MODEL_NANO;
 
 /// Completes a Lua file.
 pub(super) fn lua_files() -> ArgValueCompleter {
-    ArgValueCompleter::new(
-        PathCompleter::file().filter(|path| path.is_dir() || path.extension() == Some("lua".as_ref())),
-    )
+    ArgValueCompleter::new(lua_paths())
+}
+
+fn lua_paths() -> PathCompleter {
+    PathCompleter::file().filter(|path| path.is_dir() || path.extension() == Some("lua".as_ref()))
+}
+
+/// Completes a Lua file, or a run.
+pub(super) fn scripts_and_runs() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let paths = lua_paths().complete(typed);
+        typed.to_str().map(runs_of).unwrap_or_default().into_iter().chain(paths).collect()
+    })
+}
+
+/// Completes a run: its name, or its directory.
+pub(super) fn runs() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let paths = PathCompleter::dir().complete(typed);
+        typed.to_str().map(runs_of).unwrap_or_default().into_iter().chain(paths).collect()
+    })
+}
+
+/// Completes a model: a run, the embedded model, one in the Hub's cache, a directory.
+pub(super) fn models() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let text = typed.to_str().unwrap_or_default();
+        let cached = Hub::from_env().map(|hub| hub.cached_models()).unwrap_or_default();
+        let named = cached.into_iter().chain([MODEL_NANO.to_owned()]).filter(|name| name.starts_with(text));
+        let paths = PathCompleter::dir().complete(typed);
+        named.map(CompletionCandidate::new).chain(runs_of(text)).chain(paths).collect()
+    })
+}
+
+/// Completes what `r1 doc` documents: functions, namespaces, sections of settings, settings.
+pub(super) fn documented_names() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| typed.to_str().map(documented).unwrap_or_default())
+}
+
+fn documented(typed: &str) -> Vec<CompletionCandidate> {
+    let functions = docs::all().map(|entry| (entry.name, entry.summary()));
+    let settings = settings().map(|setting| (setting.path, setting.doc));
+    let mut seen = BTreeSet::new();
+    let all = functions.chain(settings).filter(|(name, _)| name.starts_with(typed) && seen.insert(*name));
+    all.map(|(name, about)| CompletionCandidate::new(name).help(Some(about.into()))).collect()
+}
+
+/// The runs in the directory `runs`, by name, and in other directories by path.
+fn runs_of(typed: &str) -> Vec<CompletionCandidate> {
+    let (folder, name) = typed.rsplit_once('/').map_or(("", typed), |(folder, name)| (folder, name));
+    let root = if folder.is_empty() { "runs" } else { folder };
+    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
+    let own = entries.filter(|entry| entry.path().join("recipe.lua").is_file()).filter_map(|entry| {
+        let own = entry.file_name().into_string().ok().filter(|own| own.starts_with(name))?;
+        Some(format!("{}{own}", if folder.is_empty() { String::new() } else { format!("{folder}/") }))
+    });
+    let sorted: BTreeSet<String> = own.collect();
+    sorted.into_iter().map(CompletionCandidate::new).collect()
 }
 
 /// Completes `key=value`: names of settings, then values of those with a fixed set.

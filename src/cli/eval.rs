@@ -37,13 +37,14 @@ pub(super) fn run(args: EvalArgs, output: OutputArgs) -> Result<ExitCode> {
             reporter.section(&title);
             reporter.table(&rows);
         }
-        reporter.text(&format!("\n  {}", directory.join("report.html").display()));
+        let files = [directory.join("report.html"), directory.join("examples.txt")];
+        reporter.text(&format!("\n  {}", files.map(|path| path.display().to_string()).join("\n  ")));
     }
     if left > 0 {
         let trajectories = counted(left, "trajectory is", "trajectories are");
         reporter.warn(&format!(
             "{trajectories} left: the figures are of those so far; r1 eval {} --resume {} continues",
-            options.script.display(),
+            options.agent.given().display(),
             directory.display()
         ));
         return Ok(ExitCode::from(Kind::Interrupted.exit_code()));

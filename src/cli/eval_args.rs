@@ -4,19 +4,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::completers::{lua_files, recipe_settings};
+use super::completers::{models, recipe_settings, scripts_and_runs};
 use super::resume_arg;
 use crate::error::{Error, Kind, Result};
-use crate::script::Script;
 use crate::store::newest_run;
 use crate::telemetry::Interrupt;
-use crate::train::EvalOptions;
+use crate::train::{Agent, EvalOptions};
 
 /// Evaluate one model or several on the held-out tasks of a recipe
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 eval scripts/retool.lua                               the recipe's model, one greedy sample per task
-  r1 eval scripts/retool.lua policy.model=runs/retool n=16 16 samples per task: mean@16, best@k, maj@k, pass@k
+  r1 eval runs/retool n=16                                 what a run trained, as it was trained: 16 samples
+                                                           per task, mean@16, best@k, maj@k, pass@k
   r1 eval scripts/retool.lua --model r1-nano --model runs/retool n=4
                                                            two models, with paired tests
   r1 eval scripts/retool.lua --by data_source --json       figures by column, as one JSON object
@@ -25,14 +25,15 @@ use crate::train::EvalOptions;
 Tables, report.md, report.html and report.json have the same figures; docs/evaluation.md defines
 them. r1 replay and r1 rescore --eval read the stored trajectories.")]
 pub(super) struct EvalArgs {
-    /// The recipe: a Lua file that returns `r1.recipe { … }`
-    #[arg(add = lua_files())]
+    /// A recipe: a Lua file that returns `r1.recipe { … }`; or a run (its directory, its name, a
+    /// checkpoint), for its model with its script and settings
+    #[arg(value_name = "SCRIPT|RUN", add = scripts_and_runs())]
     script: PathBuf,
     /// Settings of the recipe to change, such as eval.limit=0; n=N is short for eval.samples=N
     #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     overrides: Vec<String>,
     /// A model, as policy.model; repeat it to compare others with the first
-    #[arg(long, short, value_name = "MODEL")]
+    #[arg(long, short, value_name = "MODEL", add = models())]
     model: Vec<String>,
     /// A column of the tasks: figures for each of its values; repeatable [default: data_source]
     #[arg(long, value_name = "COLUMN")]
@@ -65,6 +66,7 @@ impl EvalArgs {
             }
         }
         self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
+        let agent = Agent::find(&self.script, &self.runs_dir)?;
         let resume = match self.resume {
             None => None,
             Some(Some(run)) => Some(resume_arg::directory(run, &self.runs_dir)),
@@ -74,7 +76,7 @@ impl EvalArgs {
                     (Some(name), _) => name.clone(),
                     (None, Some(recipe)) => format!("{recipe}-eval"),
                     // Without the overrides given now: they change the settings of the evaluation.
-                    (None, None) => format!("{}-eval", Script::load(&self.script, &[])?.settings.name),
+                    (None, None) => format!("{}-eval", agent.open(&[])?.script.settings.name),
                 };
                 let found = newest_run(&self.runs_dir, &name)?;
                 let missing = || {
@@ -85,7 +87,7 @@ impl EvalArgs {
             }
         };
         Ok(EvalOptions {
-            script: self.script,
+            agent,
             overrides: self.overrides,
             models: self.model,
             by: self.by,

@@ -1,5 +1,6 @@
-//! Suggestions for unknown flags: `--lr 3` is `trainer.lr=3`, `--num_generations 8` of TRL is
-//! `trainer.group_size=8`, and `--tools` of Agent-R1's chat is `--script RECIPE`.
+//! Suggestions for unknown commands and flags: `r1 chat` is `r1 infer`, `--lr 3` is
+//! `trainer.lr=3`, `--num_generations 8` of TRL is `trainer.group_size=8`, and `--tools` of
+//! Agent-R1's chat is `--script RECIPE`.
 
 use std::ffi::OsString;
 
@@ -10,7 +11,8 @@ use crate::error::{Error, Kind};
 use crate::script::setting_keys;
 
 /// Commands with settings, and the algorithm of those settings.
-const COMMANDS: [(&str, &str); 4] = [("run", "grpo"), ("sft", "sft"), ("check", "grpo"), ("repl", "grpo")];
+const COMMANDS: [(&str, &str); 5] =
+    [("run", "grpo"), ("sft", "sft"), ("check", "grpo"), ("repl", "grpo"), ("eval", "grpo")];
 
 /// Flags of Agent-R1's chat scripts (`agent_r1/vllm_infer/{chat,run}.py`, `inference.sh`) that `r1
 /// infer` lacks. `--question`, `--max-tokens` and the sampling flags are accepted.
@@ -28,8 +30,51 @@ const CHAT_FLAGS: [(&str, &str); 11] = [
     ("tensor-parallel-size", "leave it out: one process uses one device"),
 ];
 
-/// The error for an unknown flag with a suggestion; `None` for other errors.
+/// Commands of other tools, or words for a task, with r1's.
+const OTHER_COMMANDS: [(&[&str], &str); 14] = [
+    (&["chat", "ask", "generate", "predict", "inference"], "r1 infer --model RUN chats with a model"),
+    (&["train", "fit", "grpo", "ppo", "rl"], "r1 run SCRIPT trains; trainer.algorithm selects the algorithm"),
+    (
+        &["finetune", "fine-tune", "tune"],
+        "r1 sft SCRIPT is supervised fine-tuning; r1 run SCRIPT is reinforcement learning",
+    ),
+    (
+        &["dpo", "orpo", "kto", "reward"],
+        "there is no preference training; r1 run SCRIPT trains on rewards, r1 sft SCRIPT on conversations",
+    ),
+    (
+        &["show", "view", "logs", "inspect"],
+        "r1 compare RUN shows metrics, r1 repl --replay RUN:ID a trajectory, RUN/examples.txt some of them",
+    ),
+    (&["runs", "ls", "list"], "the runs are the folders of runs/; r1 compare RUN … compares them"),
+    (&["plot", "curves", "diff"], "r1 compare RUN … draws curves"),
+    (
+        &["serve", "server"],
+        "vllm serve RUN/checkpoints/step-… serves a checkpoint; r1 mcp serves tools, r1 index serve an index",
+    ),
+    (&["resume", "continue"], "r1 run SCRIPT --resume RUN"),
+    (&["evaluate", "benchmark", "validate"], "r1 eval SCRIPT, or r1 eval RUN"),
+    (&["debug", "step", "shell"], "r1 repl SCRIPT"),
+    (&["init", "create"], "r1 new NAME writes a script"),
+    (&["download", "pull", "fetch", "get"], "r1 data get NAME gets a dataset; models are downloaded on first use"),
+    (
+        &["merge", "export", "convert"],
+        "checkpoints are in Hugging Face layout; checkpoint.merge=true merges an adapter",
+    ),
+];
+
+/// The error for an unknown command with what takes its place.
+fn other_command(error: &clap::Error) -> Option<Error> {
+    let Some(ContextValue::String(typed)) = error.get(ContextKind::InvalidSubcommand) else { return None };
+    let (_, instead) = OTHER_COMMANDS.iter().find(|(names, _)| names.contains(&typed.as_str()))?;
+    Some(Error::new(Kind::Usage, format!("there is no command `{typed}`")).hint(*instead))
+}
+
+/// The error for an unknown command or flag with a suggestion; `None` for other errors.
 pub(super) fn meant(error: &clap::Error, typed: &[OsString]) -> Option<Error> {
+    if error.kind() == ErrorKind::InvalidSubcommand {
+        return other_command(error);
+    }
     if error.kind() != ErrorKind::UnknownArgument {
         return None;
     }

@@ -18,7 +18,9 @@ pub(super) fn show(options: &RunOptions, output: OutputArgs) -> Result<()> {
         return shown.iter().try_for_each(|trajectory| print(&format!("{}\n", as_json(trajectory))));
     }
     let colour = reporter.is_coloured();
-    print(&format!("{}; below each sampled token its advantage, where it changes\n", tokens::legend(colour)))?;
+    let supervised = shown.iter().any(is_example);
+    let below = if supervised { "" } else { "; below each sampled token its advantage, where it changes" };
+    print(&format!("{}{below}\n", tokens::legend(colour)))?;
     shown.iter().try_for_each(|trajectory| print(&lines(trajectory, colour)))
 }
 
@@ -30,9 +32,21 @@ fn as_json(trajectory: &ShownTrajectory) -> String {
     .to_string()
 }
 
+/// A conversation of supervised training.
+fn is_example(trajectory: &ShownTrajectory) -> bool {
+    trajectory.status == "example"
+}
+
 /// A trajectory as pairs of lines: tokens, and their advantages below.
 fn lines(trajectory: &ShownTrajectory, colour: bool) -> String {
     let mut out = String::new();
+    if is_example(trajectory) {
+        let count = trajectory.rows.iter().flatten().filter(|token| token.sampled).count();
+        let all = trajectory.rows.iter().flatten().count();
+        let _ = writeln!(out, "\nrow {}: {count} of {all} tokens are trained on", trajectory.id);
+        trajectory.rows.iter().for_each(|row| out.push_str(&tokens::row(row, false, colour)));
+        return out;
+    }
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let (steps, rows) = (trajectory.steps, trajectory.rows.len());
     let fork = trajectory.fork.as_ref();

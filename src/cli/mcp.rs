@@ -13,18 +13,20 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
-use clap::{Args, ValueHint};
+use clap::Args;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{Mutex, mpsc};
 
+use super::completers::{recipe_settings, scripts_and_runs};
 use crate::error::{Error, Kind, Result};
-use crate::script::{Script, Split, State, Worker};
+use crate::script::{Split, State, Worker};
 use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c};
 use crate::tools::mcp::{PATH, RemoteTool, Reply, Served, ServedCall, ServedTools, serve_http, serve_stdio};
+use crate::train::Agent;
 
 /// Calls that may wait for the one that runs.
 const WAITING: usize = 64;
@@ -38,6 +40,7 @@ const SESSIONS: usize = 256;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 mcp scripts/retool.lua                    a client's entry: \"command\": \"r1\", \"args\": [\"mcp\", \"…/retool.lua\"]
+  r1 mcp runs/retool                           with the settings of a run
   r1 mcp scripts/gsm8k_tool.lua --row 3        tools that work on the state of a task
   r1 mcp scripts/retool.lua --http 8080        clients connect to http://127.0.0.1:8080/mcp
 
@@ -46,12 +49,16 @@ other. Errors of a tool are results with isError; what the script logs goes to s
 --http has neither authentication nor TLS: another address than a loopback one lets everyone who
 can reach it run the tools.")]
 pub(super) struct McpArgs {
-    /// A recipe: a Lua file that returns `r1.recipe { … }`
-    #[arg(value_hint = ValueHint::FilePath)]
+    /// A recipe: a Lua file that returns `r1.recipe { … }`; or a run (its directory, its name, a
+    /// checkpoint), for its script and settings
+    #[arg(value_name = "SCRIPT|RUN", add = scripts_and_runs())]
     script: PathBuf,
     /// Settings of the recipe to change, such as limits.wait=600
-    #[arg(value_name = "KEY=VALUE")]
+    #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     overrides: Vec<String>,
+    /// Directory of runs
+    #[arg(long, value_name = "DIR", default_value = "runs")]
+    runs_dir: PathBuf,
     /// The row of data.train whose task the session has, from 0
     #[arg(long, value_name = "N", default_value_t = 0)]
     row: u64,
@@ -76,7 +83,10 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
     let interrupt = ctrl_c();
     // A session saves nothing, so Ctrl-C ends it at once.
     interrupt.at_once(true);
-    let loaded = Loaded::new(Script::load(&args.script, &args.overrides)?, reporter)?;
+    let agent = Agent::find(&args.script, &args.runs_dir)?;
+    let opened = agent.open(&args.overrides)?;
+    agent.in_words(&opened).iter().for_each(|line| reporter.info(line));
+    let loaded = Loaded::new(opened.script, reporter)?;
     let worker = &loaded.worker;
     worker.prepare()?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -14,7 +14,7 @@ use crate::script::{Script, Strictness, Worker};
 use crate::store::{self, FileVersion, StoredRun};
 use crate::telemetry::{Interrupt, Reporter, counted};
 use crate::text::Renderer;
-use crate::train::{self, Fetching};
+use crate::train::{self, Agent, Fetching, LoadedAgent};
 
 /// A run with its scripts, which are loaded on first use.
 pub(super) struct Recorded {
@@ -22,6 +22,8 @@ pub(super) struct Recorded {
     runtime: Runtime,
     /// Replaces the run's own script.
     other: Option<PathBuf>,
+    /// `key=value` of the command line, on top of those of the run.
+    overrides: Vec<String>,
     loaded: HashMap<String, Rc<Loaded>>,
 }
 
@@ -33,13 +35,13 @@ pub(super) struct Loaded {
 }
 
 impl Recorded {
-    /// `other`: a script that replaces the run's own.
-    pub(super) fn open(run: &Path, runs_dir: &Path, other: Option<PathBuf>) -> Result<Self> {
+    /// `other`: a script that replaces the run's own; `overrides`: settings on top of the run's.
+    pub(super) fn open(run: &Path, runs_dir: &Path, other: Option<PathBuf>, overrides: Vec<String>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
-        Ok(Self { run: StoredRun::open(run, runs_dir)?, runtime, other, loaded: HashMap::new() })
+        Ok(Self { run: StoredRun::open(run, runs_dir)?, runtime, other, overrides, loaded: HashMap::new() })
     }
 
     /// The selected steps: those named by `ids`, or the last `last` ones of a split (0: all).
@@ -114,16 +116,16 @@ impl Recorded {
         if let Some(loaded) = self.loaded.get(&key) {
             return Ok(Rc::clone(loaded));
         }
-        let kept = self.run.sources(&trajectory.script_hash)?;
-        let script = if let Some(path) = &self.other {
-            Script::load(path, &kept.overrides)?
-        } else {
-            let script = Script::kept(&kept.path, kept.source, kept.modules, &kept.overrides)?;
-            unchanged(&kept.resources, &script.resources())?;
-            script
-        };
-        // The tools are those that the servers had then: a replay starts none.
-        script.use_tool_lists(&self.run.tool_lists()?);
+        let agent = Agent::of_version(&self.run, &trajectory.script_hash, self.other.as_deref())?;
+        // A replay starts no servers: their tools are those that the run has stored.
+        let LoadedAgent { script, left_out, .. } = agent.open_as_recorded(&self.overrides)?;
+        if self.other.is_none() {
+            unchanged(agent.resources(), &script.resources())?;
+        }
+        if !left_out.is_empty() {
+            let path = script.path.display();
+            reporter.warn(&format!("settings of the run that {path} does not know: {}", left_out.join(" ")));
+        }
         let renderer = self.renderer(&script, reporter)?;
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
         let loaded = Rc::new(Loaded { script, worker, renderer });
@@ -190,6 +192,21 @@ impl Id {
     fn names(&self, trajectory: &Trajectory) -> bool {
         self.group.is_none_or(|group| group == trajectory.group)
             && self.sample.is_none_or(|sample| sample == trajectory.sample)
+    }
+}
+
+/// An argument after a run: trajectories, or a setting.
+#[derive(Clone, Debug)]
+pub(super) enum IdOrSetting {
+    Id(Id),
+    Setting(String),
+}
+
+impl std::str::FromStr for IdOrSetting {
+    type Err = InvalidId;
+
+    fn from_str(text: &str) -> std::result::Result<Self, InvalidId> {
+        if text.contains('=') { Ok(Self::Setting(text.to_owned())) } else { text.parse().map(Self::Id) }
     }
 }
 

@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::args::{OutputArgs, ReplayArgs};
-use super::recorded::{Recorded, stop_if_interrupted};
+use super::recorded::{IdOrSetting, Recorded, stop_if_interrupted};
 use super::{diff, print};
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
 use crate::rollout::{Mismatch, first_difference};
 use crate::script::Strictness;
@@ -22,12 +22,23 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
     let interrupt = ctrl_c();
     let reporter = output.reporter();
     let colour = reporter.is_coloured();
-    let mut recorded = Recorded::open(&args.run, &args.runs_dir, args.script)?;
-    let steps = recorded.steps(Split::Train, &args.ids, args.last)?;
+    let (mut ids, mut overrides) = (Vec::new(), Vec::new());
+    for given in args.given {
+        match given {
+            IdOrSetting::Id(id) => ids.push(id),
+            IdOrSetting::Setting(setting) => overrides.push(setting),
+        }
+    }
+    if args.last > 0 && !ids.is_empty() {
+        return Err(Error::new(Kind::Usage, "--last selects steps, and trajectories are named too")
+            .hint("leave out one of the two"));
+    }
+    let mut recorded = Recorded::open(&args.run, &args.runs_dir, args.script, overrides)?;
+    let steps = recorded.steps(Split::Train, &ids, args.last)?;
     let bar = reporter.bar("replaying", steps.len() as u64, "steps");
     let (mut count, mut differ) = (0, 0);
     for step in &steps {
-        for trajectory in recorded.trajectories(*step, &args.ids)? {
+        for trajectory in recorded.trajectories(*step, &ids)? {
             stop_if_interrupted(interrupt)?;
             let loaded = recorded.script_of(&trajectory, &reporter)?;
             let replayed = recorded.replay(&loaded, &trajectory, Strictness::Exact)?;

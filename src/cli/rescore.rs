@@ -43,8 +43,11 @@ impl Pair {
 pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
     let interrupt = ctrl_c();
     let reporter = output.reporter();
-    let name = args.script.display().to_string();
-    let mut recorded = Recorded::open(&args.run, &args.runs_dir, Some(args.script))?;
+    let name = match &args.script {
+        Some(script) => script.display().to_string(),
+        None => args.overrides.join(" "),
+    };
+    let mut recorded = Recorded::open(&args.run, &args.runs_dir, args.script, args.overrides)?;
     let split = if args.eval { Split::Eval } else { Split::Train };
     let steps = recorded.steps(split, &[], args.last)?;
     let strictness = if args.live { Strictness::Live } else { Strictness::Found };

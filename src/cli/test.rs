@@ -70,7 +70,7 @@ fn one_file(
     counts: &mut Counts,
 ) -> Result<()> {
     let source = std::fs::read_to_string(file).map_err(|e| Error::io(Kind::Script, "read the tests", file, &e))?;
-    // The output of a test is shown if it fails.
+    // The output of a test is shown below its name.
     let printed = Rc::new(RefCell::new(String::new()));
     let sink = Rc::clone(&printed);
     let echo = Box::new(move |line: &crate::script::LogLine, stream| {
@@ -106,7 +106,8 @@ fn one_file(
                         "expected": expected, "actual": actual, "traceback": failure.traceback })
             });
             let line = json!({ "event": "test", "file": file, "name": name, "place": place,
-                               "ok": failure.is_none(), "seconds": verdict.seconds, "failure": failure });
+                               "ok": failure.is_none(), "seconds": verdict.seconds, "failure": failure,
+                               "printed": *printed.borrow() });
             print(&format!("{line}\n"))?;
         } else if !output.quiet || verdict.failure.is_some() {
             print(&report(name, &verdict, &printed.borrow(), reporter.is_coloured()))?;
@@ -117,7 +118,11 @@ fn one_file(
 
 fn report(name: &str, verdict: &Verdict, printed: &str, colour: bool) -> String {
     let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
-    let Some(failure) = &verdict.failure else { return format!("  {}    {name}\n", paint(Style::new().green(), "ok")) };
+    let output = printed.lines().map(|line| format!("        | {line}"));
+    let Some(failure) = &verdict.failure else {
+        let passed = format!("  {}    {name}", paint(Style::new().green(), "ok"));
+        return std::iter::once(passed).chain(output).collect::<Vec<_>>().join("\n") + "\n";
+    };
     let mut lines = vec![format!("  {}  {name}", paint(Style::new().red().bold(), "FAIL"))];
     lines.extend(failure.to_string().lines().map(|line| format!("        {line}")));
     if let Some((expected, actual)) = &verdict.sides
@@ -127,7 +132,7 @@ fn report(name: &str, verdict: &Verdict, printed: &str, colour: bool) -> String 
         let all = diff::lines(&format!("{expected}\n"), &format!("{actual}\n"), colour);
         lines.extend(all.lines().map(|line| format!("      {line}")));
     }
-    lines.extend(printed.lines().map(|line| format!("        | {line}")));
+    lines.extend(output);
     lines.join("\n") + "\n"
 }
 

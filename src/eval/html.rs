@@ -8,12 +8,12 @@ use super::show::{missing_note, number, sequential_note, tables};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem;color:#1b1f24}\
 table{border-collapse:collapse;margin:1rem 0}th,td{padding:.25rem .8rem;border-bottom:1px solid #d8dee4;text-align:left}\
-td{font-variant-numeric:tabular-nums}svg{display:block;margin:1rem 0}\
+td{font-variant-numeric:tabular-nums}svg{display:block;margin:1rem 0}pre{white-space:pre-wrap}\
 @media(prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}th,td{border-color:#30363d}}";
 
-/// The page: the tables of the report, and a drawing of the metrics from 0 to 1 with their
-/// intervals.
-pub fn html(report: &Report) -> String {
+/// The page: the tables of the report, a drawing of the metrics from 0 to 1 with their intervals,
+/// and replies as text.
+pub fn html(report: &Report, examples: &str) -> String {
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\"><title>{}</title><style>{STYLE}</style></head><body>\n\
@@ -39,6 +39,9 @@ pub fn html(report: &Report) -> String {
     }
     for note in report.comparisons.iter().filter_map(sequential_note) {
         let _ = writeln!(page, "<p>{}.</p>", escaped(&note));
+    }
+    if !examples.is_empty() {
+        let _ = writeln!(page, "<details><summary>Replies</summary><pre>{}</pre></details>", escaped(examples));
     }
     page.push_str("</body></html>\n");
     page

@@ -54,8 +54,19 @@ fn headings(report: &Report) -> Vec<String> {
     };
     let names: Vec<String> = report.policies.iter().map(short).collect();
     let repeats = |name: &String| names.iter().filter(|other| *other == name).count() > 1;
-    let full = report.policies.iter().map(|policy| policy.model.clone());
+    let full = report.policies.iter().map(|policy| {
+        match policy.model.rsplit_once('#').filter(|(url, _)| url.contains("://")) {
+            Some((url, name)) => format!("{name} at {}", host(url)),
+            None => policy.model.clone(),
+        }
+    });
     names.iter().zip(full).map(|(name, full)| if repeats(name) { full } else { name.clone() }).collect()
+}
+
+/// The host of an address, with its port.
+fn host(url: &str) -> &str {
+    let (_, rest) = url.split_once("://").unwrap_or(("", url));
+    rest.split('/').next().unwrap_or(rest)
 }
 
 fn metrics(report: &Report, all: bool) -> Vec<Vec<String>> {

@@ -139,6 +139,17 @@ impl Hub {
         Folder::new(&self.cache, id).complete(&id.revision)
     }
 
+    /// The names of the models of which the cache has files.
+    pub fn cached_models(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.cache).into_iter().flatten().flatten();
+        let name = |entry: std::fs::DirEntry| {
+            Some(entry.file_name().to_str()?.strip_prefix("models--")?.replacen("--", "/", 1))
+        };
+        let mut names: Vec<String> = entries.filter_map(name).collect();
+        names.sort();
+        names
+    }
+
     /// The directory of a model in Hugging Face layout; missing files are downloaded.
     ///
     /// # Errors

@@ -32,6 +32,8 @@ struct Shared {
     stop: Box<dyn Fn() -> bool + Send + Sync>,
     /// The server has replied at least once.
     replied: AtomicBool,
+    /// It has replied in an earlier process of the same evaluation.
+    replied_before: AtomicBool,
 }
 
 impl ServerPolicy {
@@ -42,7 +44,21 @@ impl ServerPolicy {
         stop: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Self {
         let (template_kwargs, stop) = (template_kwargs.clone(), Box::new(stop));
-        Self { shared: Arc::new(Shared { server, template_kwargs, stop, replied: AtomicBool::new(false) }) }
+        Self {
+            shared: Arc::new(Shared {
+                server,
+                template_kwargs,
+                stop,
+                replied: AtomicBool::new(false),
+                replied_before: AtomicBool::new(false),
+            }),
+        }
+    }
+
+    /// Tells that the server has replied to other requests of the same evaluation: one that it
+    /// refuses now is the failure of its trajectory.
+    pub fn has_replied_before(&self) {
+        self.shared.replied_before.store(true, Ordering::Relaxed);
     }
 }
 
@@ -100,7 +116,8 @@ impl Shared {
         if matches!(failure, Failure::Refused { overflow: true, .. }) {
             return Error { kind: Kind::Env, ..error }.about_setting("policy.max_context");
         }
-        let none_will = failure.is_of_all_requests() || !self.replied.load(Ordering::Relaxed);
+        let refuses_some = matches!(failure, Failure::Refused { .. }) && self.replied_before.load(Ordering::Relaxed);
+        let none_will = failure.is_of_all_requests() || !(self.replied.load(Ordering::Relaxed) || refuses_some);
         Error { kind: if none_will { error.kind } else { Kind::Env }, ..error }
     }
 }

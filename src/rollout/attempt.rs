@@ -242,8 +242,14 @@ impl Attempt {
         reply::read(self.renderer(stage), &self.state.tools(), self.prefix(stage), completion)
     }
 
+    /// The texts that end a sampled response to the current prompt.
+    pub(super) fn stop_strings(&self, stage: Stage<'_>) -> Vec<String> {
+        let format = self.renderer(stage).stop_strings().iter();
+        format.chain(&self.spec.sampling.stop).chain(&self.state.of_reply().1).cloned().collect()
+    }
+
     /// The prefix of the response to the current prompt.
-    fn prefix<'a>(&'a self, stage: Stage<'a>) -> &'a str {
+    pub(super) fn prefix<'a>(&'a self, stage: Stage<'a>) -> &'a str {
         let prefixed = self.shown.as_ref().is_none_or(|prompt| prompt.prefixed);
         if prefixed { self.renderer(stage).reply_prefix() } else { "" }
     }

@@ -2,7 +2,8 @@
 //! of one thread.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use crate::script::services::env::{
     SampleRequest, ScriptedReply, Stepped, TaskChoice,
 };
 use crate::script::services::request::Reply;
-use crate::script::{Record, Script};
+use crate::script::{PolicyRequest, Record, SampledText, Script};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 
@@ -74,6 +75,51 @@ struct Slot {
     loaded: Rc<Loaded>,
     /// `None` while a call uses it.
     attempt: Option<Attempt>,
+    texts: Texts,
+}
+
+/// The texts that `r1.generate` returns in a trajectory: one for each call, the last one also for
+/// later calls. `None`: there is no policy.
+type Texts = Option<Rc<RefCell<VecDeque<String>>>>;
+
+/// Runs a part of a trajectory, and gives the texts that its script requests meanwhile.
+async fn with_texts<T>(renderer: &Renderer, texts: &Texts, record: &Record, future: impl Future<Output = T>) -> T {
+    let Some(texts) = texts else { return future.await };
+    let (mut future, mut requests) = (pin!(future), record.listen());
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut future => return done,
+            Some(request) = requests.recv() => match request {
+                PolicyRequest::Generate(request) => drop(request.reply.send(next_text(renderer, &mut texts.borrow_mut()))),
+                PolicyRequest::Logprobs(request) => {
+                    let error = Error::new(Kind::Script, "r1.logprobs: there is no policy here").hint("r1 repl has one");
+                    let _ = request.reply.send(Err(error));
+                }
+            },
+        }
+    }
+}
+
+fn next_text(renderer: &Renderer, texts: &mut VecDeque<String>) -> Result<SampledText> {
+    let text = if texts.len() > 1 { texts.pop_front() } else { texts.front().cloned() }.unwrap_or_default();
+    let token_ids: Vec<u32> =
+        renderer.tokenizer().encode(&text)?.into_iter().chain(renderer.stop_ids().first().copied()).collect();
+    Ok(SampledText { prompt_ids: Vec::new(), completion: given(token_ids, None, FinishReason::Stop), text })
+}
+
+/// Tokens that no policy sampled.
+fn given(token_ids: Vec<u32>, logprobs: Option<Vec<f32>>, finish_reason: FinishReason) -> Completion {
+    Completion {
+        logprobs: logprobs.unwrap_or_else(|| vec![0.0; token_ids.len()]),
+        token_ids,
+        support: Support::default(),
+        top_logprobs: Vec::new(),
+        routing: Routing::default(),
+        finish_reason,
+        prefilled: 0,
+        server: None,
+    }
 }
 
 fn task(choice: &TaskChoice, loaded: &Loaded) -> Result<Json> {
@@ -139,20 +185,32 @@ impl Envs {
             }
             Call::RewardSoFar(request, reply) => self.work_on(request.attempt, reply, false, reward).await,
             Call::Fork(request, reply) => {
+                let texts = self.texts(request.attempt);
                 let fork = async |loaded: &Rc<Loaded>, _: Stage<'_>, attempt: &mut Attempt| {
                     let mut spec = attempt.spec().clone();
                     spec.id = format!("{}+{}", spec.id, self.next.get());
-                    Ok(self.keep(loaded, attempt.fork(spec)?))
+                    Ok(self.keep(loaded, attempt.fork(spec)?, texts.clone()))
                 };
                 self.work(request.attempt, reply, fork).await;
             }
-            Call::Finish(request, reply) => self.work(request.attempt, reply, finish).await,
+            Call::Finish(request, reply) => {
+                let texts = self.texts(request.attempt);
+                let finish = async |loaded: &Rc<Loaded>, stage: Stage<'_>, attempt: &mut Attempt| {
+                    finish(loaded, stage, attempt, &texts).await
+                };
+                self.work(request.attempt, reply, finish).await;
+            }
         }
     }
 
     fn open(&self, open: OpenScript) -> Result<OpenedScript> {
-        let in_directory = open.directory.join(&open.path);
-        let path = if open.path.exists() || !in_directory.exists() { open.path } else { in_directory };
+        // From any directory, a test finds the script of its repository.
+        let mut above = open.directory.ancestors().map(|folder| folder.join(&open.path));
+        let path = if open.path.exists() {
+            open.path.clone()
+        } else {
+            above.find(|path| path.exists()).unwrap_or_else(|| open.path.clone())
+        };
         let script = Script::load(&path, &open.overrides)?;
         let loaded = match &open.model {
             Some(dir) => {
@@ -175,9 +233,13 @@ impl Envs {
         self.scripts.borrow().get(&script).cloned().ok_or_else(|| Error::new(Kind::Internal, "the script is not open"))
     }
 
-    fn keep(&self, loaded: &Rc<Loaded>, attempt: Attempt) -> u64 {
+    fn texts(&self, attempt: u64) -> Texts {
+        self.attempts.borrow().get(&attempt).and_then(|slot| slot.texts.clone())
+    }
+
+    fn keep(&self, loaded: &Rc<Loaded>, attempt: Attempt, texts: Texts) -> u64 {
         let number = self.number();
-        self.attempts.borrow_mut().insert(number, Slot { loaded: Rc::clone(loaded), attempt: Some(attempt) });
+        self.attempts.borrow_mut().insert(number, Slot { loaded: Rc::clone(loaded), attempt: Some(attempt), texts });
         number
     }
 
@@ -185,9 +247,12 @@ impl Envs {
         let loaded = self.script(request.script)?;
         let (task, spec) = (task(&request.task, &loaded)?, spec(&request.task, &loaded));
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-        let begun = Attempt::begin(stage, spec, task, &Record::live()).await;
+        let texts: Texts = request.generated.map(|texts| Rc::new(RefCell::new(texts.into())));
+        let record = Record::live();
+        let begun = Attempt::begin(stage, spec, task, &record);
+        let begun = with_texts(&loaded.renderer, &texts, &record, begun).await;
         let attempt = begun.map_err(|failure| failure.error)?;
-        Ok(with_log(&loaded, self.keep(&loaded, attempt)))
+        Ok(with_log(&loaded, self.keep(&loaded, attempt, texts)))
     }
 
     /// Runs a function on a trajectory with exclusive access. A failure ends the trajectory.
@@ -207,12 +272,13 @@ impl Envs {
         fails: bool,
         work: impl AsyncFnOnce(&Rc<Loaded>, Stage<'_>, &mut Attempt) -> Result<T, Stop>,
     ) {
-        let (loaded, mut attempt) = match self.take(number) {
+        let (loaded, mut attempt, texts) = match self.take(number) {
             Ok(taken) => taken,
             Err(error) => return reply.send(Err(error)),
         };
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-        let result = work(&loaded, stage, &mut attempt).await;
+        let record = attempt.state().record().clone();
+        let result = with_texts(&loaded.renderer, &texts, &record, work(&loaded, stage, &mut attempt)).await;
         if let Err(Stop::Failed(failure)) = &result
             && fails
         {
@@ -225,11 +291,11 @@ impl Envs {
     }
 
     /// Takes a trajectory out of its slot.
-    fn take(&self, number: u64) -> Result<(Rc<Loaded>, Attempt)> {
+    fn take(&self, number: u64) -> Result<(Rc<Loaded>, Attempt, Texts)> {
         let mut attempts = self.attempts.borrow_mut();
         let slot = attempts.get_mut(&number).ok_or_else(|| Error::new(Kind::Internal, "the trajectory is closed"))?;
         let busy = || Error::new(Kind::Script, "another call is using the trajectory");
-        Ok((Rc::clone(&slot.loaded), slot.attempt.take().ok_or_else(busy)?))
+        Ok((Rc::clone(&slot.loaded), slot.attempt.take().ok_or_else(busy)?, slot.texts.clone()))
     }
 
     /// Runs trajectories with a model that the tensor thread serves meanwhile.
@@ -318,10 +384,16 @@ async fn reward(_: &Rc<Loaded>, stage: Stage<'_>, attempt: &mut Attempt) -> Resu
     Ok(RewardReport { total: steps + reward.total, outcome: reward.total, parts: reward.parts })
 }
 
-async fn finish(loaded: &Rc<Loaded>, stage: Stage<'_>, attempt: &mut Attempt) -> Result<Trajectory, Stop> {
+async fn finish(
+    loaded: &Rc<Loaded>,
+    stage: Stage<'_>,
+    attempt: &mut Attempt,
+    texts: &Texts,
+) -> Result<Trajectory, Stop> {
     let mut last = attempt.fork(attempt.spec().clone())?;
     if last.failed().is_none() {
-        match last.finish(stage).await {
+        let record = last.state().record().clone();
+        match with_texts(&loaded.renderer, texts, &record, last.finish(stage)).await {
             Err(Stop::Failed(failure)) => last.fail(&loaded.worker, &failure),
             other => other?,
         }
@@ -335,19 +407,9 @@ async fn step(stage: Stage<'_>, attempt: &mut Attempt, reply: ScriptedReply) -> 
     }
     let finish_reason = reply.finish_reason.unwrap_or(FinishReason::Stop);
     if let Some(token_ids) = reply.token_ids {
-        let completion = Completion {
-            token_ids,
-            logprobs: reply.logprobs,
-            support: Support::default(),
-            top_logprobs: Vec::new(),
-            routing: Routing::default(),
-            finish_reason,
-            prefilled: 0,
-            server: None,
-        };
-        attempt.act(stage, completion).await?;
+        attempt.act(stage, given(token_ids, Some(reply.logprobs), finish_reason)).await?;
     } else if reply.calls.is_empty() {
-        let completion = rollout::typed(attempt.renderer(stage), &reply.text, finish_reason)?;
+        let completion = rollout::typed(stage, attempt, &reply.text, finish_reason)?;
         attempt.act(stage, completion).await?;
     } else {
         let (completion, action) = rollout::typed_calls(stage, attempt, &reply.text, reply.calls)?;

@@ -46,6 +46,9 @@ pub struct Configuration {
 pub struct ScriptVersion {
     /// Path of the script.
     pub path: PathBuf,
+    /// Absolute path of its directory; empty in the first versions of r1.
+    #[serde(default, skip_serializing_if = "is_empty")]
+    pub directory: PathBuf,
     /// SHA-256 of the script, its modules and its resources, as recorded in every trajectory.
     pub hash: String,
     /// Resources that the script read.
@@ -54,6 +57,26 @@ pub struct ScriptVersion {
     /// Search indexes that it names; the checksum is that of the manifest.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<FileVersion>,
+}
+
+impl ScriptVersion {
+    /// Path by which the script's directory is found from the current directory: as given, or
+    /// absolute if that is another one.
+    pub(super) fn located(&self) -> PathBuf {
+        let parent = |path: &Path| match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent.canonicalize().ok(),
+            _ => Path::new(".").canonicalize().ok(),
+        };
+        let moved = self.directory.is_dir() && parent(&self.path) != self.directory.canonicalize().ok();
+        match self.path.file_name() {
+            Some(name) if moved => self.directory.join(name),
+            _ => self.path.clone(),
+        }
+    }
+}
+
+fn is_empty(path: &Path) -> bool {
+    path.as_os_str().is_empty()
 }
 
 /// Version of a data file.
@@ -136,13 +159,20 @@ impl ConfigFile {
         };
         let damaged = |e: serde_json::Error| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(&path);
         let value: Value = serde_json::from_slice(&bytes).map_err(damaged)?;
-        // A model directory also has a config.json, without a script.
-        if !value["script"].is_object() {
+        if is_of_model(&value) {
             return Err(Error::new(Kind::Store, "not a run directory: its config.json names no script")
                 .at_path(run)
                 .hint("name a directory that `r1 run` or `r1 sft` made, such as runs/NAME"));
         }
         serde_json::from_value(value).map(Some).map_err(damaged)
+    }
+
+    /// As [`read`](Self::read); `None` also for the `config.json` of a model.
+    pub(super) fn read_of_run(folder: &Path) -> Result<Option<Self>> {
+        let Ok(bytes) = fs::read(folder.join("config.json")) else { return Ok(None) };
+        let is_run = serde_json::from_slice(&bytes)
+            .map_or_else(|_| folder.join("recipe.lua").is_file(), |value| !is_of_model(&value));
+        if is_run { Self::read(folder) } else { Ok(None) }
     }
 
     /// Sets the configuration in effect and moves the previous one to the history. Nothing is
@@ -165,4 +195,9 @@ impl ConfigFile {
     pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = &Configuration> {
         self.history.iter().chain(std::iter::once(&self.current))
     }
+}
+
+/// A model directory also has a config.json, without a script.
+fn is_of_model(value: &Value) -> bool {
+    !value["script"].is_object()
 }

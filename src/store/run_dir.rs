@@ -191,6 +191,7 @@ impl RunDir {
                 libtorch: recipe.libtorch.to_owned(),
                 script: ScriptVersion {
                     path: recipe.script.to_owned(),
+                    directory: directory_of(recipe.script),
                     hash: recipe.hash.to_owned(),
                     resources: recipe.resources.to_vec(),
                     indexes: recipe.indexes.to_vec(),
@@ -215,6 +216,12 @@ impl RunDir {
     pub fn scripts(&self) -> ScriptsDir {
         ScriptsDir::of(&self.path)
     }
+}
+
+/// Absolute path of a script's directory; empty if the current directory is unknown.
+fn directory_of(script: &Path) -> PathBuf {
+    let absolute = std::path::absolute(script).unwrap_or_default();
+    absolute.parent().map(Path::to_owned).unwrap_or_default()
 }
 
 /// Folder of the script versions of a run.

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::configuration::{ConfigFile, FileVersion};
+use super::checkpoint::find_model;
+use super::configuration::{ConfigFile, Configuration, FileVersion};
 use super::files::{self, failed};
 use super::read_trajectories;
 use super::run_dir::{ScriptsDir, file_of, folder, short};
@@ -56,8 +57,35 @@ impl StoredRun {
         })
     }
 
+    /// The run that a path is in: the directory of a run, or a model in it, such as a checkpoint.
+    /// `None` if it is in no run.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] for a damaged `config.json`.
+    pub fn containing(path: &Path) -> Result<Option<Self>> {
+        // RUN, RUN/best, RUN/checkpoints/step-000012
+        const DEPTH: usize = 3;
+        let real = path.canonicalize().unwrap_or_default();
+        let above = path.ancestors().take(DEPTH).chain(real.ancestors().take(DEPTH));
+        for folder in above.filter(|folder| !folder.as_os_str().is_empty()) {
+            if let Some(config) = ConfigFile::read_of_run(folder)? {
+                return Ok(Some(Self { path: folder.to_owned(), config }));
+            }
+        }
+        Ok(None)
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The configuration that a model of the run was trained with: in effect before the step of a
+    /// checkpoint, otherwise the current one.
+    pub fn configuration_of(&self, model: &Path) -> &Configuration {
+        let step = find_model(model).ok().and_then(|path| step_of(&path));
+        let Some(step) = step else { return &self.config.current };
+        let before = self.config.all().rfind(|one| one.from_step < step);
+        before.or_else(|| self.config.all().next()).unwrap_or(&self.config.current)
     }
 
     /// Name of the run.
@@ -92,7 +120,7 @@ impl StoredRun {
     /// Script version of a trajectory, by its hash.
     pub fn sources(&self, hash: &str) -> Result<Sources> {
         let folder = self.path.join("scripts").join(short(hash));
-        let path = self.config.current.script.path.clone();
+        let path = self.config.current.script.located();
         let main = path.file_name().map(PathBuf::from).unwrap_or_default();
         if !folder.join(&main).is_file() {
             return Err(Error::new(Kind::Store, format!("the run has no script with the hash {}", short(hash)))
@@ -125,6 +153,11 @@ impl StoredRun {
         let list = config["overrides"].as_array().cloned().unwrap_or_default();
         Ok(list.iter().filter_map(Value::as_str).map(str::to_owned).collect())
     }
+}
+
+/// The step of a checkpoint.
+fn step_of(path: &Path) -> Option<u64> {
+    path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
 }
 
 /// Lua files in `folder`, by path without extension.

@@ -11,7 +11,7 @@ use super::source::{self, Fetching, model_dir};
 use crate::config::Settings;
 use crate::error::Result;
 use crate::mdp::{Sampling, Trajectory};
-use crate::rollout::Spec;
+use crate::rollout::{Progress, Spec};
 use crate::script::Script;
 use crate::store::Origin;
 use crate::telemetry::Reporter;
@@ -95,6 +95,21 @@ impl EvalPolicy {
             }
         }
         sampling
+    }
+
+    /// Sets the receiver of trajectories that have ended.
+    pub(super) fn set_finished(&mut self, finished: Progress) {
+        match self {
+            Self::Local(session) => session.finished = finished,
+            Self::Server(session) => session.finished = finished,
+        }
+    }
+
+    /// Tells a server that it has replied to other requests of this evaluation.
+    pub(super) fn has_replied_before(&self) {
+        if let Self::Server(session) = self {
+            session.policy.has_replied_before();
+        }
     }
 
     /// Runs trajectories to their end; after an error, those that can be kept.

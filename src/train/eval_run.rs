@@ -6,13 +6,16 @@
 //! needs; `report.json`, `report.md` and `report.html` are the report.
 
 use std::collections::BTreeSet;
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::agent::{Agent, LoadedAgent};
 use super::eval_policy::{EvalPolicy, overrides_of};
 use super::eval_samples::{ModelEvaluation, STEP, no_tasks};
 use super::evaluate::eval_sampling;
+use super::report::conversation_lines;
 use super::resume::{in_effect, record};
 use super::source::{self, Fetching};
 use super::validate::validate;
@@ -25,9 +28,10 @@ use crate::store::{Origins, RunDir, write_atomic};
 use crate::telemetry::{Interrupt, Reporter};
 
 /// Options of `r1 eval`.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct EvalOptions {
-    pub script: PathBuf,
+    /// The recipe: a script, or a run.
+    pub agent: Agent,
     /// `key=value`, as typed.
     pub overrides: Vec<String>,
     /// The models; that of the recipe if empty. The others are compared with the first.
@@ -90,7 +94,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
     for at in 0..plan.models.len() {
         let name = plan.models[at].name.clone();
         let overrides = with_model(&overrides, &name, &script.settings.policy.model);
-        let mut script = Script::load(&options.script, &overrides)?;
+        let mut script = options.agent.load(&overrides)?;
         if let Some((origins, tool_lists)) = &before {
             script.use_tool_lists(tool_lists);
             source::pin_data(&mut script, origins, fetching)?;
@@ -127,7 +131,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
     }
     let report_options = ReportOptions { accuracy: script.settings.eval.accuracy, by, ks: powers_of_two(samples) };
     let report = Report::new(&script.settings.name, samples, temperature, &policies, &report_options);
-    write_report(&directory, &report)?;
+    write_report(&directory, &report, &examples(&policies))?;
     Ok(Evaluated { directory, report, left })
 }
 
@@ -149,15 +153,20 @@ struct Opened {
 
 fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
     let Some(path) = &options.resume else {
-        let script = Script::load(&options.script, &options.overrides)?;
+        let loaded = options.agent.open(&options.overrides)?;
+        options.agent.in_words(&loaded).iter().for_each(|line| reporter.info(line));
+        let LoadedAgent { script, overrides, .. } = loaded;
         check(&script)?;
         let mut names = options.models.clone();
         if names.is_empty() {
             names.push(script.settings.policy.model.clone());
         }
+        for name in &names {
+            warn_of_settings(options, &script, name, reporter)?;
+        }
         let models = names.into_iter().map(|name| PlannedModel { name, seconds: 0.0 }).collect();
-        let plan = Plan { models, by: options.by.clone(), overrides: options.overrides.clone() };
-        return Ok(Opened { script, overrides: options.overrides.clone(), run: None, plan, before: None });
+        let plan = Plan { models, by: options.by.clone(), overrides: overrides.clone() };
+        return Ok(Opened { script, overrides, run: None, plan, before: None });
     };
     let file = path.join(PLAN);
     if !file.is_file() {
@@ -183,11 +192,11 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
     }
     let stored = run.configuration()?;
     let overrides = in_effect(&plan.overrides, &options.overrides);
-    let script = Script::load(&options.script, &with_model(&overrides, &names[0], ""))?;
+    let script = options.agent.load(&with_model(&overrides, &names[0], ""))?;
     let hint = "an evaluation has one version of script and settings: start a new one";
     if script.hash != stored.script.hash {
         return Err(Error::new(Kind::Usage, "the script has changed since the evaluation began")
-            .at_path(&options.script)
+            .at_path(options.agent.given())
             .hint(hint));
     }
     let mut settings = serde_json::json!(script.settings);
@@ -200,6 +209,26 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
     check(&script)?;
     let before = Some((stored.origins, run.scripts().tool_lists()?));
     Ok(Opened { script, overrides, run: Some(run), plan, before })
+}
+
+/// Warns of a model that a run has trained with other settings of the environment.
+fn warn_of_settings(options: &EvalOptions, script: &Script, model: &str, reporter: &Reporter) -> Result<()> {
+    const SHOWN: usize = 4;
+    if options.agent.run().is_some() {
+        return Ok(());
+    }
+    let Some(agent) = Agent::of_model(Path::new(model), Path::new(""))? else { return Ok(()) };
+    let changes = agent.differing(script);
+    if changes.is_empty() {
+        return Ok(());
+    }
+    let mut list: Vec<String> = changes.iter().take(SHOWN).map(|change| format!("\n    {change}")).collect();
+    list.extend((changes.len() > SHOWN).then(|| format!("\n    and {} more", changes.len() - SHOWN)));
+    reporter.warn(&format!(
+        "{model} was trained with other settings than those of this evaluation:{}\n  r1 eval {model} evaluates it as it was trained",
+        list.concat()
+    ));
+    Ok(())
 }
 
 /// The settings of a model in addition to those typed; none for the recipe's own model, `own`.
@@ -263,12 +292,36 @@ fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
     write_text(&directory.join(PLAN), &text)
 }
 
-fn write_report(directory: &Path, report: &Report) -> Result<()> {
+/// The file with replies.
+const EXAMPLES: &str = "examples.txt";
+
+/// The first samples of the first tasks, of all models.
+fn examples(policies: &[PolicySamples]) -> String {
+    const TASKS: u64 = 20;
+    let mut text = String::new();
+    for task in 0..TASKS {
+        for policy in policies {
+            let first = policy.trajectories.iter().find(|one| one.task_index == task);
+            for line in first.into_iter().flat_map(conversation_lines) {
+                text.push_str(&line);
+                text.push('\n');
+            }
+            if first.is_some() && policies.len() > 1 {
+                let _ = writeln!(text, "  by {}", policy.model);
+            }
+            text.push_str(if first.is_some() { "\n" } else { "" });
+        }
+    }
+    text
+}
+
+fn write_report(directory: &Path, report: &Report, examples: &str) -> Result<()> {
+    write_text(&directory.join(EXAMPLES), examples)?;
     let json =
         report.to_json().and_then(|json| serde_json::to_string_pretty(&json)).map_err(|error| not_json(&error))?;
     write_text(&directory.join("report.json"), &json)?;
     write_text(&directory.join("report.md"), &markdown(report))?;
-    write_text(&directory.join("report.html"), &html(report))
+    write_text(&directory.join("report.html"), &html(report, examples))
 }
 
 fn not_json(error: &serde_json::Error) -> Error {

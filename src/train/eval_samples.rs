@@ -6,22 +6,23 @@ use std::time::{Duration, Instant};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
+use super::eval_parts::Parts;
 use super::eval_policy::EvalPolicy;
 use super::evaluate::{EvalTasks, eval_sampling};
 use super::failures::replay_command;
 use crate::error::{Error, Kind, Result};
 use crate::eval::{Sequential, betting};
 use crate::mdp::{Split, Status, Trajectory};
-use crate::rollout::Spec;
+use crate::rollout::{Spec, no_progress};
 use crate::script::Script;
 use crate::store::{RunDir, read_trajectories};
 use crate::telemetry::{Reporter, counted};
 
-/// Trajectories are sampled in chunks of this many rounds of `rollout.concurrency`. Ctrl-C loses
-/// the current chunk of a model in this process; a smaller one would leave more of the engine's
-/// slots empty at its end.
+/// Trajectories are sampled in chunks of this many rounds of `rollout.concurrency`; smaller ones
+/// would leave more of the engine's slots empty at their ends.
 const ROUNDS: usize = 8;
-/// Trajectories are written after the first chunk that ends this long after the last time.
+/// The file of the evaluation is written after the first chunk that ends this long after the last
+/// time. Until then its trajectories are in [`Parts`].
 const WRITE_EVERY: Duration = Duration::from_secs(30);
 
 /// The step of the stored trajectories.
@@ -53,11 +54,18 @@ impl ModelEvaluation {
         reporter: &Reporter,
     ) -> Result<usize> {
         let file = self.run.trajectories_path(Split::Eval, STEP);
-        let goes_on = file.is_file();
+        let mut parts = Parts::beside(&file);
+        let unmerged = parts.read()?;
+        let goes_on = file.is_file() || !unmerged.is_empty();
         if goes_on {
-            self.trajectories = read_trajectories(&file)?;
+            self.trajectories = if file.is_file() { read_trajectories(&file)? } else { Vec::new() };
+            let known: HashSet<String> = self.trajectories.iter().map(|one| one.id.clone()).collect();
+            self.trajectories.extend(unmerged.into_iter().filter(|one| !known.contains(&one.id)));
             // They were cut off when the evaluation was stopped, or had no reply of a server.
             self.trajectories.retain(|one| !matches!(one.status, Status::Aborted | Status::PolicyError));
+            if !self.trajectories.is_empty() {
+                self.policy.has_replied_before();
+            }
         }
         self.policy.log().open(self.run.path(), Some(if goes_on { STEP + 1 } else { 0 }), None)?;
         self.policy.log().top_level(&script.logged, goes_on);
@@ -90,20 +98,28 @@ impl ModelEvaluation {
             }
             let (started, done) = (Instant::now(), self.trajectories.len());
             let label = if total > size { format!("evaluating ({done} of {total})") } else { "evaluating".to_owned() };
+            let writer = parts.write()?;
+            self.policy.set_finished(writer.progress());
             let (trajectories, ended) = self.policy.rollout(chunk.to_vec(), reporter, &label);
+            self.policy.set_finished(no_progress());
+            writer.finish(&mut parts)?;
             self.trajectories.extend(trajectories);
             self.seconds += started.elapsed().as_secs_f64();
             if let Err(error) = ended {
-                self.write()?;
+                // Those that a model in this process had ended.
+                let known: HashSet<String> = self.trajectories.iter().map(|one| one.id.clone()).collect();
+                let ended = parts.read()?.into_iter();
+                self.trajectories.extend(ended.filter(|one| one.status != Status::Aborted && !known.contains(&one.id)));
+                self.write(&mut parts)?;
                 let left = total.saturating_sub(self.trajectories.len());
                 return if error.kind == Kind::Interrupted { Ok(left) } else { Err(error) };
             }
             if written.elapsed() >= WRITE_EVERY {
-                self.write()?;
+                self.write(&mut parts)?;
                 written = Instant::now();
             }
         }
-        self.write()?;
+        self.write(&mut parts)?;
         if let Some(baseline) = compared {
             self.is_settled(script, baseline, &order, level)?;
             self.report_settled(total / samples, reporter);
@@ -163,9 +179,10 @@ impl ModelEvaluation {
     }
 
     /// Writes the trajectories so far, in the order of tasks and samples.
-    fn write(&mut self) -> Result<()> {
+    fn write(&mut self, parts: &mut Parts) -> Result<()> {
         self.trajectories.sort_by_key(|one| (one.task_index, one.sample));
-        self.run.write_evaluation(STEP, 0, &self.trajectories).map(drop)
+        self.run.write_evaluation(STEP, 0, &self.trajectories)?;
+        parts.remove()
     }
 }
 

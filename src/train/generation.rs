@@ -57,6 +57,14 @@ pub fn model_sampling(dir: &Path, most: usize, reporter: &Reporter) -> Result<Sa
     read(&wanted, most).map_err(|error| error.at_path(&path))
 }
 
+/// Whether the model's file has settings of the distribution to sample from.
+pub fn sets_sampling(dir: &Path) -> bool {
+    let text = std::fs::read(dir.join(FILE)).unwrap_or_default();
+    let fields: Map<String, Value> = serde_json::from_slice(&text).unwrap_or_default();
+    let of_sampling = ["do_sample", "temperature", "top_p", "top_k", "min_p"];
+    of_sampling.iter().any(|name| fields.get(*name).is_some_and(|value| !value.is_null()))
+}
+
 fn read(wanted: &Map<String, Value>, most: usize) -> Result<Sampling> {
     let given = |name: &str| wanted.get(name).filter(|value| !value.is_null());
     let wrong = |name: &str, value: &Value, expected: &str| {

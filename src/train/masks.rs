@@ -3,22 +3,25 @@
 use super::advantages::{AdvantageConfig, AdvantageSource};
 use super::collect::{Draw, RolloutExtras, collect};
 use super::custom_estimator::ScriptEstimator;
+use super::demonstrations::Samples;
 use super::generated::with_generated_steps;
 use super::policy_loop::compute_advantages;
 use super::score::sum_pi_squared;
-use super::session::Session;
+use super::session::{Session, load_renderer};
 use super::source::model_dir;
 use super::steps::Steps;
 use super::update_batch::{set_column, training_rows};
 use super::validate::{ValidatedTrainer, validate};
 use super::{RunOptions, report};
-use crate::config::{Filter, Learner, OnNan};
+use crate::config::{Filter, Learner, OnNan, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{ErrorRecord, Fork};
 use crate::rl::advantages::Need;
-use crate::script::Script;
+use crate::rl::pack::Row;
+use crate::script::{Script, Split, Worker};
 use crate::store::State;
 use crate::telemetry::Reporter;
+use crate::text::Renderer;
 
 /// One token of a training row.
 #[derive(Clone, Debug, PartialEq)]
@@ -50,6 +53,9 @@ pub struct ShownTrajectory {
 /// critic are 0, as in the first step.
 pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
     let mut script = Script::load(&options.script, &options.overrides)?;
+    if let Trainer::Sft(sft) = &script.settings.trainer {
+        return examples(&script, sft, options, reporter);
+    }
     let ValidatedTrainer { learner, objective, critic, warnings } = validate(&script)?;
     report::warn(reporter, &warnings);
     let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
@@ -105,7 +111,6 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         on_nan: OnNan::Stop,
     };
     compute_advantages(steps, config, all)?.write_into(&mut rows);
-    let tokenizer = session.renderer.tokenizer();
     let mut shown: Vec<ShownTrajectory> = trajectories
         .iter()
         .map(|trajectory| ShownTrajectory {
@@ -119,13 +124,50 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         })
         .collect();
     for row in &rows {
-        let token = |(place, id): (usize, &u32)| ShownToken {
-            text: tokenizer.decode(&[*id], false),
-            sampled: row.loss_mask[place],
-            special: tokenizer.decode(&[*id], true).is_empty(),
-            advantage: row.advantages[place],
-        };
-        shown[row.trajectory].rows.push(row.ids.iter().enumerate().map(token).collect());
+        shown[row.trajectory].rows.push(tokens(&session.renderer, row));
+    }
+    Ok(shown)
+}
+
+fn tokens(renderer: &Renderer, row: &Row) -> Vec<ShownToken> {
+    let tokenizer = renderer.tokenizer();
+    let token = |(place, id): (usize, &u32)| ShownToken {
+        text: tokenizer.decode(&[*id], false),
+        sampled: row.loss_mask[place],
+        special: tokenizer.decode(&[*id], true).is_empty(),
+        advantage: row.advantages.get(place).copied().unwrap_or_default(),
+    };
+    row.ids.iter().enumerate().map(token).collect()
+}
+
+/// The first conversations of supervised training, in place of trajectories: without steps,
+/// rewards and advantages.
+fn examples(script: &Script, sft: &Sft, options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
+    const SHOWN: u64 = 4;
+    let policy = &script.settings.policy;
+    if policy.init.is_some() {
+        return Err(Error::new(Kind::Usage, "the recipe makes a new model, whose tokenizer is trained with it")
+            .at_path(&script.path)
+            .hint("policy.model=DIR policy.init=null shows the tokens of a model that exists"));
+    }
+    let dir = model_dir(&policy.model, options.fetching(reporter))?;
+    let renderer = load_renderer(&dir, &script.style()?, reporter)?;
+    let worker = Worker::new(script, None)?;
+    let base = Renderer::load_styled(&dir, &script.style()?)?;
+    let mut samples = Samples::new(&worker, base, &script.settings.env.format, sft, usize::MAX);
+    let rows = worker.rows(Split::Train)?.unwrap_or_default().min(SHOWN);
+    let mut shown = Vec::new();
+    for index in 0..rows {
+        let Some(row) = samples.row(Split::Train, index)? else { continue };
+        shown.push(ShownTrajectory {
+            id: index.to_string(),
+            status: "example",
+            reward: 0.0,
+            steps: 0,
+            fork: None,
+            error: None,
+            rows: vec![tokens(&renderer, &row)],
+        });
     }
     Ok(shown)
 }

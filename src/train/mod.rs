@@ -6,6 +6,7 @@
 
 mod adapter;
 mod advantages;
+mod agent;
 mod best;
 mod checkpoint;
 mod cold_start;
@@ -15,6 +16,7 @@ mod critic;
 mod curriculum;
 mod custom_estimator;
 mod demonstrations;
+mod eval_parts;
 mod eval_policy;
 mod eval_run;
 mod eval_samples;
@@ -74,9 +76,10 @@ use cold_start::Started;
 use resume::Opened;
 
 pub use advantages::{AdvantageBatch, AdvantageConfig, AdvantageSource};
+pub use agent::{Agent, LoadedAgent};
 pub use cold_start::check as check_cold_start;
 pub use eval_run::{EvalOptions, Evaluated, evaluate_models};
-pub use generation::model_sampling;
+pub use generation::{model_sampling, sets_sampling};
 pub use manual::Manual;
 pub use masks::{ShownToken, ShownTrajectory, masks};
 pub use objective::Objective;

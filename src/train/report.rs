@@ -176,13 +176,7 @@ pub(super) fn examples(
 ) -> Result<()> {
     let mut shown = Vec::new();
     for trajectory in trajectories.iter().take(EXAMPLES) {
-        let (reward, status) = (trajectory.total_reward(), trajectory.status.name());
-        shown.push(format!("task {}, reward {reward:+.1}, {status}", trajectory.task_index));
-        for (who, text) in conversation(trajectory) {
-            let mut text = text.lines();
-            shown.push(format!("  {who:>9}  {}", text.next().unwrap_or_default()));
-            shown.extend(text.map(|line| format!("  {:>9}  {line}", "")));
-        }
+        shown.extend(conversation_lines(trajectory));
     }
     let title = format!("Trajectories {label} training");
     if verbose {
@@ -215,6 +209,18 @@ fn without_examples(text: &str, title: &str) -> String {
         !inside
     });
     kept.collect()
+}
+
+/// A trajectory as lines: task, reward and status, then the conversation.
+pub(super) fn conversation_lines(trajectory: &Trajectory) -> Vec<String> {
+    let (reward, status) = (trajectory.total_reward(), trajectory.status.name());
+    let mut shown = vec![format!("task {}, reward {reward:+.1}, {status}", trajectory.task_index)];
+    for (who, text) in conversation(trajectory) {
+        let mut text = text.lines();
+        shown.push(format!("  {who:>9}  {}", text.next().unwrap_or_default()));
+        shown.extend(text.map(|line| format!("  {:>9}  {line}", "")));
+    }
+    shown
 }
 
 /// A conversation as lines of `role  text`.
@@ -300,8 +306,7 @@ pub(super) fn closing(
     if let Some(checkpoint) = &summary.checkpoint {
         reporter.text(&format!("checkpoint  {}", checkpoint.display()));
         reporter.text("next");
-        let [checkpoint, script] = [checkpoint, &options.script].map(|path| quoted(&path.display().to_string()));
-        reporter.text(&format!("  r1 infer --model {checkpoint} --script {script}"));
+        reporter.text(&format!("  r1 infer --model {}", quoted(&checkpoint.display().to_string())));
     }
     if summary.interrupted {
         reporter.text(&format!("  {}", options.resume_command("run", &summary.run_dir)));
@@ -334,10 +339,11 @@ pub(super) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &Supervi
     reporter.text(&format!("run         {}", summary.run_dir.display()));
     if let Some(model) = options.out.as_ref().or(summary.best.as_ref()).or(summary.checkpoint.as_ref()) {
         reporter.text(&format!("model       {}", model.display()));
-        if !options.cold_start {
-            reporter.text("next");
-            reporter.text(&format!("  r1 infer --model {}", quoted(&model.display().to_string())));
-        }
+    }
+    // The model in the run, whose format and prompt the run has stored.
+    if let Some(model) = summary.best.as_ref().or(summary.checkpoint.as_ref()).filter(|_| !options.cold_start) {
+        reporter.text("next");
+        reporter.text(&format!("  r1 infer --model {}", quoted(&model.display().to_string())));
     }
     if summary.interrupted && !options.cold_start {
         reporter.text(&format!("  {}", options.resume_command("sft", &summary.run_dir)));

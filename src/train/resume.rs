@@ -76,7 +76,7 @@ impl Opened {
         };
         let overrides = in_effect(&stored.overrides, &options.overrides);
         let script = Script::load(&options.script, &overrides).and_then(part);
-        let mut script = script.map_err(|error| of_the_run(error, &stored, path))?;
+        let mut script = script.map_err(|error| of_the_run(error, &stored.overrides, &path.join("config.json")))?;
         let seed = checkpoint.as_ref().map_or(stored.seed, |(_, state)| state.seed);
         if script.settings.seed != seed {
             let new = script.settings.seed;
@@ -313,12 +313,12 @@ fn key_of(setting: &str) -> &str {
 }
 
 /// The error of a script that does not load with the stored overrides, with their origin.
-fn of_the_run(error: Error, stored: &Configuration, run: &Path) -> Error {
-    let theirs = stored.overrides.iter().any(|setting| error.place.as_deref() == Some(setting));
+pub(super) fn of_the_run(error: Error, stored: &[String], config: &Path) -> Error {
+    let theirs = stored.iter().any(|setting| error.place.as_deref() == Some(setting));
     if !theirs {
         return error;
     }
-    let hint = format!("the setting is one of the run's own, kept in {}", run.join("config.json").display());
+    let hint = format!("the setting is one of the run's own, kept in {}", config.display());
     Error { hint: Some(error.hint.map_or_else(|| hint.clone(), |own| format!("{own}; {hint}"))), ..error }
 }
 

@@ -14,7 +14,7 @@ use crate::engine::Policy;
 use crate::error::Result;
 use crate::mdp::Trajectory;
 use crate::remote::{Patience, Server, ServerOptions, ServerPolicy};
-use crate::rollout::{Pool, PoolOptions, Progress, Spec};
+use crate::rollout::{Pool, PoolOptions, Progress, Spec, no_progress};
 use crate::script::Script;
 use crate::telemetry::Reporter;
 use crate::text::{Format, FormatChoice, Renderer, Style};
@@ -23,11 +23,13 @@ use crate::text::{Format, FormatChoice, Renderer, Style};
 pub(super) struct ServerSession {
     pub(super) settings: Settings,
     pub(super) renderer: Arc<Renderer>,
-    policy: Arc<dyn Policy>,
+    pub(super) policy: Arc<ServerPolicy>,
     pool: Pool,
     pub(super) failures: Failures,
     pub(super) rows: Selection,
     pub(super) log: ScriptLog,
+    /// Receives each trajectory when it has ended.
+    pub(super) finished: Progress,
 }
 
 impl ServerSession {
@@ -50,7 +52,7 @@ impl ServerSession {
         let pool = Pool::new(script, &renderer, &options)?;
         let longest = if settings.policy.max_context == 0 { usize::MAX } else { settings.policy.max_context };
         let rows = Selection::new(script, &renderer, longest, fetching)?;
-        Ok(Self { settings, renderer, policy, pool, failures: Failures::default(), rows, log })
+        Ok(Self { settings, renderer, policy, pool, failures: Failures::default(), rows, log, finished: no_progress() })
     }
 
     /// Runs trajectories to their end. After Ctrl-C, or an error of all requests, those that are
@@ -63,12 +65,14 @@ impl ServerSession {
     ) -> (Vec<Trajectory>, Result<()>) {
         let bar = reporter.bar(label, specs.len() as u64, "trajectories");
         let finished: Arc<Mutex<Vec<Trajectory>>> = Arc::default();
-        let (counter, kept) = (bar.clone(), Arc::clone(&finished));
+        let (counter, kept, also) = (bar.clone(), Arc::clone(&finished), Arc::clone(&self.finished));
         let progress: Progress = Arc::new(move |trajectory| {
             counter.inc(1);
+            also(trajectory);
             kept.lock().unwrap_or_else(PoisonError::into_inner).push(trajectory.clone());
         });
-        let ended = self.pool.start(&self.policy, specs, &progress).and_then(|pending| {
+        let policy: Arc<dyn Policy> = Arc::clone(&self.policy) as _;
+        let ended = self.pool.start(&policy, specs, &progress).and_then(|pending| {
             let stop = pending.stop_flag();
             pending.finish().inspect_err(|_| {
                 stop.store(true, Ordering::Relaxed);

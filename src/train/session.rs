@@ -20,7 +20,7 @@ use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Sampling, Trajectory};
 use crate::model::{Config, Footprint, Model, RewardModel, available_memory};
-use crate::rollout::{Pool, PoolOptions, Progress, Tree};
+use crate::rollout::{Pool, PoolOptions, Progress, Tree, no_progress};
 use crate::script::{Script, Worker};
 use crate::store::verify;
 use crate::telemetry::{Interrupt, Reporter};
@@ -57,6 +57,8 @@ pub(super) struct Session {
     /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
     /// the second.
     pub(super) patience: u32,
+    /// Receives each trajectory when it has ended.
+    pub(super) finished: Progress,
 }
 
 impl Session {
@@ -144,6 +146,7 @@ impl Session {
             warned_of_kernels: false,
             interrupt: fetching.interrupt,
             patience: 2,
+            finished: no_progress(),
         })
     }
 
@@ -179,8 +182,11 @@ impl Session {
         let bar = reporter.bar(label, count as u64, "trajectories");
         let sampled = self.engine.progress();
         bar.tokens_from(move || sampled.stats().sampled_tokens);
-        let counter = bar.clone();
-        let progress: Progress = Arc::new(move |_| counter.inc(1));
+        let (counter, also) = (bar.clone(), Arc::clone(&self.finished));
+        let progress: Progress = Arc::new(move |trajectory| {
+            counter.inc(1);
+            also(trajectory);
+        });
         let (client, queue) = engine::channel();
         let policy: Arc<dyn Policy> = Arc::new(client);
         let pending = self.pool.start(&policy, trees, &progress)?;

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, suggest};
 use crate::hub::{Event, Hub, ModelId, Watch, commit_of, is_stopped};
 use crate::model::stored_dtype;
 use crate::script::Script;
@@ -71,6 +71,9 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
             "it has config.json, model.safetensors and tokenizer.json; other formats (gguf, pickles) are not read",
         ));
     }
+    if let Some(error) = missing_run(name) {
+        return Err(error);
+    }
     if ModelId::is_hub_id(name) {
         return fetched(name, fetching, fetch).map_err(|mut error| {
             if error.kind == Kind::Model {
@@ -83,6 +86,30 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
     Err(Error::new(Kind::Model, format!("there is no model `{name}`")).hint(format!(
         "give a directory, a Hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `{MODEL_NANO}` for the embedded model"
     )))
+}
+
+/// The error for `runs/NAME` without that run: it is not looked up on the Hub.
+fn missing_run(name: &str) -> Option<Error> {
+    let path = Path::new(name);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let runs = runs_in(folder);
+    if runs.is_empty() && folder != Path::new("runs") {
+        return None;
+    }
+    let error = Error::new(Kind::Model, format!("there is no run or model `{name}`"));
+    let known = runs.iter().map(String::as_str);
+    let asked = path.file_name().unwrap_or_default().to_string_lossy();
+    let hint = if runs.is_empty() { format!("{} has no runs", folder.display()) } else { suggest(&asked, known) };
+    Some(error.hint(format!("{hint}; r1 infer --hf {name} is a model of the Hub")))
+}
+
+/// The names of the runs in a directory.
+fn runs_in(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let runs = entries.filter(|entry| entry.path().join("recipe.lua").is_file());
+    let mut names: Vec<String> = runs.filter_map(|run| run.file_name().into_string().ok()).collect();
+    names.sort();
+    names
 }
 
 /// The directory of a model whose files are all on this machine; otherwise `None`. Downloads

@@ -108,7 +108,7 @@ fn help() {
     Examples:
       r1 run scripts/retool.lua                    train the embedded model to use a tool
       r1 run scripts/retool.lua trainer.lr=2e-6    the same with another learning rate
-      r1 infer --model runs/retool                 talk to what was trained
+      r1 infer --model runs/retool                 talk to what was trained, with its tools
     "#);
 }
 

@@ -6,7 +6,7 @@ use r1::mdp::{Split, Trajectory};
 use r1::store::{read_trajectories, write_trajectories};
 use serde_json::Value;
 
-use super::{directory, fail, r1, succeed};
+use super::{directory, fail, r1, shown, succeed};
 
 /// Six held-out tasks. The part `even` depends on the task alone, `acc` on the response.
 const RECIPE: &str = r#"
@@ -140,6 +140,10 @@ fn a_killed_evaluation_continues_to_the_same_report() {
     let whole = json(dir.path(), &["n=3", "seed=8"]);
     let run = dir.path().join("runs/a-eval");
     let all = stored(&run);
+    // The number of computed prompt tokens depends on the order of requests.
+    let ids = |of: &[Trajectory]| {
+        of.iter().map(|one| (one.id.clone(), one.steps[0].response_ids.clone())).collect::<Vec<_>>()
+    };
     for kept in [0, 7] {
         write_trajectories(&run.join("evaluations/step-000000.parquet"), 0, &all[..kept], &[]).unwrap();
         std::fs::remove_file(run.join("report.json")).unwrap();
@@ -147,12 +151,19 @@ fn a_killed_evaluation_continues_to_the_same_report() {
         for part in ["metrics", "tasks", "samples", "failures"] {
             assert_eq!(without_times(&continued[part]), without_times(&whole[part]), "{kept}: {part}");
         }
-        // The number of computed prompt tokens depends on the order of requests.
-        let ids = |of: &[Trajectory]| {
-            of.iter().map(|one| (one.id.clone(), one.steps[0].response_ids.clone())).collect::<Vec<_>>()
-        };
         assert_eq!(ids(&stored(&run)), ids(&all));
     }
+    // Killed before the first file of the whole evaluation: small files have what had ended.
+    let unmerged = run.join("evaluations/unmerged");
+    assert!(!unmerged.exists());
+    std::fs::remove_file(run.join("evaluations/step-000000.parquet")).unwrap();
+    std::fs::create_dir(&unmerged).unwrap();
+    write_trajectories(&unmerged.join("000000.parquet"), 0, &all[..4], &[]).unwrap();
+    write_trajectories(&unmerged.join("000001.parquet"), 0, &all[4..9], &[]).unwrap();
+    let output = r1(dir.path(), &["eval", "a.lua", "--resume"]).output().unwrap();
+    let text = shown(dir.path(), &output);
+    assert!(output.status.success() && text.contains("stored   9 of 18 trajectories"), "{text}");
+    assert_eq!((ids(&stored(&run)), unmerged.exists()), (ids(&all), false));
     let changed = fail(dir.path(), &["eval", "a.lua", "--resume", "eval.max_new_tokens=3"]);
     assert!(changed.contains("the settings have changed since the evaluation began"), "{changed}");
     let models = fail(dir.path(), &["eval", "a.lua", "--resume", "--model", "r1-nano"]);

@@ -305,6 +305,22 @@ fn an_evaluation_with_missing_samples_continues_with_them() {
     assert_eq!((&found["missing"], &found["tasks"]), (&0.into(), &4.into()));
 }
 
+/// Of the samples that are left, the server refuses all: the figures are those of the others.
+#[test]
+fn an_evaluation_with_refused_samples_is_reported_when_it_continues() {
+    let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", &tasks(4))], false);
+    let refuse = || Response::new(400, r#"{"error": {"message": "not allowed"}}"#);
+    let server = serving(move |request, _| if number(request) > 2 { refuse() } else { solving(request) });
+    let more = ["policy.api_attempts=1", "rollout.retries=0", "rollout.concurrency=1"];
+    assert_eq!(report(dir.path(), &server.url, &more)["missing"], 2);
+    let output =
+        r1(dir.path(), &["eval", "a.lua", "--resume", "--json"]).env("NO_PROXY", "127.0.0.1").output().unwrap();
+    let text = shown(dir.path(), &output);
+    assert!(output.status.success(), "{text}");
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&found["missing"], &found["tasks"], value(&found, "mean@1")), (&2.into(), &2.into(), 1.0), "{text}");
+}
+
 #[test]
 fn a_server_that_never_replies_ends_the_evaluation() {
     let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", &tasks(4))], false);

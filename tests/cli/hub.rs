@@ -135,6 +135,60 @@ fn lua_programs_load_tokenizers_and_templates_from_the_hub_without_weights() {
     ");
 }
 
+/// The command of docs/recipes/speedrun.md for a checkpoint of Agent-R1, which is a model directory.
+#[test]
+fn a_published_checkpoint_is_chatted_with_as_an_agent_of_agent_r1() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut nano = Repo::new(&[("README.md", b"# GRPO")]);
+    for entry in std::fs::read_dir(root.join("models/r1-nano")).unwrap() {
+        let entry = entry.unwrap();
+        nano.files.push((entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap()));
+    }
+    nano.name = "alphaXiv/Qwen-2.5-1.5b-instruct-grpo".to_owned();
+    let server = Server::start(nano);
+    let pages = "{\"id\": 1, \"title\": \"Rome\", \"text\": \"Rome is in Italy.\"}\n{\"id\": 2, \"title\": \"Bern\", \"text\": \"Bern.\"}\n";
+    let dir = directory(&[("pages.jsonl", pages)], false);
+    super::succeed(dir.path(), &["index", "build", "pages.jsonl", "--out", "index", "-q"]);
+    let script = root.join("scripts/agent_r1.lua").display().to_string();
+    let index = format!("params.index={}", dir.path().join("index").display());
+    let checkpoint = "alphaXiv/Qwen-2.5-1.5b-instruct-grpo";
+    let flags =
+        ["--reply-prefix", "<think>\\n", "--top-p", "0.8", "--repetition-penalty", "1.05", "--max-new-tokens", "8"];
+    let args = ["infer", "--hf", checkpoint, "--script", &script, &index, "-p", "Where is Rome?", "--json"];
+    let output = with_hub(dir.path(), &server, &[&args[..], &flags].concat()).output().unwrap();
+    let text = without_url(dir.path(), &server, &output);
+    assert!(output.status.success(), "{text}");
+    let last = String::from_utf8_lossy(&output.stdout).lines().last().unwrap_or_default().to_owned();
+    let reply: serde_json::Value = serde_json::from_str(&last).unwrap();
+    // The reply begins inside of its reasoning.
+    assert!(reply["event"] == "reply" && reply["reasoning"].is_string(), "{text}");
+    // What the policy sees of the tool.
+    let code = format!(
+        "local script = r1.script('{script}', {{ settings = {{ ['params.index'] = '{}' }} }})
+         local trajectory = script:reset {{ task = {{ question = 'Where is Rome?' }} }}
+         return trajectory:call('search', {{ query = 'Rome' }}).tools[1].output",
+        dir.path().join("index").display()
+    );
+    let printed = super::succeed(dir.path(), &["lua", "-e", &code]);
+    assert!(printed.starts_with("{\"results\":[\"Rome Rome is in Italy.\""), "{printed}");
+}
+
+#[test]
+fn a_run_that_is_missing_is_not_looked_up_on_the_hub() {
+    let dir = directory(&[], false);
+    let server = Server::start(repo());
+    std::fs::create_dir_all(dir.path().join("runs/retool")).unwrap();
+    std::fs::write(dir.path().join("runs/retool/recipe.lua"), "").unwrap();
+    let output = with_hub(dir.path(), &server, &["infer", "--model", "runs/retol", "-p", "Hello"]).output().unwrap();
+    insta::assert_snapshot!(without_url(dir.path(), &server, &output), @r"
+    exit: 5
+    --- stderr
+    error: there is no run or model `runs/retol`
+      hint: did you mean `retool`?; r1 infer --hf runs/retol is a model of the Hub
+    ");
+    assert!(server.requests().is_empty());
+}
+
 #[test]
 fn a_gated_or_private_model_is_an_error() {
     let dir = directory(&[], false);

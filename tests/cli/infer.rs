@@ -256,7 +256,7 @@ fn invalid_infer_flags_are_refused() {
     error: the following required arguments were not provided:
       <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
 
-    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>> [KEY=VALUE]...
 
     For more information, try '--help'.
     ");
@@ -265,7 +265,7 @@ fn invalid_infer_flags_are_refused() {
     --- stderr
     error: the argument '--hf <ORG/NAME[@REVISION]>' cannot be used with '--model <MODEL>'
 
-    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>> [KEY=VALUE]...
 
     For more information, try '--help'.
     ");
@@ -281,7 +281,7 @@ fn invalid_infer_flags_are_refused() {
     error: the following required arguments were not provided:
       --model <MODEL>
 
-    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+    Usage: r1 infer --prompt <TEXT> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>> [KEY=VALUE]...
 
     For more information, try '--help'.
     ");
@@ -306,7 +306,7 @@ fn invalid_infer_flags_are_refused() {
 
       tip: a similar argument exists: '--top-p'
 
-    Usage: r1 infer --top-p <SHARE> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>>
+    Usage: r1 infer --top-p <SHARE> <--model <MODEL>|--hf <ORG/NAME[@REVISION]>|--script <SCRIPT>|--api-base <URL>> [KEY=VALUE]...
 
     For more information, try '--help'.
     ");

@@ -1,7 +1,9 @@
 //! Snapshots of the command line: arguments, exit code, stdout and stderr.
 
+mod agent;
 mod bad_input;
 mod basics;
+mod batch;
 mod branching;
 mod check;
 mod cold_start;

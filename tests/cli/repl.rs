@@ -329,3 +329,51 @@ fn repl_tasks_are_json_or_lua_and_branches_are_replayed_by_name() {
     let after = text.split("guess.lua loaded").nth(1).unwrap();
     assert!(after.contains("\nbranch main\n") && after.contains("\nbranch mine\n"), "{text}");
 }
+
+/// `r1.generate` and `r1.logprobs` of the script use the model of `:sample`.
+#[test]
+fn the_script_can_ask_the_policy_in_the_repl_and_in_tests() {
+    let script = r#"
+        return r1.recipe {
+          env = r1.env {
+            reset = function(task) return { texts = {}, messages = { r1.user(task.prompt) } } end,
+            step = function(state, action)
+              state.texts[#state.texts + 1] = r1.generate("Say more", { max_new_tokens = 2 })
+              return { done = #state.texts > 2 }
+            end,
+          },
+          reward = function(state) return r1.generate("Judge", { max_new_tokens = 1 }) and 1 or 0 end,
+          policy = { model = "r1-nano" },
+          data = { train = { { prompt = "go" } } },
+          trainer = r1.grpo {},
+        }"#;
+    let test = r#"
+        local script = r1.script("g.lua")
+        test("texts in their order, the last one again", function()
+          local trajectory = script:reset { generate = { "first", "second" } }
+          print("begins")
+          for _ = 1, 3 do trajectory:step("x") end
+          expect(trajectory:state().texts):equals { "first", "second", "second" }
+          expect(trajectory:reward()):near(1)
+        end)
+        test("without texts there is no policy", function()
+          local trajectory = script:reset()
+          expect(function() trajectory:step("x") end):raises("there is no policy here")
+        end)"#;
+    let dir = directory(&[("g.lua", script), ("g_test.lua", test)], false);
+    let mut command = r1(dir.path(), &["repl", "g.lua", "--json"]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let typed = ":step x\n:state texts[1]\nr1.generate('More', { max_new_tokens = 2 })\n:reward\n";
+    child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = shown(dir.path(), &output);
+    assert!(output.status.success(), "{text}");
+    let events: Vec<serde_json::Value> =
+        String::from_utf8_lossy(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let of =
+        |command: &str| events.iter().find(|event| event["command"] == command).unwrap_or_else(|| panic!("{text}"));
+    assert!(of("state")["values"][0].is_string() && of("eval")["values"][0].is_string(), "{text}");
+    let printed = super::succeed(dir.path(), &["test", "g_test.lua"]);
+    assert!(printed.contains("2 passed") && printed.contains("| begins"), "{printed}");
+}

@@ -7,6 +7,8 @@ use super::{cli_snapshot, directory, fail, succeed};
 /// The completions that bash offers for the last of `words`, with the script printed by r1.
 fn offered(words: &[&str]) -> Vec<String> {
     let dir = directory(&[("a.lua", ""), ("b.txt", "")], false);
+    std::fs::create_dir_all(dir.path().join("runs/retool")).unwrap();
+    std::fs::write(dir.path().join("runs/retool/recipe.lua"), "").unwrap();
     let last = words.last().unwrap();
     let code = format!(
         "source <({} completions bash); COMP_WORDS=({}); COMP_CWORD={}; COMP_LINE='{}'; COMP_POINT=${{#COMP_LINE}}; \
@@ -33,6 +35,24 @@ fn a_shell_completes_commands_flags_files_and_settings() {
     assert!(files.contains(&"a.lua".to_owned()) && !files.contains(&"b.txt".to_owned()), "{files:?}");
     assert_eq!(offered(&["r1", "run", "a.lua", "policy.lora.rank_"]), ["policy.lora.rank_stabilized="]);
     assert_eq!(offered(&["r1", "new", "x", "--template", "g"]), ["game"]);
+    assert_eq!(offered(&["r1", "infer", "--model", "r1-"]), ["r1-nano"]);
+    assert_eq!(offered(&["r1", "replay", "ret"]), ["retool"]);
+    assert_eq!(offered(&["r1", "doc", "r1.math_e"]), ["r1.math_equal"]);
+}
+
+#[test]
+fn commands_of_other_tools_name_those_of_r1() {
+    for (typed, instead) in [
+        ("chat", "r1 infer --model RUN"),
+        ("train", "r1 run SCRIPT"),
+        ("show", "r1 compare RUN"),
+        ("serve", "vllm serve"),
+        ("dpo", "there is no preference training"),
+    ] {
+        let dir = directory(&[], false);
+        let error = fail(dir.path(), &[typed, "runs/x"]);
+        assert!(error.contains(&format!("there is no command `{typed}`")) && error.contains(instead), "{error}");
+    }
 }
 
 /// Bash breaks words at `=`, and inserts completions after it.

@@ -9,95 +9,15 @@ use std::time::Instant;
 
 use serde_json::{Value, json};
 
-use super::generate::serve;
-use super::local::Local;
+pub(super) use super::answer::{Answer, ModelReply, Piece, Show, Stats};
+pub(super) use super::backend::Backend;
 use super::recipe::{Beginning, Begun, Recipe, begin, failed, messages_of, replace_system, shown, wait};
-use super::remote::Remote;
+use crate::cli::generation::serve;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Action, FinishReason, Limit, Message, Observation, Role, ToolCall, ToolRecord};
-use crate::script::{Outcome, Record, State};
+use crate::mdp::{Action, Limit, Message, Observation, Role};
+use crate::script::{Outcome, Record, Split, State};
 use crate::telemetry::{Interrupt, signed};
 use crate::text::Renderer;
-
-/// An event to show while an answer is sampled.
-#[derive(Debug)]
-pub(super) enum Piece<'a> {
-    /// More content.
-    Text(&'a str),
-    /// More reasoning.
-    Thought(&'a str),
-    Call(&'a ToolCall),
-    /// An error message about a call that could not be parsed.
-    Malformed(&'a str),
-    /// The end of a reply.
-    End,
-    /// The reply was not the last one: the tools' results follow, and the policy continues.
-    Turn {
-        text: &'a str,
-        reasoning: Option<&'a str>,
-    },
-    /// The result of a tool.
-    Result {
-        name: &'a str,
-        text: &'a str,
-    },
-    /// Text printed by the script.
-    Log(&'a str),
-}
-
-/// Receives the events.
-pub(super) type Show<'a> = dyn FnMut(Piece<'_>) + 'a;
-
-/// The source of replies.
-pub(super) enum Backend {
-    Local(Box<Local>),
-    Remote(Box<Remote>),
-}
-
-/// One reply.
-pub(super) struct ModelReply {
-    pub(super) action: Action,
-    /// Without reasoning and calls.
-    pub(super) content: String,
-    pub(super) reasoning: Option<String>,
-    /// Tokens of the prompt, if known.
-    pub(super) prompt: Option<usize>,
-    /// Tokens of the reply.
-    pub(super) tokens: usize,
-    /// Stopped by Ctrl-C.
-    pub(super) stopped: bool,
-}
-
-/// The answer to a question.
-#[derive(Default)]
-pub(super) struct Answer {
-    /// The policy's last reply, without reasoning and calls.
-    pub(super) text: String,
-    pub(super) reasoning: Option<String>,
-    /// The executed calls of all replies.
-    pub(super) tool_calls: Vec<ToolRecord>,
-    pub(super) tokens: usize,
-    pub(super) seconds: f64,
-    /// Seconds of sampling.
-    pub(super) sampling_seconds: f64,
-    pub(super) stopped: bool,
-    /// The reason why the last reply ended.
-    pub(super) finish: Option<FinishReason>,
-    /// It was stopped before a reply began or during a tool call: the question is undone.
-    pub(super) undone: bool,
-}
-
-/// Totals of a conversation, for `/stats`.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Stats {
-    pub(super) questions: usize,
-    pub(super) replies: u32,
-    pub(super) tool_calls: usize,
-    pub(super) tokens: usize,
-    pub(super) sampling_seconds: f64,
-    /// Tokens of the last prompt with its reply; `None` if unknown.
-    pub(super) context: Option<usize>,
-}
 
 /// A conversation.
 pub(super) struct Chat {
@@ -115,6 +35,21 @@ pub(super) struct Chat {
     /// The conversation was loaded from a file, so earlier states of the env are unknown.
     loaded: bool,
     pub(super) stats: Stats,
+}
+
+/// What is asked: a question of a person, or a task of the recipe.
+enum Asked<'a> {
+    Question(&'a str),
+    Task(Value),
+}
+
+impl Asked<'_> {
+    fn text(&self) -> String {
+        match self {
+            Self::Question(question) => (*question).to_owned(),
+            Self::Task(task) => task.to_string(),
+        }
+    }
 }
 
 /// A conversation as plain data.
@@ -296,20 +231,63 @@ impl Chat {
         Ok(())
     }
 
+    /// Begins a conversation for a row of a file, whose replies depend on no other row.
+    pub(super) fn begin_row(&mut self, seed: u64) {
+        self.reset();
+        self.seed = seed;
+        self.stats = Stats::default();
+    }
+
+    /// The first messages of a conversation without a recipe.
+    pub(super) fn begin_with(&mut self, messages: Vec<Message>) {
+        self.messages.extend(messages);
+    }
+
+    pub(super) fn has_recipe(&self) -> bool {
+        self.recipe.is_some()
+    }
+
+    /// Whether the recipe's env shows a text of a row, as its task.
+    pub(super) fn shows(&mut self, row: &Value) -> Result<bool> {
+        let Some(recipe) = &self.recipe else { return Ok(false) };
+        let (worker, record, seed) = (&recipe.worker, Record::live(), self.seed);
+        let mut requests = record.listen();
+        let looked = async {
+            let state = worker.reset_within(Split::Eval, row, seed, &record, usize::MAX).await.ok()?;
+            worker.observe(&state, usize::MAX).await.ok()
+        };
+        let interrupt = self.interrupt;
+        let looked = serve(&mut requests, |request| self.backend.answer(request, interrupt), looked);
+        let Some(observation) = wait(&recipe.runtime, interrupt, looked)? else { return Ok(false) };
+        let shown = shown(&observation);
+        let texts = row.as_object().into_iter().flat_map(|row| row.values()).filter_map(Value::as_str);
+        Ok(texts.into_iter().any(|text| !text.is_empty() && shown.contains(text)))
+    }
+
+    /// Steps the recipe's env on a task of its own.
+    pub(super) fn ask_task(&mut self, task: Value) -> Result<Answer> {
+        self.answer(Asked::Task(task), &mut |_| ())
+    }
+
     /// Samples a reply to a question and shows it as it is sampled. A question is undone if it
     /// fails, or if it is stopped before the reply begins or during a tool call.
     pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
+        self.answer(Asked::Question(question), show)
+    }
+
+    fn answer(&mut self, asked: Asked<'_>, show: &mut Show<'_>) -> Result<Answer> {
+        let question = asked.text();
         let started = Instant::now();
         let before = self.memory()?;
         self.stopped = None;
         let mut answer = Answer::default();
         let result = match self.recipe.take() {
             Some(mut recipe) => {
-                let result = self.ask_env(&mut recipe, question, &mut answer, show);
+                let result = self.ask_env(&mut recipe, &asked, &mut answer, show);
                 self.recipe = Some(recipe);
                 result
             }
-            None => self.ask_plainly(question, &mut answer, show),
+            None => self.ask_plainly(&question, &mut answer, show),
         };
         match result {
             Ok(()) => {}
@@ -321,9 +299,9 @@ impl Chat {
         }
         if answer.undone {
             self.recall(&before)?;
-            self.stopped = Some(question.to_owned());
+            self.stopped = Some(question);
         } else {
-            self.questions.push((question.to_owned(), before));
+            self.questions.push((question, before));
         }
         answer.seconds = started.elapsed().as_secs_f64();
         self.stats.questions += 1;
@@ -332,7 +310,9 @@ impl Chat {
     }
 
     fn ask_plainly(&mut self, question: &str, answer: &mut Answer, show: &mut Show<'_>) -> Result<()> {
-        self.messages.push(Message::user(question));
+        if !question.is_empty() {
+            self.messages.push(Message::user(question));
+        }
         let shown = Observation::Messages(self.messages.clone());
         let action = self.reply(&shown, (&[], None), answer, show)?;
         self.messages.push(Message::assistant(action.text));
@@ -340,23 +320,42 @@ impl Chat {
     }
 
     /// Steps the recipe's env until it is done.
-    fn ask_env(&mut self, recipe: &mut Recipe, question: &str, answer: &mut Answer, show: &mut Show<'_>) -> Result<()> {
+    fn ask_env(
+        &mut self,
+        recipe: &mut Recipe,
+        asked: &Asked<'_>,
+        answer: &mut Answer,
+        show: &mut Show<'_>,
+    ) -> Result<()> {
         let interrupt = self.interrupt;
         let worker = &recipe.worker;
         let budget = match &self.backend {
             Backend::Local(local) => local.prompt_budget(),
             Backend::Remote(remote) => remote.prompt_budget(),
         };
-        let Begun { mut state, continues, own_task } = match recipe.state.take() {
-            None => {
+        let Begun { mut state, continues, own_task } = match (recipe.state.take(), asked) {
+            (_, Asked::Task(task)) => {
+                let record = Record::live();
+                let mut requests = record.listen();
+                let begun = worker.reset_within(Split::Eval, task, self.seed, &record, budget);
+                let begun = serve(&mut requests, |request| self.backend.answer(request, interrupt), begun);
+                let state = wait(&recipe.runtime, interrupt, begun)?.map_err(failed)?;
+                Begun { state, continues: false, own_task: false }
+            }
+            (None, Asked::Question(question)) => {
                 let (system, seed, earlier) = (self.system.as_deref(), self.seed, self.stats.questions);
-                let given = Beginning { question, system, seed, budget, earlier };
+                let recorded = recipe.recorded.as_ref();
+                let given = Beginning { question, system, seed, budget, earlier, recorded };
                 let record = Record::live();
                 let mut requests = record.listen();
                 let begun = begin(worker, &given, &record);
-                wait(&recipe.runtime, interrupt, serve(&mut self.backend, &mut requests, interrupt, begun))??
+                wait(
+                    &recipe.runtime,
+                    interrupt,
+                    serve(&mut requests, |request| self.backend.answer(request, interrupt), begun),
+                )??
             }
-            Some(state) => {
+            (Some(state), Asked::Question(question)) => {
                 let mut snapshot = state.snapshot()?;
                 messages_of(&mut snapshot)?.push(json!({ "role": "user", "content": question }));
                 Begun { state: worker.resume(&state, &snapshot)?, continues: true, own_task: false }
@@ -368,7 +367,8 @@ impl Chat {
         let (mut before, mut ended) = (String::new(), None);
         let mut requests = state.record().listen();
         for step in 1..=state.max_steps() {
-            let observed = serve(&mut self.backend, &mut requests, interrupt, worker.observe(&state, budget));
+            let observed =
+                serve(&mut requests, |request| self.backend.answer(request, interrupt), worker.observe(&state, budget));
             let observation = wait(&recipe.runtime, interrupt, observed)?.map_err(failed)?;
             if own_task {
                 let now = shown(&observation);
@@ -389,7 +389,8 @@ impl Chat {
                 break;
             }
             let seen = worker.messages(&state).len();
-            let stepped = serve(&mut self.backend, &mut requests, interrupt, worker.step(&state, &action));
+            let stepped =
+                serve(&mut requests, |request| self.backend.answer(request, interrupt), worker.step(&state, &action));
             let stepped = wait(&recipe.runtime, interrupt, stepped)?;
             for line in worker.take_log() {
                 show(Piece::Log(&format!("{}: {}", line.place, line.text)));
@@ -417,7 +418,11 @@ impl Chat {
             }
         }
         if let Some(outcome) = ended.filter(|_| own_task && !answer.stopped) {
-            let reward = serve(&mut self.backend, &mut requests, interrupt, worker.reward(&state, &outcome));
+            let reward = serve(
+                &mut requests,
+                |request| self.backend.answer(request, interrupt),
+                worker.reward(&state, &outcome),
+            );
             let reward = wait(&recipe.runtime, interrupt, reward)?.map_err(failed)?;
             let ending = if outcome.terminated { "the task is done" } else { "the task is not done" };
             show(Piece::Log(&format!("{ending}; outcome reward {}", signed(reward.total))));

@@ -78,8 +78,8 @@ enum Meant<'a> {
 }
 
 fn meant(typed: &str) -> Result<Meant<'_>> {
-    // Exit commands of other consoles. With a leading space they are questions.
-    if matches!(typed.trim_end(), "exit" | "quit" | "exit()" | "quit()") {
+    // Exit commands of other consoles and of Agent-R1's chat; questions with a leading space.
+    if matches!(typed.trim_end(), "exit" | "quit" | "q" | "exit()" | "quit()") {
         return Ok(Meant::Command("/exit", ""));
     }
     if typed.starts_with('/') {
@@ -301,7 +301,7 @@ mod tests {
         assert_eq!(meant("\"\"\"\"\"\"").unwrap(), Meant::Nothing);
         assert_eq!(meant("/system Be  brief. ").unwrap(), Meant::Command("/system", "Be  brief."));
         assert_eq!(meant("/undo").unwrap(), Meant::Command("/undo", ""));
-        for word in ["exit", "quit", "exit()"] {
+        for word in ["exit", "quit", "q", "exit()"] {
             assert_eq!(meant(word).unwrap(), Meant::Command("/exit", ""));
             assert_eq!(meant(&format!(" {word}")).unwrap(), question(word));
         }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 
 use super::chat::{ModelReply, Piece, Show};
+use crate::cli::generation;
 use crate::engine::Engine;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, Observation, Request, Sampling, StreamSeed};
@@ -126,37 +127,7 @@ impl Local {
 
     /// A text for the recipe's script, in a conversation of its own.
     pub(super) fn generate(&mut self, request: &GenerateRequest, interrupt: Interrupt) -> Result<SampledText> {
-        let renderer = Arc::clone(&self.renderer);
-        let prompt_ids = renderer.prompt_without_prefix(&request.messages, &[])?;
-        let (length, most) = (prompt_ids.len(), self.max_context());
-        if length >= most {
-            return Err(Error::new(Kind::Env, format!("the prompt has {length} tokens and the context holds {most}")));
-        }
-        let (options, own) = (&request.options, &self.sampling);
-        let sampling = Sampling {
-            max_new_tokens: options.max_new_tokens.unwrap_or(own.max_new_tokens).clamp(1, most - length),
-            temperature: options.temperature.unwrap_or(own.temperature),
-            top_k: options.top_k.unwrap_or(own.top_k),
-            top_p: options.top_p.unwrap_or(own.top_p),
-            min_p: options.min_p.unwrap_or(own.min_p),
-            stop: options.stop.clone(),
-            ..own.clone()
-        };
-        let wanted = Request {
-            prompt_ids: prompt_ids.clone(),
-            sampling: Arc::new(sampling),
-            stop_ids: renderer.stop_ids(),
-            seed: StreamSeed { seed: request.seed, trajectory: 0, step: u32::MAX },
-            conversation: 1,
-            chat: None,
-        };
-        let completion = self.engine.generate(wanted, &|| interrupt.is_set(), &mut |_| ())?;
-        let own = match completion.token_ids.split_last() {
-            Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
-            _ => &completion.token_ids,
-        };
-        let text = renderer.parse(&renderer.tokenizer().decode(own, false), &[])?.content;
-        Ok(SampledText { prompt_ids, completion, text })
+        generation::generate(&mut self.engine, &self.renderer, &self.sampling, request, interrupt)
     }
 
     fn prompt(&self, renderer: &Renderer, observation: &Observation, tools: &[Value]) -> Result<Vec<u32>> {

@@ -1,31 +1,34 @@
 //! `r1 infer`: chat with a model in this process or behind a server, optionally with a recipe's
 //! tools.
 
+mod answer;
+mod backend;
+mod batch;
 mod chat;
 mod converse;
-mod generate;
 mod local;
 pub(super) mod recipe;
 mod remote;
 mod screen;
 
 use std::io::{self, IsTerminal, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::args::{InferArgs, OutputArgs};
+use super::args::OutputArgs;
 use super::failure::ErrorFormat;
-use crate::config::{PolicySettings, Settings};
+use super::infer_args::InferArgs;
+use crate::config::{PolicySettings, Settings, Trainer};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::remote::ServerSampling;
 use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, FormatChoice, Renderer, Style};
-use crate::train::Fetching;
+use crate::train::{Agent, Fetching};
 use crate::{native, store, train};
 use chat::{Answer, Backend, Chat};
 use local::Local;
@@ -46,6 +49,17 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     if let Some(threads) = args.threads {
         native::set_threads(usize::from(threads));
+    }
+    if let Some(word) = args.overrides.iter().find(|word| !word.contains('=')) {
+        return Err(Error::new(Kind::Usage, format!("`{word}` is not a setting"))
+            .at(word)
+            .hint("settings are written as KEY=VALUE; a question is given by -p TEXT"));
+    }
+    if let (Some(input), Some(file)) = (&args.input, &args.output) {
+        let rows = batch::Rows::open(input, file)?;
+        let mut chat = open(args, interrupt, &output.reporter())?;
+        interrupt.at_once(false);
+        return batch::run(&mut chat, &rows, args, interrupt, &output.reporter());
     }
     let question = match &args.prompt {
         Some(text) => Some(text.clone()),
@@ -70,9 +84,61 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
     }
 }
 
+/// The recipe of a conversation, and the run that it is from.
+struct Opened {
+    /// `None`: the model alone.
+    script: Option<Script>,
+    /// Of the run, in a chat with its model alone.
+    style: Option<Style>,
+    agent: Option<Agent>,
+    /// The run or checkpoint that `--model` names.
+    model: Option<PathBuf>,
+}
+
+/// Loads the recipe: the script of `--script`, of the model's run, or both.
+fn recipe(args: &InferArgs, reporter: &Reporter) -> Result<Opened> {
+    let model = args.model.as_ref().filter(|_| args.api_base.is_none()).map(Path::new);
+    let run = model.map(|model| Agent::of_model(model, &args.runs_dir)).transpose()?.flatten();
+    let model = run.as_ref().and_then(Agent::model).map(Path::to_owned);
+    let agent = match (&args.script, run) {
+        (None, run) => run,
+        (Some(path), run) => {
+            let named = Agent::find(path, &args.runs_dir)?;
+            Some(match run {
+                Some(run) if named.is_file() => run.with_script(path),
+                _ => named,
+            })
+        }
+    };
+    let Some(agent) = agent.filter(|_| !args.plain) else {
+        if let Some(setting) = args.overrides.first() {
+            let error = Error::new(Kind::Usage, format!("there is no recipe that has the setting `{setting}`"));
+            return Err(error.at(setting).hint("settings belong to a recipe: --script SCRIPT, or --model RUN"));
+        }
+        return Ok(Opened { script: None, style: None, agent: None, model });
+    };
+    let mut typed = args.overrides.clone();
+    let mut opened = agent.open(&typed)?;
+    if let Some(prefix) = &args.reply_prefix {
+        let of = |(at, _): &(String, _)| format!("{at}.reply_prefix={}", Value::from(prefix.as_str()));
+        typed.extend(opened.script.settings.environments().iter().map(of));
+    }
+    typed.extend(args.template_arg.iter().map(|(name, value)| format!("policy.template_kwargs.{name}={value}")));
+    if typed.len() > args.overrides.len() {
+        opened = agent.open(&typed)?;
+    }
+    agent.in_words(&opened).iter().for_each(|line| reporter.info(line));
+    let script = opened.script;
+    // Supervised training has no environment: the run's format and prefix are used.
+    if args.script.is_none() && matches!(script.settings.trainer, Trainer::Sft(_)) {
+        return Ok(Opened { style: Some(script.style()?), script: None, agent: Some(agent), model });
+    }
+    Ok(Opened { script: Some(script), style: None, agent: Some(agent), model })
+}
+
 /// Opens the model or the server, and the recipe if there is one.
 fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<Chat> {
-    let script = args.script.as_ref().map(|path| load(args, path)).transpose()?;
+    let Opened { script, style, agent, model: run } = recipe(args, reporter)?;
     let mut settings = script.as_ref().map(|script| script.settings.clone()).unwrap_or_default();
     if script.is_none() {
         settings.env.reply_prefix = args.reply_prefix.clone().unwrap_or_default();
@@ -89,47 +155,48 @@ fn open(args: &InferArgs, interrupt: Interrupt, reporter: &Reporter) -> Result<C
         let renderer = script.as_ref().map(|script| train::counting_renderer(script, fetching)).transpose()?;
         (Backend::Remote(Box::new(remote)), renderer)
     } else {
-        let (local, renderer) = open_local(args, script.as_ref(), &settings, interrupt, reporter)?;
+        let model = LocalModel { script: script.as_ref(), style, run, settings: &settings };
+        let (local, renderer) = open_local(args, model, interrupt, reporter)?;
         (Backend::Local(Box::new(local)), Some(renderer))
     };
     let recipe = match &script {
-        Some(script) => Some(Recipe::new(Worker::new(script, renderer)?)?),
+        Some(script) => {
+            let recorded = agent.as_ref().and_then(Agent::recorded_task);
+            Some(Recipe::new(Worker::new(script, renderer)?, recorded)?)
+        }
         None => None,
     };
     Ok(Chat::new(backend, args.seed.unwrap_or(0), args.system.clone(), recipe, interrupt))
 }
 
-/// Loads the recipe with the prompt settings of the flags.
-fn load(args: &InferArgs, path: &Path) -> Result<Script> {
-    let script = Script::load(path, &[])?;
-    let mut overrides = Vec::new();
-    if let Some(prefix) = &args.reply_prefix {
-        let of = |(at, _): &(String, _)| format!("{at}.reply_prefix={}", Value::from(prefix.as_str()));
-        overrides.extend(script.settings.environments().iter().map(of));
-    }
-    overrides.extend(args.template_arg.iter().map(|(name, value)| format!("policy.template_kwargs.{name}={value}")));
-    if overrides.is_empty() { Ok(script) } else { Script::load(path, &overrides) }
+/// What is known of the model before it is loaded.
+struct LocalModel<'a> {
+    script: Option<&'a Script>,
+    style: Option<Style>,
+    /// The run or checkpoint that `--model` names.
+    run: Option<PathBuf>,
+    settings: &'a Settings,
 }
 
 fn open_local(
     args: &InferArgs,
-    script: Option<&Script>,
-    settings: &Settings,
+    LocalModel { script, style, run, settings }: LocalModel<'_>,
     interrupt: Interrupt,
     reporter: &Reporter,
 ) -> Result<(Local, Arc<Renderer>)> {
     let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     let (name, model) = match (&args.hf, &args.model) {
         (Some(id), _) => (id.clone(), train::from_hub(id, fetching)?.display().to_string()),
-        (None, Some(name)) if Path::new(name).exists() => {
-            (name.clone(), store::find_model(Path::new(name))?.display().to_string())
+        (None, Some(name)) => {
+            let own = run.unwrap_or_else(|| PathBuf::from(name));
+            (name.clone(), store::find_model(&own)?.display().to_string())
         }
-        (None, Some(name)) => (name.clone(), name.clone()),
         (None, None) => (settings.policy.model.clone(), settings.policy.model.clone()),
     };
-    let style = match script {
-        Some(script) => script.style()?,
-        None => Style {
+    let style = match (script, style) {
+        (Some(script), _) => script.style()?,
+        (None, Some(style)) => Style { reply_prefix: args.reply_prefix.clone().unwrap_or(style.reply_prefix), ..style },
+        (None, None) => Style {
             format: FormatChoice::Auto,
             reply_prefix: settings.env.reply_prefix.clone(),
             template_kwargs: settings.policy.template_kwargs.clone(),
@@ -147,6 +214,11 @@ fn open_local(
         sampling = settings.eval.sampling(&sampling);
     } else {
         sampling = train::model_sampling(&dir, MAX_NEW_TOKENS, reporter)?;
+        let flags = args.top_p.is_some() || args.top_k.is_some() || args.min_p.is_some();
+        if !flags && !train::sets_sampling(&dir) {
+            // As in transformers, whose default is greedy.
+            sampling.temperature = 0.0;
+        }
     }
     sampling.temperature = args.temperature.unwrap_or(sampling.temperature);
     sampling.top_p = args.top_p.unwrap_or(sampling.top_p);

@@ -15,15 +15,17 @@ pub(super) struct Recipe {
     pub(super) worker: Worker,
     pub(super) runtime: Runtime,
     pub(super) state: Option<State>,
+    /// The task of a stored trajectory, for a machine without the dataset.
+    pub(super) recorded: Option<Value>,
 }
 
 impl Recipe {
-    pub(super) fn new(worker: Worker) -> Result<Self> {
+    pub(super) fn new(worker: Worker, recorded: Option<Value>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
             .map_err(|e| Error::new(Kind::Internal, format!("can't start the runtime of the tools: {e}")))?;
-        Ok(Self { worker, runtime, state: None })
+        Ok(Self { worker, runtime, state: None, recorded })
     }
 }
 
@@ -45,7 +47,13 @@ pub(super) struct Beginning<'a> {
     pub(super) budget: usize,
     /// Number of earlier questions: a recipe that shows its own task has another one each time.
     pub(super) earlier: usize,
+    /// The task of a stored trajectory, for a machine without the dataset.
+    pub(super) recorded: Option<&'a Value>,
 }
+
+/// Usual names of columns with the answer to a row's question.
+const ANSWERS: [&str; 9] =
+    ["answer", "answers", "solution", "target", "label", "expected", "ground_truth", "gold", "reward_model"];
 
 /// The env's initial state for a question.
 ///
@@ -53,9 +61,10 @@ pub(super) struct Beginning<'a> {
 /// column whose text the env shows to the policy. If no column is shown, the question replaces the
 /// user's message, unless the env is a game: without a user message, or with several steps and no
 /// tools, so that its messages are the answers to the policy's moves. A game is played as it is.
+/// The row's answer does not belong to the question, and is left out where the env allows it.
 pub(super) async fn begin(worker: &Worker, given: &Beginning<'_>, record: &Record) -> Result<Begun> {
-    let Beginning { question, system, seed, budget, earlier } = *given;
-    let mut task = row(worker, 0, question)?;
+    let Beginning { question, system, seed, budget, earlier, recorded } = *given;
+    let mut task = row(worker, recorded, 0, question)?;
     let mut state = worker.reset_within(Split::Train, &task, seed, record, budget).await.map_err(failed)?;
     let shown = shown(&worker.observe(&state, budget).await.map_err(failed)?);
     let column = task.as_object_mut().and_then(|columns| {
@@ -68,6 +77,19 @@ pub(super) async fn begin(worker: &Worker, given: &Beginning<'_>, record: &Recor
     if let Some(column) = column {
         *column = Value::from(question);
         state = worker.reset_within(Split::Train, &task, seed, record, budget).await.map_err(failed)?;
+    }
+    let mut unanswered = task.clone();
+    if let Some(columns) = unanswered.as_object_mut() {
+        columns.retain(|name, _| !ANSWERS.contains(&name.as_str()));
+    }
+    if replaced && unanswered != task {
+        // An env that needs the column fails, or shows something else.
+        let before = worker.observe(&state, budget).await.map_err(failed)?;
+        if let Ok(other) = worker.reset_within(Split::Train, &unanswered, seed, record, budget).await
+            && worker.observe(&other, budget).await.is_ok_and(|now| now == before)
+        {
+            state = other;
+        }
     }
     let is_flow = state.is_flow();
     let mut snapshot = if is_flow { Value::Null } else { state.snapshot()? };
@@ -83,7 +105,7 @@ pub(super) async fn begin(worker: &Worker, given: &Beginning<'_>, record: &Recor
             .hint("leave out --system"));
         }
         if !replaced && earlier > 0 {
-            task = row(worker, earlier as u64, question)?;
+            task = row(worker, recorded, earlier as u64, question)?;
             state = worker.reset_within(Split::Train, &task, seed, record, budget).await.map_err(failed)?;
         }
         return Ok(Begun { state, continues: false, own_task: !replaced });
@@ -100,11 +122,19 @@ pub(super) async fn begin(worker: &Worker, given: &Beginning<'_>, record: &Recor
     Ok(Begun { state: worker.restore(&snapshot)?, continues: true, own_task: false })
 }
 
-/// A row of the dataset; without one, the columns that an env's own `reset` may read.
-fn row(worker: &Worker, index: u64, question: &str) -> Result<Value> {
+/// A row of the dataset, or the task of a stored trajectory if the dataset can't be read; without
+/// either, the columns that an env's own `reset` may read.
+fn row(worker: &Worker, recorded: Option<&Value>, index: u64, question: &str) -> Result<Value> {
     for split in [Split::Eval, Split::Train] {
-        if let Some(rows) = worker.rows(split)?.filter(|rows| *rows > 0) {
-            return worker.row(split, index % rows);
+        let read = |rows: Option<u64>| {
+            let rows = rows.filter(|rows| *rows > 0);
+            rows.map(|rows| worker.row(split, index % rows)).transpose()
+        };
+        match (worker.rows(split).and_then(read), recorded) {
+            (Ok(Some(task)), _) => return Ok(task),
+            (Ok(None), _) => {}
+            (Err(error), Some(task)) if error.kind == Kind::Data => return Ok(task.clone()),
+            (Err(error), _) => return Err(error),
         }
     }
     let mut task = json!({ "prompt": question, "problem": question, "question": question });

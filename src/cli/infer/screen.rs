@@ -136,12 +136,20 @@ impl Screen {
             }
             return print(&format!("{reply}\n"));
         }
+        let cut = match answer.finish {
+            _ if answer.stopped => None,
+            Some(FinishReason::Length) => Some("cut off: no room for more (--max-new-tokens, the context)"),
+            Some(FinishReason::Deadline) => Some("cut off: out of time"),
+            _ => None,
+        };
+        if let Some(cut) = cut.filter(|_| !self.person) {
+            self.note(&format!("the reply is {cut}"));
+        }
         if self.person && !answer.undone {
-            let stopped = match answer.finish {
-                _ if answer.stopped => ", stopped",
-                Some(FinishReason::Length) => ", cut off: no room for more (--max-new-tokens, the context)",
-                Some(FinishReason::Deadline) => ", cut off: out of time",
-                _ => "",
+            let stopped = match cut {
+                _ if answer.stopped => ", stopped".to_owned(),
+                Some(cut) => format!(", {cut}"),
+                None => String::new(),
             };
             let calls = match answer.tool_calls.len() {
                 0 => String::new(),

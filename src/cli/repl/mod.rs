@@ -13,6 +13,7 @@ mod session;
 mod terminal;
 mod view;
 
+use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,12 +25,13 @@ use super::diff;
 use super::infer::recipe::wait;
 use crate::error::{Error, Kind, Result};
 use crate::native;
-use crate::script::{Console, Script, Split, Stream};
+use crate::script::{Console, Split, Stream};
 use crate::services::Loaded;
 use crate::services::TensorThread;
 use crate::telemetry::{Interrupt, ctrl_c};
+use crate::train::Agent;
 use commands::{COMMANDS, help};
-use replaying::Found;
+use replaying::{Found, run_of};
 use session::{Opening, Session};
 use terminal::{Terminal, script_error};
 
@@ -41,21 +43,37 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     interrupt.at_once(true);
     let terminal = Rc::new(Terminal::open(output)?);
     let reporter = output.reporter();
+    let agent = agent(&args)?;
     // From the first prompt on, tokens are those of the sampling model.
-    let model = args.model.as_ref().map(|model| format!("policy.model={}", model.display()));
-    let overrides: Vec<String> = args.overrides.iter().cloned().chain(model).collect();
-    let loaded = match (&args.script, &args.replay) {
-        (Some(path), _) => Loaded::new(Script::load(path, &overrides)?, &reporter)?,
+    let named = match &args.model {
+        Some(model) => {
+            let run = Agent::of_model(model, &args.runs_dir)?;
+            Some(run.as_ref().and_then(Agent::model).unwrap_or(model).to_owned())
+        }
+        None => agent.as_ref().and_then(Agent::model).map(Path::to_owned),
+    };
+    let model = named.as_ref().filter(|_| args.model.is_some());
+    let model = model.map(|model| format!("policy.model={}", model.display()));
+    let typed: Vec<String> = args.overrides.iter().cloned().chain(model).collect();
+    let mut in_effect = args.overrides.clone();
+    let loaded = match (&agent, &args.replay) {
+        (Some(agent), _) => {
+            let opened = agent.open(&typed)?;
+            agent.in_words(&opened).iter().for_each(|line| reporter.info(line));
+            let own = |setting: &String| args.overrides.contains(setting) || !setting.starts_with("policy.model=");
+            in_effect = opened.overrides.into_iter().filter(own).collect();
+            Loaded::new(opened.script, &reporter)?
+        }
         (None, None) => return bare(&terminal, interrupt, output),
         (None, Some(place)) => {
-            let Found { mut recorded, trajectory, .. } = Found::new(place, &args.runs_dir)?;
+            let Found { mut recorded, trajectory, .. } = Found::new(place, &args.runs_dir, &args.overrides)?;
             let loaded = recorded.script_of(&trajectory, &reporter)?;
             Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context(), false)?
         }
     };
     let title = loaded.script.path.display().to_string();
     let stands_in = loaded.stands_in;
-    let opening = Opening { file: args.script, overrides: args.overrides, model: args.model, runs_dir: args.runs_dir };
+    let opening = Opening { agent, overrides: args.overrides, in_effect, model: named, runs_dir: args.runs_dir };
     let mut session = Session::open(loaded, opening, &terminal, interrupt, reporter)?;
     terminal.note(&format!("{title}: :help lists the commands, Ctrl-D leaves"));
     if stands_in {
@@ -75,6 +93,21 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
         terminal.fail(error)?;
     }
     talk(&terminal, interrupt, &mut |typed| take(&mut session, &terminal, typed))
+}
+
+/// The script, with the settings of the run that `--model` or `--replay` names, or the run.
+fn agent(args: &ReplArgs) -> Result<Option<Agent>> {
+    let run = match (&args.model, &args.replay) {
+        (Some(model), _) => Agent::of_model(model, &args.runs_dir)?,
+        (None, Some(place)) if args.script.is_some() => Agent::of_model(&run_of(place)?, &args.runs_dir)?,
+        _ => None,
+    };
+    let Some(script) = &args.script else { return Ok(run.filter(|_| args.replay.is_none())) };
+    let named = Agent::find(script, &args.runs_dir)?;
+    Ok(Some(match run {
+        Some(run) if named.is_file() => run.with_script(script),
+        _ => named,
+    }))
 }
 
 /// Reads and executes inputs until the end or `:quit`.

@@ -82,7 +82,9 @@ impl Session {
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         self.branch()?;
         let attempt = &self.branches[self.current].attempt;
-        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.script_error(&failure))?;
+        let outcome = self
+            .wait(attempt.state().record(), attempt.reward(stage))?
+            .map_err(|failure| self.script_error(&failure))?;
         let steps: f64 = attempt.trajectory().steps.iter().fold(0.0, |sum, step| sum + step.reward);
         Ok((steps + outcome.total, outcome.parts.into_iter().collect()))
     }
@@ -93,7 +95,9 @@ impl Session {
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         self.branch()?;
         let attempt = &self.branches[self.current].attempt;
-        let outcome = self.wait(attempt.reward(stage))?.map_err(|failure| self.script_error(&failure))?;
+        let outcome = self
+            .wait(attempt.state().record(), attempt.reward(stage))?
+            .map_err(|failure| self.script_error(&failure))?;
         self.print_log()?;
         Ok(view::Gain::new(attempt, &outcome))
     }

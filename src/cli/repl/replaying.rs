@@ -11,15 +11,15 @@ use crate::cli::recorded::{Id, Recorded};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Split, Trajectory};
 use crate::rollout;
-use crate::script::{Record, Script, Strictness};
+use crate::script::{Record, Strictness};
 use crate::services::Loaded;
 use crate::telemetry::signed;
 
 impl Session {
     /// Opens a stored trajectory: `RUN:ID[:STEP]`.
     pub(super) fn replay(&mut self, place: &str) -> Result<()> {
-        let Found { mut recorded, trajectory, step } = Found::new(place, &self.runs_dir)?;
-        if self.file.is_none() {
+        let Found { mut recorded, trajectory, step } = Found::new(place, &self.runs_dir, &self.overrides)?;
+        if self.agent.is_none() {
             let loaded = recorded.script_of(&trajectory, &self.reporter)?;
             let max_context = recorded.run.max_context();
             let loaded = Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), max_context, false)?;
@@ -59,11 +59,11 @@ impl Session {
 
     /// Reloads the script's file and replays the session under it.
     pub(super) fn reload(&mut self) -> Result<()> {
-        let Some(file) = &self.file else {
+        let Some(agent) = self.agent.as_ref().filter(|agent| agent.is_file()) else {
             return Err(Error::new(Kind::Usage, "this is the script as the run kept it")
                 .hint("r1 repl SCRIPT --replay … plays it under a file that can be changed"));
         };
-        let script = Script::load(file, &self.overrides)?;
+        let (script, file) = (agent.open(&self.overrides)?.script, agent.given());
         let loaded = if self.loaded.stands_in {
             Loaded::new(script, &self.reporter)?
         } else {
@@ -122,9 +122,9 @@ pub(super) struct Found {
 
 impl Found {
     /// Finds `RUN:ID[:STEP]`.
-    pub(super) fn new(place: &str, runs_dir: &Path) -> Result<Self> {
+    pub(super) fn new(place: &str, runs_dir: &Path, overrides: &[String]) -> Result<Self> {
         let (run, id, step) = place_of(place)?;
-        let recorded = Recorded::open(&run, runs_dir, None)?;
+        let recorded = Recorded::open(&run, runs_dir, None, overrides.to_vec())?;
         let ids = [id];
         let mut found = Vec::new();
         for step in recorded.steps(Split::Train, &ids, 0)? {
@@ -137,6 +137,11 @@ impl Found {
                 .hint("name one, as in runs/retool:12-3-0")),
         }
     }
+}
+
+/// The run of `RUN:ID[:STEP]`.
+pub(super) fn run_of(place: &str) -> Result<PathBuf> {
+    place_of(place).map(|(run, ..)| run)
 }
 
 /// `runs/retool:12-3-0:2`

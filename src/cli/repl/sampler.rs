@@ -1,53 +1,127 @@
-//! The model of `:sample`.
+//! The model of `:sample` and of the script's requests (`r1.generate`, `r1.logprobs`), opened on
+//! first use.
 
+use std::cell::RefCell;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio::runtime::Runtime;
+
+use super::terminal::Terminal;
+use crate::cli::generation::{self, serve};
+use crate::cli::infer::recipe::wait;
 use crate::config::PolicySettings;
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::Result;
 use crate::mdp::{Completion, Request};
-use crate::script::Script;
+use crate::model::Model;
+use crate::script::{PolicyRequest, PolicyRequests, Script};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
 use crate::train::{self, Fetching};
 
-/// A loaded policy.
-pub(super) struct Sampler {
-    engine: Engine,
-    pub(super) renderer: Arc<Renderer>,
-    pub(super) name: String,
+/// The policy of a session.
+pub(super) struct SessionPolicy {
+    /// Replaces the script's model.
+    model: Option<PathBuf>,
+    interrupt: Interrupt,
+    reporter: Reporter,
+    terminal: Rc<Terminal>,
+    opened: RefCell<Option<Sampler>>,
 }
 
-impl Sampler {
-    /// Opens the model of the script, or `model` instead.
-    pub(super) fn open(
-        script: &Script,
-        model: Option<&PathBuf>,
+/// A loaded policy.
+struct Sampler {
+    engine: Engine,
+    model: Rc<Model>,
+    renderer: Arc<Renderer>,
+}
+
+impl SessionPolicy {
+    pub(super) fn new(
+        model: Option<PathBuf>,
         interrupt: Interrupt,
-        reporter: &Reporter,
-    ) -> Result<Self> {
-        let settings = &script.settings;
-        let mut policy = PolicySettings { init: None, lora: None, ..settings.policy.clone() };
-        if let Some(model) = model {
+        reporter: Reporter,
+        terminal: &Rc<Terminal>,
+    ) -> Self {
+        Self { model, interrupt, reporter, terminal: Rc::clone(terminal), opened: RefCell::default() }
+    }
+
+    /// Whether a model replaces the script's.
+    pub(super) fn is_another(&self) -> bool {
+        self.model.is_some()
+    }
+
+    /// Runs `work` on the model, which is opened before if it is not open.
+    fn with<T>(&self, script: &Script, work: impl FnOnce(&mut Sampler) -> Result<T>) -> Result<T> {
+        let mut opened = self.opened.borrow_mut();
+        let sampler = match &mut *opened {
+            Some(sampler) => sampler,
+            empty => empty.insert(self.open(script)?),
+        };
+        work(sampler)
+    }
+
+    fn open(&self, script: &Script) -> Result<Sampler> {
+        let mut policy = PolicySettings { init: None, lora: None, ..script.settings.policy.clone() };
+        if let Some(model) = &self.model {
             policy.model = model.display().to_string();
         }
-        let fetching = Fetching { reporter, interrupt: Some(interrupt) };
+        let fetching = Fetching { reporter: &self.reporter, interrupt: Some(self.interrupt) };
         let (model, renderer, _) = train::load_policy(&policy, &script.style()?, fetching)?;
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let options = EngineOptions::for_chat(&model, policy.max_context);
-        Ok(Self { engine: Engine::new(model, vocabulary, options)?, renderer, name: policy.model })
+        let engine = Engine::new(Rc::clone(&model), vocabulary, options)?;
+        self.terminal.note(&format!("{} replies", policy.model));
+        Ok(Sampler { engine, model, renderer })
+    }
+
+    /// The tokenizer and template of the model.
+    pub(super) fn renderer(&self, script: &Script) -> Result<Arc<Renderer>> {
+        self.with(script, |sampler| Ok(Arc::clone(&sampler.renderer)))
     }
 
     /// Samples one reply; Ctrl-C ends it.
-    pub(super) fn reply(&mut self, mut request: Request, interrupt: Interrupt) -> Result<Completion> {
-        let mut sampling = (*request.sampling).clone();
-        for stop in self.renderer.stop_strings() {
-            if !sampling.stop.contains(stop) {
-                sampling.stop.push(stop.clone());
+    pub(super) fn reply(&self, script: &Script, mut request: Request) -> Result<Completion> {
+        self.with(script, |sampler| {
+            let mut sampling = (*request.sampling).clone();
+            for stop in sampler.renderer.stop_strings() {
+                if !sampling.stop.contains(stop) {
+                    sampling.stop.push(stop.clone());
+                }
+            }
+            request.sampling = Arc::new(sampling);
+            sampler.engine.generate(request, &|| self.interrupt.is_set(), &mut |_| ())
+        })
+    }
+
+    /// Waits for a part of the script until Ctrl-C, and answers its requests to the policy.
+    pub(super) fn wait<T>(
+        &self,
+        runtime: &Runtime,
+        script: &Script,
+        mut requests: PolicyRequests,
+        future: impl Future<Output = T>,
+    ) -> Result<T> {
+        wait(runtime, self.interrupt, serve(&mut requests, |request| self.answer(script, request), future))
+    }
+
+    /// The receiver may be gone: the call may have timed out.
+    fn answer(&self, script: &Script, request: PolicyRequest) {
+        let sampling = script.settings.eval.sampling(&script.settings.sampling);
+        match request {
+            PolicyRequest::Generate(request) => {
+                let written = self.with(script, |Sampler { engine, renderer, .. }| {
+                    generation::generate(engine, renderer, &sampling, &request, self.interrupt)
+                });
+                let _ = request.reply.send(written);
+            }
+            PolicyRequest::Logprobs(request) => {
+                let scored = self
+                    .with(script, |Sampler { model, renderer, .. }| generation::logprobs(model, renderer, &request));
+                let _ = request.reply.send(scored);
             }
         }
-        request.sampling = Arc::new(sampling);
-        self.engine.generate(request, &|| interrupt.is_set(), &mut |_| ())
     }
 }

@@ -17,7 +17,8 @@ impl Session {
         if path.exists() {
             return Err(Error::new(Kind::Usage, "the file exists already").at_path(path).hint("give another name"));
         }
-        let Some(file) = self.file.clone() else {
+        let Some(file) = self.agent.as_ref().filter(|agent| agent.is_file()).map(|agent| agent.given().to_owned())
+        else {
             return Err(Error::new(Kind::Usage, "a test needs the script's file").hint("r1 repl SCRIPT --replay …"));
         };
         // Breakpoints in the reward or the context do not apply here.
@@ -31,7 +32,7 @@ impl Session {
     fn test(&mut self, file: &Path) -> Result<String> {
         let start = self.start.clone().ok_or_else(|| Error::new(Kind::Usage, "there is no trajectory yet"))?;
         let settings: Vec<String> = self
-            .overrides
+            .in_effect
             .iter()
             .filter_map(|typed| typed.split_once('='))
             .map(|(name, value)| {
@@ -104,7 +105,8 @@ impl Session {
                 return Err(Error::new(Kind::Usage, "typed code has changed the state: a test could not repeat it")
                     .hint(":undo undoes the change; :reset starts again"));
             }
-            let looked = self.wait(attempt.observe(stage))?;
+            let record = attempt.state().record().clone();
+            let looked = self.wait(&record, attempt.observe(stage))?;
             let prompt = looked.map_err(|stop| self.stopped(stop))?;
             shown.extend(prompt.map(|prompt| prompt.observation.clone()));
         }

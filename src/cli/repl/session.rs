@@ -7,16 +7,16 @@ use std::rc::Rc;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-use super::sampler::Sampler;
+use super::sampler::SessionPolicy;
 use super::terminal::{Terminal, script_error};
 use super::{halt, view};
-use crate::cli::infer::recipe::wait;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, FinishReason, Observation, ToolCall, Trajectory, seed_value};
 use crate::rollout::{self, Attempt, Spec, Stage, Stop};
 use crate::script::{Console, Failure, Layout, Record, Split};
 use crate::services::Loaded;
 use crate::telemetry::{Interrupt, Reporter};
+use crate::train::Agent;
 
 /// The start of a trajectory.
 #[derive(Clone, Debug)]
@@ -40,10 +40,11 @@ pub(super) struct Branch {
 pub(super) struct Session {
     pub(super) loaded: Rc<Loaded>,
     pub(super) console: Console,
-    /// The script's file for `:reload`; `None` for the script stored by a run.
-    pub(super) file: Option<PathBuf>,
+    /// The script for `:reload`; `None` for that of a stored trajectory.
+    pub(super) agent: Option<Agent>,
     pub(super) overrides: Vec<String>,
-    model: Option<PathBuf>,
+    /// With those of the run, without its model.
+    pub(super) in_effect: Vec<String>,
     pub(super) runs_dir: PathBuf,
     runtime: Runtime,
     interrupt: Interrupt,
@@ -54,13 +55,16 @@ pub(super) struct Session {
     pub(super) recorded: Option<Trajectory>,
     pub(super) branches: Vec<Branch>,
     pub(super) current: usize,
-    sampler: Option<Sampler>,
+    policy: Rc<SessionPolicy>,
+    /// Tokens are those of the policy's model.
+    tokens_of_policy: bool,
 }
 
 /// The options of a new session.
 pub(super) struct Opening {
-    pub(super) file: Option<PathBuf>,
+    pub(super) agent: Option<Agent>,
     pub(super) overrides: Vec<String>,
+    pub(super) in_effect: Vec<String>,
     pub(super) model: Option<PathBuf>,
     pub(super) runs_dir: PathBuf,
 }
@@ -77,14 +81,15 @@ impl Session {
             .enable_all()
             .build()
             .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
-        let Opening { file, overrides, model, runs_dir } = opening;
+        let Opening { agent, overrides, in_effect, model, runs_dir } = opening;
         let console = console(&loaded, terminal)?;
+        let policy = Rc::new(SessionPolicy::new(model, interrupt, reporter.clone(), terminal));
         Ok(Self {
             loaded: Rc::new(loaded),
             console,
-            file,
+            agent,
             overrides,
-            model,
+            in_effect,
             runs_dir,
             runtime,
             interrupt,
@@ -94,13 +99,14 @@ impl Session {
             recorded: None,
             branches: Vec::new(),
             current: 0,
-            sampler: None,
+            policy,
+            tokens_of_policy: false,
         })
     }
 
-    /// Waits for the script until Ctrl-C.
-    pub(super) fn wait<T>(&self, future: impl Future<Output = T>) -> Result<T> {
-        wait(&self.runtime, self.interrupt, future)
+    /// Waits for the script until Ctrl-C. Its requests to the policy arrive at `record`.
+    pub(super) fn wait<T>(&self, record: &Record, future: impl Future<Output = T>) -> Result<T> {
+        self.policy.wait(&self.runtime, &self.loaded.script, record.listen(), future)
     }
 
     /// A failure of the script, with its source line.
@@ -165,7 +171,7 @@ impl Session {
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         let spec = self.spec(&start);
-        let begun = self.wait(Attempt::begin(stage, spec, start.task.clone(), record))?;
+        let begun = self.wait(record, Attempt::begin(stage, spec, start.task.clone(), record))?;
         self.start = Some(start);
         let attempt = begun.map_err(|failure| self.script_error(&failure))?;
         self.branches = vec![Branch { name: "main".to_owned(), attempt, past: Vec::new(), failed: false }];
@@ -222,9 +228,10 @@ impl Session {
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         self.branch()?;
-        let (runtime, interrupt) = (&self.runtime, self.interrupt);
+        let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
         let attempt = &mut self.branches[self.current].attempt;
-        let looked = wait(runtime, interrupt, async {
+        let requests = attempt.state().record().listen();
+        let looked = policy.wait(runtime, &loaded.script, requests, async {
             let shown = attempt.observe(stage).await?;
             Ok(shown.map(|prompt| (prompt.observation.clone(), prompt.ids.clone(), prompt.new_row)))
         })?;
@@ -268,7 +275,7 @@ impl Session {
         self.ready()?;
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-        let completion = rollout::typed(self.attempt()?.renderer(stage), text, FinishReason::Stop)?;
+        let completion = rollout::typed(stage, self.attempt()?, text, FinishReason::Stop)?;
         self.act(completion, None)
     }
 
@@ -308,12 +315,12 @@ impl Session {
             self.open_sampler()?;
             let loaded = Rc::clone(&self.loaded);
             let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-            let (runtime, interrupt) = (&self.runtime, self.interrupt);
+            let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
             let attempt = &mut self.branches[self.current].attempt;
-            let request = wait(runtime, interrupt, attempt.request(stage))?;
+            let requests = attempt.state().record().listen();
+            let request = policy.wait(runtime, &loaded.script, requests, attempt.request(stage))?;
             let Some(request) = request.map_err(|stop| self.stopped(stop))? else { return Err(full()) };
-            let Some(sampler) = &mut self.sampler else { return Ok(()) };
-            let completion = sampler.reply(request, interrupt)?;
+            let completion = policy.reply(&loaded.script, request)?;
             self.act(completion, None)?;
             if self.attempt()?.over().is_some() || self.interrupt.is_set() {
                 break;
@@ -322,20 +329,18 @@ impl Session {
         Ok(())
     }
 
+    /// Opens the policy's model. If its tokens differ from those so far, the trajectory is replayed
+    /// with them.
     fn open_sampler(&mut self) -> Result<()> {
-        if self.sampler.is_some() {
+        if self.tokens_of_policy {
             return Ok(());
         }
-        let sampler = Sampler::open(&self.loaded.script, self.model.as_ref(), self.interrupt, &self.reporter)?;
-        self.terminal.note(&format!("{} replies", sampler.name));
-        if self.loaded.stands_in || (self.model.is_some() && self.file.is_none()) {
-            // Its tokens differ: the trajectory is replayed with them.
-            let renderer = std::sync::Arc::clone(&sampler.renderer);
+        let renderer = self.policy.renderer(&self.loaded.script)?;
+        self.tokens_of_policy = true;
+        if self.loaded.stands_in || (self.policy.is_another() && self.agent.is_none()) {
             let loaded = Loaded::with(self.loaded.script.clone(), renderer, self.loaded.max_context, false)?;
-            self.sampler = Some(sampler);
             return self.replace(loaded);
         }
-        self.sampler = Some(sampler);
         Ok(())
     }
 
@@ -344,10 +349,11 @@ impl Session {
         self.mark()?;
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
-        let (runtime, interrupt) = (&self.runtime, self.interrupt);
+        let (runtime, policy) = (&self.runtime, Rc::clone(&self.policy));
         let branch = &mut self.branches[self.current];
         let attempt = &mut branch.attempt;
-        let acted = wait(runtime, interrupt, async {
+        let requests = attempt.state().record().listen();
+        let acted = policy.wait(runtime, &loaded.script, requests, async {
             match action {
                 Some(action) => attempt.take(stage, completion, action).await,
                 None => attempt.act(stage, completion).await,
@@ -381,7 +387,7 @@ impl Session {
         let before = snapshot(self);
         let marked = before.is_some() && self.mark().is_ok();
         let console = self.console.clone();
-        let done = self.wait(console.eval(text));
+        let done = self.policy.wait(&self.runtime, &self.loaded.script, console.listen(), console.eval(text));
         if marked {
             let changed = snapshot(self) != before;
             let branch = self.branch()?;
@@ -417,7 +423,9 @@ impl Session {
     /// The plain data returned by typed code.
     pub(super) fn data(&mut self, text: &str) -> Result<Value> {
         let console = self.console.clone();
-        self.wait(console.data(text))?.map_err(|failure| self.script_error(&failure))
+        self.policy
+            .wait(&self.runtime, &self.loaded.script, console.listen(), console.data(text))?
+            .map_err(|failure| self.script_error(&failure))
     }
 }
 

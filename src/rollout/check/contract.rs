@@ -376,7 +376,7 @@ async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<
             let most = attempt.room();
             let seen = ReplyContext { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, most };
             let Some(reply) = now.reply(attempt.renderer(stage), &seen)? else { return Ok(None) };
-            let completion = typed(attempt.renderer(stage), &reply.text, reply.finish_reason)?;
+            let completion = typed(stage, &attempt, &reply.text, reply.finish_reason)?;
             match attempt.act(stage, completion).await {
                 Ok(()) => {}
                 Err(Stop::Failed(failure)) => {

@@ -387,7 +387,7 @@ fn a_fork_of_a_nondeterministic_flow_fails() {
         let task = worker.row(Split::Train, 0).unwrap();
         let attempt = Attempt::begin(stage, spec.clone(), task, &crate::script::Record::live()).await.unwrap();
         let mut fork = attempt.fork(spec).unwrap();
-        let reply = typed(&flow.renderer, "a", FinishReason::Stop).unwrap();
+        let reply = typed(stage, &fork, "a", FinishReason::Stop).unwrap();
         fork.act(stage, reply).await.unwrap_err()
     });
     let Stop::Failed(failure) = failed else { panic!() };

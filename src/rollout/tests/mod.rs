@@ -5,6 +5,7 @@
 mod ends;
 mod flows;
 mod forks;
+mod typed;
 
 use std::collections::HashMap;
 use std::path::Path;

@@ -200,7 +200,7 @@ async fn write(
     let train = options.train;
     if !call.record.send(PolicyRequest::Generate(GenerateRequest { messages, options, seed, reply })) {
         return Err(Error::new(Kind::Script, "r1.generate: there is no policy here")
-            .hint("name a model: r1.generate(prompt, { model = \"r1-nano\" })"));
+            .hint("r1 repl and r1 infer have one; a test gives the texts: script:reset { generate = { \"text\" } }"));
     }
     let gone = || Error::new(Kind::Interrupted, "r1.generate: the policy stopped before it replied");
     let SampledText { prompt_ids, completion, text } = match written.await.map_err(|_| gone())? {

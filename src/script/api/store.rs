@@ -7,7 +7,7 @@ use std::rc::Rc;
 use mlua::{Lua, Table, Value};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with, raise, required, text};
+use super::args::{fail, fail_with, optional, raise, text};
 use super::argument::argument;
 use super::arguments::{Arguments, arguments};
 use super::store_write;
@@ -66,12 +66,26 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             const NAME: &str = "r1.store.trajectories";
             let run = path_of(lua, &own, NAME, "run", &run)?;
             let is_file = run.extension().is_some_and(|extension| extension == "parquet");
-            let step: usize = if is_file { 0 } else { required(lua, NAME, "step", &step)? };
+            let step: Option<usize> = optional(lua, NAME, "step", &step)?;
             let TrajectoriesOptions { ids, record, split } = TrajectoriesOptions::read_optional(lua, NAME, &options)?;
-            let found = if is_file { read_trajectories(&run) } else { open(&run)?.trajectories(split, step as u64) };
             let list = lua.create_table()?;
-            for trajectory in found.map_err(raise)? {
-                list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
+            let add = |found: Result<Vec<Trajectory>, Error>| -> mlua::Result<()> {
+                for trajectory in found.map_err(raise)? {
+                    list.raw_push(from_json(lua, &trajectory_table(&trajectory, ids, record))?)?;
+                }
+                Ok(())
+            };
+            if is_file {
+                add(read_trajectories(&run))?;
+                return Ok(list);
+            }
+            let run = open(&run)?;
+            let steps = match step {
+                Some(step) => vec![step as u64],
+                None => run.steps(split).map_err(raise)?,
+            };
+            for step in steps {
+                add(run.trajectories(split, step))?;
             }
             Ok(list)
         })?,

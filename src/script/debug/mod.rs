@@ -28,9 +28,11 @@ use crate::script::recipe::load;
 use crate::script::recipe::worker::Worker;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::{Failure, describe};
-use crate::script::runtime::host::{Call, Entry, Host, misuse};
+use crate::script::runtime::host::{Call, Host, misuse};
 use crate::script::runtime::log::Echo;
 use crate::script::runtime::log::LogLine;
+use crate::script::runtime::policy_request::PolicyRequests;
+use crate::script::runtime::record::Record;
 use crate::script::runtime::services::Services;
 use crate::script::runtime::show::{Layout, Shown, is_name};
 use crate::script::runtime::sources::Sources;
@@ -59,6 +61,8 @@ pub struct Console {
     /// The script's locals, if there is a script.
     locals: Table,
     stops: Rc<RefCell<Vec<Breakpoint>>>,
+    /// Keeps nothing.
+    record: Record,
 }
 
 impl Worker {
@@ -118,7 +122,8 @@ impl Console {
             meta.set_readonly(true);
             environment.set_metatable(Some(meta))?;
             let stops = Rc::default();
-            Ok(Self { vm: vm.clone(), environment, variables, given, locals, stops })
+            let record = Record::off();
+            Ok(Self { vm: vm.clone(), environment, variables, given, locals, stops, record })
         };
         build().map_err(|error| vm_failed(&error))
     }
@@ -135,6 +140,11 @@ impl Console {
         given.map_err(|error| vm_failed(&error))
     }
 
+    /// Receives the requests of typed code to the policy.
+    pub fn listen(&self) -> PolicyRequests {
+        self.record.listen()
+    }
+
     /// Runs typed code and returns the values of an expression or of a `return`. A single value is
     /// stored in `_`.
     ///
@@ -143,7 +153,7 @@ impl Console {
     pub async fn eval(&self, text: &str) -> Result<Vec<Shown>, Failure> {
         let function = self.compile(text)?;
         // Code typed by the user is not recorded in a trajectory.
-        let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
+        let call = Call::of_console(&self.vm.limits, self.record.clone());
         let values: MultiValue = self.vm.call(&call, &function, ()).await?;
         self.shown(&without_trailing_nil(values))
             .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))
@@ -176,7 +186,7 @@ impl Console {
     /// As [`Console::eval`], and an error of the script for a value that is not plain data.
     pub async fn data(&self, text: &str) -> Result<Json, Failure> {
         let function = self.compile(text)?;
-        let call = Call::new(Entry::Console, (0, 0), &self.vm.limits);
+        let call = Call::of_console(&self.vm.limits, self.record.clone());
         let value: Value = self.vm.call(&call, &function, ()).await?;
         convert::to_json(&value, "it", convert::NonJson::Refuse)
             .map_err(|not_plain| Failure::new(Status::EnvError, not_plain.into()))

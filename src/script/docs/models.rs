@@ -91,7 +91,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.store.trajectories",
         &[
             p("run", "string", "Run, or Parquet file of trajectories"),
-            p("step?", "number", "Step of the run; not needed for a file"),
+            p("step?", "number", "Step of the run; default: all steps. Not used for a file"),
             table(
                 "options?",
                 "",
@@ -103,7 +103,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             ),
         ],
         &[("{Trajectory}", "")],
-        "Reads the trajectories of a step.",
+        "Reads the trajectories of a step, or of all steps of a run.",
         "",
     ),
     program(
@@ -169,6 +169,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("split?", "string", ""),
                 p("task?", "Task", "Task to use instead of a row"),
                 p("seed?", "number", ""),
+                p(
+                    "generate?",
+                    "string | {string}",
+                    "What r1.generate returns, in the order of its calls; the last text also for later calls",
+                ),
             ],
         )],
         &[("Attempt", "")],

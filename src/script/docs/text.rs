@@ -269,7 +269,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             ),
         ],
         &[("{number}", "Token ids"), ("{boolean}", "True for tokens of the assistant")],
-        "Encodes a conversation as token ids, those of the text of :render. Requires the template of a model with a tokenizer.",
+        "Encodes a conversation as token ids, as in training: each reply apart from the text before it, as it is sampled. They decode to the text of :render; encoding that text at once differs where a reply begins with white space, which a tokenizer may merge with the line break before it. Requires the template of a model with a tokenizer.",
         "local ids, mask = template:encode({ r1.user(\"hi\") }, { add_generation_prompt = true, enable_thinking = false })",
     ),
     f("Template:stop_ids", &[], &[("{number}", "")], "Returns the token ids that end a response.", ""),

@@ -146,6 +146,11 @@ impl Call {
         Rc::new(Self::build(entry, seed, limits, Record::off()))
     }
 
+    /// A call of typed code, whose requests to the policy `record` passes on.
+    pub(crate) fn of_console(limits: &Limits, record: Record) -> Rc<Self> {
+        Rc::new(Self::build(Entry::Console, (0, 0), limits, record))
+    }
+
     /// A call of a trajectory; its external calls are recorded.
     pub(crate) fn of_trajectory(entry: Entry, seed: (u64, u64), limits: &Limits, of: TrajectoryContext) -> Rc<Self> {
         let TrajectoryContext { record, session, env } = of;

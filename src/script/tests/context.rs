@@ -250,7 +250,7 @@ fn generate_without_a_policy_is_an_error() {
     assert_snapshot!(bench.show(run(bench.worker().reset(&Json::Null, 0)).unwrap_err()), @r#"
     r1.generate: there is no policy here
       --> x.lua:1
-      hint: name a model: r1.generate(prompt, { model = "r1-nano" })
+      hint: r1 repl and r1 infer have one; a test gives the texts: script:reset { generate = { "text" } }
     "#);
 }
 

@@ -31,8 +31,8 @@ calls! {
         CountRows { script: u64, #[serde(default)] split: Split } -> u64;
         /// A row: a task.
         ReadRow { script: u64, #[serde(default)] split: Split, row: u64 } -> Json;
-        /// Begins a trajectory; its number.
-        Reset { script: u64, task: TaskChoice } -> Logged<u64>;
+        /// Begins a trajectory; its number. `generated`: the texts of `r1.generate`.
+        Reset { script: u64, task: TaskChoice, generated: Option<Vec<String>> } -> Logged<u64>;
         /// Closes a trajectory.
         CloseAttempt { attempt: u64 } -> ();
         /// The current observation; `None` if the trajectory has ended.

@@ -1,0 +1,196 @@
+//! A run as an agent: `r1 infer`, `eval`, `repl`, `mcp`, `replay` and `rescore` with what a run
+//! trained.
+
+use std::path::Path;
+
+use r1::store::read_trajectories;
+use serde_json::{Value, json};
+
+use super::infer::{delta, finish, infer, serving, streamed};
+use super::{directory, fail, r1, shown, succeed};
+
+/// A recipe with a parameter, a module and a tool.
+const RECIPE: &str = r#"
+    local lib = require("./lib")
+    local params = r1.params { instruct = false, bonus = 0 }
+    local double = r1.tool {
+      name = "double", description = "Doubles a number", parameters = { n = "integer" },
+      run = function(args) return args.n * 2 end,
+    }
+    return r1.recipe {
+      env = r1.env { tools = { double }, format = "hermes", system = params.instruct and lib.long or "Short.", max_steps = 2 },
+      reward = function(state, outcome) return #outcome.text % 2 + params.bonus end,
+      policy = { model = "r1-nano" },
+      data = { train = { { problem = "one", answer = "1" } }, eval = { { problem = "two", answer = "2" } } },
+      sampling = { max_new_tokens = 4 },
+      trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1, lr = 1e-4 },
+      eval = { before = false, after = false },
+    }"#;
+const LIB: &str = r#"return { long = "Use the tool double." }"#;
+/// Without the parameter.
+const OTHER: &str = r#"
+    return r1.recipe {
+      env = r1.env { system = "Another." },
+      reward = function() return 0 end,
+      data = { train = { { problem = "one" } } },
+      trainer = r1.grpo {},
+    }"#;
+
+/// What `r1 infer` sends to a server: the system prompt and the names of the tools.
+fn asked(dir: &Path, args: &[&str]) -> (String, Vec<String>) {
+    let server = serving(|_, _| streamed(&[delta(&json!({ "content": "Yes." })), finish("stop")]));
+    let output = infer(dir, &server, &[&["-p", "Hello?"], args].concat());
+    assert!(output.status.success(), "{}", shown(dir, &output));
+    let body: Value = serde_json::from_slice(&server.requests()[0].body).unwrap();
+    let tools = body["tools"].as_array().into_iter().flatten();
+    let names = tools.filter_map(|tool| tool["function"]["name"].as_str()).map(str::to_owned).collect();
+    (body["messages"][0]["content"].as_str().unwrap_or_default().to_owned(), names)
+}
+
+#[test]
+fn a_run_is_the_agent_that_was_trained() {
+    let dir = directory(&[("a.lua", RECIPE), ("lib.lua", LIB), ("other.lua", OTHER)], false);
+    let at = dir.path();
+    let printed = succeed(at, &["run", "a.lua", "params.instruct=true", "--threads", "1"]);
+    assert!(printed.contains("r1 infer --model runs/a/checkpoints/step-000001\n"), "{printed}");
+    // The run is moved, its script changed and its module gone.
+    std::fs::rename(at.join("runs/a"), at.join("moved")).unwrap();
+    std::fs::remove_file(at.join("lib.lua")).unwrap();
+    std::fs::write(at.join("a.lua"), OTHER).unwrap();
+
+    let told = "agent of moved: a.lua (version ";
+    for model in ["moved", "moved/checkpoints/step-000001", "moved/checkpoints/latest"] {
+        let output = r1(at, &["infer", "--model", model, "-p", "Hello?", "--max-new-tokens", "4"]).output().unwrap();
+        let text = shown(at, &output);
+        assert!(
+            output.status.success() && text.contains(told) && text.contains(") with params.instruct=true"),
+            "{text}"
+        );
+    }
+    let long = ("Use the tool double.".to_owned(), vec!["double".to_owned()]);
+    assert_eq!(asked(at, &["--script", "moved"]), long);
+    let short = asked(at, &["--script", "moved", "params.instruct=false"]);
+    assert_eq!(short, ("Short.".to_owned(), vec!["double".to_owned()]));
+    // By name, in the directory of runs.
+    std::fs::create_dir_all(at.join("elsewhere")).unwrap();
+    std::fs::rename(at.join("moved"), at.join("elsewhere/b")).unwrap();
+    assert_eq!(asked(at, &["--script", "b", "--runs-dir", "elsewhere"]), long);
+    std::fs::rename(at.join("elsewhere/b"), at.join("moved")).unwrap();
+
+    // A script that is named with the run gets those of its settings that it knows.
+    let args = ["infer", "--model", "moved", "--script", "other.lua", "-p", "Hi", "--max-new-tokens", "4"];
+    let output = r1(at, &args).output().unwrap();
+    let text = shown(at, &output);
+    assert!(text.contains("agent of moved: other.lua"), "{text}");
+    assert!(text.contains("settings of the run that other.lua does not know: params.instruct=true"), "{text}");
+    // Settings of the command line are checked.
+    let refused = fail(at, &["infer", "--model", "moved", "-p", "Hi", "params.instrukt=true"]);
+    assert!(refused.contains("unknown setting `params.instrukt`") && refused.contains("params.instruct"), "{refused}");
+    let refused = fail(at, &["infer", "--model", "moved", "--plain", "-p", "Hi", "params.instruct=true"]);
+    assert!(refused.contains("there is no recipe that has the setting"), "{refused}");
+    let refused = fail(at, &["infer", "--model", "r1-nano", "Hello?"]);
+    assert!(refused.contains("a question is given by -p TEXT"), "{refused}");
+
+    let output = r1(at, &["mcp", "moved"]).output().unwrap();
+    assert!(shown(at, &output).contains(told), "{}", shown(at, &output));
+
+    // Evaluations: as trained, or with a warning.
+    succeed(at, &["eval", "moved", "-q", "--name", "mine"]);
+    let stored = read_trajectories(&at.join("runs/mine/evaluations/step-000000.parquet")).unwrap();
+    assert_eq!(stored[0].messages[0].content.text(), long.0);
+    succeed(at, &["replay", "runs/mine", "eval", "-q"]);
+    std::fs::write(at.join("a.lua"), RECIPE.replace("require(\"./lib\")", LIB.strip_prefix("return ").unwrap()))
+        .unwrap();
+    let output = r1(at, &["eval", "a.lua", "policy.model=moved", "-q"]).output().unwrap();
+    let text = shown(at, &output);
+    assert!(
+        text.contains("moved was trained with other settings") && text.contains("params.instruct true -> false"),
+        "{text}"
+    );
+
+    // Replays under other settings.
+    let printed = succeed(at, &["replay", "moved", "-q"]);
+    assert!(printed.starts_with("2 trajectories: every observation"), "{printed}");
+    let output = r1(at, &["replay", "moved", "params.bonus=1", "-q"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(6), "{}", shown(at, &output));
+    let printed = succeed(at, &["rescore", "moved", "params.bonus=1", "-q"]);
+    assert!(printed.starts_with("moved, step 1: 2 trajectories under params.bonus=1"), "{printed}");
+}
+
+/// The output of a session of the REPL whose input is a pipe.
+fn repl(dir: &Path, args: &[&str], typed: &str) -> String {
+    use std::io::Write;
+    let mut command = r1(dir, &[&["repl"], args].concat());
+    command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(typed.as_bytes()).unwrap();
+    shown(dir, &child.wait_with_output().unwrap())
+}
+
+#[test]
+fn the_repl_opens_a_run() {
+    let dir = directory(&[("a.lua", RECIPE), ("lib.lua", LIB)], false);
+    let at = dir.path();
+    succeed(at, &["run", "a.lua", "params.instruct=true", "-q"]);
+    for args in [&["a"][..], &["runs/a"], &["--model", "runs/a"], &["a.lua", "--model", "runs/a"]] {
+        let text = repl(at, args, ":obs\n");
+        assert!(text.contains("Use the tool double.") && text.starts_with("exit: 0"), "{args:?}: {text}");
+    }
+    // The recorded trajectory under the file, with the settings of the run.
+    let text = repl(at, &["a.lua", "--replay", "a:1-0-0"], ":obs\n:save saved_test.lua\n");
+    assert!(text.contains("Use the tool double.") && !text.contains("not the recorded one"), "{text}");
+    let saved = std::fs::read_to_string(at.join("saved_test.lua")).unwrap();
+    assert!(saved.contains("[\"params.instruct\"] = true"), "{saved}");
+    succeed(at, &["test", "saved_test.lua"]);
+}
+
+#[cfg(unix)]
+#[test]
+fn recipes_of_every_kind_are_agents() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let pages = "{\"id\": 1, \"title\": \"Rome\", \"text\": \"Rome is in Italy.\"}\n{\"id\": 2, \"title\": \"Bern\", \"text\": \"Bern is in Switzerland.\"}\n";
+    let dir = directory(&[("pages.jsonl", pages)], false);
+    let at = dir.path();
+    std::os::unix::fs::symlink(root.join("scripts"), at.join("scripts")).unwrap();
+    let small = [
+        "-q",
+        "--threads=1",
+        "trainer.steps=1",
+        "trainer.groups_per_step=1",
+        "trainer.group_size=2",
+        "sampling.max_new_tokens=4",
+        "eval.before=false",
+        "eval.after=false",
+    ];
+    let train = |script: &str, more: &[&str]| {
+        let cold = std::fs::read_to_string(at.join(script)).unwrap().contains("cold_start =");
+        let cold: &[&str] = if cold { &["cold_start=false"] } else { &[] };
+        succeed(at, &[&["run", script], &small[..], cold, more].concat());
+    };
+    let ask = |run: &str, more: &[&str]| {
+        let question = ["infer", "--model", run, "-p", "How many?", "--max-new-tokens", "4", "--json"];
+        let output = r1(at, &[&question[..], more].concat()).output().unwrap();
+        let text = shown(at, &output);
+        assert!(output.status.success() && text.contains(&format!("agent of {run}: scripts/")), "{text}");
+        text
+    };
+    train("scripts/retool.lua", &["params.instruct=true"]);
+    assert!(ask("runs/retool", &[]).contains("with params.instruct=true"));
+    for name in ["flow", "frozen_lake", "mcp"] {
+        train(&format!("scripts/{name}.lua"), &[]);
+        ask(&format!("runs/{name}"), &[]);
+    }
+    // The settings of scripts/speedrun.sh.
+    succeed(at, &["index", "build", "pages.jsonl", "--out", "index", "-q"]);
+    let index = format!("params.index={}", at.join("index").display());
+    let system =
+        "env.system=Think in <think></think> first, then search or give the answer alone in <answer></answer>.";
+    train(
+        "scripts/search_qa.lua",
+        &[&index, "params.passages=2", "env.format=auto", "env.max_result_tokens=64", system],
+    );
+    let (prompt, tools) = asked(at, &["--script", "runs/search_qa"]);
+    assert!(prompt.starts_with("Think in <think>") && tools == ["search"], "{prompt} {tools:?}");
+    let text = ask("runs/search_qa", &["params.passages=1"]);
+    assert!(text.contains("env.format=auto") && text.contains("params.passages=1"), "{text}");
+}
