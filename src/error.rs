@@ -258,6 +258,14 @@ pub(crate) fn readable(path: &Path) -> std::io::Result<()> {
     Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"))
 }
 
+/// The regular expression of the places of a secret in a text. A short one is part of many words
+/// (`x` of `unexpected`), which are no secret: it is found as a word of its own.
+pub(crate) fn secret_pattern(secret: &str) -> String {
+    const SHORT: usize = 8;
+    let exact = regex::escape(secret);
+    if secret.chars().count() < SHORT { format!(r"\b{{start-half}}{exact}\b{{end-half}}") } else { exact }
+}
+
 /// A text for display in a terminal, without escape sequences, which models, tools, servers and
 /// files may contain. Control characters except tabs and line ends are replaced by their symbols.
 pub(crate) fn without_control_characters(text: &str) -> Cow<'_, str> {

@@ -30,6 +30,7 @@
 //! - [`telemetry`]: metric names, progress bars, JSONL and TensorBoard
 //! - [`cli`]: one file per subcommand
 //! - [`units`]: times and sizes as text
+//! - `json`: JSON of other programs
 //! - [`error`]: the error type, exit codes, hints
 //!
 //! Shape letters: B trajectories (or rows), G group size, T tokens, H heads, D head dimension,
@@ -45,6 +46,7 @@ pub mod error;
 pub mod eval;
 mod glob;
 pub mod hub;
+mod json;
 pub mod mdp;
 pub mod model;
 pub mod native;

@@ -734,7 +734,7 @@ function Expectation:raises(text) end
 ---@field device? "auto"|"cpu"|"cuda" Device of the model; auto is CUDA if available (default "auto").
 ---@field api_base? string URL of a server that has the model, for r1 eval and r1 infer (docs/evaluation.md); policy.model is then its name there. The key is in the environment: OPENAI_API_KEY or ANTHROPIC_API_KEY.
 ---@field api? "auto"|"openai"|"anthropic" API of the server: chat completions or Anthropic's messages; auto is messages for api.anthropic.com (default "auto", needs policy.api_base).
----@field api_timeout? number|string Longest wait for the next bytes of a server's reply (default 600, seconds, > 0, needs policy.api_base).
+---@field api_timeout? number|string Longest wait for the next piece of a server's reply. Comments and other events that keep the connection open are not pieces (default 600, seconds, > 0, needs policy.api_base).
 ---@field api_attempts? number Attempts of a request to a server that is busy, fails or breaks off (default 6, ≥ 1, needs policy.api_base).
 ---@field price? r1.Price Price of a server's tokens, for the figure `cost` of r1 eval.
 ---@field tokenizer? string The tokenizer that counts the tokens of context policies and of policy.max_context for a server: a model directory or a Hub id; that of r1-nano if empty (needs policy.api_base).
@@ -1225,7 +1225,7 @@ r1.json = {}
 ---@return string
 function r1.json.encode(value) end
 
----JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. Encoding the table again gives the original values.
+---JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. Encoding the table again gives the original values, except that whole numbers of more than 64 bits stay text. Half of a surrogate pair becomes U+FFFD, and `NaN` and `Infinity`, which Python writes, are nil.
 ---@param text string
 ---@return any # nil if the text is not JSON
 ---@return string? # Error message

@@ -25,7 +25,7 @@ use crate::error::{Error, Kind, Result};
 use crate::script::{Split, State, Worker};
 use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c};
-use crate::tools::mcp::{PATH, RemoteTool, Reply, Served, ServedCall, ServedTools, serve_http, serve_stdio};
+use crate::tools::mcp::{PATH, RemoteTool, Reply, SESSIONS, Served, ServedCall, ServedTools, serve_http, serve_stdio};
 use crate::train::Agent;
 
 /// Calls that may wait for the one that runs.
@@ -33,8 +33,8 @@ const WAITING: usize = 64;
 
 /// Interval at which signals are checked.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Sessions of clients over HTTP whose state is kept.
-const SESSIONS: usize = 256;
+/// Environment variable with the token that clients over HTTP must send.
+const TOKEN: &str = "R1_MCP_TOKEN";
 
 /// Serve the tools of a recipe to MCP clients, over standard input and output or HTTP
 #[derive(Debug, Args)]
@@ -46,8 +46,9 @@ const SESSIONS: usize = 256;
 
 A session has one state: the result of `reset` for a row of data.train. Its calls run one after the
 other. Errors of a tool are results with isError; what the script logs goes to standard error.
---http has neither authentication nor TLS: another address than a loopback one lets everyone who
-can reach it run the tools.")]
+With --http every user of this machine can run the tools, and on another address than a loopback
+one everyone who can reach it, unless the environment variable R1_MCP_TOKEN is set: then clients
+must send `Authorization: Bearer` with its value. There is no TLS.")]
 pub(super) struct McpArgs {
     /// A recipe: a Lua file that returns `r1.recipe { … }`; or a run (its directory, its name, a
     /// checkpoint), for its script and settings
@@ -117,8 +118,11 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        if !address.ip().is_loopback() {
-            reporter.warn(&format!("everyone who can reach {address} can run the tools: there is no authentication"));
+        let token = token()?;
+        if token.is_none() {
+            let who =
+                if address.ip().is_loopback() { "every user of this machine" } else { "everyone who can reach it" };
+            reporter.warn(&format!("{who} can run the tools: set {TOKEN} to a secret that clients must send"));
         }
         let count = tools.tools.len();
         let plural = if count == 1 { "" } else { "s" };
@@ -129,7 +133,7 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
             }
         };
         tokio::select! {
-            () = serve_http(tools, listener, stop) => {}
+            () = serve_http(tools, listener, token, stop) => {}
             () = sessions.answer(queue) => {}
         }
         Ok(())
@@ -137,6 +141,17 @@ pub(super) fn run(args: &McpArgs, reporter: &Reporter) -> Result<ExitCode> {
     // A read of standard input can't be cancelled.
     runtime.shutdown_background();
     served.map(|()| ExitCode::SUCCESS)
+}
+
+/// The token of clients over HTTP.
+///
+/// # Errors
+/// [`Kind::Usage`] for one that a header can't have.
+fn token() -> Result<Option<String>> {
+    let Some(token) = std::env::var_os(TOKEN).filter(|token| !token.is_empty()) else { return Ok(None) };
+    let token = token.into_string().ok().filter(|token| token.bytes().all(|byte| byte.is_ascii_graphic()));
+    let why = format!("{TOKEN} may have only letters, digits and punctuation of ASCII");
+    token.map(Some).ok_or_else(|| Error::new(Kind::Usage, why))
 }
 
 /// The task of the session.

@@ -6,6 +6,7 @@ use serde_json::{Map, Value as Json, json};
 
 use crate::answers::last_boxed;
 use crate::error::{Error, Kind, Result, Subject, suggest};
+use crate::json;
 
 /// Converts a row as published to the row that is written.
 pub(crate) type Mapping = fn(&Row<'_>) -> Result<Map<String, Json>>;
@@ -158,7 +159,7 @@ pub(super) fn hotpotqa(row: &Row<'_>) -> Result<Map<String, Json>> {
 /// The pairs of a column `{ first = […], second = […] }`, or `[[first, second], …]`.
 fn pairs(row: &Row<'_>, column: &str, first: &str, second: &str) -> Result<Vec<(String, Json)>> {
     let value = row.need(column)?;
-    let parsed = value.as_str().map(serde_json::from_str::<Json>).transpose();
+    let parsed = value.as_str().map(|text| json::read(text.as_bytes())).transpose();
     let parsed = parsed.map_err(|_| wrong(column, "JSON"))?;
     let value = parsed.as_ref().unwrap_or(value);
     // `content` in some copies of 2WikiMultihopQA.

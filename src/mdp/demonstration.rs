@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use super::conversation::{self, DatasetMessage, kind};
 use super::{Invalid, Message, Role, ToolCall};
+use crate::json;
 
 /// A conversation for supervised fine-tuning.
 #[derive(Clone, Debug, PartialEq)]
@@ -157,7 +158,7 @@ fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
 /// The JSON text of one call or of a list of calls.
 fn calls(text: &str, at: &str) -> Result<DatasetMessage, Invalid> {
     let at = format!("{at}.value");
-    let json: Value = serde_json::from_str(text).map_err(|error| Invalid::new(&at, format!("is not JSON: {error}")))?;
+    let json = json::read(text.as_bytes()).map_err(|error| Invalid::new(&at, format!("is not JSON: {error}")))?;
     let list = json.as_array().cloned().unwrap_or_else(|| vec![json]);
     let mut given = plain(Role::Assistant, "");
     for call in &list {

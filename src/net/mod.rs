@@ -31,7 +31,9 @@ use crate::error::{Error, Kind, Result};
 
 pub use incoming::Incoming;
 pub use names::is_public;
-pub use server::{ServedRequest, ServedResponse, ServerLimits, serve, serve_streams};
+pub use server::{
+    ServedRequest, ServedResponse, ServerLimits, is_local, read_body, refuse_web_pages, refused, serve, serve_streams,
+};
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue};
 pub use url::{escape, host_and_port, origin, redirect};
 pub use websocket::{SocketTarget, WebSocket, http_url};

@@ -6,12 +6,13 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response, StatusCode};
@@ -65,14 +66,47 @@ pub struct ServedResponse {
     pub body: Vec<u8>,
 }
 
-/// Answers connections until `stop` completes.
+/// Whether a server can only be reached from this machine.
+pub fn is_local(listener: &TcpListener) -> bool {
+    listener.local_addr().is_ok_and(|address| address.ip().is_loopback())
+}
+
+/// The refusal of a request that a web page of another site makes in a browser on this machine: its
+/// `Origin`, or, where the page's name was made to resolve to this server (DNS rebinding), its
+/// `Host`. `local`: [`is_local`].
+pub fn refuse_web_pages(headers: &HeaderMap, local: bool) -> Option<Response<Full<Bytes>>> {
+    let text = |name: HeaderName| headers.get(name).map(|value| value.to_str().unwrap_or_default());
+    let host = text(HOST);
+    if let Some(host) = host.filter(|_| local)
+        && !is_this_machine(host)
+    {
+        return Some(refused(403, "the header `Host` is not this machine: use localhost or 127.0.0.1"));
+    }
+    let own = |origin: &str| origin.split_once("://").map(|(_, authority)| authority) == host;
+    let origin = text(ORIGIN).filter(|origin| !own(origin))?;
+    let why = format!("requests of web pages are refused: the header `Origin` is {origin}");
+    Some(refused(403, &why))
+}
+
+/// Whether the value of `Host` is a name of this machine.
+fn is_this_machine(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+}
+
+/// Answers connections until `stop` completes. Requests of web pages are refused
+/// ([`refuse_web_pages`]).
 pub async fn serve<H, F>(listener: TcpListener, limits: ServerLimits, handler: H, stop: impl Future<Output = ()>)
 where
     H: Fn(ServedRequest) -> F + Send + Sync + 'static,
     F: Future<Output = ServedResponse> + Send + 'static,
 {
     let handler = Arc::new(handler);
-    serve_streams(listener, limits, move |request| respond(request, limits, Arc::clone(&handler)), stop).await;
+    let local = is_local(&listener);
+    serve_streams(listener, limits, move |request| respond(request, limits, local, Arc::clone(&handler)), stop).await;
 }
 
 /// As [`serve`], for a handler that reads bodies itself and may answer with streams.
@@ -133,20 +167,23 @@ async fn drain(mut stream: TcpStream) {
 }
 
 /// The response to a request, or the refusal of its body.
-async fn respond<H, F>(request: Request<Incoming>, limits: ServerLimits, handler: Arc<H>) -> Response<Full<Bytes>>
+async fn respond<H, F>(
+    request: Request<Incoming>,
+    limits: ServerLimits,
+    local: bool,
+    handler: Arc<H>,
+) -> Response<Full<Bytes>>
 where
     H: Fn(ServedRequest) -> F,
     F: Future<Output = ServedResponse>,
 {
-    let (head, body) = request.into_parts();
-    if body.size_hint().lower() > limits.body as u64 {
-        return refused(413, "the body is too large");
+    if let Some(refusal) = refuse_web_pages(request.headers(), local) {
+        return refusal;
     }
-    let body = match timeout(limits.body_wait, Limited::new(body, limits.body).collect()).await {
-        Ok(Ok(body)) => body.to_bytes().to_vec(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => return refused(413, "the body is too large"),
-        Ok(Err(_)) => return refused(400, "the body is incomplete"),
-        Err(_) => return refused(408, "the body was not received in time"),
+    let (head, body) = request.into_parts();
+    let body = match read_body(body, limits).await {
+        Ok(body) => body.to_vec(),
+        Err(refusal) => return *refusal,
     };
     let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
     let request = ServedRequest {
@@ -159,6 +196,24 @@ where
     response(status, body)
 }
 
+/// The body of a request.
+///
+/// # Errors
+/// The response for a body that is too large, incomplete or late.
+pub async fn read_body(body: Incoming, limits: ServerLimits) -> Result<Bytes, Box<Response<Full<Bytes>>>> {
+    let (status, why) = if body.size_hint().lower() > limits.body as u64 {
+        (413, "the body is too large")
+    } else {
+        match timeout(limits.body_wait, Limited::new(body, limits.body).collect()).await {
+            Ok(Ok(body)) => return Ok(body.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => (413, "the body is too large"),
+            Ok(Err(_)) => (400, "the body is incomplete"),
+            Err(_) => (408, "the body was not received in time"),
+        }
+    };
+    Err(Box::new(refused(status, why)))
+}
+
 fn response(status: u16, body: Vec<u8>) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
@@ -167,7 +222,7 @@ fn response(status: u16, body: Vec<u8>) -> Response<Full<Bytes>> {
 }
 
 /// The response to a request that is not passed on; the connection ends.
-fn refused(status: u16, why: &str) -> Response<Full<Bytes>> {
+pub fn refused(status: u16, why: &str) -> Response<Full<Bytes>> {
     let mut refusal = response(status, serde_json::json!({ "detail": why }).to_string().into_bytes());
     refusal.headers_mut().insert(hyper::header::CONNECTION, HeaderValue::from_static("close"));
     refusal
@@ -221,7 +276,7 @@ mod tests {
         let address = echo();
         let text = sent(
             address,
-            b"GET /a?x=1+2&y=%C3%A9&z HTTP/1.1\r\nHost: h\r\n\r\nPOST /b HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}",
+            b"GET /a?x=1+2&y=%C3%A9&z HTTP/1.1\r\nHost: localhost\r\n\r\nPOST /b HTTP/1.1\r\ncontent-length: 2\r\n\r\n{}",
         );
         let bodies: Vec<&str> = text.split("HTTP/1.1 200 OK").skip(1).collect();
         assert_eq!(bodies.len(), 2, "{text}");
@@ -271,6 +326,30 @@ mod tests {
         assert!(!half.contains("200 OK"), "{half}");
         assert!(!sent(address, b"GET / HT").contains("200 OK"));
         assert!(sent(address, b"GET / HTTP/1.1\r\n\r\n").contains("200 OK"));
+    }
+
+    #[test]
+    fn requests_of_web_pages_are_refused() {
+        let address = echo();
+        let status = |headers: &str| {
+            let text = sent(address, format!("GET /a HTTP/1.1\r\n{headers}\r\n").as_bytes());
+            text.split(' ').nth(1).unwrap().to_owned()
+        };
+        for headers in ["Host: localhost:80\r\n", "Host: 127.0.0.1\r\n", "Host: [::1]:9\r\n", "Host: LOCALHOST\r\n"] {
+            assert_eq!(status(headers), "200", "{headers}");
+            assert_eq!(status(&format!("{headers}Origin: http://evil.example\r\n")), "403", "{headers}");
+        }
+        assert_eq!(status("Host: localhost:80\r\nOrigin: http://localhost:80\r\n"), "200");
+        for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil.example", "", "[x"] {
+            assert_eq!(status(&format!("Host: {host}\r\n")), "403", "{host}");
+        }
+        // A server for other machines has names that it does not know.
+        let headers = |pairs: &[(&'static str, &'static str)]| {
+            pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect::<HeaderMap>()
+        };
+        assert!(refuse_web_pages(&headers(&[("host", "gpu7")]), false).is_none());
+        assert!(refuse_web_pages(&headers(&[("host", "gpu7"), ("origin", "http://evil.example")]), false).is_some());
+        assert!(refuse_web_pages(&headers(&[("host", "gpu7"), ("origin", "null")]), false).is_some());
     }
 
     #[test]

@@ -7,7 +7,7 @@
 use serde_json::{Map, Value, json};
 
 use super::failure::{Failure, error_of};
-use super::reply::{PartialReply, Show};
+use super::reply::{PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Chat, ChatMessage, FinishReason, ToolCall};
@@ -104,61 +104,87 @@ fn call(call: &ToolCall) -> Value {
 
 /// Adds an event of a streamed response, or a complete message.
 pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), Failure> {
-    match event["type"].as_str() {
-        Some("message_start") => usage(reply, &event["message"]["usage"]),
-        Some("content_block_start") => block(reply, event["index"].as_u64(), &event["content_block"], show),
-        Some("content_block_delta") => {
+    let Some(kind) = event["type"].as_str() else {
+        return match (error_of(event), event.as_object()) {
+            (Some(words), _) => Err(Failure::Failed(words)),
+            // It keeps the connection open.
+            (None, Some(fields)) if fields.is_empty() => Ok(()),
+            _ => Err(Failure::Foreign("its events have no `type`".to_owned())),
+        };
+    };
+    reply.is_of_api = true;
+    match kind {
+        "message_start" => usage(reply, &event["message"]["usage"]),
+        "content_block_start" => block(reply, event["index"].as_u64(), &event["content_block"], show)?,
+        "content_block_delta" => {
             let delta = &event["delta"];
-            reply.add_content(delta["text"].as_str().unwrap_or_default(), show);
-            reply.add_reasoning(delta["thinking"].as_str().unwrap_or_default(), show);
+            reply.add_content(text(delta, "text")?, show);
+            reply.add_reasoning(text(delta, "thinking")?, show);
             if let Some(more) = delta["partial_json"].as_str() {
                 reply.pieces += 1;
-                reply.calls.entry(event["index"].as_u64().unwrap_or(0)).or_default().arguments.push_str(more);
+                reply.call(event["index"].as_u64().unwrap_or(0)).arguments.push_str(more);
             }
         }
-        Some("message_delta") => {
+        "message_delta" => {
             usage(reply, &event["usage"]);
             end(reply, &event["delta"]["stop_reason"])?;
         }
-        Some("message") => {
+        "message" => {
             usage(reply, &event["usage"]);
-            let blocks = event["content"].as_array().map_or(&[][..], Vec::as_slice);
-            (0..).zip(blocks).for_each(|(index, own)| block(reply, Some(index), own, show));
+            match &event["content"] {
+                Value::Array(blocks) => {
+                    (0..).zip(blocks).try_for_each(|(index, own)| block(reply, Some(index), own, show))?;
+                }
+                // Servers that imitate the API.
+                Value::String(text) => reply.add_content(text, show),
+                Value::Null => {}
+                other => return Err(Failure::Foreign(format!("`content` of its answer is not a list: {other}"))),
+            }
             end(reply, &event["stop_reason"])?;
         }
-        Some("error") => {
+        "error" => {
             let words = error_of(event).unwrap_or_else(|| event.to_string());
             return Err(Failure::Failed(words));
         }
         // `ping`, the ends of blocks, and events of later versions.
-        Some(_) => {}
-        None => {
-            let foreign = || Failure::Foreign("its events have no `type`".to_owned());
-            return Err(error_of(event).map_or_else(foreign, Failure::Failed));
-        }
+        _ => {}
     }
     Ok(())
 }
 
+/// The text of a field, which may be absent.
+fn text<'a>(of: &'a Value, field: &str) -> Result<&'a str, Failure> {
+    match &of[field] {
+        Value::String(text) => Ok(text),
+        Value::Null => Ok(""),
+        other => Err(Failure::Foreign(format!("`{field}` of its answer is not text: {other}"))),
+    }
+}
+
 /// The beginning of a block, or a complete one.
-fn block(reply: &mut PartialReply, index: Option<u64>, block: &Value, show: &mut Show<'_>) {
-    reply.add_content(block["text"].as_str().unwrap_or_default(), show);
-    reply.add_reasoning(block["thinking"].as_str().unwrap_or_default(), show);
+fn block(reply: &mut PartialReply, index: Option<u64>, block: &Value, show: &mut Show<'_>) -> Result<(), Failure> {
+    if let Value::String(text) = block {
+        reply.add_content(text, show);
+        return Ok(());
+    }
+    reply.add_content(text(block, "text")?, show);
+    reply.add_reasoning(text(block, "thinking")?, show);
     if block["type"] != "tool_use" {
-        return;
+        return Ok(());
     }
     reply.pieces += 1;
-    let call = reply.calls.entry(index.unwrap_or(0)).or_default();
+    let call = reply.call(index.unwrap_or(0));
     block["id"].as_str().unwrap_or_default().clone_into(&mut call.id);
     block["name"].as_str().unwrap_or_default().clone_into(&mut call.name);
     // A streamed block begins with an empty input, whose text follows.
     if block["input"].as_object().is_some_and(|input| !input.is_empty()) {
         call.arguments = block["input"].to_string();
     }
+    Ok(())
 }
 
 fn usage(reply: &mut PartialReply, usage: &Value) {
-    let count = |name: &str| usage[name].as_u64();
+    let count = |name: &str| tokens(&usage[name]);
     if let Some(fresh) = count("input_tokens") {
         let cached = ["cache_creation_input_tokens", "cache_read_input_tokens"].into_iter().filter_map(count);
         reply.prompt_tokens = Some(fresh + cached.sum::<u64>());

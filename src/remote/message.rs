@@ -1,8 +1,10 @@
 //! The error messages of failures.
 
+use regex::{NoExpand, Regex};
+
 use super::failure::{Failure, short};
 use super::server::Server;
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, secret_pattern};
 
 impl Server {
     /// The error of a failure.
@@ -53,9 +55,7 @@ impl Server {
 
     /// A text of the server without the key, which it may repeat.
     fn without_key(&self, text: &str) -> String {
-        match &self.key {
-            Some(key) => text.replace(key.as_str(), "***"),
-            None => text.to_owned(),
-        }
+        let pattern = self.key.as_deref().and_then(|key| Regex::new(&secret_pattern(key)).ok());
+        pattern.map_or_else(|| text.to_owned(), |key| key.replace_all(text, NoExpand("***")).into_owned())
     }
 }

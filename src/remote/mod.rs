@@ -16,6 +16,8 @@ mod reply;
 mod sampling;
 mod server;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 pub use failure::Failure;
 pub use policy::ServerPolicy;

@@ -3,8 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::failure::{Failure, error_of};
-use super::reply::{PartialReply, Show};
+use super::reply::{PartialCall, PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
+use crate::json;
 use crate::mdp::{Chat, ChatMessage, FinishReason, ToolCall};
 
 /// The names of the limit on a reply's tokens: of most servers, and of OpenAI's reasoning models.
@@ -62,59 +63,165 @@ pub(super) fn wants_new_limit(refusal: &[u8]) -> bool {
     serde_json::from_slice::<Value>(refusal).is_ok_and(|refusal| refusal["error"]["param"] == MAX_TOKENS)
 }
 
-/// Adds a piece of a streamed response, or a complete one.
+/// Adds a piece of a streamed response, or a complete one. An event without a choice, such as one
+/// with `usage` or a `ping`, has no content.
 pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), Failure> {
-    let count = |name: &str| event["usage"][name].as_u64();
-    if let Some(tokens) = count("completion_tokens") {
-        reply.response_tokens = Some(tokens);
-        reply.prompt_tokens = count("prompt_tokens");
+    if let Some(count) = tokens(&event["usage"]["completion_tokens"]) {
+        reply.response_tokens = Some(count);
+        reply.prompt_tokens = tokens(&event["usage"]["prompt_tokens"]);
     }
-    let Some(choices) = event["choices"].as_array() else {
-        let foreign = || Failure::Foreign("its answer has no `choices`".to_owned());
-        return Err(error_of(event).map_or_else(foreign, Failure::Failed));
+    let choices = match &event["choices"] {
+        Value::Array(choices) => choices,
+        Value::Null => return without_choice(event),
+        other => return Err(misfit("`choices`", "a list", other)),
     };
+    reply.is_of_api = true;
     let Some(choice) = choices.first() else { return Ok(()) };
-    let delta = choice.get("delta").or_else(|| choice.get("message")).unwrap_or(&Value::Null);
-    let text = |name: &str| delta[name].as_str().filter(|text| !text.is_empty());
-    if let Some(more) = text("reasoning_content").or_else(|| text("reasoning")) {
-        reply.add_reasoning(more, show);
+    let given = |name: &str| choice.get(name).filter(|value| !value.is_null());
+    let delta = given("delta").or_else(|| given("message")).unwrap_or(&Value::Null);
+    if delta.is_null() && given("text").is_some() {
+        return Err(Failure::Foreign("its choices have `text`, as those of completions, not of a chat".to_owned()));
     }
-    for name in ["content", "refusal"] {
-        reply.add_content(text(name).unwrap_or_default(), show);
+    if !matches!(delta, Value::Null | Value::Object(_)) {
+        return Err(misfit("`delta`", "an object", delta));
     }
-    let calls = delta["tool_calls"].as_array().map_or(&[][..], Vec::as_slice);
-    for call in calls {
+    let mut add = |name: &str, value: &Value| parts(reply, name, value, name.starts_with("reasoning"), show);
+    let reasoning = ["reasoning_content", "reasoning"].into_iter().find(|name| !is_empty(&delta[*name]));
+    for name in reasoning.into_iter().chain(["content", "refusal"]) {
+        add(name, &delta[name])?;
+    }
+    match &delta["tool_calls"] {
+        Value::Array(calls) => calls.iter().try_for_each(|call| add_call(reply, call, calls.len()))?,
+        Value::Null => {}
+        other => return Err(misfit("`tool_calls`", "a list", other)),
+    }
+    // The form before `tool_calls`, with one call.
+    if !is_empty(&delta["function_call"]) {
         reply.pieces += 1;
-        let index = call["index"].as_u64().unwrap_or_else(|| index_of(reply, call, calls.len()));
-        let pieces = reply.calls.entry(index).or_default();
-        if let Some(id) = call["id"].as_str().filter(|id| !id.is_empty()) {
-            id.clone_into(&mut pieces.id);
-        }
-        if let Some(name) = call["function"]["name"].as_str() {
-            pieces.name.push_str(name);
-        }
-        match &call["function"]["arguments"] {
-            Value::String(more) => pieces.arguments.push_str(more),
-            Value::Object(whole) => pieces.arguments = Value::from(whole.clone()).to_string(),
-            _ => {}
-        }
+        add_function(reply.call(0), &delta["function_call"])?;
     }
     match choice["finish_reason"].as_str() {
         Some("content_filter") => return Err(Failure::Filtered),
         Some("length") => reply.finish = Some(FinishReason::Length),
+        Some("") | None => {}
         Some(_) => reply.finish = Some(FinishReason::Stop),
-        None => {}
     }
     Ok(())
+}
+
+/// Fields that have content in other APIs.
+const CONTENT: [&str; 7] = ["content", "text", "delta", "message", "output", "response", "tool_calls"];
+
+/// An event without a choice: an error of the server, or nothing.
+fn without_choice(event: &Value) -> Result<(), Failure> {
+    if let Some(words) = error_of(event) {
+        return Err(Failure::Failed(words));
+    }
+    match CONTENT.into_iter().find(|name| !is_empty(&event[*name])) {
+        Some(name) => Err(Failure::Foreign(format!("its answer has no `choices`, and has `{name}`"))),
+        None => Ok(()),
+    }
+}
+
+/// Whether a field has nothing in it.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(fields) => fields.is_empty(),
+        _ => false,
+    }
+}
+
+fn misfit(what: &str, wanted: &str, found: &Value) -> Failure {
+    Failure::Foreign(format!("{what} of its answer is not {wanted}: {found}"))
+}
+
+/// Adds the content of a message: text, or a list of parts with text or reasoning.
+fn parts(
+    reply: &mut PartialReply,
+    name: &str,
+    content: &Value,
+    is_reasoning: bool,
+    show: &mut Show<'_>,
+) -> Result<(), Failure> {
+    let refused = || misfit(&format!("`{name}`"), "text", content);
+    match content {
+        Value::Null => Ok(()),
+        Value::String(text) if is_reasoning => {
+            reply.add_reasoning(text, show);
+            Ok(())
+        }
+        Value::String(text) => {
+            reply.add_content(text, show);
+            Ok(())
+        }
+        Value::Array(items) => items.iter().try_for_each(|item| parts(reply, name, item, is_reasoning, show)),
+        Value::Object(part) => {
+            let kind = part.get("type").and_then(Value::as_str).unwrap_or("text");
+            let (field, is_reasoning) = match kind {
+                "text" | "output_text" => ("text", is_reasoning),
+                "refusal" => ("refusal", is_reasoning),
+                "thinking" => ("thinking", true),
+                "reasoning" if part.contains_key("reasoning") => ("reasoning", true),
+                "reasoning" => ("text", true),
+                // Numbers of sources, without text.
+                "reference" => return Ok(()),
+                _ => return Err(Failure::Foreign(format!("`{name}` of its answer has a part of type `{kind}`"))),
+            };
+            match part.get(field) {
+                Some(inner @ (Value::String(_) | Value::Null)) => parts(reply, name, inner, is_reasoning, show),
+                Some(inner @ Value::Array(_)) if is_reasoning => parts(reply, name, inner, is_reasoning, show),
+                _ => Err(refused()),
+            }
+        }
+        Value::Bool(_) | Value::Number(_) => Err(refused()),
+    }
+}
+
+/// Adds a piece of a call, or a complete one.
+fn add_call(reply: &mut PartialReply, call: &Value, at_once: usize) -> Result<(), Failure> {
+    reply.pieces += 1;
+    let index = call["index"].as_u64().unwrap_or_else(|| index_of(reply, call, at_once));
+    let id = text(&call["id"]);
+    let begun = reply.call(index);
+    let other_id = id.is_some_and(|id| !begun.id.is_empty() && id != begun.id);
+    let no_id = id.is_none() && begun.id.is_empty() && !begun.name.is_empty();
+    // Some servers give every call the index 0: one with a name and another id, or after a complete
+    // one without an id, is a new call.
+    let is_new = text(&call["function"]["name"]).is_some()
+        && (other_id || no_id && json::read_foreign(begun.arguments.as_bytes()).is_ok_and(|read| read.is_object()));
+    let pieces = if is_new { reply.new_call(index) } else { begun };
+    if let Some(id) = id {
+        id.clone_into(&mut pieces.id);
+    }
+    add_function(pieces, &call["function"])
+}
+
+fn add_function(pieces: &mut PartialCall, function: &Value) -> Result<(), Failure> {
+    if let Some(name) = function["name"].as_str() {
+        pieces.name.push_str(name);
+    }
+    match &function["arguments"] {
+        Value::String(more) => pieces.arguments.push_str(more),
+        whole @ Value::Object(_) => pieces.arguments = whole.to_string(),
+        Value::Null => {}
+        other => return Err(misfit("`arguments`", "text", other)),
+    }
+    Ok(())
+}
+
+fn text(value: &Value) -> Option<&str> {
+    value.as_str().filter(|text| !text.is_empty())
 }
 
 /// The index of a call's piece from a server that omits it: a new id or name starts a call, a piece
 /// without either continues the last one. Several pieces in one event are separate calls.
 fn index_of(reply: &PartialReply, call: &Value, at_once: usize) -> u64 {
-    let next = reply.calls.last_key_value().map_or(0, |(index, _)| index + 1);
-    let text = |value: &Value| value.as_str().filter(|text| !text.is_empty()).map(str::to_owned);
+    let next = reply.calls.iter().map(|call| call.index + 1).max().unwrap_or(0);
     if let Some(id) = text(&call["id"]) {
-        return reply.calls.iter().find(|(_, pieces)| pieces.id == id).map_or(next, |(index, _)| *index);
+        return reply.calls.iter().find(|pieces| pieces.id == id).map_or(next, |pieces| pieces.index);
     }
     if text(&call["function"]["name"]).is_some() || at_once > 1 { next } else { next.saturating_sub(1) }
 }

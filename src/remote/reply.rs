@@ -1,9 +1,8 @@
 //! A reply of a server, while it arrives and complete.
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
 
+use crate::json;
 use crate::mdp::{FinishReason, ToolCall, Usage};
 
 /// New text of a reply.
@@ -39,13 +38,23 @@ pub enum RawCall {
     Malformed(String),
 }
 
+/// Largest number of tokens that a server may count; a larger one is no count.
+const MOST_TOKENS: u64 = 1 << 32;
+
+/// A server's count of tokens.
+pub(super) fn tokens(count: &Value) -> Option<u64> {
+    count.as_u64().filter(|&count| count <= MOST_TOKENS)
+}
+
 /// The reply so far.
 #[derive(Debug, Default)]
 pub(super) struct PartialReply {
     pub(super) content: String,
     pub(super) reasoning: String,
-    /// By their index in the reply.
-    pub(super) calls: BTreeMap<u64, PartialCall>,
+    /// In the order in which they began.
+    pub(super) calls: Vec<PartialCall>,
+    /// There was an event of the server's API.
+    pub(super) is_of_api: bool,
     /// `None` until the server reports that the reply is complete.
     pub(super) finish: Option<FinishReason>,
     /// Pieces with text, in case the server does not count tokens.
@@ -57,6 +66,8 @@ pub(super) struct PartialReply {
 /// A call whose arguments arrive in pieces.
 #[derive(Debug, Default)]
 pub(super) struct PartialCall {
+    /// Its index in the reply.
+    pub(super) index: u64,
     pub(super) id: String,
     pub(super) name: String,
     pub(super) arguments: String,
@@ -79,13 +90,34 @@ impl PartialReply {
         }
     }
 
+    /// Bytes of the reply so far.
+    pub(super) fn bytes(&self) -> usize {
+        let calls = self.calls.iter().map(|call| call.name.len() + call.arguments.len()).sum::<usize>();
+        self.content.len() + self.reasoning.len() + calls
+    }
+
+    /// The last call with an index, or a new one.
+    pub(super) fn call(&mut self, index: u64) -> &mut PartialCall {
+        match self.calls.iter().rposition(|call| call.index == index) {
+            Some(at) => &mut self.calls[at],
+            None => self.new_call(index),
+        }
+    }
+
+    pub(super) fn new_call(&mut self, index: u64) -> &mut PartialCall {
+        let at = self.calls.len();
+        self.calls.push(PartialCall { index, ..PartialCall::default() });
+        &mut self.calls[at]
+    }
+
     /// The reply at its end. `earlier`: calls of earlier replies; the ids of new calls continue
     /// their numbers, because servers may repeat ids.
-    pub(super) fn finish(self, earlier: usize, stopped: bool, retries: u32) -> RawReply {
+    pub(super) fn finish(mut self, earlier: usize, stopped: bool, retries: u32) -> RawReply {
         let (mut calls, mut count) = (Vec::new(), earlier);
-        for (number, PartialCall { name, arguments, .. }) in (1..).zip(self.calls.into_values()) {
+        self.calls.sort_by_key(|call| call.index);
+        for (number, PartialCall { name, arguments, .. }) in (1..).zip(self.calls) {
             let text = if arguments.trim().is_empty() { "{}" } else { arguments.as_str() };
-            match serde_json::from_str::<Value>(text) {
+            match json::read_foreign(text.as_bytes()) {
                 Ok(arguments) if arguments.is_object() && !name.is_empty() => {
                     // Nine letters and digits, the form that the strictest servers require.
                     let id = Some(format!("r1c{count:06}"));

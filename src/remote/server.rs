@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::failure::Failure;
 use super::reply::{PartialReply, RawReply, Show};
 use super::sampling::ServerSampling;
-use super::stream::{WHOLE, events};
+use super::stream::{EVENT, Part, events};
 use super::{anthropic, openai};
 use crate::config::ServerApi;
 use crate::error::{Error, Kind, Result};
@@ -30,7 +30,7 @@ pub struct ServerOptions {
     pub model: String,
     /// The flag or setting that has the URL, for messages.
     pub setting: &'static str,
-    /// Longest wait for the next byte: a server may have a queue.
+    /// Longest wait for the next piece of a reply: a server may have a queue.
     pub silence: Duration,
     /// Maximum attempts of a request.
     pub attempts: u32,
@@ -84,6 +84,14 @@ impl Api {
         match self {
             Self::OpenAi => "an OpenAI-compatible server",
             Self::Anthropic => "a server with Anthropic's messages API",
+        }
+    }
+
+    /// The description of a response without any event of the API.
+    fn lacking(self) -> &'static str {
+        match self {
+            Self::OpenAi => "its answer has no `choices`",
+            Self::Anthropic => "its events have no `type`",
         }
     }
 
@@ -197,24 +205,26 @@ impl Server {
         show: &mut Show<'_>,
     ) -> Result<(), Failure> {
         let response = self.send(chat, sampling, stop)?;
-        let mut event = |data: &[u8]| {
-            let event: Value = serde_json::from_slice(data).map_err(|error| {
-                if error.is_eof() {
-                    Failure::BrokeOff(Some("what it sent is cut short".to_owned()))
-                } else {
-                    Failure::Foreign(format!("what it sends is not JSON: {error}"))
-                }
-            })?;
+        let mut event = |event: &Value| {
+            let before = (partial.pieces, partial.finish);
             match self.api {
-                Api::OpenAi => openai::event(partial, &event, show)?,
-                Api::Anthropic => anthropic::event(partial, &event, show)?,
+                Api::OpenAi => openai::event(partial, event, show)?,
+                Api::Anthropic => anthropic::event(partial, event, show)?,
             }
-            Ok(event["type"] == "message_stop")
+            if partial.bytes() > EVENT {
+                return Err(Failure::Foreign(format!("its reply has more than {} MiB", EVENT >> 20)));
+            }
+            Ok(match event["type"] == "message_stop" {
+                true => Part::End,
+                false if before == (partial.pieces, partial.finish) => Part::Nothing,
+                false => Part::Piece,
+            })
         };
-        events(response, stop, &mut event)?;
+        events(response, self.options.silence, stop, &mut event)?;
         match partial.finish {
             Some(_) => Ok(()),
-            None => Err(Failure::BrokeOff(None)),
+            None if partial.is_of_api => Err(Failure::BrokeOff(None)),
+            None => Err(Failure::Foreign(self.api.lacking().to_owned())),
         }
     }
 
@@ -242,7 +252,7 @@ impl Server {
             let after = seconds.and_then(|wait| Duration::try_from_secs_f64(wait).ok());
             let moved = response.header("location").filter(|_| (300..400).contains(&status));
             let moved = moved.map(|to| to.strip_suffix(self.api.path()).unwrap_or(to).to_owned());
-            let body = response.bytes(WHOLE, stop).unwrap_or_default();
+            let body = response.bytes(EVENT, stop).unwrap_or_default();
             if status == 400 && self.api == Api::OpenAi && !new_limit && openai::wants_new_limit(&body) {
                 self.new_limit.store(true, Ordering::Relaxed);
                 continue;

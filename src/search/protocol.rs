@@ -17,6 +17,7 @@ use serde_json::{Map, Value as Json, json};
 use super::options::{MOST_HITS, SearchOptions};
 use super::passage::Passage;
 use super::query::{Hit, Index};
+use crate::json;
 
 /// Maximum number of queries of a request.
 const MOST_QUERIES: usize = 1024;
@@ -166,7 +167,7 @@ fn document(hit: Hit) -> Json {
 /// # Errors
 /// A description of the unexpected response.
 pub fn read_documents(body: &[u8]) -> Result<Vec<Hit>, NotResults> {
-    let json: Json = serde_json::from_slice(body).map_err(|_| NotResults("is not JSON"))?;
+    let json = json::read_foreign(body).map_err(|_| NotResults("is not JSON"))?;
     let list = json.pointer("/result/0").or_else(|| json.pointer("/query_results/0/results"));
     let Some(Json::Array(list)) = list else { return Err(NotResults("has no `result` with a list of documents")) };
     let hit = |(place, item): (usize, &Json)| {

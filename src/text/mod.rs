@@ -23,6 +23,7 @@ mod formats;
 #[cfg(test)]
 mod fuzz;
 mod jinja;
+mod literal;
 mod malformed;
 mod pieces;
 mod products;

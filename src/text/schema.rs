@@ -2,19 +2,24 @@
 //! policy; unknown keywords are refused when the tool is created, so that no constraint is ignored.
 
 use regex::Regex;
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
+
+use super::literal;
+use crate::json::{self, is_long_whole};
 
 pub use super::schema_error::{ArgumentError, Expected, SchemaError, SchemaFault, Violation};
 
 /// Keywords that [`check`] supports.
-const CHECKED: [&str; 19] = [
+const CHECKED: [&str; 21] = [
     "type",
     "enum",
     "const",
     "properties",
     "required",
+    "patternProperties",
     "additionalProperties",
     "items",
+    "prefixItems",
     "minItems",
     "maxItems",
     "minimum",
@@ -81,7 +86,15 @@ fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), SchemaError> 
                 }
             }
             ("items" | "additionalProperties", schema) => refuse_at(schema, &below(keyword), depth - 1)?,
-            ("anyOf" | "oneOf" | "allOf", Value::Array(schemas)) => {
+            ("patternProperties", Value::Object(patterns)) => {
+                for (pattern, schema) in patterns {
+                    if let Err(error) = Regex::new(pattern) {
+                        return wrong(&below(keyword), SchemaFault::Pattern(error));
+                    }
+                    refuse_at(schema, &below(keyword), depth - 1)?;
+                }
+            }
+            ("anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(schemas)) => {
                 for schema in schemas {
                     refuse_at(schema, &below(keyword), depth - 1)?;
                 }
@@ -91,7 +104,7 @@ fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), SchemaError> 
                     return wrong(&below(keyword), SchemaFault::Pattern(error));
                 }
             }
-            ("properties" | "anyOf" | "oneOf" | "allOf" | "pattern", _) => {
+            ("properties" | "patternProperties" | "prefixItems" | "anyOf" | "oneOf" | "allOf" | "pattern", _) => {
                 return wrong(&below(keyword), SchemaFault::Value(value.clone()));
             }
             (keyword, _) if CHECKED.contains(&keyword) || NOTES.contains(&keyword) => {}
@@ -123,7 +136,7 @@ fn check_at(schema: &Value, value: &Value, at: &str, depth: usize) -> Result<(),
     }
     let types = keywords.get("type").map(type_names).unwrap_or_default();
     if !types.is_empty() && !types.iter().any(|name| is_type(name, value)) {
-        let types = types.into_iter().map(str::to_owned).collect();
+        let types = types.iter().map(|name| (*name).to_owned()).collect();
         return Err(ArgumentError::expected(at, Expected::Types(types), value.clone()));
     }
     if let Some(choices) = keywords.get("enum").and_then(Value::as_array)
@@ -151,8 +164,12 @@ fn check_at(schema: &Value, value: &Value, at: &str, depth: usize) -> Result<(),
     match value {
         Value::Object(fields) => check_object(keywords, fields, at, depth),
         Value::Array(items) => check_array(keywords, items, at, depth),
+        // A whole number of more than 64 bits.
+        Value::String(text) if is_long_whole(text) && !types.is_empty() && !types.contains(&"string") => {
+            check_number(keywords, text.parse().ok(), value, at)
+        }
         Value::String(text) => check_text(keywords, text, at),
-        Value::Number(number) => check_number(keywords, number, at),
+        Value::Number(number) => check_number(keywords, number.as_f64(), value, at),
         Value::Null | Value::Bool(_) => Ok(()),
     }
 }
@@ -169,12 +186,27 @@ fn check_object(
             return Err(ArgumentError::new(format!("{at}.{name}"), Violation::Missing));
         }
     }
+    let patterns = keywords.get("patternProperties").and_then(Value::as_object).into_iter().flatten();
+    let patterns: Vec<(&String, &Value, Option<Regex>)> =
+        patterns.map(|(pattern, schema)| (pattern, schema, Regex::new(pattern).ok())).collect();
     for (name, value) in fields {
         let at = || format!("{at}.{name}");
-        let known = properties.and_then(|properties| properties.get(name));
-        match known.or(keywords.get("additionalProperties")) {
-            Some(Value::Bool(false)) if known.is_none() => {
-                let known = properties.into_iter().flat_map(|properties| properties.keys()).cloned().collect();
+        let mut is_known = false;
+        let own = properties.and_then(|properties| properties.get(name));
+        for schema in own.into_iter().chain(patterns.iter().filter_map(|(_, schema, regex)| {
+            regex.as_ref().is_some_and(|regex| regex.is_match(name)).then_some(*schema)
+        })) {
+            check_at(schema, value, &at(), depth - 1)?;
+            is_known = true;
+        }
+        // A pattern that `regex` does not support may match any name.
+        if is_known || patterns.iter().any(|(.., regex)| regex.is_none()) {
+            continue;
+        }
+        match keywords.get("additionalProperties") {
+            Some(Value::Bool(false)) => {
+                let known = properties.into_iter().flat_map(|properties| properties.keys()).cloned();
+                let known = known.chain(patterns.iter().map(|(pattern, ..)| format!("/{pattern}/"))).collect();
                 return Err(ArgumentError::new(at(), Violation::Unknown { known }));
             }
             Some(schema) => check_at(schema, value, &at(), depth - 1)?,
@@ -186,8 +218,9 @@ fn check_object(
 
 fn check_array(keywords: &Map<String, Value>, items: &[Value], at: &str, depth: usize) -> Result<(), ArgumentError> {
     in_bounds(keywords, ["minItems", "maxItems"], items.len(), at, "items")?;
-    if let Some(schema) = keywords.get("items") {
-        for (index, item) in items.iter().enumerate() {
+    let first = keywords.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+    for (index, item) in items.iter().enumerate() {
+        if let Some(schema) = first.get(index).or(keywords.get("items")) {
             check_at(schema, item, &format!("{at}[{index}]"), depth - 1)?;
         }
     }
@@ -204,9 +237,14 @@ fn check_text(keywords: &Map<String, Value>, text: &str, at: &str) -> Result<(),
     Ok(())
 }
 
-fn check_number(keywords: &Map<String, Value>, given: &Number, at: &str) -> Result<(), ArgumentError> {
+fn check_number(
+    keywords: &Map<String, Value>,
+    number: Option<f64>,
+    given: &Value,
+    at: &str,
+) -> Result<(), ArgumentError> {
     type Fits = fn(f64, f64) -> bool;
-    let Some(number) = given.as_f64() else { return Ok(()) };
+    let Some(number) = number else { return Ok(()) };
     let bounds: [(&str, Fits, &'static str); 4] = [
         ("minimum", |number, bound| number >= bound, "at least"),
         ("maximum", |number, bound| number <= bound, "at most"),
@@ -258,11 +296,16 @@ fn is_type(name: &str, value: &Value) -> bool {
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
         "null" => value.is_null(),
-        "number" => value.is_number(),
+        "number" => value.is_number() || is_long(value),
         // 3.0 is an integer in JSON Schema.
-        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0),
+        "integer" => value.as_f64().is_some_and(|number| number.fract() == 0.0) || is_long(value),
         _ => false,
     }
+}
+
+/// Whether a value is a whole number of more than 64 bits, which is text ([`crate::json`]).
+fn is_long(value: &Value) -> bool {
+    value.as_str().is_some_and(is_long_whole)
 }
 
 /// The schema of a tool's parameter, with tools as in the OpenAI API.
@@ -273,8 +316,8 @@ pub(super) fn parameter<'a>(tools: &'a [Value], function: &str, key: &str) -> Op
 }
 
 /// Converts a value that was written as bare text. It stays text if the schema allows only text or
-/// gives no type; otherwise it is parsed as JSON, or as Python's `True` and `None`, of a type that
-/// the schema allows. If nothing fits it stays text, and [`check`] reports the error.
+/// gives no type; otherwise it is parsed as JSON, or as a literal of Python, of a type that the
+/// schema allows. If nothing fits it stays text, and [`check`] reports the error.
 pub(super) fn from_text(schema: Option<&Value>, text: &str) -> Value {
     let plain = || Value::String(text.to_owned());
     let Some(schema) = schema else { return plain() };
@@ -283,16 +326,11 @@ pub(super) fn from_text(schema: Option<&Value>, text: &str) -> Value {
     if types.iter().all(|name| *name == "string") {
         return plain();
     }
-    let word = match text.trim() {
-        "True" => "true",
-        "False" => "false",
-        "None" => "null",
-        word => word,
-    };
-    match serde_json::from_str::<Value>(word) {
-        Ok(Value::String(_)) | Err(_) => plain(),
-        Ok(value) if types.iter().any(|name| is_type(name, &value)) => value,
-        Ok(_) => plain(),
+    let text = text.trim();
+    match json::read(text.as_bytes()).ok().or_else(|| literal::read_value(text)) {
+        Some(Value::String(digits)) if !is_long_whole(&digits) => plain(),
+        Some(value) if types.iter().any(|name| is_type(name, &value)) => value,
+        _ => plain(),
     }
 }
 
@@ -370,6 +408,40 @@ mod tests {
     }
 
     #[test]
+    fn names_may_be_declared_by_patterns() {
+        let schema = json!({
+            "type": "object",
+            "properties": {"a": {"type": "string"}, "pair": {"prefixItems": [{"type": "integer"}], "items": false}},
+            "patternProperties": {"^x": {"type": "integer"}},
+            "additionalProperties": false,
+        });
+        assert_eq!(refuse_unknown(&schema), Ok(()));
+        assert_eq!(check(&schema, &json!({"x1": 1, "a": "b", "pair": [1]})), Ok(()));
+        for (arguments, why) in [
+            (json!({"x1": "b"}), "arguments.x1 must be integer, got \"b\""),
+            (json!({"y": 1}), "arguments.y is unknown; known: a, pair, /^x/"),
+            (json!({"pair": ["b"]}), "arguments.pair[0] must be integer, got \"b\""),
+            (json!({"pair": [1, 2]}), "arguments.pair[1] is not allowed"),
+        ] {
+            assert_eq!(check(&schema, &arguments).map_err(|error| error.to_string()), Err(why.to_owned()));
+        }
+        // Look-ahead is not supported, and servers use it.
+        let unsupported = json!({"patternProperties": {"^(?!y)": {}}, "additionalProperties": false});
+        assert_eq!(check(&unsupported, &json!({"x": 1})), Ok(()));
+        assert!(refuse_unknown(&unsupported).is_err());
+    }
+
+    #[test]
+    fn whole_numbers_of_more_than_64_bits_are_integers() {
+        let schema = json!({"properties": {"n": {"type": "integer", "minimum": 0}, "s": {"type": "boolean"}}});
+        let long = |text: &str| json!({"n": text});
+        assert_eq!(check(&schema, &long("12345678901234567890123")), Ok(()));
+        for arguments in [long("-12345678901234567890123"), long("123"), json!({"s": "12345678901234567890123"})] {
+            assert!(check(&schema, &arguments).is_err(), "{arguments}");
+        }
+    }
+
+    #[test]
     fn unsupported_schema_keywords_are_refused() {
         for (schema, why) in [
             (json!({"$ref": "#/x"}), "the schema has the keyword `$ref`, which is not checked"),
@@ -395,6 +467,9 @@ mod tests {
             (json!({"anyOf": [{"type": "string"}, {"type": "integer"}]}), "x", json!("x")),
             (json!({"type": "object"}), "{\"a\": [1]}", json!({"a": [1]})),
             (json!({"items": {}}), "[1]", json!([1])),
+            (json!({"items": {}}), "['a', 1]", json!(["a", 1])),
+            (json!({"type": ["integer", "string"]}), "'a'", json!("'a'")),
+            (json!({"type": "integer"}), "12345678901234567890123", json!("12345678901234567890123")),
             (json!({}), "5", json!("5")),
         ] {
             assert_eq!(from_text(Some(&schema), text), expected, "{text}");

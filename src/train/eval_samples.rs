@@ -12,7 +12,7 @@ use super::evaluate::{EvalTasks, eval_sampling};
 use super::failures::replay_command;
 use crate::error::{Error, Kind, Result};
 use crate::eval::{Sequential, betting};
-use crate::mdp::{Split, Status, Trajectory};
+use crate::mdp::{ServerReply, Split, Status, Step, Trajectory, failing_tools};
 use crate::rollout::{Spec, no_progress};
 use crate::script::Script;
 use crate::store::{RunDir, read_trajectories};
@@ -37,6 +37,34 @@ pub(super) struct ModelEvaluation {
     pub(super) seconds: f64,
     /// The test against the first model, with `eval.early_stop`.
     pub(super) sequential: Option<Sequential>,
+}
+
+/// Calls after which a tool that never works is reported.
+const CALLS: usize = 2;
+
+/// What makes the figures of an evaluation doubtful: tools that never work, and empty replies of a
+/// server that counts no tokens for them.
+fn doubts(trajectories: &[Trajectory]) -> Vec<String> {
+    let steps = || trajectories.iter().flat_map(|one| &one.steps);
+    let failing = failing_tools(steps().flat_map(|step| &step.tools), CALLS);
+    let mut doubts: Vec<String> = failing.iter().map(ToString::to_string).collect();
+    let served = || steps().filter_map(|step| Some((step, step.server.as_deref()?)));
+    let is_empty = |step: &Step, reply: &ServerReply| {
+        step.text.trim().is_empty()
+            && reply.tool_calls.is_empty()
+            && reply.errors.is_empty()
+            && reply.reasoning.is_none()
+            && reply.usage.response_tokens == 0
+    };
+    let empty = served().filter(|(step, reply)| is_empty(step, reply)).count();
+    if empty > 0 {
+        doubts.push(format!(
+            "{empty} of {} replies of the server are empty, and it counts no tokens for them: its content filter \
+             stopped them, or it fails without an error",
+            served().count()
+        ));
+    }
+    doubts
 }
 
 impl ModelEvaluation {
@@ -128,6 +156,9 @@ impl ModelEvaluation {
         let again = |one: &Trajectory| Some(replay_command(path, run, one));
         self.policy.failures().report(reporter, "the evaluation", &self.trajectories, again);
         self.policy.failures().sum_up(reporter);
+        for words in doubts(&self.trajectories) {
+            reporter.warn(&words);
+        }
         Ok(0)
     }
 
@@ -204,7 +235,8 @@ fn shuffle(list: &mut [u64], seed: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::shuffle;
+    use super::*;
+    use crate::mdp::{ToolRecord, Usage, testing};
 
     #[test]
     fn a_shuffled_list_has_the_same_tasks_in_another_order() {
@@ -213,5 +245,24 @@ mod tests {
         assert_ne!(list, (0..100).collect::<Vec<_>>());
         list.sort_unstable();
         assert_eq!(list, (0..100).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn empty_replies_of_a_server_are_reported() {
+        let reply = |text: &str, tokens: u64| {
+            let mut step = testing::step(&[], &[]);
+            text.clone_into(&mut step.text);
+            let usage = Usage { prompt_tokens: 0, response_tokens: tokens };
+            step.server = Some(Box::new(ServerReply { usage, ..ServerReply::default() }));
+            step
+        };
+        let steps = vec![reply("hello", 0), reply("", 5), testing::step(&[], &[])];
+        assert!(doubts(&[testing::trajectory(steps)]).is_empty());
+        let found = doubts(&[testing::trajectory(vec![reply("", 0), reply("hello", 0)])]);
+        assert!(found.len() == 1 && found[0].starts_with("1 of 2 replies of the server are empty"), "{found:?}");
+        let call = ToolRecord { name: "search".to_owned(), output: "Error: down".to_owned(), ..ToolRecord::default() };
+        let mut step = reply("hello", 1);
+        step.tools = vec![call.clone(), call];
+        assert_eq!(doubts(&[testing::trajectory(vec![step])]), ["all 2 calls of `search` failed: Error: down"]);
     }
 }

@@ -3,6 +3,7 @@
 
 use super::setup::Training;
 use crate::error::Result;
+use crate::mdp::{Trajectory, failing_tools};
 use crate::script::Worker;
 use crate::telemetry::{Metrics, Reporter};
 
@@ -116,7 +117,20 @@ impl LearningSignal {
     }
 }
 
+/// Calls of a step after which a tool that never works is reported.
+const CALLS: usize = 8;
+
 impl Training {
+    /// Warns of tools all of whose calls in this step failed, once for each.
+    pub(super) fn check_tools(&mut self, reporter: &Reporter, trajectories: &[Trajectory]) {
+        let calls = trajectories.iter().flat_map(|one| &one.steps).flat_map(|step| &step.tools);
+        for tool in failing_tools(calls, CALLS) {
+            if self.failing_tools.insert(tool.name.clone()) {
+                reporter.warn(&format!("step {}: {tool}", self.state.step));
+            }
+        }
+    }
+
     /// Checks the training signal of a finished step.
     ///
     /// # Errors

@@ -141,6 +141,7 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         curves.push(training.state.step, &values);
         reporter.step(training.state.step, learner.steps as u64, &values);
         training.watch.check(reporter, training.state.step, &values);
+        training.check_tools(reporter, trajectories);
         training.check_learning_signal(reporter, &values)?;
         training.report_row_check(reporter);
 

@@ -62,6 +62,8 @@ pub(super) struct Training {
     pub(super) run: RunDir,
     pub(super) log: MetricsLog,
     pub(super) watch: HealthMonitor,
+    /// Tools that were reported because all their calls failed.
+    pub(super) failing_tools: BTreeSet<String>,
     pub(super) signal: LearningSignal,
     pub(super) sharing: SharedStateCheck,
     /// Settings with a warning.
@@ -209,6 +211,7 @@ impl Training {
             best,
             options,
             watch: HealthMonitor::default(),
+            failing_tools: BTreeSet::new(),
             signal: LearningSignal::default(),
             sharing: SharedStateCheck::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),

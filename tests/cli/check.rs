@@ -125,6 +125,16 @@ fn check_finds_each_contract_violation_with_its_line() {
             ],
             "warning tools x.lua: the tool `add` has no description",
         ),
+        (
+            vec![
+                (
+                    "TOOLS",
+                    "tools = { r1.tool { name = 'find', description = 'Finds', run = function() return nil, 'the server is down' end } },",
+                ),
+                ("STEP", &answered),
+            ],
+            "warning tools x.lua: all 3 calls of `find` failed: the server is down",
+        ),
         // Prompts.
         (
             vec![("RESET", "return { messages = { r1.user(string.rep('many words ', 900)) } }")],

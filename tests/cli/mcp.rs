@@ -46,7 +46,7 @@ fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
     let said = shown(dir.path(), &output);
     assert!(output.status.success(), "{said}");
     let line =
-        "tools    MCP server test-server 1.2.3, outside the sandbox: python3 server.py (21 tools: echo, add, count,";
+        "tools    MCP server test-server 1.2.3, outside the sandbox: python3 server.py (23 tools: echo, add, count,";
     assert!(said.contains(line), "{said}");
     // The server and its counter no longer exist.
     std::fs::remove_file(dir.path().join("server.py")).unwrap();
@@ -266,21 +266,54 @@ fn posted(port: &str, headers: &str, message: &Value) -> (String, String, String
     (head.split(' ').nth(1).unwrap().to_owned(), session.to_owned(), body.to_owned())
 }
 
+/// Starts `r1 mcp --http`; the process, its port, and what it says before.
+fn serving(dir: &Path, token: Option<&str>) -> (Child, String, String) {
+    let mut command = r1(dir, &["mcp", "a.lua", "--http", "0"]);
+    if let Some(token) = token {
+        command.env("R1_MCP_TOKEN", token);
+    }
+    let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut text = String::new();
+    loop {
+        let mut line = String::new();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it ended: {text}");
+        if let Some((_, rest)) = line.split_once("http://127.0.0.1:") {
+            let port = rest.split('/').next().unwrap().to_owned();
+            return (child, port, text);
+        }
+        text += &line;
+    }
+}
+
+fn hello() -> Value {
+    json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
+        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } } })
+}
+
+#[test]
+fn mcp_clients_over_http_send_the_token() {
+    let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
+    let (mut child, port, said) = serving(dir.path(), Some("s3cret"));
+    assert!(!said.contains("can run the tools"), "{said}");
+    for (header, status) in [
+        ("", "401"),
+        ("Authorization: Bearer s3cre\r\n", "401"),
+        ("Authorization: s3cret\r\n", "401"),
+        ("Authorization: Bearer s3cret\r\n", "200"),
+    ] {
+        assert_eq!(posted(&port, header, &hello()).0, status, "{header}");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 #[test]
 fn mcp_clients_over_http_have_a_session_each() {
     let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
-    let mut child =
-        r1(dir.path(), &["mcp", "a.lua", "--http", "0"]).stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap());
-    let port = loop {
-        let mut line = String::new();
-        assert!(said.read_line(&mut line).unwrap() > 0, "it ended");
-        if let Some((_, rest)) = line.split_once("http://127.0.0.1:") {
-            break rest.split('/').next().unwrap().to_owned();
-        }
-    };
-    let hello = json!({ "jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
-        "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": { "name": "test", "version": "1" } } });
+    let (mut child, port, said) = serving(dir.path(), None);
+    assert!(said.contains("every user of this machine can run the tools"), "{said}");
+    let hello = hello();
     let open = || {
         let (status, session, body) = posted(&port, "", &hello);
         assert!(status == "200" && !session.is_empty() && body.contains("\"name\":\"r1\""), "{status} {body}");

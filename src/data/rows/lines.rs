@@ -12,6 +12,7 @@ use serde_json::Value as Json;
 
 use crate::config::Compression;
 use crate::error::{Error, Kind, Result};
+use crate::json;
 
 #[derive(Debug)]
 pub(super) struct Lines {
@@ -113,7 +114,7 @@ impl Lines {
         match &self.kind {
             Form::Json => {
                 let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-                serde_json::from_slice(bytes).map_err(|error| {
+                json::read(bytes).map_err(|error| {
                     let text = error.to_string();
                     let reason = text.split(" at line ").next().unwrap_or(&text);
                     Error::new(Kind::Data, format!("the row is not JSON: {reason} in column {}", error.column()))

@@ -13,6 +13,7 @@ use serde_json::{Map, Value as Json};
 use super::catalog::hint_for;
 use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result, Subject, suggest};
+use crate::json;
 use crate::store::{ArrowFile, Table};
 pub(crate) use find::find;
 pub(crate) use lines::CsvFile;
@@ -181,7 +182,11 @@ impl Rows {
             DataFormat::Json => match list_of(path)? {
                 Some(items) => Ok(Self::List(items)),
                 // JSON lines files are often named .json.
-                None => Ok(Self::Lines(Lines::jsonl(path)?)),
+                None => {
+                    let lines = Lines::jsonl(path)?;
+                    let nested = if lines.len() == 1 { lines.row(0).ok() } else { None };
+                    nested.as_ref().and_then(nested_rows).map_or(Ok(Self::Lines(lines)), |own| Err(own.error(path)))
+                }
             },
         }
     }
@@ -219,7 +224,7 @@ fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
     if !text.trim_ascii_start().starts_with(b"[") {
         return Ok(None);
     }
-    let items = serde_json::from_slice(text).map_err(|error| {
+    let items = json::read(text).and_then(serde_json::from_value).map_err(|error| {
         Error::new(Kind::Data, format!("the dataset is not JSON: {error}")).at(format!(
             "{}:{}",
             path.display(),
@@ -227,6 +232,32 @@ fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
         ))
     })?;
     Ok(Some(items))
+}
+
+/// The field of an object that has the rows of a file.
+struct NestedRows {
+    name: &'static str,
+    count: usize,
+}
+
+impl NestedRows {
+    fn error(&self, path: &Path) -> Error {
+        let Self { name, count } = self;
+        let why = format!("the file is one object, and not a list of rows: its `{name}` is a list of {count}");
+        let hint = format!("write that list alone: jq -c '.{name}[]' {} > rows.jsonl", path.display());
+        Error::new(Kind::Data, why).at_path(path).hint(hint)
+    }
+}
+
+/// The rows in the only object of a file.
+fn nested_rows(whole: &Json) -> Option<NestedRows> {
+    const NAMES: [&str; 9] =
+        ["data", "rows", "train", "test", "examples", "instances", "records", "items", "questions"];
+    NAMES.into_iter().find_map(|name| {
+        let rows = whole.get(name)?.as_array()?;
+        let are_rows = !rows.is_empty() && rows.iter().all(Json::is_object);
+        are_rows.then_some(NestedRows { name, count: rows.len() })
+    })
 }
 
 /// A column by name, or by a dotted path (`reward_model.ground_truth`). A column found by its name

@@ -4,7 +4,7 @@ use super::contract::{Task, TestedTrajectory};
 use super::replies::Kind;
 use super::{Finding, Level, Report};
 use crate::config::OverlongPrompts;
-use crate::mdp::{Limit, Status, Trajectory};
+use crate::mdp::{Limit, Status, Trajectory, failing_tools};
 use crate::rollout::Stage;
 use crate::script::{Script, Split, TaskEnvironment, Worker};
 use crate::text::Renderer;
@@ -30,6 +30,7 @@ pub(super) fn judge(tried: &[TestedTrajectory], stage: Stage<'_>, script: &Scrip
         report.findings[finding].message = format!("{who} the env fail: {message}");
     }
     reached(tried, stage.worker, script, report);
+    failing(tried, script, report);
     rewards(tried, script, report);
 }
 
@@ -182,6 +183,19 @@ fn reached(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report:
             let finding = Finding::new(Level::Warning, "tools", message).at(worker.place_of("step")).hint(hint);
             report.add(finding.at(Some(script.path.display().to_string())).repeat(repeat(it)));
         }
+    }
+}
+
+/// A tool works for at least one call whose arguments match its schema.
+fn failing(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
+    let calls = tried.iter().filter(|it| matches!(it.kind, Kind::Call(_))).flat_map(|it| &it.trajectory.steps);
+    for tool in failing_tools(calls.flat_map(|step| &step.tools), 1) {
+        let hint = "is its server running? The arguments were made from the tool's schema: if it rightly refuses them, \
+                    all is well; `enum` and `default` of the schema are tried first";
+        let finding = Finding::new(Level::Warning, "tools", tool.to_string()).hint(hint);
+        let place = Some(script.path.display().to_string());
+        let called = tried.iter().find(|it| matches!(&it.kind, Kind::Call(name) if *name == tool.name));
+        report.add(finding.at(place).repeat(called.map(repeat).unwrap_or_default()));
     }
 }
 

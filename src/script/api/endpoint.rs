@@ -15,6 +15,7 @@ use super::argument::Whole;
 use super::arguments::{Arguments, arguments};
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind, Result};
+use crate::json;
 use crate::mdp::{Failed, FinishReason, GeneratedText, Message, Outcome};
 use crate::script::runtime::convert::{clip, kind};
 use crate::script::runtime::host::Host;
@@ -144,7 +145,14 @@ impl Endpoint {
                 }
                 Ok(answer) if answer.status == 200 => {
                     let text = String::from_utf8_lossy(&secrets.mask_bytes(answer.body)).into_owned();
-                    return parse_response(&text).map(Outcome::Ok).map_err(|why| failed(why.to_string()));
+                    return match parse_response(&text) {
+                        Ok(generated) => Ok(Outcome::Ok(generated)),
+                        // A result that the script can expect, for this prompt.
+                        Err(why @ Unreadable::Filtered) => {
+                            Ok(Outcome::Failed(Failed { error: failed(why.to_string()).message, undeclared: false }))
+                        }
+                        Err(why) => Err(failed(why.to_string())),
+                    };
                 }
                 Ok(answer) => {
                     let (status, wait) = (answer.status, wait_of(&answer));
@@ -220,8 +228,14 @@ fn wait_of(answer: &HttpResponse) -> Option<Duration> {
 /// A response without the text of a completion.
 #[derive(Debug)]
 enum Unreadable {
-    NotJson { body: String },
-    NoText { body: String },
+    NotJson {
+        body: String,
+    },
+    NoText {
+        body: String,
+    },
+    /// A content filter of the server stopped it.
+    Filtered,
 }
 
 impl std::fmt::Display for Unreadable {
@@ -229,6 +243,7 @@ impl std::fmt::Display for Unreadable {
         let (why, body) = match self {
             Self::NotJson { body } => ("is not JSON", body),
             Self::NoText { body } => ("has no text", body),
+            Self::Filtered => return f.write_str("its content filter stopped the reply"),
         };
         write!(f, "the answer {why}: {}", clip(body.trim(), 300))
     }
@@ -237,13 +252,33 @@ impl std::fmt::Display for Unreadable {
 /// The text of a response.
 fn parse_response(body: &str) -> Result<GeneratedText, Unreadable> {
     let shown = || body.to_owned();
-    let answer: Json = serde_json::from_str(body).map_err(|_| Unreadable::NotJson { body: shown() })?;
+    let answer = json::read_foreign(body.as_bytes()).map_err(|_| Unreadable::NotJson { body: shown() })?;
     let choice = &answer["choices"][0];
-    let text = choice["message"]["content"].as_str().ok_or_else(|| Unreadable::NoText { body: shown() })?;
     let finish_reason = match choice["finish_reason"].as_str() {
+        Some("content_filter") => return Err(Unreadable::Filtered),
         Some("length") => FinishReason::Length,
         _ => FinishReason::Stop,
     };
+    let text = match content(&choice["message"]["content"]) {
+        Some(text) => text,
+        // The limit was reached within the reasoning.
+        None if finish_reason == FinishReason::Length => String::new(),
+        None => return Err(Unreadable::NoText { body: shown() }),
+    };
     let tokens = answer["usage"]["completion_tokens"].as_u64();
-    Ok(GeneratedText { text: text.to_owned(), finish_reason, tokens, prompt_tokens: None, sampled: None })
+    Ok(GeneratedText { text, finish_reason, tokens, prompt_tokens: None, sampled: None })
+}
+
+/// The text of a message: text, or a list of parts, of which those with reasoning are left out.
+fn content(given: &Json) -> Option<String> {
+    let part = |part: &Json| match part["type"].as_str() {
+        Some("text" | "output_text") => part["text"].as_str().map(str::to_owned),
+        Some("thinking" | "reasoning" | "reference") => Some(String::new()),
+        _ => None,
+    };
+    match given {
+        Json::String(text) => Some(text.clone()),
+        Json::Array(parts) if !parts.is_empty() => parts.iter().map(part).collect(),
+        _ => None,
+    }
 }

@@ -60,10 +60,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     table.raw_set(
         "post",
         lua.create_async_function(move |lua, (url, body, options): (Value, Value, Value)| {
-            let pending = request(&lua, &own, "r1.http.post", "POST", &url, &options).and_then(|pending| match &body {
-                Value::Nil => Ok(pending),
-                body => pending.with_body(&lua, body),
-            });
+            let pending = post(&lua, &own, &url, &body, &options);
             async move { pending?.answer(&lua).await }
         })?,
     )?;
@@ -137,6 +134,46 @@ fn request(
     options: &Value,
 ) -> mlua::Result<PendingRequest> {
     build(lua, host, function, method, url, RequestOptions::read_optional(lua, function, options)?)
+}
+
+/// The request of `r1.http.post(url, body, options)`.
+fn post(lua: &Lua, host: &Rc<Host>, url: &Value, body: &Value, options: &Value) -> mlua::Result<PendingRequest> {
+    const NAME: &str = "r1.http.post";
+    if options.is_nil()
+        && let Value::Table(body) = body
+        && has_options(body)?
+    {
+        let error = Error::new(Kind::Script, format!("{NAME}: the second argument is the body, and these are options"));
+        return Err(raise(error.hint(
+            "options are the third argument: r1.http.post(url, nil, { json = … }); a body with these fields is text: \
+             r1.http.post(url, r1.json.encode { … })",
+        )));
+    }
+    let pending = request(lua, host, NAME, "POST", url, options)?;
+    match body {
+        Value::Nil => Ok(pending),
+        _ if pending.request.body.is_some() => {
+            let why = "there are two bodies: the second argument, and `json` or `body` of the options";
+            Err(fail(lua, NAME, why))
+        }
+        body => pending.with_body(lua, body),
+    }
+}
+
+/// Whether a table in the place of a body has options of a request, and nothing else. `query` with
+/// a text is a common body.
+fn has_options(body: &Table) -> mlua::Result<bool> {
+    let (mut count, mut only_query) = (0, true);
+    for pair in body.pairs::<Value, Value>() {
+        let (Value::String(name), value) = pair? else { return Ok(false) };
+        let name = name.to_string_lossy();
+        if !RequestOptions::names().contains(&name.as_str()) {
+            return Ok(false);
+        }
+        count += 1;
+        only_query &= name == "query" && !matches!(value, Value::Table(_));
+    }
+    Ok(count > 0 && !only_query)
 }
 
 fn request_of(lua: &Lua, host: &Rc<Host>, given: &Value) -> mlua::Result<PendingRequest> {

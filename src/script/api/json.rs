@@ -2,26 +2,30 @@
 
 use mlua::{Lua, Table, Value};
 
-use super::args::{fail_with, in_time, text};
+use super::args::{fail, fail_with, in_time, text};
+use crate::json;
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
-    let json = lua.create_table()?;
-    json.raw_set("null", Value::NULL)?;
-    json.raw_set(
+    let own = lua.create_table()?;
+    own.raw_set("null", Value::NULL)?;
+    own.raw_set(
         "encode",
-        lua.create_function(|lua, value: Value| {
+        lua.create_function(|lua, (value, more): (Value, Value)| {
+            if !more.is_nil() {
+                return Err(fail(lua, "r1.json.encode", "takes one value; there are no options"));
+            }
             let json =
                 to_json(&value, "value", NonJson::Refuse).map_err(|why| fail_with(lua, "r1.json.encode", why))?;
             Ok(json.to_string())
         })?,
     )?;
     // Text that is not JSON is an expected failure: nil and the reason.
-    json.raw_set(
+    own.raw_set(
         "decode",
         lua.create_function(|lua, value: Value| {
             let text = text(lua, "r1.json.decode", "text", &value)?;
-            let read = serde_json::from_str::<serde_json::Value>(&text);
+            let read = json::read_foreign(text.as_bytes());
             in_time(lua)?;
             match read {
                 Ok(json) => Ok((from_json(lua, &json)?, None)),
@@ -29,6 +33,6 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
             }
         })?,
     )?;
-    super::seal(lua, "r1.json", &json)?;
-    r1.raw_set("json", json)
+    super::seal(lua, "r1.json", &own)?;
+    r1.raw_set("json", own)
 }

@@ -11,7 +11,7 @@ use regex::bytes::{NoExpand, Regex};
 
 use super::args::{Fields, FromField, fail, undeclared};
 use super::argument::Argument;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, secret_pattern};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
 use crate::tools::url_escape;
@@ -156,7 +156,7 @@ impl Secrets {
         // Escaped patterns of plain text always compile, except for texts of megabytes.
         for form in [value.to_owned(), url_escape(value)] {
             if !form.is_empty()
-                && let Ok(found) = Regex::new(&regex::escape(&form))
+                && let Ok(found) = Regex::new(&secret_pattern(&form))
             {
                 self.0.push(found);
             }

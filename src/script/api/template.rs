@@ -12,6 +12,7 @@ use super::arguments::{Arguments, arguments};
 use super::format::{FormatArgument, LocalFormat};
 use super::text_files::{TEMPLATE, is_source};
 use crate::error::{Error, Kind, Result};
+use crate::json;
 use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, kind, to_json};
 use crate::script::runtime::definitions::RecipeFormat;
@@ -108,7 +109,7 @@ pub(super) fn template(lua: &Lua, from: &str, options: &Value) -> mlua::Result<T
 /// of keys, null, integers above 2^53).
 fn conversation(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Json> {
     match list {
-        Value::String(_) => match serde_json::from_str(&text(lua, function, "messages", list)?) {
+        Value::String(_) => match json::read(text(lua, function, "messages", list)?.as_bytes()) {
             Ok(Json::Array(list)) => Ok(Json::Array(list)),
             Ok(_) => Err(fail(lua, function, "the text is JSON, but not a list of messages")),
             Err(error) => Err(fail(lua, function, format!("takes a list of messages, or its JSON: {error}"))),
@@ -197,7 +198,7 @@ impl Options {
             // In the order that rollouts use, since a table is unordered.
             Some(Json::Array(tools)) => read.tools = tools.iter().map(tool_in_order).collect(),
             Some(Json::String(text)) => {
-                let tools = serde_json::from_str(&text);
+                let tools = json::read(text.as_bytes()).and_then(serde_json::from_value);
                 read.tools =
                     tools.map_err(|error| fail(lua, function, format!("`tools` is not a JSON list: {error}")))?;
             }

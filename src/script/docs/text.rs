@@ -64,7 +64,7 @@ pub(super) const ENTRIES: &[Entry] = &[
         "r1.json.decode",
         &[p("text", "string", "")],
         &[("any", "nil if the text is not JSON"), ("string?", "Error message")],
-        "JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. Encoding the table again gives the original values.",
+        "JSON as a value. Fields that are null are nil; whole numbers above 2^53 are text. Encoding the table again gives the original values, except that whole numbers of more than 64 bits stay text. Half of a surrogate pair becomes U+FFFD, and `NaN` and `Infinity`, which Python writes, are nil.",
         "r1.json.decode('{\"a\": [1, 2]}').a  --> [1,2]",
     ),
     constant("r1.json.null", &[("any", "")], "JSON's null in a list, and in a table that a script makes."),

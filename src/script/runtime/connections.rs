@@ -18,6 +18,7 @@ use super::convert::clip;
 use super::grants::Grants;
 use super::servers::GrantCheck;
 use crate::error::{Error, Result};
+use crate::json;
 use crate::tools::Endpoint;
 use crate::tools::connection::{ConnectionError, Program, ProgramOptions, ProgramSession, Socket, SocketOptions};
 
@@ -109,7 +110,7 @@ impl Connection {
             Ok(text) => {
                 let text = mask(text);
                 let not_json = |_| format!("the answer is not JSON: {}", clip(&text, SHOWN)).into();
-                serde_json::from_str(&text).map_err(not_json)
+                json::read_foreign(text.as_bytes()).map_err(not_json)
             }
             Err(ConnectionError::NotPublic(why)) => Err(ConnectionError::NotPublic(mask(why))),
             Err(ConnectionError::Failed(why)) => Err(ConnectionError::Failed(mask(why))),

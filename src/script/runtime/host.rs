@@ -123,6 +123,8 @@ pub(crate) struct Call {
     pub(crate) tools: RefCell<Vec<ToolRecord>>,
     /// Tool calls of the response that were run so far, for `env.max_calls`.
     pub(crate) calls_run: Cell<usize>,
+    /// The kind of the last external call that may wait; empty before the first.
+    pub(crate) awaited: Cell<&'static str>,
     /// The error of the last undeclared external call.
     pub(crate) undeclared: RefCell<Option<Error>>,
     /// Stateful tools of the trajectory, if the call belongs to one.
@@ -174,6 +176,7 @@ impl Call {
             quiet: Cell::new(false),
             tools: RefCell::new(Vec::new()),
             calls_run: Cell::new(0),
+            awaited: Cell::new(""),
             undeclared: RefCell::default(),
             session: None,
             env: None,

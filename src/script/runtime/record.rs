@@ -367,10 +367,11 @@ impl Call {
     /// As [`Call::external_now`].
     pub(crate) async fn external<A: Serialize + DeserializeOwned>(
         &self,
-        kind: &str,
+        kind: &'static str,
         request: impl Serialize,
         live: impl Future<Output = Result<A>>,
     ) -> Result<A> {
+        self.awaited.set(kind);
         if self.record.0.off {
             return live.await;
         }

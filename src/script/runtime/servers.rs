@@ -146,7 +146,7 @@ impl Listings {
     pub(crate) fn in_words(&self) -> Vec<String> {
         const SHOWN: usize = 8;
         let line = |(key, listing): (&String, &Arc<Listing>)| {
-            let Listing { server, tools, .. } = &**listing;
+            let Listing { server, tools, unusable, .. } = &**listing;
             let count = tools.len();
             let names: Vec<&str> = tools.iter().take(SHOWN).map(|tool| tool.name.as_str()).collect();
             let more = if count > SHOWN { ", …" } else { "" };
@@ -159,7 +159,10 @@ impl Listings {
                 format!("MCP server {server}, outside the sandbox: {}", command.join(" "))
             };
             let plural = if count == 1 { "" } else { "s" };
-            format!("{place} ({count} tool{plural}: {}{more})", names.join(", "))
+            let without: Vec<String> =
+                unusable.iter().map(|(name, why)| format!("; without `{name}`: {why}")).collect();
+            let without = without.concat();
+            format!("{place} ({count} tool{plural}: {}{more}{without})", names.join(", "))
         };
         self.all().iter().map(line).collect()
     }
@@ -199,7 +202,7 @@ pub(crate) fn expand(list: &[EnvTool], listings: &Listings, grants: &Grants) -> 
             EnvTool::Server(server) => {
                 let placed = |error: Error| Error { place: server.place.clone().or(error.place), ..error };
                 let listing = listings.of(server, grants).map_err(placed)?;
-                (of_server(server, &listing.tools).map_err(placed)?, Some(server))
+                (of_server(server, &listing).map_err(placed)?, Some(server))
             }
         };
         for tool in new {
@@ -237,7 +240,14 @@ fn clash(name: &str, first: Option<&Rc<ToolServer>>, second: Option<&Rc<ToolServ
 }
 
 /// The tools of a server that the policy may use, under their names in prompts.
-fn of_server(server: &Rc<ToolServer>, remote: &[RemoteTool]) -> Result<Vec<Rc<Tool>>> {
+fn of_server(server: &Rc<ToolServer>, listing: &Listing) -> Result<Vec<Rc<Tool>>> {
+    let remote = &listing.tools;
+    let unusable =
+        listing.unusable.iter().find(|(name, _)| server.allow.as_ref().is_some_and(|all| all.contains(name)));
+    if let Some((name, why)) = unusable {
+        let message = format!("`allow` names `{name}` of the MCP server `{}`, which can't be used: {why}", server.name);
+        return Err(Error::new(Kind::Tool, message).hint("leave it out of `allow`; the fault is in the server"));
+    }
     if let Some(allow) = &server.allow
         && let Some(unknown) = allow.iter().find(|name| !remote.iter().any(|tool| tool.name == **name))
     {

@@ -203,8 +203,23 @@ impl Vm {
         let Some(result) = result else {
             self.collect_garbage();
             let name = call.function();
-            let message = format!("{name} waited for tools longer than limits.wait = {} s", self.limits.wait);
+            let what = match call.awaited.get() {
+                "" | "tool" => "a tool",
+                "generate" => "r1.generate",
+                "http" => "r1.http",
+                "process" => "r1.process.run",
+                "reward_model" => "r1.reward_model",
+                "logprobs" => "r1.logprobs",
+                "search" | "index" => "a search",
+                "sleep" => "r1.sleep",
+                other => other,
+            };
+            let message = format!("{name} waited for {what} longer than limits.wait = {} s", self.limits.wait);
             let error = Error { place: self.origin(function), ..Error::new(Kind::Script, message) };
+            let error = error.about_setting("limits.wait").hint(
+                "raise limits.wait, which is the time of all waits of one call, or make them shorter: a `timeout`, fewer \
+                 tokens, fewer calls",
+            );
             return Err(Failure::new(Status::ToolTimeout, error));
         };
         self.finish(call, function, result)

@@ -107,8 +107,9 @@ fn waits_are_limited() {
     let failure = run(worker.reset(&json!({}), 1)).unwrap_err();
     assert_eq!(failure.status, Status::ToolTimeout);
     insta::assert_snapshot!(bench.show(failure), @r#"
-    reset waited for tools longer than limits.wait = 0.2 s
+    reset waited for a tool longer than limits.wait = 0.2 s
       --> x.lua:2
+      hint: raise limits.wait, which is the time of all waits of one call, or make them shorter: a `timeout`, fewer tokens, fewer calls
     "#);
 }
 

@@ -162,8 +162,8 @@ fn mcp_servers_that_do_not_start_are_reported() {
       --> x.lua:3
       hint: run it by hand to see its output: python3 mcp_server.py --mode refuse
     ");
-    assert_snapshot!(error("{}, '--mode', 'no-schema'"), @r"
-    MCP server `python3`: its list of tools can't be read: tool `add` has no `inputSchema`
+    assert_snapshot!(error("{}, '--mode', 'no-schemas'"), @r"
+    MCP server `python3`: none of its tools can be used: `echo`: its `inputSchema` is not an object
       --> x.lua:3
     ");
     for mode in ["many-513", "many-pages"] {
@@ -190,6 +190,64 @@ fn mcp_servers_that_do_not_start_are_reported() {
       --> x.lua:3
       hint: add needs = { "process:python3" } to r1.recipe
     "#);
+}
+
+/// Answers of servers that were written by hand, and what the policy reads.
+pub(super) const ANSWERS: [(&str, &str, bool); 14] = [
+    (r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a\ud83d"}]}}"#, "a\u{fffd}", true),
+    (r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"x":NaN}}}"#, r#"{"x":null}"#, true),
+    (
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"x":12345678901234567890123}}}"#,
+        r#"{"x":"12345678901234567890123"}"#,
+        true,
+    ),
+    ("\u{feff}{\"jsonrpc\":\"2.0\",\"id\":ID,\"result\":{\"content\":\"bom\"}}", "bom", true),
+    ("{\n \"jsonrpc\": \"2.0\",\n \"id\": ID,\n \"result\": {\n  \"content\": \"pretty\"\n }\n}", "pretty", true),
+    (r#"[{"jsonrpc":"2.0","id":ID,"result":{"content":"batch"}}]"#, "batch", true),
+    (r#"{"jsonrpc":"2.0","id":"ID","result":{"content":"id as text"}}"#, "id as text", true),
+    (r#"{"jsonrpc":"2.0","id":ID,"result":{"content":"no error"},"error":null}"#, "no error", true),
+    (
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[{"type":"text","text":"a"},{"type":"hologram"}]}}"#,
+        "a\n[content of the unknown kind hologram]",
+        true,
+    ),
+    (r#"{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":"no credit"}}"#, "Error: no credit", false),
+    (r#"{"jsonrpc":"2.0","error":{"code":1,"message":"no credit"}}"#, "Error: no credit", false),
+    (r#"{"jsonrpc":"2.0","id":ID,"error":"no credit"}"#, "Error: no credit", false),
+    (
+        r#"{"jsonrpc":"2.0","id":ID,"result":{"content":"a" "b"}}"#,
+        "Error: its answer is not JSON: expected `,` or `}`",
+        false,
+    ),
+    (r#"{"jsonrpc":"1.0","id":ID,"result":{}}"#, "Error: its answer can't be read", false),
+];
+
+#[test]
+fn unusual_answers_of_mcp_servers_are_read_or_end_their_call_at_once() {
+    let bench = served("{ timeout = 60, restarts = 0 }");
+    let calls: Vec<(&str, Json)> = ANSWERS.iter().map(|(text, ..)| ("raw", json!({ "text": text }))).collect();
+    for ((said, ok), (sent, text, expected)) in results(&bench, &calls).into_iter().zip(ANSWERS) {
+        assert!(ok == expected && said.starts_with(text), "{sent}: {said}");
+    }
+}
+
+#[test]
+fn mcp_tools_that_cannot_be_used_are_left_out() {
+    let bench = served("{}, '--mode', 'no-schema'");
+    let script = bench.load(&[]).unwrap();
+    let worker = Worker::new(&script, None).unwrap();
+    let names: Vec<Json> = worker.tools().iter().map(|tool| tool["function"]["name"].clone()).collect();
+    assert_eq!(names[..2], [json!("echo"), json!("fail")]);
+    let line = script.servers_in_words().remove(0);
+    let without = "; without `add`: its `inputSchema` is not an object; without `count`: it has no `inputSchema`)";
+    assert!(line.ends_with(without), "{line}");
+    assert_eq!(served("{ allow = { 'echo' } }, '--mode', 'no-schema'").worker().tools().len(), 1);
+    assert_snapshot!(start_error(&served("{ allow = { 'add' } }, '--mode', 'no-schema'")), @r"
+    `allow` names `add` of the MCP server `python3`, which can't be used: its `inputSchema` is not an object
+      --> x.lua:3
+      hint: leave it out of `allow`; the fault is in the server
+    ");
+    assert_eq!(result(&served("{}, '--mode', 'no-version'"), "echo", json!({ "text": "x" })), good("x"));
 }
 
 #[test]

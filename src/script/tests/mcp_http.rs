@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use insta::assert_snapshot;
 use serde_json::json;
 
-use super::mcp::{FIXTURE, good, recipe_with, result, results, start_error};
+use super::mcp::{ANSWERS, FIXTURE, good, recipe_with, result, results, start_error};
 use super::*;
 
 /// A server over HTTP; ends when it is dropped.
@@ -77,6 +77,33 @@ fn mcp_servers_over_http_answer_with_json_and_events() {
         ];
         assert_eq!(said, expected, "{mode:?}");
     }
+}
+
+/// An error without the id of the call is the answer to the request that waits for it.
+#[test]
+fn unusual_answers_of_mcp_servers_over_http_are_read_or_end_their_call_at_once() {
+    for mode in [&[][..], &["--sse"]] {
+        let remote = Remote::start(mode);
+        let bench = remote.bench("timeout = 60, restarts = 0", "{ 'http:127.0.0.1' }");
+        let calls: Vec<(&str, Json)> = ANSWERS.iter().map(|(text, ..)| ("raw", json!({ "text": text }))).collect();
+        for ((said, ok), (sent, text, expected)) in results(&bench, &calls).into_iter().zip(ANSWERS) {
+            assert!(ok == expected && said.starts_with(text), "{mode:?} {sent}: {said}");
+        }
+    }
+    let remote = Remote::start(&[]);
+    let bench = remote.bench("timeout = 60, restarts = 0", "{ 'http:127.0.0.1' }");
+    for id in ["null", "\"server-error\"", "ID", "7000"] {
+        let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32600,"message":"no credit"}}}}"#);
+        for status in [400, 500, 200] {
+            let said = result(&bench, "raw", json!({ "text": text, "status": status }));
+            assert_eq!(said, ("Error: no credit".to_owned(), false), "{id} {status}");
+        }
+    }
+    let foreign = json!({ "text": r#"{"jsonrpc":"2.0","id":7000,"result":{"content":"x"}}"# });
+    let (said, ok) = result(&bench, "raw", foreign);
+    assert!(!ok && said.contains("is not an answer of an MCP server"), "{said}");
+    // It is asked again, as it has not run the tool.
+    assert_eq!(result(&bench, "busy", json!({})), good("ready"));
 }
 
 /// A server that answers with JSON can send progress on the stream of messages without a request.

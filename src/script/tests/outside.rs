@@ -104,6 +104,41 @@ fn requests_are_made_and_recorded() {
 }
 
 #[test]
+fn options_in_the_place_of_a_body_are_refused() {
+    let (address, _) = server(|_, _, body| ok(body));
+    let post = |arguments: &str| {
+        let body = format!("return {{ r1.http.post('http://{address}/', {arguments}).body }}");
+        let bench = recipe_with(&format!("{{ 'http:{address}' }}"), &body);
+        returned_by(&bench, &Record::live())
+    };
+    for (arguments, sent) in [
+        ("{ query = 'x' }", r#"{"query":"x"}"#),
+        ("{ body = 'x', title = 'y' }", r#"{"body":"x","title":"y"}"#),
+        ("nil, { json = { a = 1 } }", r#"{"a":1}"#),
+        ("nil, { body = 'x' }", "x"),
+        ("r1.json.encode { json = 1 }", r#"{"json":1}"#),
+        ("{ json = 1 }, { timeout = 5 }", r#"{"json":1}"#),
+    ] {
+        assert_eq!(post(arguments).unwrap(), json!([sent]), "{arguments}");
+    }
+    for options in [
+        "{ json = { a = 1 } }",
+        "{ body = 'x' }",
+        "{ headers = {}, json = 1 }",
+        "{ query = { a = 1 } }",
+        "{ timeout = 5 }",
+    ] {
+        let message = post(options).unwrap_err();
+        assert!(message.contains("the second argument is the body, and these are options"), "{options}: {message}");
+        assert!(message.contains("r1.http.post(url, nil, { json = … })"), "{options}: {message}");
+    }
+    for both in ["'x', { json = 1 }", "{ a = 1 }, { body = 'x' }"] {
+        let message = post(both).unwrap_err();
+        assert!(message.contains("there are two bodies"), "{both}: {message}");
+    }
+}
+
+#[test]
 fn network_failures_are_returned_as_nil_and_message() {
     let (address, _) = server(|first, _, _| match first.split(' ').nth(1).unwrap() {
         "/large" => ok(&"x".repeat(5000)),

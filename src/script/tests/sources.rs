@@ -338,6 +338,31 @@ fn datasets_are_files_folders_lists_and_patterns_compressed_or_not() {
 }
 
 #[test]
+fn numbers_of_more_than_64_bits_keep_their_digits() {
+    let digits = "12345678901234567890123";
+    let row = format!("{{\"answer\": {digits}, \"problem\": \"{digits} {{\"}}");
+    for (name, text) in [("t.jsonl", row.clone()), ("t.json", format!("[{row}]"))] {
+        let source = format!("return r1.recipe {{ reward = function() return 0 end, data = {{ train = '{name}' }} }}");
+        let bench = Bench::new(&source);
+        bench.file(name, &text);
+        let task = bench.worker().row(Split::Train, 0).unwrap();
+        assert_eq!(task["answer"], digits, "{name}");
+    }
+}
+
+#[test]
+fn an_object_with_the_rows_in_a_field_is_refused() {
+    let bench = Bench::new("return r1.recipe { reward = function() return 0 end, data = { train = 't.json' } }");
+    bench.file("t.json", "{\"version\": 1, \"data\": [{\"problem\": \"a\"}, {\"problem\": \"b\"}]}");
+    let error = bench.worker().row(Split::Train, 0).unwrap_err();
+    assert_eq!(error.message, "the file is one object, and not a list of rows: its `data` is a list of 2");
+    assert!(error.hint.unwrap().starts_with("write that list alone: jq -c '.data[]'"));
+    // A conversation is a row.
+    bench.file("t.json", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}");
+    assert!(bench.worker().row(Split::Train, 0).is_ok());
+}
+
+#[test]
 fn large_integers_stay_as_text_in_lua() {
     let bench = Bench::new(
         "return r1.recipe { env = r1.env { reset = function(task) return { id = task.id, small = task.small } end },\n\

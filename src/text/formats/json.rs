@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value};
 
+use crate::json;
 use crate::mdp::ToolCall;
 use crate::text::malformed::Malformed;
 
@@ -22,6 +23,8 @@ pub(super) fn leading_value(text: &str, done: bool) -> Option<ParsedStart> {
     match stream.next() {
         Some(Ok(value)) => {
             let used = stream.byte_offset();
+            // With the digits of long numbers.
+            let value = json::read(&text.as_bytes()[..used]).unwrap_or(value);
             // `12` may become `123`.
             let closed = matches!(value, Value::Object(_) | Value::Array(_) | Value::String(_));
             (closed || done || used < text.len()).then_some(ParsedStart::Value(value, used))
@@ -59,7 +62,7 @@ pub(super) fn arguments(value: Value) -> Result<Value, Malformed> {
     match value {
         Value::Null => Ok(Value::Object(Map::new())),
         Value::Object(_) => Ok(value),
-        Value::String(text) => match serde_json::from_str(&text) {
+        Value::String(text) => match json::read(text.as_bytes()) {
             Ok(Value::Object(arguments)) => Ok(Value::Object(arguments)),
             Ok(other) => Err(found(&other)),
             Err(error) => Err(Malformed::ArgumentsNotJson(error)),

@@ -3,11 +3,11 @@
 //! or a bare program.
 
 use super::json::{self, ParsedStart};
-use super::literal::{self, Fault};
 use super::shared::{code_call, on_a_line};
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::literal::{self, Fault};
 use crate::text::malformed::Malformed;
 use crate::text::python;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};

@@ -10,7 +10,6 @@ mod deepseek;
 mod harmony;
 pub(super) mod hermes;
 mod json;
-mod literal;
 mod llama;
 mod mistral;
 pub(super) mod native;

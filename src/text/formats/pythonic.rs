@@ -4,11 +4,11 @@
 
 use serde_json::Value;
 
-use super::literal::{self, Fault};
 use super::shared::on_a_line;
 use crate::error::Result;
 use crate::mdp::ToolCall;
 use crate::text::Template;
+use crate::text::literal::{self, Fault};
 use crate::text::malformed::Malformed;
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
@@ -96,8 +96,9 @@ impl Pythonic {
             Err(Fault::Cut) if !done => Step::More,
             Err(Fault::Cut) => Step::Calls(rest.len(), vec![Err(Malformed::CUT_OFF)]),
             Err(Fault::Wrong { what, at }) => {
-                // Skips the rest of the line.
-                let Some(end) = inner.find('\n').or(done.then_some(inner.len())) else { return Step::More };
+                // Skips the rest of the line on which the fault is.
+                let line_end = inner[at..].find('\n').map(|end| at + end);
+                let Some(end) = line_end.or(done.then_some(inner.len())) else { return Step::More };
                 self.closes = None;
                 Step::Calls(gap + end, vec![Err(Malformed::Syntax { what, at })])
             }

@@ -110,12 +110,7 @@ impl<'a> QwenCoder<'a> {
             let inner = &rest[start + PARAMETER.len()..];
             let (key, value) =
                 inner.split_once('>').ok_or(Malformed::BrokenTag { tag: NAMED_PARAMETER, named: true })?;
-            // A value without a closing tag ends at the next parameter.
-            let (value, after) = match find(value, &[PARAMETER_END, PARAMETER]) {
-                Some((at, PARAMETER_END)) => (&value[..at], &value[at + PARAMETER_END.len()..]),
-                Some((at, _)) => (&value[..at], &value[at..]),
-                None => (value, ""),
-            };
+            let (value, after) = split_value(value);
             let value = value.strip_prefix('\n').unwrap_or(value);
             let value = value.strip_suffix('\n').unwrap_or(value);
             let key = key.trim();
@@ -128,6 +123,24 @@ impl<'a> QwenCoder<'a> {
         }
         Ok(call(name, Value::Object(arguments)))
     }
+}
+
+/// A value and the text after its closing tag. The tag may be a part of the value: the one that
+/// closes it is followed by another parameter or by nothing. A value without a closing tag ends at
+/// the next parameter.
+fn split_value(text: &str) -> (&str, &str) {
+    let close = |at: usize| (&text[..at], &text[at + PARAMETER_END.len()..]);
+    let first = match find(text, &[PARAMETER_END, PARAMETER]) {
+        Some((at, PARAMETER_END)) => at,
+        Some((at, _)) => return text.split_at(at),
+        None => return (text, ""),
+    };
+    let ends = text.match_indices(PARAMETER_END).map(|(at, _)| at);
+    let closing = ends.map(close).find(|(_, after)| {
+        let after = after.trim_start();
+        after.is_empty() || after.starts_with(PARAMETER)
+    });
+    closing.unwrap_or_else(|| close(first))
 }
 
 impl Scan for QwenCoder<'_> {
@@ -178,6 +191,23 @@ mod tests {
         );
         assert_eq!(reply.tool_calls, [call("f", json!({"n": 5, "s": "5", "l": [1], "x": "7"}))]);
         assert_eq!((reply.content.as_str(), reply.errors.len()), ("So:", 0));
+    }
+
+    #[test]
+    fn values_are_python_literals_and_may_have_the_closing_tag() {
+        let value = |key: &str, value: &str| {
+            let reply = parse(&format!(
+                "<tool_call>\n<function=f>\n<parameter={key}>\n{value}\n</parameter>\n<parameter=s>\nx\n\
+                 </parameter>\n</function>\n</tool_call>"
+            ));
+            assert_eq!(reply.errors.len(), 0, "{value}: {:?}", reply.errors);
+            assert_eq!(reply.tool_calls[0].arguments["s"], "x", "{value}");
+            reply.tool_calls[0].arguments[key].clone()
+        };
+        assert_eq!(value("l", "['a', 1, None]"), json!(["a", 1, null]));
+        assert_eq!(value("l", "[1] and more"), json!("[1] and more"));
+        assert_eq!(value("n", "12345678901234567890123"), json!("12345678901234567890123"));
+        assert_eq!(value("x", "<a>\n</parameter>\n</a>"), json!("<a>\n</parameter>\n</a>"));
     }
 
     #[test]

@@ -24,6 +24,7 @@ use super::super::child::Process;
 use super::super::lines::{Lines, Read, Traffic};
 use super::ConnectionError;
 use crate::error::{Error, Kind, Result};
+use crate::json;
 
 /// Wait before the first restart; doubles with each that follows at once.
 const BACKOFF: Duration = Duration::from_millis(250);
@@ -433,7 +434,8 @@ async fn read(mut output: Lines, waiting: Waiting, traffic: Arc<Traffic>, ended:
                 continue;
             }
         }
-        let answer = serde_json::from_slice::<Reply>(output.line());
+        let answer = json::read_foreign(output.line()).and_then(serde_json::from_value::<Reply>);
+        let is_answer = output.line().starts_with(b"{") && output.line().windows(4).any(|part| part == b"\"id\"");
         output.clear();
         match answer {
             Ok(answer) => {
@@ -444,7 +446,16 @@ async fn read(mut output: Lines, waiting: Waiting, traffic: Arc<Traffic>, ended:
                     let _ = reply.send(answer);
                 }
             }
-            Err(_) => drop(traffic.garbage.fetch_add(1, Ordering::Relaxed)),
+            Err(error) => {
+                traffic.garbage.fetch_add(1, Ordering::Relaxed);
+                // An answer that can't be read is that of the only request that waits.
+                let mut waiting = lock(&waiting);
+                let only = waiting.keys().next().copied().filter(|_| is_answer && waiting.len() == 1);
+                if let Some((id, reply)) = only.and_then(|id| Some((id, waiting.remove(&id)?))) {
+                    let why = format!("the program's answer can't be read: {error}");
+                    let _ = reply.send(Reply { id, answer: Value::Null, error: Some(why), hint: None });
+                }
+            }
         }
     }
     let mut waiting = lock(&waiting);

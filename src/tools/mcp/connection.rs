@@ -94,13 +94,13 @@ impl Connection {
     /// [`Kind::Tool`] for a list that can't be used.
     pub(super) async fn list(&self) -> Result<Listing> {
         let failed = |why: String| Error::new(Kind::Tool, format!("MCP server `{}`: {why}", self.name));
-        let tools = listing::tools(self.service.peer()).await.map_err(|why| failed(why.to_string()))?;
+        let (tools, unusable) = listing::tools(self.service.peer()).await.map_err(|why| failed(why.to_string()))?;
         let info = self.service.peer().peer_info();
         let (server, protocol) = info.map_or_else(Default::default, |info| {
-            let own = info.server_info.as_ref().map(|own| format!("{} {}", own.name, own.version));
+            let own = info.server_info.as_ref().map(|own| format!("{} {}", own.name, own.version).trim().to_owned());
             (own.unwrap_or_default(), info.protocol_version.to_string())
         });
-        Ok(Listing { server, protocol, tools })
+        Ok(Listing { server, protocol, tools, unusable })
     }
 
     /// Calls a tool. If the future is dropped, or the time limit is reached, a cancellation is sent

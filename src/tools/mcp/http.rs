@@ -10,8 +10,8 @@ use std::io::Cursor;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::stream::{BoxStream, StreamExt, unfold};
-use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
+use futures_util::stream::{BoxStream, StreamExt, iter, unfold};
+use rmcp::model::{ClientJsonRpcMessage, RequestId, ServerJsonRpcMessage};
 use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpClientTransportConfig, StreamableHttpError,
@@ -20,6 +20,7 @@ use rmcp::transport::streamable_http_client::{
 use sse_stream::{Sse, SseStream};
 
 use super::MOST_MESSAGE;
+use super::messages::{Part, addressed, beginning, is_answer_to, read};
 use crate::error::{Error, Kind, Result};
 use crate::net::{Client, Fault, HeaderName, HeaderValue, Incoming, Request};
 use crate::tools::AllowedAddresses;
@@ -29,6 +30,9 @@ const SESSION: &str = "mcp-session-id";
 const GRACE: Duration = Duration::from_secs(5);
 /// Maximum number of concurrent calls of one server.
 const CALLS: usize = 256;
+/// Maximum number of attempts of a request to a server that is busy, and half of the first wait.
+const ATTEMPTS: u32 = 3;
+const BUSY: Duration = Duration::from_millis(250);
 
 /// A failed exchange, with the message of `net`.
 #[derive(Clone, Debug)]
@@ -63,7 +67,7 @@ pub(super) fn transport(
         }
     };
     let last = LastFault::default();
-    let backend = Backend { client, headers: headers.to_vec().into(), last: last.clone() };
+    let backend = Backend { client, headers: headers.to_vec().into(), last: last.clone(), timeout };
     let config = StreamableHttpClientTransportConfig::with_uri(url).max_concurrent_requests(CALLS);
     Ok((StreamableHttpClientTransport::with_client(backend, config), last))
 }
@@ -102,6 +106,8 @@ pub(super) struct Backend {
     client: Client,
     headers: Arc<[(String, String)]>,
     last: LastFault,
+    /// The time limit of a call.
+    timeout: Duration,
 }
 
 fn fault(fault: Fault) -> Failure {
@@ -145,7 +151,15 @@ impl Backend {
         custom: HashMap<HeaderName, HeaderValue>,
     ) -> std::result::Result<StreamableHttpPostResponse, Failure> {
         let body = serde_json::to_vec(message)?;
-        let response = self.send(("POST", url), Some(body), session, custom).await?;
+        let mut attempt = 1;
+        let response = loop {
+            let response = self.send(("POST", url), Some(body.clone()), session, custom.clone()).await?;
+            // A server that is busy has not run the tool.
+            let Some(wait) = self.wait(&response, attempt) else { break response };
+            drop(response);
+            tokio::time::sleep(wait).await;
+            attempt += 1;
+        };
         let (status, own) = (response.status, response.header(SESSION).map(str::to_owned));
         let kind = response.header("content-type").unwrap_or_default().to_lowercase();
         match status {
@@ -161,29 +175,68 @@ impl Backend {
             }
             _ => {}
         }
+        let awaited = match message {
+            ClientJsonRpcMessage::Request(request) => Some(request.id.clone()),
+            _ => None,
+        };
         if kind.starts_with("text/event-stream") && status == 200 {
-            return Ok(StreamableHttpPostResponse::Sse(events(response, self.last.clone()), own));
+            return Ok(StreamableHttpPostResponse::Sse(events(response, awaited, self.last.clone()), own));
         }
-        let awaits = matches!(message, ClientJsonRpcMessage::Request(_));
         let bytes = response.whole(MOST_MESSAGE).await.map_err(fault)?;
-        if (200..300).contains(&status) && !awaits {
-            return Ok(StreamableHttpPostResponse::Accepted);
-        }
-        match serde_json::from_slice::<ServerJsonRpcMessage>(&bytes) {
-            Ok(message @ ServerJsonRpcMessage::Error(_)) => Ok(StreamableHttpPostResponse::Json(message, own)),
-            Ok(message) if (200..300).contains(&status) => Ok(StreamableHttpPostResponse::Json(message, own)),
-            _ => {
-                let start: String = String::from_utf8_lossy(&bytes).chars().take(100).collect();
-                let kind = if kind.is_empty() { "no type".to_owned() } else { kind };
-                Err(unexpected(format!("HTTP {status} ({kind}) is not an answer of an MCP server: {start:?}")))
+        let is_success = (200..300).contains(&status);
+        let Some(id) = awaited else {
+            if is_success {
+                return Ok(StreamableHttpPostResponse::Accepted);
             }
+            return Err(foreign(status, &kind, &bytes));
+        };
+        // The body is the answer to this request, or there is none.
+        let messages = addressed(read(&bytes).unwrap_or_default(), &id);
+        let is_used = |message: &ServerJsonRpcMessage| {
+            is_answer_to(message, &id) && (is_success || matches!(message, ServerJsonRpcMessage::Error(_)))
+        };
+        if !messages.iter().any(is_used) {
+            return Err(foreign(status, &kind, &bytes));
         }
+        match <[ServerJsonRpcMessage; 1]>::try_from(messages) {
+            Ok([message]) => Ok(StreamableHttpPostResponse::Json(message, own)),
+            Err(batch) => Ok(StreamableHttpPostResponse::Sse(
+                iter(batch.iter().map(|message| Ok(event(message))).collect::<Vec<_>>()).boxed(),
+                own,
+            )),
+        }
+    }
+
+    /// The wait before a request is sent again; `None` if it is not.
+    fn wait(&self, response: &Incoming, attempt: u32) -> Option<Duration> {
+        if !matches!(response.status, 429 | 503) || attempt == ATTEMPTS {
+            return None;
+        }
+        let requested = response.header("retry-after").and_then(|wait| wait.parse::<f64>().ok());
+        let requested = requested.and_then(|wait| Duration::try_from_secs_f64(wait).ok());
+        let wait = requested.unwrap_or(BUSY * (1 << attempt));
+        (wait < self.timeout).then_some(wait)
     }
 }
 
-/// The events of a response, up to [`MOST_MESSAGE`] bytes in all. `rmcp` drops the error that ends
-/// them, so that it is noted as the last failure.
-fn events(response: Incoming, last: LastFault) -> BoxStream<'static, std::result::Result<Sse, SseError>> {
+/// The failure for a response that is not an answer of the protocol.
+fn foreign(status: u16, kind: &str, body: &[u8]) -> Failure {
+    let kind = if kind.is_empty() { "no type" } else { kind };
+    unexpected(format!("HTTP {status} ({kind}) is not an answer of an MCP server: {:?}", beginning(body)))
+}
+
+/// A message as an event.
+fn event(message: &ServerJsonRpcMessage) -> Sse {
+    Sse { data: serde_json::to_string(message).ok(), event: None, id: None, retry: None }
+}
+
+/// The events of a response, up to [`MOST_MESSAGE`] bytes in all; `awaited`: the request that it is
+/// the response to. `rmcp` drops the error that ends them, so that it is noted as the last failure.
+fn events(
+    response: Incoming,
+    awaited: Option<RequestId>,
+    last: LastFault,
+) -> BoxStream<'static, std::result::Result<Sse, SseError>> {
     let pieces = unfold((response, last, 0), |(mut response, last, mut seen)| async move {
         let piece = response.next().await?;
         let piece = match piece {
@@ -203,7 +256,29 @@ fn events(response: Incoming, last: LastFault) -> BoxStream<'static, std::result
         }
         Some((piece, (response, last, seen)))
     });
-    SseStream::from_bytes_stream(pieces).boxed()
+    let rewrite = move |read_event: std::result::Result<Sse, SseError>| match read_event {
+        Ok(own) => iter(rewritten(own, awaited.as_ref())),
+        Err(error) => iter(vec![Err(error)]),
+    };
+    SseStream::from_bytes_stream(pieces).flat_map(rewrite).boxed()
+}
+
+/// The events that `rmcp` reads for an event of a server.
+fn rewritten(own: Sse, awaited: Option<&RequestId>) -> Vec<std::result::Result<Sse, SseError>> {
+    // Other events, such as `ping`, are not messages.
+    if !matches!(own.event.as_deref(), None | Some("" | "message")) {
+        return vec![Ok(own)];
+    }
+    let parts = own.data.as_deref().and_then(|data| read(data.as_bytes())).unwrap_or_default();
+    let messages = match awaited {
+        Some(id) => addressed(parts, id),
+        None => {
+            parts.into_iter().filter_map(|part| if let Part::Message(own) = part { Some(*own) } else { None }).collect()
+        }
+    };
+    // Its id and its wait count without a message too.
+    let head = Sse { event: None, data: None, ..own };
+    std::iter::once(Ok(head)).chain(messages.iter().map(|message| Ok(event(message)))).collect()
 }
 
 impl StreamableHttpClient for Backend {
@@ -246,7 +321,7 @@ impl StreamableHttpClient for Backend {
         let response = self.send(("GET", &uri), None, session_id.as_deref(), custom_headers).await?;
         let kind = response.header("content-type").unwrap_or_default().to_lowercase();
         match response.status {
-            200 if kind.starts_with("text/event-stream") => Ok(events(response, self.last.clone())),
+            200 if kind.starts_with("text/event-stream") => Ok(events(response, None, self.last.clone())),
             404 if session_id.is_some() => Err(StreamableHttpError::SessionExpired),
             _ => Err(StreamableHttpError::ServerDoesNotSupportSse),
         }

@@ -1,8 +1,7 @@
 //! The list of a server's tools, as plain data.
 
 use rmcp::model::{
-    ClientRequest, Extensions, ListToolsRequest, ListToolsRequestMethod, ListToolsResult, PaginatedRequestParams,
-    ServerResult, Tool,
+    ClientRequest, Extensions, ListToolsRequest, ListToolsRequestMethod, PaginatedRequestParams, ServerResult,
 };
 use rmcp::service::{Peer, RoleClient, ServiceError};
 use serde::{Deserialize, Serialize};
@@ -24,6 +23,9 @@ pub struct Listing {
     /// The protocol version that it chose.
     pub protocol: String,
     pub tools: Vec<RemoteTool>,
+    /// Names of tools that can't be used, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unusable: Vec<(String, String)>,
 }
 
 /// A tool of a server.
@@ -45,8 +47,8 @@ pub(super) enum NoListing {
     Malformed(String),
     /// More than [`TOOLS`] tools or [`PAGES`] pages.
     TooMany,
-    /// The schema of this tool is larger than [`SCHEMA`].
-    TooLarge(String),
+    /// No tool can be used; the reason for the first.
+    NoneUsable(String, String),
 }
 
 impl std::fmt::Display for NoListing {
@@ -56,75 +58,86 @@ impl std::fmt::Display for NoListing {
             Self::Failed(error) => write!(f, "it does not list its tools: {error}"),
             Self::Malformed(why) => write!(f, "its list of tools can't be read: {why}"),
             Self::TooMany => write!(f, "it lists more than {TOOLS} tools, or more than {PAGES} pages of them"),
-            Self::TooLarge(tool) => {
-                write!(f, "the schema of its tool `{tool}` has more than {} KiB", SCHEMA >> 10)
-            }
+            Self::NoneUsable(tool, why) => write!(f, "none of its tools can be used: `{tool}`: {why}"),
         }
     }
 }
 
-/// Requests all tools of a server.
-pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<Vec<RemoteTool>, NoListing> {
-    let mut tools: Vec<RemoteTool> = Vec::new();
+/// Tools that can't be used, with the reasons.
+type Unusable = Vec<(String, String)>;
+
+/// Requests all tools of a server: those that can be used, and the others.
+pub(super) async fn tools(peer: &Peer<RoleClient>) -> Result<(Vec<RemoteTool>, Unusable), NoListing> {
+    let (mut tools, mut unusable) = (Vec::<RemoteTool>::new(), Unusable::new());
     let mut cursor = None;
     for _ in 0..PAGES {
-        let page = page(peer, cursor).await?;
-        for tool in page.tools {
-            let tool = read(tool)?;
-            // Pages may overlap, and a server may list a tool twice.
-            if !tools.iter().any(|known| known.name == tool.name) {
-                tools.push(tool);
+        let (page, next) = page(peer, cursor).await?;
+        for (number, tool) in (1..).zip(&page) {
+            match read(tool, number)? {
+                // Pages may overlap, and a server may list a tool twice.
+                Ok(tool) if tools.iter().any(|known| known.name == tool.name) => {}
+                Ok(tool) => tools.push(tool),
+                Err(fault) if unusable.contains(&fault) => {}
+                Err(fault) => unusable.push(fault),
             }
         }
-        cursor = page.next_cursor.filter(|cursor| !cursor.is_empty());
-        if tools.len() > TOOLS {
+        cursor = next.filter(|cursor| !cursor.is_empty());
+        if tools.len() + unusable.len() > TOOLS {
             break;
         }
         if cursor.is_none() {
-            return Ok(tools);
+            return match unusable.first() {
+                Some((name, why)) if tools.is_empty() => Err(NoListing::NoneUsable(name.clone(), why.clone())),
+                _ => Ok((tools, unusable)),
+            };
         }
     }
     Err(NoListing::TooMany)
 }
 
-async fn page(peer: &Peer<RoleClient>, cursor: Option<String>) -> Result<ListToolsResult, NoListing> {
+/// The tools of a page as the server sent them, and the cursor of the next page.
+async fn page(peer: &Peer<RoleClient>, cursor: Option<String>) -> Result<(Vec<Value>, Option<String>), NoListing> {
     let request = ListToolsRequest {
         method: ListToolsRequestMethod,
         params: cursor.map(|cursor| PaginatedRequestParams::default().with_cursor(Some(cursor))),
         extensions: Extensions::default(),
     };
     let answer = peer.send_request(ClientRequest::ListToolsRequest(request)).await;
+    let malformed = |why: &str| NoListing::Malformed(why.to_owned());
     match answer.map_err(NoListing::Failed)? {
-        ServerResult::ListToolsResult(page) => Ok(page),
+        ServerResult::ListToolsResult(page) => {
+            let tools = page.tools.iter().filter_map(|tool| serde_json::to_value(tool).ok()).collect();
+            Ok((tools, page.next_cursor))
+        }
         // `rmcp` returns a result of an unknown form as a custom one.
-        ServerResult::CustomResult(other) => Err(NoListing::Malformed(first_fault(&other.0))),
-        _ => Err(NoListing::Malformed("it has no `tools`".to_owned())),
+        ServerResult::CustomResult(other) => match other.0.get("tools") {
+            Some(Value::Array(tools)) => {
+                let next = other.0.get("nextCursor").and_then(Value::as_str).map(str::to_owned);
+                Ok((tools.clone(), next))
+            }
+            Some(_) => Err(malformed("`tools` is not a list")),
+            None => Err(malformed("it has no `tools`")),
+        },
+        _ => Err(malformed("it has no `tools`")),
     }
 }
 
-/// The first part of an answer that is invalid in a list of tools.
-fn first_fault(answer: &Value) -> String {
-    let Some(tools) = answer.get("tools") else { return "it has no `tools`".to_owned() };
-    let Some(tools) = tools.as_array() else { return "`tools` is not a list".to_owned() };
-    for (index, tool) in tools.iter().enumerate() {
-        let Some(name) = tool.get("name").and_then(Value::as_str) else {
-            return format!("tool {} has no name", index + 1);
-        };
-        if !tool.get("inputSchema").is_some_and(Value::is_object) {
-            return format!("tool `{name}` has no `inputSchema`");
-        }
-        if let Err(error) = serde_json::from_value::<Tool>(tool.clone()) {
-            return format!("tool `{name}`: {error}");
-        }
-    }
-    "a field has another type than in the protocol".to_owned()
-}
-
-fn read(tool: Tool) -> Result<RemoteTool, NoListing> {
-    let name = tool.name.into_owned();
-    let mut parameters = Value::Object((*tool.input_schema).clone());
+/// The tool with this number in its page, or its name and the reason why it can't be used.
+///
+/// # Errors
+/// [`NoListing::Malformed`] for one without a name.
+fn read(tool: &Value, number: usize) -> Result<Result<RemoteTool, (String, String)>, NoListing> {
+    let Some(name) = tool.get("name").and_then(Value::as_str) else {
+        return Err(NoListing::Malformed(format!("tool {number} has no name")));
+    };
+    let unusable = |why: String| Ok(Err((name.to_owned(), why)));
+    let mut parameters = match tool.get("inputSchema") {
+        Some(schema @ Value::Object(_)) => schema.clone(),
+        None | Some(Value::Null) => return unusable("it has no `inputSchema`".to_owned()),
+        Some(_) => return unusable("its `inputSchema` is not an object".to_owned()),
+    };
     if parameters.to_string().len() > SCHEMA {
-        return Err(NoListing::TooLarge(name));
+        return unusable(format!("its schema has more than {} KiB", SCHEMA >> 10));
     }
     // Arguments are always an object; chat templates read both fields.
     if parameters.get("type").is_none() {
@@ -133,8 +146,9 @@ fn read(tool: Tool) -> Result<RemoteTool, NoListing> {
     if !parameters.get("properties").is_some_and(Value::is_object) {
         parameters["properties"] = json!({});
     }
-    let description = tool.description.map(std::borrow::Cow::into_owned).or(tool.title).unwrap_or_default();
-    Ok(RemoteTool { name, description: cut(description.trim()), parameters })
+    let text = |field: &str| tool.get(field).and_then(Value::as_str);
+    let description = cut(text("description").or_else(|| text("title")).unwrap_or_default().trim());
+    Ok(Ok(RemoteTool { name: name.to_owned(), description, parameters }))
 }
 
 fn cut(text: &str) -> String {
@@ -149,36 +163,34 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn tool(json: Value) -> Result<RemoteTool, NoListing> {
-        read(serde_json::from_value(json).unwrap())
+    fn tool(json: &Value) -> Result<RemoteTool, (String, String)> {
+        read(json, 1).unwrap()
     }
 
     #[test]
     fn schemas_of_mcp_tools_are_bounded_and_kept() {
         let own = json!({ "name": "a", "inputSchema": { "$defs": { "x": { "not": {} } }, "properties": { "p": { "$ref": "#/$defs/x" } } } });
-        let read = tool(own).unwrap();
+        let read = tool(&own).unwrap();
         assert_eq!(
             read.parameters,
             json!({ "$defs": { "x": { "not": {} } }, "properties": { "p": { "$ref": "#/$defs/x" } }, "type": "object" })
         );
-        let bare = tool(json!({ "name": "a", "title": "A", "inputSchema": {} })).unwrap();
+        let bare = tool(&json!({ "name": "a", "title": "A", "inputSchema": {} })).unwrap();
         assert_eq!((bare.description.as_str(), bare.parameters), ("A", json!({ "type": "object", "properties": {} })));
         let long = json!({ "name": "a", "description": "ä".repeat(DESCRIPTION + 1), "inputSchema": {} });
-        let long = tool(long).unwrap().description;
+        let long = tool(&long).unwrap().description;
         assert!(long.chars().count() == DESCRIPTION + 1 && long.ends_with('…'));
         let large = json!({ "name": "big", "inputSchema": { "description": "x".repeat(SCHEMA) } });
-        assert_eq!(tool(large).unwrap_err().to_string(), "the schema of its tool `big` has more than 64 KiB");
-    }
-
-    #[test]
-    fn malformed_lists_of_mcp_tools_name_the_fault() {
-        for (answer, why) in [
-            (json!({}), "it has no `tools`"),
-            (json!({ "tools": 4 }), "`tools` is not a list"),
-            (json!({ "tools": [{}] }), "tool 1 has no name"),
-            (json!({ "tools": [{ "name": "a", "inputSchema": "text" }] }), "tool `a` has no `inputSchema`"),
+        for (unusable, why) in [
+            (large, "its schema has more than 64 KiB"),
+            (json!({ "name": "big" }), "it has no `inputSchema`"),
+            (json!({ "name": "big", "inputSchema": [] }), "its `inputSchema` is not an object"),
         ] {
-            assert_eq!(first_fault(&answer), why);
+            assert_eq!(tool(&unusable), Err(("big".to_owned(), why.to_owned())));
         }
+        assert_eq!(
+            super::read(&json!({}), 3).unwrap_err().to_string(),
+            "its list of tools can't be read: tool 3 has no name"
+        );
     }
 }

@@ -14,6 +14,7 @@ mod connection;
 mod content;
 mod http;
 mod listing;
+mod messages;
 mod serve;
 mod server;
 mod stdio;
@@ -22,7 +23,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use listing::{DESCRIPTION, Listing, RemoteTool};
-pub use serve::{PATH, Served, ServedCall, ServedTools, serve_http, serve_stdio};
+pub use serve::{PATH, SESSIONS, Served, ServedCall, ServedTools, serve_http, serve_stdio};
 pub use server::Server;
 
 use super::Endpoint;

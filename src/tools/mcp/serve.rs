@@ -1,18 +1,21 @@
 //! An MCP server that serves tools of r1, over standard input and output or streamable HTTP.
 
 use std::borrow::Cow;
-use std::sync::{Arc, OnceLock};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
-use hyper::{Request, Response, StatusCode, http};
+use hyper::header::{AUTHORIZATION, HeaderMap};
+use hyper::{Method, Request, Response, StatusCode, http};
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorData, Implementation, ListToolsResult,
     PaginatedRequestParams, ServerCapabilities, ServerConfig, Tool,
 };
 use rmcp::service::{RequestContext, RoleServer, ServerInitializeError};
 use rmcp::transport::streamable_http_server::session::local::LocalSessionManager;
-use rmcp::transport::streamable_http_server::{StreamableHttpServerConfig, StreamableHttpService};
+use rmcp::transport::streamable_http_server::{SessionManager, StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ServerHandler, ServiceExt};
 use serde_json::{Map, Value};
 use tokio::net::TcpListener;
@@ -20,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{MOST_MESSAGE, RemoteTool, Reply};
 use crate::error::{Error, Kind, Result};
-use crate::net::{ServerLimits, serve_streams};
+use crate::net::{ServerLimits, is_local, read_body, refuse_web_pages, refused, serve_streams};
 
 /// What clients send, for the thread that runs the tools.
 pub enum Served {
@@ -145,27 +148,117 @@ pub async fn serve_stdio(tools: ServedTools) -> Result<()> {
 
 /// Path of the server.
 pub const PATH: &str = "/mcp";
+/// Sessions over HTTP. A new one ends the one that was idle for the longest time.
+pub const SESSIONS: usize = 256;
+/// Longest wait for the next request of a connection, and for the rest of one.
+const WAIT: Duration = Duration::from_secs(30);
 
-/// Serves tools over streamable HTTP until `stop` completes. On a loopback address, requests with
-/// another `Host`, or from another page of a browser (`Origin`), are refused.
-pub async fn serve_http(tools: ServedTools, listener: TcpListener, stop: impl Future<Output = ()>) {
-    let local = listener.local_addr().is_ok_and(|address| address.ip().is_loopback());
+/// The sessions of clients, with the time of their last request.
+#[derive(Default)]
+struct Recent(Mutex<HashMap<String, Instant>>);
+
+impl Recent {
+    /// Notes a request of a session, and returns those to end.
+    fn note(&self, id: &str) -> Vec<String> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert(id.to_owned(), Instant::now());
+        let mut old = Vec::new();
+        while all.len() > SESSIONS {
+            let Some(idle) = all.iter().min_by_key(|(_, last)| **last).map(|(id, _)| id.clone()) else { break };
+            all.remove(&idle);
+            old.push(idle);
+        }
+        old
+    }
+
+    fn forget(&self, id: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(id);
+    }
+}
+
+/// Serves tools over streamable HTTP until `stop` completes. Requests of web pages are refused, as
+/// are requests without `token`, if there is one.
+pub async fn serve_http(
+    tools: ServedTools,
+    listener: TcpListener,
+    token: Option<String>,
+    stop: impl Future<Output = ()>,
+) {
+    let local = is_local(&listener);
+    // `refuse_web_pages` checks `Host` and `Origin`, and the limits are those of `net`.
     let config = StreamableHttpServerConfig::default().with_max_request_body_bytes(MOST_MESSAGE);
-    let config = if local { config.enforce_origin_validation() } else { config.disable_allowed_hosts() };
+    let config = config.disable_allowed_hosts();
     let sessions = Arc::new(LocalSessionManager::default());
     let new = move || Ok(Session { own: tools.clone(), id: OnceLock::new() });
-    let service = StreamableHttpService::new(new, sessions, config);
+    let service = StreamableHttpService::new(new, Arc::clone(&sessions), config);
+    let limits = ServerLimits { head_wait: WAIT, body_wait: WAIT, ..ServerLimits::new(MOST_MESSAGE) };
+    let (recent, token) = (Arc::new(Recent::default()), token.map(|token| format!("Bearer {token}")));
     let handler = move |request: Request<Incoming>| {
-        let service = service.clone();
+        let (service, sessions, recent) = (service.clone(), Arc::clone(&sessions), Arc::clone(&recent));
+        let is_allowed = token.as_ref().is_none_or(|token| {
+            let given = request.headers().get(AUTHORIZATION);
+            given.is_some_and(|given| is_equal(given.as_bytes(), token.as_bytes()))
+        });
         async move {
-            if request.uri().path() == PATH {
-                return service.handle(request).await;
+            let plain = |response: Response<Full<Bytes>>| response.map(BodyExt::boxed);
+            if let Some(refusal) = refuse_web_pages(request.headers(), local) {
+                return plain(refusal);
             }
-            let body = Full::new(Bytes::from(format!("the MCP server is at {PATH}\n"))).boxed();
-            let mut missing = Response::new(body);
-            *missing.status_mut() = StatusCode::NOT_FOUND;
-            missing
+            if !is_allowed {
+                return plain(refused(401, "the header `Authorization` does not have the server's token"));
+            }
+            if request.uri().path() != PATH {
+                let body = Full::new(Bytes::from(format!("the MCP server is at {PATH}\n")));
+                let mut missing = Response::new(body);
+                *missing.status_mut() = StatusCode::NOT_FOUND;
+                return plain(missing);
+            }
+            let (head, body) = request.into_parts();
+            let ends = (head.method == Method::DELETE).then(|| session_of(&head.headers)).flatten();
+            let body = match read_body(body, limits).await {
+                Ok(body) => Full::new(body),
+                Err(refusal) => return plain(*refusal),
+            };
+            let used = session_of(&head.headers);
+            let response = service.handle(Request::from_parts(head, body)).await;
+            if let Some(id) = ends {
+                recent.forget(&id);
+            } else if let Some(id) = session_of(response.headers()).or(used.filter(|_| response.status().is_success()))
+            {
+                for idle in recent.note(&id) {
+                    // A session that has ended by itself is not there.
+                    let _ = sessions.close_session(&idle.into()).await;
+                }
+            }
+            response
         }
     };
-    serve_streams(listener, ServerLimits::new(MOST_MESSAGE), handler, stop).await;
+    serve_streams(listener, limits, handler, stop).await;
+}
+
+fn session_of(headers: &HeaderMap) -> Option<String> {
+    headers.get(SESSION)?.to_str().ok().map(str::to_owned)
+}
+
+/// Equality whose time does not depend on the place of the first difference.
+fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_session_that_was_idle_for_the_longest_time_ends() {
+        let recent = Recent::default();
+        for number in 0..SESSIONS {
+            assert!(recent.note(&number.to_string()).is_empty());
+        }
+        assert!(recent.note("0").is_empty());
+        assert_eq!(recent.note("new"), ["1"]);
+        recent.forget("2");
+        assert!(recent.note("newer").is_empty());
+        assert!(is_equal(b"Bearer a", b"Bearer a") && !is_equal(b"Bearer a", b"Bearer b") && !is_equal(b"", b"a"));
+    }
 }

@@ -1,6 +1,6 @@
 -- A tool that waits longer than a call may.
 -- expect: tool_timeout
--- message: step waited for tools longer than limits.wait = 0.5 s
+-- message: step waited for a tool longer than limits.wait = 0.5 s
 return {
   tools = { r1.tools.rhai { operations = 100000000000, timeout = 1 } },
   step = function()

@@ -1,6 +1,6 @@
 -- The same, caught with pcall in an endless loop.
 -- expect: tool_timeout
--- message: step waited for tools longer than limits.wait = 0.5 s
+-- message: step waited for a tool longer than limits.wait = 0.5 s
 return {
   tools = { r1.tools.rhai { operations = 100000000000, timeout = 1 } },
   step = function()

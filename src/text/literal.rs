@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Number, Value};
 
-use super::shared::call;
+use crate::json::is_long_whole;
 use crate::mdp::ToolCall;
 
 /// Maximum nesting of brackets.
@@ -26,7 +26,17 @@ pub(super) fn read_call(text: &str) -> Read<(ToolCall, usize)> {
     reader.space();
     reader.expect('(')?;
     let arguments = reader.arguments()?;
-    Ok((call(&name, Value::Object(arguments)), text.len() - reader.rest.len()))
+    let call = ToolCall { id: None, name, arguments: Value::Object(arguments) };
+    Ok((call, text.len() - reader.rest.len()))
+}
+
+/// Parses a text that is one value.
+pub(super) fn read_value(text: &str) -> Option<Value> {
+    // Numbers and names end at another character.
+    let text = format!("{text}\n");
+    let mut reader = Reader { length: text.len(), rest: &text };
+    let value = reader.value(0).ok()?;
+    reader.rest.trim().is_empty().then_some(value)
 }
 
 struct Reader<'a> {
@@ -112,7 +122,8 @@ impl Reader<'_> {
             '[' => self.list(']', depth).map(Value::Array),
             '(' => self.list(')', depth).map(Value::Array),
             '{' => self.dictionary(depth),
-            quote @ ('\'' | '"') => self.string(quote).map(Value::String),
+            '\'' | '"' => self.strings().map(Value::String),
+            _ if self.prefix().is_some() => self.strings().map(Value::String),
             letter if letter.is_ascii_digit() || "+-.".contains(letter) => self.number(),
             _ => self.word(),
         }
@@ -158,8 +169,41 @@ impl Reader<'_> {
         }
     }
 
+    /// The prefix of a string before its quote, and whether it is raw.
+    fn prefix(&self) -> Option<(usize, bool)> {
+        let mut letters = self.rest.chars();
+        match (letters.next()?, letters.next()) {
+            ('\'' | '"', _) => Some((0, false)),
+            ('r' | 'R', Some('\'' | '"')) => Some((1, true)),
+            ('u' | 'U', Some('\'' | '"')) => Some((1, false)),
+            _ => None,
+        }
+    }
+
+    /// A string, or neighbouring strings, which are one.
+    fn strings(&mut self) -> Read<String> {
+        let mut all = String::new();
+        loop {
+            let (prefix, raw) = self.prefix().ok_or(Fault::Cut)?;
+            self.rest = &self.rest[prefix..];
+            all.push_str(&self.string(raw)?);
+            let end = self.rest;
+            self.space();
+            self.peek()?;
+            // `r` alone may be the prefix of a string that has not arrived.
+            if matches!(self.rest, "r" | "R" | "u" | "U") {
+                return Err(Fault::Cut);
+            }
+            if self.prefix().is_none() {
+                self.rest = end;
+                return Ok(all);
+            }
+        }
+    }
+
     /// A string in single, double or triple quotes.
-    fn string(&mut self, quote: char) -> Read<String> {
+    fn string(&mut self, raw: bool) -> Read<String> {
+        let quote = self.peek()?;
         let triple = quote.to_string().repeat(3);
         if triple.starts_with(self.rest) {
             return Err(Fault::Cut);
@@ -176,6 +220,11 @@ impl Reader<'_> {
             let letter = self.peek()?;
             self.rest = &self.rest[letter.len_utf8()..];
             match letter {
+                '\\' if raw => {
+                    let next = self.peek()?;
+                    self.rest = &self.rest[next.len_utf8()..];
+                    out.extend(['\\', next]);
+                }
                 '\\' => out.push_str(&self.escape()?),
                 '\n' if !long => return self.wrong("a string is not closed before the end of its line"),
                 letter => out.push(letter),
@@ -195,7 +244,7 @@ impl Reader<'_> {
             'f' => '\u{c}',
             'a' => '\u{7}',
             'v' => '\u{b}',
-            '0' => '\0',
+            '0'..='7' => return self.octal(letter),
             '\n' => return Ok(String::new()),
             '\\' | '\'' | '"' => letter,
             'x' | 'u' | 'U' => return self.code_point(letter),
@@ -203,6 +252,18 @@ impl Reader<'_> {
             other => return Ok(format!("\\{other}")),
         };
         Ok(plain.to_string())
+    }
+
+    /// One to three octal digits, of which the first is read.
+    fn octal(&mut self, first: char) -> Read<String> {
+        let mut point = first.to_digit(8).unwrap_or_default();
+        for _ in 0..2 {
+            let Some(digit) = self.peek()?.to_digit(8) else { break };
+            self.rest = &self.rest[1..];
+            point = point * 8 + digit;
+        }
+        // At most 511, which is a character.
+        Ok(char::from_u32(point).unwrap_or_default().to_string())
     }
 
     fn code_point(&mut self, letter: char) -> Read<String> {
@@ -226,15 +287,9 @@ impl Reader<'_> {
         let (text, rest) = self.rest.split_at(end.ok_or(Fault::Cut)?);
         let plain = text.replace('_', "");
         let plain = plain.strip_prefix('+').unwrap_or(&plain);
-        let number = plain
-            .parse::<i64>()
-            .map(Number::from)
-            .ok()
-            .or_else(|| plain.parse::<u64>().map(Number::from).ok())
-            .or_else(|| plain.parse::<f64>().ok().and_then(Number::from_f64));
-        let Some(number) = number else { return self.wrong(format!("`{text}` is not a number")) };
+        let Some(number) = number(plain) else { return self.wrong(format!("`{text}` is not a number")) };
         self.rest = rest;
-        Ok(Value::Number(number))
+        Ok(number)
     }
 
     fn word(&mut self) -> Read<Value> {
@@ -246,6 +301,26 @@ impl Reader<'_> {
             _ => self.wrong(format!("`{word}` is not a literal; give strings in quotes")),
         }
     }
+}
+
+/// A number: a decimal one, or a whole one in base 16, 8 or 2. A whole number of more than 64 bits
+/// is text with its digits, as in [`crate::json`].
+fn number(text: &str) -> Option<Value> {
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
+    let prefix = digits.get(..2).unwrap_or_default().to_ascii_lowercase();
+    let base = [("0x", 16), ("0o", 8), ("0b", 2)].into_iter().find(|(known, _)| *known == prefix);
+    let text = match base {
+        Some((_, base)) => {
+            let digits = digits[2..].strip_prefix(['+', '-']).map_or(&digits[2..], |_| "");
+            format!("{sign}{}", u128::from_str_radix(digits, base).ok()?)
+        }
+        None => text.to_owned(),
+    };
+    if is_long_whole(&text) {
+        return Some(Value::String(text));
+    }
+    let whole = text.parse::<i64>().map(Number::from).or_else(|_| text.parse::<u64>().map(Number::from));
+    whole.ok().or_else(|| Number::from_f64(text.parse().ok()?)).map(Value::Number)
 }
 
 /// A value in Python syntax.
@@ -274,6 +349,34 @@ mod tests {
         for end in (0..used).filter(|&end| text.is_char_boundary(end)) {
             assert_eq!(read_call(&text[..end]), Err(Fault::Cut), "{}", &text[..end]);
         }
+    }
+
+    #[test]
+    fn numbers_and_strings_are_those_of_python() {
+        for (text, expected) in [
+            (r"'\101\0\7x\1234'", json!("A\0\u{7}xS4")),
+            (r"r'\d\''", json!(r"\d\'")),
+            (r#"R"\n" 'a' u"b""#, json!(r"\nab")),
+            ("0x10", json!(16)),
+            ("-0XfF", json!(-255)),
+            ("0o17", json!(15)),
+            ("0b1_01", json!(5)),
+            ("12345678901234567890123", json!("12345678901234567890123")),
+            ("[-12345678901234567890, 18446744073709551615]", json!(["-12345678901234567890", u64::MAX])),
+            ("0xffffffffffffffffffff", json!("1208925819614629174706175")),
+        ] {
+            let text = format!("f(x={text})");
+            let (call, used) = read_call(&text).unwrap();
+            assert_eq!((call.arguments, used), (json!({ "x": expected }), text.len()), "{text}");
+            for end in (0..used).filter(|&end| text.is_char_boundary(end)) {
+                assert_eq!(read_call(&text[..end]), Err(Fault::Cut), "{}", &text[..end]);
+            }
+        }
+        for text in ["0x", "0x-1", "0b2", "0o8", "1e400", "--1"] {
+            assert!(read_call(&format!("f(x={text})")).is_err(), "{text}");
+        }
+        assert_eq!(read_value(" ['a', 1] "), Some(json!(["a", 1])));
+        assert_eq!((read_value("[1] 2"), read_value("[1")), (None, None));
     }
 
     #[test]
