@@ -24,6 +24,7 @@ mod formats;
 mod fuzz;
 mod jinja;
 mod malformed;
+mod marks;
 mod pieces;
 mod products;
 mod python;

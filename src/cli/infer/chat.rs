@@ -367,6 +367,7 @@ impl Chat {
         }
         let (mut before, mut ended) = (String::new(), None);
         let mut requests = state.record().listen();
+        let mut token_ids = Vec::new();
         for step in 1..=state.max_steps() {
             let observed = serve(&mut self.backend, &mut requests, interrupt, worker.observe(&state, budget));
             let observation = wait(&recipe.runtime, interrupt, observed)?.map_err(failed)?;
@@ -396,7 +397,7 @@ impl Chat {
             }
             let stepped = stepped.map_err(failed)?;
             let over = stepped.done || stepped.truncated;
-            answer.tool_calls.extend(stepped.tools);
+            answer.tool_calls.extend(stepped.tools.into_iter().filter(|tool| !tool.hidden));
             if !over && step < state.max_steps() {
                 show(Piece::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
             }
@@ -404,8 +405,10 @@ impl Chat {
                 let name = message.name.as_deref().unwrap_or("tool");
                 show(Piece::Result { name, text: &message.content.text() });
             }
+            token_ids.extend(action.token_ids);
             ended = Some(Outcome {
                 text: action.text,
+                token_ids: token_ids.clone(),
                 steps: step,
                 calls: answer.tool_calls.len(),
                 terminated: stepped.done,

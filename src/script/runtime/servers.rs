@@ -254,6 +254,7 @@ fn of_server(server: &Rc<ToolServer>, remote: &[RemoteTool]) -> Result<Vec<Rc<To
             max_result_tokens: server.max_result_tokens,
             rewards: server.rewards,
             limits: server.limits.clone(),
+            hidden: false,
             place: server.place.clone(),
             run: Run::Mcp { server: Rc::clone(server), tool: remote.name.clone() },
         })
