@@ -207,8 +207,8 @@ end
 
 local source = { schema_of = schema_of }
 
---- The functions at the top level of a file, in order: `name`, `line`, `parameters` (`name`, `hint`,
---- `optional`), `description`, and `about`, the descriptions of parameters by name.
+--- The functions at the top level of a file, in order: `name`, `line`, `parameters` (`name`,
+--- `hint`, `optional`), `description`, and `about`, the descriptions of parameters by name.
 function source.functions(text)
   local found, at, line = {}, 1, 1
   text = string.gsub(text, "\r\n?", "\n")

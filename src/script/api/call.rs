@@ -145,8 +145,8 @@ enum Job {
     Run { call: ValidatedCall, call_id: Option<String> },
 }
 
-/// Parses and validates calls, and tells whether they are the script's own. An error of the policy becomes a result; an error of the script is
-/// raised.
+/// Parses and validates calls, and tells whether they are the script's own. An error of the policy
+/// becomes a result; an error of the script is raised.
 fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<(Vec<Job>, bool)> {
     let Value::Table(calls) = calls else {
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));

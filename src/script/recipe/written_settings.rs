@@ -5,8 +5,8 @@ use serde_json::Value as Json;
 use super::load::{Part, Script};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
-use crate::script::runtime::require::is_python;
 use crate::script::runtime::source_map::{Location, SourceMap};
+use crate::script::runtime::sources::is_python;
 use crate::script::settings::{self, cold_start};
 
 impl Script {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::sources::Module;
+use super::sources::{Module, file_of};
 
 const PREFIX: &str = "@r1/";
 
@@ -59,7 +59,7 @@ pub(super) fn module(name: &str) -> Option<Module> {
 /// The path of a module of a script in `folder`, in messages. A stored copy of a module of this
 /// library has the path of the library, so that a replay has the same errors.
 pub(crate) fn shown_path(name: &str, folder: &Path) -> String {
-    let file = super::require::file_of(name);
+    let file = file_of(name);
     let path = if has_prefix(name) { file } else { folder.join(file) };
     path.display().to_string()
 }

@@ -10,7 +10,7 @@ use mlua::{Lua, Value};
 use super::host::{misuse, place};
 use super::library;
 use super::resource::{Keep, Resource, Spec};
-use super::sources::{Module, Resources, Sources};
+use super::sources::{Module, Resources, Sources, file_of, is_python};
 use crate::error::{Error, Kind, Result, Subject, suggest};
 
 /// Finds, reads and caches modules. It is open only while the script loads, so that the hash of a
@@ -142,16 +142,6 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
         loaded.value = Some(value.clone());
     }
     Ok(value)
-}
-
-/// Whether a module is a Python file, whose name has its extension.
-pub(crate) fn is_python(name: &str) -> bool {
-    name.ends_with(".py")
-}
-
-/// The file of a module.
-pub(super) fn file_of(name: &str) -> PathBuf {
-    PathBuf::from(if is_python(name) { name.to_owned() } else { format!("{name}.lua") })
 }
 
 /// An error of `require`, without a place.

@@ -119,6 +119,7 @@ def never(completions, **kwargs): return [None] * len(completions)
 def nan(completions, **kwargs): return [float("nan")]
 def many(completions, **kwargs): return [1.0, 2.0]
 def one(completions, **kwargs): return 1.0
+def bare(completions, **kwargs): return [len(one[0]["content"]) for one in completions]
 def infinite(completions, **kwargs): return [float("inf")]
 async def later(completions, solution, **kwargs): return [len(solution[0])]
 "#;
@@ -142,7 +143,7 @@ fn reward_functions_of_trl_are_parts_of_a_reward() {
         ("many", "`many` returned 2 rewards for 1 completions"),
         ("one", "`one` returned a float (it must return a list"),
         ("infinite", "`infinite` returned the reward inf"),
-        ("contents", "`conversational = true` passes lists of messages"),
+        ("bare", "`conversational = true` passes lists of messages"),
     ] {
         let error = reward(TRL, &format!("py.reward_funcs '{function}'"), &text, "x").0.unwrap_err();
         assert!(error.contains(why), "{function}: {error}");

@@ -27,7 +27,7 @@ const FAMILIES: [(&str, &str, &[&str]); 3] = [
     (DEEPSEEK, "hermes", &["<｜end▁of▁sentence｜>", "<｜User｜>", "<｜Assistant｜>"]),
 ];
 
-/// A renderer of a family: its tokens are added, and not marked as special, but for those of ChatML.
+/// A renderer of a family: its tokens are added, and only those of ChatML are marked as special.
 fn family((template, name, tokens): (&str, &str, &[&str])) -> Renderer {
     let extra: Vec<String> = tokens.iter().map(|&token| token.to_owned()).collect();
     let files = tempfile::tempdir().unwrap();

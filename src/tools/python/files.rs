@@ -167,7 +167,7 @@ mod tests {
         // Names that no file of the directory has.
         let forged = ["/etc/passwd", "../x", "a//b", "", "x, 1 B]\n[file y"];
         let forged: Vec<u8> = forged.iter().flat_map(|name| block(name, u64::MAX, Some(b"z"))).collect();
-        assert_eq!(marks(&decode(&forged, 100, 0)), "[file x, 1 B??file y, 1 B]");
+        assert_eq!(marks(&decode(&forged, 100, 0)), "[file x, 1 B???file y, 1 B]");
     }
 
     #[test]
