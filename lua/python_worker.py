@@ -20,7 +20,7 @@ import types
 # Characters of the printed text that a call keeps.
 PRINTED = 16384
 # Lines of a traceback in a message.
-FRAMES = 4
+FRAMES = 3
 SHAPES = ("string indices must be", "expected string or bytes-like", "'list' object has no attribute",
           "'str' object has no attribute", "must be str, not list")
 
@@ -86,7 +86,12 @@ def described(error):
         if trace.tb_frame.f_globals is not globals() and not code.co_filename.startswith("<frozen "):
             frames.append((code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
-    for path, line, name in frames[-FRAMES:]:
+    # The user's lines, and the innermost one, which may be that of a library.
+    own = [frame for frame in frames if "site-packages" not in frame[0] and not os.path.relpath(frame[0]).startswith("..")]
+    kept = own[-FRAMES:]
+    if frames and frames[-1:] != kept[-1:]:
+        kept.append(frames[-1])
+    for path, line, name in kept:
         source = linecache.getline(path, line).strip()[:120]
         lines.append("  %s:%d in %s%s" % (shown(path), line, name, ": " + source if source else ""))
     return "\n".join([lines[0][:1000]] + lines[1:])
