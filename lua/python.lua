@@ -85,7 +85,7 @@ return function(given)
     end
     local read, text = pcall(require, path)
     if not read then
-      error(`{NAME}: {string.match(tostring(text), "require: (.*)$") or text}; a path is relative to the script's directory`, 2)
+      error(`{NAME}: {string.match(tostring(text), "require: ([^\n]*)") or text}; a path is relative to the script's directory`, 2)
     end
     local stem = string.match(path, "([^/]+)%.py$")
     if paths[stem] then error(`{NAME}: {paths[stem]} and {path} have the same name, and each is a module of Python`, 2) end
@@ -190,6 +190,8 @@ return function(given)
       local truth = value_of(own.ground_truth, state, outcome)
       if truth == nil then truth = model.ground_truth end
       if truth == nil then truth = task.answer end
+      -- None, as verl passes it.
+      if truth == nil then truth = r1.json.null end
       local extra = value_of(own.extra_info, state, outcome) or task.extra_info
       extra = if type(extra) == "table" then table.clone(extra) else {}
       if extra.num_turns == nil then extra.num_turns = outcome.steps end

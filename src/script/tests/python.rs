@@ -208,7 +208,8 @@ fn what_functions_print_and_read_is_not_the_protocol() {
                   os.write(1, b'{\"id\": 1, \"answer\": 7}\\n'); subprocess.run(['echo', 'three'])\n    \
                   return [sys.stdin.read(), 'x' * 3]\ndef long():\n    print('y' * 20000)\n    return 1\n";
     assert_eq!(twice(&bench(python, "", "return py.call('f')"), || {}), json!(["", "xxx"]));
-    let worker = bench(python, "", "py.call('f') return py.call('long')").worker();
+    let bench = bench(python, "", "py.call('f') return py.call('long')");
+    let worker = bench.worker();
     run(worker.reset(&json!({}), 0)).map_err(|_| ()).unwrap();
     let log: Vec<String> = worker.take_log().into_iter().map(|line| line.text).collect();
     assert_eq!((log[0].as_str(), log[1].as_str(), log.len()), ("f: one", "f: two", 4), "{log:?}");
