@@ -130,6 +130,10 @@ bench-busy *args: build
 bench-scripts *args: build
     benches/run.sh scripts {{args}}
 
+# The time of a reward in Python beside one in Lua (docs/python.md)
+bench-python: build
+    {{bin}} lua benches/python_calls.lua
+
 # Build and search an index of generated passages: speed, size, memory (`just bench-search 100000 dense`: vectors)
 bench-search *args: build
     @{{torch}} && cargo bench --profile release --bench search -- {{args}}

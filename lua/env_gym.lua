@@ -5,7 +5,7 @@
 --- interpreter in `needs`.
 
 local check = require("@r1/options")
-local SERVER = require("@r1/env_gym_server")
+local SERVER = require("@r1/env_gym.py")
 
 local NAME = "env_gym"
 local OPTIONS = {

@@ -270,10 +270,13 @@ thread, and the policy gets the error.
 
 ### How to grade programs
 
-A program shares its process with the code that runs after it. `result.ok` is false if the program
-exits early, ends its own process, or writes to the descriptors of the tool, but no interpreter is
-protected from the code that it runs: a program with `ctypes` can replace the driver. Therefore do
-not let the process decide whether the program is correct:
+A program shares its process with the code that runs after it. `result.ok` is as CPython's exit
+code: `sys.exit(0)`, `exit()` and `quit()` are a success wherever they are, other codes and
+exceptions are not. It is false as well for a prelude that exits before its last statement, because
+the program after it has not run, and for a program that ends its own process (`os._exit`) or writes
+to the descriptors of the tool. But no interpreter is protected from the code that it runs: a
+program with `ctypes` can replace the driver. Therefore do not let the process decide whether the
+program is correct:
 
 - Keep the expected values in the recipe. Run the program as the `prelude` of a call
   (`r1.call_tools(calls, { prelude = program })`), whose output is discarded, let the call print a

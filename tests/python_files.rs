@@ -86,6 +86,13 @@ fn hostile_files_of_a_python_program_are_limited() {
             "{:?}",
             names(&output)
         );
+        // A program that changes its current directory.
+        let output = run(
+            &python,
+            "import os\nos.mkdir('d')\nos.chdir('d')\nopen('x', 'w').write('1')\nopen('../y', 'w')\nos.chdir('/')",
+            &[],
+        );
+        assert_eq!(output.text, "[file d/x, 1 B]\n[file y, 0 B]");
         // A program that damages the modules that list its files only damages its own result.
         let output =
             run(&python, "import os\nos.listdir = None\nos.lstat = None\nopen('x', 'w').write('x')\nprint(1)", &[]);

@@ -48,8 +48,9 @@ end
 --- once; the expected values never reach the process.
 ---
 --- `options.all` (default false): 1 if all tests pass, otherwise 0. `options.tool` is the name of
---- the environment's Python tool (`"python"`). It is an error of the recipe if the environment has
---- no such tool, or if `env.max_calls` leaves no call for a test.
+--- the environment's Python tool (`"python"`), which may be hidden from the policy
+--- (`r1.tools.python { hidden = true }`). It is an error of the recipe if the environment has no
+--- such tool. The calls do not count as the policy's.
 ---
 --- Gamed by: partial credit for programs that print a constant; use `all`, or tests without a
 --- common answer.
@@ -86,7 +87,9 @@ function code.pass_rate(program, tests, options)
       end
     end
     if #group > 0 then
-      for at, result in ipairs(r1.call_tools(group, with_prelude and { prelude = program } or nil)) do
+      -- The policy has not made these calls.
+      local own = { hidden = true, prelude = with_prelude and program or nil }
+      for at, result in ipairs(r1.call_tools(group, own)) do
         if result.kind then error(`pass_rate: tests[{places[at]}] did not run: {result.content}`, 2) end
         results[places[at]] = result
       end
@@ -104,7 +107,8 @@ function code.pass_rate(program, tests, options)
       fine = same(result.content, test.output)
     end
     if fine then passed += 1 end
-    outcomes[place] = { passed = fine, output = result.content }
+    -- The program is the prelude of an expression.
+    outcomes[place] = { passed = fine, output = (string.gsub(result.content, "^prelude: ", "")) }
   end
   if options.all then return passed == #tests and 1 or 0, outcomes end
   return passed / #tests, outcomes

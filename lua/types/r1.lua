@@ -78,6 +78,7 @@
 ---How a trajectory ended.
 ---@class r1.Outcome
 ---@field text string The last response
+---@field token_ids number[] The sampled ids of all responses
 ---@field steps number
 ---@field calls number Number of tool calls, including those that were not run
 ---@field terminated boolean The environment ended it
@@ -190,6 +191,7 @@ function Policy:reward(value, step) end
 ---@field seconds number
 ---@field retries? number Number of retries
 ---@field cached? boolean The result came from the tool's cache
+---@field hidden? boolean The script made it for itself (r1.call_tools with `hidden`)
 
 ---A script opened by r1.script.
 ---@class r1.Script
@@ -814,6 +816,7 @@ function Expectation:raises(text) end
 ---@field call_rewards? r1.CallRewards Process rewards of tool calls by outcome.
 ---@field system? string System prompt of the default reset; empty for none.
 ---@field reply_prefix? string Text that every response starts with, such as `<think>`; it is part of the prompt, neither sampled nor trained on.
+---@field special_tokens_in_messages? boolean Texts in messages and tool results that spell a special token (`<|im_end|>`) become that token, as in transformers. Without it only the chat template's own text has special tokens, so that a result can't end its turn and begin another one (docs/context.md) (default false).
 
 ---Process rewards of tool calls; a reward that the tool returns takes precedence.
 ---@class r1.CallRewards
@@ -996,7 +999,7 @@ r1.version = nil
 function r1.recipe(recipe) end
 
 ---Defines an environment. Its functions must not keep state in variables: the host stores, copies and restores the state.
----@param env { tools?: (r1.Tool|r1.ToolServer)[]|r1.ToolServer, format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, close?: fun(state: any), max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string }
+---@param env { tools?: (r1.Tool|r1.ToolServer)[]|r1.ToolServer, format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, close?: fun(state: any), max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string, special_tokens_in_messages?: boolean }
 ---@return r1.Env
 function r1.env(env) end
 
@@ -1007,7 +1010,7 @@ function r1.format(format) end
 
 ---Runs the tool calls of a response concurrently; the trajectory waits. Errors of the policy (unknown tool, invalid arguments, unparsable call) are returned as results with ok = false.
 ---@param calls r1.ToolCall[] Calls such as action.tool_calls
----@param options? { prelude?: string, state?: any, files?: table<string, string> }
+---@param options? { hidden?: boolean, prelude?: string, state?: any, files?: table<string, string> }
 ---@return r1.ToolResult[] # One result per call, in order
 function r1.call_tools(calls, options) end
 
@@ -1080,19 +1083,19 @@ function r1.params(defaults) end
 function r1.resource(file) end
 
 ---Defines a tool in Lua. Arguments are validated before the call. An error message that it returns is shown to the policy.
----@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any, any }
+---@param tool { name: string, description?: string, parameters?: table<string, any>, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, run: fun(arguments: table<string, any>, call: { state: any, kwargs?: table<string, any> }): any, any, any, any }
 ---@return r1.Tool
 function r1.tool(tool) end
 
 r1.tools = {}
 
 ---A Python interpreter in a sandbox without access to the network, other files or other processes.
----@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|{ path?: string, text?: string, column?: string, max_size?: number|string }>, packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: string, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|{ path?: string, text?: string, column?: string, max_size?: number|string }>, packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: string, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
 ---@return r1.Tool
 function r1.tools.python(options) end
 
 ---An embedded interpreter of the language Rhai; nothing needs to be installed.
----@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.rhai(options) end
 
@@ -1102,7 +1105,7 @@ function r1.tools.rhai(options) end
 function r1.tools.mcp(server) end
 
 ---A tool that answers SQL over tables (SQLite, read-only). Its description names tables and columns. docs/tables.md has the rules.
----@param options { tables?: table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }>, column?: string, name?: string, description?: string, preview?: number, format?: string, max_rows?: number, max_cell?: number, output_bytes?: number, timeout?: number|string, memory?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@param options { tables?: table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }>, column?: string, name?: string, description?: string, preview?: number, format?: string, max_rows?: number, max_cell?: number, output_bytes?: number, timeout?: number|string, memory?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.table(options) end
 
@@ -1422,7 +1425,7 @@ r1.index = {}
 function r1.index.open(directory) end
 
 ---A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row no requests are sent to a server for 30 s: its calls fail at once.
----@param options { index?: string, url?: string, k?: number, mode?: string, ef?: number, exact?: boolean, rerank?: { model: string, top?: number }, name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: any }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@param options { index?: string, url?: string, k?: number, mode?: string, ef?: number, exact?: boolean, rerank?: { model: string, top?: number }, name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: any }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number } }
 ---@return r1.Tool
 function r1.tools.search(options) end
 

@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-use crate::mdp::{Answer, GeneratedText, ToolRecord, Trajectory};
+use crate::mdp::{Answer, GeneratedText, Step, ToolRecord, Trajectory};
 
 /// The calls of tools that were run, or of one of them.
 pub(super) fn calls<'a>(trajectory: &'a Trajectory, name: Option<&'a str>) -> impl Iterator<Item = &'a ToolRecord> {
-    let all = trajectory.steps.iter().flat_map(|step| &step.tools);
+    let all = trajectory.steps.iter().flat_map(Step::policy_calls);
     all.filter(move |call| call.kind.is_known() && name.is_none_or(|name| call.name == name))
 }
 

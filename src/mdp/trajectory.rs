@@ -166,6 +166,9 @@ pub struct ToolRecord {
     /// The result came from the tool's cache.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cached: bool,
+    /// The script called it for itself, such as a grader in `step`: no call of the policy.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // the signature that serde requires
@@ -218,6 +221,11 @@ pub struct Step {
 }
 
 impl Step {
+    /// The policy's calls: all but those that the script made for itself.
+    pub fn policy_calls(&self) -> impl Iterator<Item = &ToolRecord> {
+        self.tools.iter().filter(|tool| !tool.hidden)
+    }
+
     /// Number of sampled tokens; those of a server as it counts them.
     pub fn response_tokens(&self) -> usize {
         match &self.server {
@@ -312,12 +320,17 @@ impl Trajectory {
 
     /// Calls that were parsed and named a tool of the recipe.
     pub fn tool_calls(&self) -> usize {
-        self.steps.iter().flat_map(|step| &step.tools).filter(|tool| tool.kind.is_known()).count()
+        self.steps.iter().flat_map(Step::policy_calls).filter(|tool| tool.kind.is_known()).count()
     }
 
     /// Calls that could not be parsed, or named no tool of the recipe.
     pub fn malformed_calls(&self) -> usize {
-        self.steps.iter().flat_map(|step| &step.tools).filter(|tool| !tool.kind.is_known()).count()
+        self.steps.iter().flat_map(Step::policy_calls).filter(|tool| !tool.kind.is_known()).count()
+    }
+
+    /// Calls that the script made for itself.
+    pub fn hidden_calls(&self) -> usize {
+        self.steps.iter().flat_map(|step| &step.tools).filter(|tool| tool.hidden).count()
     }
 
     pub fn response_tokens(&self) -> usize {

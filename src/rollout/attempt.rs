@@ -386,8 +386,9 @@ impl Attempt {
     pub async fn reward(&self, stage: Stage<'_>) -> Result<Reward, Failure> {
         let outcome = Outcome {
             text: self.trajectory.steps.last().map(|step| step.text.clone()).unwrap_or_default(),
+            token_ids: self.trajectory.steps.iter().flat_map(|step| step.response_ids.iter().copied()).collect(),
             steps: self.trajectory.steps.len(),
-            calls: self.trajectory.steps.iter().map(|step| step.tools.len()).sum(),
+            calls: self.trajectory.steps.iter().map(|step| step.policy_calls().count()).sum(),
             terminated: self.over == Some(Status::Terminated),
             truncated: self.over != Some(Status::Terminated),
             truncated_by: self.trajectory.truncated_by,

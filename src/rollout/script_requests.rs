@@ -72,7 +72,8 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &Gen
     let (prompt_ids, chat) = if spec.served {
         (Vec::new(), Some(served::plain_chat(renderer, &request.messages)?.into()))
     } else {
-        (renderer.prompt_without_prefix(&request.messages, &[])?, None)
+        let messages = renderer.without_special_tokens(&request.messages);
+        (renderer.prompt_without_prefix(&messages, &[])?, None)
     };
     let options = &request.options;
     let own = &spec.sampling;

@@ -96,7 +96,7 @@ impl<'a> Points<'a> {
             // trajectories.
             BranchAt::Random => self.draw(step),
             BranchAt::Entropy => surprise(reply),
-            BranchAt::FirstTool if self.kept.is_empty() && !last.tools.is_empty() => 0.0,
+            BranchAt::FirstTool if self.kept.is_empty() && last.policy_calls().next().is_some() => 0.0,
             BranchAt::Steps(list) if list.contains(&(step as u32)) => 0.0,
             BranchAt::FirstTool | BranchAt::Steps(_) => return Ok(()),
         };

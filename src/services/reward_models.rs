@@ -90,7 +90,7 @@ impl Opened {
                 )
                 .hint("pass the whole text as `prompt`, without `text`"));
             }
-            Prompt::Messages(messages) => tokenizer.encode(&self.renderer.text(&messages, &[], false)?)?,
+            Prompt::Messages(messages) => self.renderer.judged(&messages)?,
         };
         let (config, most) = (&self.model.trunk().config, self.model.trunk().config.longest_context());
         if ids.len() > most {

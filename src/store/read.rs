@@ -283,6 +283,8 @@ struct ToolRow {
     retries: u32,
     #[serde(default)]
     cached: bool,
+    #[serde(default)]
+    hidden: bool,
 }
 
 impl From<ToolRow> for ToolRecord {
@@ -297,6 +299,7 @@ impl From<ToolRow> for ToolRecord {
             seconds: row.seconds.unwrap_or(f64::NAN),
             retries: row.retries,
             cached: row.cached,
+            hidden: row.hidden,
         }
     }
 }

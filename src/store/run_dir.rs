@@ -245,7 +245,9 @@ impl ScriptsDir {
         let build = |builder: &tempfile::Builder<'_, '_>| builder.tempdir_in(parent);
         let part = files::unfinished("script", 0o777, build).map_err(|e| failed("make the directory", parent, &e))?;
         let main = PathBuf::from(script.file_name().unwrap_or_default());
-        let modules = modules.iter().map(|(name, text)| (PathBuf::from(format!("{name}.lua")), *text));
+        // The name of a Python file has its extension.
+        let file = |name: &str| if name.ends_with(".py") { name.to_owned() } else { format!("{name}.lua") };
+        let modules = modules.iter().map(|(name, text)| (PathBuf::from(file(name)), *text));
         for (name, text) in modules.chain([(main, source)]) {
             let path = part.path().join(name);
             files::make_dir(path.parent().unwrap_or(part.path()))?;

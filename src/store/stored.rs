@@ -160,15 +160,21 @@ fn step_of(path: &Path) -> Option<u64> {
     path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()
 }
 
-/// Lua files in `folder`, by path without extension.
+/// Lua files in `folder`, by path without extension, and Python files, by path.
 fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, String>) -> Result<()> {
     for path in files::list(folder)? {
         if path.is_dir() {
             collect(root, &path, found)?;
-        } else if let (true, Ok(name)) = (path.extension().is_some_and(|e| e == "lua"), path.strip_prefix(root)) {
-            let text = fs::read_to_string(&path).map_err(|e| failed("read the file", &path, &e))?;
-            found.insert(name.with_extension("").display().to_string(), text);
+            continue;
         }
+        let Ok(name) = path.strip_prefix(root) else { continue };
+        let name = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("lua") => name.with_extension(""),
+            Some("py") => name.to_owned(),
+            _ => continue,
+        };
+        let text = fs::read_to_string(&path).map_err(|e| failed("read the file", &path, &e))?;
+        found.insert(name.display().to_string(), text);
     }
     Ok(())
 }

@@ -65,6 +65,10 @@ pub const SECTIONS: &[Section] = &[
             ),
             name("rollout/tool_calls", "Mean calls per trajectory that were parsed and named a tool of the recipe"),
             name(
+                "rollout/hidden_calls",
+                "Mean calls per trajectory that the script made for itself (`hidden`), if any",
+            ),
+            name(
                 "rollout/malformed_calls",
                 "Mean calls per trajectory that could not be parsed or named no tool of the recipe",
             ),

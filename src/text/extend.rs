@@ -7,6 +7,7 @@
 
 use serde_json::Value;
 
+use super::marks::end_of_prefix;
 use super::pieces::Pieces;
 use super::renderer::{Renderer, refuse_images};
 use super::stream::find;
@@ -104,15 +105,15 @@ impl Renderer {
         let (before, after) = (render(shown)?, render(now)?);
         let Some(grown) = after.strip_prefix(&before) else { return Ok(None) };
         if self.ends.is_empty() {
-            return Ok(grown.strip_prefix(reply_text).map(str::to_owned));
+            return Ok(end_of_prefix(grown, reply_text).map(|end| grown[end..].to_owned()));
         }
         let sampled = self.parse(reply_text, tools)?;
         let mut found = None;
         for (end, length) in self.ends_in(grown).take(ENDS_TRIED) {
             let printed = &grown[..end];
             // A result inside the turn is between the reply and the end of the turn.
-            if printed.starts_with(reply_text) {
-                found = Some((reply_text.len(), end, length));
+            if let Some(reply_end) = end_of_prefix(printed, reply_text) {
+                found = Some((reply_end, end, length));
             } else if self.parse(printed, tools)?.equals_without_ids(&sampled) {
                 found = Some((end, end, length));
             }
@@ -148,7 +149,7 @@ impl Renderer {
         if bare && matches!(&message.content, crate::mdp::Content::Text(text) if text == reply) {
             return Ok(true);
         }
-        let turns = self.turns(std::slice::from_ref(message), &Preceding::default(), tools)?;
+        let turns = self.turns_as_given(std::slice::from_ref(message), &Preceding::default(), tools)?;
         let Some(turn) = turns.first() else { return Ok(false) };
         // Reasoning kept in its own field is not in the content, even if the prompt opened it.
         let apart = turn.reasoning.is_some() || !turn.calls.is_empty() || self.format.inner().hides_headers();

@@ -25,6 +25,7 @@ mod fuzz;
 mod jinja;
 mod literal;
 mod malformed;
+mod marks;
 mod pieces;
 mod products;
 mod python;

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::format::{CODE_TOOL, Format};
 use super::formats::native::{Native, TemplateSupport};
-use super::pieces::{Pieces, tools_without_special};
+use super::marks::Marks;
+use super::pieces::Pieces;
 use super::stream::Stream;
 use super::style::{FormatChoice, Style};
 use super::tool_format::{Preceding, Reply, Turn};
@@ -43,8 +44,9 @@ pub struct Renderer {
     pub(super) reply_prefix: String,
     /// The same tokenizer and template in other styles, created on first use.
     pub(super) styled: Mutex<Vec<(Style, Arc<Self>)>>,
-    /// The tokenizer's special tokens, which are disabled in tool messages.
-    special: Vec<String>,
+    /// Tokens that are disabled in messages.
+    pub(super) marks: Marks,
+    pub(super) special_tokens_in_messages: bool,
 }
 
 /// Fields in which templates expect reasoning.
@@ -99,6 +101,9 @@ impl Renderer {
         let stop_ids = stop_ids(&tokenizer, &stops)?;
         let ends = [marker.as_str()].into_iter().chain(own.end_tokens().iter().copied()).chain(own.later_end());
         let ends = ends.filter(|end| !end.is_empty()).map(str::to_owned).collect();
+        let later = render(json!([user, {"role": "assistant", "content": HERE}, user]), false).unwrap_or_default();
+        let later = later.split_once(HERE).map_or("", |(_, later)| later);
+        let marks = Marks::new(&tokenizer, &format!("{before_reply}{marker}{later}"), own)?;
         Ok(Self {
             before_reply: before_reply.to_owned(),
             generation_prompt: prompt.to_owned(),
@@ -111,7 +116,8 @@ impl Renderer {
             code_tool: CODE_TOOL.to_owned(),
             reply_prefix: String::new(),
             styled: Mutex::default(),
-            special: tokenizer.special_tokens(),
+            marks,
+            special_tokens_in_messages: false,
             marker,
             between,
             tokenizer,
@@ -245,8 +251,18 @@ impl Renderer {
     /// The turns of a conversation. Reasoning that the template does not print is put into the
     /// content once.
     pub(super) fn turns(&self, messages: &[Message], preceding: &Preceding<'_>, tools: &[Value]) -> Result<Vec<Turn>> {
-        let messages = tools_without_special(messages, &self.special);
-        let mut turns = self.format.turns(&messages, preceding, self.ability, self.opens_thinking, tools)?;
+        let messages = if self.special_tokens_in_messages { messages.into() } else { self.marks.disabled(messages) };
+        self.turns_as_given(&messages, preceding, tools)
+    }
+
+    /// The same, without disabling special tokens.
+    pub(super) fn turns_as_given(
+        &self,
+        messages: &[Message],
+        preceding: &Preceding<'_>,
+        tools: &[Value],
+    ) -> Result<Vec<Turn>> {
+        let mut turns = self.format.turns(messages, preceding, self.ability, self.opens_thinking, tools)?;
         for turn in turns.iter_mut().filter(|turn| turn.reasoning.is_some()) {
             let Some((text, _)) = turn.parts.first_mut() else { continue };
             if text.trim_start().starts_with("<think>") {
@@ -260,6 +276,8 @@ impl Renderer {
 
     /// Renders turns with the chat template.
     pub(super) fn render(&self, turns: &[Turn], tools: &[Value], end: Next) -> Result<String> {
+        let tools = if self.special_tokens_in_messages { tools.into() } else { self.marks.disabled_in_tools(tools) };
+        let tools: &[Value] = &tools;
         let answered = end == Next::Prompt && turns.last().is_some_and(Turn::is_answered);
         let last = turns.len().saturating_sub(1);
         let mut messages: Vec<Value> = turns

@@ -1,12 +1,14 @@
 //! The style of prompts: tool-call format, variables of the chat template, reply prefix.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::{Arc, PoisonError};
 
 use serde_json::{Map, Value};
 
 use super::format::{AUTO, Format};
-use super::pieces::without_separators;
+use super::marks::without_separators;
+use super::pieces::Pieces;
 use super::renderer::{Renderer, refuse_images};
 use super::tool_format::Preceding;
 use super::tool_format::Turn;
@@ -52,12 +54,14 @@ pub struct Style {
     pub reply_prefix: String,
     /// Variables of the chat template (`enable_thinking`).
     pub template_kwargs: Map<String, Value>,
+    /// Texts in messages that spell special tokens become these tokens, as in transformers.
+    pub special_tokens_in_messages: bool,
 }
 
 impl Style {
     /// The default style with a format.
     pub fn of_format(format: FormatChoice) -> Self {
-        Self { format, reply_prefix: String::new(), template_kwargs: Map::new() }
+        Self { format, reply_prefix: String::new(), template_kwargs: Map::new(), special_tokens_in_messages: false }
     }
 }
 
@@ -83,7 +87,8 @@ impl Renderer {
     pub fn with_switches(&self, switches: Map<String, Value>) -> Result<Self> {
         let template = self.template.with_switches(switches);
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, self.format.clone())?;
-        Ok(renderer.with_code_tool(&self.code_tool).with_reply_prefix(&self.reply_prefix))
+        let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&self.reply_prefix);
+        Ok(renderer.with_special_tokens(self.special_tokens_in_messages))
     }
 
     /// Loads the tokenizer and chat template of a model directory, in a style.
@@ -94,7 +99,8 @@ impl Renderer {
         let tokenizer = Tokenizer::load(dir)?;
         let template = Template::of(&tokenizer)?.with_kwargs(&style.template_kwargs)?;
         let format = style.format.of(&template);
-        Ok(Self::with_template(Arc::new(tokenizer), template, format)?.with_reply_prefix(&style.reply_prefix))
+        let renderer = Self::with_template(Arc::new(tokenizer), template, format)?;
+        Ok(renderer.with_reply_prefix(&style.reply_prefix).with_special_tokens(style.special_tokens_in_messages))
     }
 
     /// The same tokenizer and template in another style.
@@ -110,7 +116,7 @@ impl Renderer {
         let template = self.template.with_switches(style.template_kwargs.clone());
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, format)?;
         let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&style.reply_prefix);
-        let renderer = Arc::new(renderer);
+        let renderer = Arc::new(renderer.with_special_tokens(style.special_tokens_in_messages));
         // Every version of a script with its own formats adds styles.
         if made.len() == STYLES {
             made.remove(0);
@@ -124,6 +130,30 @@ impl Renderer {
     pub(super) fn with_reply_prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.reply_prefix);
         self
+    }
+
+    /// Whether texts in messages that spell special tokens become these tokens.
+    #[must_use]
+    pub(super) fn with_special_tokens(mut self, in_messages: bool) -> Self {
+        self.special_tokens_in_messages = in_messages;
+        self
+    }
+
+    /// The messages with their special tokens disabled, whatever the style is: for requests of a
+    /// script (`r1.generate`) that show a model a text of others.
+    pub fn without_special_tokens<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
+        self.marks.disabled(messages)
+    }
+
+    /// The ids of a conversation that a model judges, without a generation prompt. No message has
+    /// special tokens, also no assistant's.
+    pub fn judged(&self, messages: &[Message]) -> Result<Vec<u32>> {
+        refuse_images(messages)?;
+        let messages = self.marks.disabled_in_all(messages);
+        let turns = self.turns(&messages, &Preceding::default(), &[])?;
+        let mut pieces = Pieces::default();
+        pieces.push(&self.render(&turns, &[], Next::End)?, false);
+        Ok(pieces.encode(&self.tokenizer)?.0)
     }
 
     /// The text at the start of every reply; it ends the prompt ([`Renderer::prefixes`]).

@@ -290,17 +290,10 @@ impl Tokenizer {
         self.inner.get_added_vocabulary().get_added_tokens_decoder().get(&id).map(|token| token.content.clone())
     }
 
-    /// The special tokens' texts.
-    pub(super) fn special_tokens(&self) -> Vec<String> {
+    /// The added tokens' texts, and whether they are marked as special.
+    pub(super) fn added_tokens(&self) -> Vec<(String, bool)> {
         let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
-        let mut tokens: Vec<String> = added
-            .values()
-            .filter(|token| token.special && !token.content.is_empty())
-            .map(|token| token.content.clone())
-            .collect();
-        // Longer ones first: one may be part of another.
-        tokens.sort_by(|a, b| b.len().cmp(&a.len()).then(a.cmp(b)));
-        tokens
+        added.values().map(|token| (token.content.clone(), token.special)).collect()
     }
 
     /// Writes the files into a model directory, byte for byte as they were read.

@@ -59,7 +59,11 @@ pub(super) fn rollout(metrics: &mut Metrics, trajectories: &[Trajectory], solved
     metrics.set("rollout/prompt_tokens", per(&prompts));
     metrics.set("rollout/prompt_tokens_max", largest(&prompts));
     metrics.set("rollout/rewrites", per(&|t| t.steps.iter().skip(1).filter(|step| step.new_row).count() as f64));
-    let tools = counted.iter().flat_map(|t| t.own_steps()).flat_map(|step| &step.tools);
+    let hidden = per(&|t| t.hidden_calls() as f64);
+    if hidden > 0.0 {
+        metrics.set("rollout/hidden_calls", hidden);
+    }
+    let tools = counted.iter().flat_map(|t| t.own_steps()).flat_map(Step::policy_calls);
     let tools: Vec<&ToolRecord> = tools.collect();
     if !tools.is_empty() {
         let share =

@@ -366,6 +366,7 @@ impl Chat {
         }
         let (mut before, mut ended) = (String::new(), None);
         let mut requests = state.record().listen();
+        let mut token_ids = Vec::new();
         for step in 1..=state.max_steps() {
             let observed =
                 serve(&mut requests, |request| self.backend.answer(request, interrupt), worker.observe(&state, budget));
@@ -397,7 +398,7 @@ impl Chat {
             }
             let stepped = stepped.map_err(failed)?;
             let over = stepped.done || stepped.truncated;
-            answer.tool_calls.extend(stepped.tools);
+            answer.tool_calls.extend(stepped.tools.into_iter().filter(|tool| !tool.hidden));
             if !over && step < state.max_steps() {
                 show(Piece::Turn { text: &answer.text, reasoning: answer.reasoning.as_deref() });
             }
@@ -405,8 +406,10 @@ impl Chat {
                 let name = message.name.as_deref().unwrap_or("tool");
                 show(Piece::Result { name, text: &message.content.text() });
             }
+            token_ids.extend(action.token_ids);
             ended = Some(Outcome {
                 text: action.text,
+                token_ids: token_ids.clone(),
                 steps: step,
                 calls: answer.tool_calls.len(),
                 terminated: stepped.done,

@@ -200,6 +200,7 @@ fn open_local(
             format: FormatChoice::Auto,
             reply_prefix: settings.env.reply_prefix.clone(),
             template_kwargs: settings.policy.template_kwargs.clone(),
+            special_tokens_in_messages: settings.env.special_tokens_in_messages,
         },
     };
     let scripted = script.is_some();

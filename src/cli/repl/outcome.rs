@@ -20,7 +20,7 @@ impl Session {
         let mut over = attempt.over();
         let Some(step) = attempt.trajectory().steps.last().cloned() else { return Ok(()) };
         let mut line = format!("step {number}: reward {}", signed(step.reward));
-        for tool in &step.tools {
+        for tool in step.policy_calls() {
             let bad = if tool.ok { "" } else { " (failed)" };
             let _ = write!(line, ", {}{bad}", tool.name);
         }

@@ -29,9 +29,12 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     c("multi_objective_aggregation", &["trainer.estimator"], "\"gdpo\" normalises each part of the reward separately"),
     none(
         "reward_weights",
-        "the recipe's function `reward` returns { total = … } and named parts; gdpo takes `weights`",
+        "`weights` of `reward_funcs { … }` (docs/python.md), or of the named parts of `reward`; gdpo takes `weights`",
     ),
-    none("reward_funcs", "the recipe's function `reward`"),
+    none(
+        "reward_funcs",
+        "Python functions are used unchanged: `python { \"FILE\" }.reward_funcs { … }` (docs/python.md)",
+    ),
     none(
         "mask_truncated_completions",
         "truncated trajectories are scored; `env.on_overflow=fail` excludes those with a full context",

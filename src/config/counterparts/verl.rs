@@ -130,8 +130,11 @@ pub(super) const SETTINGS: &[Counterpart] = &[
     none("reward_model.enable", "rewards are the recipe's function `reward`, which can score with r1.reward_model"),
     c("reward_model.overlong_buffer.len", &["trainer.shaping.overlong"], "{ longest, buffer, factor }"),
     c("reward_model.overlong_buffer.penalty_factor", &["trainer.shaping.overlong"], "{ longest, buffer, factor }"),
-    none("custom_reward_function.path", "rewards are the recipe's function `reward`"),
-    none("custom_reward_function.name", "rewards are the recipe's function `reward`"),
+    none(
+        "custom_reward_function.path",
+        "the file is used unchanged: `python { \"FILE\" }.compute_score()` (docs/python.md)",
+    ),
+    none("custom_reward_function.name", "the first value of `compute_score { … }` (docs/python.md)"),
     // Data.
     c("data.train_files", &["data.train"], "a path, a pattern, a Hub dataset, or rows"),
     c("data.val_files", &["data.eval"], "a path, a pattern, a Hub dataset, or rows"),

@@ -176,7 +176,7 @@ fn reached(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report:
     for it in tried {
         let Kind::Call(name) = &it.kind else { continue };
         let Some(step) = it.trajectory.steps.first().filter(|_| !it.trajectory.status.is_failure()) else { continue };
-        if !step.tools.iter().any(|tool| tool.name == *name) {
+        if !step.policy_calls().any(|tool| tool.name == *name) {
             let message = format!("a call of `{name}` reached no tool");
             let hint =
                 "pass action.tool_calls to r1.call_tools in `step`, and push the results as r1.observation(result)";

@@ -29,7 +29,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             .and_then(|nesting| Ok((nesting, jobs(&lua, &host, &call, &calls, &options)?)));
         let (in_tool, host) = (call.in_tool(), host.clone());
         async move {
-            let (_nesting, jobs) = jobs?;
+            let (_nesting, (jobs, hidden)) = jobs?;
             let run = |job: Job| {
                 let tool = job.tool();
                 call.branch_for_tool(job.run(lua.clone(), call.clone(), &host), tool)
@@ -40,7 +40,11 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             with_room(&lua, || drop(running));
             let answers = answers?;
             let list = lua.create_table_with_capacity(answers.len(), 0)?;
-            for answer in answers {
+            for mut answer in answers {
+                // The policy earns nothing by a call of the script.
+                if hidden {
+                    (answer.record.hidden, answer.record.reward) = (true, 0.0);
+                }
                 list.raw_push(answer.to_lua(&lua)?)?;
                 // Calls made by a tool are not recorded: the policy made one call.
                 if !in_tool {
@@ -63,6 +67,8 @@ const CALLS: usize = 1024;
 arguments! {
     /// Options of `r1.call_tools`; tools in Lua get them as their second argument.
     pub(super) struct CallOptions {
+        /// The calls are the script's own, not the policy's.
+        hidden: bool = false;
         /// Source code that runs before each program.
         prelude: String = String::new();
         /// Files in the directory of each program, by name.
@@ -139,23 +145,24 @@ enum Job {
     Run { call: ValidatedCall, call_id: Option<String> },
 }
 
-/// Parses and validates calls. An error of the policy becomes a result; an error of the script is
-/// raised.
-fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<Vec<Job>> {
+/// Parses and validates calls, and tells whether they are the script's own. An error of the policy
+/// becomes a result; an error of the script is raised.
+fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> mlua::Result<(Vec<Job>, bool)> {
     let Value::Table(calls) = calls else {
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
     };
-    let CallOptions { prelude, files, .. } = CallOptions::read_optional(lua, NAME, options)?;
+    let CallOptions { hidden, prelude, files, .. } = CallOptions::read_optional(lua, NAME, options)?;
     let files = Rc::new(tool_files::of_call(lua, NAME, &files)?);
     if calls.raw_len() > CALLS {
         return Err(fail(lua, NAME, format!("{} calls are more than {CALLS}", calls.raw_len())));
     }
-    let tools = host.tools();
+    let mut tools = host.tools();
+    tools.retain(|tool| hidden || !tool.hidden);
     let env = host.current().env.clone();
     let usual = EnvSettings::default();
     let settings = settings_of(call, &usual);
     let rewards = &settings.call_rewards;
-    let mut quota = Quota::new(call, settings, calls)?;
+    let mut quota = Quota::new(call, settings, calls, hidden)?;
     let mut jobs = Vec::with_capacity(calls.raw_len());
     for index in 1..=calls.raw_len() {
         let Value::Table(given_call) = calls.raw_get(index)? else {
@@ -211,7 +218,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         let call = ValidatedCall { tool, arguments, given, prelude, files, options, kwargs };
         jobs.push(Job::Run { call, call_id });
     }
-    Ok(jobs)
+    Ok((jobs, hidden))
 }
 
 /// The options of a tool's call, with the task's arguments for the tool.
@@ -260,9 +267,9 @@ impl std::fmt::Display for TooManyCalls {
 
 impl<'a> Quota<'a> {
     /// The limit applies to the calls of a response: not to those of `reset` or `reward`, nor to
-    /// those made by a tool.
-    fn new(call: &'a Call, env: &EnvSettings, calls: &Table) -> mlua::Result<Self> {
-        let limited = env.max_calls > 0 && call.entry == Entry::Step && !call.in_tool();
+    /// those made by a tool or by the script itself.
+    fn new(call: &'a Call, env: &EnvSettings, calls: &Table, hidden: bool) -> mlua::Result<Self> {
+        let limited = env.max_calls > 0 && call.entry == Entry::Step && !call.in_tool() && !hidden;
         let most = limited.then_some(env.max_calls);
         let mut well_formed = call.calls_run.get();
         for index in 1..=calls.raw_len() {
@@ -326,7 +333,8 @@ impl Job {
             _ => text,
         };
         let (name, kind) = (tool.name.clone(), CallKind::Ran);
-        let record = ToolRecord { name, arguments, kind, output: text, ok, reward, seconds, retries, cached };
+        let record =
+            ToolRecord { name, arguments, kind, output: text, ok, reward, seconds, retries, cached, hidden: false };
         Ok(Answer { call_id, record, files })
     }
 }

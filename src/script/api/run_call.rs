@@ -211,6 +211,9 @@ impl ValidatedCall {
                     // Those of the call replace those of the tool.
                     given.retain(|file| self.files.iter().all(|own| own.name != file.name));
                     given.extend(self.files.iter().cloned());
+                    if !self.files.is_empty() {
+                        tool_files::check_together(&given)?;
+                    }
                     let code = code();
                     let program = PythonCall { code: &code, prelude, files: &given, session: None };
                     match call.session.as_ref().filter(|_| *session) {

@@ -37,6 +37,7 @@ arguments! {
         description: Option<String>;
         max_result_tokens: Option<usize>;
         rewards: ToolRewards = ToolRewards::default();
+        hidden: bool = false;
     }
 
     /// Arguments of `r1.tool`.
@@ -86,7 +87,7 @@ impl ToolArguments {
         limits: CallLimits,
         run: Run,
     ) -> ToolHandle {
-        let Self { name: own, description: about, max_result_tokens, rewards } = self;
+        let Self { name: own, description: about, max_result_tokens, rewards, hidden } = self;
         let name = own.unwrap_or_else(|| name.to_owned());
         let description = about.unwrap_or_else(|| description.to_owned());
         ToolHandle(Rc::new(Tool {
@@ -96,6 +97,7 @@ impl ToolArguments {
             max_result_tokens,
             rewards,
             limits,
+            hidden,
             place: place_of_recipe(lua),
             run,
         }))
@@ -184,7 +186,7 @@ fn python(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlua::Result<To
     if limits.cache.is_some() && (options.keep_files || options.plots) {
         return refuse_cache("`cache` keeps texts, and the results have files (`keep_files`, `plots`)");
     }
-    let files = tool_files::read(lua, NAME, &files, loader)?;
+    let files = tool_files::read(lua, NAME, &files, loader, options.disk_mb)?;
     let of_task = |file: &ToolFile| matches!(file.source, FileSource::Column(_));
     if limits.cache == Some(CacheScope::Run) && files.iter().any(of_task) {
         return refuse_cache("`cache` = \"run\" would mix results of different tasks: a file is a column of the task");

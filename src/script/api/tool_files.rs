@@ -11,11 +11,12 @@ use super::argument::Mebibytes;
 use super::arguments::{Arguments, arguments};
 use super::resource::placed;
 use crate::config::Columns;
+use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::resource::{Keep, Spec};
 use crate::script::runtime::tool::{FileSource, ToolFile};
-use crate::tools::python::{InputFile, check_file_name};
+use crate::tools::python::{InputFile, check_file_name, check_file_names};
 
 /// Largest file of a tool, MiB: it stays in memory.
 const MOST: u64 = 64;
@@ -37,6 +38,7 @@ pub(super) fn read(
     function: &'static str,
     given: &Value,
     loader: &RefCell<Loader>,
+    disk_mb: u64,
 ) -> mlua::Result<Vec<ToolFile>> {
     let table = match given {
         Value::Nil => return Ok(Vec::new()),
@@ -47,9 +49,16 @@ pub(super) fn read(
     for (name, value) in by_name(lua, function, table)? {
         let path = |path: String, max_size: Option<u64>| {
             let max_size = max_size.unwrap_or(MOST);
+            // Not read if it can't be given to a program.
+            let large = |error: Error| {
+                let why =
+                    format!("`disk` of the tool is {disk_mb} MiB: raise it, the program's own files need room too");
+                if max_size <= disk_mb { error } else { Error { hint: Some(why), ..error } }
+            };
+            let max_size = max_size.min(disk_mb);
             let spec = Spec { path: path.into(), format: None, columns: Columns::new(), max_size, keep: Keep::Bytes };
             let found = loader.borrow_mut().resource(&spec);
-            let found = found.map_err(|error| placed(lua, function, error))?;
+            let found = found.map_err(|error| placed(lua, function, large(error)))?;
             Ok::<_, mlua::Error>(FileSource::Content(found.content.clone()))
         };
         let source = match &value {
@@ -72,6 +81,16 @@ pub(super) fn read(
             }
         };
         files.push(ToolFile { name, source });
+    }
+    let bytes = files.iter().map(|file| match &file.source {
+        FileSource::Content(content) => content.len(),
+        FileSource::Column(_) => 0,
+    });
+    let size = bytes.sum::<usize>().div_ceil(1 << 20) as u64;
+    if size > disk_mb {
+        let why = format!("`files` have {size} MiB and `disk` is {disk_mb} MiB");
+        let error = Error::new(Kind::Script, why).hint("raise `disk`: the program's own files need room too");
+        return Err(fail_with(lua, function, error));
     }
     Ok(files)
 }
@@ -103,7 +122,15 @@ fn by_name(lua: &Lua, function: &'static str, table: &Table) -> mlua::Result<Vec
         all.push((name, value));
     }
     all.sort_by(|a, b| a.0.cmp(&b.0));
+    let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+    check_file_names(&names).map_err(|error| fail_with(lua, function, error))?;
     Ok(all)
+}
+
+/// Refuses files of a tool and of a call that can't be in one directory.
+pub(super) fn check_together(files: &[InputFile]) -> Result<(), Error> {
+    let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
+    check_file_names(&names)
 }
 
 /// SHA-256 (hex) of files by name, for the record.

@@ -185,6 +185,12 @@ pub(super) const ENTRIES: &[Entry] = &[
                 "options?",
                 "",
                 &[
+                    p(
+                        "hidden?",
+                        "boolean",
+                        "The calls are the script's own, such as those of a grader: they may use hidden tools, earn no \
+                         process rewards, and are not among the policy's calls",
+                    ),
                     p("prelude?", "string", "Code to run before each program"),
                     p("state?", "any", "Value of call.state for tools in Lua"),
                     p("files?", "{[string]: string}", "Texts by name, in the directory of programs of r1.tools.python"),

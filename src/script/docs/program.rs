@@ -5,8 +5,8 @@ use super::{Entry, Param, Scope, f, p, program};
 pub(super) const ENTRIES: &[Entry] = &[
     f(
         "require",
-        &[p("name", "string", "Path without extension, relative to the script's directory")],
-        &[("any", "The value that the module returns")],
+        &[p("name", "string", "Path without extension, relative to the script's directory; a Python file with it")],
+        &[("any", "The value that the module returns; the text of a Python file")],
         "Loads a module from the script's directory. Only available while the script is loaded.",
         "",
     ),

@@ -39,6 +39,11 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("concurrency?", "number", "Maximum concurrent calls over the whole run"),
                 p("max_result_tokens?", "number", "Maximum tokens of a result; default: that of the environment"),
                 p(
+                    "hidden?",
+                    "boolean",
+                    "Only for the script (r1.call_tools with `hidden`): the policy does not see it",
+                ),
+                p(
                     "rewards?",
                     "{ok: number?, failed: number?, refused: number?}",
                     "Process rewards of its calls; default: the environment's call_rewards",

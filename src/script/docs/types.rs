@@ -128,6 +128,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
         "How a trajectory ended",
         &[
             ("text", "string", "The last response"),
+            ("token_ids", "{number}", "The sampled ids of all responses"),
             ("steps", "number", ""),
             ("calls", "number", "Number of tool calls, including those that were not run"),
             ("terminated", "boolean", "The environment ended it"),
@@ -197,6 +198,7 @@ const TABLES: &[(&str, &str, Fields)] = &[
             ("seconds", "number", ""),
             ("retries?", "number", "Number of retries"),
             ("cached?", "boolean", "The result came from the tool's cache"),
+            ("hidden?", "boolean", "The script made it for itself (r1.call_tools with `hidden`)"),
         ],
     ),
     (

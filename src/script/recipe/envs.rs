@@ -67,10 +67,15 @@ impl LoadedEnv {
     }
 }
 
+/// The tools that the policy sees.
+pub(super) fn shown(tools: &[Rc<Tool>]) -> impl Iterator<Item = &Rc<Tool>> {
+    tools.iter().filter(|tool| !tool.hidden)
+}
+
 impl TaskEnv {
     fn of(env: &Rc<LoadedEnv>, tools: Vec<Rc<Tool>>) -> Self {
         Self {
-            schemas: tools.iter().map(|tool| tool.schema()).collect(),
+            schemas: shown(&tools).map(|tool| tool.schema()).collect(),
             tools,
             kwargs: Map::new(),
             tool_kwargs: Map::new(),
@@ -97,7 +102,7 @@ impl TaskEnv {
             }
         }
         let schema = |tool: &Rc<Tool>| tool.schema_with(self.tables.get(&tool.name).map(|tables| &**tables));
-        self.schemas = self.tools.iter().map(schema).collect();
+        self.schemas = shown(&self.tools).map(schema).collect();
         Ok(())
     }
 
@@ -245,7 +250,7 @@ impl Set {
         let columns = Columns::read(task)?;
         let chosen = self.choose(&columns)?;
         // A column `tools` belongs to the script if the environment has no tools.
-        let wanted = columns.tools.as_ref().filter(|_| !chosen.env.tools.is_empty());
+        let wanted = columns.tools.as_ref().filter(|_| shown(&chosen.env.tools).next().is_some());
         let needs_columns = chosen.tools.iter().any(|tool| tool.task_columns().next().is_some());
         if !needs_columns
             && wanted.is_none()
@@ -260,7 +265,7 @@ impl Set {
             let whole = TaskEnv::of(&chosen.env, chosen.tools.clone());
             return Ok(Rc::new(TaskEnv { columns: Columns::of(task), eval, ..whole }));
         }
-        let known = || chosen.env.tools.iter().map(|tool| tool.name.as_str());
+        let known = || shown(&chosen.env.tools).map(|tool| tool.name.as_str());
         let mut tools = chosen.tools.clone();
         if let Some(wanted) = wanted {
             if let Some(name) = wanted.iter().find(|name| !known().any(|known| known == *name)) {
@@ -268,7 +273,7 @@ impl Set {
                 return Err(Error::new(Kind::Data, message).hint(suggest(name, known().collect::<Vec<_>>())));
             }
             // In the order of the environment, so that the same tools give the same prompt.
-            tools.retain(|tool| wanted.contains(&tool.name));
+            tools.retain(|tool| tool.hidden || wanted.contains(&tool.name));
         }
         let mut own = TaskEnv::of(&chosen.env, tools);
         if columns.single_step {

@@ -257,8 +257,13 @@ async fn try_task(
     budget: usize,
 ) -> Result<Result<(), (TrialStage, Error)>> {
     let token_ids = renderer.tokenizer().encode(REPLY)?;
-    let outcome =
-        Outcome { text: REPLY.to_owned(), steps: 1, calls: 0, terminated: true, truncated: false, truncated_by: None };
+    let outcome = Outcome {
+        text: REPLY.to_owned(),
+        token_ids: token_ids.clone(),
+        steps: 1,
+        terminated: true,
+        ..Outcome::default()
+    };
     let tried = async {
         let at = |reached| move |failure| (reached, failure);
         let state = worker.reset(task, 0).await.map_err(at(TrialStage::Reset))?;

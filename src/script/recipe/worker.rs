@@ -8,7 +8,7 @@ use mlua::{Function, Table, Value};
 use serde_json::Value as Json;
 
 use super::advantage::{self, Estimated, GroupInput};
-use super::envs::Envs;
+use super::envs::{Envs, shown};
 use super::load::Script;
 use super::rows::{self, Split};
 use crate::config::ToolChoice;
@@ -57,7 +57,7 @@ impl Worker {
         let recipe = script.recipe(&vm)?;
         let envs = Envs::new(&vm, &recipe, script)?;
         let tools = envs.tools();
-        let schemas: Vec<Json> = tools.iter().map(|tool| tool.schema()).collect();
+        let schemas: Vec<Json> = shown(&tools).map(|tool| tool.schema()).collect();
         vm.host.schemas.replace(schemas.clone().into());
         let grants = script.grants();
         envs.check_tools(&grants).map_err(|error| error.at_path(&script.path))?;
@@ -309,8 +309,9 @@ impl Worker {
     }
 
     fn outcome(&self, outcome: &Outcome) -> mlua::Result<Table> {
-        let table = self.vm.lua.create_table_with_capacity(0, 6)?;
+        let table = self.vm.lua.create_table_with_capacity(0, 7)?;
         table.raw_set("text", outcome.text.as_str())?;
+        table.raw_set("token_ids", outcome.token_ids.as_slice())?;
         table.raw_set("steps", outcome.steps)?;
         table.raw_set("calls", outcome.calls)?;
         table.raw_set("terminated", outcome.terminated)?;

@@ -6,6 +6,7 @@ use super::load::{Part, Script};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::source_map::{Location, SourceMap};
+use crate::script::runtime::sources::is_python;
 use crate::script::settings::{self, cold_start};
 
 impl Script {
@@ -46,7 +47,8 @@ impl Script {
         let own = (self.part == Part::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
         let key = own.as_deref().unwrap_or(key);
         let main = self.path.display().to_string();
-        let modules = self.modules.values().map(|module| (module.path.as_str(), module.source.as_str()));
+        let lua = self.modules.iter().filter(|(name, _)| !is_python(name));
+        let modules = lua.map(|(_, module)| (module.path.as_str(), module.source.as_str()));
         let names = self.modules.iter().map(|(name, module)| (name.clone(), module.path.clone())).collect();
         let map = SourceMap::new(std::iter::once((main.as_str(), self.source.as_str())).chain(modules), names);
         map.setting(&main, key).unwrap_or(Location { place: main, is_exact: false })

@@ -2,17 +2,16 @@
 
 use std::path::Path;
 
-use super::sources::Module;
+use super::sources::{Module, file_of};
 
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 30] = [
+const MODULES: [(&str, &str); 34] = [
     ("calculator", include_str!("../../../lua/calculator.lua")),
     ("demonstrations", include_str!("../../../lua/demonstrations.lua")),
     ("env_gym", include_str!("../../../lua/env_gym.lua")),
-    // The server of env_gym as a text.
-    ("env_gym_server", concat!("return [===[\n", include_str!("../../../lua/env_gym.py"), "]===]\n")),
+    ("env_gym.py", include_str!("../../../lua/env_gym.py")),
     ("env_http", include_str!("../../../lua/env_http.lua")),
     ("formats/search_r1", include_str!("../../../lua/formats/search_r1.lua")),
     ("games/bandit", include_str!("../../../lua/games/bandit.lua")),
@@ -24,6 +23,10 @@ const MODULES: [(&str, &str); 30] = [
     ("formats/tagged", include_str!("../../../lua/formats/tagged.lua")),
     ("options", include_str!("../../../lua/options.lua")),
     ("papers", include_str!("../../../lua/papers.lua")),
+    ("python", include_str!("../../../lua/python.lua")),
+    ("python_server.py", include_str!("../../../lua/python_server.py")),
+    ("python_worker.py", include_str!("../../../lua/python_worker.py")),
+    ("python_source", include_str!("../../../lua/python_source.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
     ("rewards/code", include_str!("../../../lua/rewards/code.lua")),
     ("rewards/data", include_str!("../../../lua/rewards/data.lua")),
@@ -56,8 +59,9 @@ pub(super) fn module(name: &str) -> Option<Module> {
 /// The path of a module of a script in `folder`, in messages. A stored copy of a module of this
 /// library has the path of the library, so that a replay has the same errors.
 pub(crate) fn shown_path(name: &str, folder: &Path) -> String {
-    let file = format!("{name}.lua");
-    if has_prefix(name) { file } else { folder.join(file).display().to_string() }
+    let file = file_of(name);
+    let path = if has_prefix(name) { file } else { folder.join(file) };
+    path.display().to_string()
 }
 
 /// The names of all modules.

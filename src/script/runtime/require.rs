@@ -1,5 +1,5 @@
 //! `require("lib/x")`: loads modules from the script's own directory only; and the resources read
-//! at load time.
+//! at load time. A Python file (`require("reward.py")`) is a module whose value is its text.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -10,7 +10,7 @@ use mlua::{Lua, Value};
 use super::host::{misuse, place};
 use super::library;
 use super::resource::{Keep, Resource, Spec};
-use super::sources::{Module, Resources, Sources};
+use super::sources::{Module, Resources, Sources, file_of, is_python};
 use crate::error::{Error, Kind, Result, Subject, suggest};
 
 /// Finds, reads and caches modules. It is open only while the script loads, so that the hash of a
@@ -86,14 +86,14 @@ impl Loader {
                 .cloned()
                 .ok_or_else(|| refused(format!("`{name}` was not there when the script was loaded"))),
             // A stored version of a script has the modules of the library that it was run with.
-            Sources::Disk(root) if library::has_prefix(name) && !root.join(format!("{name}.lua")).exists() => {
+            Sources::Disk(root) if library::has_prefix(name) && !root.join(file_of(name)).exists() => {
                 library::module(name).ok_or_else(|| {
                     let known = library::names();
                     refused(format!("r1 has no module `{name}`")).hint(suggest(name, known.iter().map(String::as_str)))
                 })
             }
             Sources::Disk(root) => {
-                self.searched_files.insert(root.join(format!("{name}.lua")));
+                self.searched_files.insert(root.join(file_of(name)));
                 let module = read(root, name)?;
                 let path = if library::has_prefix(name) { library::shown_path(name, root) } else { module.path };
                 Ok(Module { path, ..module })
@@ -120,6 +120,11 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
         }
         loader.find(&name).map_err(|error| mlua::Error::external(at_caller(lua, error)))?
     };
+    if is_python(&name) {
+        let text = Value::String(lua.create_string(&module.source)?);
+        loader.borrow_mut().loaded.insert(name, Loaded { module, value: Some(text.clone()) });
+        return Ok(text);
+    }
     let chunk =
         lua.load(module.source.as_str()).set_name(format!("@{}", module.path)).set_mode(mlua::chunk::ChunkMode::Text);
     loader.borrow_mut().loaded.insert(name.clone(), Loaded { module: module.clone(), value: None });
@@ -182,7 +187,7 @@ fn at_caller(lua: &Lua, error: Error) -> Error {
 }
 
 fn read(root: &Path, name: &str) -> Result<Module> {
-    let relative = PathBuf::from(format!("{name}.lua"));
+    let relative = file_of(name);
     let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
     if name.is_empty() || !plain {
         return Err(refused(format!("`{name}` is not inside the script's directory")));

@@ -33,6 +33,8 @@ pub struct StepResult {
 pub struct Outcome {
     /// The last response.
     pub text: String,
+    /// The sampled ids of all responses.
+    pub token_ids: Vec<u32>,
     pub steps: usize,
     /// Number of tool calls, including those that were not run.
     pub calls: usize,

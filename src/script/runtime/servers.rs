@@ -264,6 +264,7 @@ fn of_server(server: &Rc<ToolServer>, listing: &Listing) -> Result<Vec<Rc<Tool>>
             max_result_tokens: server.max_result_tokens,
             rewards: server.rewards,
             limits: server.limits.clone(),
+            hidden: false,
             place: server.place.clone(),
             run: Run::Mcp { server: Rc::clone(server), tool: remote.name.clone() },
         })

@@ -32,3 +32,13 @@ pub(crate) struct Module {
     pub(crate) path: String,
     pub(crate) source: String,
 }
+
+/// Whether a module is a Python file, whose name has its extension.
+pub(crate) fn is_python(name: &str) -> bool {
+    name.ends_with(".py")
+}
+
+/// The file of a module.
+pub(super) fn file_of(name: &str) -> PathBuf {
+    PathBuf::from(if is_python(name) { name.to_owned() } else { format!("{name}.lua") })
+}

@@ -30,6 +30,8 @@ pub(crate) struct Tool {
     pub(crate) max_result_tokens: Option<usize>,
     pub(crate) rewards: ToolRewards,
     pub(crate) limits: CallLimits,
+    /// It is for the script, not shown to the policy, and refused in its calls.
+    pub(crate) hidden: bool,
     /// The line of its declaration.
     pub(crate) place: Option<String>,
     pub(crate) run: Run,

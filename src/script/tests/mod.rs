@@ -20,6 +20,7 @@ mod env_http;
 mod every_tool;
 mod format;
 mod games;
+mod hidden_tools;
 mod limits;
 mod loss;
 mod mcp;
@@ -30,6 +31,7 @@ mod origin;
 mod outside;
 mod params;
 mod passages;
+mod python;
 mod re;
 mod record;
 mod refusals;
@@ -112,7 +114,7 @@ fn call(name: &str, arguments: Json) -> ToolCall {
 }
 
 fn outcome(text: &str) -> Outcome {
-    Outcome { text: text.to_owned(), steps: 1, calls: 0, terminated: true, truncated: false, truncated_by: None }
+    Outcome { text: text.to_owned(), steps: 1, terminated: true, ..Outcome::default() }
 }
 
 /// A minimal recipe that uses `env`.

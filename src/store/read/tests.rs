@@ -44,9 +44,9 @@ fn finite() -> impl Strategy<Value = f64> {
 
 prop_compose! {
     fn tool()(name in ".*", arguments in value(), kind in call_kind(), output in ".*", ok: bool, reward in finite(), seconds in finite(),
-        (retries, cached) in any::<(u32, bool)>())
+        (retries, cached, hidden) in any::<(u32, bool, bool)>())
         -> ToolRecord {
-        ToolRecord { name, arguments, kind, output, ok, reward, seconds, retries, cached }
+        ToolRecord { name, arguments, kind, output, ok, reward, seconds, retries, cached, hidden }
     }
 }
 

@@ -73,7 +73,11 @@ pub(super) async fn exchange(
     }
     drain(child, &mut capture);
     let alive = matches!(end, End::Report(_));
-    let files = if alive { files::decode(child.decoder.files(), options.files_bytes) } else { Vec::new() };
+    let files = if alive {
+        files::decode(child.decoder.files(), options.files_bytes, options.disk_mb << 20)
+    } else {
+        Vec::new()
+    };
     Ok(conclude(end, &capture, options, (seconds, files)).map(|output| (output, alive)))
 }
 

@@ -8,7 +8,7 @@
 
 import __future__, ast, ctypes, gc, io, json, linecache, os, random, resource, select, signal, socket, stat, struct, sys
 import threading, time, traceback, types
-import bisect, collections, datetime, decimal, fractions, functools, heapq, itertools, math, re, statistics, string
+import bisect, builtins, collections, datetime, decimal, fractions, functools, heapq, itertools, math, re, statistics, string
 
 ORDER = struct.Struct("<cQi")
 REPORT, COMMAND = 200, 201  # above the number of files that a program may open
@@ -266,7 +266,7 @@ def child(config, libc, parent, scratch, out, report, command, _exit=os._exit):
         except BaseException as error:
             send(b"U", "%s: %s" % (type(error).__name__, error), bytes(NONCE))
             os._exit(SETUP_FAILED)
-        serve(config)
+        serve(config, scratch)
     finally:
         _exit(125)
 
@@ -336,7 +336,7 @@ def receive(size, _read=os.read, _exit=os._exit):
     return b"".join(pieces)
 
 
-def serve(config):
+def serve(config, scratch):
     """Runs programs until the host closes the command pipe; the first one in a new `__main__`."""
     # A program may change any module. Functions used after it are saved here.
     exit_, join, enumerate_, current = os._exit, threading.Thread.join, threading.enumerate, threading.current_thread
@@ -354,6 +354,8 @@ def serve(config):
     module = types.ModuleType("__main__")
     module.__builtins__ = __builtins__
     sys.modules["__main__"] = module
+    # Those of `site`, which is not imported.
+    builtins.exit = builtins.quit = leave
     random.seed(0)
     send(b"R", "", bytes(NONCE))
     while True:
@@ -366,8 +368,8 @@ def serve(config):
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, hard))
         kind, text, files = b"D", "", b""
         try:
-            write_files(given)
-            before = list_files() if config["keep_files"] else None
+            write_files(scratch, given)
+            before = list_files(scratch) if config["keep_files"] else None
             if prelude:
                 kind, text = quietly(prelude, module.__dict__, config)
             if kind == b"D":
@@ -378,7 +380,7 @@ def serve(config):
             if config["show"] is not None:
                 config["show"]()
             if before is not None:
-                files = new_files(before, config["files_bytes"])
+                files = new_files(scratch, before, config["files_bytes"])
         except BaseException as error:  # raised by an overridden hook, or by memory that is gone
             kind, text = b"E", "%s: the interpreter was damaged by the program" % type(error).__name__
         for stream in {sys.stdout, stdout, stderr}:
@@ -392,6 +394,11 @@ def serve(config):
             send(kind, text, receive(NONCE), files)
         except BaseException:
             exit_(SETUP_FAILED)
+
+
+def leave(code=None):
+    """`exit` and `quit`."""
+    raise SystemExit(code)
 
 
 def writer(fd):
@@ -440,8 +447,9 @@ def run(code, name, namespace, config):
     except SystemExit as error:
         if error.code is not None and error.code != 0:
             return b"E", "SystemExit: %s" % (error.code,)
-        # Code after an early exit, such as tests, has not run.
-        return (b"D", "") if at_end else (b"E", "SystemExit: the program exited before its last statement")
+        # Exit code 0 is a success, as in a process of its own. After a prelude that exits early the
+        # program, such as its tests, would not run.
+        return (b"D", "") if at_end or name == "<program>" else (b"E", "SystemExit: the program exited before its last statement")
     except BaseException as error:
         return b"E", describe(error, name, config)
 

@@ -6,29 +6,27 @@ import os as _os, stat as _stat, struct as _struct
 FILES_SEEN = 4096  # entries of a directory that are looked at
 
 
-def write_files(block):
-    """Writes `u16 name length, u32 content length, name, content` for each file into the current directory."""
+def write_files(root, block):
+    """Writes `u16 name length, u32 content length, name, content` for each file below the directory `root`."""
     at = 0
     while at < len(block):
         name_size, size = _struct.unpack_from("<HI", block, at)
         at += 6
-        name = block[at : at + name_size].decode()
+        name = _os.path.join(root, block[at : at + name_size].decode())
         at += name_size
-        folder = _os.path.dirname(name)
-        if folder:
-            _os.makedirs(folder, exist_ok=True)
+        _os.makedirs(_os.path.dirname(name), exist_ok=True)
         with open(name, "wb") as file:
             file.write(block[at : at + size])
         at += size
 
 
-def list_files():
-    """Size and time of each regular file below the current directory, by path."""
+def list_files(root):
+    """Size and time of each regular file below the directory `root`, by path. A program may change the current one."""
     found, folders, seen = {}, [""], 0
     while folders:
         folder = folders.pop()
         try:
-            names = sorted(_os.listdir(folder or "."))
+            names = sorted(_os.listdir(_os.path.join(root, folder)))
         except OSError:
             continue
         for name in names:
@@ -37,7 +35,7 @@ def list_files():
                 return found
             path = _os.path.join(folder, name)
             try:
-                status = _os.lstat(path)
+                status = _os.lstat(_os.path.join(root, path))
             except OSError:
                 continue
             if _stat.S_ISDIR(status.st_mode):
@@ -49,18 +47,18 @@ def list_files():
     return found
 
 
-def new_files(before, most):
+def new_files(root, before, most):
     """A block with the files that are new or changed: `u16 name length, u64 size, u32 content length, name, content`.
     At most `most` bytes of content; the length of content that is left out is 2^32 - 1."""
     pieces, left = [], most
-    for path, status in sorted(list_files().items()):
+    for path, status in sorted(list_files(root).items()):
         if before.get(path) == status:
             continue
         name = path.encode("utf-8", "backslashreplace")[:65535]
         size, content = status[0], None
         if size <= left:
             try:
-                fd = _os.open(path, _os.O_RDONLY | _os.O_NOFOLLOW | _os.O_NONBLOCK)
+                fd = _os.open(_os.path.join(root, path), _os.O_RDONLY | _os.O_NOFOLLOW | _os.O_NONBLOCK)
                 with open(fd, "rb") as file:
                     content = file.read(left + 1)
             except OSError:

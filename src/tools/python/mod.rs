@@ -27,7 +27,7 @@ mod files;
 
 use std::path::PathBuf;
 
-pub use files::{InputFile, check_name as check_file_name};
+pub use files::{InputFile, check_name as check_file_name, check_names as check_file_names};
 
 use super::Output;
 use crate::error::{Error, Kind, Result};
