@@ -8,6 +8,7 @@
 //! - [`mdp`]: plain data of the step-level MDP: message, observation, action, step, trajectory
 //! - [`config`]: typed settings of recipes with their defaults
 //! - `data`: rows of dataset files, published datasets, operations on datasets
+//! - `digits`: JSON in which long whole numbers keep their digits
 //! - [`answers`]: final answers of responses, and their comparison
 //! - [`text`]: tokenizers, chat templates, tool-call formats; token-in, token-out rendering
 //! - [`net`]: HTTP client with progress and cancellation
@@ -40,6 +41,7 @@ pub mod cli;
 mod clock;
 pub mod config;
 mod data;
+mod digits;
 pub mod engine;
 pub mod error;
 pub mod eval;

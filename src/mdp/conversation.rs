@@ -5,6 +5,7 @@
 use serde_json::{Map, Value};
 
 use super::{Content, Invalid, Message, Part, Role, ToolCall};
+use crate::digits;
 use crate::error::suggest;
 
 /// Fields of a message that r1 reads.
@@ -54,7 +55,7 @@ impl ToolCall {
         let arguments = match own.get("arguments") {
             None | Some(Value::Null) => Value::Object(Map::new()),
             Some(Value::String(text)) if text.trim().is_empty() => Value::Object(Map::new()),
-            Some(Value::String(text)) => serde_json::from_str(text)
+            Some(Value::String(text)) => digits::from_str(text)
                 .map_err(|error| Invalid::new("", format!("has arguments that are not JSON: {error}")))?,
             Some(arguments) => arguments.clone(),
         };
@@ -72,8 +73,7 @@ pub fn messages(json: &Value, at: &str) -> Result<Vec<DatasetMessage>, Invalid> 
     let list = match json {
         Value::Array(list) => list,
         Value::String(text) => {
-            parsed = serde_json::from_str::<Value>(text)
-                .map_err(|error| Invalid::new(at, format!("is not JSON: {error}")))?;
+            parsed = digits::from_str(text).map_err(|error| Invalid::new(at, format!("is not JSON: {error}")))?;
             parsed.as_array().ok_or_else(|| Invalid::new(at, "is not a list of messages"))?
         }
         other => return Err(Invalid::new(at, format!("is not a list of messages, it is {}", kind(other)))),

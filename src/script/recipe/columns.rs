@@ -5,6 +5,7 @@ use std::fmt;
 
 use serde_json::{Map, Value as Json};
 
+use crate::digits;
 use crate::error::{Error, Kind, Subject};
 
 /// Agent flows of Agent-R1 and verl that correspond to an environment's own loop; they name no
@@ -150,7 +151,7 @@ fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, Invali
         Some(Json::Object(fields)) => Ok(fields.clone()),
         Some(Json::Array(items)) if items.is_empty() => Ok(Map::new()),
         Some(Json::String(text)) if text.trim().is_empty() => Ok(Map::new()),
-        Some(Json::String(text)) => match serde_json::from_str(text) {
+        Some(Json::String(text)) => match digits::from_str(text) {
             Ok(Json::Object(fields)) => Ok(fields),
             Ok(Json::Null) => Ok(Map::new()),
             Ok(_) => invalid(Problem::OtherJson),
