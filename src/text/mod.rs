@@ -14,8 +14,10 @@
 //! - `supervised`: conversations to ids and a loss mask, in the same pieces as rollouts
 
 mod chat;
+mod concat;
 #[cfg(test)]
 mod conversations;
+mod describe;
 mod extend;
 mod filters;
 mod format;
@@ -24,6 +26,8 @@ mod formats;
 mod fuzz;
 mod jinja;
 mod malformed;
+mod methods;
+mod numbers;
 mod pieces;
 mod products;
 mod python;
@@ -45,7 +49,9 @@ mod testing;
 mod tokenizer;
 mod tool_format;
 mod train_tokenizer;
+mod tuples;
 mod turns;
+mod values;
 
 pub use chat::{EarlierCall, chat_messages};
 pub use extend::Extension;
@@ -58,6 +64,6 @@ pub use stream::{Event, Stream};
 pub use style::{FormatChoice, Style};
 pub use supervised::Supervised;
 pub use template::Template;
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Tokenizer, named_templates};
 pub use tool_format::Reply;
 pub use train_tokenizer::{TEMPLATE as CHATML_TEMPLATE, train_tokenizer};
