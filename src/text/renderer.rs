@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 
+use super::describe::{self, Shown};
 use super::format::{CODE_TOOL, Format};
 use super::formats::native::{Native, TemplateSupport};
 use super::pieces::{Pieces, tools_without_special};
@@ -15,7 +16,7 @@ use super::tool_format::{Preceding, Reply, Turn};
 use super::turns::{Between, Next};
 use super::{Template, Tokenizer};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Message, Role};
+use crate::mdp::{DescribeTools, Message, Role};
 
 /// Renders conversations for one policy. Every method is a pure function of its arguments.
 pub struct Renderer {
@@ -43,6 +44,9 @@ pub struct Renderer {
     pub(super) reply_prefix: String,
     /// The same tokenizer and template in other styles, created on first use.
     pub(super) styled: Mutex<Vec<(Style, Arc<Self>)>>,
+    pub(super) describe: DescribeTools,
+    /// What the template prints of tools and system messages.
+    pub(super) shown: Shown,
     /// The tokenizer's special tokens, which are disabled in tool messages.
     special: Vec<String>,
 }
@@ -112,6 +116,8 @@ impl Renderer {
             reply_prefix: String::new(),
             styled: Mutex::default(),
             special: tokenizer.special_tokens(),
+            describe: DescribeTools::default(),
+            shown: Shown::of(&probed),
             marker,
             between,
             tokenizer,
@@ -267,10 +273,8 @@ impl Renderer {
             .enumerate()
             .map(|(index, turn)| self.template_message(turn, if answered && index == last { HERE } else { "" }))
             .collect();
-        if !tools.is_empty()
-            && let Some(text) = self.format.inner().describe(tools)?
-        {
-            put_into_system(&mut messages, &text);
+        if let Some(text) = self.description(tools)? {
+            describe::put(&mut messages, &text, self.shown.takes_system);
         }
         let tools = Some(tools).filter(|tools| !tools.is_empty() && self.format.inner().shows_tools());
         let text = self.template.render(&messages, tools, end == Next::Prompt && !answered, &Map::new())?;
@@ -306,17 +310,6 @@ impl Renderer {
             message.insert("tool_calls".to_owned(), way.calls(&turn.calls));
         }
         message.into()
-    }
-}
-
-/// Appends a text to the system message, or adds a system message.
-fn put_into_system(messages: &mut Vec<Value>, text: &str) {
-    match messages.first_mut().filter(|message| message["role"] == Role::System.name()) {
-        Some(system) => {
-            let content = system["content"].as_str().unwrap_or_default();
-            system["content"] = format!("{content}\n\n{text}").into();
-        }
-        None => messages.insert(0, json!({ "role": Role::System.name(), "content": text })),
     }
 }
 

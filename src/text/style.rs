@@ -5,6 +5,7 @@ use std::sync::{Arc, PoisonError};
 
 use serde_json::{Map, Value};
 
+use super::describe;
 use super::format::{AUTO, Format};
 use super::pieces::without_separators;
 use super::renderer::{Renderer, refuse_images};
@@ -13,7 +14,7 @@ use super::tool_format::Turn;
 use super::turns::Next;
 use super::{Template, Tokenizer};
 use crate::error::Result;
-use crate::mdp::Message;
+use crate::mdp::{DescribeTools, Message};
 
 /// The selected tool-call format.
 #[derive(Clone, Debug, PartialEq)]
@@ -52,12 +53,14 @@ pub struct Style {
     pub reply_prefix: String,
     /// Variables of the chat template (`enable_thinking`).
     pub template_kwargs: Map<String, Value>,
+    /// Whether the host describes the tools in the system prompt.
+    pub describe: DescribeTools,
 }
 
 impl Style {
     /// The default style with a format.
     pub fn of_format(format: FormatChoice) -> Self {
-        Self { format, reply_prefix: String::new(), template_kwargs: Map::new() }
+        Self { format, reply_prefix: String::new(), template_kwargs: Map::new(), describe: DescribeTools::default() }
     }
 }
 
@@ -68,7 +71,8 @@ impl Renderer {
     /// `Kind::Model` if the template can't be used.
     pub fn with_format(&self, format: &FormatChoice) -> Result<Self> {
         let format = format.of(&self.template);
-        Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)
+        let renderer = Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)?;
+        Ok(renderer.describing(self.describe))
     }
 
     /// Sets the tool that bare code calls; the default is `python`.
@@ -83,7 +87,7 @@ impl Renderer {
     pub fn with_switches(&self, switches: Map<String, Value>) -> Result<Self> {
         let template = self.template.with_switches(switches);
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, self.format.clone())?;
-        Ok(renderer.with_code_tool(&self.code_tool).with_reply_prefix(&self.reply_prefix))
+        Ok(renderer.describing(self.describe).with_code_tool(&self.code_tool).with_reply_prefix(&self.reply_prefix))
     }
 
     /// Loads the tokenizer and chat template of a model directory, in a style.
@@ -94,7 +98,8 @@ impl Renderer {
         let tokenizer = Tokenizer::load(dir)?;
         let template = Template::of(&tokenizer)?.with_kwargs(&style.template_kwargs)?;
         let format = style.format.of(&template);
-        Ok(Self::with_template(Arc::new(tokenizer), template, format)?.with_reply_prefix(&style.reply_prefix))
+        let renderer = Self::with_template(Arc::new(tokenizer), template, format)?;
+        Ok(renderer.describing(style.describe).with_reply_prefix(&style.reply_prefix))
     }
 
     /// The same tokenizer and template in another style.
@@ -109,7 +114,8 @@ impl Renderer {
         let format = style.format.of(&self.template);
         let template = self.template.with_switches(style.template_kwargs.clone());
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, format)?;
-        let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&style.reply_prefix);
+        let renderer =
+            renderer.describing(style.describe).with_code_tool(&self.code_tool).with_reply_prefix(&style.reply_prefix);
         let renderer = Arc::new(renderer);
         // Every version of a script with its own formats adds styles.
         if made.len() == STYLES {
@@ -117,6 +123,11 @@ impl Renderer {
         }
         made.push((style.clone(), Arc::clone(&renderer)));
         Ok(renderer)
+    }
+
+    fn describing(mut self, describe: DescribeTools) -> Self {
+        self.describe = describe;
+        self
     }
 
     /// Sets the text at the start of every reply.
@@ -159,12 +170,31 @@ impl Renderer {
         Ok(text)
     }
 
+    /// The text that describes tools in the system prompt: of the recipe's own format, or of the
+    /// host for a template that prints no tools (`env.describe_tools`).
+    ///
+    /// # Errors
+    /// `Kind::Script` if a function of the recipe's format fails.
+    pub fn description(&self, tools: &[Value]) -> Result<Option<String>> {
+        if tools.is_empty() {
+            return Ok(None);
+        }
+        let format = self.format.inner();
+        match format.describe(tools)? {
+            Some(own) => Ok(Some(own)),
+            None if describe::is_wanted(self.describe, format, self.shown) => {
+                describe::text(format, tools, &self.code_tool)
+            }
+            None => Ok(None),
+        }
+    }
+
     /// The warning about tools that are in no prompt: the format leaves them to the chat template,
     /// and the template renders the same text without them. `None` if the policy sees the tools, or
     /// if the template refuses the conversation that is tried.
     pub fn hidden_tools(&self, tools: &[Value]) -> Option<String> {
         let format = self.format.inner();
-        if tools.is_empty() || !format.shows_tools() || format.describe(tools).ok()?.is_some() {
+        if tools.is_empty() || !format.shows_tools() || self.description(tools).ok()?.is_some() {
             return None;
         }
         let question = [Message::user("?")];

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::describe;
 use super::formats::same_turn;
 use super::stream::{Scan, Stream};
 use super::template::Template;
@@ -96,6 +97,17 @@ pub(super) trait ToolFormat: Send + Sync {
     /// Text for the system message that describes the tools, if the template does not.
     fn describe(&self, _tools: &[Value]) -> Result<Option<String>> {
         Ok(None)
+    }
+
+    /// How calls are written, for a description by the host ([`describe`]); a call of
+    /// [`ToolFormat::example`] follows it. `None` for formats that describe tools themselves.
+    fn syntax(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// A call that shows the syntax. `None` without a tool that can be called.
+    fn example(&self, tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
+        describe::example(tools)
     }
 
     /// For formats with results inside the policy's own turn.

@@ -133,6 +133,7 @@ fn open_local(
             format: FormatChoice::Auto,
             reply_prefix: settings.env.reply_prefix.clone(),
             template_kwargs: settings.policy.template_kwargs.clone(),
+            describe: settings.env.describe_tools,
         },
     };
     let scripted = script.is_some();

@@ -207,6 +207,7 @@ impl Script {
             format: self.formats.choose(&env.format).map_err(|error| error.at_path(&self.path))?,
             reply_prefix: env.reply_prefix.clone(),
             template_kwargs: self.settings.policy.template_kwargs.clone(),
+            describe: env.describe_tools,
         })
     }
 
