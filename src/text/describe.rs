@@ -59,14 +59,19 @@ pub(super) fn is_wanted(wanted: DescribeTools, format: &dyn ToolFormat, shown: S
 /// # Errors
 /// Those of the format's writer.
 pub(super) fn text(format: &dyn ToolFormat, tools: &[Value], code_tool: &str) -> Result<Option<String>> {
-    let (Some(syntax), Some(example)) = (format.syntax(), format.example(tools, code_tool)) else { return Ok(None) };
+    let (Some(syntax), Some(example)) = (format.syntax(), example(format, tools, code_tool)) else { return Ok(None) };
     let schemas: Vec<String> = tools.iter().map(python::dumps).collect();
     let call = format.write(String::new(), &[example])?;
     Ok(Some(format!("# Tools\n\nYou can use these tools:\n{}\n\n{syntax}\n{}", schemas.join("\n"), call.trim())))
 }
 
+/// The call that shows the syntax of a format. `None` without a tool that can be called.
+fn example(format: &dyn ToolFormat, tools: &[Value], code_tool: &str) -> Option<ToolCall> {
+    format.example(tools, code_tool).or_else(|| first_call(tools))
+}
+
 /// A call of the first tool, with a value for each required argument.
-pub(super) fn example(tools: &[Value]) -> Option<ToolCall> {
+pub(super) fn first_call(tools: &[Value]) -> Option<ToolCall> {
     let function = &tools.first()?["function"];
     let name = function["name"].as_str()?.to_owned();
     Some(ToolCall { id: None, name, arguments: object(&function["parameters"], &function["parameters"], DEPTH) })
@@ -185,7 +190,7 @@ mod tests {
             for wanted in ["Be kind.\n\n# Tools", "Books a \\\"room\\\".\\nAsk first.", "\"Runs code.\""] {
                 assert!(system.contains(wanted), "{}: {system}", format.name());
             }
-            let example = format.example(&tools(), "python").unwrap();
+            let example = example(*format, &tools(), "python").unwrap();
             let written = format.write(String::new(), std::slice::from_ref(&example)).unwrap();
             assert!(system.ends_with(written.trim()), "{}: {system}", format.name());
             let reply = renderer.parse(&written, &tools()).unwrap();

@@ -9,7 +9,7 @@ use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, form
 use regex::Regex;
 
 use super::numbers::{extreme, float, int, number_of, round, sum};
-use super::size_limits::{Size, check_list, check_size};
+use super::size_limits::{Size, check_list, check_size, narrow, narrow_fields, pattern, replaced};
 use super::values::{self, Items};
 use super::{jinja, methods, python};
 
@@ -258,16 +258,6 @@ fn indent(
     Ok(lines.join("\n"))
 }
 
-/// Refuses widths over 1000.
-pub(super) fn narrow(width: usize) -> Result<usize, minijinja::Error> {
-    const WIDEST: usize = 1000;
-    if width > WIDEST {
-        let why = format!("a width of {width} is more than {WIDEST}");
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
-    }
-    Ok(width)
-}
-
 /// The `format` filter: `text % values`, with lists and dictionaries as Python prints them.
 #[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
@@ -276,35 +266,6 @@ fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
         values.iter().map(|value| if plain(value) { value.clone() } else { python::str(value).into() }).collect();
     narrow_fields(text, FormatStyle::Printf, &values)?;
     format_filter(FormatStyle::Printf, text, &values)
-}
-
-/// Refuses a format string with a field wider than 1000, which could allocate gigabytes of spaces.
-pub(super) fn narrow_fields(text: &str, style: FormatStyle, values: &[Jinja]) -> Result<(), minijinja::Error> {
-    static PERCENT: LazyLock<Regex> = LazyLock::new(|| pattern(r"%(\([^)]*\))?[^a-zA-Z%(]*\d{5}"));
-    static BRACES: LazyLock<Regex> = LazyLock::new(|| pattern(r"\{[^{}]*\d{5}"));
-    let wide = match style {
-        FormatStyle::Printf => &PERCENT,
-        FormatStyle::StrFormat => &BRACES,
-    };
-    if wide.is_match(text) {
-        let why = "a field of more than 9999 letters in a format string";
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
-    }
-    // Each field prints one value, padded to the field's width.
-    let mark = if matches!(style, FormatStyle::Printf) { '%' } else { '{' };
-    let longest = values.iter().map(|value| Size::of(value).bytes).max().unwrap_or(0).saturating_add(9999);
-    check_size(text.len().saturating_add(text.matches(mark).count().saturating_mul(longest)))
-}
-
-/// Size in bytes of the text after a replacement.
-pub(super) fn replaced(text: &str, from: &str, to: &str, count: Option<usize>) -> usize {
-    let found = text.matches(from).count().min(count.unwrap_or(usize::MAX));
-    text.len().saturating_add(found.saturating_mul(to.len()))
-}
-
-#[allow(clippy::expect_used)] // patterns of this file, which the tests compile
-fn pattern(text: &str) -> Regex {
-    Regex::new(text).expect("a pattern of this file")
 }
 
 /// The `replace` filter, with a count.

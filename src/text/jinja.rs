@@ -122,7 +122,7 @@ fn held(value: Value) -> Result<Value, Error> {
         let bytes = left
             .bytes
             .checked_sub(text.len())
-            .filter(|_| text.len() <= super::template::LONGEST)
+            .filter(|_| text.len() <= size_limits::LONGEST)
             .ok_or_else(|| Error::new(ErrorKind::OutOfFuel, "it keeps too much text"))?;
         LEFT.set(Some(Left { bytes, ..left }));
     }

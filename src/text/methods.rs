@@ -4,8 +4,7 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, FormatStyle, State, Value as Jinja};
 
-use super::filters::{narrow, narrow_fields, replaced};
-use super::size_limits::{ITEM, Size, check_list, check_size};
+use super::size_limits::{ITEM, Size, check_list, check_size, narrow, narrow_fields, replaced};
 use super::values::Items;
 
 /// Calls a method of a value.

@@ -20,6 +20,7 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, conte
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::size_limits::LONGEST;
 use super::tokenizer::{TEMPLATES, Tokenizer};
 use super::{filters, jinja, products, train_tokenizer};
 use crate::error::{Error, Kind, Result, suggest};
@@ -27,9 +28,6 @@ use crate::error::{Error, Kind, Result, suggest};
 /// Maximum instructions per rendering: a few seconds. The longest real conversations need a
 /// hundredth of it.
 const FUEL: u64 = 50_000_000;
-
-/// Maximum bytes of one rendering.
-pub(super) const LONGEST: usize = 1 << 28;
 
 /// Maximum CPU time of one rendering, in case single instructions take long.
 const TIME: Duration = Duration::from_secs(20);
@@ -99,8 +97,8 @@ impl Template {
         }
     }
 
-    /// Compiles a template; `tool_use` is rendered instead if there are tools. A token that is empty
-    /// is undefined in the template.
+    /// Compiles a template; `tool_use` is rendered instead if there are tools. A token that is
+    /// empty is undefined in the template.
     pub fn new(source: &str, tool_use: Option<&str>, origin: &str, bos_token: &str, eos_token: &str) -> Result<Self> {
         // Read once, so that a conversation's prompt does not change at midnight during a run.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());

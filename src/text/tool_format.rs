@@ -2,7 +2,6 @@
 
 use serde_json::Value;
 
-use super::describe;
 use super::formats::same_turn;
 use super::stream::{Scan, Stream};
 use super::template::Template;
@@ -99,15 +98,15 @@ pub(super) trait ToolFormat: Send + Sync {
         Ok(None)
     }
 
-    /// How calls are written, for a description by the host ([`describe`]); a call of
-    /// [`ToolFormat::example`] follows it. `None` for formats that describe tools themselves.
+    /// How calls are written, for a description by the host; an example of a call follows it. `None`
+    /// for formats that describe tools themselves.
     fn syntax(&self) -> Option<&'static str> {
         None
     }
 
-    /// A call that shows the syntax. `None` without a tool that can be called.
-    fn example(&self, tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
-        describe::example(tools)
+    /// A call that shows the syntax; `None`: a call of the first tool.
+    fn example(&self, _tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
+        None
     }
 
     /// For formats with results inside the policy's own turn.

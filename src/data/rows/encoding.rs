@@ -49,8 +49,8 @@ fn convert(from: &str, path: &Path) -> String {
     format!("`iconv -f {from} -t UTF-8 {} > NEW` converts it", path.display())
 }
 
-/// Refuses a record of CSV in which a quote is not closed. `line` is the number of the first line of
-/// `record` in the file.
+/// Refuses a record of CSV in which a quote is not closed. `line` is the number of the record's
+/// first line in the file.
 ///
 /// # Errors
 /// [`Kind::Data`] with the line of the quote.

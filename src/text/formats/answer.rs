@@ -35,7 +35,7 @@ impl ToolFormat for AnswerFormat {
     /// An action; other arguments can't be written.
     fn example(&self, tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
         let own = tools.iter().find(|tool| tool["function"]["name"] == TOOL);
-        let example = own.and_then(|tool| describe::example(std::slice::from_ref(tool)));
+        let example = own.and_then(|tool| describe::first_call(std::slice::from_ref(tool)));
         let action = example.as_ref().and_then(|call| call.arguments["action"].as_str()).unwrap_or("…");
         Some(call(TOOL, json!({ "action": action })))
     }
