@@ -106,6 +106,10 @@ curves *args: build
 templates *args: build
     @{{torch}} && python3 benches/templates.py {{args}}
 
+# Measure the figures of a page of docs/recipes again (`just remeasure docs/recipes/gsm8k.md --seeds 0`)
+remeasure *args: build
+    @{{torch}} && python3 benches/remeasure.py {{args}}
+
 # Train the recipes with three seeds, for docs/learning.md and docs/recipes (`just recipes --compare`: algorithms)
 recipes *args: build
     @{{torch}} && python3 benches/recipes.py {{args}}

@@ -194,7 +194,16 @@ def transcript(folder, seed):
     return [f"A held-out trajectory after training, seed {seed} (`examples.txt` of the run):", "", "```text", *lines[:24], "```"]
 
 
-def measure(options, name, seeds, machine):
+def machine_of(folder):
+    """The sentence about the machine of a run, and the commit that is checked out."""
+    config = json.loads((folder / "config.json").read_text())
+    cpu, kernels = config.get("cpu", platform.machine()), config.get("kernels")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
+    parts = [f"Measured on one thread of {cpu}", kernels and f"instruction set {kernels}", commit.stdout.strip() and f"commit {commit.stdout.strip()}"]
+    return f"{', '.join(part for part in parts if part)}, {datetime.date.today()}."
+
+
+def measure(options, name, seeds):
     """Writes what was measured into the page of a recipe; returns its row of docs/learning.md."""
     lines = [
         "| seed | untrained | after the cold start | after training | steps | reply tokens, first and last step | seconds of processor time |",
@@ -205,6 +214,7 @@ def measure(options, name, seeds, machine):
         folder, found = result(options, name, seeds, seed)
         if not found:
             continue
+        last = folder
         runs.append(series(folder))
         values.append([model["metrics"]["mean@1"]["value"] for model in found])
         seconds.append(json.loads((folder / "done").read_text())["cpu"])
@@ -217,7 +227,7 @@ def measure(options, name, seeds, machine):
         return None
     draw([(name, runs)], ROOT / f"docs/recipes/{name}.svg")
     shared = " The seeds have the cold start of the first." if options.one_cold_start and len(values[0]) == 3 else ""
-    about = f"Success on {tasks} held-out tasks, with intervals of 95 %.{shared} {machine}"
+    about = f"Success on {tasks} held-out tasks, with intervals of 95 %.{shared} {machine_of(last)}"
     lines = [*textwrap.wrap(about, 100), "", *lines, "",
              f"![success, reward and sampled tokens against steps]({name}.svg)", "",
              *transcript(options.runs / f"{name}-{seeds[0]}", seeds[0])]
@@ -321,7 +331,7 @@ def main():
         jobs = [pool.submit(all_seeds, name) for name in names if options.jobs > 1]
         for job in jobs:
             job.result()
-    rows = [measure(options, name, seeds, machine) for name in names]
+    rows = [measure(options, name, seeds) for name in names]
     table(dict(zip(names, rows)))
 
 

@@ -12,7 +12,13 @@ use serde_json::{Result, Value};
 /// Reads JSON. A whole number of more than 64 bits is text with its digits.
 pub(crate) fn read(text: &[u8]) -> Result<Value> {
     match std::str::from_utf8(text) {
-        Ok(text) => serde_json::from_str(&rewritten(text, false)),
+        Ok(text) => match rewritten(text, false) {
+            Cow::Borrowed(text) => serde_json::from_str(text),
+            // Quotes move the positions in errors.
+            Cow::Owned(new) => {
+                serde_json::from_str(&new).map_err(|moved| serde_json::from_str::<Value>(text).err().unwrap_or(moved))
+            }
+        },
         // The error names the place.
         Err(_) => serde_json::from_slice(text),
     }
@@ -123,6 +129,11 @@ mod tests {
         ] {
             assert_eq!(read(text.as_bytes()).unwrap(), expected, "{text}");
             assert_eq!(read_foreign(text.as_bytes()).unwrap(), expected, "{text}");
+        }
+        let error = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
+        let own = |text: &str| serde_json::from_str::<Value>(text).unwrap_err().to_string();
+        for text in [format!("[{long}, x]"), format!("{{{long}: 1}}"), format!("[{long}, 1e400]")] {
+            assert_eq!(error(&text), own(&text), "the position is the one in the text");
         }
         // A leading zero is not JSON.
         assert!(read(b"00000000000000000000001").is_err());

@@ -258,3 +258,38 @@ fn the_page_of_bad_input_names_existing_tests() {
     }
     assert!(named > 30, "{named}");
 }
+
+/// `just remeasure` reads the tables of docs/recipes: each measured page has figures of a seed.
+#[test]
+fn measured_tables_of_recipes_can_be_measured_again() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let python = |arguments: &[&str]| {
+        let done = std::process::Command::new("python3")
+            .args(arguments)
+            .current_dir(root.join("benches"))
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .output()
+            .unwrap();
+        assert!(done.status.success(), "{}{}", text(&done.stdout), text(&done.stderr));
+        text(&done.stdout)
+    };
+    assert_eq!(python(&["-m", "doctest", "remeasure.py"]), "");
+    for entry in std::fs::read_dir(root.join("docs/recipes")).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.extension().is_some_and(|end| end == "md") {
+            continue;
+        }
+        let page = std::fs::read_to_string(&path).unwrap();
+        let Some((_, name)) = page.split_once("<!-- measured: ") else { continue };
+        let name = name.split(' ').next().unwrap();
+        let listed = python(&["remeasure.py", "--list", &path.display().to_string()]);
+        assert!(
+            listed.contains(&format!(": {name}. Measured on")) && listed.contains("  seed 0: untrained "),
+            "{listed}"
+        );
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -806,6 +806,7 @@ function Expectation:raises(text) end
 ---Settings of r1.env that are data; its functions stay in the VM.
 ---@class r1.EnvSettings
 ---@field format? string Tool-call format; auto is the format of the model's chat template (default "auto", auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer, or one of r1.format).
+---@field describe_tools? "auto"|"always"|"never" Whether the system prompt describes the tools, with a call in the syntax of the format. auto: if the chat template prints no tools; always: also for retool, tir and answer, whose prompts show none. A template without system messages has the description in the first message of the user (default "auto").
 ---@field max_steps? number Steps after which a trajectory is truncated (default 8, steps, ≥ 1).
 ---@field max_tokens? number Response tokens after which a trajectory is truncated; 0 means no limit (default 0, tokens, ≥ 0).
 ---@field on_overflow? "end"|"fail" Handling of a trajectory whose context is full: end truncates and scores it, fail makes it a failure (default "end").
@@ -999,7 +1000,7 @@ r1.version = nil
 function r1.recipe(recipe) end
 
 ---Defines an environment. Its functions must not keep state in variables: the host stores, copies and restores the state.
----@param env { tools?: (r1.Tool|r1.ToolServer)[]|r1.ToolServer, format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, close?: fun(state: any), max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string, special_tokens_in_messages?: boolean }
+---@param env { tools?: (r1.Tool|r1.ToolServer)[]|r1.ToolServer, format?: string|r1.Format, reset?: fun(task: r1.Task, kwargs: table<string, any>): any, step?: fun(state: any, action: r1.Action): r1.StepResult, flow?: fun(task: r1.Task, policy: r1.Policy, kwargs: table<string, any>): any, context?: fun(state: any, budget: r1.Budget): r1.Context|r1.Message[]|string|{ token_ids: number[] }, reward?: fun(state: any, outcome: r1.Outcome): number|table<string, any>, close?: fun(state: any), describe_tools?: "auto"|"always"|"never", max_steps?: number, max_tokens?: number, on_overflow?: "end"|"fail", max_calls?: number, excess_calls?: "refuse"|"refuse_all"|"ignore", tool_choice?: "auto"|"first"|"required", max_result_tokens?: number, call_rewards?: r1.CallRewards, system?: string, reply_prefix?: string, special_tokens_in_messages?: boolean }
 ---@return r1.Env
 function r1.env(env) end
 

@@ -1,5 +1,6 @@
 //! Settings of an environment: limits, tool calls and process rewards.
 
+use crate::mdp::DescribeTools;
 use crate::schema::{choices, section};
 
 section! {
@@ -7,6 +8,11 @@ section! {
     pub struct EnvSettings: "env." {
         /// Tool-call format; auto is the format of the model's chat template.
         format: String = "auto".to_owned(), range("auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer, or one of r1.format"), restart();
+        /// Whether the system prompt describes the tools, with a call in the syntax of the format.
+        /// auto: if the chat template prints no tools; always: also for retool, tir and answer,
+        /// whose prompts show none. A template without system messages has the description in the
+        /// first message of the user.
+        describe_tools: DescribeTools = DescribeTools::Auto, restart();
         /// Steps after which a trajectory is truncated.
         max_steps: usize = 8, unit("steps"), range("≥ 1");
         /// Response tokens after which a trajectory is truncated; 0 means no limit.

@@ -5,9 +5,12 @@
 //! `answer`; messages that are more than one question are in `messages`. The other columns of a row
 //! are in `extra_info`.
 //!
-//! The conversion is exact in both directions, up to the order of columns: columns whose names have
-//! a meaning in r1 ([`RESERVED`]) stay in `extra_info`.
+//! The conversion is exact in both directions, up to the order of columns, unless options change a
+//! row (a system message, answers as text). Columns whose names have a meaning in r1 ([`RESERVED`])
+//! stay in `extra_info`. What the conversion to verl adds to a row is noted in `extra_info.r1`
+//! ([`Note`]), so that the way back removes it.
 
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value as Json, json};
 
 use crate::error::{Error, Kind, Result, Subject, suggest};
@@ -28,6 +31,32 @@ const RESERVED: [&str; 10] = [
 
 /// Columns of verl.
 const COLUMNS: [&str; 5] = ["data_source", "prompt", "ability", "reward_model", "extra_info"];
+
+/// The field of `extra_info` with the [`Note`] of a row.
+const NOTE: &str = "r1";
+
+/// What the conversion of a row of r1 has added and renamed.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Note {
+    /// Columns that the row did not have, with their values. A value that was changed since stays.
+    #[serde(default, skip_serializing_if = "Map::is_empty", deserialize_with = "or_default")]
+    added: Map<String, Json>,
+    /// The column of the question, if not `problem`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    question: Option<String>,
+    /// The column of the messages, if not `messages`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    messages: Option<String>,
+    /// The column of the answer, if not `answer`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    answer: Option<String>,
+}
+
+/// Null, as Parquet stores a missing field, is the default.
+fn or_default<'de, D: Deserializer<'de>>(reader: D) -> Result<Map<String, Json>, D::Error> {
+    Option::<Map<String, Json>>::deserialize(reader).map(Option::unwrap_or_default)
+}
 
 /// The style of a reward that is computed by a rule; verl's default.
 const RULE: &str = "rule";
@@ -63,7 +92,8 @@ pub(crate) fn is_verl(row: &Map<String, Json>) -> bool {
 /// # Errors
 /// [`Kind::Data`] for a row without a question or without an answer, with the nearest column.
 pub(crate) fn to_verl(mut row: Map<String, Json>, index: u64, options: &VerlOptions) -> Result<Map<String, Json>> {
-    let prompt = prompt(&mut row, options)?;
+    let mut note = Note::default();
+    let prompt = prompt(&mut row, options, &mut note)?;
     let wanted = options.answer.as_deref().unwrap_or("answer");
     let given = match row.shift_remove("reward_model") {
         Some(Json::Object(fields)) => Some(fields),
@@ -81,11 +111,16 @@ pub(crate) fn to_verl(mut row: Map<String, Json>, index: u64, options: &VerlOpti
     if answer.is_none() && given.is_none() {
         return Err(absent(wanted, &row, "--answer COLUMN names another"));
     }
+    note.answer = options.answer.clone().filter(|name| name != "answer");
     let mut reward_model = given.unwrap_or_else(|| Map::from_iter([("style".to_owned(), RULE.into())]));
     if let Some(answer) = answer {
         reward_model.insert("ground_truth".to_owned(), answer);
     }
-    let mut take = |name: &str, default: &str| row.shift_remove(name).unwrap_or_else(|| default.into());
+    let mut add = |name: &str, value: Json| {
+        note.added.insert(name.to_owned(), value.clone());
+        value
+    };
+    let mut take = |name: &str, default: &str| row.shift_remove(name).unwrap_or_else(|| add(name, default.into()));
     let data_source = take("data_source", &options.data_source);
     let ability = take("ability", &options.ability);
     let mut extra = match row.shift_remove("extra_info") {
@@ -97,15 +132,19 @@ pub(crate) fn to_verl(mut row: Map<String, Json>, index: u64, options: &VerlOpti
         extra.entry(name).or_insert(value);
     }
     if let Some(split) = &options.split {
-        extra.entry("split").or_insert_with(|| split.as_str().into());
+        extra.entry("split").or_insert_with(|| add("split", split.as_str().into()));
     }
-    extra.entry("index").or_insert_with(|| index.into());
+    extra.entry("index").or_insert_with(|| add("index", index.into()));
+    let note = serde_json::to_value(note).map_err(|error| Error::new(Kind::Internal, error.to_string()))?;
+    if note.as_object().is_some_and(|note| !note.is_empty()) {
+        extra.entry(NOTE).or_insert(note);
+    }
     let columns = [data_source, prompt, ability, Json::Object(reward_model), Json::Object(extra)];
     Ok(COLUMNS.iter().map(|name| (*name).to_owned()).zip(columns).collect())
 }
 
 /// The messages of a row.
-fn prompt(row: &mut Map<String, Json>, options: &VerlOptions) -> Result<Json> {
+fn prompt(row: &mut Map<String, Json>, options: &VerlOptions, note: &mut Note) -> Result<Json> {
     let usual = ["messages", "prompt", "problem", "question"];
     let name = match &options.prompt {
         Some(name) => name.as_str(),
@@ -114,8 +153,14 @@ fn prompt(row: &mut Map<String, Json>, options: &VerlOptions) -> Result<Json> {
         }
     };
     let question = match row.shift_remove(name) {
-        Some(messages @ Json::Array(_)) => return Ok(messages),
-        Some(Json::String(text)) => text,
+        Some(messages @ Json::Array(_)) => {
+            note.messages = Some(name.to_owned()).filter(|name| name != "messages");
+            return Ok(messages);
+        }
+        Some(Json::String(text)) => {
+            note.question = Some(name.to_owned()).filter(|name| name != "problem");
+            text
+        }
         Some(Json::Null) | None => {
             let mut error = absent(name, row, "--prompt COLUMN names another");
             if options.prompt.is_none() {
@@ -154,10 +199,11 @@ pub(crate) fn from_verl(mut row: Map<String, Json>) -> Result<Map<String, Json>>
             ));
         }
     };
+    let note = take_note(&mut row);
     let mut own = Map::new();
     match question(&messages) {
-        Some(text) => own.insert("problem".to_owned(), text.into()),
-        None => own.insert("messages".to_owned(), messages.into()),
+        Some(text) => own.insert(note.question.unwrap_or_else(|| "problem".to_owned()), text.into()),
+        None => own.insert(note.messages.unwrap_or_else(|| "messages".to_owned()), messages.into()),
     };
     if let Some(reward_model) = row.shift_remove("reward_model") {
         let Json::Object(mut fields) = reward_model else { return Err(wrong("reward_model", "an object")) };
@@ -167,7 +213,7 @@ pub(crate) fn from_verl(mut row: Map<String, Json>) -> Result<Map<String, Json>>
             Some(Json::Object(mut truth)) if truth.len() == 1 && truth.get(TARGET).is_some_and(Json::is_array) => {
                 own.extend(truth.shift_remove(TARGET).map(|answers| ("answers".to_owned(), answers)));
             }
-            Some(answer) => drop(own.insert("answer".to_owned(), answer)),
+            Some(answer) => drop(own.insert(note.answer.unwrap_or_else(|| "answer".to_owned()), answer)),
             None => {}
         }
         let is_usual = fields.len() == 1 && fields.get("style").is_some_and(|style| style == RULE);
@@ -192,6 +238,25 @@ pub(crate) fn from_verl(mut row: Map<String, Json>) -> Result<Map<String, Json>>
         own.insert("extra_info".to_owned(), rest.into());
     }
     Ok(own)
+}
+
+/// Takes the note of a conversion out of a row, with the columns that it added.
+fn take_note(row: &mut Map<String, Json>) -> Note {
+    let Some(Json::Object(extra)) = row.get_mut("extra_info") else { return Note::default() };
+    let Some(note) = extra.get(NOTE).and_then(|note| Note::deserialize(note).ok()) else { return Note::default() };
+    extra.shift_remove(NOTE);
+    for (name, value) in &note.added {
+        let of_row = ["data_source", "ability"].contains(&name.as_str());
+        let Some(fields) =
+            (if of_row { Some(&mut *row) } else { row.get_mut("extra_info").and_then(Json::as_object_mut) })
+        else {
+            continue;
+        };
+        if fields.get(name) == Some(value) {
+            fields.shift_remove(name);
+        }
+    }
+    note
 }
 
 /// The text of a conversation that is one question.
@@ -231,21 +296,29 @@ mod tests {
         let row = object(json!({ "problem": "1+1?", "answer": "2", "level": 3, "data_source": "openai/gsm8k" }));
         let options =
             VerlOptions { ability: "math".to_owned(), split: Some("train".to_owned()), ..VerlOptions::default() };
-        let verl = to_verl(row, 7, &options).unwrap();
+        let verl = to_verl(row.clone(), 7, &options).unwrap();
         let expected = json!({
             "data_source": "openai/gsm8k",
             "prompt": [{ "role": "user", "content": "1+1?" }],
             "ability": "math",
             "reward_model": { "style": "rule", "ground_truth": "2" },
-            "extra_info": { "level": 3, "split": "train", "index": 7 },
+            "extra_info": {
+                "level": 3, "split": "train", "index": 7,
+                "r1": { "added": { "ability": "math", "split": "train", "index": 7 } },
+            },
         });
         assert_eq!(Json::Object(verl.clone()), expected);
         assert!(is_verl(&verl));
-        let back = json!({
-            "problem": "1+1?", "answer": "2", "data_source": "openai/gsm8k", "ability": "math",
-            "level": 3, "split": "train", "index": 7,
-        });
-        assert_eq!(Json::Object(from_verl(verl).unwrap()), back);
+        assert_eq!(from_verl(verl.clone()).unwrap(), row);
+        // A value that was changed since is not what the conversion added.
+        let mut changed = verl;
+        changed["ability"] = "algebra".into();
+        assert_eq!(from_verl(changed).unwrap()["ability"], "algebra");
+        // Parquet stores the fields of other rows as null.
+        let mut stored = to_verl(row.clone(), 7, &options).unwrap();
+        stored["extra_info"]["r1"]["question"] = Json::Null;
+        stored["extra_info"]["r1"]["added"]["data_source"] = Json::Null;
+        assert_eq!(from_verl(stored).unwrap(), row);
     }
 
     #[test]
@@ -253,7 +326,10 @@ mod tests {
         let row = object(json!({ "question": "Who?", "answers": ["Ann", "A."] }));
         let verl = to_verl(row, 0, &VerlOptions::default()).unwrap();
         assert_eq!(verl["reward_model"]["ground_truth"], json!({ "target": ["Ann", "A."] }));
-        assert_eq!(from_verl(verl).unwrap()["answers"], json!(["Ann", "A."]));
+        assert_eq!(Json::Object(from_verl(verl).unwrap()), json!({ "question": "Who?", "answers": ["Ann", "A."] }));
+        // A column of the row with the name of the note stays.
+        let row = object(json!({ "problem": "Who?", "answer": "Ann", "r1": { "added": 1 } }));
+        assert_eq!(from_verl(to_verl(row, 0, &VerlOptions::default()).unwrap()).unwrap()["r1"], json!({ "added": 1 }));
     }
 
     #[test]
@@ -316,16 +392,17 @@ mod tests {
 
         #[test]
         fn rows_of_r1_are_unchanged_by_a_round_trip(
-            problem in "[a-z ]{0,12}", answer in value(), more in columns("[a-z]{1,6}"),
+            problem in "[a-z ]{0,12}", answer in value(), more in columns("[a-z]{1,6}|index|split"),
+            question in "problem|question|prompt", own in prop::option::of("data_source|ability"),
+            named in prop::option::of("target|gold"),
         ) {
             let mut row = more;
-            row.retain(|name, _| !RESERVED.contains(&name.as_str()) && name != "answers");
-            row.insert("index".to_owned(), 5.into());
-            row.insert("data_source".to_owned(), "d".into());
-            row.insert("ability".to_owned(), "a".into());
-            row.insert("problem".to_owned(), problem.into());
-            row.insert("answer".to_owned(), answer);
-            let verl = to_verl(row.clone(), 0, &VerlOptions::default()).unwrap();
+            row.retain(|name, _| !RESERVED.contains(&name.as_str()) && name != "answers" && name != NOTE);
+            row.extend(own.map(|name| (name, "d".into())));
+            row.insert(question, problem.into());
+            row.insert(named.clone().unwrap_or_else(|| "answer".to_owned()), answer);
+            let options = VerlOptions { answer: named, split: Some("train".to_owned()), ..VerlOptions::default() };
+            let verl = to_verl(row.clone(), 0, &options).unwrap();
             prop_assert_eq!(from_verl(verl).unwrap(), row);
         }
     }

@@ -85,6 +85,9 @@ fn small(names: &[String]) -> Vec<String> {
 
 fn is_small(name: &str) -> bool {
     let json = |stem: &str| name == format!("{stem}.json");
+    if let Some(template) = name.strip_prefix("additional_chat_templates/") {
+        return template.ends_with(".jinja") && !template.contains('/');
+    }
     if name.contains('/') {
         return false;
     }
@@ -160,6 +163,8 @@ mod tests {
             "vocab.json",
             "merges.txt",
             "chat_template.jinja",
+            "additional_chat_templates/tool_use.jinja",
+            "additional_chat_templates/notes.md",
             "model.safetensors",
             "model.safetensors.index.json",
             "consolidated.safetensors",
@@ -174,6 +179,7 @@ mod tests {
         assert_eq!(
             plan.small,
             [
+                "additional_chat_templates/tool_use.jinja",
                 "chat_template.jinja",
                 "config.json",
                 "generation_config.json",

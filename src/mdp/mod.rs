@@ -3,6 +3,7 @@
 mod chat;
 pub mod conversation;
 mod demonstration;
+mod describe_tools;
 mod error_record;
 mod evaluation;
 mod failing_tools;
@@ -21,6 +22,7 @@ mod trajectory;
 
 pub use chat::{Chat, ChatMessage, ServerCompletion, ServerReply, Usage};
 pub use demonstration::Demonstration;
+pub use describe_tools::DescribeTools;
 pub use error_record::ErrorRecord;
 pub use evaluation::{AtK, Evaluation};
 pub use failing_tools::{FailingTool, failing_tools};

@@ -294,6 +294,16 @@ pub(crate) fn flash(
     Ok(owned(out))
 }
 
+/// The name of the processor: the model that Linux reports, or the architecture. Read once.
+pub fn cpu_name() -> &'static str {
+    static NAME: OnceLock<String> = OnceLock::new();
+    NAME.get_or_init(|| {
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+        model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+    })
+}
+
 /// Whether the CPU kernels are built and not disabled by `R1_KERNELS=off`. Read once.
 pub fn has_cpu_kernels() -> bool {
     static ON: OnceLock<bool> = OnceLock::new();

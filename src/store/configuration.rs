@@ -22,6 +22,12 @@ pub struct Configuration {
     pub r1: String,
     #[serde(default)]
     pub libtorch: String,
+    /// Name of the processor.
+    #[serde(default)]
+    pub cpu: String,
+    /// Instruction set of the CPU kernels, on which the last bits of f32 depend.
+    #[serde(default)]
+    pub kernels: String,
     pub script: ScriptVersion,
     /// `key=value` overrides of this run's command lines; the last one per key.
     #[serde(default)]

@@ -46,6 +46,9 @@ pub struct Recipe<'a> {
     /// Maximum length of prompt plus response, tokens; 0 without rollouts.
     pub max_context: usize,
     pub libtorch: &'a str,
+    /// Name of the processor, and instruction set of the CPU kernels.
+    pub cpu: &'a str,
+    pub kernels: &'a str,
 }
 
 impl RunDir {
@@ -189,6 +192,8 @@ impl RunDir {
                 from_step: recipe.from_step,
                 r1: env!("CARGO_PKG_VERSION").to_owned(),
                 libtorch: recipe.libtorch.to_owned(),
+                cpu: recipe.cpu.to_owned(),
+                kernels: recipe.kernels.to_owned(),
                 script: ScriptVersion {
                     path: recipe.script.to_owned(),
                     directory: directory_of(recipe.script),
@@ -393,6 +398,8 @@ mod tests {
             overrides: &[],
             max_context: 0,
             libtorch: "2.11.0",
+            cpu: "AMD EPYC",
+            kernels: "avx512",
         }
     }
 

@@ -205,6 +205,8 @@ mod tests {
             origins: &Origins::default(),
             max_context: 512,
             libtorch: "2.11.0",
+            cpu: "AMD EPYC",
+            kernels: "avx512",
         };
         run.write_recipe(&recipe).unwrap();
         // Resumed with other settings, then reloaded.

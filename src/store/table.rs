@@ -308,7 +308,7 @@ fn value(column: &ArrayRef, row: usize, budget: &mut Budget) -> Result<Json, Unr
             let days = column.as_primitive::<arrow::Date32Type>().value(row);
             temporal::date32_to_datetime(days).map_or(Json::Null, |time| Json::from(time.date().to_string()))
         }
-        DataType::Timestamp(unit, _) => {
+        DataType::Timestamp(unit, zone) => {
             let time = match unit {
                 TimeUnit::Second => {
                     temporal::timestamp_s_to_datetime(column.as_primitive::<arrow::TimestampSecondType>().value(row))
@@ -323,7 +323,9 @@ fn value(column: &ArrayRef, row: usize, budget: &mut Budget) -> Result<Json, Unr
                     column.as_primitive::<arrow::TimestampNanosecondType>().value(row),
                 ),
             };
-            time.map_or(Json::Null, |time| Json::from(time.to_string().replace(' ', "T")))
+            // Times with a zone are stored in UTC.
+            let end = if zone.is_some() { "Z" } else { "" };
+            time.map_or(Json::Null, |time| Json::from(time.to_string().replace(' ', "T") + end))
         }
         other => return Err(Unreadable::Type(other.clone())),
     })
@@ -383,6 +385,7 @@ mod tests {
             ("bytes", Arc::new(BinaryArray::from(vec![&b"\xff\x00"[..], b""]))),
             ("day", Arc::new(Date32Array::from(vec![19_000, 0]))),
             ("time", Arc::new(TimestampMicrosecondArray::from(vec![1_700_000_000_000_001, 0]))),
+            ("zoned", Arc::new(TimestampSecondArray::from(vec![1_700_000_000, 0]).with_timezone("Europe/Rome"))),
             ("price", Arc::new(Decimal128Array::from(vec![1234, -5]).with_precision_and_scale(10, 2).unwrap())),
         ];
         write(&path, columns, 10, Compression::SNAPPY);
@@ -393,14 +396,14 @@ mod tests {
             json!({
                 "text": "ä", "large": "1", "whole": -7, "half": 0.5, "truth": true, "list": ["a", null],
                 "message": {"role": "user", "n": i64::MAX}, "kind": "x", "bytes": [255, 0], "day": "2022-01-08",
-                "time": "2023-11-14T22:13:20.000001", "price": "12.34",
+                "time": "2023-11-14T22:13:20.000001", "zoned": "2023-11-14T22:13:20Z", "price": "12.34",
             })
         );
         assert_eq!(
             Json::Object(table.row(1).unwrap()),
             json!({
                 "large": "2", "whole": 8, "truth": false, "message": {}, "kind": "y", "bytes": [],
-                "day": "1970-01-01", "time": "1970-01-01T00:00:00", "price": "-0.05",
+                "day": "1970-01-01", "time": "1970-01-01T00:00:00", "zoned": "1970-01-01T00:00:00Z", "price": "-0.05",
             })
         );
     }

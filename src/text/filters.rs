@@ -1,15 +1,18 @@
-//! Jinja2 filters, tests and methods for which minijinja's output differs from Python's.
+//! Jinja2 filters and tests for which minijinja's output differs from Python's.
 
 use std::borrow::Cow;
+use std::cmp::Ordering;
 use std::sync::{Arc, LazyLock};
 
-use minijinja::value::{Kwargs, Rest, ValueKind, from_args};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, format_filter};
 use regex::Regex;
 
-use super::python;
-use super::size_limits::{ITEM, Size, check_list, check_size};
+use super::numbers::{extreme, float, int, number_of, round, sum};
+use super::size_limits::{Size, check_list, check_size, narrow, narrow_fields, pattern, replaced};
 use super::time_limit::in_time;
+use super::values::{self, Items};
+use super::{jinja, methods, python};
 
 /// Registers them in an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -17,7 +20,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         in_time()?;
         Ok(python::write_str(out, value)?)
     });
-    environment.set_unknown_method_callback(method);
+    environment.set_unknown_method_callback(methods::call);
     environment.add_filter("tojson", tojson);
     environment.add_filter("string", text_of);
     environment.add_filter("list", |state: &State, value: Jinja| {
@@ -26,7 +29,11 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     });
     environment.add_filter("reverse", |value: &Jinja| {
         check_list(value)?;
-        minijinja::filters::reverse(value)
+        match value.kind() {
+            // The keys, of which minijinja keeps the order.
+            ValueKind::Map => minijinja::filters::reverse(&value.try_iter()?.collect()),
+            _ => minijinja::filters::reverse(value),
+        }
     });
     environment.add_filter("unique", |state: &State, values: Jinja, options: Kwargs| {
         check_list(&values)?;
@@ -53,12 +60,24 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         minijinja::filters::lines(value)
     });
     for name in ["escape", "e"] {
-        environment.add_filter(name, |state: &State, value: &Jinja| {
+        environment.add_filter(name, |value: &Jinja| -> Result<Jinja, minijinja::Error> {
+            if value.is_safe() {
+                return Ok(value.clone());
+            }
             // `&#34;` replaces one character.
             check_size(Size::of(value).bytes.saturating_mul(5))?;
-            minijinja::filters::escape(state, value)
+            Ok(Jinja::from_safe_string(jinja::escape(&python::str(value))))
         });
     }
+    let changes: [(&'static str, fn(&str) -> String); 4] =
+        [("lower", str::to_lowercase), ("upper", str::to_uppercase), ("capitalize", capitalize), ("title", title)];
+    for (name, change) in changes {
+        environment.add_filter(name, move |value: &Jinja| text_of(value).map(|text| change(&text)));
+    }
+    // Its layout is that of Python's pprint, which r1 does not have.
+    environment.remove_filter("pprint");
+    environment.add_filter("max", |values: &Jinja, options: Kwargs| extreme(values, options, Ordering::Greater));
+    environment.add_filter("min", |values: &Jinja, options: Kwargs| extreme(values, options, Ordering::Less));
     environment.add_filter("trim", trim);
     environment.add_filter("join", join);
     environment.add_filter("indent", indent);
@@ -77,6 +96,49 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter("float", float);
     environment.add_filter("replace", replace);
     environment.add_filter("sort", sort);
+    environment.add_filter("sum", sum);
+    environment.add_filter("round", round);
+    environment.add_filter("wordcount", |text: &str| {
+        static WORD: LazyLock<Regex> = LazyLock::new(|| pattern(r"\w+"));
+        WORD.find_iter(text).count()
+    });
+    environment.add_filter("center", |text: &Jinja, width: Option<usize>, options: Kwargs| {
+        let width = width.or(options.get("width")?).unwrap_or(80);
+        options.assert_all_used()?;
+        Ok::<_, minijinja::Error>(methods::padded(&text_of(text)?, narrow(width)?, ' ', "center"))
+    });
+    environment.add_filter("dictsort", |value: &Jinja, options: Kwargs| -> Result<Jinja, minijinja::Error> {
+        check_list(value)?;
+        let pairs = minijinja::filters::dictsort(value, options)?;
+        let pairs = pairs.try_iter()?.map(|pair| pair.try_iter().map(Items::tuple));
+        pairs.collect::<Result<Vec<_>, _>>().map(Jinja::from)
+    });
+    environment.add_filter("items", |state: &State, value: &Jinja| -> Result<Jinja, minijinja::Error> {
+        if value.is_undefined() {
+            Ok(Jinja::from(Vec::<Jinja>::new()))
+        } else {
+            methods::call(state, value, "items", &[])
+        }
+    });
+    values::register(environment);
+    environment.add_test("sequence", |value: &Jinja| {
+        let is_range = value.kind() == ValueKind::Iterable && value.len().is_some();
+        value.is_undefined() || is_range || matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
+    });
+    environment.add_test("number", |value: &Jinja| matches!(value.kind(), ValueKind::Number | ValueKind::Bool));
+    for (name, rest) in [("even", 0.0), ("odd", 1.0)] {
+        environment.add_test(name, move |value: &Jinja| -> Result<bool, minijinja::Error> {
+            let number = number_of(value);
+            let number = number.ok_or_else(|| minijinja::Error::new(ErrorKind::InvalidOperation, "not a number"))?;
+            Ok((number.rem_euclid(2.0) - rest).abs() == 0.0)
+        });
+    }
+    environment.add_test("lower", |value: &Jinja| {
+        methods::is_cased(&python::str(value), char::is_uppercase, char::is_lowercase)
+    });
+    environment.add_test("upper", |value: &Jinja| {
+        methods::is_cased(&python::str(value), char::is_lowercase, char::is_uppercase)
+    });
     environment
         .add_test("iterable", |value: &Jinja| value.is_undefined() || (!value.is_none() && value.try_iter().is_ok()));
 }
@@ -114,6 +176,29 @@ fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
 fn text_of(value: &Jinja) -> Result<String, minijinja::Error> {
     check_size(Size::of(value).bytes)?;
     Ok(python::str(value))
+}
+
+fn capitalize(text: &str) -> String {
+    let mut letters = text.chars();
+    let Some(first) = letters.next() else { return String::new() };
+    first.to_uppercase().chain(letters.as_str().to_lowercase().chars()).collect()
+}
+
+/// The `title` filter: the first letter of each word is upper case. Words are separated by white
+/// space, hyphens and opening brackets.
+fn title(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut starts = true;
+    for letter in text.chars() {
+        let separates = methods::is_space(letter) || matches!(letter, '-' | '(' | '{' | '[' | '<');
+        if starts && !separates {
+            out.extend(letter.to_uppercase());
+        } else {
+            out.extend(letter.to_lowercase());
+        }
+        starts = separates;
+    }
+    out
 }
 
 /// The `trim` filter: `str(value).strip(chars)`.
@@ -174,16 +259,6 @@ fn indent(
     Ok(lines.join("\n"))
 }
 
-/// Refuses widths over 1000.
-fn narrow(width: usize) -> Result<usize, minijinja::Error> {
-    const WIDEST: usize = 1000;
-    if width > WIDEST {
-        let why = format!("a width of {width} is more than {WIDEST}");
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
-    }
-    Ok(width)
-}
-
 /// The `format` filter: `text % values`, with lists and dictionaries as Python prints them.
 #[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
@@ -192,69 +267,6 @@ fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
         values.iter().map(|value| if plain(value) { value.clone() } else { python::str(value).into() }).collect();
     narrow_fields(text, FormatStyle::Printf, &values)?;
     format_filter(FormatStyle::Printf, text, &values)
-}
-
-/// Refuses a format string with a field wider than 1000, which could allocate gigabytes of spaces.
-fn narrow_fields(text: &str, style: FormatStyle, values: &[Jinja]) -> Result<(), minijinja::Error> {
-    static PERCENT: LazyLock<Regex> = LazyLock::new(|| pattern(r"%(\([^)]*\))?[^a-zA-Z%(]*\d{5}"));
-    static BRACES: LazyLock<Regex> = LazyLock::new(|| pattern(r"\{[^{}]*\d{5}"));
-    let wide = match style {
-        FormatStyle::Printf => &PERCENT,
-        FormatStyle::StrFormat => &BRACES,
-    };
-    if wide.is_match(text) {
-        let why = "a field of more than 9999 letters in a format string";
-        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
-    }
-    // Each field prints one value, padded to the field's width.
-    let mark = if matches!(style, FormatStyle::Printf) { '%' } else { '{' };
-    let longest = values.iter().map(|value| Size::of(value).bytes).max().unwrap_or(0).saturating_add(9999);
-    check_size(text.len().saturating_add(text.matches(mark).count().saturating_mul(longest)))
-}
-
-/// Size in bytes of the text after a replacement.
-fn replaced(text: &str, from: &str, to: &str, count: Option<usize>) -> usize {
-    let found = text.matches(from).count().min(count.unwrap_or(usize::MAX));
-    text.len().saturating_add(found.saturating_mul(to.len()))
-}
-
-#[allow(clippy::expect_used)] // patterns of this file, which the tests compile
-fn pattern(text: &str) -> Regex {
-    Regex::new(text).expect("a pattern of this file")
-}
-
-/// The `int` filter: the integer part of a number, or the default for other values.
-#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
-fn int(value: &Jinja, default: Option<Jinja>) -> Jinja {
-    let text = value.as_str().map(str::trim);
-    if let Some(number) = text.and_then(|text| text.parse::<i64>().ok()) {
-        return number.into();
-    }
-    let number = match text {
-        Some(text) => text.parse::<f64>().ok(),
-        None if value.is_integer() => return value.clone(),
-        None => number_of(value),
-    };
-    match number.filter(|number| number.is_finite()) {
-        Some(number) => Jinja::from(number.trunc() as i64),
-        None => default.unwrap_or_else(|| 0.into()),
-    }
-}
-
-/// The `float` filter: a number, or the default for other values.
-#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
-fn float(value: &Jinja, default: Option<Jinja>) -> Jinja {
-    let number = value.as_str().map_or_else(|| number_of(value), |text| text.trim().parse().ok());
-    number.map_or_else(|| default.unwrap_or_else(|| 0.0.into()), Jinja::from)
-}
-
-/// The number of a value; `True` is 1, as in Python.
-fn number_of(value: &Jinja) -> Option<f64> {
-    match value.kind() {
-        ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
-        ValueKind::Number => f64::try_from(value.clone()).ok(),
-        _ => None,
-    }
 }
 
 /// The `replace` filter, with a count.
@@ -303,52 +315,4 @@ fn length(value: &Jinja) -> Result<usize, minijinja::Error> {
     value.len().ok_or_else(|| {
         minijinja::Error::new(ErrorKind::InvalidOperation, format!("object of type {} has no len()", value.kind()))
     })
-}
-
-/// Methods of Python's strings, lists and dictionaries: minijinja's `pycompat` set and others that
-/// templates use.
-fn method(state: &State, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, minijinja::Error> {
-    if let Some(text) = value.as_str() {
-        match name {
-            "format" => narrow_fields(text, FormatStyle::StrFormat, args)?,
-            "replace" => {
-                let (from, to, count): (&str, &str, Option<i32>) = from_args(args)?;
-                check_size(replaced(text, from, to, count.and_then(|count| usize::try_from(count).ok())))?;
-            }
-            "join" => {
-                let (values,): (&Jinja,) = from_args(args)?;
-                let separators = values.len().unwrap_or(0).saturating_mul(text.len());
-                check_size(Size::of(values).bytes.saturating_add(separators))?;
-            }
-            "split" | "splitlines" => check_size(text.len().saturating_mul(ITEM))?,
-            "removeprefix" | "removesuffix" => {
-                let (affix,): (&str,) = from_args(args)?;
-                let short = if name == "removeprefix" { text.strip_prefix(affix) } else { text.strip_suffix(affix) };
-                return Ok(Jinja::from(short.unwrap_or(text)));
-            }
-            "rsplit" => {
-                check_size(text.len().saturating_mul(ITEM))?;
-                let (separator, most): (&str, Option<usize>) = from_args(args)?;
-                let mut parts: Vec<Jinja> = match most {
-                    Some(most) => text.rsplitn(most + 1, separator).map(Jinja::from).collect(),
-                    None => text.rsplit(separator).map(Jinja::from).collect(),
-                };
-                parts.reverse();
-                return Ok(Jinja::from(parts));
-            }
-            "partition" | "rpartition" => {
-                let (separator,): (&str,) = from_args(args)?;
-                let first = name == "partition";
-                let found = if first { text.split_once(separator) } else { text.rsplit_once(separator) };
-                let parts = match found {
-                    Some((before, after)) => [before, separator, after],
-                    None if first => [text, "", ""],
-                    None => ["", "", text],
-                };
-                return Ok(parts.into_iter().map(Jinja::from).collect());
-            }
-            _ => {}
-        }
-    }
-    minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args)
 }

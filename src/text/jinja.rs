@@ -5,6 +5,7 @@
 //!   effect.
 //! - A loop over the characters of a string has a known length (`loop.last`).
 //! - A string added to a `|safe` string is escaped, as MarkupSafe does, even with autoescape off.
+//! - `(a, b)` is a tuple, not a list (`tuples`); `a ~ b` joins what Python prints (`concat`).
 //! - Loops, assignments and conditions check a limit of CPU time and memory (`time_limit`):
 //!   minijinja only counts instructions, and a single one may double a string.
 //! - Factors of products are marked (`products`): a list times a number is a list of any length.
@@ -15,7 +16,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::time_limit::{in_time, keep};
-use super::{products, size_limits};
+use super::{concat, products, size_limits, tuples};
 
 const EACH: &str = "r1_each";
 const SUM: &str = "r1_sum";
@@ -33,7 +34,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
 fn held(value: Value) -> Result<Value, Error> {
     in_time()?;
     if let Some(text) = value.as_str()
-        && !(text.len() <= super::template::LONGEST && keep(text.len()))
+        && !(text.len() <= size_limits::LONGEST && keep(text.len()))
     {
         return Err(Error::new(ErrorKind::OutOfFuel, "it keeps too much text"));
     }
@@ -71,7 +72,7 @@ fn sum(parts: Vec<Value>) -> Result<Value, Error> {
     Ok(if safe { Value::from_safe_string(whole) } else { Value::from(whole) })
 }
 
-fn escape(text: &str) -> String {
+pub(super) fn escape(text: &str) -> String {
     let named = |letter| match letter {
         '&' => Some("&amp;"),
         '<' => Some("&lt;"),
@@ -132,7 +133,13 @@ pub(super) fn translate(source: &str) -> String {
         if open == "{%" && (word == "raw" || word == "endraw") {
             raw = word == "raw";
         }
-        let timed = if open == "{#" || raw { Cow::Borrowed(bare) } else { products::marked(bare) };
+        let python = match open {
+            "{%" if !raw => in_tag(bare),
+            "{{" if !raw => as_python(bare),
+            _ => None,
+        };
+        let python = python.as_deref().unwrap_or(bare);
+        let timed = if open == "{#" || raw { Cow::Borrowed(python) } else { products::marked(python) };
         let translated = match open {
             "{%" if !raw => tag(&timed),
             "{{" if !raw => added(&timed),
@@ -157,6 +164,27 @@ fn opening(text: &str) -> Option<(usize, &'static str)> {
         let open = ["{{", "{%", "{#"].into_iter().find(|open| text[at..].starts_with(open))?;
         Some((at, open))
     })
+}
+
+/// The tuples and concatenations of an expression.
+fn as_python(expression: &str) -> Option<String> {
+    let tuples = tuples::translate(expression);
+    concat::translate(tuples.as_deref().unwrap_or(expression)).or(tuples)
+}
+
+/// The same in a tag. Names that are assigned stay: `for (a, b) in …`, `set (a, b) = …`.
+fn in_tag(body: &str) -> Option<String> {
+    let from = match body.split_whitespace().next()? {
+        "for" => word(body, 0, &["in"])?,
+        "set" => first(body, |rest, _| rest.starts_with('=')).map_or(body.len(), |at| at + 1),
+        _ => 0,
+    };
+    let (names, value) = body.split_at(from);
+    // `set a = 1, 2` is a tuple too.
+    let bare = (names.ends_with('=') && first(value, |rest, _| rest.starts_with(',')).is_some())
+        .then(|| format!(" ({}) ", value.trim()));
+    let translated = as_python(bare.as_deref().unwrap_or(value)).or(bare)?;
+    Some(format!("{names}{translated}"))
 }
 
 /// Translates the text between `{%` and `%}`.

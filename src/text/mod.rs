@@ -14,8 +14,10 @@
 //! - `supervised`: conversations to ids and a loss mask, in the same pieces as rollouts
 
 mod chat;
+mod concat;
 #[cfg(test)]
 mod conversations;
+mod describe;
 mod extend;
 mod filters;
 mod format;
@@ -26,6 +28,8 @@ mod jinja;
 mod literal;
 mod malformed;
 mod marks;
+mod methods;
+mod numbers;
 mod pieces;
 mod products;
 mod python;
@@ -48,7 +52,9 @@ mod time_limit;
 mod tokenizer;
 mod tool_format;
 mod train_tokenizer;
+mod tuples;
 mod turns;
+mod values;
 
 pub use chat::{EarlierCall, chat_messages};
 pub use extend::Extension;
@@ -61,6 +67,6 @@ pub use style::{FormatChoice, Style};
 pub use supervised::Supervised;
 pub use template::Template;
 pub(crate) use time_limit::TimeLimit;
-pub use tokenizer::Tokenizer;
+pub use tokenizer::{Tokenizer, named_templates};
 pub use tool_format::Reply;
 pub use train_tokenizer::{TEMPLATE as CHATML_TEMPLATE, train_tokenizer};

@@ -20,27 +20,19 @@ const FACTOR: &str = "r1_factor";
 /// Items of a list that is a factor.
 const MOST: usize = 1 << 23;
 
-/// Registers the mark, and filters and functions that read whole lists.
+/// Registers the mark, and filters and functions that read whole lists. Those that differ from
+/// Python's are in `filters`, and check the time too.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(FACTOR, factor);
     environment.add_function("range", |from: isize, to: Option<isize>, step: Option<isize>| {
         factor(minijinja::functions::range(from, to, step)?)
     });
     for (name, filter) in [
-        ("min", Value::from_function(filters::min)),
-        ("max", Value::from_function(filters::max)),
-        ("sum", Value::from_function(filters::sum)),
         ("first", Value::from_function(filters::first)),
         ("last", Value::from_function(filters::last)),
         ("selectattr", Value::from_function(filters::selectattr)),
         ("rejectattr", Value::from_function(filters::rejectattr)),
         ("groupby", Value::from_function(filters::groupby)),
-        ("dictsort", Value::from_function(filters::dictsort)),
-        ("items", Value::from_function(filters::items)),
-        ("upper", Value::from_function(filters::upper)),
-        ("lower", Value::from_function(filters::lower)),
-        ("title", Value::from_function(filters::title)),
-        ("capitalize", Value::from_function(filters::capitalize)),
     ] {
         environment.add_filter(name, move |state: &State, values: Rest<Value>| {
             in_time()?;

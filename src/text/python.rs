@@ -7,6 +7,8 @@ use minijinja::Value as Jinja;
 use minijinja::value::ValueKind;
 use serde_json::Value;
 
+use super::values::Items;
+
 /// Options of `json.dumps`.
 pub(super) struct Layout {
     /// Spaces per level; `None` is a single line.
@@ -129,7 +131,57 @@ fn python_float(float: f64) -> String {
     if plain.contains('.') { plain } else { plain + ".0" }
 }
 
-#[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
+/// `int(text, base)`; `None` where Python raises, and beyond 128 bits.
+pub(super) fn int(text: &str, base: u32) -> Option<i128> {
+    let text = text.trim();
+    let (is_negative, digits) = match text.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let prefix = digits.get(..2).map(str::to_ascii_lowercase);
+    let named = match prefix.as_deref() {
+        Some("0b") => 2,
+        Some("0o") => 8,
+        Some("0x") => 16,
+        _ => 0,
+    };
+    let (base, digits) = match base {
+        0 if named > 0 => (named, &digits[2..]),
+        0 if digits.starts_with('0') && digits.contains(|digit| digit != '0' && digit != '_') => return None,
+        0 => (10, digits),
+        2..=36 if named == base => (base, digits[2..].strip_prefix('_').unwrap_or(&digits[2..])),
+        2..=36 => (base, digits),
+        _ => return None,
+    };
+    let digits = without_underscores(digits)?;
+    if digits.starts_with(['+', '-']) {
+        return None;
+    }
+    i128::from_str_radix(&format!("{}{digits}", if is_negative { "-" } else { "" }), base).ok()
+}
+
+/// `float(text)`; `None` where Python raises.
+pub(super) fn float(text: &str) -> Option<f64> {
+    without_underscores(text.trim())?.parse().ok()
+}
+
+/// The text without underscores; `None` if one is not between two digits.
+fn without_underscores(text: &str) -> Option<String> {
+    if !text.contains('_') {
+        return Some(text.to_owned());
+    }
+    let ends = |part: &str| {
+        part.starts_with(|letter: char| letter.is_ascii_alphanumeric())
+            && part.ends_with(|letter: char| letter.is_ascii_alphanumeric())
+    };
+    let mut parts = text.split('_');
+    parts
+        .clone()
+        .enumerate()
+        .all(|(at, part)| ends(if at == 0 { part.trim_start_matches(['+', '-']) } else { part }))
+        .then(|| parts.by_ref().collect())
+}
+
 /// `json.dumps` of a template value with this layout.
 pub(super) fn dumps_with(value: &Value, layout: &Layout) -> String {
     let mut out = String::new();
@@ -141,6 +193,7 @@ pub(super) fn dumps_with(value: &Value, layout: &Layout) -> String {
 pub(super) fn write_str(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
     match value.as_str() {
         Some(text) => out.write_str(text),
+        None if value.is_undefined() => Ok(()),
         None => write_repr(out, value),
     }
 }
@@ -164,7 +217,7 @@ pub(super) fn repr(value: &Value) -> String {
 /// `repr(value)`, used inside printed lists and dictionaries.
 fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
     match value.kind() {
-        ValueKind::Undefined => Ok(()),
+        ValueKind::Undefined => out.write_str("Undefined"),
         ValueKind::None => out.write_str("None"),
         ValueKind::Bool => out.write_str(if value.is_true() { "True" } else { "False" }),
         ValueKind::Number if !value.is_integer() => match f64::try_from(value.clone()) {
@@ -173,14 +226,16 @@ fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
         },
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq | ValueKind::Iterable => {
-            out.write_char('[')?;
+            let own = value.downcast_object_ref::<Items>().map(Items::brackets);
+            let (open, close) = own.unwrap_or_else(|| ("[".to_owned(), "]"));
+            out.write_str(&open)?;
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
                 if index > 0 {
                     out.write_str(", ")?;
                 }
                 write_repr(out, &item)?;
             }
-            out.write_char(']')
+            out.write_str(close)
         }
         ValueKind::Map => {
             out.write_char('{')?;
@@ -208,11 +263,22 @@ fn write_quoted(out: &mut impl Write, text: &str) -> std::fmt::Result {
             '\t' => out.write_str("\\t")?,
             '\\' => out.write_str("\\\\")?,
             letter if letter == quote => write!(out, "\\{quote}")?,
-            letter if letter.is_control() && (letter as u32) < 0x100 => write!(out, "\\x{:02x}", letter as u32)?,
+            letter if !is_printable(letter) => match letter as u32 {
+                code @ 0..0x100 => write!(out, "\\x{code:02x}")?,
+                code @ 0x100..0x1_0000 => write!(out, "\\u{code:04x}")?,
+                code => write!(out, "\\U{code:08x}")?,
+            },
             letter => out.write_char(letter)?,
         }
     }
     out.write_char(quote)
+}
+
+/// `str.isprintable` of one character.
+fn is_printable(letter: char) -> bool {
+    // Behind a letter, a combining mark stays.
+    let escaped: String = format!("a{letter}").escape_debug().collect();
+    !(letter.is_control() || escaped.starts_with("a\\u") || (letter.is_whitespace() && letter != ' '))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 
+use super::describe::{self, Shown};
 use super::format::{CODE_TOOL, Format};
 use super::formats::native::{Native, TemplateSupport};
 use super::marks::Marks;
@@ -16,7 +17,7 @@ use super::tool_format::{Preceding, Reply, Turn};
 use super::turns::{Between, Next};
 use super::{Template, Tokenizer};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Message, Role};
+use crate::mdp::{DescribeTools, Message, Role};
 
 /// Renders conversations for one policy. Every method is a pure function of its arguments.
 pub struct Renderer {
@@ -47,6 +48,9 @@ pub struct Renderer {
     /// Tokens that are disabled in messages.
     pub(super) marks: Marks,
     pub(super) special_tokens_in_messages: bool,
+    pub(super) describe: DescribeTools,
+    /// What the template prints of tools and system messages.
+    pub(super) shown: Shown,
 }
 
 /// Fields in which templates expect reasoning.
@@ -118,6 +122,8 @@ impl Renderer {
             styled: Mutex::default(),
             marks,
             special_tokens_in_messages: false,
+            describe: DescribeTools::default(),
+            shown: Shown::of(&probed),
             marker,
             between,
             tokenizer,
@@ -285,10 +291,8 @@ impl Renderer {
             .enumerate()
             .map(|(index, turn)| self.template_message(turn, if answered && index == last { HERE } else { "" }))
             .collect();
-        if !tools.is_empty()
-            && let Some(text) = self.format.inner().describe(tools)?
-        {
-            put_into_system(&mut messages, &text);
+        if let Some(text) = self.description(tools)? {
+            describe::put(&mut messages, &text, self.shown.takes_system);
         }
         let tools = Some(tools).filter(|tools| !tools.is_empty() && self.format.inner().shows_tools());
         let text = self.template.render(&messages, tools, end == Next::Prompt && !answered, &Map::new())?;
@@ -324,17 +328,6 @@ impl Renderer {
             message.insert("tool_calls".to_owned(), way.calls(&turn.calls));
         }
         message.into()
-    }
-}
-
-/// Appends a text to the system message, or adds a system message.
-fn put_into_system(messages: &mut Vec<Value>, text: &str) {
-    match messages.first_mut().filter(|message| message["role"] == Role::System.name()) {
-        Some(system) => {
-            let content = system["content"].as_str().unwrap_or_default();
-            system["content"] = format!("{content}\n\n{text}").into();
-        }
-        None => messages.insert(0, json!({ "role": Role::System.name(), "content": text })),
     }
 }
 

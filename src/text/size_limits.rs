@@ -3,11 +3,16 @@
 //! Templates are untrusted, and one call can turn a short text into a huge one: `x|replace('', y)`,
 //! `list|join(y)`, `[x] * n`. Each result may have [`LONGEST`] bytes, as may the whole rendering.
 
-use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Value};
+use std::sync::LazyLock;
 
-use super::template::LONGEST;
+use minijinja::value::ValueKind;
+use minijinja::{Error, ErrorKind, FormatStyle, Value};
+use regex::Regex;
+
 use super::time_limit::in_time;
+
+/// Maximum bytes of one rendering.
+pub(super) const LONGEST: usize = 1 << 28;
 
 /// Bytes per value in a list.
 pub(super) const ITEM: usize = size_of::<Value>();
@@ -67,4 +72,43 @@ impl Size {
             self.add(&item, depth + 1);
         }
     }
+}
+
+/// Refuses widths over 1000.
+pub(super) fn narrow(width: usize) -> Result<usize, Error> {
+    const WIDEST: usize = 1000;
+    if width > WIDEST {
+        let why = format!("a width of {width} is more than {WIDEST}");
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    Ok(width)
+}
+
+/// Refuses a format string with a field wider than 1000, which could allocate gigabytes of spaces.
+pub(super) fn narrow_fields(text: &str, style: FormatStyle, values: &[Value]) -> Result<(), Error> {
+    static PERCENT: LazyLock<Regex> = LazyLock::new(|| pattern(r"%(\([^)]*\))?[^a-zA-Z%(]*\d{5}"));
+    static BRACES: LazyLock<Regex> = LazyLock::new(|| pattern(r"\{[^{}]*\d{5}"));
+    let wide = match style {
+        FormatStyle::Printf => &PERCENT,
+        FormatStyle::StrFormat => &BRACES,
+    };
+    if wide.is_match(text) {
+        let why = "a field of more than 9999 letters in a format string";
+        return Err(Error::new(ErrorKind::InvalidOperation, why));
+    }
+    // Each field prints one value, padded to the field's width.
+    let mark = if matches!(style, FormatStyle::Printf) { '%' } else { '{' };
+    let longest = values.iter().map(|value| Size::of(value).bytes).max().unwrap_or(0).saturating_add(9999);
+    check_size(text.len().saturating_add(text.matches(mark).count().saturating_mul(longest)))
+}
+
+/// Size in bytes of the text after a replacement.
+pub(super) fn replaced(text: &str, from: &str, to: &str, count: Option<usize>) -> usize {
+    let found = text.matches(from).count().min(count.unwrap_or(usize::MAX));
+    text.len().saturating_add(found.saturating_mul(to.len()))
+}
+
+#[allow(clippy::expect_used)] // patterns of this file, which the tests compile
+pub(super) fn pattern(text: &str) -> Regex {
+    Regex::new(text).expect("a pattern of this file")
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, PoisonError};
 
 use serde_json::{Map, Value};
 
+use super::describe;
 use super::format::{AUTO, Format};
 use super::marks::without_separators;
 use super::pieces::Pieces;
@@ -15,7 +16,7 @@ use super::tool_format::Turn;
 use super::turns::Next;
 use super::{Template, Tokenizer};
 use crate::error::Result;
-use crate::mdp::Message;
+use crate::mdp::{DescribeTools, Message};
 
 /// The selected tool-call format.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,12 +57,20 @@ pub struct Style {
     pub template_kwargs: Map<String, Value>,
     /// Texts in messages that spell special tokens become these tokens, as in transformers.
     pub special_tokens_in_messages: bool,
+    /// Whether the host describes the tools in the system prompt.
+    pub describe: DescribeTools,
 }
 
 impl Style {
     /// The default style with a format.
     pub fn of_format(format: FormatChoice) -> Self {
-        Self { format, reply_prefix: String::new(), template_kwargs: Map::new(), special_tokens_in_messages: false }
+        Self {
+            format,
+            reply_prefix: String::new(),
+            template_kwargs: Map::new(),
+            special_tokens_in_messages: false,
+            describe: DescribeTools::default(),
+        }
     }
 }
 
@@ -72,7 +81,8 @@ impl Renderer {
     /// `Kind::Model` if the template can't be used.
     pub fn with_format(&self, format: &FormatChoice) -> Result<Self> {
         let format = format.of(&self.template);
-        Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)
+        let renderer = Self::with_template(Arc::clone(&self.tokenizer), self.template.clone(), format)?;
+        Ok(renderer.describing(self.describe))
     }
 
     /// Sets the tool that bare code calls; the default is `python`.
@@ -88,7 +98,7 @@ impl Renderer {
         let template = self.template.with_switches(switches);
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, self.format.clone())?;
         let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&self.reply_prefix);
-        Ok(renderer.with_special_tokens(self.special_tokens_in_messages))
+        Ok(renderer.describing(self.describe).with_special_tokens(self.special_tokens_in_messages))
     }
 
     /// Loads the tokenizer and chat template of a model directory, in a style.
@@ -100,7 +110,8 @@ impl Renderer {
         let template = Template::of(&tokenizer)?.with_kwargs(&style.template_kwargs)?;
         let format = style.format.of(&template);
         let renderer = Self::with_template(Arc::new(tokenizer), template, format)?;
-        Ok(renderer.with_reply_prefix(&style.reply_prefix).with_special_tokens(style.special_tokens_in_messages))
+        let renderer = renderer.describing(style.describe).with_reply_prefix(&style.reply_prefix);
+        Ok(renderer.with_special_tokens(style.special_tokens_in_messages))
     }
 
     /// The same tokenizer and template in another style.
@@ -115,7 +126,8 @@ impl Renderer {
         let format = style.format.of(&self.template);
         let template = self.template.with_switches(style.template_kwargs.clone());
         let renderer = Self::with_template(Arc::clone(&self.tokenizer), template, format)?;
-        let renderer = renderer.with_code_tool(&self.code_tool).with_reply_prefix(&style.reply_prefix);
+        let renderer = renderer.describing(style.describe).with_code_tool(&self.code_tool);
+        let renderer = renderer.with_reply_prefix(&style.reply_prefix);
         let renderer = Arc::new(renderer.with_special_tokens(style.special_tokens_in_messages));
         // Every version of a script with its own formats adds styles.
         if made.len() == STYLES {
@@ -123,6 +135,11 @@ impl Renderer {
         }
         made.push((style.clone(), Arc::clone(&renderer)));
         Ok(renderer)
+    }
+
+    fn describing(mut self, describe: DescribeTools) -> Self {
+        self.describe = describe;
+        self
     }
 
     /// Sets the text at the start of every reply.
@@ -189,12 +206,31 @@ impl Renderer {
         Ok(text)
     }
 
+    /// The text that describes tools in the system prompt: of the recipe's own format, or of the
+    /// host for a template that prints no tools (`env.describe_tools`).
+    ///
+    /// # Errors
+    /// `Kind::Script` if a function of the recipe's format fails.
+    pub fn description(&self, tools: &[Value]) -> Result<Option<String>> {
+        if tools.is_empty() {
+            return Ok(None);
+        }
+        let format = self.format.inner();
+        match format.describe(tools)? {
+            Some(own) => Ok(Some(own)),
+            None if describe::is_wanted(self.describe, format, self.shown) => {
+                describe::text(format, tools, &self.code_tool)
+            }
+            None => Ok(None),
+        }
+    }
+
     /// The warning about tools that are in no prompt: the format leaves them to the chat template,
     /// and the template renders the same text without them. `None` if the policy sees the tools, or
     /// if the template refuses the conversation that is tried.
     pub fn hidden_tools(&self, tools: &[Value]) -> Option<String> {
         let format = self.format.inner();
-        if tools.is_empty() || !format.shows_tools() || format.describe(tools).ok()?.is_some() {
+        if tools.is_empty() || !format.shows_tools() || self.description(tools).ok()?.is_some() {
             return None;
         }
         let question = [Message::user("?")];

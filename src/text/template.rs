@@ -3,9 +3,11 @@
 //! generation %}` tags are accepted.
 //!
 //! A template is read from `chat_template.jinja`, or `chat_template` in tokenizer_config.json (a
-//! string, or a list with names, of which `default` and `tool_use` are used, as in transformers).
+//! string, or a list with names). With tools, the template `tool_use` is rendered, if the list or
+//! the folder `additional_chat_templates` has one, as in transformers.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -18,17 +20,15 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, conte
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::size_limits::LONGEST;
 use super::time_limit::Budget;
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{TEMPLATES, Tokenizer};
 use super::{filters, jinja, products, train_tokenizer};
 use crate::error::{Error, Kind, Result, suggest};
 
 /// Maximum instructions per rendering: a few seconds. The longest real conversations need a
 /// hundredth of it.
 const FUEL: u64 = 50_000_000;
-
-/// Maximum bytes of one rendering.
-pub(super) const LONGEST: usize = 1 << 28;
 
 /// Maximum CPU time of one rendering, in case single instructions take long.
 const TIME: Duration = Duration::from_secs(20);
@@ -49,8 +49,8 @@ pub struct Template {
     origin: String,
     /// The text of the template, followed by that of the template for tools.
     source: String,
-    bos_token: String,
-    eos_token: String,
+    /// Tokens by name: `bos_token`, `pad_token` …
+    tokens: BTreeMap<String, String>,
     has_tool_use: bool,
     is_default: bool,
     /// Variables set in every rendering (`enable_thinking`).
@@ -66,19 +66,23 @@ impl Template {
     /// [`Template::is_default`]).
     pub fn of(tokenizer: &Tokenizer) -> Result<Self> {
         let config = tokenizer.json("tokenizer_config.json")?;
-        let token = |name| Ok::<_, Error>(tokenizer.named_token(name)?.unwrap_or_default());
-        let (bos, eos) = (token("bos_token")?, token("eos_token")?);
+        let new = Self::of_files(tokenizer, &config)?;
+        Ok(Self { tokens: tokenizer.named_tokens()?, ..new })
+    }
+
+    fn of_files(tokenizer: &Tokenizer, config: &Value) -> Result<Self> {
+        let tool_use = tokenizer.file(&format!("{TEMPLATES}/tool_use.jinja"));
+        let tool_use = tool_use.as_deref();
         if let Some(source) = tokenizer.file("chat_template.jinja") {
-            return Self::new(&source, None, &format!("{}/chat_template.jinja", tokenizer.origin()), &bos, &eos);
+            return Self::new(&source, tool_use, &format!("{}/chat_template.jinja", tokenizer.origin()), "", "");
         }
         let origin = format!("{}/tokenizer_config.json: chat_template", tokenizer.origin());
         match config.get("chat_template") {
             None | Some(Value::Null) => {
-                let mut new = Self::new(train_tokenizer::TEMPLATE, None, "the built-in ChatML template", &bos, &eos)?;
-                new.is_default = true;
-                Ok(new)
+                let new = Self::new(train_tokenizer::TEMPLATE, tool_use, "the built-in ChatML template", "", "")?;
+                Ok(Self { is_default: true, ..new })
             }
-            Some(Value::String(source)) => Self::new(source, None, &origin, &bos, &eos),
+            Some(Value::String(source)) => Self::new(source, tool_use, &origin, "", ""),
             Some(Value::Array(named)) => {
                 let find = |name: &str| {
                     let entry = named.iter().find(|entry| entry["name"] == name)?;
@@ -88,13 +92,14 @@ impl Template {
                 let default = find("default").or(first).ok_or_else(|| {
                     Error::new(Kind::Model, "the list of chat templates has no `default`").at(&origin)
                 })?;
-                Self::new(default, find("tool_use"), &origin, &bos, &eos)
+                Self::new(default, tool_use.or(find("tool_use")), &origin, "", "")
             }
             Some(_) => Err(Error::new(Kind::Model, "chat_template is neither a string nor a list").at(&origin)),
         }
     }
 
-    /// Compiles a template; `tool_use` is rendered instead if there are tools.
+    /// Compiles a template; `tool_use` is rendered instead if there are tools. A token that is
+    /// empty is undefined in the template.
     pub fn new(source: &str, tool_use: Option<&str>, origin: &str, bos_token: &str, eos_token: &str) -> Result<Self> {
         // Read once, so that a conversation's prompt does not change at midnight during a run.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs());
@@ -114,8 +119,8 @@ impl Template {
         environment.set_undefined_behavior(UndefinedBehavior::Lenient);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_fuel(Some(FUEL));
-        filters::register(&mut environment);
         jinja::register(&mut environment);
+        filters::register(&mut environment);
         environment.add_function("raise_exception", |message: String| -> Result<Jinja, minijinja::Error> {
             Err(minijinja::Error::new(ErrorKind::InvalidOperation, RAISED).with_source(Raised(message)))
         });
@@ -124,8 +129,11 @@ impl Template {
             environment,
             origin: origin.to_owned(),
             source: format!("{source}\n{}", tool_use.unwrap_or_default()),
-            bos_token: bos_token.to_owned(),
-            eos_token: eos_token.to_owned(),
+            tokens: [("bos_token", bos_token), ("eos_token", eos_token)]
+                .into_iter()
+                .filter(|(_, token)| !token.is_empty())
+                .map(|(name, token)| (name.to_owned(), token.to_owned()))
+                .collect(),
             has_tool_use: tool_use.is_some(),
             is_default: false,
             switches: Map::new(),
@@ -166,7 +174,9 @@ impl Template {
                     .filter_map(|part| self.environment.get_template(part).ok())
                     .flat_map(|template| template.undeclared_variables(false))
                     .filter(|known| {
-                        !OWN.contains(&known.as_str()) && self.environment.globals().all(|(own, _)| own != known)
+                        !OWN.contains(&known.as_str())
+                            && !self.tokens.contains_key(known)
+                            && self.environment.globals().all(|(own, _)| own != known)
                     })
                     .collect();
                 known.sort_unstable();
@@ -217,8 +227,7 @@ impl Template {
             tools => Jinja::from_serialize(tools),
             documents => (),
             add_generation_prompt,
-            bos_token => self.bos_token,
-            eos_token => self.eos_token,
+            ..Jinja::from_serialize(&self.tokens),
         };
         let mut variables = Cow::Borrowed(variables);
         if !self.switches.is_empty() {
@@ -338,5 +347,7 @@ fn strftime(format: &str, now: u64) -> Result<String, minijinja::Error> {
     Ok(time.format_with_items(items.into_iter()).to_string())
 }
 
+#[cfg(test)]
+mod jinja2;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 //! `tokenizers` crate.
 
 use std::collections::{BTreeMap, HashMap};
+use std::io::ErrorKind;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,6 +19,33 @@ const FILES: [&str; 6] = [
     "added_tokens.json",
     "generation_config.json",
 ];
+
+/// The folder of chat templates with names, as transformers writes it.
+pub(super) const TEMPLATES: &str = "additional_chat_templates";
+
+/// The chat templates with names in a model directory: `additional_chat_templates/tool_use.jinja`.
+/// Empty if it has no such folder.
+///
+/// # Errors
+/// [`Kind::Model`] for a folder that can't be read.
+pub fn named_templates(dir: &Path) -> Result<Vec<String>> {
+    let folder = dir.join(TEMPLATES);
+    let failed = |error: &std::io::Error| Error::io(Kind::Model, "read the chat templates", &folder, error);
+    let entries = match std::fs::read_dir(&folder) {
+        Ok(entries) => entries,
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
+        Err(error) => return Err(failed(&error)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|error| failed(&error))?.file_name();
+        if let Some(name) = name.to_str().filter(|name| name.ends_with(".jinja")) {
+            found.push(format!("{TEMPLATES}/{name}"));
+        }
+    }
+    found.sort_unstable();
+    Ok(found)
+}
 
 /// A tokenizer with the files it was loaded from.
 pub struct Tokenizer {
@@ -102,8 +130,8 @@ impl Tokenizer {
     /// Loads `tokenizer.json` and its side files from a model directory.
     pub fn load(dir: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
-        for name in FILES {
-            let path = dir.join(name);
+        for name in FILES.into_iter().map(str::to_owned).chain(named_templates(dir)?) {
+            let path = dir.join(&name);
             let io = |error: &std::io::Error| Error::io(Kind::Model, "read the tokenizer", &path, error);
             match std::fs::metadata(&path) {
                 Ok(found) if !found.is_file() => {
@@ -115,9 +143,9 @@ impl Tokenizer {
                     return Err(Error::new(Kind::Model, message).at_path(&path));
                 }
                 Ok(_) => {
-                    files.insert(name.to_owned(), std::fs::read(&path).map_err(|error| io(&error))?);
+                    files.insert(name, std::fs::read(&path).map_err(|error| io(&error))?);
                 }
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => return Err(io(&error)),
             }
         }
@@ -298,9 +326,11 @@ impl Tokenizer {
 
     /// Writes the files into a model directory, byte for byte as they were read.
     pub fn save(&self, dir: &Path) -> Result<()> {
-        std::fs::create_dir_all(dir).map_err(|error| Error::io(Kind::Store, "make the directory", dir, &error))?;
         for (name, bytes) in &self.files {
             let path = dir.join(name);
+            let folder = path.parent().unwrap_or(dir);
+            std::fs::create_dir_all(folder)
+                .map_err(|error| Error::io(Kind::Store, "make the directory", folder, &error))?;
             std::fs::write(&path, bytes)
                 .map_err(|error| Error::io(Kind::Store, "write the tokenizer", &path, &error))?;
         }
@@ -327,14 +357,38 @@ impl Tokenizer {
         }
     }
 
-    /// A token of tokenizer_config.json (`eos_token`, `bos_token`): a string, or an object with
-    /// `content`.
+    /// A token of tokenizer_config.json (`eos_token`, `bos_token`).
     pub(super) fn named_token(&self, name: &str) -> Result<Option<String>> {
         let config = self.json("tokenizer_config.json")?;
-        let token = config.get(name);
-        let content = token.and_then(|token| token.as_str().or_else(|| token.get("content")?.as_str()));
-        Ok(content.map(str::to_owned))
+        Ok(config.get(name).and_then(content).map(str::to_owned))
     }
+
+    /// The tokens with names that chat templates may print, as in transformers: the usual ones of
+    /// tokenizer_config.json (`pad_token`), or of special_tokens_map.json in the layout without
+    /// `added_tokens_decoder`, and those of `extra_special_tokens` with names. Empty ones are left
+    /// out.
+    pub(super) fn named_tokens(&self) -> Result<BTreeMap<String, String>> {
+        const NAMES: [&str; 7] =
+            ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+        let config = self.json("tokenizer_config.json")?;
+        let older = if config.get("added_tokens_decoder").is_some() {
+            Value::Null
+        } else {
+            self.json("special_tokens_map.json")?
+        };
+        let usual = NAMES.into_iter().filter_map(|name| {
+            let token = config.get(name).filter(|token| !token.is_null()).or_else(|| older.get(name))?;
+            Some((name.to_owned(), content(token)?.to_owned()))
+        });
+        let extra = config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
+        let extra = extra.filter_map(|(name, token)| Some((name.clone(), content(token)?.to_owned())));
+        Ok(extra.chain(usual).filter(|(_, token)| !token.is_empty()).collect())
+    }
+}
+
+/// The text of a token of the configuration: a string, or an object with `content`.
+fn content(token: &Value) -> Option<&str> {
+    token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
 /// The encoding of bytes in a vocabulary.

@@ -98,6 +98,17 @@ pub(super) trait ToolFormat: Send + Sync {
         Ok(None)
     }
 
+    /// How calls are written, for a description by the host; an example of a call follows it. `None`
+    /// for formats that describe tools themselves.
+    fn syntax(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// A call that shows the syntax; `None`: a call of the first tool.
+    fn example(&self, _tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
+        None
+    }
+
     /// For formats with results inside the policy's own turn.
     fn inside(&self) -> Option<&dyn same_turn::Style> {
         None

@@ -8,6 +8,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::Demonstration;
 use crate::rl::pack::Row;
 use crate::script::{Split, Worker};
+use crate::telemetry::Reporter;
 use crate::text::Renderer;
 
 /// Reads row `index` (from 0) as a conversation.
@@ -35,6 +36,16 @@ pub(super) struct Samples<'a> {
     overlong: Overlong,
     /// Number of longer conversations so far.
     pub(super) too_long: u64,
+    /// The warning about tools of rows that are in no prompt, until it is printed.
+    hidden_tools: Hidden,
+}
+
+#[derive(Default)]
+enum Hidden {
+    #[default]
+    None,
+    Found(String),
+    Reported,
 }
 
 impl<'a> Samples<'a> {
@@ -42,7 +53,7 @@ impl<'a> Samples<'a> {
     pub(super) fn new(worker: &'a Worker, base: Renderer, default: &str, sft: &Sft, context: usize) -> Self {
         let longest = if sft.max_length == 0 { context } else { sft.max_length.min(context) };
         let (default, loaded) = (default.to_owned(), HashMap::new());
-        Self { worker, base, default, loaded, longest, overlong: sft.overlong, too_long: 0 }
+        Self { worker, base, default, loaded, longest, overlong: sft.overlong, too_long: 0, hidden_tools: Hidden::None }
     }
 
     pub(super) fn longest(&self) -> usize {
@@ -51,6 +62,14 @@ impl<'a> Samples<'a> {
 
     pub(super) fn base(&self) -> &Renderer {
         &self.base
+    }
+
+    /// Warns once of tools that are in no prompt.
+    pub(super) fn report_hidden_tools(&mut self, reporter: &Reporter) {
+        if let Hidden::Found(message) = &self.hidden_tools {
+            reporter.warn(message);
+            self.hidden_tools = Hidden::Reported;
+        }
     }
 
     fn renderer(&mut self, format: Option<&str>) -> Result<Arc<Renderer>> {
@@ -71,6 +90,11 @@ impl<'a> Samples<'a> {
     pub(super) fn row(&mut self, split: Split, index: u64) -> Result<Option<Row>> {
         let demonstration = read(self.worker, split, index)?;
         let renderer = self.renderer(demonstration.format.as_deref())?;
+        if matches!(self.hidden_tools, Hidden::None)
+            && let Some(message) = renderer.hidden_tools(&demonstration.tools)
+        {
+            self.hidden_tools = Hidden::Found(message);
+        }
         let mut row = row(&demonstration, &renderer)?;
         let (length, longest) = (row.len(), self.longest);
         if length > longest {

@@ -13,7 +13,7 @@ use crate::error::{Error, Kind, Result};
 use crate::model::{LoraConfig, Model};
 use crate::script::Script;
 use crate::store::Origin;
-use crate::text::{CHATML_TEMPLATE, Renderer};
+use crate::text::{CHATML_TEMPLATE, Renderer, named_templates};
 
 /// Files that a model directory has in addition to the weights.
 const MODEL_FILES: [&str; 9] = [
@@ -34,7 +34,7 @@ const TOKENIZER: &str = "tokenizer.json";
 /// directory may be removed before a checkpoint is written: a resumed run removes the checkpoint it
 /// started from as soon as `checkpoint.keep` newer ones exist.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ModelFiles(BTreeMap<&'static str, Vec<u8>>);
+pub(super) struct ModelFiles(BTreeMap<String, Vec<u8>>);
 
 impl ModelFiles {
     /// Reads the files in `dir`.
@@ -44,8 +44,8 @@ impl ModelFiles {
     /// `tokenizer.json`.
     pub(super) fn read(dir: &Path) -> Result<Self> {
         let mut files = BTreeMap::new();
-        for name in MODEL_FILES {
-            let path = dir.join(name);
+        for name in MODEL_FILES.into_iter().map(str::to_owned).chain(named_templates(dir)?) {
+            let path = dir.join(&name);
             match std::fs::read(&path) {
                 Ok(bytes) => drop(files.insert(name, bytes)),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -63,7 +63,7 @@ impl ModelFiles {
     /// Adds the chat template of the run if the model has none.
     pub(super) fn with_template_of(mut self, renderer: &Renderer) -> Self {
         if renderer.template().is_default() {
-            self.0.insert("chat_template.jinja", CHATML_TEMPLATE.as_bytes().to_vec());
+            self.0.insert("chat_template.jinja".to_owned(), CHATML_TEMPLATE.as_bytes().to_vec());
         }
         self
     }
@@ -75,6 +75,9 @@ impl ModelFiles {
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         for (name, bytes) in &self.0 {
             let path = dir.join(name);
+            let folder = path.parent().unwrap_or(dir);
+            std::fs::create_dir_all(folder)
+                .map_err(|error| Error::io(Kind::Store, "make the directory", folder, &error))?;
             std::fs::write(&path, bytes).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
         }
         Ok(())
@@ -144,4 +147,23 @@ pub(super) fn export(
         model.save(out)?;
     }
     ModelFiles::read(checkpoint)?.write(out)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    /// A checkpoint is a whole model: transformers reads named templates from their folder.
+    #[test]
+    fn checkpoints_keep_the_chat_templates_with_names() {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let template = "additional_chat_templates/tool_use.jinja";
+        std::fs::create_dir(from.path().join("additional_chat_templates")).unwrap();
+        for name in [TOKENIZER, template] {
+            std::fs::write(from.path().join(name), name).unwrap();
+        }
+        ModelFiles::read(from.path()).unwrap().write(to.path()).unwrap();
+        assert_eq!(std::fs::read_to_string(to.path().join(template)).unwrap(), template);
+    }
 }

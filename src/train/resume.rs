@@ -293,6 +293,8 @@ pub(super) fn record(
         origins,
         max_context,
         libtorch: crate::native::libtorch_version(),
+        cpu: crate::native::cpu_name(),
+        kernels: crate::native::kernels(),
     })
 }
 

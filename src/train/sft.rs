@@ -168,6 +168,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             Err(error) if state.step == 0 || standing.is_saved(state.step) => return Err(error),
             Err(error) => return Err(with_kept(error, state.step, save(&optimizer, &state))),
         };
+        samples.report_hidden_tools(reporter);
         let lr = schedule.at(state.step as usize);
         if !standing.update_begins() {
             summary.interrupted = true;

@@ -378,11 +378,18 @@ return r1.recipe {
 }
 "#;
 
+/// Rows for supervised fine-tuning with a tool.
+const ROWS_WITH_A_TOOL: &str = r#"
+local add = r1.tool { name = "add", description = "Adds.", parameters = { a = "number", b = "number" }, run = function() return "" end }
+local row = { messages = { r1.user "1 + 1", r1.assistant "2" }, tools = { add.schema } }
+return r1.recipe { policy = { model = "model" }, data = { train = { row } }, trainer = r1.sft { steps = 1, batch_size = 1 } }
+"#;
+
 /// Without the names and arguments in its prompt, a policy cannot call tools.
 #[test]
 fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
     let words = "the model's chat template does not print tools: the policy does not see `add`";
-    let dir = directory(&[("a.lua", WITH_A_TOOL)], false);
+    let dir = directory(&[("a.lua", WITH_A_TOOL), ("s.lua", ROWS_WITH_A_TOOL)], false);
     super::copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano"), &dir.path().join("model"));
     let reported = |args: &[&str]| {
         let output = r1(dir.path(), args).output().unwrap();
@@ -398,8 +405,23 @@ fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
                                {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
             .into();
     std::fs::write(&path, config.to_string()).unwrap();
-    assert!(reported(&["check", "a.lua"]) && reported(&["run", "a.lua", "--name", "b"]));
-    // With this format the recipe describes its tools.
+    // The host describes the tools, unless it must not.
+    assert!(!reported(&["check", "a.lua"]) && !reported(&["check", "s.lua"]));
+    for (script, described) in [("a.lua", "auto"), ("a.lua", "never"), ("s.lua", "auto"), ("s.lua", "never")] {
+        let setting = format!("env.describe_tools={described}");
+        let masks = r1(dir.path(), &["check", "--masks", script, &setting]).output().unwrap();
+        let text = shown(dir.path(), &masks);
+        assert!(text.starts_with("exit: 0") || script == "s.lua", "{text}");
+        assert_eq!(
+            text.contains("To call one, write a JSON object"),
+            script == "a.lua" && described == "auto",
+            "{text}"
+        );
+    }
+    let never = "env.describe_tools=never";
+    assert!(reported(&["check", "a.lua", never]) && reported(&["run", "a.lua", "--name", "b", never]));
+    assert!(reported(&["check", "s.lua", never]) && reported(&["sft", "s.lua", never]));
+    // In this format the tools are an environment's own matter.
     assert!(!reported(&["check", "a.lua", "env.format=answer"]));
 }
 

@@ -236,9 +236,7 @@ fn text_file(folder: &Path, path: &Path) -> Result<Passage> {
     crate::error::readable(path).map_err(|error| Error::io(Kind::Data, "read the file", path, &error))?;
     let bytes = std::fs::read(path).map_err(|error| Error::io(Kind::Data, "read the file", path, &error))?;
     let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
-    let text = std::str::from_utf8(bytes).map_err(|error| {
-        Error::new(Kind::Data, format!("the file is not valid UTF-8 at byte {}", error.valid_up_to()))
-    })?;
+    let text = crate::data::utf8(bytes, path, 1)?;
     let heading = text.lines().find_map(|line| line.strip_prefix("# ")).map(str::trim);
     let heading = heading.filter(|_| path.extension().is_some_and(|end| end == "md"));
     let stem = path.file_stem().unwrap_or_default().to_string_lossy();

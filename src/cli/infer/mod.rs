@@ -201,6 +201,7 @@ fn open_local(
             reply_prefix: settings.env.reply_prefix.clone(),
             template_kwargs: settings.policy.template_kwargs.clone(),
             special_tokens_in_messages: settings.env.special_tokens_in_messages,
+            describe: settings.env.describe_tools,
         },
     };
     let scripted = script.is_some();

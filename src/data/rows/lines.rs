@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value as Json;
 
+use super::encoding;
 use crate::config::Compression;
 use crate::error::{Error, Kind, Result};
 use crate::json;
@@ -115,6 +116,9 @@ impl Lines {
             Form::Json => {
                 let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
                 json::read(bytes).map_err(|error| {
+                    if let Err(error) = encoding::text(bytes, &self.path, row.line) {
+                        return error;
+                    }
                     let text = error.to_string();
                     let reason = text.split(" at line ").next().unwrap_or(&text);
                     Error::new(Kind::Data, format!("the row is not JSON: {reason} in column {}", error.column()))
@@ -127,8 +131,9 @@ impl Lines {
                 let mut record = csv::ByteRecord::new();
                 let read = reader.read_byte_record(&mut record);
                 read.map_err(|error| Error::new(Kind::Data, format!("the row is not CSV: {error}")))?;
-                let cell = |cell: &[u8]| Json::from(String::from_utf8_lossy(cell));
-                Ok(Json::Object(names.iter().cloned().zip(record.iter().map(cell)).collect()))
+                let cell = |cell: &[u8]| encoding::text(cell, &self.path, row.line).map(Json::from);
+                let cells = record.iter().map(cell).collect::<Result<Vec<_>>>()?;
+                Ok(Json::Object(names.iter().cloned().zip(cells).collect()))
             }
         }
     }
@@ -139,6 +144,8 @@ impl Lines {
 pub(crate) struct CsvFile {
     pub(crate) path: PathBuf,
     file: File,
+    /// Its size in bytes.
+    size: u64,
     delimiter: u8,
     /// The cells of its first record; empty for a file without one.
     pub(crate) names: Vec<String>,
@@ -150,11 +157,19 @@ impl CsvFile {
     /// # Errors
     /// [`Kind::Data`] for a file that can't be read, and for two columns of the same name.
     pub(crate) fn open(path: &Path, delimiter: u8) -> Result<Self> {
-        let mut own = Self { path: path.to_owned(), file: open(path)?, delimiter, names: Vec::new() };
+        let file = open(path)?;
+        let size = file.metadata().map_err(|error| failed(path, &error))?.len();
+        let mut own = Self { path: path.to_owned(), file, size, delimiter, names: Vec::new() };
         let mut first = csv::ByteRecord::new();
-        own.reader()?.read_byte_record(&mut first).map_err(|error| own.broken(&error, 1))?;
-        let text = |cell: &[u8]| String::from_utf8_lossy(cell).trim_start_matches('\u{feff}').trim().to_owned();
-        own.names = first.iter().map(text).collect();
+        let mut reader = own.reader()?;
+        reader.read_byte_record(&mut first).map_err(|error| own.broken(&error, 1))?;
+        let length = usize::try_from(reader.position().byte()).unwrap_or(0);
+        drop(reader);
+        own.check(&first, &Row { start: 0, length, line: 1 })?;
+        let text = |cell: &[u8]| {
+            encoding::text(cell, path, 1).map(|text| text.trim_start_matches('\u{feff}').trim().to_owned())
+        };
+        own.names = first.iter().map(text).collect::<Result<_>>()?;
         let mut seen = HashSet::new();
         if let Some(twice) = own.names.iter().find(|name| !seen.insert(name.as_str())) {
             return Err(Error::new(Kind::Data, format!("two columns are called `{twice}`"))
@@ -167,8 +182,8 @@ impl CsvFile {
     /// Calls `use_row` with each record after the first, and its position.
     ///
     /// # Errors
-    /// [`Kind::Data`] with the line, for a record that has more or fewer cells than the first; the
-    /// error of `use_row`.
+    /// [`Kind::Data`] with the line, for a record that has more or fewer cells than the first, is
+    /// not UTF-8, or has a quote that is not closed; the error of `use_row`.
     pub(crate) fn each(&self, mut use_row: impl FnMut(&csv::ByteRecord, Row) -> Result<()>) -> Result<()> {
         let mut reader = self.reader()?;
         let mut record = csv::ByteRecord::new();
@@ -183,8 +198,25 @@ impl CsvFile {
                 continue;
             }
             let length = usize::try_from(reader.position().byte() - start).unwrap_or(0);
-            use_row(&record, Row { start, length, line })?;
+            let row = Row { start, length, line };
+            self.check(&record, &row)?;
+            use_row(&record, row)?;
         }
+    }
+
+    /// Refuses a record that is not UTF-8, or has a quote that is not closed: such a cell has the
+    /// rest of the file, or several lines.
+    fn check(&self, record: &csv::ByteRecord, row: &Row) -> Result<()> {
+        let text = record.as_slice();
+        let is_utf8 = text.is_ascii() || record.iter().all(|cell| std::str::from_utf8(cell).is_ok());
+        let is_last = row.start + row.length as u64 >= self.size;
+        if is_utf8 && !is_last && !text.contains(&b'\n') {
+            return Ok(());
+        }
+        let mut bytes = vec![0; row.length];
+        self.file.read_exact_at(&mut bytes, row.start).map_err(|error| failed(&self.path, &error))?;
+        encoding::text(&bytes, &self.path, row.line)?;
+        encoding::check_quotes(&bytes, self.delimiter, &self.path, row.line)
     }
 
     /// A reader at the beginning of the file.
@@ -250,7 +282,16 @@ fn too_long(path: &Path, line: u64) -> Error {
 }
 
 /// Opens a text file. A compressed one is decompressed to an anonymous file, for random access.
+///
+/// # Errors
+/// [`Kind::Data`] for a file that can't be read, or is UTF-16.
 pub(crate) fn open(path: &Path) -> Result<File> {
+    let file = decompressed(path)?;
+    encoding::check_start(path, &file)?;
+    Ok(file)
+}
+
+fn decompressed(path: &Path) -> Result<File> {
     let failed = |error: std::io::Error| failed(path, &error);
     let file = File::open(path).map_err(failed)?;
     let Some(compression) = Compression::of(path) else { return Ok(file) };

@@ -1,5 +1,6 @@
 //! Datasets: rows of JSONL, JSON, CSV and Parquet files, indexed once and read on access.
 
+mod encoding;
 mod find;
 mod lines;
 mod place;
@@ -15,11 +16,15 @@ use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::json;
 use crate::store::{ArrowFile, Table};
+pub(crate) use encoding::text as utf8;
 pub(crate) use find::find;
 pub(crate) use lines::CsvFile;
 use lines::Lines;
 pub(crate) use lines::open as open_text;
 pub(crate) use place::check_place;
+
+/// The field of a JSON file with one object that has the rows.
+const ROWS: &str = "data";
 
 /// One or more files with consecutive rows.
 #[derive(Debug)]
@@ -204,14 +209,16 @@ impl Rows {
 /// Bytes of a file with a single list.
 const LIST: u64 = 2 << 30;
 
-/// The items of a file with a single list; `None` for other content.
+/// The items of a file with a single list, or with one object that has them in `data`; `None` for
+/// other content.
 fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
     let failed = |error: std::io::Error| Error::io(Kind::Data, "read the dataset", path, &error);
     let mut file = BufReader::new(lines::open(path)?);
     // Lines of JSON are not read as a whole.
     let start = file.fill_buf().map_err(failed)?;
     let start = start.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(start).trim_ascii_start();
-    if start.first().is_some_and(|first| *first != b'[') {
+    let names_rows = start.windows(ROWS.len()).any(|part| part == ROWS.as_bytes());
+    if start.first().is_some_and(|first| *first != b'[' && !names_rows) {
         return Ok(None);
     }
     let mut bytes = Vec::new();
@@ -222,16 +229,22 @@ fn list_of(path: &Path) -> Result<Option<Vec<Json>>> {
     }
     let text = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
     if !text.trim_ascii_start().starts_with(b"[") {
-        return Ok(None);
+        let whole = json::read(text).ok();
+        let rows = whole.and_then(|mut whole| whole.get_mut(ROWS).map(Json::take));
+        return Ok(rows.and_then(|rows| match rows {
+            Json::Array(rows) if !rows.is_empty() && rows.iter().all(Json::is_object) => Some(rows),
+            _ => None,
+        }));
     }
-    let items = json::read(text).and_then(serde_json::from_value).map_err(|error| {
-        Error::new(Kind::Data, format!("the dataset is not JSON: {error}")).at(format!(
-            "{}:{}",
-            path.display(),
-            error.line()
-        ))
+    let items = json::read(text).map_err(|error| {
+        let not_json = Error::new(Kind::Data, format!("the dataset is not JSON: {error}"));
+        let place = format!("{}:{}", path.display(), error.line());
+        utf8(text, path, 1).err().unwrap_or_else(|| not_json.at(place))
     })?;
-    Ok(Some(items))
+    match items {
+        Json::Array(items) => Ok(Some(items)),
+        _ => Ok(None),
+    }
 }
 
 /// The field of an object that has the rows of a file.

@@ -42,6 +42,10 @@ pub(super) struct Task {
     thorough: bool,
 }
 
+/// How to mend tools that are in no prompt.
+const HIDDEN_TOOLS: &str =
+    "env.describe_tools=auto describes them in the system prompt; or do so yourself, or use another model";
+
 /// Number of tasks whose reset fails after which the check ends.
 const RESETS: usize = 2;
 
@@ -64,8 +68,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     tools(&first, script, &mut report);
     if let Some(message) = renderer.hidden_tools(first.tools()) {
         let place = Some(script.path.display().to_string());
-        let hint = "describe them in the system prompt, use a format that does (r1.format), or another model";
-        report.add(Finding::new(Level::Warning, "tools", message).at(place).hint(hint));
+        report.add(Finding::new(Level::Warning, "tools", message).at(place).hint(HIDDEN_TOOLS));
     }
 
     let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
@@ -161,13 +164,18 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
     rows(&first, &second, &mut report);
     report.printed(first.take_log());
     let count = first.rows(Split::Train).ok().flatten().unwrap_or(0);
+    let mut hidden = None;
     for index in (0..count).step_by(count.div_ceil(CONVERSATIONS).max(1) as usize) {
         let place = Some(first.place_of_row(Split::Train, index));
         let found = first.row(Split::Train, index).and_then(|row| {
             let hint = "docs/sft.md lists the formats of rows; `columns` of the dataset renames columns";
             let it = Demonstration::read(&row).map_err(|invalid| invalid.of_row().hint(hint))?;
             let own = it.format.as_deref().map(|name| renderer.with_format(&first.format(name)?)).transpose()?;
-            own.as_ref().unwrap_or(renderer).supervised_where(&it.messages, &it.tools, &it.trained)
+            let renderer = own.as_ref().unwrap_or(renderer);
+            if hidden.is_none() {
+                hidden = renderer.hidden_tools(&it.tools).map(|message| (message, place.clone()));
+            }
+            renderer.supervised_where(&it.messages, &it.tools, &it.trained)
         });
         match found {
             Ok(supervised) => {
@@ -185,6 +193,9 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
             }
             Err(error) => report.add(Finding::error("data", error).at(place)),
         }
+    }
+    if let Some((message, place)) = hidden {
+        report.add(Finding::new(Level::Warning, "tools", message).at(place).hint(HIDDEN_TOOLS));
     }
     Ok(report)
 }

@@ -209,6 +209,7 @@ impl Script {
             reply_prefix: env.reply_prefix.clone(),
             template_kwargs: self.settings.policy.template_kwargs.clone(),
             special_tokens_in_messages: env.special_tokens_in_messages,
+            describe: env.describe_tools,
         })
     }
 

@@ -19,6 +19,7 @@ use super::rank::{Index, Weights};
 use crate::config::{Columns, Compression, DataFormat};
 use crate::data::{Dataset, check_place};
 use crate::error::{Error, Kind, Result, readable};
+use crate::json;
 
 /// Default maximum size of a file in MiB.
 pub(crate) const MOST: u64 = 256;
@@ -164,7 +165,7 @@ impl Resource {
                 lines(path)?
             }
             Some(Form::Rows(DataFormat::Json)) if one_object(&bytes) => {
-                vec![String::from_utf8_lossy(&bytes).into_owned().into_boxed_str()]
+                vec![json::read(&bytes).unwrap_or_default().to_string().into_boxed_str()]
             }
             format => {
                 drop(bytes);
@@ -283,9 +284,7 @@ fn lines(path: &Path) -> Result<Vec<Box<str>>> {
         .read_to_end(&mut text)
         .map_err(|error| Error::io(Kind::Data, "read the resource", path, &error))?;
     let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&text);
-    let Ok(text) = std::str::from_utf8(text) else {
-        return Err(Error::new(Kind::Data, "the resource is not valid UTF-8").at_path(path));
-    };
+    let text = crate::data::utf8(text, path, 1)?;
     let rows: Vec<Box<str>> = text
         .lines()
         .filter(|line| !line.trim().is_empty())

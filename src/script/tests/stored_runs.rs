@@ -27,6 +27,8 @@ fn programs_read_the_trajectories_of_a_run() {
         origins: &crate::store::Origins::default(),
         max_context: 9,
         libtorch: "2.11.0",
+        cpu: "AMD EPYC",
+        kernels: "avx512",
     };
     run_dir.write_recipe(&recipe).unwrap();
     let step = Step {

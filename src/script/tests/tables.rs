@@ -62,6 +62,47 @@ fn sql_over_a_csv_file_is_a_tool_that_names_its_columns() {
     assert_eq!(shown, "max(gross),typeof(gross)\n731542621,integer");
 }
 
+/// Names that are keywords, or have blanks, quotes, digits at the start or other letters.
+#[test]
+fn names_that_need_quotes_in_sql_are_shown_with_them() {
+    let bench = bench("r1.tools.table { tables = { films = 'films.csv', order = 'odd.csv' } }");
+    bench.file(
+        "odd.csv",
+        "order,group,select,from,key,a b,\"c\"\"d\",2020,größe,name,current_date\n1,2,3,4,5,6,7,8,9,10,11\n",
+    );
+    let (worker, task) = (bench.worker(), json!({ "prompt": "x" }));
+    let shown = description(&worker, &task);
+    let names = shown.lines().find_map(|line| line.strip_prefix("\"order\"(")?.split_once(')')).unwrap().0.to_owned();
+    assert_eq!(
+        names,
+        "\"order\" INTEGER, \"group\" INTEGER, \"select\" INTEGER, \"from\" INTEGER, \"key\" INTEGER, \"a b\" INTEGER, \
+         \"c\"\"d\" INTEGER, \"2020\" INTEGER, \"größe\" INTEGER, name INTEGER, \"current_date\" INTEGER"
+    );
+    let sum = names.replace(" INTEGER", "").replace(", ", "+");
+    let ask = |sql: &str| reported(&worker, &task, &Record::live(), sql).unwrap();
+    assert_eq!(ask(&format!("SELECT {sum} AS n FROM \"order\"")), "| n |\n|---|\n| 66 |");
+    let message = "Error: near \"order\": syntax error; the name is a keyword and needs quotes: \"order\"";
+    assert_eq!(ask("SELECT order FROM films"), message);
+    assert_eq!(ask("SELECT 1 FROM Order"), message.replacen("near \"order", "near \"Order", 1));
+    assert_eq!(
+        ask("SELECT FROM films"),
+        "Error: near \"FROM\": syntax error; the name is a keyword and needs quotes: \"from\""
+    );
+}
+
+/// A file of another encoding, or with an open quote, is refused as a dataset is.
+#[test]
+fn a_table_of_damaged_csv_is_refused_with_its_line() {
+    for (bytes, line) in [(&b"title,n\na,1\ncaf\xe9,2\n"[..], 3), (b"title,n\na,\"1\nb,2\n", 2)] {
+        let bench = Bench::new(&recipe(
+            "local env = r1.env { tools = { r1.tools.table { tables = { films = 'films.csv' } } } }",
+        ));
+        std::fs::write(bench.dir.path().join("films.csv"), bytes).unwrap();
+        let error = bench.load(&[]).unwrap_err();
+        assert!(error.message.contains(&format!("films.csv:{line}: ")), "{error}");
+    }
+}
+
 /// CSV is read in order without an index of its rows, and by rows where columns are renamed.
 #[test]
 fn csv_gives_the_same_table_with_and_without_renamed_columns() {
@@ -69,12 +110,12 @@ fn csv_gives_the_same_table_with_and_without_renamed_columns() {
         let bench = Bench::new(&recipe(&format!(
             "local env = r1.env {{ tools = {{ r1.tools.table {{ tables = {{ t = {{ {options} }} }} }} }} }}"
         )));
-        let bytes = b"\xEF\xBB\xBFname,n\r\n\"a, b\",1\r\nc, \r\n\xFFd,3\r\n";
+        let bytes = b"\xEF\xBB\xBFname,n\r\n\"a, b\",1\r\nc, \r\nd,3\r\n";
         std::fs::write(bench.dir.path().join("t.csv"), bytes).unwrap();
         let sql =
             format!("SELECT group_concat(name, '+'), sum({column}), count({column}), min(typeof({column})) FROM t");
         let shown = reported(&bench.worker(), &json!({ "prompt": "x" }), &Record::live(), &sql).unwrap();
-        assert!(shown.ends_with("| a, b+c+\u{fffd}d | 4 | 2 | integer |"), "{shown}");
+        assert!(shown.ends_with("| a, b+c+d | 4 | 2 | integer |"), "{shown}");
     }
 }
 

@@ -2,11 +2,12 @@
 //! `<think>…</think><answer>up || left</answer>`. Each action between the separators is a call of
 //! `act`.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::shared::call;
 use crate::error::Result;
 use crate::mdp::ToolCall;
+use crate::text::describe;
 use crate::text::malformed::{Empty, Malformed, ReplyError};
 use crate::text::stream::{Scan, Step, THINK, Think, text_before};
 use crate::text::tool_format::{ReadOptions, ToolFormat};
@@ -25,6 +26,18 @@ pub(super) const FORMAT: AnswerFormat = AnswerFormat;
 impl ToolFormat for AnswerFormat {
     fn name(&self) -> &'static str {
         "answer"
+    }
+
+    fn syntax(&self) -> Option<&'static str> {
+        Some("To act, write the action between <answer> and </answer>, several with || between them. For example:")
+    }
+
+    /// An action; other arguments can't be written.
+    fn example(&self, tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
+        let own = tools.iter().find(|tool| tool["function"]["name"] == TOOL);
+        let example = own.and_then(|tool| describe::first_call(std::slice::from_ref(tool)));
+        let action = example.as_ref().and_then(|call| call.arguments["action"].as_str()).unwrap_or("…");
+        Some(call(TOOL, json!({ "action": action })))
     }
 
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
@@ -102,7 +115,7 @@ fn write(mut text: String, calls: &[ToolCall]) -> String {
     let actions: Vec<String> = calls
         .iter()
         .map(|call| match call.arguments.get("action") {
-            Some(serde_json::Value::String(action)) => action.clone(),
+            Some(Value::String(action)) => action.clone(),
             _ => crate::text::python::dumps(&call.arguments),
         })
         .collect();

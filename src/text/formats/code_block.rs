@@ -1,6 +1,8 @@
 //! Formats that run the program at the end of a reply and write its result into the same turn:
 //! [`CodeFormat`] is the format, [`CodeSyntax`] its tags (`retool`, `tir`).
 
+use serde_json::Value;
+
 use super::same_turn::{self, Style};
 use super::shared::{code_call, code_of, on_a_line};
 use crate::error::Result;
@@ -15,6 +17,8 @@ pub(super) trait CodeSyntax: Send + Sync {
     const NAME: &'static str;
     /// The string that ends a reply with a program.
     const STOP: &'static str;
+    /// How programs are written, for the policy.
+    const SYNTAX: &'static str;
 
     /// The program at the end of a reply, or why it can't be run. `None` without a program to run.
     fn program(reply: &str) -> Option<Result<String, ProgramError>>;
@@ -45,6 +49,14 @@ pub(super) struct CodeFormat<S>(pub(super) S);
 impl<S: CodeSyntax> ToolFormat for CodeFormat<S> {
     fn name(&self) -> &'static str {
         S::NAME
+    }
+
+    fn syntax(&self) -> Option<&'static str> {
+        Some(S::SYNTAX)
+    }
+
+    fn example(&self, _tools: &[Value], code_tool: &str) -> Option<ToolCall> {
+        Some(code_call(code_tool, "print(6 * 7)"))
     }
 
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {

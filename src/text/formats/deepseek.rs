@@ -35,6 +35,13 @@ impl ToolFormat for DeepSeekFormat {
         template.contains(BEGIN) && template.contains("```json") == self.fenced
     }
 
+    fn syntax(&self) -> Option<&'static str> {
+        Some(
+            "To call one, write its name and its arguments as JSON between the marks of this example. The result is in the \
+             next message:",
+        )
+    }
+
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
         Box::new(DeepSeek::new(options.begun))
     }

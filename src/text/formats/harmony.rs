@@ -34,6 +34,13 @@ impl ToolFormat for HarmonyFormat {
         template.contains(CHANNEL) && template.contains(MESSAGE)
     }
 
+    fn syntax(&self) -> Option<&'static str> {
+        Some(
+            "To call one, write a message to it on the channel `commentary`, with its arguments as JSON. The result is in the \
+             next message. For example:",
+        )
+    }
+
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
         Box::new(Harmony::new(options.code_tool))
     }

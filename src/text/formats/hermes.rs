@@ -29,6 +29,13 @@ impl ToolFormat for HermesFormat {
         template.contains(OPEN)
     }
 
+    fn syntax(&self) -> Option<&'static str> {
+        Some(
+            "To call one, write a JSON object with its name and arguments between <tool_call> and </tool_call>, a block for \
+             each call. The results are in the next message. For example:",
+        )
+    }
+
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
         Box::new(Hermes::new(options.begun))
     }

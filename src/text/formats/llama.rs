@@ -29,6 +29,13 @@ impl ToolFormat for LlamaFormat {
         template.contains(TAG) || (template.contains("<|start_header_id|>") && template.contains("\"parameters\""))
     }
 
+    fn syntax(&self) -> Option<&'static str> {
+        Some(
+            "To call one, reply with nothing but a JSON object with its name and parameters. The result is in the next \
+             message. For example:",
+        )
+    }
+
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
         Box::new(Llama::new(options.begun, options.code_tool))
     }

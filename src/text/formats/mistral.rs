@@ -31,6 +31,13 @@ impl ToolFormat for MistralFormat {
         template.contains(OPEN)
     }
 
+    fn syntax(&self) -> Option<&'static str> {
+        Some(
+            "To call them, write [TOOL_CALLS] and a JSON list of objects with a name and arguments. The results are in the \
+             next message. For example:",
+        )
+    }
+
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
         Box::new(Mistral::new(options.begun))
     }

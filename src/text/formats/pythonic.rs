@@ -33,6 +33,13 @@ impl ToolFormat for PythonicFormat {
         ["func_name1(param", TAG, START].iter().any(|text| template.contains(text))
     }
 
+    fn syntax(&self) -> Option<&'static str> {
+        Some(
+            "To call them, reply with nothing but a list of calls as in Python, with named arguments. The results are in the \
+             next message. For example:",
+        )
+    }
+
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
         Box::new(Pythonic::new(options.begun))
     }

@@ -39,6 +39,13 @@ impl ToolFormat for QwenCoderFormat {
         template.contains(FUNCTION) && template.contains(PARAMETER)
     }
 
+    fn syntax(&self) -> Option<&'static str> {
+        Some(
+            "To call one, write a block with its name and a block for each argument; a text stands in its block without \
+             quotes. The results are in the next message. For example:",
+        )
+    }
+
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
         Box::new(QwenCoder::new(options.begun, options.tools))
     }

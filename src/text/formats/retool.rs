@@ -19,6 +19,8 @@ pub(super) const FORMAT: CodeFormat<Retool> = CodeFormat(Retool);
 impl CodeSyntax for Retool {
     const NAME: &'static str = "retool";
     const STOP: &'static str = CLOSE;
+    const SYNTAX: &'static str = "To run a program, write it between <code> and </code>. Its output follows between \
+                                  <interpreter> and </interpreter>, and you go on from there. For example:";
 
     /// The last code block.
     fn program(reply: &str) -> Option<Result<String, ProgramError>> {

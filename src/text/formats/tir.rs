@@ -20,6 +20,8 @@ pub(super) const FORMAT: CodeFormat<Tir> = CodeFormat(Tir);
 impl CodeSyntax for Tir {
     const NAME: &'static str = "tir";
     const STOP: &'static str = OUTPUT;
+    const SYNTAX: &'static str = "To run a program, write it in a fenced block, and open a block for its output. The \
+                                  output follows there, and you go on from there. For example:";
 
     /// The last program, unless text follows it.
     fn program(reply: &str) -> Option<Result<String, ProgramError>> {

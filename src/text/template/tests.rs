@@ -313,3 +313,41 @@ fn real_templates_render_as_recorded() {
     assert_eq!(bad, []);
     assert!(all > 2800, "{all}");
 }
+
+/// As transformers 5 fills them: tokens with names, and the template for tools in its own file.
+#[test]
+fn templates_have_the_named_tokens_and_the_template_for_tools() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| {
+        let path = dir.path().join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, text).unwrap();
+    };
+    crate::text::testing::small_tokenizer().save(dir.path()).unwrap();
+    let config = json!({
+        "eos_token": {"content": "<|im_end|>"}, "bos_token": null, "pad_token": "<pad>", "unk_token": "",
+        "extra_special_tokens": {"foo_token": "<foo>", "bar_token": {"content": "<bar>"}},
+    });
+    write("tokenizer_config.json", &config.to_string());
+    write("special_tokens_map.json", &json!({"cls_token": "<cls>", "pad_token": "<other>"}).to_string());
+    let names = ["bos_token", "eos_token", "pad_token", "unk_token", "cls_token", "foo_token", "bar_token"];
+    let tokens: Vec<String> = names.iter().map(|name| format!("{{{{ {name} }}}}")).collect();
+    write("chat_template.jinja", &format!("{} {{{{ bos_token is defined }}}}", tokens.join("|")));
+    write("additional_chat_templates/tool_use.jinja", "tool_use {{ tools|length }} {{ pad_token }}");
+    write("additional_chat_templates/rag.jinja", "{{ documents }}");
+    let text = |dir: &std::path::Path, tools: Option<&[Value]>| {
+        let tokenizer = Tokenizer::load(dir).unwrap();
+        Template::of(&tokenizer).unwrap().render(&json!([]), tools, true, &Map::new()).unwrap()
+    };
+    assert_eq!(text(dir.path(), None), "|<|im_end|>|<pad>||<cls>|<foo>|<bar> False");
+    assert_eq!(text(dir.path(), Some(&[json!({})])), "tool_use 1 <pad>");
+    let copy = tempfile::tempdir().unwrap();
+    Tokenizer::load(dir.path()).unwrap().save(copy.path()).unwrap();
+    assert_eq!(text(copy.path(), Some(&[json!({})])), "tool_use 1 <pad>");
+    assert!(copy.path().join("additional_chat_templates/rag.jinja").is_file());
+    // The layout with `added_tokens_decoder` has all tokens in one file.
+    let mut newer = config;
+    newer["added_tokens_decoder"] = json!({});
+    write("tokenizer_config.json", &newer.to_string());
+    assert_eq!(text(dir.path(), None), "|<|im_end|>|<pad>|||<foo>|<bar> False");
+}

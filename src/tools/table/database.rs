@@ -6,6 +6,7 @@
 //! allocations (`memory`), and functions of our own (`functions`). Sorting and temporary tables
 //! stay in memory, so that they count.
 
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,11 +16,11 @@ use rusqlite::fallible_iterator::FallibleIterator;
 use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
 use rusqlite::limits::Limit;
 use rusqlite::types::{ToSqlOutput, ValueRef};
-use rusqlite::{Batch, Connection, OpenFlags, Statement, ToSql};
+use rusqlite::{Batch, Connection, OpenFlags, Statement, ToSql, ffi};
 
 use super::memory::VALUE;
 use super::query_error::{QueryError, Why};
-use super::{Cell, TableInfo, functions, memory, pattern};
+use super::{Cell, TableInfo, TableNames, functions, memory, pattern};
 use crate::error::{Error, Kind, Result};
 
 /// Limits of one query.
@@ -180,6 +181,15 @@ impl Builder {
 /// A name as an SQL identifier.
 pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// A name as a query has to write it: quoted unless it has letters, digits and `_` only and is no
+/// keyword.
+pub(super) fn in_sql(name: &str) -> String {
+    let length = c_int::try_from(name.len()).unwrap_or(0);
+    // SAFETY: the name has `length` bytes, and the function only compares them.
+    let is_keyword = unsafe { ffi::sqlite3_keyword_check(name.as_ptr().cast(), length) } != 0;
+    if TableNames::is_name(name) && !is_keyword { name.to_owned() } else { quoted(name) }
 }
 
 impl ToSql for Cell {

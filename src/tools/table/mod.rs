@@ -59,7 +59,7 @@ pub enum Source<'a> {
 
 /// A row of a file.
 pub enum FileRow<'a> {
-    /// Cells of text, in the order of the header.
+    /// Cells of UTF-8 text, in the order of the header.
     Cells(&'a csv::ByteRecord),
     /// Values by column.
     Fields(&'a Map<String, Json>),

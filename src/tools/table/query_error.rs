@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rusqlite::ErrorCode;
 
-use super::database::QueryLimits;
+use super::database::{QueryLimits, in_sql};
 use super::memory::VALUE;
 use super::show::signature;
 use super::{TableInfo, memory};
@@ -15,7 +15,7 @@ use super::{TableInfo, memory};
 #[derive(Debug)]
 pub struct QueryError {
     why: Why,
-    /// The tables and columns, if the query names unknown ones.
+    /// The tables and columns, if the query names unknown ones; a name that needs quotes.
     known: String,
 }
 
@@ -80,11 +80,20 @@ impl QueryError {
         matches!(self.why, Why::Time(_))
     }
 
-    /// Adds the tables and columns if the query names one that does not exist.
+    /// Adds the tables and columns if the query names one that does not exist, and the spelling of
+    /// a name that needs quotes.
     pub(super) fn with_tables(mut self, tables: &[TableInfo]) -> Self {
-        if let Why::Sqlite(message) = &self.why
-            && ["no such table", "no such column"].iter().any(|start| message.starts_with(start))
-        {
+        let Why::Sqlite(message) = &self.why else { return self };
+        if let Some(word) = message.strip_prefix("near \"").and_then(|rest| rest.strip_suffix("\": syntax error")) {
+            let mut names = tables
+                .iter()
+                .flat_map(|table| [&table.name].into_iter().chain(table.columns.iter().map(|column| &column.name)));
+            if let Some(name) = names.find(|name| name.eq_ignore_ascii_case(word))
+                && in_sql(name) != *name
+            {
+                self.known = format!("; the name is a keyword and needs quotes: {}", in_sql(name));
+            }
+        } else if ["no such table", "no such column"].iter().any(|start| message.starts_with(start)) {
             let known: Vec<String> = tables.iter().map(signature).collect();
             self.known = format!("; there are {}", known.join(", "));
         }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::Value as Json;
 
-use super::database::quoted;
+use super::database::in_sql;
 use super::{Cell, QueryResult, TableInfo, TableOptions};
 use crate::schema::choices;
 
@@ -141,16 +141,14 @@ fn plain(text: &str, format: ResultFormat) -> String {
 
 /// `films(title TEXT, year INTEGER)`
 pub(super) fn signature(info: &TableInfo) -> String {
-    let mut text = format!("{}(", info.name);
+    let mut text = format!("{}(", in_sql(&info.name));
     for (at, column) in info.columns.iter().enumerate() {
         if text.len() > DESCRIPTION / 4 {
             let _ = write!(text, ", … {} more columns", info.columns.len() - at);
             break;
         }
-        let is_plain = super::TableNames::is_name(&column.name);
-        let name = if is_plain { column.name.clone() } else { quoted(&column.name) };
         let separator = if at == 0 { "" } else { ", " };
-        let _ = write!(text, "{}", format!("{separator}{name} {}", column.kind.sql()).trim_end());
+        let _ = write!(text, "{}", format!("{separator}{} {}", in_sql(&column.name), column.kind.sql()).trim_end());
     }
     text.push(')');
     text

@@ -1,0 +1,134 @@
+//! Values of Jinja2 that minijinja does not have: tuples, the views of dictionaries, `joiner` and
+//! `cycler`.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+
+use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, from_args};
+use minijinja::{Environment, Error, ErrorKind, State, Value as Jinja};
+
+use super::python;
+
+/// The function that translated templates call for `(a, b)`.
+pub(super) const TUPLE: &str = "r1_tuple";
+
+/// A list that Python prints differently: a tuple, or a view of a dictionary.
+#[derive(Debug)]
+pub(super) struct Items {
+    items: Vec<Jinja>,
+    /// `dict_items`, `dict_keys`, `dict_values`; empty for a tuple.
+    view: &'static str,
+}
+
+impl Items {
+    pub(super) fn tuple(items: impl IntoIterator<Item = Jinja>) -> Jinja {
+        Jinja::from_object(Self { items: items.into_iter().collect(), view: "" })
+    }
+
+    pub(super) fn view(view: &'static str, items: impl IntoIterator<Item = Jinja>) -> Jinja {
+        Jinja::from_object(Self { items: items.into_iter().collect(), view })
+    }
+
+    /// The text before and after its printed items.
+    pub(super) fn brackets(&self) -> (String, &'static str) {
+        match (self.view, self.items.len()) {
+            ("", 1) => ("(".to_owned(), ",)"),
+            ("", _) => ("(".to_owned(), ")"),
+            (view, _) => (format!("{view}(["), "])"),
+        }
+    }
+}
+
+impl Object for Items {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        self.items.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Enumerator::Seq(self.items.len())
+    }
+
+    fn render(self: &Arc<Self>, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        python::write_str(out, &Jinja::from_dyn_object(Arc::clone(self)))
+    }
+}
+
+/// Registers the functions.
+pub(super) fn register(environment: &mut Environment<'static>) {
+    environment.add_function(TUPLE, |items: Vec<Jinja>| Items::tuple(items));
+    environment.add_function("joiner", |separator: Option<Jinja>, options: Kwargs| -> Result<Jinja, Error> {
+        let separator = separator.or(options.get("sep")?).unwrap_or_else(|| ", ".into());
+        options.assert_all_used()?;
+        Ok(Jinja::from_object(Joiner { separator, is_used: AtomicBool::new(false) }))
+    });
+    environment.add_function("cycler", |items: Rest<Jinja>| -> Result<Jinja, Error> {
+        if items.is_empty() {
+            return Err(Error::new(ErrorKind::MissingArgument, "at least one item has to be provided"));
+        }
+        Ok(Jinja::from_object(Cycler { items: items.0, at: AtomicUsize::new(0) }))
+    });
+}
+
+/// Returns nothing on its first call, then the separator.
+#[derive(Debug)]
+struct Joiner {
+    separator: Jinja,
+    is_used: AtomicBool,
+}
+
+impl Object for Joiner {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn call(self: &Arc<Self>, _state: &State<'_, '_>, args: &[Jinja]) -> Result<Jinja, Error> {
+        let () = from_args(args)?;
+        Ok(if self.is_used.swap(true, Relaxed) { self.separator.clone() } else { "".into() })
+    }
+}
+
+/// Returns its items in turn.
+#[derive(Debug)]
+struct Cycler {
+    items: Vec<Jinja>,
+    at: AtomicUsize,
+}
+
+impl Cycler {
+    fn current(&self) -> Jinja {
+        self.items.get(self.at.load(Relaxed)).cloned().unwrap_or_default()
+    }
+}
+
+impl Object for Cycler {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Plain
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        (key.as_str() == Some("current")).then(|| self.current())
+    }
+
+    fn call_method(self: &Arc<Self>, _state: &State<'_, '_>, name: &str, args: &[Jinja]) -> Result<Jinja, Error> {
+        let () = from_args(args)?;
+        match name {
+            "next" => {
+                let current = self.current();
+                self.at.store((self.at.load(Relaxed) + 1) % self.items.len(), Relaxed);
+                Ok(current)
+            }
+            "reset" => {
+                self.at.store(0, Relaxed);
+                Ok(Jinja::from(()))
+            }
+            _ => Err(ErrorKind::UnknownMethod.into()),
+        }
+    }
+}
