@@ -333,8 +333,9 @@ mod tests {
             let path = dir.path().join(name);
             let mut file = flate2::write::GzEncoder::new(File::create(&path).unwrap(), flate2::Compression::fast());
             file.write_all(start.as_bytes()).unwrap();
+            let blanks = vec![b' '; 1 << 20];
             for _ in 0..80 {
-                file.write_all(&[b' '; 1 << 20]).unwrap();
+                file.write_all(&blanks).unwrap();
             }
             file.write_all(end.as_bytes()).unwrap();
             file.finish().unwrap();

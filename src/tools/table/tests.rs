@@ -138,7 +138,7 @@ fn functions_of_large_values_end_with_the_time_of_the_query() {
     let short = QueryLimits { time: Duration::from_millis(300), memory: 256 << 20, ..limits() };
     let (a, b) = ("hex(zeroblob(4000000))", "hex(zeroblob(2000000))||'1'");
     let many = (0..2000).map(|n| format!("length({a}||{n})")).collect::<Vec<_>>().join(",");
-    let nested = (1..40).map(|n| format!(", c{n} AS (SELECT 1 FROM c{0}, c{0})", n - 1)).collect::<String>();
+    let nested = (1..40).map(|n| format!(", c{n} AS (SELECT 1 FROM c{0}, c{0})", n - 1)).collect::<Vec<_>>().concat();
     for (sql, late) in [
         (format!("SELECT instr({a}, {b})"), None),
         (format!("SELECT length(replace({a}, {b}, ''))"), None),
