@@ -138,8 +138,8 @@ fn a_run_writes_all_its_files() {
     // The trained model can be used in a chat.
     let reply = succeed(dir.path(), &["infer", "-m", "runs/a", "-s", "a.lua", "-p", "Say 3", "--json"]);
     assert_eq!(json_lines(&reply).last().unwrap()["event"], "reply");
-    let plain =
-        succeed(dir.path(), &["infer", "-m", "runs/a/checkpoints/latest", "-p", "Say 3", "--max-new-tokens", "3"]);
+    let latest = ["infer", "-m", "runs/a/checkpoints/latest", "-p", "Say 3", "--max-new-tokens", "3"];
+    let plain = succeed(dir.path(), &[&latest[..], &["--plain", "--temperature", "1"]].concat());
     assert!(plain.ends_with('\n'));
 }
 
