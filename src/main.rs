@@ -30,6 +30,7 @@ mod spin {
 
     /// Returns if the variable is set already, or if the program cannot be started again; then
     /// threads wait as libgomp decides. The standard library and libc are not initialised here.
+    #[allow(clippy::large_stack_arrays)] // 36 KiB of the first thread's stack, which has megabytes
     extern "C" fn start(_count: c_int, arguments: *const *const c_char, variables: *const *const c_char) {
         let mut copy = [std::ptr::null(); MOST + 2];
         let mut path = [0; PATH];

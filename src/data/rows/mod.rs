@@ -264,8 +264,7 @@ impl NestedRows {
 
 /// The rows in the only object of a file.
 fn nested_rows(whole: &Json) -> Option<NestedRows> {
-    const NAMES: [&str; 9] =
-        ["data", "rows", "train", "test", "examples", "instances", "records", "items", "questions"];
+    const NAMES: [&str; 8] = ["rows", "train", "test", "examples", "instances", "records", "items", "questions"];
     NAMES.into_iter().find_map(|name| {
         let rows = whole.get(name)?.as_array()?;
         let are_rows = !rows.is_empty() && rows.iter().all(Json::is_object);

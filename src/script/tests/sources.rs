@@ -353,10 +353,10 @@ fn numbers_of_more_than_64_bits_keep_their_digits() {
 #[test]
 fn an_object_with_the_rows_in_a_field_is_refused() {
     let bench = Bench::new("return r1.recipe { reward = function() return 0 end, data = { train = 't.json' } }");
-    bench.file("t.json", "{\"version\": 1, \"data\": [{\"problem\": \"a\"}, {\"problem\": \"b\"}]}");
+    bench.file("t.json", "{\"version\": 1, \"rows\": [{\"problem\": \"a\"}, {\"problem\": \"b\"}]}");
     let error = bench.worker().row(Split::Train, 0).unwrap_err();
-    assert_eq!(error.message, "the file is one object, and not a list of rows: its `data` is a list of 2");
-    assert!(error.hint.unwrap().starts_with("write that list alone: jq -c '.data[]'"));
+    assert_eq!(error.message, "the file is one object, and not a list of rows: its `rows` is a list of 2");
+    assert!(error.hint.unwrap().starts_with("write that list alone: jq -c '.rows[]'"));
     // A conversation is a row.
     bench.file("t.json", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}");
     assert!(bench.worker().row(Split::Train, 0).is_ok());
