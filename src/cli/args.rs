@@ -43,6 +43,7 @@ pub(super) struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
+#[allow(clippy::large_enum_variant)] // one value per process
 pub(super) enum Command {
     Run(RunArgs),
     Sft(SftArgs),

@@ -54,7 +54,7 @@ fn chunk(delta: &Value, finish: Option<&str>) -> Value {
 }
 
 fn data(events: &[Value]) -> String {
-    events.iter().map(|event| format!("data: {event}\n\n")).collect()
+    events.iter().map(|event| ["data: ", &event.to_string(), "\n\n"].concat()).collect()
 }
 
 /// Two events with the text `hello`, and the end.
@@ -73,7 +73,7 @@ fn streams_of_openai_servers_are_read_in_any_form() {
     let parts = |content: Value| data(&[chunk(&json!({ "content": content }), None), chunk(&json!({}), Some("stop"))]);
     let lines = |event: &Value| {
         let text = serde_json::to_string_pretty(event).unwrap();
-        text.lines().map(|line| format!("data: {line}\n")).collect::<String>() + "\n"
+        text.lines().map(|line| ["data: ", line, "\n"].concat()).collect::<String>() + "\n"
     };
     for (name, events) in [
         ("plain", with("")),

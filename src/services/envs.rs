@@ -142,7 +142,7 @@ impl Envs {
     async fn answer(&self, call: EnvCall, model: Option<ServedModel>) {
         use EnvCall as Call;
         match call {
-            Call::OpenScript(request, reply) => reply.send(self.open(request)),
+            Call::OpenScript(request, reply) => reply.send(self.open(&request)),
             Call::CloseScript(request, reply) => {
                 self.scripts.borrow_mut().remove(&request.script);
                 reply.send(Ok(()));
@@ -203,7 +203,7 @@ impl Envs {
         }
     }
 
-    fn open(&self, open: OpenScript) -> Result<OpenedScript> {
+    fn open(&self, open: &OpenScript) -> Result<OpenedScript> {
         // From any directory, a test finds the script of its repository.
         let mut above = open.directory.ancestors().map(|folder| folder.join(&open.path));
         let path = if open.path.exists() {

@@ -65,9 +65,8 @@ fn before(tokens: &[Placed], place: usize) -> Option<std::ops::Range<usize>> {
     for (at, (token, ..)) in tokens[..place].iter().enumerate().rev() {
         match token {
             Token::Close => depth += 1,
-            Token::Open if depth == 0 => break,
+            Token::Open | Token::Tilde | Token::Delimiter if depth == 0 => break,
             Token::Open => depth -= 1,
-            Token::Tilde | Token::Delimiter if depth == 0 => break,
             _ => {}
         }
         first = at;
@@ -82,9 +81,8 @@ fn after(tokens: &[Placed], place: usize) -> Option<std::ops::Range<usize>> {
     for (at, (token, ..)) in tokens.iter().enumerate().skip(place + 1) {
         match token {
             Token::Open => depth += 1,
-            Token::Close if depth == 0 => break,
+            Token::Close | Token::Tilde | Token::Delimiter if depth == 0 => break,
             Token::Close => depth -= 1,
-            Token::Tilde | Token::Delimiter if depth == 0 => break,
             _ => {}
         }
         last = at;

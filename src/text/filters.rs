@@ -14,6 +14,9 @@ use super::time_limit::in_time;
 use super::values::{self, Items};
 use super::{jinja, methods, python};
 
+/// A change of a text.
+type Change = fn(&str) -> String;
+
 /// Registers them in an environment.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.set_formatter(|out, _, value| {
@@ -69,7 +72,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
             Ok(Jinja::from_safe_string(jinja::escape(&python::str(value))))
         });
     }
-    let changes: [(&'static str, fn(&str) -> String); 4] =
+    let changes: [(&str, Change); 4] =
         [("lower", str::to_lowercase), ("upper", str::to_uppercase), ("capitalize", capitalize), ("title", title)];
     for (name, change) in changes {
         environment.add_filter(name, move |value: &Jinja| text_of(value).map(|text| change(&text)));

@@ -64,15 +64,12 @@ impl Opened {
         // The lock comes first, so that no file is read while another process may change it.
         let run = RunDir::open(path)?;
         let stored = run.configuration()?;
-        let checkpoint = match latest_checkpoint(path)? {
-            Some((_, path)) => {
-                verify(&path, false)?;
-                Some((path.clone(), State::load(&path)?))
-            }
-            None => {
-                refuse_lost_checkpoints(path, &stored)?;
-                None
-            }
+        let checkpoint = if let Some((_, path)) = latest_checkpoint(path)? {
+            verify(&path, false)?;
+            Some((path.clone(), State::load(&path)?))
+        } else {
+            refuse_lost_checkpoints(path, &stored)?;
+            None
         };
         let overrides = in_effect(&stored.overrides, &options.overrides);
         let script = Script::load(&options.script, &overrides).and_then(part);

@@ -87,7 +87,9 @@ impl ScriptLog {
     /// The lines of the script's top level. A resumed run with an unchanged script has them in the
     /// file already.
     pub(super) fn top_level(&self, lines: &[LogLine], stored: bool) {
-        lines.iter().for_each(|line| self.write(line, !stored));
+        for line in lines {
+            self.write(line, !stored);
+        }
     }
 
     fn write(&self, line: &LogLine, stores: bool) {

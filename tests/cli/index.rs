@@ -294,7 +294,7 @@ fn r1_index_reads_a_dataset_of_the_hub() {
 
 #[test]
 fn text_files_are_indexed_and_long_ones_split() {
-    let long: String = (0..50).map(|n| format!("word{n} ")).collect();
+    let long: String = (0..50).flat_map(|n| ["word".to_owned(), n.to_string(), " ".to_owned()]).collect();
     let dir = directory(
         &[("a.md", "# Apples\nred fruit"), ("b.txt", &long), ("c.jsonl", r#"{"id": 1, "text": "x"}"#)],
         false,

@@ -152,7 +152,7 @@ fn left(run: &Path) -> BTreeMap<String, Vec<u8>> {
             }
             *bytes = lines.join(&b'\n');
         } else if name.ends_with(".parquet") {
-            let all = r1::store::read_trajectories(&run.join(&*name)).unwrap();
+            let all = r1::store::read_trajectories(&run.join(name)).unwrap();
             *bytes = scrubbed(serde_json::to_value(all).unwrap());
         }
     }

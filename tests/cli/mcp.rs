@@ -275,15 +275,14 @@ fn serving(dir: &Path, token: Option<&str>) -> (Child, String, String) {
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stderr.take().unwrap());
     let mut text = String::new();
-    loop {
-        let mut line = String::new();
-        assert!(said.read_line(&mut line).unwrap() > 0, "it ended: {text}");
-        if let Some((_, rest)) = line.split_once("http://127.0.0.1:") {
-            let port = rest.split('/').next().unwrap().to_owned();
-            return (child, port, text);
-        }
+    let mut line = String::new();
+    while !line.contains("http://127.0.0.1:") {
         text += &line;
+        line.clear();
+        assert!(said.read_line(&mut line).unwrap() > 0, "it ended: {text}");
     }
+    let (_, rest) = line.split_once("http://127.0.0.1:").unwrap();
+    (child, rest.split('/').next().unwrap().to_owned(), text)
 }
 
 fn hello() -> Value {

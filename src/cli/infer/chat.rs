@@ -266,16 +266,16 @@ impl Chat {
 
     /// Steps the recipe's env on a task of its own.
     pub(super) fn ask_task(&mut self, task: Value) -> Result<Answer> {
-        self.answer(Asked::Task(task), &mut |_| ())
+        self.answer(&Asked::Task(task), &mut |_| ())
     }
 
     /// Samples a reply to a question and shows it as it is sampled. A question is undone if it
     /// fails, or if it is stopped before the reply begins or during a tool call.
     pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
-        self.answer(Asked::Question(question), show)
+        self.answer(&Asked::Question(question), show)
     }
 
-    fn answer(&mut self, asked: Asked<'_>, show: &mut Show<'_>) -> Result<Answer> {
+    fn answer(&mut self, asked: &Asked<'_>, show: &mut Show<'_>) -> Result<Answer> {
         let question = asked.text();
         let started = Instant::now();
         let before = self.memory()?;
@@ -283,7 +283,7 @@ impl Chat {
         let mut answer = Answer::default();
         let result = match self.recipe.take() {
             Some(mut recipe) => {
-                let result = self.ask_env(&mut recipe, &asked, &mut answer, show);
+                let result = self.ask_env(&mut recipe, asked, &mut answer, show);
                 self.recipe = Some(recipe);
                 result
             }

@@ -184,15 +184,15 @@ impl Rows {
             DataFormat::Tsv => Ok(Self::Lines(Lines::csv(path, b'\t')?)),
             DataFormat::Parquet => Ok(Self::Table(Table::open(path)?)),
             DataFormat::Arrow => Ok(Self::Arrow(ArrowFile::open(path)?)),
-            DataFormat::Json => match list_of(path)? {
-                Some(items) => Ok(Self::List(items)),
-                // JSON lines files are often named .json.
-                None => {
-                    let lines = Lines::jsonl(path)?;
-                    let nested = if lines.len() == 1 { lines.row(0).ok() } else { None };
-                    nested.as_ref().and_then(nested_rows).map_or(Ok(Self::Lines(lines)), |own| Err(own.error(path)))
+            DataFormat::Json => {
+                if let Some(items) = list_of(path)? {
+                    return Ok(Self::List(items));
                 }
-            },
+                // JSON lines files are often named .json.
+                let lines = Lines::jsonl(path)?;
+                let nested = if lines.len() == 1 { lines.row(0).ok() } else { None };
+                nested.as_ref().and_then(nested_rows).map_or(Ok(Self::Lines(lines)), |own| Err(own.error(path)))
+            }
         }
     }
 

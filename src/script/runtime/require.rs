@@ -163,7 +163,7 @@ fn refuse_unknown(lua: &Lua, module: &str, table: &mlua::Table) -> mlua::Result<
             let key = key.to_string()?;
             let mut names = Vec::new();
             table.for_each(|name: Value, _: Value| {
-                names.extend(name.as_string().map(|name| name.to_string_lossy()));
+                names.extend(name.as_string().map(mlua::LuaString::to_string_lossy));
                 Ok(())
             })?;
             let error = misuse(lua, format!("`{module}` has no `{key}`"));
