@@ -143,7 +143,8 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
     let terminated = trajectory.status == Status::Terminated;
     let truncated_by = (!terminated).then_some(Limit::MaxSteps);
     let (text, steps) = (action.text, trajectory.steps.len());
-    let outcome = Outcome { text, steps, terminated, truncated: !terminated, truncated_by, calls: 0 };
+    let outcome =
+        Outcome { text, steps, terminated, truncated: !terminated, truncated_by, calls: 0, token_ids: Vec::new() };
     trajectory.outcome_reward = worker.reward(&state, &outcome).await.map_err(|failure| failure.error)?.total;
     Ok(trajectory)
 }
