@@ -254,26 +254,25 @@ return function(given)
     end
   end
 
-  --- A tool from a function. `given` has fields of r1.tool, which replace those that are read from
-  --- the function.
-  function python.tool(name, given)
-    local own = check("tool", given, TOOL)
-    local found = defined(known("tool", name))
+  --- A tool from a function. `own` has fields of r1.tool, which replace those that are read from
+  --- the function. Errors are at the line that calls the function which calls this one.
+  local function make_tool(name, own)
+    local found = defined(name)
     local schema = own.parameters
     if not schema then
       if not found then
-        error(`tool: {table.concat(files, " and ")} does not define \`{name}\` at the top level; write its \`parameters\``, 2)
+        error(`tool: {table.concat(files, " and ")} does not define \`{name}\` at the top level; write its \`parameters\``, 3)
       end
       schema = { type = "object", properties = {}, required = {} }
       for _, parameter in ipairs(found.parameters) do
         local at = `{found.path}:{found.line}: parameter \`{parameter.name}\` of \`{name}\``
-        if parameter.rest then error(`tool: {at} takes any number of values: a tool's parameters have names`, 2) end
+        if parameter.rest then error(`tool: {at} takes any number of values: a tool's parameters have names`, 3) end
         if not parameter.hint then
-          error(`tool: {at} has no type hint, from which its schema is read: write \`{parameter.name}: str\``, 2)
+          error(`tool: {at} has no type hint, from which its schema is read: write \`{parameter.name}: str\``, 3)
         end
         local of, unknown = source.schema_of(parameter.hint)
         if not of then
-          error(`tool: {at} has the type \`{unknown}\`, which has no JSON schema: give the tool's \`parameters\``, 2)
+          error(`tool: {at} has the type \`{unknown}\`, which has no JSON schema: give the tool's \`parameters\``, 3)
         end
         of.description = found.about[parameter.name] or of.description
         schema.properties[parameter.name] = of
@@ -284,7 +283,7 @@ return function(given)
     tool.name, tool.parameters = own.name or name, schema
     tool.description = own.description or (found and found.description) or ""
     if tool.description == "" then
-      error(`tool: \`{name}\` has no docstring, which the policy reads: write one, or \`description\``, 2)
+      error(`tool: \`{name}\` has no docstring, which the policy reads: write one, or \`description\``, 3)
     end
     tool.run = function(arguments)
       local answer, why = request({ ["function"] = name, style = "tool", kwargs = arguments })
@@ -294,6 +293,12 @@ return function(given)
       return answer.text
     end
     return r1.tool(tool)
+  end
+
+  --- A tool from a function.
+  function python.tool(name, given)
+    local own = check("tool", given, TOOL)
+    return make_tool(known("tool", name), own)
   end
 
   --- Tools from functions: those with these names, or all whose names do not begin with `_`.
@@ -307,7 +312,7 @@ return function(given)
     end
     if #names == 0 then error(`tools: {table.concat(files, " and ")} has no functions`, 2) end
     local tools = {}
-    for place, name in ipairs(names) do tools[place] = python.tool(name, table.clone(own)) end
+    for place, name in ipairs(names) do tools[place] = make_tool(known("tools", name), own) end
     return tools
   end
 

@@ -79,7 +79,8 @@ fn rewritten(text: &str, foreign: bool) -> Cow<'_, str> {
                 let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
                 at += bytes[at..].iter().take_while(|byte| is_part(byte)).count();
                 let number = &text[start..at];
-                if is_long_whole(number) {
+                let is_key = || bytes[at..].trim_ascii_start().starts_with(b":");
+                if is_long_whole(number) && !is_key() {
                     replace(start, at, &format!("\"{number}\""));
                 } else if foreign && (number == "-Infinity" || is_beyond_f64(number)) {
                     replace(start, at, "null");

@@ -56,7 +56,7 @@ const KINDS: [Kind; 14] = [
     Kind {
         what: "templates: `r1.text.template`, prompts",
         limit: "`limits.cpu`; prompts: 20 s",
-        body: "return r1.text.template('{{ (999999999999*[1])|max }}'):render({})",
+        body: "return r1.text.template('{% set a = [1] %}{{ 2 in a * 999999999999 }}'):render({})",
         ends: (SCRIPT_LIMIT, "reset used more than 0.3 s of CPU time"),
     },
     Kind {
@@ -99,7 +99,7 @@ const KINDS: [Kind; 14] = [
         what: "waiting: `r1.sleep`, `r1.join`, `r1.call_tools`",
         limit: "`limits.wait`",
         body: "r1.sleep(3000)",
-        ends: ("tool_timeout", "reset waited for tools longer than limits.wait = 10 s"),
+        ends: ("tool_timeout", "reset waited for r1.sleep longer than limits.wait = 10 s"),
     },
     Kind {
         what: "servers: `r1.http`, `r1.connection`",

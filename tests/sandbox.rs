@@ -585,7 +585,11 @@ const HOSTILE: &[(&str, &str, Outcome)] = &[
         TimesOut,
     ),
     ("an alarm", "import signal\nsignal.alarm(1)\nwhile True: pass", Survives),
-    ("trace function", "import sys\nsys.settrace(lambda *a: [0 for _ in iter(int, 1)])\ndef f(): pass\nf()", TimesOut),
+    (
+        "trace function",
+        "import sys\nsys.settrace(lambda *a: [0 for x in iter(int, 1) if x])\ndef f(): pass\nf()",
+        TimesOut,
+    ),
     ("syntax bomb", "exec('(' * 100000)", Fails("Error")),
     ("compiler bomb", "exec('-' * 1000000 + '1')", Survives),
     ("literal bomb", "eval('[' * 90 + ']' * 90)\nx = (1,) * (1 << 24)\n[x] * 10 and None", Survives),

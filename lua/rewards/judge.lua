@@ -43,7 +43,7 @@ end
 
 -- A text can't open or close a block of the prompt: any spelling of such a tag loses its brackets.
 local function quoted(text)
-  local tag = "(?i)[<＜]\\s*([/\\\\／]?)\\s*(question|reference|response)\\b[^<>＜＞]*[>＞]?"
+  local tag = "(?i)[<＜]\\s*([/\\\\／]*)\\s*(question|reference|response)\\b[^<>＜＞]*[>＞]?"
   return (r1.re.replace(text, tag, "[$1$2]"))
 end
 

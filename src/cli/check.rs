@@ -273,8 +273,13 @@ fn print_report(
         let word = match level {
             Level::Error => paint(Style::new().red().bold(), "error"),
             Level::Warning => paint(Style::new().yellow().bold(), "warning"),
+            Level::Note => paint(Style::new().bold(), "note"),
         };
-        *(if *level == Level::Error { &mut errors } else { &mut warnings }) += 1;
+        match level {
+            Level::Error => errors += 1,
+            Level::Warning => warnings += 1,
+            Level::Note => {}
+        }
         let _ = writeln!(out, "\n{word} ({rule}): {message}");
         if let Some(place) = place {
             let _ = writeln!(out, "  --> {place}");
@@ -291,7 +296,8 @@ fn print_report(
     }
     let many = |count: usize, word: &str| format!("{count} {word}{}", if count == 1 { "" } else { "s" });
     let _ = match (errors, warnings) {
-        (0, 0) => writeln!(out, "no problems found"),
+        (0, 0) if report.findings.is_empty() => writeln!(out, "no problems found"),
+        (0, 0) => writeln!(out, "\nno problems found, apart from what the notes say"),
         (errors, warnings) => writeln!(out, "\n{}, {}", many(errors, "error"), many(warnings, "warning")),
     };
     print(&out)

@@ -76,6 +76,10 @@ pub(super) fn events(
     if !ended && reader.count == 0 && data.is_none() {
         return Err(Failure::Foreign("there is no event in what it streams".to_owned()));
     }
+    if !ended && data.is_some() && !is_whole {
+        // Inside an event.
+        return Err(Failure::BrokeOff(None));
+    }
     Ok(())
 }
 

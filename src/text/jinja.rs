@@ -18,6 +18,9 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 use super::time_limit::{in_time, keep};
 use super::{concat, products, size_limits, tuples};
 
+/// Maximum words of a tag. Tags of published templates have fewer than 200.
+const WORDS: usize = 2_000;
+
 const EACH: &str = "r1_each";
 const SUM: &str = "r1_sum";
 const HELD: &str = "r1_held";
@@ -93,7 +96,11 @@ pub(super) fn escape(text: &str) -> String {
 
 /// Translates a template for minijinja. Syntax that can't be parsed stays unchanged, so that the
 /// compiler reports it.
-pub(super) fn translate(source: &str) -> String {
+///
+/// # Errors
+/// The line of a tag with more than [`WORDS`] words: minijinja's compiler calls itself for each
+/// operator, and the stack would overflow.
+pub(super) fn translate(source: &str) -> Result<String, usize> {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     let mut raw = false;
@@ -125,6 +132,9 @@ pub(super) fn translate(source: &str) -> String {
         };
         out.push_str(&rest[..start + 2]);
         let body = &inner[..end];
+        if open != "{#" && !raw && words(body) > WORDS {
+            return Err(1 + source[..source.len() - inner.len()].matches('\n').count());
+        }
         let bare = body.trim_start_matches(['-', '+']);
         let (left, bare) = body.split_at(body.len() - bare.len());
         let bare = bare.trim_end_matches(['-', '+']);
@@ -155,7 +165,23 @@ pub(super) fn translate(source: &str) -> String {
         }
         rest = &inner[end + 2..];
     }
-    out + rest
+    Ok(out + rest)
+}
+
+/// Names, numbers, strings and signs of a tag.
+fn words(body: &str) -> usize {
+    let bytes = body.as_bytes();
+    let (mut count, mut at) = (0, 0);
+    while let Some(&byte) = bytes.get(at) {
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        at = match byte {
+            b'"' | b'\'' => products::string(bytes, at),
+            _ if is_part(&byte) => at + bytes[at..].iter().take_while(|byte| is_part(byte)).count(),
+            _ => at + 1,
+        };
+        count += usize::from(!byte.is_ascii_whitespace());
+    }
+    count
 }
 
 /// The first opening of a tag, an expression or a comment.
@@ -315,7 +341,7 @@ mod tests {
     fn rendered(source: &str) -> String {
         let mut environment = Environment::new();
         register(&mut environment);
-        environment.add_template_owned("t", translate(source)).unwrap();
+        environment.add_template_owned("t", translate(source).unwrap()).unwrap();
         let tools = vec![context! { name => "f", spec => "{\"a\": '<b>'}" }];
         environment.get_template("t").unwrap().render(context! { tools, word => "añb" }).unwrap()
     }
@@ -348,7 +374,7 @@ mod tests {
         assert_eq!(rendered("{{ '<'|safe if true else '+' }}"), "<");
         let mut environment = Environment::new();
         register(&mut environment);
-        environment.add_template_owned("t", translate("{{ 'a'|safe + 1 }}")).unwrap();
+        environment.add_template_owned("t", translate("{{ 'a'|safe + 1 }}").unwrap()).unwrap();
         let error = environment.get_template("t").unwrap().render(()).unwrap_err();
         assert!(error.to_string().contains("number is added to a text"), "{error}");
     }
@@ -361,15 +387,18 @@ mod tests {
             "an { open {{ tag 'and a string }}",
             "{% set x %}{{ y }}{% endset %}{% generation_of(x) %}",
         ] {
-            assert_eq!(translate(same), same);
+            assert_eq!(translate(same).unwrap(), same);
         }
-        assert_eq!(translate("{%- generation -%}x{% endgeneration %}"), "{%- if true -%}x{% endif %}");
+        assert_eq!(translate("{%- generation -%}x{% endgeneration %}").unwrap(), "{%- if true -%}x{% endif %}");
         let guarded =
             "{%- if ( x in y )|r1_held -%}{% set a.b = ( 1 if c == d else 2 )|r1_held %}{% elif ( z )|r1_held %}";
-        assert_eq!(translate("{%- if x in y -%}{% set a.b = 1 if c == d else 2 %}{% elif z %}"), guarded);
+        assert_eq!(translate("{%- if x in y -%}{% set a.b = 1 if c == d else 2 %}{% elif z %}").unwrap(), guarded);
         let guarded = "{%- macro f(a, b='x,y') -%}{% if (a)|r1_held -%}{% endif -%}{% if (b)|r1_held -%}{% endif -%}";
-        assert_eq!(translate("{%- macro f(a, b='x,y') -%}"), guarded);
+        assert_eq!(translate("{%- macro f(a, b='x,y') -%}").unwrap(), guarded);
         let source = "{% raw %}{% for %}{% endraw %}\n{% for x in\n  y %}\n{% endfor %}";
-        assert_eq!(translate(source), "{% raw +%}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}");
+        assert_eq!(
+            translate(source).unwrap(),
+            "{% raw +%}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}"
+        );
     }
 }

@@ -126,7 +126,7 @@ pub(super) fn marked(body: &str) -> Cow<'_, str> {
 }
 
 /// The end of the string that starts at `at`.
-fn string(bytes: &[u8], at: usize) -> usize {
+pub(super) fn string(bytes: &[u8], at: usize) -> usize {
     let mut end = at + 1;
     while let Some(&byte) = bytes.get(end) {
         match byte {

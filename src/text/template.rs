@@ -142,7 +142,10 @@ impl Template {
         };
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             let Some(source) = source else { continue };
-            let source = jinja::translate(&source.replace("\r\n", "\n"));
+            let source = jinja::translate(&source.replace("\r\n", "\n")).map_err(|line| {
+                Error::new(Kind::Model, "the chat template can't be read: a tag has more than 2,000 words")
+                    .at(format!("{}:{line}", new.origin))
+            })?;
             let added = new.environment.add_template_owned(name, source);
             added.map_err(|error| new.explain(&error, Kind::Model, "the chat template can't be read"))?;
         }

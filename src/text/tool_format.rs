@@ -98,8 +98,8 @@ pub(super) trait ToolFormat: Send + Sync {
         Ok(None)
     }
 
-    /// How calls are written, for a description by the host; an example of a call follows it. `None`
-    /// for formats that describe tools themselves.
+    /// How calls are written, for a description by the host; an example of a call follows it.
+    /// `None` for formats that describe tools themselves.
     fn syntax(&self) -> Option<&'static str> {
         None
     }

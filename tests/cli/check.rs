@@ -133,7 +133,7 @@ fn check_finds_each_contract_violation_with_its_line() {
                 ),
                 ("STEP", &answered),
             ],
-            "warning tools x.lua: all 3 calls of `find` failed: the server is down",
+            "note tools x.lua: all 3 calls of `find` failed: the server is down",
         ),
         // Prompts.
         (
@@ -290,9 +290,14 @@ fn every_script_of_this_repository_passes() {
         }
         let output = r1(root, &args).output().unwrap();
         let text = shown(root, &output);
-        assert!(output.status.success() && text.ends_with("no problems found"), "{text}");
+        assert!(output.status.success() && passes(&text), "{text}");
     }
     assert!(count >= 2);
+}
+
+/// Tools that look something up refuse made-up arguments, which is a note.
+fn passes(text: &str) -> bool {
+    text.ends_with("no problems found") || text.ends_with("no problems found, apart from what the notes say")
 }
 
 #[test]
@@ -304,7 +309,7 @@ fn new_scripts_pass_their_check_and_their_tests() {
         assert!(output.status.success(), "{}", shown(dir.path(), &output));
         let output = r1(dir.path(), &["check", &format!("{name}.lua")]).output().unwrap();
         let text = shown(dir.path(), &output);
-        assert!(output.status.success() && text.ends_with("no problems found"), "{template}: {text}");
+        assert!(output.status.success() && passes(&text), "{template}: {text}");
     }
     let output = r1(dir.path(), &["test", "made"]).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
@@ -411,12 +416,8 @@ fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
         let setting = format!("env.describe_tools={described}");
         let masks = r1(dir.path(), &["check", "--masks", script, &setting]).output().unwrap();
         let text = shown(dir.path(), &masks);
-        assert!(text.starts_with("exit: 0") || script == "s.lua", "{text}");
-        assert_eq!(
-            text.contains("To call one, write a JSON object"),
-            script == "a.lua" && described == "auto",
-            "{text}"
-        );
+        assert!(text.starts_with("exit: 0"), "{text}");
+        assert_eq!(text.contains("To call one, write a JSON object"), described == "auto", "{text}");
     }
     let never = "env.describe_tools=never";
     assert!(reported(&["check", "a.lua", never]) && reported(&["run", "a.lua", "--name", "b", never]));

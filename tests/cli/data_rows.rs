@@ -23,7 +23,7 @@ fn rows_become_those_of_verl_and_return() {
     "##);
     let shown = succeed(dir.path(), &["data", "show", "tasks.verl.parquet", "-n", "1", "--json"]);
     insta::assert_snapshot!(shown, @r##"
-    {"data_source":"tasks","prompt":[{"role":"user","content":"Ann has 3 apples and buys 4 more. How many apples does Ann have now?"}],"ability":"","reward_model":{"style":"rule","ground_truth":"7"},"extra_info":{"level":1,"split":"train","index":0}}
+    {"data_source":"tasks","prompt":[{"role":"user","content":"Ann has 3 apples and buys 4 more. How many apples does Ann have now?"}],"ability":"","reward_model":{"style":"rule","ground_truth":"7"},"extra_info":{"level":1,"split":"train","index":0,"r1":{"added":{"data_source":"tasks","ability":"","split":"train","index":0}}}}
     "##);
     insta::assert_snapshot!(run(&["data", "prep", "tasks.verl.parquet", "--to", "r1", "--out", "back.jsonl.gz"]), @r##"
     exit: 0

@@ -13,9 +13,9 @@ pub(super) use super::answer::{Answer, ModelReply, Piece, Show, Stats};
 pub(super) use super::backend::Backend;
 use super::recipe::{Beginning, Begun, Recipe, begin, failed, messages_of, replace_system, shown, wait};
 use crate::cli::generation::serve;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Action, Limit, Message, Observation, Role};
-use crate::script::{Outcome, Record, Split, State};
+use crate::script::{Outcome, Record, Split, State, Worker};
 use crate::telemetry::{Interrupt, signed};
 use crate::text::Renderer;
 
@@ -381,11 +381,9 @@ impl Chat {
             }
             let action = self.reply(&observation, (&state.tools(), state.renderer()), answer, show)?;
             if answer.stopped {
+                // The calls of an incomplete reply are not executed.
                 if continues {
-                    // The calls of an incomplete reply are not executed.
-                    let mut snapshot = state.snapshot()?;
-                    messages_of(&mut snapshot)?.push(json!({ "role": "assistant", "content": action.text }));
-                    state = worker.resume(&state, &snapshot)?;
+                    state = with_reply(worker, &state, &action.text)?;
                 }
                 break;
             }
@@ -396,7 +394,16 @@ impl Chat {
             for line in worker.take_log() {
                 show(Piece::Log(&format!("{}: {}", line.place, line.text)));
             }
-            let stepped = stepped.map_err(failed)?;
+            let stepped = match stepped {
+                // A typed question has no reference that the reply could be compared with.
+                Err(failure) if !own_task && failure.error.subject.as_deref() == Some(&Subject::Reference) => {
+                    if continues {
+                        state = with_reply(worker, &state, &action.text)?;
+                    }
+                    break;
+                }
+                stepped => stepped.map_err(failed)?,
+            };
             let over = stepped.done || stepped.truncated;
             answer.tool_calls.extend(stepped.tools.into_iter().filter(|tool| !tool.hidden));
             if !over && step < state.max_steps() {
@@ -467,6 +474,13 @@ impl Chat {
         self.stats.context = reply.prompt.map(|prompt| prompt + reply.tokens);
         Ok(reply.action)
     }
+}
+
+/// The state with a reply that the env did not take.
+fn with_reply(worker: &Worker, state: &State, text: &str) -> Result<State> {
+    let mut snapshot = state.snapshot()?;
+    messages_of(&mut snapshot)?.push(json!({ "role": "assistant", "content": text }));
+    worker.resume(state, &snapshot)
 }
 
 /// The questions of a conversation, each with the messages before it.

@@ -192,7 +192,7 @@ fn failing(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
     for tool in failing_tools(calls.flat_map(|step| &step.tools), 1) {
         let hint = "is its server running? The arguments were made from the tool's schema: if it rightly refuses them, \
                     all is well; `enum` and `default` of the schema are tried first";
-        let finding = Finding::new(Level::Warning, "tools", tool.to_string()).hint(hint);
+        let finding = Finding::new(Level::Note, "tools", tool.to_string()).hint(hint);
         let place = Some(script.path.display().to_string());
         let called = tried.iter().find(|it| matches!(&it.kind, Kind::Call(name) if *name == tool.name));
         report.add(finding.at(place).repeat(called.map(repeat).unwrap_or_default()));

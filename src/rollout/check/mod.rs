@@ -27,6 +27,8 @@ use crate::text::Renderer;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
+    /// It is a problem only if something outside the recipe is wrong, such as a server.
+    Note,
     /// It may be intended.
     Warning,
     /// It violates the contract.
