@@ -65,9 +65,9 @@ end
 --- vote, otherwise 1), `max_new_tokens` (256), `instruction` (a prompt with six places: rubric,
 --- question, reference, response, lowest and highest score), `ask` (a function
 --- `(prompt, sampling)` that returns the judge's text, or nil and the reason, instead of
---- r1.generate: a service with another protocol, or a rule in tests), `retries` (2: a vote without
---- a score is asked for again, with a temperature of 1), `default` (the score, from 0 to 1, if no
---- vote has one).
+--- r1.generate: a service with another protocol, or a rule in tests), `retries` (2: repetitions
+--- of a request whose answer has no score, with temperature 1), `default` (the score, from 0 to 1,
+--- if no vote has one).
 ---
 --- The score is the median of the valid votes, scaled to 0..1. A vote is invalid if its last line
 --- is not a score, or if the answer was cut or filtered. Without a valid vote the score is

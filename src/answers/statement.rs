@@ -51,7 +51,7 @@ const VERBS: &[&str] = &[
 ];
 
 /// Words between "answer" and its verb: "the answer to this problem is".
-const ASKED: &[&str] = &[
+const NOUN_PHRASE: &[&str] = &[
     "to", "the", "of", "for", "in", "this", "that", "your", "our", "question", "problem", "part", "exercise",
     "original", "given", "a", "b",
 ];
@@ -249,7 +249,7 @@ fn begin(lower: &str, at: usize, boxed: bool) -> Option<usize> {
         }
         let word = rest.split(|c: char| !c.is_alphanumeric() && !matches!(c, '(' | ')')).next().unwrap_or_default();
         let short = word.trim_matches(['(', ')']).len() == 1 || word.bytes().all(|byte| byte.is_ascii_digit());
-        if word.is_empty() || !(short || ASKED.contains(&word)) {
+        if word.is_empty() || !(short || NOUN_PHRASE.contains(&word)) {
             return None;
         }
         rest = &rest[word.len()..];

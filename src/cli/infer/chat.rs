@@ -37,13 +37,13 @@ pub(super) struct Chat {
     pub(super) stats: Stats,
 }
 
-/// What is asked: a question of a person, or a task of the recipe.
-enum Asked<'a> {
+/// The input of a turn: a typed question, or a task of the recipe.
+enum Input<'a> {
     Question(&'a str),
     Task(Value),
 }
 
-impl Asked<'_> {
+impl Input<'_> {
     fn text(&self) -> String {
         match self {
             Self::Question(question) => (*question).to_owned(),
@@ -266,24 +266,24 @@ impl Chat {
 
     /// Steps the recipe's env on a task of its own.
     pub(super) fn ask_task(&mut self, task: Value) -> Result<Answer> {
-        self.answer(&Asked::Task(task), &mut |_| ())
+        self.answer(&Input::Task(task), &mut |_| ())
     }
 
     /// Samples a reply to a question and shows it as it is sampled. A question is undone if it
     /// fails, or if it is stopped before the reply begins or during a tool call.
     pub(super) fn ask(&mut self, question: &str, show: &mut Show<'_>) -> Result<Answer> {
-        self.answer(&Asked::Question(question), show)
+        self.answer(&Input::Question(question), show)
     }
 
-    fn answer(&mut self, asked: &Asked<'_>, show: &mut Show<'_>) -> Result<Answer> {
-        let question = asked.text();
+    fn answer(&mut self, input: &Input<'_>, show: &mut Show<'_>) -> Result<Answer> {
+        let question = input.text();
         let started = Instant::now();
         let before = self.memory()?;
         self.stopped = None;
         let mut answer = Answer::default();
         let result = match self.recipe.take() {
             Some(mut recipe) => {
-                let result = self.ask_env(&mut recipe, asked, &mut answer, show);
+                let result = self.ask_env(&mut recipe, input, &mut answer, show);
                 self.recipe = Some(recipe);
                 result
             }
@@ -323,7 +323,7 @@ impl Chat {
     fn ask_env(
         &mut self,
         recipe: &mut Recipe,
-        asked: &Asked<'_>,
+        input: &Input<'_>,
         answer: &mut Answer,
         show: &mut Show<'_>,
     ) -> Result<()> {
@@ -333,8 +333,8 @@ impl Chat {
             Backend::Local(local) => local.prompt_budget(),
             Backend::Remote(remote) => remote.prompt_budget(),
         };
-        let Begun { mut state, continues, own_task } = match (recipe.state.take(), asked) {
-            (_, Asked::Task(task)) => {
+        let Begun { mut state, continues, own_task } = match (recipe.state.take(), input) {
+            (_, Input::Task(task)) => {
                 let record = Record::live();
                 let mut requests = record.listen();
                 let begun = worker.reset_within(Split::Eval, task, self.seed, &record, budget);
@@ -342,7 +342,7 @@ impl Chat {
                 let state = wait(&recipe.runtime, interrupt, begun)?.map_err(failed)?;
                 Begun { state, continues: false, own_task: false }
             }
-            (None, Asked::Question(question)) => {
+            (None, Input::Question(question)) => {
                 let (system, seed, earlier) = (self.system.as_deref(), self.seed, self.stats.questions);
                 let recorded = recipe.recorded.as_ref();
                 let given = Beginning { question, system, seed, budget, earlier, recorded };
@@ -355,7 +355,7 @@ impl Chat {
                     serve(&mut requests, |request| self.backend.answer(request, interrupt), begun),
                 )??
             }
-            (Some(state), Asked::Question(question)) => {
+            (Some(state), Input::Question(question)) => {
                 let mut snapshot = state.snapshot()?;
                 messages_of(&mut snapshot)?.push(json!({ "role": "user", "content": question }));
                 Begun { state: worker.resume(&state, &snapshot)?, continues: true, own_task: false }
