@@ -54,6 +54,8 @@ RECIPES = {
     "judge": [],
     "mcp": [],
     "gym": [],
+    "verl_reward": [],
+    "trl_rewards": [],
 }
 COMPARED = "frozen_lake"
 # Algorithm -> overrides. All sample 64 trajectories per step and start from the same model.
