@@ -94,9 +94,16 @@ nano *args: build
     {{bin}} sft scripts/nano.lua --out models/r1-nano {{args}}
 
 # Measure parity with transformers and write docs/parity.md (6 GB of memory; installs transformers)
-parity:
-    @{{torch}} && cargo nextest run --release --run-ignored only -E 'test(parity_table)'
-    @{{torch}} && tests/golden/models/exchange.sh
+parity: parity-models parity-checkpoints
+
+# The tables of models in docs/parity.md (6 GB of memory)
+parity-models: build
+    @{{torch}} && cargo nextest run --release --run-ignored only --no-capture -E 'test(parity_table)' \
+        | python3 benches/pages.py write docs/parity.md 'just parity-models'
+
+# The tables of checkpoints in docs/parity.md (installs transformers)
+parity-checkpoints: build
+    @{{torch}} && tests/golden/models/exchange.sh | python3 benches/pages.py write docs/parity.md 'just parity-checkpoints'
 
 # Train with seven algorithms and three seeds each, and plot docs/learning.svg (about 15 minutes)
 curves *args: build
@@ -106,7 +113,7 @@ curves *args: build
 templates *args: build
     @{{torch}} && python3 benches/templates.py {{args}}
 
-# Measure the figures of a page of docs/recipes again (`just remeasure docs/recipes/gsm8k.md --seeds 0`)
+# Measure the figures of a page again (`just remeasure docs/recipes/gsm8k.md --seeds 0`; `--list`)
 remeasure *args: build
     @{{torch}} && python3 benches/remeasure.py {{args}}
 
@@ -119,8 +126,9 @@ trees *args: build
     @{{torch}} && python3 benches/trees.py {{args}}
 
 # Write docs/rl-parity.md: the largest differences from reference implementations
-rl-parity:
-    @{{torch}} && R1_UPDATE=1 cargo nextest run --release the_page_of_differences
+rl-parity: build
+    @{{torch}} && R1_UPDATE=1 cargo nextest run --release --no-capture the_page_of_differences \
+        | python3 benches/pages.py write docs/rl-parity.md 'just rl-parity'
 
 # Compare with transformers and TRL, which are installed in the cache (about 6 GB)
 bench *args: build

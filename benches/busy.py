@@ -32,7 +32,7 @@ def commands(model, steps):
         ("infer, one reply", ["infer", "--model", model, "--max-new-tokens", "64", "-p", question], None),
         ("run, 8 at once", run, ["time/sampling", "time/training"]),
         ("run, 32 at once", [*run, "trainer.groups_per_step=4"], ["time/sampling", "time/training"]),
-        ("demo", ["run", str(HERE.parent / "scripts/retool.lua"), f"trainer.steps={steps}", "eval.every=0", "--quiet"], None),
+        (f"demo, {steps} steps", ["run", str(HERE.parent / "scripts/retool.lua"), f"trainer.steps={steps}", "eval.every=0", "--quiet"], None),
     ]
 
 
@@ -68,7 +68,7 @@ def main():
         sys.exit("one core: there is nothing to compare")
     ways = [("one free core", {"OMP_NUM_THREADS": "1"}, False), ("idle, before", BEFORE, False), ("idle, now", {}, False),
             ("busy, before", BEFORE, True), ("busy, now", {}, True)]
-    print("| command | " + " | ".join(name for name, _, _ in ways) + " | busy/one core, before | now |")
+    print("| command | " + " | ".join(name for name, _, _ in ways) + " | busy / one core, before | now |")
     print("|---" * (len(ways) + 3) + "|")
     for name, arguments, metrics in commands(model, args.steps):
         if args.only not in name:

@@ -3,8 +3,8 @@
 
     python3 benches/curves.py [--steps 40] [--seeds 0,1,2] [--runs DIR] [--draw-only]
 
-Writes docs/learning.svg (mean over seeds as a line, smallest to largest as a band) and
-docs/learning.md (the table next to it). Existing runs are not repeated. Needs only a built r1 and
+Writes docs/learning.svg (mean over seeds as a line, smallest to largest as a band) and the block
+`curves` of docs/learning.md (the table next to it). Existing runs are not repeated. Needs only a built r1 and
 Python.
 """
 
@@ -13,6 +13,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pages
 
 ROOT = Path(__file__).resolve().parent.parent
 # Name -> overrides. All runs have 128 trajectories per step and the same step size.
@@ -42,7 +44,7 @@ def train(runs, name, settings, steps, seed):
     if (run / "done").exists():
         return run
     subprocess.run(["rm", "-rf", str(run)], check=True)
-    command = [str(ROOT / "target/release/r1"), "run", str(ROOT / "scripts/retool.lua"), "--runs-dir", str(runs),
+    command = [str(pages.binary()), "run", str(ROOT / "scripts/retool.lua"), "--runs-dir", str(runs),
                "--name", run.name, f"seed={seed}", f"trainer.steps={steps}", "checkpoint.every=0", *settings]
     print(f"{name}, seed {seed}", flush=True)
     result = subprocess.run(command, capture_output=True, text=True)
@@ -105,25 +107,12 @@ def draw(found, steps, file):
         left = 60 + 155 * i
         parts.append(f'<rect x="{left}" y="304" width="14" height="4" fill="{colour}"/>')
         parts.append(f'<text x="{left + 20}" y="310">{name}</text>')
-    file.write_text("\n".join(parts) + "\n</svg>\n")
+    pages.write(file, "\n".join(parts) + "\n</svg>\n")
 
 
-def table(found, steps, seeds):
-    """The page with the numbers of the plot."""
+def table(found):
+    """The numbers of the plot."""
     lines = [
-        "# Learning curves",
-        "",
-        "<!-- Made by `just curves`. -->",
-        "",
-        f"`scripts/retool.lua` with the embedded model: {steps} steps of 128 trajectories, seeds {seeds}; learning rate and all else as the",
-        "script has them. Held-out accuracy is that of 256 tasks at temperature 1, before and after. Lines are means over seeds,",
-        "bands go from the smallest to the largest.",
-        "",
-        "Each rollout is used for one update, so every probability ratio is 1 and clipping has no effect here: GRPO and GSPO",
-        "differ in how they weigh tokens, the others in their advantages.",
-        "",
-        "![accuracy, tool calls and sampled tokens against steps](learning.svg)",
-        "",
         "| algorithm | held out before | held out after | steps to 0.9 in training | tool calls at the end | sampled tokens at the end |",
         "|---|---|---|---|---|---|",
     ]
@@ -136,14 +125,14 @@ def table(found, steps, seeds):
             f"| {name} | {cell([h['eval/accuracy'][0] for _, h in runs])} | {cell([h['eval/accuracy'][-1] for _, h in runs])} "
             f"| {cell(first, '{:d}')} | {cell(last('rollout/tool_calls'), '{:.2f}')} "
             f"| {cell(last('rollout/response_tokens'), '{:.1f}')} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "curves")
+    parser.add_argument("--runs", type=Path, default=pages.runs("curves"))
     parser.add_argument("--draw-only", action="store_true", help="use existing runs only")
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
@@ -156,12 +145,8 @@ def main():
             run = train(args.runs, name, settings, args.steps, seed)
             found.setdefault(name, []).append(read(run))
     draw(found, args.steps, ROOT / "docs/learning.svg")
-    text = table(found, args.steps, args.seeds)
-    page = ROOT / "docs/learning.md"
-    # The following sections are written by templates.py and trees.py.
-    _, others, after = page.read_text().partition("\n## Templates")
-    page.write_text(text + others + after)
-    print(text)
+    about = f"{pages.machine('')}: `python3 benches/curves.py --steps {args.steps} --seeds {args.seeds}`."
+    pages.replace(ROOT / "docs/learning.md", "curves", [*table(found), "", *pages.lines(about)])
 
 
 if __name__ == "__main__":

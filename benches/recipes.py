@@ -12,16 +12,14 @@ tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture docs/recip
 of docs/recipes/README.md, and its row of the section "Recipes" of docs/learning.md. With --compare it trains
 the recipe COMPARED with several algorithms from the models after its cold start, and writes the
 section "Algorithms in a game of several turns". With --one-cold-start the seeds differ in the
-reinforcement learning only, which begins at the cold start of the first seed. With --whole every
-seed has its own cold start, and the section "Whole runs" gets a row per run, with its time. Existing
-runs are not repeated. Needs only a built r1 and Python.
+reinforcement learning only, which begins at the cold start of seed 0. With --whole every seed has
+its own cold start, and the section "Whole runs" gets a row per run, with its time. Existing runs are
+not repeated. Needs only a built r1 and Python.
 """
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
@@ -30,6 +28,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pages
 from curves import COLOURS, panel
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -154,7 +153,7 @@ def draw(curves, file):
     for place, (colour, (name, _)) in enumerate(zip(COLOURS, curves)):
         parts.append(f'<rect x="{60 + 175 * place}" y="304" width="14" height="4" fill="{colour}"/>')
         parts.append(f'<text x="{80 + 175 * place}" y="310">{name}</text>')
-    file.write_text("\n".join(parts) + "\n</svg>\n")
+    pages.write(file, "\n".join(parts) + "\n</svg>\n")
 
 
 def share(metric):
@@ -166,21 +165,14 @@ def whole(number):
     return "–" if number is None else f"{number:.0f}"
 
 
-def replace(page, begin, end, lines):
-    """Replaces the text between two marks of a page of docs."""
-    before, found, after = page.read_text().partition(begin)
-    if not found:
-        sys.exit(f"{page} has no line {begin!r}")
-    page.write_text(before + begin + "\n".join(lines) + "\n" + end + after.partition(end)[2])
-    print("\n".join(lines))
-
-
 def result(options, name, seeds, seed):
     """The run of a seed, trained if it does not exist, and the reports of its models: untrained,
     after the cold start if there is one, trained. (None, None) without a run."""
     settings, cold = RECIPES[name], options.runs / f"{name}-{seed}" / "sft"
-    first = options.runs / f"{name}-{seeds[0]}" / "sft"
-    if options.one_cold_start and seed != seeds[0] and first.exists():
+    first = options.runs / f"{name}-0" / "sft"
+    if options.one_cold_start and seed != 0 and 0 not in seeds:
+        train(options, name, name, settings, 0)
+    if options.one_cold_start and seed != 0 and first.exists():
         settings, cold = [*settings, "cold_start=false", f"policy.model={first}"], first
     folder = train(options, name, name, settings, seed)
     if folder is None:
@@ -196,13 +188,10 @@ def transcript(folder, seed):
     return [f"A held-out trajectory after training, seed {seed} (`examples.txt` of the run):", "", "```text", *lines[:24], "```"]
 
 
-def machine_of(folder):
-    """The sentence about the machine of a run, and the commit that is checked out."""
-    config = json.loads((folder / "config.json").read_text())
-    cpu, kernels = config.get("cpu", platform.machine()), config.get("kernels")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    parts = [f"Measured on one thread of {cpu}", kernels and f"instruction set {kernels}", commit.stdout.strip() and f"commit {commit.stdout.strip()}"]
-    return f"{', '.join(part for part in parts if part)}, {datetime.date.today()}."
+def sentence(folder, arguments):
+    """The sentence about the measurement of a run, wrapped."""
+    about = pages.about(json.loads((folder / "config.json").read_text()))
+    return pages.lines(f"{about}: `python3 benches/recipes.py {arguments}`.")
 
 
 def measure(options, name, seeds):
@@ -228,12 +217,13 @@ def measure(options, name, seeds):
     if not runs:
         return None
     draw([(name, runs)], ROOT / f"docs/recipes/{name}.svg")
-    shared = " The seeds have the cold start of the first." if options.one_cold_start and len(values[0]) == 3 else ""
-    about = f"Success on {tasks} held-out tasks, with intervals of 95 %.{shared} {machine_of(last)}"
+    shared = options.one_cold_start and len(values[0]) == 3
+    about = f"Success on {tasks} held-out tasks, with intervals of 95 %.{' The seeds have the cold start of seed 0.' if shared else ''}"
     lines = [*textwrap.wrap(about, 100), "", *lines, "",
+             *sentence(last, f"--only {name}{' --one-cold-start' if shared else ''}"), "",
              f"![success, reward and sampled tokens against steps]({name}.svg)", "",
              *transcript(options.runs / f"{name}-{seeds[0]}", seeds[0])]
-    replace(ROOT / f"docs/recipes/{name}.md", f"<!-- measured: {name} -->\n", "<!-- end of measured -->\n", lines)
+    pages.replace(ROOT / f"docs/recipes/{name}.md", name, lines)
     means = [f"{sum(column) / len(column):.2f}" for column in zip(*values)]
     if len(means) == 2:
         means.insert(1, "–")
@@ -246,7 +236,7 @@ def measure(options, name, seeds):
         " | ".join([*line.split(" | ")[:-2], learns, f"{minutes} |"]) if line.startswith(f"| [{name}]({name}.md) ") else line
         for line in page.read_text().split("\n")
     ]
-    page.write_text("\n".join(gallery))
+    pages.write(page, "\n".join(gallery))
     return f"| [{name}](recipes/{name}.md) | {len(runs)} | {' | '.join(means)} | {', '.join(map(whole, seconds))} |"
 
 
@@ -265,7 +255,8 @@ def whole_runs(options, names, seeds):
                     cells.insert(1, "–")
                 cpu = json.loads((folder / "done").read_text())["cpu"]
                 lines.append(f"| [{name}](recipes/{name}.md) | {seed} | {' | '.join(cells)} | {cpu / 60:.1f} |")
-    return lines
+                last = folder
+    return [*lines, "", *sentence(last, "--whole --seeds 0,1")]
 
 
 def compare(options, seeds):
@@ -295,16 +286,16 @@ def compare(options, seeds):
             curves.append((name, runs))
             row = [*cells, f"{sum(means) / len(means):.2f}", ", ".join(f"{end:.2f}" for end in ends), ", ".join(firsts)]
             lines.append(f"| {name} | " + " | ".join(row) + " |")
-    if curves:
-        draw(curves, ROOT / "docs/recipes/algorithms.svg")
-    return lines
+            last = folder
+    draw(curves, ROOT / "docs/recipes/algorithms.svg")
+    return [*lines, "", *sentence(last, f"--compare{' --one-cold-start' if options.one_cold_start else ''}"), "", "![success, reward and sampled tokens against steps](recipes/algorithms.svg)"]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--r1", type=Path, default=ROOT / "target/release/r1")
+    parser.add_argument("--r1", type=Path, default=pages.binary())
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs/recipes")
+    parser.add_argument("--runs", type=Path, help="default: runs/recipes, or runs/recipes-own for seeds with their own cold starts")
     parser.add_argument("--jobs", type=int, default=1, help="recipes trained at once")
     parser.add_argument("--only", default=",".join(RECIPES), help="recipes to train; other rows of the tables are kept")
     parser.add_argument("--compare", action="store_true", help="compare algorithms instead")
@@ -312,18 +303,13 @@ def main():
     parser.add_argument("--one-cold-start", action="store_true", help="all seeds begin at the cold start of the first")
     parser.add_argument("--report-only", action="store_true", help="use existing runs only")
     options = parser.parse_args()
+    options.runs = options.runs or pages.runs("recipes" if options.one_cold_start else "recipes-own")
     options.r1, options.runs = options.r1.resolve(), options.runs.resolve()
     options.runs.mkdir(parents=True, exist_ok=True)
     seeds, names = [int(seed) for seed in options.seeds.split(",")], options.only.split(",")
-    machine = f"Measured on one thread of {platform.machine()}, {datetime.date.today()}."
-    if options.compare:
-        lines = compare(options, seeds)
-        replace(ROOT / "docs/learning.md", "<!-- algorithms: made by benches/recipes.py --compare -->\n", "<!-- end of algorithms -->\n",
-                [machine, "", *lines, "", "![success, reward and sampled tokens against steps](recipes/algorithms.svg)"])
-        return
-    if options.whole:
-        replace(ROOT / "docs/learning.md", "<!-- whole runs: made by benches/recipes.py --whole -->\n", "<!-- end of whole runs -->\n",
-                whole_runs(options, names, seeds))
+    if options.compare or options.whole:
+        name, lines = ("algorithms", compare(options, seeds)) if options.compare else ("whole runs", whole_runs(options, names, seeds))
+        pages.replace(ROOT / "docs/learning.md", name, lines)
         return
     with ThreadPoolExecutor(options.jobs) as pool:
         def all_seeds(name):
@@ -339,12 +325,12 @@ def main():
 
 def table(rows):
     """Writes rows of recipes into the section "Recipes" of docs/learning.md; other rows are kept."""
-    page, begin, end = ROOT / "docs/learning.md", "<!-- recipes: made by benches/recipes.py -->\n", "<!-- end of recipes -->\n"
-    old = page.read_text().partition(begin)[2].partition(end)[0].split("\n")
-    kept = {line[3:].partition("]")[0]: line for line in old if line.startswith("| [")}
+    page = ROOT / "docs/learning.md"
+    old = next(body for match, body in pages.parts(page.read_text()) if match[1] == "recipes")
+    kept = {line[3:].partition("]")[0]: line for line in old.split("\n") if line.startswith("| [")}
     kept.update({name: row for name, row in rows.items() if row})
     names = [name for name in RECIPES if name in kept]
-    replace(page, begin, end, [
+    pages.replace(page, "recipes", [
         "Success on held-out tasks, means over the seeds.",
         "",
         "| recipe | seeds | untrained | after the cold start | after training | seconds of each run |",

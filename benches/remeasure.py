@@ -1,157 +1,232 @@
 #!/usr/bin/env python3
 """Measures the figures of a page again and says which have moved.
 
-    python3 benches/remeasure.py docs/recipes/gsm8k.md [--seeds 0] [--runs runs/remeasured]
-    python3 benches/remeasure.py docs/recipes/*.md --list
+    python3 benches/remeasure.py docs/recipes/gsm8k.md [--seeds 0] [--block NAME] [--minutes 60]
+    python3 benches/remeasure.py docs/*.md --list
 
-The pages of docs/recipes have a table of seeds between `<!-- measured: NAME -->` and
-`<!-- end of measured -->`, made by benches/recipes.py. For each wanted seed the recipe is trained
-and evaluated with the same commands, into a folder of its own. Each figure is printed with its old
-interval of 95 % and the new value; it has moved if the new value is outside of the old interval and
-the two intervals do not overlap. The instruction set of the page and of this machine are printed:
-bits depend on it (docs/cpu-kernels.md). The page is not changed. Exit code 1: a figure has moved.
+Runs the command of each measured block of a page (benches/pages.py has their form), reads the same
+table from its output, and prints each figure as it is on the page and now, with a verdict:
+
+    equal         the same digits
+    within        inside of the interval of 95 % of the page, or of the tolerance of the block
+    overlaps      outside of the interval, but the intervals of both overlap
+    moved         anything else
+    not compared  the block leaves the column out; so are seconds and minutes without a tolerance
+    not measured  the command printed no such row
+    skipped       this machine cannot measure the block; the reason is printed
+    failed        the command ended with an error
+
+The pages are not changed. Runs go to a folder of the commit (--runs), where finished ones are not
+repeated. Exact figures may depend on the instruction set (docs/cpu-kernels.md): it is printed for
+both sides. Exit code 1: a figure moved or was not measured, or a command failed.
 """
 
 import argparse
-import json
+import importlib.util
+import os
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
-import recipes
+import pages
 
-ROOT = Path(__file__).resolve().parent.parent
-# The columns of a table with figures, in the order of the models of `recipes.result`.
-STAGES = ["untrained", "after the cold start", "after training"]
 FIGURE = re.compile(r"(\d\.\d+) \((\d\.\d+)–(\d\.\d+)\)")
 
 
-def blocks(text):
-    """The measured blocks of a page: name, line about the machine, and seed -> stage -> (value, low, high).
+def verdict(old, new, tolerance="exact"):
+    """Whether a cell holds: its text on the page and now.
 
-    >>> page = '''<!-- measured: x -->
-    ... Success on 8 held-out tasks. Measured on one
-    ... thread of x86_64, 2026-11-25.
-    ...
-    ... | seed | untrained | after the cold start | after training | steps |
-    ... |---|---|---|---|---|
-    ... | 0 | 0.10 (0.00–0.20) | – | 0.75 (0.60–0.90) | 40 |
-    ... <!-- end of measured -->'''
-    >>> blocks(page)
-    [('x', 'Measured on one thread of x86_64, 2026-11-25.', {0: {'untrained': (0.1, 0.0, 0.2), 'after training': (0.75, 0.6, 0.9)}})]
-    >>> blocks(page.replace("0.75 (", "0.75 ["))
-    Traceback (most recent call last):
-    ValueError: x, seed 0: `0.75 [0.60–0.90)` is not a figure with its interval
-    >>> blocks(page.replace("<!-- end of measured -->", ""))
-    Traceback (most recent call last):
-    ValueError: x: there is no `<!-- end of measured -->`
+    >>> verdict("0.67 (0.61–0.72)", "0.67 (0.61–0.72)")
+    'equal'
+    >>> verdict("0.67 (0.61–0.72)", "0.64 (0.58–0.70)")
+    'within'
+    >>> verdict("0.67 (0.61–0.72)", "0.58 (0.52–0.64)")
+    'overlaps'
+    >>> verdict("0.67 (0.61–0.72)", "0.40 (0.34–0.46)")
+    'moved'
+    >>> verdict("1,230 queries", "1.5e3 queries"), verdict("1,230 queries", "1.5e3 queries", "2x"), verdict("5 s", "5 ms", "2x")
+    ('moved', 'within', 'moved')
+    >>> verdict("0.42, 0.39", "0.42, 0.44", "±0.1"), verdict("0.42, 0.39", "0.42, 0.44", "10%")
+    ('within', 'moved')
+    >>> verdict("12", "–", "any")
+    'not compared'
     """
-    found = []
-    for name, rest in re.findall(r"<!-- measured: (\w+) -->\n(.*?)(?=<!-- measured: |\Z)", text, re.DOTALL):
-        body, end, _ = rest.partition("<!-- end of measured -->")
-        if not end:
-            raise ValueError(f"{name}: there is no `<!-- end of measured -->`")
-        about = " ".join(body.partition("\n|")[0].split())
-        rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in body.splitlines() if line.startswith("|")]
-        header, seeds = rows[0] if rows else [], {}
-        if "seed" not in header:
-            raise ValueError(f"{name}: there is no table with a column `seed`")
-        for row in rows[2:]:
-            cells = dict(zip(header, row))
-            seed = int(cells["seed"])
-            seeds[seed] = {}
-            for stage in STAGES:
-                cell = cells.get(stage, "–")
-                match = FIGURE.fullmatch(cell)
-                if match:
-                    seeds[seed][stage] = tuple(map(float, match.groups()))
-                elif cell != "–":
-                    raise ValueError(f"{name}, seed {seed}: `{cell}` is not a figure with its interval")
-        machine = about[about.find("Measured on") :] if "Measured on" in about else ""
-        found.append((name, machine, seeds))
+    if old == new:
+        return "equal"
+    if tolerance == "any":
+        return "not compared"
+    intervals = [FIGURE.fullmatch(cell) for cell in (old, new)]
+    if all(intervals):
+        (_, low, high), (value, new_low, new_high) = (tuple(map(float, match.groups())) for match in intervals)
+        return "within" if low <= value <= high else "overlaps" if new_high >= low and new_low <= high else "moved"
+    if pages.NUMBER.sub("#", old) != pages.NUMBER.sub("#", new):
+        return "moved"
+    pairs = zip(*([float(number.replace(",", "")) for number in pages.NUMBER.findall(cell)] for cell in (old, new)))
+    return "within" if all(near(a, b, tolerance) for a, b in pairs) else "moved"
+
+
+def near(old, new, tolerance):
+    """Whether a number is within a tolerance: `exact`, `20%`, `3x` or `±0.1`.
+
+    >>> [near(10, 11, tolerance) for tolerance in ("exact", "20%", "1.05x", "±1")]
+    [False, True, False, True]
+    """
+    if old == new:
+        return True
+    if tolerance.endswith("x"):
+        return min(old, new) > 0 and max(old, new) / min(old, new) <= float(tolerance[:-1])
+    if tolerance.endswith("%"):
+        return abs(new - old) <= float(tolerance[:-1]) / 100 * abs(old)
+    return tolerance.startswith("±") and abs(new - old) <= float(tolerance[1:]) * (1 + 1e-9)
+
+
+def tolerance_of(text, column):
+    """The tolerance of a column, by the start of its name; or that of all columns.
+
+    >>> [tolerance_of("3x, steps exact", column) for column in ("steps to 0.9", "seconds")], tolerance_of("", "seconds")
+    (['exact', '3x'], 'any')
+    """
+    found = "any" if column.startswith(("seconds", "minutes")) else "exact"
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        name, _, value = part.rpartition(" ")
+        if not name:
+            found = value
+        elif column.startswith(name):
+            return value
     return found
 
 
-def verdict(old, new):
-    """Whether a figure holds: (value, low, high) of the page and of now.
+def rows_by_name(table, names=None):
+    """Rows by their names: the first cell, or the first two (`names`); an empty first cell is as above.
 
-    >>> verdict((0.67, 0.61, 0.72), (0.67, 0.61, 0.72))
-    'equal'
-    >>> verdict((0.67, 0.61, 0.72), (0.64, 0.58, 0.70))
-    'within the interval'
-    >>> verdict((0.67, 0.61, 0.72), (0.58, 0.52, 0.64))
-    'outside of the interval; the intervals overlap'
-    >>> verdict((0.67, 0.61, 0.72), (0.40, 0.34, 0.46))
-    'moved'
+    >>> rows_by_name([["a", "b", "c"], ["x", "y", "1"], ["", "z", "2"]])
+    {('x', 'y'): ['x', 'y', '1'], ('x', 'z'): ['', 'z', '2']}
     """
-    if [round(value, 2) for value in old] == [round(value, 2) for value in new]:
-        return "equal"
-    if old[1] <= new[0] <= old[2]:
-        return "within the interval"
-    if new[2] >= old[1] and new[1] <= old[2]:
-        return "outside of the interval; the intervals overlap"
-    return "moved"
+    above, keys = "", []
+    for row in table[1:]:
+        above = row[0] or above
+        keys.append((above, *row[1 : names or names_of(table)]))
+    return dict(zip(keys, table[1:]))
 
 
-def shown(figure):
-    return "{:.2f} ({:.2f}–{:.2f})".format(*figure)
+def names_of(*tables):
+    """2 if rows are named by their first two cells: with a seed, or if first cells occur again; otherwise 1."""
+    again = any(len({row[0] for row in table[1:]} - {""}) < len(table) - 1 for table in tables)
+    return 2 if again or tables[0][0][1:2] == ["seed"] else 1
 
 
-def measured(options, name, seeds, seed):
-    """The figures of a seed now, by stage, and the processor and instruction set of the run."""
-    folder, reports = recipes.result(options, name, seeds, seed)
-    stages = STAGES if len(reports) == 3 else [STAGES[0], STAGES[2]]
-    figures = [report["metrics"]["mean@1"] for report in reports]
-    config = json.loads((folder / "config.json").read_text())
-    return (
-        {stage: (figure["value"], figure["low"], figure["high"]) for stage, figure in zip(stages, figures)},
-        f"{config.get('cpu', 'an unknown processor')}, {config.get('kernels', 'unknown')}",
-    )
+def compare(block, printed):
+    """Lines (figure, page, now, verdict) for the cells of a block, of the tables that were printed.
+
+    >>> page = "<!-- measured: x; tolerance: s 2x -->\\n| a | n | s |\\n|---|---|---|\\n| one | 2 | 3 |\\n| two | 4 | 5 |\\n<!-- end of measured -->"
+    >>> [block] = pages.blocks(page)
+    >>> compare(block, "seed 1 …\\n| a | n | s |\\n|---|---|---|\\n| one | 1 | 4 |\\n")
+    [('one: n', '2', '1', 'moved'), ('one: s', '3', '4', 'within'), ('two', '4 | 5', '', 'not measured')]
+    """
+    found = {tuple(rows[0]): rows for _, rows in pages.tables(printed)}
+    lines = []
+    for table in block.tables:
+        other = found.get(tuple(table[0]), table[:1])
+        names = names_of(table, other)
+        new = rows_by_name(other, names)
+        for key, row in rows_by_name(table, names).items():
+            name = ", ".join(key)
+            if key not in new:
+                lines.append((name, " | ".join(row[len(key) :]), "", "not measured"))
+                continue
+            for column, old, now in list(zip(table[0], row, new[key]))[len(key) :]:
+                tolerance = tolerance_of(block.options.get("tolerance", ""), column)
+                lines.append((f"{name}: {column}" if column else name, old, now, verdict(old, now, tolerance)))
+    return lines
+
+
+def missing(options, minutes):
+    """Why a block cannot be measured here; None if it can."""
+    if "by hand" in options:
+        return f"measured by hand: {options['by hand']}"
+    if float(options.get("minutes", 0)) > minutes:
+        return f"takes {options['minutes']} minutes: --minutes {options['minutes']}"
+    for need in filter(None, (need.strip() for need in options.get("needs", "").split(","))):
+        kind, _, name = need.partition(" ")
+        if kind == "module" and not importlib.util.find_spec(name):
+            return f"Python has no module {name}"
+        if kind == "file" and not (pages.ROOT / name).exists():
+            return f"{name} is missing"
+        if kind == "variable" and name not in os.environ:
+            return f"the environment variable {name} is not set"
+        if need == "reference data" and not Path(os.environ.get("R1_SHARED", pages.ROOT / "../shared/data")).exists():
+            return "the reference data is missing: set R1_SHARED"
+    return None
+
+
+def run(command, options):
+    """Runs the command of a block: its exit code, and what it printed."""
+    if options.seeds is not None and "benches/recipes.py" in command:
+        command = f"{re.sub(r' --seeds [0-9,]+', '', command)} --seeds {options.seeds}"
+    environment = os.environ | {"R1_REMEASURED": str(options.runs.resolve()), "PATH": f"{pages.binary().parent}:{os.environ['PATH']}"}
+    print(f"  $ {command}", flush=True)
+    done = subprocess.run(["bash", "-c", command], cwd=pages.ROOT, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        print("  " + "\n  ".join((done.stdout + done.stderr).strip().splitlines()[-20:]))
+    return done.returncode, done.stdout
+
+
+def measure(block, options):
+    """Lines (figure, page, now, verdict) of a block."""
+    reason = missing(block.options, options.minutes) or (None if block.source and block.source["command"] else "the block names no command")
+    figures = sum(len(rows) - 1 for rows in block.tables)
+    if reason:
+        return [(f"{figures} rows", "", reason, "skipped")]
+    code, printed = run(block.source["command"], options)
+    if code or "test" in block.options:
+        bad = "moved" if "test" in block.options else "failed"
+        return [(f"{figures} rows", "", f"exit code {code}", bad if code else "equal")]
+    lines = compare(block, printed)
+    if options.seeds is not None:
+        lines = [line for line in lines if line[-1] != "not measured"]
+    return lines or [(f"{figures} rows", "", "the command printed no row of the table", "moved")]
+
+
+def show(lines):
+    widths = [max(map(len, column)) for column in zip(*lines)]
+    for line in lines:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip(), flush=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pages", nargs="+", type=Path)
-    parser.add_argument("--r1", type=Path, default=ROOT / "target/release/r1")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs/remeasured")
-    parser.add_argument("--seeds", help="seeds of the table to measure, such as 0,2; default: all")
+    parser.add_argument("--r1", type=Path, default=pages.binary())
+    parser.add_argument("--runs", type=Path, default=pages.ROOT / "runs/remeasured" / pages.commit())
+    parser.add_argument("--block", action="append", help="measure the block of this name only (repeatable)")
+    parser.add_argument("--seeds", help="seeds of a recipe to measure, such as 0,2; default: those of the table")
+    parser.add_argument("--minutes", type=float, default=60, help="skip blocks that take longer")
     parser.add_argument("--list", action="store_true", help="print the figures of the pages and end")
-    arguments = parser.parse_args()
-    moved = 0
-    for page in arguments.pages:
-        text = page.read_text()
-        for name, machine, table in blocks(text):
-            print(f"{page}: {name}. {machine}", flush=True)
-            wanted = sorted(table) if arguments.seeds is None else [int(seed) for seed in arguments.seeds.split(",")]
-            missing = [seed for seed in wanted if seed not in table]
-            if missing:
-                sys.exit(f"{page}: the table of {name} has no seed {missing[0]}; it has {', '.join(map(str, sorted(table)))}")
-            if arguments.list:
-                for seed in wanted:
-                    print(f"  seed {seed}: " + ", ".join(f"{stage} {shown(figure)}" for stage, figure in table[seed].items()))
-                continue
-            options = SimpleNamespace(
-                r1=arguments.r1.resolve(), runs=arguments.runs.resolve(), report_only=False,
-                one_cold_start="The seeds have the cold start of the first" in " ".join(text.split()),
-            )
-            options.runs.mkdir(parents=True, exist_ok=True)
-            # The cold start of the first seed may be that of all.
-            first = min(table)
-            if options.one_cold_start and first not in wanted:
-                recipes.result(options, name, [first], first)
-            for seed in wanted:
-                now, where = measured(options, name, sorted(table), seed)
-                print(f"  seed {seed}, now on {where}:")
-                for stage, old in table[seed].items():
-                    said = verdict(old, now[stage]) if stage in now else "moved: not measured now"
-                    moved += said.startswith("moved")
-                    print(f"    {stage}: page {shown(old)}, now {shown(now[stage]) if stage in now else '–'}: {said}", flush=True)
-    if not arguments.list:
-        commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-        print(f"{moved} figures have moved, at commit {commit.stdout.strip() or 'unknown'}")
-    return 1 if moved else 0
+    options = parser.parse_args()
+    wanted = [(page, block) for page in options.pages for block in pages.blocks(page.read_text())
+              if not options.block or block.name in options.block]
+    absent = set(options.block or []) - {block.name for _, block in wanted}
+    if absent or not wanted:
+        known = [block.name for page in options.pages for block in pages.blocks(page.read_text())]
+        print(f"no measured block {', '.join(sorted(absent))}; the pages have {', '.join(known) or 'none'}", file=sys.stderr)
+        return 2
+    counts = Counter()
+    os.environ["R1_BINARY"] = str(options.r1.resolve())
+    for page, block in wanted:
+        print(f"{page}: {block.name}. {block.about()}", flush=True)
+        if options.list:
+            for table in block.tables:
+                show([(", ".join(key), *row[len(key) :]) for key, row in rows_by_name(table).items()])
+            print("  " + (missing(block.options, options.minutes) or "can be measured here"))
+            continue
+        lines = measure(block, options)
+        counts.update(line[-1] for line in lines)
+        show([("figure", "page", "now", "verdict"), *lines])
+    if not options.list:
+        print(f"{', '.join(f'{counts[verdict]} {verdict}' for verdict in counts)}. {pages.machine('')}.".replace("Measured on", "Now:"))
+    return 1 if counts.keys() & {"moved", "not measured", "failed"} else 0
 
 
 if __name__ == "__main__":

@@ -3,14 +3,12 @@
 
     python3 benches/templates.py [--r1 target/release/r1] [--seeds 0,1,2] [--jobs 1] [--only env,game]
 
-Writes the section "Templates" of docs/learning.md. Seconds are those of the whole command, on one thread, evaluations
+Writes the block `templates` of docs/learning.md. Seconds are those of the whole command, on one thread, evaluations
 before and after included. Needs only a built r1 and Python.
 """
 
 import argparse
-import datetime
 import json
-import platform
 import subprocess
 import sys
 import tempfile
@@ -18,10 +16,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pages
+
 ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ["tool", "env", "game", "search", "code"]
-BEGIN = "<!-- templates: made by benches/templates.py -->\n"
-END = "<!-- end of templates -->\n"
 
 
 def train(r1, folder, template, seed):
@@ -41,7 +39,7 @@ def train(r1, folder, template, seed):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--r1", type=Path, default=ROOT / "target/release/r1")
+    parser.add_argument("--r1", type=Path, default=pages.binary())
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--jobs", type=int, default=1, help="concurrent runs")
     parser.add_argument("--only", default=",".join(TEMPLATES), help="templates to train; the page is not changed")
@@ -57,10 +55,6 @@ def main():
     if templates != TEMPLATES:
         return
     lines = [
-        f"Each template of `r1 new` as it is written, with r1-nano: `r1 run NAME.lua --threads 1 seed=N`, seeds {options.seeds}. Held",
-        "out are 64 or 100 tasks at temperature 1; in the game, success is reaching the goal. Seconds are those of the whole",
-        f"command ({platform.machine()}, {datetime.date.today()}, {options.jobs} at once).",
-        "",
         "| template | steps | held out before | held out after | seconds |",
         "|---|---|---|---|---|",
     ]
@@ -70,11 +64,8 @@ def main():
         lines.append(
             f"| {template} | {of[0]['steps']} | {cell('before', '{:.2f}')} | {cell('after', '{:.2f}')} | {cell('seconds', '{:.0f}')} |"
         )
-    page = ROOT / "docs/learning.md"
-    before, _, after = page.read_text().partition(BEGIN)
-    _, _, after = after.partition(END)
-    page.write_text(before + BEGIN + "\n".join(lines) + "\n" + END + after)
-    print("\n".join(lines))
+    about = f"{pages.machine()}: `python3 benches/templates.py --seeds {options.seeds}`."
+    pages.replace(ROOT / "docs/learning.md", "templates", [*lines, "", *pages.lines(about)])
 
 
 if __name__ == "__main__":

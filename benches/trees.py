@@ -3,7 +3,7 @@
 
     python3 benches/trees.py [--r1 target/release/r1] [--steps 60] [--seeds 0,1,2] [--runs DIR] [--report-only]
 
-Writes the section "Trees" of docs/learning.md. Existing runs are not repeated. Needs only a built
+Writes the block `trees` of docs/learning.md. Existing runs are not repeated. Needs only a built
 r1 and Python.
 """
 
@@ -12,6 +12,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+import pages
 
 ROOT = Path(__file__).resolve().parent.parent
 RANDOM = ["trainer.branch.roots=2"]
@@ -122,10 +124,10 @@ def table(found, budgets, goal):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--r1", type=Path, default=ROOT / "target/release/r1")
+    parser.add_argument("--r1", type=Path, default=pages.binary())
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs" / "trees")
+    parser.add_argument("--runs", type=Path, default=pages.runs("trees"))
     parser.add_argument("--report-only", action="store_true", help="use existing runs only")
     args = parser.parse_args()
     args.runs.mkdir(parents=True, exist_ok=True)
@@ -146,12 +148,8 @@ def main():
         budgets = [int(shortest * share // 1000 * 1000) for share in (1 / 4, 1 / 2, 1)]
         ordered = {name: found[name] for name in arms if name in found}
         text += [f"### {title}", "", *table(ordered, budgets, 0.8), ""]
-    page = ROOT / "docs/learning.md"
-    before, _, after = page.read_text().partition("<!-- trees: made by benches/trees.py -->\n")
-    _, _, after = after.partition("<!-- end of trees -->\n")
-    made = "\n".join(text)
-    page.write_text(f"{before}<!-- trees: made by benches/trees.py -->\n{made}<!-- end of trees -->\n{after}")
-    print(made)
+    about = f"{pages.machine('')}: `python3 benches/trees.py --steps {args.steps} --seeds {args.seeds}`."
+    pages.replace(ROOT / "docs/learning.md", "trees", [*text, *pages.lines(about)])
 
 
 if __name__ == "__main__":

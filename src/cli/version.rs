@@ -25,9 +25,10 @@ pub(super) fn run(json: bool) -> Result<()> {
     if json {
         let versions = json!({
             "event": "version", "r1": R1, "libtorch": native::libtorch_version(), "device": device,
-            "threads": threads, "cuda_graphs": graphs,
+            "threads": threads, "cpu": native::cpu_name(), "kernels": native::kernels(), "cuda_graphs": graphs,
         });
         return print(&format!("{versions}\n"));
     }
-    print(&format!("r1 {}\ndevice {device}\nthreads {threads}\n", line()))
+    let (cpu, kernels) = (native::cpu_name(), native::kernels());
+    print(&format!("r1 {}\ndevice {device}\nthreads {threads}\ncpu {cpu}\ninstruction set {kernels}\n", line()))
 }

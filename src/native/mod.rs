@@ -294,13 +294,19 @@ pub(crate) fn flash(
     Ok(owned(out))
 }
 
-/// The name of the processor: the model that Linux reports, or the architecture. Read once.
+/// The name of the processor: the model and family that Linux reports, or the architecture. Read
+/// once.
 pub fn cpu_name() -> &'static str {
     static NAME: OnceLock<String> = OnceLock::new();
     NAME.get_or_init(|| {
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-        model.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+        let field =
+            |name| info.lines().find_map(|line| line.strip_prefix(name)?.split_once(':')).map(|(_, text)| text.trim());
+        match (field("model name"), field("cpu family")) {
+            (Some(model), Some(family)) => format!("{model}, family {family}"),
+            (Some(model), None) => model.to_owned(),
+            (None, _) => std::env::consts::ARCH.to_owned(),
+        }
     })
 }
 

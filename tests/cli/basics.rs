@@ -15,6 +15,8 @@ fn version() {
     r1 [version] (libtorch [version])
     device [device]
     threads 1
+    cpu [cpu]
+    instruction set [set]
     ");
 }
 

@@ -161,6 +161,8 @@ macro_rules! cli_snapshot {
         insta::with_settings!({ filters => vec![
             (r"\b\d+\.\d+\.\d+ \(libtorch \S+\)", "[version] (libtorch [version])"),
             (r"device \w+(:\d)?", "device [device]"),
+            (r"(?m)^cpu .+", "cpu [cpu]"),
+            (r"instruction set \w+", "instruction set [set]"),
             (r"\b[0-9a-f]{64}\b", "[hash]"),
             (r"\b\d+(\.\d+)? s\b", "[time]"),
         ]}, {

@@ -1,4 +1,5 @@
-//! docs/parity.md: the differences measured by the parity tests, written by `just parity`.
+//! The tables of docs/parity.md: differences measured by the parity tests, printed by `just
+//! parity-models`.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -8,37 +9,6 @@ use tch::{Kind, Tensor};
 use super::families::{Case, LOGITS, Measure, WAYS, cases, forward_and_backward, greedy, ways};
 use super::{distance, lora, pack};
 use crate::model::{Model, Span};
-use crate::native;
-
-const HEAD: &str = "\
-# Parity with transformers
-
-Written by `just parity`; not by hand. Models of every family and rotary variant with random weights, as transformers 5.17
-and torch 2.11 compute them (`tests/golden/models/make.py`), and as r1 does: in f32 on the CPU, by the native code and by plain
-libtorch operations, the worse of the two. Worst absolute differences.
-
-- *logits*, *loss*: against transformers; *gradients*: relative difference of the norm, the worst tensor
-- *greedy*: tokens of 64 that are not those of transformers
-- *cache*: logits of prefill in two pieces and decoding token by token, against a full forward pass
-- *packing*, *batching*: logits of rows computed together, against each alone; in one pass, and through the cache
-- *padding*: logits of rows padded on the left and on the right under a mask, against those without padding
-
-";
-
-const LARGE: &str = "\
-A real shape with random weights: as transformers initialises them, and several times as large, which gives logits of the size
-that trained models have. The logits of every 64th token are compared. *of the largest*: the difference as a share of the largest
-logit. *to f64*: how far the logits of each side, computed in f32, are from those of the same weights in f64; *libtorch to f64*:
-those of r1 by plain libtorch operations.
-
-These differences come from rounding: f32 has 24 bits, and the rounding error of a layer passes through all later layers,
-so that differences grow with the logits. Neither side is exact: both are about as far from f64. Their
-difference must be at most 1e-4, or 4 times the distance of transformers from f64 if that is more.
-
-";
-
-/// Heading of the section written by exchange.py.
-const EXCHANGE: &str = "## Checkpoints, both ways";
 
 fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/parity.md")
@@ -113,28 +83,20 @@ fn large(case: &Case) -> Vec<Measure> {
 }
 
 #[test]
-#[ignore = "takes 6 GB of memory and some minutes; `just parity`"]
+#[ignore = "takes 6 GB of memory and some minutes; `just parity-models`"]
 fn parity_table() {
-    let mut out = HEAD.to_owned();
     let small = |case: Case| {
         let measures = [forward_and_backward(&case), greedy(&case), ways(&case)].concat();
         (case.name, measures)
     };
     let families: Vec<_> = cases("golden").into_iter().map(small).collect();
-    table(&mut out, "family and variant", &families);
     let adapters: Vec<_> = cases("golden_lora").iter().map(|case| (case.name.clone(), lora::measure(case))).collect();
-    out.push_str("Adapters, against PEFT 0.21: loaded; and merged, against themselves before.\n\n");
-    table(&mut out, "adapter", &adapters);
     let shapes: Vec<_> = cases("golden_large").iter().map(|case| (case.name.clone(), large(case))).collect();
-    out.push_str(LARGE);
+    let mut out = "\n".to_owned();
+    table(&mut out, "family and variant", &families);
+    table(&mut out, "adapter", &adapters);
     table(&mut out, "shape", &shapes);
-    writeln!(out, "Kernels of the machine: {}; libtorch {}.", native::kernels(), native::libtorch_version()).unwrap();
-    // Keeps the section written by tests/golden/models/exchange.py.
-    let before = std::fs::read_to_string(path()).unwrap();
-    if let Some(at) = before.find(EXCHANGE) {
-        write!(out, "\n{}", &before[at..]).unwrap();
-    }
-    std::fs::write(path(), out).unwrap();
+    print!("{out}");
     for (name, measures) in families.iter().chain(&adapters).chain(&shapes) {
         for (what, worst, most) in measures {
             assert!(worst <= most, "{name}: {what} {worst:e}");
@@ -148,10 +110,9 @@ fn parity_table_has_every_case() {
     for case in ["golden", "golden_lora", "golden_large"].into_iter().flat_map(cases) {
         assert!(
             text.contains(&format!("| {} |", case.name)),
-            "{} is not in docs/parity.md: run `just parity`",
+            "{} is not in docs/parity.md: run `just parity-models`",
             case.name
         );
         assert_eq!(case.logits.kind(), Kind::Float);
     }
-    assert!(text.contains(EXCHANGE), "the checkpoints of transformers are not in docs/parity.md: run `just parity`");
 }

@@ -1,22 +1,9 @@
-//! The worst differences from the reference implementations, as a table: `R1_UPDATE=1` writes
-//! docs/rl-parity.md again.
+//! The worst differences from the reference implementations, as the table of docs/rl-parity.md:
+//! `R1_UPDATE=1` prints it (`just rl-parity`).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
-
-const HEAD: &str = "# Agreement with reference implementations
-
-<!-- Made by the tests: `just rl-parity` writes it again. -->
-
-Each function of `src/rl` compared with the package that defines it, in double precision on CPU, over the fixtures that
-tests/golden/rl makes with those packages: ragged trajectories of several steps with masked tokens, groups of one, equal
-rewards, batches of one row and of one token, failed and truncated trajectories. A difference is |ours - theirs| /
-(1 + |theirs|), of values and, for losses, of gradients; the worst of all cases is shown. *formula* is the published
-definition written out in numpy or torch, where no package could be run. verl adds 1e-8 to the lengths of sequences, against
-those without a token; in the single precision that it runs in nothing of it is left, so the numbers are verl's without it.
-
-";
 
 /// Worst differences by function and package.
 #[derive(Default)]
@@ -45,13 +32,13 @@ impl Parity {
         }
     }
 
-    /// Writes docs/rl-parity.md with `R1_UPDATE=1`; otherwise checks that it has the same
+    /// Prints the table with `R1_UPDATE=1`; otherwise checks that docs/rl-parity.md has the same
     /// functions, references and tolerances (the differences vary with the machine).
     pub(super) fn page(&self) {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rl-parity.md");
-        let page = format!("{HEAD}{}", self.table());
+        let table = self.table();
         if std::env::var_os("R1_UPDATE").is_some() {
-            std::fs::write(&path, page).unwrap();
+            print!("\n{table}");
             return;
         }
         let without = |page: &str| -> Vec<Vec<String>> {
@@ -61,7 +48,7 @@ impl Parity {
         };
         assert_eq!(
             without(&std::fs::read_to_string(&path).unwrap()),
-            without(&page),
+            without(&table),
             "docs/rl-parity.md is out of date: `just rl-parity` rewrites it"
         );
     }

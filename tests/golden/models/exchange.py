@@ -1,6 +1,6 @@
-"""Checkpoints between transformers, PEFT and r1, both ways; writes their section of docs/parity.md.
+"""Checkpoints between transformers, PEFT and r1, both ways; prints their tables of docs/parity.md.
 
-    exchange.sh        (as `just parity` does; it installs transformers and PEFT)
+    exchange.sh        (as `just parity-checkpoints` does; it installs transformers and PEFT)
 
 Every family, with tied and with an own head, in f32, bf16 and f16, as one file and as shards with an index: transformers
 saves it, r1 reads it and saves it again (src/model/tests/exchange.rs), transformers reads that. Names, types and every
@@ -26,8 +26,6 @@ from make import FAMILIES, ROPES, configured, ids
 
 here = Path(__file__).parent
 root = here.parents[2]
-page = root / "docs/parity.md"
-HEADING = "## Checkpoints, both ways"
 LOGITS = 1e-4
 KINDS = [torch.float32, torch.bfloat16, torch.float16]
 # Bytes of a shard: several of them for models of this size.
@@ -176,7 +174,7 @@ def main():
         make(source)
         command = ["cargo", "nextest", "run", "--release", "--run-ignored", "only", "-E"]
         command += ["test(=model::tests::exchange::exchange)"]
-        subprocess.run(command, cwd=root, env=os.environ | {"R1_EXCHANGE": temporary}, check=True)
+        subprocess.run(command, cwd=root, env=os.environ | {"R1_EXCHANGE": temporary}, check=True, stdout=sys.stderr)
         wholes, adapters = {}, {}
         for base in sorted(source.iterdir()):
             family = base.name.split("-")[0]
@@ -185,23 +183,7 @@ def main():
             if adapter:
                 adapters.setdefault(family, []).append({"adapters": 1} | adapter)
     wholes, adapters = ({family: total(result) for family, result in all.items()} for all in (wholes, adapters))
-    text = f"""{HEADING}
-
-Every family with tied and with an own head, in f32, bf16 and f16, as one file and as shards with an index: saved by
-transformers {transformers.__version__}, read and saved by r1, read by transformers. *files*: tensors whose name, type, shape or bits differ
-between the two checkpoints; *models*: the same once transformers has loaded both; *logits*: of the first checkpoint, r1's
-against those of transformers, both in f32.
-
-{table("family", wholes)}
-
-Adapters saved by PEFT {peft.__version__}, read and saved by r1, read by PEFT. *logits*: r1's with the adapter, against PEFT's;
-*read again*: PEFT's with the adapter that r1 saved; *merged*: those of transformers with the shards that r1 saved after
-merging; *new*: PEFT's with a fresh adapter made by r1, against the model without one.
-
-{table("family", adapters)}
-"""
-    before = page.read_text().split(HEADING)[0].rstrip()
-    page.write_text(f"{before}\n\n{text}")
+    print(f"\n{table('family', wholes)}\n\n{table('family', adapters)}\n")
     wrong = [
         f"{family}: {key} {result[key]}"
         for results_of in (wholes, adapters)
