@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use r1::config::DeviceChoice;
-use r1::engine::{Engine, EngineOptions, Policy, TokenBytes, channel};
-use r1::mdp::{Request, Sampling, StreamSeed};
+use r1::engine::{Engine, EngineOptions, TokenBytes, channel};
+use r1::mdp::{Policy, Request, Sampling, StreamSeed};
 use r1::model::{Config, Model, Packed, check_kernels};
 use r1::{Error, Kind, Result, native};
 use serde::Deserialize;

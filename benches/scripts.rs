@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use r1::engine::{Policy, Scripted};
-use r1::mdp::{Action, FinishReason, Limit, Observation, Status, Step, Support, Trajectory};
+use r1::mdp::{Action, FinishReason, Limit, Observation, Policy, Scripted, Status, Step, Support, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Outcome, Script, Split, Watcher, WatcherOptions, Worker};
 use r1::text::Renderer;

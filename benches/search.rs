@@ -14,12 +14,14 @@
 use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use r1::encoders::{EncoderSettings, load_encoder};
 use r1::search::{
-    Analyzer, Bm25, BuildOptions, Builder, DenseOptions, DuplicateIds, EncoderOptions, EncoderSettings, HnswOptions,
-    Index, Mode, Nearest, Passage, SearchOptions, Similarity, TextEncoder, VectorType, load_encoder,
+    Analyzer, Bm25, BuildOptions, Builder, DenseOptions, DuplicateIds, EncoderOptions, HnswOptions, Index, Mode,
+    Nearest, NoModels, Passage, Reranker, SearchModels, SearchOptions, Similarity, TextEncoder, VectorType,
 };
 use r1::{Error, Kind, Result};
 use serde_json::json;
@@ -137,9 +139,22 @@ impl TextEncoder for Generated {
     }
 }
 
-#[allow(clippy::unnecessary_wraps)] // the type of a loader
-fn generated(_: &Path, _: &EncoderOptions) -> Result<std::sync::Arc<dyn TextEncoder>> {
-    Ok(std::sync::Arc::new(Generated::new()))
+/// Gives [`Generated`] as the encoder of every directory.
+#[derive(Debug)]
+struct GeneratedModels;
+
+impl SearchModels for GeneratedModels {
+    fn encoder(&self, _: &Path, _: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
+        Ok(Arc::new(Generated::new()))
+    }
+
+    fn reranker(&self, dir: &Path) -> Result<Arc<dyn Reranker>> {
+        NoModels.reranker(dir)
+    }
+
+    fn identity(&self, dir: &Path) -> Result<String> {
+        NoModels.identity(dir)
+    }
 }
 
 fn dense(passages: u64) -> Result<()> {
@@ -149,7 +164,7 @@ fn dense(passages: u64) -> Result<()> {
     for vectors in [VectorType::F32, VectorType::F16] {
         let dir = tempfile::tempdir().map_err(|error| failed("make a directory", &error))?;
         let out = dir.path().join("index");
-        let encoder = generated(Path::new(""), &Generated::new().options)?;
+        let encoder = Arc::new(Generated::new());
         let options = BuildOptions {
             analyzer: Analyzer::Standard,
             bm25: Bm25::default(),
@@ -178,7 +193,7 @@ fn dense(passages: u64) -> Result<()> {
                 "graph_vectors_per_second": passages as f64 / seconds, "bytes_per_passage": bytes, "peak_mib": mine,
             })
         );
-        let index = Index::open_with(&out, generated)?;
+        let index = Index::open_with(&out, &GeneratedModels)?;
         let options = |nearest| SearchOptions { nearest, ..SearchOptions::new(10, Mode::Dense) };
         let texts: Vec<&str> = queries.iter().map(String::as_str).collect();
         let exact = index.search_all(&texts, &options(Nearest::Exact))?;

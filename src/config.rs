@@ -16,6 +16,7 @@ mod loss_graph;
 mod policy;
 mod reference;
 mod refusal;
+mod server;
 mod shaping;
 mod source;
 
@@ -39,6 +40,7 @@ pub use policy::{
 };
 pub use reference::{Lacking, Range, check_ranges, lacking, settings, value_of};
 pub use refusal::unknown_hint;
+pub use server::{refuse_reply_prefix, refuse_server};
 pub use shaping::{Grouping, Method, OverlongPenalty, Shaping};
 pub use source::{Columns, DataFile, Generated, HubData, Part, PartOptions, Paths, SOURCE_KINDS, Source};
 

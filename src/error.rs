@@ -306,23 +306,6 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-impl From<tch::TchError> for Error {
-    fn from(error: tch::TchError) -> Self {
-        let text = error.to_string();
-        let short = text.lines().next().unwrap_or("libtorch failed");
-        out_of_memory(&text, short).unwrap_or_else(|| Self::new(Kind::Internal, short))
-    }
-}
-
-/// The error with this message, if libtorch's text says that the device is out of memory.
-pub(crate) fn out_of_memory(text: &str, message: &str) -> Option<Error> {
-    let is_memory = text.contains("out of memory") || text.contains("not enough memory");
-    is_memory.then(|| {
-        Error::new(Kind::Device, message)
-            .hint("lower the batch (trainer.tokens_per_batch, rollout.concurrency) or the lengths")
-    })
-}
-
 /// The names nearest to `name` among `known`, best first; at most three, none if all are far.
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     // No name is that long; comparing one takes time.

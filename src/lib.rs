@@ -5,7 +5,8 @@
 //! context policies, tools and rewards. This file lists the modules; ARCHITECTURE.md follows one
 //! training step through them.
 //!
-//! - [`mdp`]: plain data of the step-level MDP: message, observation, action, step, trajectory
+//! - [`mdp`]: plain data of the step-level MDP: message, observation, action, step, trajectory; the
+//!   [`mdp::Policy`] trait
 //! - [`config`]: typed settings of recipes with their defaults
 //! - `data`: rows of dataset files, published datasets, operations on datasets
 //! - [`answers`]: final answers of responses, and their comparison
@@ -14,8 +15,8 @@
 //! - [`hub`]: models and datasets from the Hugging Face Hub, and their cache
 //! - [`model`]: transformer architectures over libtorch, their weights and key-value caches
 //! - [`native`]: C++ over libtorch: operations that `tch` does not bind, and CPU kernels
-//! - [`engine`]: continuous-batching generation, sampling, prefix reuse; the [`engine::Policy`]
-//!   trait
+//! - [`encoders`]: the models of searches: text encoders and cross-encoders of BERT checkpoints
+//! - [`engine`]: continuous-batching generation, sampling, prefix reuse
 //! - [`remote`]: models behind servers: clients of OpenAI's and Anthropic's APIs, and the policy
 //! - [`rl`]: pure tensor maths: advantages, losses, masks, packing, schedules, the optimiser
 //! - [`schema`]: declarations of settings, one for struct, defaults, reader, reference and reload
@@ -24,6 +25,7 @@
 //! - [`search`]: search indexes on disk: BM25 and vectors of passages
 //! - [`tools`]: host tools: sandboxed interpreters
 //! - [`rollout`]: rollouts: trajectories of an environment and a policy
+//! - [`load`]: scripts and models by name: found, fetched, loaded
 //! - [`store`]: run directory, trajectories in Parquet, checkpoints
 //! - [`train`]: the training loops: GRPO, PPO, SFT
 //! - [`services`]: models for `r1 lua` programs, on the thread that owns the tensors
@@ -41,12 +43,14 @@ pub mod cli;
 mod clock;
 pub mod config;
 mod data;
+pub mod encoders;
 pub mod engine;
 pub mod error;
 pub mod eval;
 mod glob;
 pub mod hub;
 mod json;
+pub mod load;
 pub mod mdp;
 pub mod model;
 pub mod native;

@@ -12,8 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use r1::engine::{Policy, Scripted};
-use r1::mdp::StreamSeed;
+use r1::mdp::{Policy, Scripted, StreamSeed};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split};
 use r1::text::Renderer;

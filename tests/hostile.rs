@@ -13,8 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use r1::engine::{Policy, Scripted};
-use r1::mdp::{StreamSeed, Trajectory};
+use r1::mdp::{Policy, Scripted, StreamSeed, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split};
 use r1::text::Renderer;

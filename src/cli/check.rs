@@ -11,6 +11,7 @@ use super::args::{CheckArgs, OutputArgs};
 use super::{masks, print};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
+use crate::load::load_script;
 use crate::native;
 use crate::rollout::check::{self, Finding, Level, Options, Report};
 use crate::script::Script;
@@ -32,7 +33,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     let started = Instant::now();
     let reporter = if output.json { Reporter::silent() } else { output.reporter() };
-    let script = Script::load(&options.script, &options.overrides)?;
+    let script = load_script(&options.script, &options.overrides)?;
     let (objective, doubts) = objective(&script)?;
     let loaded = Loaded::new(script, &reporter)?;
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -8,10 +8,10 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathComplete
 
 use crate::config::{ALGORITHMS, settings};
 use crate::hub::Hub;
+use crate::load::MODEL_NANO;
 use crate::rl::advantages::Estimator;
 use crate::rl::objective::Objective;
 use crate::script::docs;
-use crate::train::MODEL_NANO;
 
 /// Completes a Lua file.
 pub(super) fn lua_files() -> ArgValueCompleter {

@@ -11,7 +11,8 @@ use clap::error::{ContextKind, ContextValue};
 use console::Style;
 use serde_json::json;
 
-use crate::error::{Error, Kind, Result, Subject, out_of_memory, without_control_characters};
+use crate::error::{Error, Kind, Result, Subject, without_control_characters};
+use crate::native::out_of_memory;
 
 /// The format of errors in this process.
 #[derive(Clone, Copy, Debug)]

@@ -4,9 +4,9 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use crate::engine::{Engine, Scoring, logprobs_of};
+use crate::engine::{Engine, logprobs_of};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Request, Sampling, StreamSeed};
+use crate::mdp::{Request, Sampling, Scoring, StreamSeed};
 use crate::model::Model;
 use crate::script::{GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, SampledText};
 use crate::telemetry::Interrupt;

@@ -8,13 +8,15 @@ use std::sync::Arc;
 use tokio::runtime::Runtime;
 
 use crate::error::{Error, Kind, Result, suggest};
+use crate::hub::Fetching;
+use crate::load;
 use crate::mdp::{Split, Trajectory};
 use crate::rollout::{self, Replayed, Spec, Stage};
 use crate::script::{Script, Strictness, Worker};
 use crate::store::{self, FileVersion, StoredRun};
 use crate::telemetry::{Interrupt, Reporter, counted};
 use crate::text::Renderer;
-use crate::train::{self, Agent, Fetching, LoadedAgent};
+use crate::train::{self, Agent, LoadedAgent};
 
 /// A run with its scripts, which are loaded on first use.
 pub(super) struct Recorded {
@@ -145,7 +147,7 @@ impl Recorded {
         {
             return Renderer::load_styled(&checkpoint, style).map(Arc::new);
         }
-        Renderer::load_styled(&train::model_dir(&script.settings.policy.model, fetching)?, style).map(Arc::new)
+        Renderer::load_styled(&load::model_dir(&script.settings.policy.model, fetching)?, style).map(Arc::new)
     }
 
     /// Replays a trajectory.

@@ -11,9 +11,8 @@ use futures_util::FutureExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{PendingReply, Policy, Scoring};
 use crate::error::Result;
-use crate::mdp::{Completion, Request};
+use crate::mdp::{Completion, PendingReply, Policy, Request, Scoring};
 
 /// A message to the engine.
 pub(super) enum Call {

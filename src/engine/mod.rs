@@ -1,9 +1,8 @@
 //! Continuous-batching generation: scheduler, sampler, prefix reuse.
 //!
-//! [`channel`] returns an [`EngineClient`] (a [`Policy`], for the threads that run trajectories)
-//! and the [`Queue`] that [`Engine::serve`] processes on the thread that owns the tensors. At most
-//! [`MAX_REQUESTS`] requests are queued or running; further submitters wait. [`Scripted`] is a
-//! policy without a model.
+//! [`channel`] returns an [`EngineClient`] (a [`Policy`](crate::mdp::Policy), for the threads that
+//! run trajectories) and the [`Queue`] that [`Engine::serve`] processes on the thread that owns the
+//! tensors. At most [`MAX_REQUESTS`] requests are queued or running; further submitters wait.
 //!
 //! A response depends on its request and the weights only, not on the batch, the slot or the cached
 //! part of its prompt: random numbers are counter-based, and attention reads the sequence's own
@@ -23,12 +22,10 @@ mod device_sampler;
 #[allow(clippy::module_inception)]
 mod engine;
 mod options;
-mod policy;
 mod profile;
 mod running;
 mod sampler;
 mod score;
-mod scripted;
 mod sleep;
 mod slots;
 mod stats;
@@ -40,8 +37,6 @@ mod tests;
 pub use client::{EngineClient, MAX_REQUESTS, Queue, Sampled, bounded, channel};
 pub use engine::Engine;
 pub use options::EngineOptions;
-pub use policy::{PendingReply, Policy, Scoring};
 pub use score::{ReferenceScorer, logprobs_of};
-pub use scripted::Scripted;
 pub use stats::{Progress, Stats};
 pub use stop::TokenBytes;

@@ -2,8 +2,9 @@
 
 use tch::{Tensor, no_grad_guard};
 
-use super::{Engine, Scoring};
+use super::Engine;
 use crate::error::{Error, Kind, Result};
+use crate::mdp::Scoring;
 use crate::model::{Model, Packed, upload};
 
 /// Number of positions whose logits are in memory at once.

@@ -11,9 +11,9 @@ use futures_util::FutureExt;
 use tch::{Device, Kind, Tensor};
 
 use super::client::Call;
-use super::{Engine, EngineClient, EngineOptions, Policy, Stats, TokenBytes, bounded, channel};
+use super::{Engine, EngineClient, EngineOptions, Stats, TokenBytes, bounded, channel};
 use crate::error::{self, Result};
-use crate::mdp::{Completion, FinishReason, Request, Sampling, StreamSeed};
+use crate::mdp::{Completion, FinishReason, Policy, Request, Sampling, StreamSeed};
 use crate::model::{Config, Model, Packed};
 
 mod ahead;

@@ -5,7 +5,8 @@
 //! checksums, safe with concurrent processes. If the Hub is unreachable, the cache is used.
 //!
 //! [`Hub::fetch_text`] downloads a model's tokenizer and chat template without its weights,
-//! [`Hub::fetch_data`] the files of a dataset's split.
+//! [`Hub::fetch_data`] the files of a dataset's split. [`Fetching`] shows their progress to the
+//! user.
 //!
 //! The settings are those of Python: `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` (or the file that `hf
 //! auth login` writes), `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/decisions/0003 explains why this is
@@ -14,6 +15,7 @@
 mod cache;
 mod data;
 mod download;
+mod fetch;
 mod files;
 mod id;
 mod remote;
@@ -33,6 +35,8 @@ use download::Download;
 use remote::{Failure, Listing, Meta, Remote, Token};
 
 pub use data::DataFiles;
+pub use fetch::Fetching;
+pub(crate) use fetch::watched;
 pub use id::ModelId;
 
 /// Number of concurrent downloads.

@@ -1,4 +1,5 @@
-//! Plain data of the step-level decision process. No I/O, no tensors, no scripts.
+//! Plain data of the step-level decision process, and the interface between rollouts and a policy
+//! ([`Policy`]). No I/O, no tensors, no scripts.
 
 mod chat;
 pub mod conversation;
@@ -11,8 +12,10 @@ mod generation;
 mod invalid;
 mod message;
 mod output_file;
+mod policy;
 mod record;
 mod routing;
+mod scripted;
 mod seed;
 mod split;
 mod step_row;
@@ -30,10 +33,12 @@ pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Su
 pub use invalid::Invalid;
 pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use output_file::OutputFile;
+pub use policy::{PendingReply, Policy, Scoring};
 pub use record::{
     Answer, ExternalCall, Failed, GeneratedText, InterpreterOutput, InterpreterRequest, Outcome, SampledTokens,
 };
 pub use routing::Routing;
+pub use scripted::Scripted;
 pub use seed::{Seed, environment_seed, seed_value};
 pub use split::Split;
 pub use step_row::StepRow;

@@ -4,8 +4,10 @@
 //! therefore works while a server does not respond, and hashing and writing overlap with the
 //! transfer. Redirects are not followed, and no status is an error here: the caller handles both.
 //!
-//! [`serve()`] is a small HTTP server, [`WebSocket`] a client of WebSocket servers.
+//! [`http()`] is one exchange with redirects, within limits, for scripts and tools. [`serve()`] is
+//! a small HTTP server, [`WebSocket`] a client of WebSocket servers.
 
+mod http;
 mod incoming;
 mod names;
 mod server;
@@ -20,15 +22,19 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
+use ureq::Agent;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::resolver::Resolver;
 use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, http};
 
 use self::names::{Inside, Names, Unresolved};
 use self::stream::{no_proxy_answer, proxy_for};
 use crate::error::{Error, Kind, Result};
 
+pub use http::{
+    AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_escape, url_target,
+    url_with_query,
+};
 pub use incoming::Incoming;
 pub use names::is_public;
 pub use server::{
@@ -310,9 +316,9 @@ fn body_error_message(agent: &Agent, error: &std::io::Error) -> String {
     inner.map_or_else(|| error.to_string(), |inner| error_message(agent, inner))
 }
 
-fn call(agent: &Agent, request: Request) -> std::result::Result<http::Response<ureq::Body>, ureq::Error> {
+fn call(agent: &Agent, request: Request) -> std::result::Result<ureq::http::Response<ureq::Body>, ureq::Error> {
     let method = if request.method.is_empty() { "GET" } else { request.method };
-    let mut head = http::Request::builder().method(method).uri(&request.url);
+    let mut head = ureq::http::Request::builder().method(method).uri(&request.url);
     for (name, value) in request.headers {
         head = head.header(name.as_ref(), value);
     }

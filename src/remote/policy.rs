@@ -15,9 +15,8 @@ use super::failure::Failure;
 use super::reply::{RawCall, RawReply};
 use super::sampling::ServerSampling;
 use super::server::Server;
-use crate::engine::{PendingReply, Policy};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, FinishReason, Request, ServerCompletion, ServerReply, Usage};
+use crate::mdp::{Completion, FinishReason, PendingReply, Policy, Request, ServerCompletion, ServerReply, Usage};
 
 /// A policy behind a server. Requests have a [`Request::chat`], completions a
 /// [`Completion::server`] and no token ids.

@@ -9,9 +9,8 @@ use super::ending;
 use super::script_requests::with_policy;
 use super::spec::Spec;
 use super::tree::{Point, Points};
-use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, Request, Sampling, Status, Trajectory};
+use crate::mdp::{Completion, Policy, Request, Sampling, Status, Trajectory};
 use crate::script::{Failure, Record, Worker};
 use crate::text::Renderer;
 

@@ -9,13 +9,13 @@
 //! trajectory again, with the responses and external calls of its record.
 //!
 //! Other programs can use r1 in the same way: load a recipe, pass any
-//! [`Policy`](crate::engine::Policy), run trajectories.
+//! [`Policy`](crate::mdp::Policy), run trajectories.
 //!
 //! ```
 //! use std::path::Path;
 //! use std::sync::Arc;
 //!
-//! use r1::engine::{Policy, Scripted};
+//! use r1::mdp::{Policy, Scripted};
 //! use r1::rollout::{Pool, PoolOptions, Spec};
 //! use r1::script::{Script, Split};
 //! use r1::text::Renderer;

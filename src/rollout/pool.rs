@@ -13,9 +13,8 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::thread::work;
 use super::tree::Tree;
-use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Trajectory;
+use crate::mdp::{Policy, Trajectory};
 use crate::script::{Script, Split};
 use crate::text::Renderer;
 
@@ -250,7 +249,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::engine::Scripted;
+    use crate::mdp::Scripted;
     use crate::rollout::Spec;
 
     /// A replacement while a group is in flight starts with the next group, on every thread.

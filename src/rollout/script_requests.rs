@@ -10,9 +10,8 @@ use futures_util::stream::FuturesUnordered;
 use super::attempt::Stage;
 use super::spec::Spec;
 use super::{reply, served};
-use crate::engine::{Policy, Scoring};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Request, Sampling, StreamSeed};
+use crate::mdp::{Policy, Request, Sampling, Scoring, StreamSeed};
 use crate::script::{GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, SampledText};
 
 /// Runs `future`, a part of a trajectory, and serves the generation requests of its script

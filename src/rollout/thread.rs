@@ -15,9 +15,8 @@ use super::drive::{DrivenTrajectory, branch_off, drive_root};
 use super::pool::{Batch, Generation, Job};
 use super::spec::Spec;
 use super::tree::{Point, Points, choose};
-use crate::engine::Policy;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Trajectory;
+use crate::mdp::{Policy, Trajectory};
 use crate::script::{Split, Worker};
 use crate::text::Renderer;
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 use half::f16;
 
 use super::bm25::Best;
-use super::encoder::{LoadEncoder, TextEncoder, passage_text};
+use super::encoder::{SearchModels, TextEncoder, passage_text};
 use super::graph::{EF, Graph};
 use super::manifest::DensePart;
 use super::options::Nearest;
@@ -90,7 +90,7 @@ pub(super) struct Dense {
     rows: Arc<Rows>,
     part: DensePart,
     index: PathBuf,
-    load: LoadEncoder,
+    models: &'static dyn SearchModels,
     /// Both are loaded by the first search.
     encoder: OnceLock<Arc<dyn TextEncoder>>,
     graph: OnceLock<Graph>,
@@ -102,12 +102,17 @@ impl Dense {
     /// # Errors
     /// [`Kind::Data`] if the file has another size than its vectors, or its vectors another length
     /// than those of the manifest's similarity.
-    pub(super) fn open(index: &Path, part: &DensePart, passages: u64, load: LoadEncoder) -> Result<Self> {
+    pub(super) fn open(
+        index: &Path,
+        part: &DensePart,
+        passages: u64,
+        models: &'static dyn SearchModels,
+    ) -> Result<Self> {
         let path = index.join(part.vectors.file());
         let rows = Rows::open(&path, part.vectors, part.dimension, passages)?;
         rows.check_similarity(part.options.similarity, &path)?;
         let (part, index, rows) = (part.clone(), index.to_owned(), Arc::new(rows));
-        Ok(Self { rows, part, index, load, encoder: OnceLock::new(), graph: OnceLock::new() })
+        Ok(Self { rows, part, index, models, encoder: OnceLock::new(), graph: OnceLock::new() })
     }
 
     /// Loads the encoder and the graph, once.
@@ -120,7 +125,7 @@ impl Dense {
         if let Some(encoder) = self.encoder.get() {
             return Ok(encoder);
         }
-        let encoder = super::encoder::of_index(&self.index, &self.part, self.load)?;
+        let encoder = super::encoder::of_index(&self.index, &self.part, self.models)?;
         Ok(self.encoder.get_or_init(|| encoder))
     }
 

@@ -8,15 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value as Json};
 
-use super::bert::load_index_encoder;
 use super::dense::Dense;
 use super::documents::Documents;
-use super::encoder::LoadEncoder;
+use super::encoder::{NoModels, Reranker, SearchModels};
 use super::fusion::{CONSTANT, reciprocal_rank_fusion};
 use super::manifest::{self, Manifest};
 use super::options::{MOST_HITS, Mode, SearchOptions};
 use super::passage::Passage;
-use super::rerank::Reranker;
 use super::sparse::{self, Sparse};
 use crate::error::{Error, Kind, Result};
 
@@ -49,8 +47,9 @@ pub struct Index {
     documents: Documents,
     sparse: Sparse,
     dense: Option<Dense>,
-    /// The last cross-encoder of a search, so that it stays loaded.
-    reranker: Mutex<Option<Arc<Reranker>>>,
+    models: &'static dyn SearchModels,
+    /// The last re-ranking model of a search, so that it stays loaded.
+    reranker: Mutex<Option<Arc<dyn Reranker>>>,
 }
 
 impl std::fmt::Debug for Index {
@@ -63,21 +62,21 @@ impl std::fmt::Debug for Index {
 static OPEN: Mutex<Vec<Weak<Index>>> = Mutex::new(Vec::new());
 
 impl Index {
-    /// Opens an index. The files' sizes are compared with the manifest, their contents are not: see
-    /// [`super::verify`].
+    /// Opens an index for searches by words ([`Mode::Sparse`]), which need no model. The files'
+    /// sizes are compared with the manifest, their contents are not: see [`super::verify`].
     ///
     /// # Errors
     /// [`Kind::Data`] for a directory that is not a complete index of this format.
     pub fn open(directory: &Path) -> Result<Self> {
-        Self::open_with(directory, load_index_encoder)
+        Self::open_with(directory, &NoModels)
     }
 
-    /// As [`open`](Self::open), for an index whose vectors have another encoder than a BERT
-    /// checkpoint: `load` gives the encoder of a directory with the options of the build.
+    /// As [`open`](Self::open), for searches that need models: vectors and re-ranking. The loader
+    /// of BERT checkpoints is [`encoders::Checkpoints`](crate::encoders::Checkpoints).
     ///
     /// # Errors
     /// As [`Index::open`].
-    pub fn open_with(directory: &Path, load: LoadEncoder) -> Result<Self> {
+    pub fn open_with(directory: &Path, models: &'static dyn SearchModels) -> Result<Self> {
         let manifest = Manifest::read(directory)?;
         let passages = manifest.counts.passages;
         let part = manifest.parts.sparse.as_ref().ok_or_else(|| {
@@ -87,27 +86,31 @@ impl Index {
         let documents = Documents::open(directory, passages)?;
         let sparse = caught(directory, || Sparse::open(directory, part, passages))?;
         let dense = manifest.parts.dense.as_ref();
-        let dense = dense.map(|part| Dense::open(directory, part, passages, load)).transpose()?;
+        let dense = dense.map(|part| Dense::open(directory, part, passages, models)).transpose()?;
         let directory = directory.to_owned();
-        Ok(Self { directory, manifest, documents, sparse, dense, reranker: Mutex::new(None) })
+        Ok(Self { directory, manifest, documents, sparse, dense, models, reranker: Mutex::new(None) })
     }
 
-    /// Opens an index once per process: callers share it while one of them holds it.
+    /// As [`open_with`](Self::open_with), once per process: callers share the index while one of
+    /// them holds it.
     ///
     /// # Errors
     /// As [`Index::open`].
-    pub fn shared(directory: &Path) -> Result<Arc<Self>> {
+    pub fn shared(directory: &Path, models: &'static dyn SearchModels) -> Result<Arc<Self>> {
         let manifest = Manifest::read(directory)?;
         let real = directory.canonicalize().map_err(|error| Error::io(Kind::Data, "open", directory, &error))?;
         // The lock is held while an index is opened, so that two threads do not open it twice.
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|index| index.strong_count() > 0);
-        // A rebuilt index is a different one.
-        let same = |index: &Arc<Self>| index.directory == real && index.manifest == manifest;
+        // A rebuilt index is a different one, and so is one with other models.
+        let same = |index: &Arc<Self>| {
+            let same_models = index.models.type_id() == models.type_id();
+            index.directory == real && index.manifest == manifest && same_models
+        };
         if let Some(index) = open.iter().filter_map(Weak::upgrade).find(same) {
             return Ok(index);
         }
-        let index = Arc::new(Self::open(&real)?);
+        let index = Arc::new(Self::open_with(&real, models)?);
         open.push(Arc::downgrade(&index));
         Ok(index)
     }
@@ -132,11 +135,11 @@ impl Index {
         self.reranker(options).map(drop)
     }
 
-    /// The cross-encoder of a search, and how many passages it reads.
-    fn reranker(&self, options: &SearchOptions) -> Result<Option<(Arc<Reranker>, usize)>> {
+    /// The re-ranking model of a search, and how many passages it reads.
+    fn reranker(&self, options: &SearchOptions) -> Result<Option<(Arc<dyn Reranker>, usize)>> {
         let Some(wanted) = &options.rerank else { return Ok(None) };
         let top = wanted.top(options.k)?;
-        let found = Reranker::shared(&wanted.model)?;
+        let found = self.models.reranker(&wanted.model)?;
         *self.reranker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&found));
         Ok(Some((found, top)))
     }
@@ -174,7 +177,7 @@ impl Index {
         let found = ranked.into_iter().zip(queries).map(|(ranked, query)| {
             let mut hits = self.hits(ranked)?;
             if let Some((reranker, _)) = &reranker {
-                rerank(reranker, query, &mut hits)?;
+                rerank(&**reranker, query, &mut hits)?;
                 hits.truncate(options.k);
             }
             Ok(hits.into_iter().enumerate().map(|(place, (passage, score))| hit(place, passage, score)).collect())
@@ -258,8 +261,8 @@ fn hit(place: usize, passage: Passage, score: f64) -> Hit {
     Hit { id, score, rank: place + 1, title, text, columns }
 }
 
-/// Orders passages by the scores of a cross-encoder; equal scores keep their order.
-fn rerank(reranker: &Reranker, query: &str, hits: &mut [(Passage, f64)]) -> Result<()> {
+/// Orders passages by the scores of a re-ranking model; equal scores keep their order.
+fn rerank(reranker: &dyn Reranker, query: &str, hits: &mut [(Passage, f64)]) -> Result<()> {
     let passages: Vec<Passage> = hits.iter_mut().map(|(passage, _)| std::mem::take(passage)).collect();
     let scores = reranker.scores(query, &passages)?;
     for ((own, passage), score) in hits.iter_mut().zip(passages).zip(scores) {

@@ -11,16 +11,17 @@ use serde_json::Value as Json;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Loaded;
-use crate::engine::{EngineClient, Policy};
+use crate::engine::EngineClient;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, FinishReason, Routing, Sampling, Seed, Status, StreamSeed, Support, Trajectory};
+use crate::load::load_script;
+use crate::mdp::{Completion, FinishReason, Policy, Routing, Sampling, Seed, Status, StreamSeed, Support, Trajectory};
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
 use crate::script::services::env::{
     AboutScript, BranchResult, Branching, EnvCall, Logged, OpenScript, OpenedScript, Reset, RewardReport, RunTasks,
     SampleRequest, ScriptedReply, Stepped, TaskChoice,
 };
 use crate::script::services::request::Reply;
-use crate::script::{PolicyRequest, Record, SampledText, Script};
+use crate::script::{PolicyRequest, Record, SampledText};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
 
@@ -211,7 +212,7 @@ impl Envs {
         } else {
             above.find(|path| path.exists()).unwrap_or_else(|| open.path.clone())
         };
-        let script = Script::load(&path, &open.overrides)?;
+        let script = load_script(&path, &open.overrides)?;
         let loaded = match &open.model {
             Some(dir) => {
                 let renderer = Arc::new(Renderer::load_styled(dir, &script.style()?)?);

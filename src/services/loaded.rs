@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use crate::config::Settings;
 use crate::error::Result;
+use crate::hub::Fetching;
+use crate::load;
+use crate::load::MODEL_NANO;
 use crate::script::{Script, Worker};
 use crate::telemetry::Reporter;
 use crate::text::Renderer;
-use crate::train::{self, Fetching, MODEL_NANO};
 
 /// A script with its worker and tokenizer.
 pub struct Loaded {
@@ -26,10 +28,10 @@ impl Loaded {
     /// model's.
     pub fn new(script: Script, reporter: &Reporter) -> Result<Self> {
         let model = &script.settings.policy.model;
-        let own = train::local_model_dir(model).filter(|dir| dir.join("tokenizer.json").is_file());
+        let own = load::local_model_dir(model).filter(|dir| dir.join("tokenizer.json").is_file());
         let (dir, stands_in) = match own {
             Some(dir) => (dir, false),
-            None => (train::model_dir(MODEL_NANO, Fetching { reporter, interrupt: None })?, true),
+            None => (load::model_dir(MODEL_NANO, Fetching { reporter, interrupt: None })?, true),
         };
         let mut style = script.style()?;
         if stands_in {

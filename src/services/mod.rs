@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::encoders::Checkpoints;
 use crate::engine::{self, Queue};
 use crate::error::{Error, Kind, Result};
 use crate::script::Services;
@@ -25,6 +26,7 @@ use crate::script::services::Call;
 use crate::script::services::env::EnvCall;
 use crate::script::services::model::{Generate, ModelCall, Response, Reward, RewardScores};
 use crate::script::services::request::Reply;
+use crate::search::SearchModels;
 use crate::telemetry::Reporter;
 use envs::ServedModel;
 pub use loaded::Loaded;
@@ -97,6 +99,10 @@ impl Services for TensorThread {
             model = Some(ServedModel { client, served });
         }
         self.send_scripts(envs::Job { call, model })
+    }
+
+    fn search_models(&self) -> &'static dyn SearchModels {
+        &Checkpoints
     }
 }
 

@@ -8,9 +8,11 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 use tch::{Kind as Type, Tensor};
 
-use crate::engine::{self, Engine, EngineOptions, Policy, Queue, TokenBytes, logprobs_of};
+use crate::engine::{self, Engine, EngineOptions, Queue, TokenBytes, logprobs_of};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, Request, Sampling, StreamSeed};
+use crate::hub::Fetching;
+use crate::load;
+use crate::mdp::{Completion, Policy, Request, Sampling, Scoring, StreamSeed};
 use crate::model::{Model, Packed, upload};
 use crate::script::services::model::{
     Generate, Logprobs, ModelCall, OpenModel, Prompt, Response, Score, ScoredIds, TokenLogprob,
@@ -18,7 +20,6 @@ use crate::script::services::model::{
 use crate::script::services::request::Reply;
 use crate::telemetry::Reporter;
 use crate::text::{AUTO, FormatChoice, Renderer, Style};
-use crate::train::Fetching;
 use crate::{store, train};
 
 /// Number of positions whose logits are in memory at once.
@@ -109,7 +110,7 @@ impl Models {
     fn text_dir(&self, name: &str) -> Result<PathBuf> {
         let path = Path::new(name);
         let fetching = Fetching { reporter: &self.reporter, interrupt: None };
-        if path.exists() { store::find_model(path) } else { train::text_dir(name, fetching) }
+        if path.exists() { store::find_model(path) } else { load::text_dir(name, fetching) }
     }
 
     fn open(&mut self, OpenModel { mut policy, format }: OpenModel) -> Result<u64> {
@@ -117,11 +118,11 @@ impl Models {
         if path.exists() {
             policy.model = store::find_model(path)?.display().to_string();
         }
-        let (model, dir) = train::load_model(&policy, Fetching { reporter: &self.reporter, interrupt: None })?;
+        let (model, dir) = load::load_model(&policy, Fetching { reporter: &self.reporter, interrupt: None })?;
         let format = FormatChoice::named(format.as_deref().unwrap_or(AUTO))?;
         let with_text = dir.join("tokenizer.json").exists();
         let renderer =
-            if with_text { Some(train::load_renderer(&dir, &Style::of_format(format), &self.reporter)?) } else { None };
+            if with_text { Some(load::load_renderer(&dir, &Style::of_format(format), &self.reporter)?) } else { None };
         let bytes = match &renderer {
             Some(renderer) => renderer.tokenizer().token_bytes(),
             None => vec![Vec::new(); model.config.vocab_size],
@@ -216,7 +217,7 @@ impl Opened {
             let message = format!("prompt and text have {} tokens, more than the context of {most}", ids.len());
             return Err(Error::new(Kind::Env, message));
         }
-        let scored = logprobs_of(&self.model, &engine::Scoring { ids, from, temperature, reference: false })?;
+        let scored = logprobs_of(&self.model, &Scoring { ids, from, temperature, reference: false })?;
         Ok(scored.into_iter().map(f64::from).collect())
     }
 

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
+use crate::load;
 use crate::model::RewardModel;
 use crate::script::services::model::{Prompt, Reward, RewardScores};
 use crate::script::services::request::Reply;
 use crate::telemetry::Reporter;
 use crate::text::{AUTO, FormatChoice, Renderer, Style};
-use crate::train::{self, Fetching};
 
 /// Maximum number of conversations that are scored together.
 pub(super) const MAX_BATCH: usize = 256;
@@ -39,7 +40,7 @@ impl RewardModels {
         if let Some(&index) = self.names.get(name) {
             return Ok(index as u64);
         }
-        let (model, dir) = train::load_reward_model(name, Fetching { reporter: &self.reporter, interrupt: None })?;
+        let (model, dir) = load::load_reward_model(name, Fetching { reporter: &self.reporter, interrupt: None })?;
         let renderer = Renderer::load_styled(&dir, &Style::of_format(FormatChoice::named(AUTO)?))?;
         self.open.push(Opened { model, renderer });
         self.names.insert(name.to_owned(), self.open.len() - 1);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::AllowedAddresses;
+use crate::net::AllowedAddresses;
 
 /// The transport of a server.
 #[derive(Clone, PartialEq)]

@@ -5,8 +5,6 @@
 //! - [`Rhai`]: an embedded interpreter without dependencies (every system)
 //! - [`run_program`]: any program of the machine, confined (Linux)
 //! - [`mcp`]: tools of MCP servers, which run outside the sandbox
-//! - [`query_search_server`]: a query to a retrieval server
-//! - [`http()`]: one exchange; only public addresses unless a host is allowed by name
 //! - [`connection`]: connections that stay open between requests
 //!
 //! A policy optimises against these tools, so every program counts as hostile: it may loop,
@@ -21,7 +19,6 @@ mod capture;
 mod child;
 pub mod connection;
 mod endpoint;
-mod http;
 mod lines;
 pub mod mcp;
 pub(crate) mod process;
@@ -29,20 +26,14 @@ pub mod python;
 pub mod rhai;
 #[cfg(target_os = "linux")]
 mod sandbox;
-mod search_server;
 pub mod table;
 pub(crate) mod thread;
 
 pub use child::kill_servers;
 pub use endpoint::Endpoint;
-pub use http::{
-    AllowedAddresses, HttpError, HttpRequest, HttpResponse, METHODS, http, is_private_host, url_escape, url_target,
-    url_with_query,
-};
 pub use process::{Program, ProgramOutput, find_program, run_program};
 pub use python::{Python, PythonOptions, Traceback};
 pub use rhai::{Rhai, RhaiOptions};
-pub use search_server::{SearchFailure, query_search_server, search_url};
 
 /// A Python interpreter was started without namespaces although they are enabled.
 static WITHOUT_NAMESPACES: AtomicBool = AtomicBool::new(false);

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use super::resume::{in_effect, of_the_run};
 use crate::error::{Kind, Result};
+use crate::load::{kept_script, load_script};
 use crate::mdp::Split;
 use crate::script::{Change, Script, changes};
 use crate::store::{FileVersion, Sources, StoredRun, find_model};
@@ -171,9 +172,9 @@ impl Agent {
     pub fn load(&self, overrides: &[String]) -> Result<Script> {
         let script = match (&self.file, &self.run) {
             (None, Some(OfRun { sources, .. })) => {
-                Script::kept(&sources.path, sources.source.clone(), sources.modules.clone(), overrides)?
+                kept_script(&sources.path, sources.source.clone(), sources.modules.clone(), overrides)?
             }
-            (file, _) => Script::load(file.as_deref().unwrap_or(Path::new("")), overrides)?,
+            (file, _) => load_script(file.as_deref().unwrap_or(Path::new("")), overrides)?,
         };
         if let Some(run) = &self.run {
             script.use_tool_lists(&run.stored.tool_lists()?);

@@ -3,13 +3,15 @@
 use serde_json::Value;
 
 use super::failures::Failures;
+use super::origins;
 use super::script_log::ScriptLog;
 use super::selection::Selection;
 use super::server::ServerSession;
 use super::session::Session;
-use super::source::{self, Fetching, model_dir};
 use crate::config::Settings;
 use crate::error::Result;
+use crate::hub::Fetching;
+use crate::load::model_dir;
 use crate::mdp::{Sampling, Trajectory};
 use crate::rollout::{Progress, Spec};
 use crate::script::Script;
@@ -37,7 +39,7 @@ impl EvalPolicy {
         let mut session = Session::open(script, &dir, None, fetching)?;
         // The first Ctrl-C ends an evaluation.
         session.patience = 1;
-        Ok((Self::Local(Box::new(session)), Some(source::origin(&policy.model, &dir))))
+        Ok((Self::Local(Box::new(session)), Some(origins::origin(&policy.model, &dir))))
     }
 
     pub(super) fn settings(&self) -> &Settings {

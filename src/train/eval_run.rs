@@ -15,13 +15,14 @@ use super::agent::{Agent, LoadedAgent};
 use super::eval_policy::{EvalPolicy, overrides_of};
 use super::eval_samples::{ModelEvaluation, STEP, no_tasks};
 use super::evaluate::eval_sampling;
+use super::origins;
 use super::report::conversation_lines;
 use super::resume::{in_effect, record};
-use super::source::{self, Fetching};
 use super::validate::validate;
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::eval::{PolicySamples, Report, ReportOptions, html, markdown, powers_of_two};
+use crate::hub::Fetching;
 use crate::mdp::Split;
 use crate::script::{Script, Worker, changes};
 use crate::store::{Origins, RunDir, write_atomic};
@@ -97,7 +98,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
         let mut script = options.agent.load(&overrides)?;
         if let Some((origins, tool_lists)) = &before {
             script.use_tool_lists(tool_lists);
-            source::pin_data(&mut script, origins, fetching)?;
+            origins::pin_data(&mut script, origins, fetching)?;
         }
         let (policy, origin) = EvalPolicy::open(&mut script, fetching)?;
         let run = match run.take() {
@@ -111,7 +112,7 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
         }
         let baseline = policies.first().map(|first: &PolicySamples| first.trajectories.as_slice());
         let mut model = ModelEvaluation::new(run, policy, plan.models[at].seconds);
-        let origins = source::origins(&script, origin)?;
+        let origins = origins::origins(&script, origin)?;
         record(&model.run, &script, &overrides, &origins, model.policy.max_context(), STEP)?;
         let done = model.sample(&script, baseline, reporter);
         plan.models[at].seconds = model.seconds;

@@ -6,10 +6,11 @@ use std::path::Path;
 
 use tch::Tensor;
 
-use super::source::Fetching;
-use super::{RunOptions, adapter};
+use super::RunOptions;
 use crate::config::{CheckpointSettings, DeviceChoice, Dtype, PolicySettings};
 use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
+use crate::load::adapter;
 use crate::model::{LoraConfig, Model};
 use crate::script::Script;
 use crate::store::Origin;

@@ -7,14 +7,16 @@ use super::demonstrations::Samples;
 use super::generated::with_generated_steps;
 use super::policy_loop::compute_advantages;
 use super::score::sum_pi_squared;
-use super::session::{Session, load_renderer};
-use super::source::model_dir;
+use super::session::Session;
 use super::steps::Steps;
 use super::update_batch::{set_column, training_rows};
 use super::validate::{ValidatedTrainer, validate};
 use super::{RunOptions, report};
 use crate::config::{Filter, Learner, OnNan, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
+use crate::load::load_renderer;
+use crate::load::load_script;
+use crate::load::model_dir;
 use crate::mdp::{ErrorRecord, Fork};
 use crate::rl::advantages::Need;
 use crate::rl::pack::Row;
@@ -52,7 +54,7 @@ pub struct ShownTrajectory {
 /// Rolls out the group of the first task and computes the advantage of every token. The values of a
 /// critic are 0, as in the first step.
 pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
-    let mut script = Script::load(&options.script, &options.overrides)?;
+    let mut script = load_script(&options.script, &options.overrides)?;
     if let Trainer::Sft(sft) = &script.settings.trainer {
         return examples(&script, sft, options, reporter);
     }

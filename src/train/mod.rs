@@ -4,7 +4,6 @@
 //! There is no trainer base class and there are no callbacks: a loop with different needs has its
 //! own file.
 
-mod adapter;
 mod advantages;
 mod agent;
 mod best;
@@ -38,6 +37,7 @@ mod mini_batches;
 mod new_model;
 mod objective;
 mod order;
+mod origins;
 mod plan;
 mod policy_loop;
 mod privileged;
@@ -51,12 +51,10 @@ mod score;
 mod script_log;
 mod selection;
 mod server;
-mod server_rules;
 mod session;
 mod setup;
 pub mod sft;
 mod shared_state;
-mod source;
 mod steps;
 mod tensorboard;
 mod unused;
@@ -70,6 +68,7 @@ use std::path::{Path, PathBuf};
 
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
 use crate::telemetry::{Interrupt, Reporter};
 
 use cold_start::Started;
@@ -88,10 +87,7 @@ pub use policy_loop::compute_advantages;
 pub use report::far_files_in_words;
 pub use script_log::in_words as log_in_words;
 pub use server::counting_renderer;
-pub use server_rules::{refuse_reply_prefix, refuse_server};
-pub use session::{context_limit_message, load_model, load_policy, load_renderer, load_reward_model};
-pub(crate) use source::watched;
-pub use source::{Fetching, MODEL_NANO, from_hub, local_model_dir, model_dir, text_dir};
+pub use session::context_limit_message;
 pub use steps::Steps;
 pub use unused::unused_settings;
 pub use update::{Update, UpdateStats};

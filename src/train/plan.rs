@@ -7,15 +7,17 @@ use serde_json::{Value, json};
 use tch::{Device, Kind as Dtype};
 
 use super::resume::supervised;
-use super::session::{compute_kind, context, context_of_rollouts};
-use super::source::model_dir;
+use super::session::{context, context_of_rollouts};
 use super::unused::unused_settings;
 use super::update::logprobs_at_once;
 use super::validate::{ValidatedTrainer, validate};
-use super::{RunOptions, adapter, cold_start, report};
+use super::{RunOptions, cold_start, report};
 use crate::config::{Learner, Settings, Trainer};
 use crate::engine::EngineOptions;
 use crate::error::{Error, Kind, Result};
+use crate::load::compute_kind;
+use crate::load::model_dir;
+use crate::load::{adapter, load_script};
 use crate::model::{Config, Footprint, LoraConfig, available_memory, resident_memory};
 use crate::script::Script;
 use crate::telemetry::Reporter;
@@ -106,7 +108,7 @@ impl Plan {
 /// # Errors
 /// As for a run: script, settings, the model's `config.json`.
 pub fn plan(options: &RunOptions, is_supervised: bool, reporter: &Reporter) -> Result<Plan> {
-    let script = Script::load(&options.script, &options.overrides)?;
+    let script = load_script(&options.script, &options.overrides)?;
     if is_supervised {
         return plan_of(&supervised(script)?, options, reporter);
     }

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::interrupt::InterruptState;
-use super::server_rules::refuse_server;
-use super::{RunOptions, cold_start, source};
+use super::{RunOptions, cold_start, origins};
+use crate::config::refuse_server;
 use crate::config::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
+use crate::load::load_script;
 use crate::script::{Change, Script, changes};
 use crate::store::{Configuration, FileVersion, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
 use crate::telemetry::{Mode, Reporter, last_step};
@@ -57,7 +58,7 @@ impl Opened {
     fn load(options: &RunOptions, reporter: &Reporter, part: impl Fn(Script) -> Result<Script>) -> Result<Self> {
         let standing = InterruptState::new(options.interrupt, reporter)?;
         let Some(path) = &options.resume else {
-            let script = part(Script::load(&options.script, &options.overrides)?)?;
+            let script = part(load_script(&options.script, &options.overrides)?)?;
             refuse_server(&script.settings.policy).map_err(|error| script.placed(error))?;
             return Ok(Self { script, options: options.clone(), resumed: None, standing });
         };
@@ -72,7 +73,7 @@ impl Opened {
             None
         };
         let overrides = in_effect(&stored.overrides, &options.overrides);
-        let script = Script::load(&options.script, &overrides).and_then(part);
+        let script = load_script(&options.script, &overrides).and_then(part);
         let mut script = script.map_err(|error| of_the_run(error, &stored.overrides, &path.join("config.json")))?;
         let seed = checkpoint.as_ref().map_or(stored.seed, |(_, state)| state.seed);
         if script.settings.seed != seed {
@@ -97,7 +98,7 @@ impl Opened {
         }
         // The policy keeps the tools of its first start.
         script.use_tool_lists(&run.scripts().tool_lists()?);
-        source::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
+        origins::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
         let resumed = Resumed { run, checkpoint, stored };
         resumed.print_summary(&script, reporter);
@@ -124,7 +125,7 @@ impl Opened {
             }
         }
         if let Some(origin) = self.model_origin() {
-            policy.model = source::recorded(&origin);
+            policy.model = origins::recorded(&origin);
         }
         Ok(policy)
     }

@@ -6,14 +6,15 @@ use std::rc::Rc;
 
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
+use super::RunOptions;
 use super::setup::load_initial_model;
-use super::source::Fetching;
 use super::update::logprobs_at_once;
-use super::{RunOptions, adapter};
 use crate::config::PolicySettings;
-use crate::engine::{Scoring, logprobs_of};
+use crate::engine::logprobs_of;
 use crate::error::{Error, Kind, Result};
-use crate::mdp::Routing;
+use crate::hub::Fetching;
+use crate::load::adapter;
+use crate::mdp::{Routing, Scoring};
 use crate::model::{Model, OnHost, Packed, upload};
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::telemetry::Reporter;

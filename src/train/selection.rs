@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use super::order::Order;
 use super::row_check::RowCheck;
-use super::source::Fetching;
 use crate::config::OverlongPrompts;
 use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
 use crate::rollout::{RowValidation, Search, validate_rows};
 use crate::script::{DataPart, Script, Split, Worker};
 use crate::telemetry::Interrupt;

@@ -1,30 +1,31 @@
 //! The state of a loop with rollouts: script, model, tokenizer, engine and script workers, on one
 //! thread that owns every tensor.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::adapter;
 use super::curriculum::Curriculum;
 use super::failures::Failures;
 use super::files::ModelFiles;
+use super::origins::fetch_data;
 use super::plan::{training_memory, with_micro_batches};
 use super::script_log::ScriptLog;
 use super::selection::Selection;
-use super::server_rules::refuse_server;
-use super::source::{Fetching, fetch_data, model_dir};
-use crate::config::{Dtype, PolicySettings, Settings};
-use crate::engine::{self, Engine, EngineOptions, Policy, Stats, TokenBytes};
+use crate::config::refuse_server;
+use crate::config::{PolicySettings, Settings};
+use crate::engine::{self, Engine, EngineOptions, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Sampling, Trajectory};
-use crate::model::{Config, Footprint, Model, RewardModel, available_memory};
+use crate::hub::Fetching;
+use crate::load::adapter;
+use crate::load::load_renderer;
+use crate::mdp::{Policy, Sampling, Trajectory};
+use crate::model::{Config, Footprint, Model, available_memory};
 use crate::rollout::{Pool, PoolOptions, Progress, Tree, no_progress};
 use crate::script::{Script, Worker};
-use crate::store::verify;
 use crate::telemetry::{Interrupt, Reporter};
-use crate::text::{Renderer, Style};
+use crate::text::Renderer;
 use crate::tools;
 
 /// A loaded recipe with its model, engine and workers.
@@ -274,57 +275,4 @@ pub(super) fn context_of_rollouts(policy: &PolicySettings, config: &Config, repo
 /// The message about a context that is too long for a model.
 pub fn context_limit_message(wanted: usize, limit: usize) -> String {
     format!("policy.max_context is {wanted}, and the limit of the model is {limit} tokens: {limit} is used")
-}
-
-/// Loads the policy: model on its device, tokenizer and template for the recipe's tool format.
-pub fn load_policy(
-    policy: &PolicySettings,
-    style: &Style,
-    fetching: Fetching<'_>,
-) -> Result<(Rc<Model>, Arc<Renderer>, PathBuf)> {
-    let (model, dir) = load_model(policy, fetching)?;
-    let renderer = load_renderer(&dir, style, fetching.reporter)?;
-    Ok((model, renderer, dir))
-}
-
-/// A model's tokenizer and template; a built-in template that replaces a missing one is reported.
-pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<Arc<Renderer>> {
-    let renderer = Renderer::load_styled(dir, style)?;
-    if renderer.template().is_default() {
-        reporter.warn("the model has no chat template: plain ChatML is used, which may differ from its training");
-    }
-    Ok(Arc::new(renderer))
-}
-
-/// Loads the policy's model alone, on its device, and returns the directory of its tokenizer and
-/// settings. An adapter is merged into the weights if that loses no precision.
-pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc<Model>, PathBuf)> {
-    refuse_server(policy)?;
-    let dir = model_dir(&policy.model, fetching)?;
-    let (mut model, text) = adapter::load(&dir, policy, fetching)?;
-    if model.lora().is_some() && model.kind() == tch::Kind::Float {
-        model.merge_adapter()?;
-    }
-    Ok((Rc::new(model), text))
-}
-
-/// Loads a reward model by directory or Hub id, in the default compute type; and its directory.
-///
-/// # Errors
-/// As [`RewardModel::load`], and as [`load_model`] for names.
-pub fn load_reward_model(name: &str, fetching: Fetching<'_>) -> Result<(RewardModel, PathBuf)> {
-    let policy = PolicySettings::default();
-    let dir = model_dir(name, fetching)?;
-    verify(&dir, true)?;
-    let device = crate::native::device(policy.device)?;
-    Ok((RewardModel::load(&dir, device, compute_kind(policy.dtype, device))?, dir))
-}
-
-/// The compute type: the setting, or f32 on CPU (the faster one there) and bf16 on CUDA.
-pub(super) fn compute_kind(dtype: Dtype, device: tch::Device) -> tch::Kind {
-    match dtype {
-        Dtype::Bf16 => tch::Kind::BFloat16,
-        Dtype::Auto if device.is_cuda() => tch::Kind::BFloat16,
-        Dtype::F32 | Dtype::Auto => tch::Kind::Float,
-    }
 }

@@ -17,17 +17,19 @@ use super::interrupt::InterruptState;
 use super::learning_signal::LearningSignal;
 use super::objective::Objective;
 use super::order::Order;
+use super::origins;
 use super::resume::{Opened, record, warn_of_data};
 use super::score::Reference;
-use super::session::{Session, load_model};
+use super::session::Session;
 use super::shared_state::SharedStateCheck;
-use super::source::{self, model_dir};
 use super::validate::{ValidatedTrainer, validate};
 use super::weights::{self, freeze, trained};
 use super::{RunOptions, Summary, due, files, report, tensorboard};
 use crate::config::{Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
 use crate::error::{Error, Kind, Result};
+use crate::load::load_model;
+use crate::load::model_dir;
 use crate::mdp::Trajectory;
 use crate::model::Model;
 use crate::rl::adamw::AdamW;
@@ -90,12 +92,12 @@ impl Training {
         let (state, origin) = (opened.state(), opened.model_origin());
         let Opened { mut script, options, resumed, standing } = opened;
         let fetching = options.fetching(reporter);
-        source::fetch_data(&script, fetching)?;
+        origins::fetch_data(&script, fetching)?;
         let (dir, origin) = match (&checkpoint, origin) {
             (Some(checkpoint), Some(origin)) => (checkpoint.clone(), origin),
             (found, _) => {
                 let dir = model_dir(&base.model, fetching)?;
-                let origin = source::origin(&script.settings.policy.model, &dir);
+                let origin = origins::origin(&script.settings.policy.model, &dir);
                 base.model = dir.display().to_string();
                 (found.clone().unwrap_or(dir), origin)
             }
@@ -109,7 +111,7 @@ impl Training {
         script.settings.policy = written;
         let mut learner = learner;
         learner.tokens_per_batch = *session.settings.trainer.tokens_per_batch_mut();
-        let origins = source::origins(&script, Some(origin))?;
+        let origins = origins::origins(&script, Some(origin))?;
         if let Some(resumed) = &resumed {
             warn_of_data(&resumed.stored.origins, &origins, reporter);
         }

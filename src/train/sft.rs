@@ -21,9 +21,10 @@ use super::row_check::{self, RowCheck};
 use super::script_log::ScriptLog;
 use super::selection::arranged;
 use super::unused::unused_settings;
-use super::{RunOptions, Summary, adapter, due, files, metrics, new_model, report, session, source, tensorboard};
+use super::{RunOptions, Summary, due, files, metrics, new_model, origins, report, session, tensorboard};
 use crate::config::{Decay, Settings, Sft, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
+use crate::load::{adapter, model_dir};
 use crate::model::{Model, available_memory};
 use crate::native;
 use crate::rl::adamw::{self, AdamW};
@@ -50,7 +51,7 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let options = &options;
     check(&sft).map_err(|error| script.placed(error))?;
     report::warn(reporter, &unused_settings(&script)?);
-    source::fetch_data(&script, options.fetching(reporter))?;
+    origins::fetch_data(&script, options.fetching(reporter))?;
     // Before the log of the script is connected: rows are read again when they are drawn.
     let row_check = RowCheck::start(&script, 0)?;
     let printed = ScriptLog::new(reporter);
@@ -82,12 +83,12 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
             (dir, None)
         }
         (None, None) => {
-            let dir = source::model_dir(&base.model, options.fetching(reporter))?;
-            let origin = source::origin(&policy.model, &dir);
+            let dir = model_dir(&base.model, options.fetching(reporter))?;
+            let origin = origins::origin(&policy.model, &dir);
             (dir, Some(origin))
         }
     };
-    let origins = source::origins(&script, origin)?;
+    let origins = origins::origins(&script, origin)?;
     record(&run, &script, &options.overrides, &origins, 0, state.step)?;
     report::literal_keys(reporter, &script);
     let merging = script.settings.checkpoint.merge;

@@ -11,7 +11,8 @@ const FOREIGN_TEXTS: &[(&str, &str)] = &[
     ("script/runtime/failure.rs", "Luau raises its own errors as text"),
     ("script/runtime/language_hints.rs", "Luau raises its own errors as text"),
     ("tools/table/query_error.rs", "SQLite names unknown tables and columns in its text only"),
-    ("error.rs", "libtorch and the operating system have text only"),
+    ("error.rs", "the operating system has text only"),
+    ("native/failure.rs", "libtorch has text only"),
 ];
 
 /// `Error::subject` and `Error::kind` have the subject and the kind of an error.

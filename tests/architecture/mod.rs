@@ -20,29 +20,32 @@ const EDGES: &[(&str, &[&str])] = &[
     ("schema", &["units"]),
     ("mdp", &["json", "schema", "units"]),
     ("net", &[]),
-    ("hub", &["net", "glob"]),
+    ("hub", &["net", "glob", "telemetry"]),
     ("config", &["mdp", "schema", "units"]),
     ("text", &["json", "mdp", "clock"]),
     ("eval", &["answers", "mdp"]),
     ("store", &["mdp", "config"]),
-    ("search", &["json", "model", "text"]),
+    ("search", &["json", "net"]),
     ("native", &["config"]),
     ("model", &["native"]),
     ("rl", &["mdp", "config", "native"]),
     ("engine", &["model", "mdp"]),
-    ("remote", &["config", "engine", "json", "mdp", "net"]),
-    ("tools", &["clock", "json", "mdp", "net", "schema", "search"]),
+    ("encoders", &["model", "search", "text"]),
+    ("remote", &["config", "json", "mdp", "net"]),
+    ("tools", &["clock", "json", "mdp", "net", "schema"]),
     // Datasets are Parquet files or on the Hub.
     ("data", &["answers", "config", "glob", "hub", "json", "store"]),
     (
         "script",
         &[
-            "search", "answers", "data", "mdp", "text", "tools", "config", "store", "hub", "clock", "glob", "json",
-            "schema", "units",
+            "search", "answers", "data", "mdp", "net", "text", "tools", "config", "store", "hub", "clock", "glob",
+            "json", "schema", "units",
         ],
     ),
-    ("rollout", &["engine", "script", "text", "mdp", "config"]),
+    ("rollout", &["script", "text", "mdp", "config"]),
     ("telemetry", &[]),
+    // Scripts and models by name.
+    ("load", &["config", "encoders", "hub", "model", "native", "script", "store", "telemetry", "text"]),
     (
         "train",
         &[
@@ -51,6 +54,7 @@ const EDGES: &[(&str, &[&str])] = &[
             "eval",
             "glob",
             "hub",
+            "load",
             "mdp",
             "model",
             "native",
@@ -68,13 +72,17 @@ const EDGES: &[(&str, &[&str])] = &[
         "services",
         &[
             "config",
+            "encoders",
             "engine",
+            "hub",
+            "load",
             "mdp",
             "model",
             "rl",
             "rollout",
             "schema",
             "script",
+            "search",
             "store",
             "telemetry",
             "text",
@@ -86,9 +94,11 @@ const EDGES: &[(&str, &[&str])] = &[
         &[
             "config",
             "data",
+            "encoders",
             "engine",
             "eval",
             "hub",
+            "load",
             "mdp",
             "model",
             "native",
@@ -116,7 +126,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("arrow_array", &["store"]),
     ("arrow_buffer", &["store"]),
     ("arrow_ipc", &["store"]),
-    ("tch", &["native", "model", "rl", "engine", "train", "services", "error"]),
+    ("tch", &["native", "model", "rl", "engine", "load", "train", "services"]),
     ("torch_sys", &["native"]),
     ("clap", &["cli"]),
     ("rustyline", &["cli"]),
@@ -134,6 +144,10 @@ const FENCES: &[(&str, &[&str])] = &[
     ("minijinja", &["text"]),
     ("tokenizers", &["text"]),
 ];
+
+/// The folders that use libtorch, directly (`tch`) or through another folder. The others build and
+/// test without it.
+const WITH_LIBTORCH: &[&str] = &["native", "model", "rl", "engine", "encoders", "load", "train", "services", "cli"];
 
 /// The folders of `src/script`: a file may import files of its own folder and of those before it.
 const SCRIPT: &[&str] = &["docs", "runtime", "settings", "api", "recipe", "program", "debug"];
@@ -252,6 +266,28 @@ fn crates_are_used_only_in_allowed_folders() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn other_folders_do_not_use_libtorch_directly_or_through_another_folder() {
+    let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for source in sources().iter().filter(|source| !["lib", "main"].contains(&source.folder().as_str())) {
+        let own = uses.entry(source.folder()).or_default();
+        own.extend(source.paths.iter().filter_map(|path| path.first()).cloned());
+        own.extend(source.foreign.iter().map(|path| path[0].clone()).filter(|name| name == "tch"));
+    }
+    let mut reached = BTreeSet::from(["tch".to_owned()]);
+    loop {
+        let new = uses.iter().filter(|(folder, used)| !reached.contains(*folder) && !used.is_disjoint(&reached));
+        let new: Vec<String> = new.map(|(folder, _)| folder.clone()).collect();
+        if new.is_empty() {
+            break;
+        }
+        reached.extend(new);
+    }
+    reached.remove("tch");
+    let listed = WITH_LIBTORCH.iter().map(|folder| (*folder).to_owned()).collect();
+    assert_eq!(reached, listed, "the folders that use libtorch (left) are not those of WITH_LIBTORCH (right)");
 }
 
 #[test]

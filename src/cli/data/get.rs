@@ -12,8 +12,8 @@ use super::super::print;
 use crate::data::{CATALOG, GetOptions, Published, get, published};
 use crate::error::{Error, Kind, Result};
 use crate::hub::Hub;
+use crate::hub::{Fetching, watched};
 use crate::telemetry::{Bar, Reporter, counted, ctrl_c, thousands};
-use crate::train::{Fetching, watched};
 
 pub(super) fn list(output: OutputArgs) -> Result<()> {
     if output.json {

@@ -8,9 +8,10 @@ use super::super::print;
 use super::rows::{check_interrupt, in_rows, quiet_with_json};
 use crate::data::{Summary, statistics};
 use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
+use crate::load::{local_model_dir, text_dir};
 use crate::telemetry::{compact, counted, ctrl_c, sparkline, thousands};
 use crate::text::Tokenizer;
-use crate::train::{Fetching, local_model_dir, text_dir};
 
 /// Columns of a histogram.
 const WIDTH: usize = 40;

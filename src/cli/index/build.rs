@@ -7,12 +7,12 @@ use super::super::index_args::BuildArgs;
 use super::super::print;
 use super::corpus::Corpus;
 use super::show::{bytes, counted};
+use crate::encoders::{EncoderSettings, load_encoder};
 use crate::error::{Error, Kind, Result};
 use crate::model::Pooling;
 use crate::native;
 use crate::search::{
-    Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, EncoderSettings, HnswOptions,
-    Similarity, VectorType, load_encoder,
+    Analyzer, Bm25, BuildOptions, Builder, Counts, DenseOptions, DuplicateIds, HnswOptions, Similarity, VectorType,
 };
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 

@@ -13,9 +13,9 @@ use super::super::index_args::BuildArgs;
 use crate::data::{Dataset, find};
 use crate::error::{Error, Kind, Result};
 use crate::hub::{DataFiles, Hub, ModelId};
+use crate::hub::{Fetching, watched};
 use crate::search::{Chunks, Fields, Passage, hex};
 use crate::telemetry::{Interrupt, Reporter};
-use crate::train::{Fetching, watched};
 
 /// Rows that become passages, and their size.
 pub(super) struct Corpus {

@@ -11,6 +11,7 @@ use tokio::sync::Semaphore;
 use super::super::args::OutputArgs;
 use super::super::index_args::ServeArgs;
 use super::super::print;
+use crate::encoders::Checkpoints;
 use crate::error::{Error, Kind, Result};
 use crate::net::{ServedRequest, ServedResponse, ServerLimits, serve};
 use crate::search::{Index, SearchOptions, SearchRequest, respond};
@@ -21,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 pub(super) fn run(args: &ServeArgs, output: OutputArgs) -> Result<()> {
     let options = args.how.options(args.k.map_or(1, usize::from))?;
-    let index = Arc::new(Index::open(&args.directory)?);
+    let index = Arc::new(Index::open_with(&args.directory, &Checkpoints)?);
     index.check(&options)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -8,6 +8,7 @@ use serde_json::json;
 use super::super::args::OutputArgs;
 use super::super::index_args::SearchArgs;
 use super::super::print;
+use crate::encoders::Checkpoints;
 use crate::error::{Error, Kind, Result, without_control_characters};
 use crate::search::{Hit, Index, Manifest, verify};
 use crate::telemetry::{Reporter, ctrl_c, thousands};
@@ -89,7 +90,7 @@ pub(super) fn verified(directory: &Path, output: OutputArgs) -> Result<()> {
 }
 
 pub(super) fn search(args: &SearchArgs, output: OutputArgs) -> Result<()> {
-    let index = Index::open(&args.directory)?;
+    let index = Index::open_with(&args.directory, &Checkpoints)?;
     if args.query.trim().is_empty() {
         return Err(Error::new(Kind::Usage, "the query is empty"));
     }

@@ -21,14 +21,16 @@ use serde_json::{Map, Value};
 use super::args::OutputArgs;
 use super::failure::ErrorFormat;
 use super::infer_args::InferArgs;
-use crate::config::{PolicySettings, Settings, Trainer};
+use crate::config::{PolicySettings, Settings, Trainer, refuse_reply_prefix};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
+use crate::load;
 use crate::remote::ServerSampling;
 use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter, ctrl_c};
 use crate::text::{Format, FormatChoice, Renderer, Style};
-use crate::train::{Agent, Fetching};
+use crate::train::Agent;
 use crate::{native, store, train};
 use chat::{Answer, Backend, Chat};
 use local::Local;
@@ -186,7 +188,7 @@ fn open_local(
 ) -> Result<(Local, Arc<Renderer>)> {
     let fetching = Fetching { reporter, interrupt: Some(interrupt) };
     let (name, model) = match (&args.hf, &args.model) {
-        (Some(id), _) => (id.clone(), train::from_hub(id, fetching)?.display().to_string()),
+        (Some(id), _) => (id.clone(), load::from_hub(id, fetching)?.display().to_string()),
         (None, Some(name)) => {
             let own = run.unwrap_or_else(|| PathBuf::from(name));
             (name.clone(), store::find_model(&own)?.display().to_string())
@@ -209,7 +211,7 @@ fn open_local(
     let own = || settings.policy.base.clone();
     let base = args.base.clone().or_else(|| (args.model.is_none() && args.hf.is_none()).then(own)).unwrap_or_default();
     let policy = PolicySettings { model, base, init: None, lora: None, ..settings.policy.clone() };
-    let (model, renderer, dir) = train::load_policy(&policy, &style, fetching)?;
+    let (model, renderer, dir) = load::load_policy(&policy, &style, fetching)?;
 
     let mut sampling = settings.sampling.clone();
     if scripted {
@@ -248,7 +250,7 @@ fn open_remote(
     base: &str,
     model: &str,
 ) -> Result<Remote> {
-    train::refuse_reply_prefix(settings)?;
+    refuse_reply_prefix(settings)?;
     let format = script.map(|script| remote::format(script.style()?.format)).transpose()?;
     let sampling = server_sampling(args, script.is_some().then_some(settings), settings, format.as_ref());
     let api = args.api.unwrap_or(settings.policy.api);

@@ -14,12 +14,13 @@ use crate::cli::infer::recipe::wait;
 use crate::config::PolicySettings;
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::Result;
+use crate::hub::Fetching;
+use crate::load;
 use crate::mdp::{Completion, Request};
 use crate::model::Model;
 use crate::script::{PolicyRequest, PolicyRequests, Script};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
-use crate::train::{self, Fetching};
 
 /// The policy of a session.
 pub(super) struct SessionPolicy {
@@ -69,7 +70,7 @@ impl SessionPolicy {
             policy.model = model.display().to_string();
         }
         let fetching = Fetching { reporter: &self.reporter, interrupt: Some(self.interrupt) };
-        let (model, renderer, _) = train::load_policy(&policy, &script.style()?, fetching)?;
+        let (model, renderer, _) = load::load_policy(&policy, &script.style()?, fetching)?;
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
         let options = EngineOptions::for_chat(&model, policy.max_context);
         let engine = Engine::new(Rc::clone(&model), vocabulary, options)?;

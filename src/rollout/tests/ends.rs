@@ -1,8 +1,7 @@
 //! The ends of trajectories: `done` of the environment, limits, full contexts, retries.
 
 use super::*;
-use crate::engine::Scripted;
-use crate::mdp::Limit;
+use crate::mdp::{Limit, Scripted};
 
 /// A recipe in a new directory, and the requests to its policy.
 struct Ends {

@@ -189,7 +189,7 @@ fn conversations_of_a_flow_keep_the_sampled_ids() {
     let stop = flows.renderer.stop_ids()[0];
     let reply = [odd, vec![stop]].concat();
     let own = reply.clone();
-    let policy: Arc<dyn Policy> = Arc::new(crate::engine::Scripted::new(move |_| own.clone()));
+    let policy: Arc<dyn Policy> = Arc::new(crate::mdp::Scripted::new(move |_| own.clone()));
     let pool = Pool::new(&flows.script, &flows.renderer, &PoolOptions::default()).unwrap();
     let found = pool.start(&policy, vec![flows.spec(0)], &no_progress()).unwrap().finish().unwrap().remove(0);
     assert_eq!((found.status, found.steps.len()), (Status::Terminated, 4), "{:?}", found.error);

@@ -16,8 +16,7 @@ use tokio::sync::oneshot;
 use super::pool::lock;
 use super::*;
 use crate::config::BranchAt;
-use crate::engine::{PendingReply, Policy};
-use crate::mdp::{Completion, FinishReason, Fork, Request, Status, Support, Trajectory};
+use crate::mdp::{Completion, FinishReason, Fork, PendingReply, Policy, Request, Status, Support, Trajectory};
 use crate::script::{Script, Split, Strictness, Worker};
 use crate::text::Renderer;
 

@@ -17,10 +17,10 @@ use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind, Result};
 use crate::json;
 use crate::mdp::{Failed, FinishReason, GeneratedText, Message, Outcome};
+use crate::net::{AllowedAddresses, HttpError, HttpRequest, HttpResponse, http, is_private_host, url_target};
 use crate::script::runtime::convert::{clip, kind};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::policy_request::GenerateOptions;
-use crate::tools::{AllowedAddresses, HttpError, HttpRequest, HttpResponse, http, is_private_host, url_target};
 
 /// Default timeout of one request.
 const TIMEOUT: Duration = Duration::from_mins(1);

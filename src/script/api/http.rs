@@ -15,11 +15,11 @@ use super::arguments::{Arguments, arguments};
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind};
 use crate::mdp::{Failed, Outcome};
-use crate::script::runtime::convert::{NonJson, kind, to_json};
-use crate::script::runtime::host::{Call, Host, place};
-use crate::tools::{
+use crate::net::{
     AllowedAddresses, HttpError, HttpRequest, METHODS, http, is_private_host, url_target, url_with_query,
 };
+use crate::script::runtime::convert::{NonJson, kind, to_json};
+use crate::script::runtime::host::{Call, Host, place};
 
 /// Default and maximum bytes of a response.
 const BYTES: usize = 1 << 20;

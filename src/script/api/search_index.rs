@@ -51,9 +51,10 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
 
 /// An index by its path: relative to the script of a recipe, or to the current directory.
 pub(super) fn named(host: &Host, name: String) -> Passages {
+    let models = host.search_models.get();
     match &*host.grants.borrow() {
-        Grants::Loading { directory } | Grants::Declared { directory, .. } => Passages::new(name, directory),
-        Grants::Everything => Passages::new(name, Path::new(".")),
+        Grants::Loading { directory } | Grants::Declared { directory, .. } => Passages::new(name, directory, models),
+        Grants::Everything => Passages::new(name, Path::new("."), models),
     }
 }
 

@@ -14,11 +14,12 @@ use super::search_index::{Hits, HowArguments, named, searched};
 use super::tool::ToolArguments;
 use super::tool_limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
+use crate::net::url_target;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::passages::SearchPart;
 use crate::script::runtime::tool::{Run, SearchSource, SearchTool, ToolHandle};
-use crate::search::{Mode, SearchOptions, as_text};
-use crate::tools::{Output, query_search_server, search_url, url_target};
+use crate::search::{Mode, SearchOptions, as_text, query_search_server, search_url};
+use crate::tools::Output;
 
 const NAME: &str = "r1.tools.search";
 /// Default number of passages: that of Search-R1.

@@ -12,9 +12,9 @@ use regex::bytes::{NoExpand, Regex};
 use super::args::{Fields, FromField, fail, undeclared};
 use super::argument::Argument;
 use crate::error::{Error, Kind, Result, secret_pattern};
+use crate::net::url_escape;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::Host;
-use crate::tools::url_escape;
 
 /// The replacement of a secret value.
 const MASK: &str = "(secret)";

@@ -8,8 +8,9 @@ use serde_json::{Map, Value as Json, json};
 use super::args::{Fields, FromField, fail, fail_with};
 use super::secret::{Named, Secrets, Text};
 use crate::error::{Error, Kind, Result};
+use crate::net::{AllowedAddresses, is_private_host, url_target};
 use crate::script::runtime::grants::Grants;
-use crate::tools::{AllowedAddresses, Endpoint, is_private_host, url_target};
+use crate::tools::Endpoint;
 
 /// A program and its arguments.
 pub(super) struct Command(pub(super) Vec<String>);

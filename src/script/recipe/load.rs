@@ -29,6 +29,7 @@ use crate::script::runtime::shared_calls::Shared;
 use crate::script::runtime::sources::{Module, Resources, Sources};
 use crate::script::runtime::vm::Vm;
 use crate::script::settings::{self, cold_start};
+use crate::search::{NoModels, SearchModels};
 use crate::store::FileVersion;
 use crate::text::Style;
 
@@ -63,6 +64,8 @@ pub struct Script {
     pub(crate) resources: Arc<BTreeMap<Spec, Arc<Resource>>>,
     /// The search indexes and re-ranking models that it names.
     pub(crate) searches: Vec<SearchPart>,
+    /// Loads the models of its searches.
+    pub(crate) search_models: &'static dyn SearchModels,
     /// State of tool calls, shared by all workers.
     pub(crate) shared: Arc<Shared>,
     /// The tools of its MCP servers, shared by all workers.
@@ -180,6 +183,7 @@ impl Script {
             modules,
             resources,
             searches: vm.host.searches.borrow().clone(),
+            search_models: &NoModels,
             datasets,
             pins: BTreeMap::new(),
             part: Part::Whole,
@@ -226,12 +230,20 @@ impl Script {
         self.sink = sink;
     }
 
+    /// The script whose searches load their models with `models`. Without it they find passages by
+    /// words alone.
+    #[must_use]
+    pub fn with_search_models(self, models: &'static dyn SearchModels) -> Self {
+        Self { search_models: models, ..self }
+    }
+
     /// This version with other settings, and the datasets and algorithm of `running`.
     pub(crate) fn with(self, settings: Settings, running: &Self) -> Self {
         let loss = self.loss.clone().or_else(|| running.loss.clone());
         let (algorithm, datasets) = (running.algorithm.clone(), Arc::clone(&running.datasets));
         let (sink, listings) = (running.sink.clone(), Arc::clone(&running.listings));
-        Self { settings, loss, algorithm, listings, datasets, sink, ..self }
+        let search_models = running.search_models;
+        Self { search_models, settings, loss, algorithm, listings, datasets, sink, ..self }
     }
 
     /// The required files, by name.

@@ -5,7 +5,6 @@ use serde_json::Value as Json;
 
 use super::load::{Script, directory};
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::passages::SearchPart;
 use crate::store::FileVersion;
 
 impl Script {
@@ -30,7 +29,8 @@ impl Script {
     /// and the SHA-256 of an index's manifest, which has the checksums of all files, or of a
     /// model's files. Those that are missing are left out: a run reports them at its start.
     pub fn indexes(&self) -> Vec<FileVersion> {
-        let mut found: Vec<FileVersion> = self.searches.iter().filter_map(SearchPart::version).collect();
+        let mut found: Vec<FileVersion> =
+            self.searches.iter().filter_map(|part| part.version(self.search_models)).collect();
         found.sort_by(|one, other| one.path.cmp(&other.path));
         found.dedup();
         found

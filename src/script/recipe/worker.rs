@@ -54,6 +54,7 @@ impl Worker {
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         let vm = api::vm(script.settings.limits.clone(), script.sources(), renderer)?;
         vm.host.params.borrow_mut().given.clone_from(&script.settings.params);
+        vm.host.search_models.set(script.search_models);
         let recipe = script.recipe(&vm)?;
         let envs = Envs::new(&vm, &recipe, script)?;
         let tools = envs.tools();

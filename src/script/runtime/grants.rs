@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::{Component, Path, PathBuf};
 
 use crate::error::{Error, Kind, Result, suggest};
+use crate::net::{AllowedAddresses, url_target};
 use crate::tools::connection::websocket_as_http;
-use crate::tools::{AllowedAddresses, url_target};
 
 /// One declared need of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]

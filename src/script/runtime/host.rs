@@ -32,6 +32,7 @@ use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::definitions::RecipeFormat;
 use crate::script::runtime::task_env::TaskEnv;
 use crate::script::runtime::tool::Tool;
+use crate::search::{NoModels, SearchModels};
 use crate::text::Renderer;
 
 /// Maximum characters of an error message; errors of scripts may have any length.
@@ -216,6 +217,8 @@ pub(crate) struct Host {
     pub(crate) formats: RefCell<Vec<Rc<RecipeFormat>>>,
     /// The indexes and re-ranking models that the script names.
     pub(crate) searches: RefCell<Vec<SearchPart>>,
+    /// Loads the models of searches.
+    pub(crate) search_models: Cell<&'static dyn SearchModels>,
     /// The programs that the script named for its connections; a run starts them before its first
     /// trajectory.
     pub(crate) connections: RefCell<Vec<Rc<Connection>>>,
@@ -272,6 +275,7 @@ impl Host {
             schemas: RefCell::new(Arc::new([])),
             formats: RefCell::default(),
             searches: RefCell::default(),
+            search_models: Cell::new(services.as_ref().map_or(&NoModels, |services| services.search_models())),
             connections: RefCell::default(),
             shared: RefCell::default(),
             grants: RefCell::new(if echo.is_some() {

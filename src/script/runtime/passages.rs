@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::error::{Error, Kind, Result};
-use crate::search::Index;
+use crate::search::{Index, SearchModels};
 use crate::store::FileVersion;
 
 /// Directories of files made by the system.
@@ -17,14 +17,15 @@ pub(crate) struct Passages {
     /// As written in the script.
     pub(crate) name: String,
     path: PathBuf,
+    models: &'static dyn SearchModels,
     open: Arc<Mutex<Option<Arc<Index>>>>,
 }
 
 impl Passages {
     /// The index `name`, relative to `directory`.
-    pub(crate) fn new(name: String, directory: &Path) -> Self {
+    pub(crate) fn new(name: String, directory: &Path, models: &'static dyn SearchModels) -> Self {
         let path = if directory == Path::new(".") { PathBuf::from(&name) } else { directory.join(&name) };
-        Self { name, path, open: Arc::default() }
+        Self { name, path, models, open: Arc::default() }
     }
 
     /// The open index.
@@ -43,7 +44,7 @@ impl Passages {
         {
             return Err(Error::new(Kind::Data, format!("an index can't be read from {system}")).at_path(&self.path));
         }
-        let index = Index::shared(&self.path)?;
+        let index = Index::shared(&self.path, self.models)?;
         *open = Some(Arc::clone(&index));
         Ok(index)
     }
@@ -60,10 +61,10 @@ pub(crate) enum SearchPart {
 impl SearchPart {
     /// Its version: of an index the SHA-256 of its manifest, of a model that of its files. `None`
     /// if it is missing.
-    pub(crate) fn version(&self) -> Option<FileVersion> {
+    pub(crate) fn version(&self, models: &dyn SearchModels) -> Option<FileVersion> {
         let (path, (bytes, sha256)) = match self {
             Self::Index(Passages { path, .. }) => (path, crate::search::identity(path).ok()?),
-            Self::Reranker(path) => (path, (bytes_of(path), crate::search::model_identity(path).ok()?)),
+            Self::Reranker(path) => (path, (bytes_of(path), models.identity(path).ok()?)),
         };
         Some(FileVersion { path: path.clone(), bytes, sha256: Some(sha256) })
     }

@@ -14,11 +14,12 @@ use super::passages::Passages;
 use super::servers::{Listings, ToolServer};
 use super::tables::{self, TableTool};
 use crate::error::{Error, Kind, Result, suggest};
+use crate::net::{AllowedAddresses, is_private_host, url_target};
 use crate::schema::section;
 use crate::search::SearchOptions;
 use crate::tools::python::InputFile;
 use crate::tools::table::Tables;
-use crate::tools::{AllowedAddresses, PythonOptions, RhaiOptions, is_private_host, url_target};
+use crate::tools::{PythonOptions, RhaiOptions};
 
 /// A tool of an environment.
 pub(crate) struct Tool {

@@ -10,8 +10,8 @@ use tokio_tungstenite::tungstenite::{Message, WebSocket, accept};
 use super::env_http::episode;
 use super::outside::{recipe_with, returned_by};
 use super::*;
+use crate::net::AllowedAddresses;
 use crate::script::{Record, Strictness};
-use crate::tools::AllowedAddresses;
 use crate::tools::connection::{Socket, SocketOptions};
 
 /// The actions of the clients of a server: `open 0`, each message, `close 0`.

@@ -6,8 +6,7 @@ use std::sync::{Arc, Mutex};
 use insta::assert_snapshot;
 
 use super::*;
-use crate::engine::Scripted;
-use crate::mdp::{Status, Trajectory};
+use crate::mdp::{Scripted, Status, Trajectory};
 use crate::rollout::{Spec, drive};
 use crate::text::Renderer;
 

@@ -7,8 +7,7 @@ use std::sync::{Arc, Mutex};
 use serde_json::json;
 
 use super::*;
-use crate::engine::Scripted;
-use crate::mdp::Observation;
+use crate::mdp::{Observation, Scripted};
 use crate::rollout::{Spec, drive};
 use crate::text::Renderer;
 

@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::outside::{ok, server};
 use super::*;
+use crate::encoders::Checkpoints;
 use crate::script::{Record, Strictness};
 use crate::search::{Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, Fields};
 
@@ -41,8 +42,8 @@ fn recipe_with(needs: &str, before: &str, tools: &str, body: &str) -> Bench {
 }
 
 fn reset(bench: &Bench, record: &Record) -> Result<Json, String> {
-    let worker =
-        Worker::new(&bench.load(&[]).map_err(|error| bench.show(error))?, None).map_err(|error| bench.show(error))?;
+    let script = bench.load(&[]).map_err(|error| bench.show(error))?.with_search_models(&Checkpoints);
+    let worker = Worker::new(&script, None).map_err(|error| bench.show(error))?;
     let state = run(worker.reset_with(&json!({}), 0, record)).map_err(|failure| bench.show(failure))?;
     Ok(state.snapshot().unwrap()["state"]["it"].clone())
 }
@@ -169,6 +170,10 @@ fn search_needs_an_index_that_is_there_and_servers_that_are_declared() {
     let absent = recipe_with("{}", "", "r1.tools.search { index = 'i', rerank = { model = 'm' } }", "return 1");
     with_index(&absent);
     shows(&live(&absent), "open the cross-encoder");
+    let worker = Worker::new(&absent.load(&[]).unwrap(), None).unwrap();
+    let error = absent.show(worker.prepare().unwrap_err());
+    shows(&error, "gives it no way to load one");
+    shows(&error, "Script::with_search_models");
     let undeclared = recipe_with("{ 'http' }", "", "r1.tools.search { url = 'http://127.0.0.1:8000' }", "return 1");
     shows(&live(&undeclared), "does not declare that it sends requests to 127.0.0.1:8000");
     let bad_query = recipe_with("{}", "local index = r1.index.open 'i'", "", "return index:search(3)");

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::{Value as Json, json};
 
-use super::super::{Analyzer, BuildOptions, Builder, DuplicateIds, Fields, Index, Manifest, Mode, verify};
+use super::super::{Analyzer, BuildOptions, Builder, DuplicateIds, Fields, Index, Manifest, Mode, NoModels, verify};
 use super::{build, ids, options, rows};
 
 fn corpus() -> Vec<Json> {
@@ -93,14 +93,14 @@ fn an_index_is_replaced_only_with_overwrite() {
         (error.message.as_str(), error.hint.as_deref()),
         ("there is an index already", Some("--overwrite replaces it at the end"))
     );
-    let opened = Index::shared(&out).unwrap();
+    let opened = Index::shared(&out, &NoModels).unwrap();
     let mut builder = Builder::begin(&out, options(), false, true).unwrap();
     builder.add(&Fields::default().passage(0, rows(&["new"])[0].as_object().unwrap().clone()).unwrap()).unwrap();
     builder.finish().unwrap();
     assert_eq!(ids(&opened, "old", 1), ["0"], "an open index does not change");
-    let again = Index::shared(&out).unwrap();
+    let again = Index::shared(&out, &NoModels).unwrap();
     assert!(ids(&again, "old", 1).is_empty() && ids(&again, "new", 1) == ["0"]);
-    assert!(std::sync::Arc::ptr_eq(&again, &Index::shared(&out).unwrap()));
+    assert!(std::sync::Arc::ptr_eq(&again, &Index::shared(&out, &NoModels).unwrap()));
     std::fs::create_dir(dir.path().join("other")).unwrap();
     let error = build(&dir.path().join("other"), options(), &rows(&["x"])).unwrap_err();
     assert_eq!(error.message, "the path of the index exists and is not an index");

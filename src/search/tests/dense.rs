@@ -6,10 +6,10 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 
 use super::super::{
-    BuildOptions, Builder, DenseOptions, EncoderOptions, FUSION_CONSTANT, Fields, Index, Manifest, Mode, SearchOptions,
-    Similarity, TextEncoder, VectorType, reciprocal_rank_fusion, verify,
+    BuildOptions, Builder, DenseOptions, EncoderOptions, FUSION_CONSTANT, Fields, Index, Manifest, Mode, NoModels,
+    SearchOptions, Similarity, TextEncoder, VectorType, reciprocal_rank_fusion, verify,
 };
-use super::{build, options, rows};
+use super::{Encoders, build, options, rows};
 use crate::error::{Error, Kind, Result};
 
 const WORDS: [&str; 5] = ["river", "hill", "sea", "road", "query:"];
@@ -67,7 +67,8 @@ fn load(directory: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncode
 }
 
 fn open(index: &Path) -> Result<Index> {
-    Index::open_with(index, load)
+    const MODELS: Encoders = Encoders(load);
+    Index::open_with(index, &MODELS)
 }
 
 /// A directory with the encoder `encoder`.
@@ -140,6 +141,26 @@ fn dense_search_ranks_all_passages_by_inner_product() {
             assert!((found - expected).abs() < tolerance, "{found} {expected}");
         }
     }
+}
+
+/// A search of vectors needs a loader of models, and the error names the call that gives one.
+#[test]
+fn an_index_that_is_opened_without_models_is_searched_by_words_alone() {
+    let dir = with_encoder();
+    let out = dir.path().join("i");
+    build(&out, dense(dir.path(), VectorType::F32), &corpus(9)).unwrap();
+    let index = Index::open(&out).unwrap();
+    assert!(!index.search("river", 3, Mode::Sparse).unwrap().is_empty());
+    for mode in [Mode::Dense, Mode::Hybrid] {
+        let error = index.search("river", 3, mode).unwrap_err();
+        assert!(error.hint.unwrap().contains("Index::open_with(…, &r1::encoders::Checkpoints)"));
+        assert!(error.message.contains("gives it no way to load one"), "{}", error.message);
+    }
+    // Searches that share an index have the same models.
+    const MODELS: Encoders = Encoders(load);
+    let (with, without) = (Index::shared(&out, &MODELS).unwrap(), Index::shared(&out, &NoModels).unwrap());
+    assert!(!Arc::ptr_eq(&with, &without));
+    assert_eq!(with.search("river", 3, Mode::Dense).unwrap().len(), 3);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::super::{
     BuildOptions, Builder, DenseOptions, EncoderOptions, Fields, HnswOptions, Index, Manifest, Mode, Nearest,
     SearchOptions, Similarity, TextEncoder, VectorType, verify,
 };
-use super::{build, change, options, rows};
+use super::{Encoders, build, change, options, rows};
 use crate::error::{Kind, Result};
 
 const DIMENSION: usize = 24;
@@ -63,7 +63,8 @@ fn load(_: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
 }
 
 fn open(index: &Path) -> Result<Index> {
-    Index::open_with(index, load)
+    const MODELS: Encoders = Encoders(load);
+    Index::open_with(index, &MODELS)
 }
 
 fn with(similarity: Similarity, vectors: VectorType, hnsw: Option<HnswOptions>) -> BuildOptions {

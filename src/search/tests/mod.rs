@@ -1,7 +1,6 @@
 //! Tests of search indexes: ranking, damaged files, interrupted builds.
 #![allow(clippy::unwrap_used)]
 
-mod bert;
 mod build;
 mod damage;
 mod dense;
@@ -10,13 +9,17 @@ mod protocol;
 mod ranking;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use serde_json::{Value as Json, json};
 
-use super::{Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, Fields, Index, Report};
+use super::{
+    Analyzer, Bm25, BuildOptions, Builder, DuplicateIds, EncoderOptions, Fields, Index, NoModels, Report, Reranker,
+    SearchModels, TextEncoder,
+};
 use crate::error::Result;
 
-pub(super) fn options() -> BuildOptions {
+pub(crate) fn options() -> BuildOptions {
     BuildOptions {
         analyzer: Analyzer::Standard,
         bm25: Bm25::default(),
@@ -28,8 +31,26 @@ pub(super) fn options() -> BuildOptions {
     }
 }
 
+/// Models whose encoders are those of a function.
+#[derive(Debug)]
+pub(super) struct Encoders(pub(super) fn(&Path, &EncoderOptions) -> Result<Arc<dyn TextEncoder>>);
+
+impl SearchModels for Encoders {
+    fn encoder(&self, dir: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
+        (self.0)(dir, options)
+    }
+
+    fn reranker(&self, dir: &Path) -> Result<Arc<dyn Reranker>> {
+        NoModels.reranker(dir)
+    }
+
+    fn identity(&self, dir: &Path) -> Result<String> {
+        NoModels.identity(dir)
+    }
+}
+
 /// Builds an index of rows.
-pub(super) fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<Report> {
+pub(crate) fn build(out: &Path, options: BuildOptions, rows: &[Json]) -> Result<Report> {
     let mut builder = Builder::begin(out, options, false, false)?;
     while let Some(row) = rows.get(builder.next_row() as usize) {
         let passage = Fields::default().passage(builder.next_row(), row.as_object().unwrap().clone())?;

@@ -10,10 +10,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::super::AllowedAddresses;
 use super::super::background::detach;
 use super::ConnectionError;
-use crate::net::{Fault, SocketTarget, WebSocket, http_url};
+use crate::net::{AllowedAddresses, Fault, SocketTarget, WebSocket, http_url};
 
 /// Characters of a message that are shown.
 const SHOWN: usize = 200;

@@ -22,8 +22,7 @@ use sse_stream::{Sse, SseStream};
 use super::MOST_MESSAGE;
 use super::messages::{Part, addressed, beginning, is_answer_to, read};
 use crate::error::{Error, Kind, Result};
-use crate::net::{Client, Fault, HeaderName, HeaderValue, Incoming, Request};
-use crate::tools::AllowedAddresses;
+use crate::net::{AllowedAddresses, Client, Fault, HeaderName, HeaderValue, Incoming, Request};
 
 const SESSION: &str = "mcp-session-id";
 /// Time without data after the time limit of a call before its connection is closed.

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use r1::engine::{Policy, Scripted};
+use r1::mdp::{Policy, Scripted};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
 use r1::script::{Script, Split};
 use r1::text::Renderer;

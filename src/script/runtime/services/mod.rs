@@ -11,6 +11,7 @@ pub mod training;
 use std::sync::{Arc, OnceLock};
 
 use crate::error::{Error, Kind, Result};
+use crate::search::{NoModels, SearchModels};
 use env::EnvCall;
 use model::ModelCall;
 use request::{Reply, Request};
@@ -46,6 +47,11 @@ pub trait Services: Send + Sync {
     /// # Errors
     /// [`Kind::Internal`] if the thread cannot be started.
     fn send(&self, call: Call) -> Result<()>;
+
+    /// Loads the models of searches.
+    fn search_models(&self) -> &'static dyn SearchModels {
+        &NoModels
+    }
 }
 
 impl dyn Services + '_ {

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
+use super::{Client, Fault, FullResponse, Request, escape, host_and_port, is_public, origin, redirect};
 use crate::error::{Error, Result};
-use crate::net::{self, Client, Fault, FullResponse, Request, is_public};
 
 /// Longest wait for the next byte; the whole exchange has its own limit.
 const READ_TIMEOUT: Duration = Duration::from_mins(2);
@@ -53,12 +53,12 @@ pub const METHODS: [&str; 6] = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD"]
 
 /// The host and port of a URL; `None` if it is invalid.
 pub fn url_target(url: &str) -> Option<(String, u16)> {
-    net::host_and_port(url)
+    host_and_port(url)
 }
 
 /// Escapes text for the query of a URL.
 pub fn url_escape(text: &str) -> String {
-    net::escape(text, false)
+    escape(text, false)
 }
 
 /// Appends `name=value` to the query of a URL.
@@ -66,7 +66,7 @@ pub fn url_with_query(url: &str, name: &str, value: &str) -> String {
     let (base, fragment) = url.split_once('#').map_or((url, ""), |(base, fragment)| (base, fragment));
     let between = if base.contains('?') { '&' } else { '?' };
     let hash = if fragment.is_empty() { "" } else { "#" };
-    format!("{base}{between}{}={}{hash}{fragment}", net::escape(name, false), net::escape(value, false))
+    format!("{base}{between}{}={}{hash}{fragment}", escape(name, false), escape(value, false))
 }
 
 /// The reason why there is no response, as a message for the author of the script.
@@ -112,9 +112,9 @@ async fn follow(
             return Ok(answer(request.url, &response));
         };
         let next =
-            net::redirect(&request.url, &location).ok_or_else(|| format!("can't follow a redirect to {location:?}"))?;
+            redirect(&request.url, &location).ok_or_else(|| format!("can't follow a redirect to {location:?}"))?;
         // Secrets are not sent to other hosts.
-        if net::origin(&next) != net::origin(&request.url) {
+        if origin(&next) != origin(&request.url) {
             let secret = |name: &String| {
                 ["authorization", "cookie", "proxy-authorization"].contains(&name.to_lowercase().as_str())
                     || request.secrets.contains(name)
@@ -135,7 +135,7 @@ async fn exchange(
     reach: &dyn Fn(&str, u16) -> AllowedAddresses,
     redirected: bool,
 ) -> Result<FullResponse, HttpError> {
-    let (host, port) = net::host_and_port(&request.url)
+    let (host, port) = host_and_port(&request.url)
         .ok_or_else(|| format!("`{}` is not a URL: it must begin with http:// or https://", request.url))?;
     let anywhere = match reach(&host, port) {
         AllowedAddresses::Anywhere => true,

@@ -1,5 +1,6 @@
 //! BERT checkpoints as encoders of an index, and as cross-encoders, with a small tokenizer and
 //! random weights: what is encoded, pooled and normalised, and how hits are ranked again.
+#![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,13 +8,13 @@ use std::sync::Arc;
 use serde_json::{Value as Json, json};
 use tch::Tensor;
 
-use super::super::{
-    BuildOptions, DenseOptions, EncoderSettings, Index, Mode, Passage, RerankOptions, Reranker, SearchOptions,
-    Similarity, VectorType, load_encoder,
-};
-use super::{build, options};
+use super::{Checkpoints, CrossEncoder, EncoderSettings, load_encoder};
 use crate::error::Kind;
-use crate::model::{self, CrossEncoder, Pair, Pooling, write_tensors};
+use crate::model::{self, Pair, Pooling, write_tensors};
+use crate::search::tests::{build, options};
+use crate::search::{
+    BuildOptions, DenseOptions, Index, Mode, Passage, RerankOptions, Reranker, SearchOptions, Similarity, VectorType,
+};
 use crate::text::Tokenizer;
 
 /// The cases of tests/golden/models/make.py: shapes of a checkpoint, and pairs of texts.
@@ -125,8 +126,8 @@ fn queries_and_passages_are_encoded_with_their_own_prefix() {
     let dense = DenseOptions { encoder: encoder.clone(), vectors: VectorType::F32, hnsw: None };
     let out = dir.path().join("i");
     build(&out, BuildOptions { dense: Some(dense), ..options() }, &corpus()).unwrap();
-    // As a program does it: nothing but the index is named.
-    let hits = Index::open(&out).unwrap().search("w4 w9", 30, Mode::Dense).unwrap();
+    // The index names its encoder.
+    let hits = Index::open_with(&out, &Checkpoints).unwrap().search("w4 w9", 30, Mode::Dense).unwrap();
     assert_eq!(hits.len(), 30);
     let vector = |text: String| encoder.encode(&[text]).unwrap();
     let query = vector("w30 w4 w9".to_owned());
@@ -142,7 +143,7 @@ fn a_score_that_is_not_finite_is_an_error_of_the_cross_encoder() {
     let dir = tempfile::tempdir().unwrap();
     let directory = cross_encoder(dir.path());
     let passages = [Passage { text: "w1".to_owned(), ..Passage::default() }];
-    assert_eq!(Reranker::load(&directory).unwrap().scores("w2", &passages).unwrap().len(), 1);
+    assert_eq!(CrossEncoder::load(&directory).unwrap().scores("w2", &passages).unwrap().len(), 1);
     for value in [f32::INFINITY, f32::NAN] {
         let weights = directory.join("model.safetensors");
         let mut tensors = Tensor::read_safetensors(&weights).unwrap();
@@ -152,7 +153,7 @@ fn a_score_that_is_not_finite_is_an_error_of_the_cross_encoder() {
             }
         }
         write_tensors(&weights, &tensors).unwrap();
-        let error = Reranker::load(&directory).unwrap().scores("w2", &passages).unwrap_err();
+        let error = CrossEncoder::load(&directory).unwrap().scores("w2", &passages).unwrap_err();
         assert_eq!(
             (error.kind, error.message.as_str()),
             (Kind::Numeric, "the cross-encoder returned a score that is not finite")
@@ -164,19 +165,19 @@ fn a_score_that_is_not_finite_is_an_error_of_the_cross_encoder() {
 fn cross_encoders_are_shared_and_their_limits_and_tokenizers_checked() {
     let dir = tempfile::tempdir().unwrap();
     let directory = cross_encoder(dir.path());
-    let shared = Reranker::shared(&directory).unwrap();
-    assert!(Arc::ptr_eq(&shared, &Reranker::shared(&directory.join(".")).unwrap()));
+    let shared = CrossEncoder::shared(&directory).unwrap();
+    assert!(Arc::ptr_eq(&shared, &CrossEncoder::shared(&directory.join(".")).unwrap()));
     // The model has 40 positions; the file of sentence-transformers may name more.
     let passages = [Passage { text: "w1 ".repeat(60), ..Passage::default() }];
     let scores = shared.scores("w2", &passages).unwrap();
     std::fs::write(directory.join("sentence_bert_config.json"), r#"{ "max_seq_length": 512 }"#).unwrap();
-    assert_eq!(Reranker::load(&directory).unwrap().scores("w2", &passages).unwrap(), scores);
+    assert_eq!(CrossEncoder::load(&directory).unwrap().scores("w2", &passages).unwrap(), scores);
     let path = directory.join("tokenizer.json");
     let tokenizer = std::fs::read_to_string(&path).unwrap();
     let same = tokenizer.replace("\"type_id\":1", "\"type_id\":0");
     assert_ne!(tokenizer, same);
     std::fs::write(&path, same).unwrap();
-    let error = Reranker::load(&directory).err().unwrap();
+    let error = CrossEncoder::load(&directory).err().unwrap();
     assert!(error.message.contains("the second with type 1"), "{error}");
 }
 
@@ -185,11 +186,11 @@ fn reranked_hits_have_the_order_and_scores_of_the_cross_encoder() {
     let dir = tempfile::tempdir().unwrap();
     let (directory, out) = (cross_encoder(dir.path()), dir.path().join("i"));
     build(&out, options(), &corpus()).unwrap();
-    let index = Index::open(&out).unwrap();
+    let index = Index::open_with(&out, &Checkpoints).unwrap();
     let query = "w4 w7 w10 w13";
     let first = index.search(query, 1000, Mode::Sparse).unwrap();
     assert!(first.len() > 6, "{}", first.len());
-    let (own, tokenizer) = (CrossEncoder::load(&directory).unwrap(), Tokenizer::load(&directory).unwrap());
+    let (own, tokenizer) = (model::CrossEncoder::load(&directory).unwrap(), Tokenizer::load(&directory).unwrap());
     let mut expected: Vec<(String, f64)> = first
         .iter()
         .map(|hit| {
@@ -234,5 +235,5 @@ fn reranked_hits_have_the_order_and_scores_of_the_cross_encoder() {
         ..SearchOptions::new(1, Mode::Sparse)
     };
     assert_eq!(index.check(&wrong).unwrap_err().message, "`classifier.weight` is missing in the weights");
-    assert_eq!(Reranker::load(&directory).unwrap().sha256().len(), 64);
+    assert_eq!(CrossEncoder::load(&directory).unwrap().sha256().len(), 64);
 }

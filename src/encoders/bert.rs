@@ -7,11 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use sha2::{Digest, Sha256};
 
-use super::encoder::TextEncoder;
-use super::manifest::hex;
-use super::vectors::{EncoderOptions, Similarity};
 use crate::error::{Error, Kind, Result};
 use crate::model::{self, Pooling};
+use crate::search::{EncoderOptions, Similarity, TextEncoder, hex};
 use crate::text::Tokenizer;
 
 /// Options of an encoder. Options that are not set are read from the files of the model.
@@ -96,7 +94,7 @@ pub(super) fn sequence_limit(dir: &Path) -> Result<Option<usize>> {
 }
 
 /// SHA-256 over the names and contents of the files that vectors and scores depend on.
-pub fn identity(dir: &Path) -> Result<String> {
+pub(super) fn identity(dir: &Path) -> Result<String> {
     let mut hash = Sha256::new();
     let mut files = vec![dir.join("config.json"), dir.join("tokenizer.json")];
     files.extend(model::weight_files(dir)?);

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::http::{AllowedAddresses, HttpError, HttpRequest, http, url_target};
-use crate::search::{Hit, read_documents};
+use super::{Hit, read_documents};
+use crate::net::{AllowedAddresses, HttpError, HttpRequest, http, url_target};
 
 /// Consecutive failures after which no requests are sent to a server, and for how long.
 const FAILURES: u32 = 5;

@@ -5,16 +5,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use super::bert::{identity, sequence_limit};
-use super::encoder::passage_text;
-use super::passage::Passage;
 use crate::error::{Error, Kind, Result};
-use crate::model::{CrossEncoder, Pair};
+use crate::model::{self, Pair};
+use crate::search::{Passage, Reranker, passage_text};
 use crate::text::Tokenizer;
 
 /// A cross-encoder with its tokenizer.
-pub struct Reranker {
+pub struct CrossEncoder {
     /// A mutex, because tensors are not shared between threads.
-    model: Mutex<CrossEncoder>,
+    model: Mutex<model::CrossEncoder>,
     tokenizer: Tokenizer,
     max_tokens: usize,
     directory: PathBuf,
@@ -22,9 +21,9 @@ pub struct Reranker {
 }
 
 /// The cross-encoders that this process has loaded.
-static LOADED: Mutex<Vec<Weak<Reranker>>> = Mutex::new(Vec::new());
+static LOADED: Mutex<Vec<Weak<CrossEncoder>>> = Mutex::new(Vec::new());
 
-impl Reranker {
+impl CrossEncoder {
     /// Loads the cross-encoder in `dir`.
     ///
     /// # Errors
@@ -32,7 +31,7 @@ impl Reranker {
     pub fn load(dir: &Path) -> Result<Self> {
         let directory =
             dir.canonicalize().map_err(|error| Error::io(Kind::Model, "open the cross-encoder", dir, &error))?;
-        let (model, tokenizer) = (CrossEncoder::load(dir)?, Tokenizer::load(dir)?);
+        let (model, tokenizer) = (model::CrossEncoder::load(dir)?, Tokenizer::load(dir)?);
         let max_tokens = sequence_limit(dir)?.map_or(model.max_tokens(), |limit| limit.min(model.max_tokens()));
         let (ids, types) = tokenizer.encode_pair("a", "b", max_tokens)?;
         if ids.len() < 5 || types.last() != Some(&1) {
@@ -48,7 +47,7 @@ impl Reranker {
     /// Loads a cross-encoder once per process: callers share it while one of them holds it.
     ///
     /// # Errors
-    /// As [`Reranker::load`].
+    /// As [`CrossEncoder::load`].
     pub fn shared(dir: &Path) -> Result<Arc<Self>> {
         let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         // The lock is held while a model is loaded, so that two threads do not load it twice.
@@ -70,13 +69,10 @@ impl Reranker {
     pub fn sha256(&self) -> &str {
         &self.sha256
     }
+}
 
-    /// The score of a query with each passage: the logit of the model.
-    ///
-    /// # Errors
-    /// [`Kind::Model`] for a text that can't be encoded; [`Kind::Numeric`] for a score that is not
-    /// finite.
-    pub fn scores(&self, query: &str, passages: &[Passage]) -> Result<Vec<f32>> {
+impl Reranker for CrossEncoder {
+    fn scores(&self, query: &str, passages: &[Passage]) -> Result<Vec<f32>> {
         let pair = |passage: &Passage| {
             let (ids, types) = self.tokenizer.encode_pair(query, &passage_text("", passage), self.max_tokens)?;
             Ok(Pair { ids, types })

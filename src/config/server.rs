@@ -1,6 +1,6 @@
 //! What a policy behind a server excludes: training, and the start of a reply.
 
-use crate::config::{PolicySettings, Settings};
+use super::{PolicySettings, Settings};
 use crate::error::{Error, Kind, Result};
 
 /// Refuses the start of a reply, which servers do not accept.

@@ -5,23 +5,22 @@ use std::path::{Path, PathBuf};
 
 use tch::Device;
 
-use super::session::compute_kind;
-use super::source::{Fetching, model_dir};
-use crate::config::{LoraSettings, PolicySettings};
+use super::source::model_dir;
+use crate::config::{Dtype, LoraSettings, PolicySettings};
 use crate::error::{Error, Kind, Result};
-use crate::hub::commit_of;
+use crate::hub::{Fetching, commit_of};
 use crate::model::{LoraConfig, Model};
 use crate::script::Script;
 use crate::store::verify;
 
 /// Loads the model in `dir`, or the adapter in `dir` with its base model. Also returns the
 /// directory of tokenizer and settings, which may be that of the adapter or that of the base model.
-pub(super) fn load(dir: &Path, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Model, PathBuf)> {
+pub(crate) fn load(dir: &Path, policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Model, PathBuf)> {
     load_with(dir, policy, Model::load, fetching)
 }
 
 /// [`load`] with a way to load the model: [`Model::load`] or [`Model::load_base`].
-pub(super) fn load_with(
+pub(crate) fn load_with(
     dir: &Path,
     policy: &PolicySettings,
     read: impl Fn(&Path, Device, tch::Kind) -> Result<Model>,
@@ -58,7 +57,7 @@ pub(super) fn load_with(
 ///
 /// # Errors
 /// `Kind::Model` if no model is named, or if it is not available or is an adapter itself.
-pub(super) fn base_dir(
+pub(crate) fn base_dir(
     dir: &Path,
     config: &LoraConfig,
     policy: &PolicySettings,
@@ -88,7 +87,7 @@ pub(super) fn base_dir(
 }
 
 /// [`load`], with the adapter of the recipe. `merging`: whether it is merged at the end.
-pub(super) fn load_for_training(
+pub(crate) fn load_for_training(
     dir: &Path,
     policy: &PolicySettings,
     merging: bool,
@@ -133,7 +132,7 @@ fn base_of(name: &str, dir: &Path) -> (String, Option<String>) {
 }
 
 /// An error about the adapter, at its line in the recipe.
-pub(super) fn placed(error: Error, script: &Script) -> Error {
+pub(crate) fn placed(error: Error, script: &Script) -> Error {
     if error.kind != Kind::Script || error.place.is_some() {
         return error;
     }
@@ -144,7 +143,7 @@ pub(super) fn placed(error: Error, script: &Script) -> Error {
 }
 
 /// A new adapter with the settings of the recipe.
-pub(super) fn new(wanted: &LoraSettings) -> LoraConfig {
+pub(crate) fn new(wanted: &LoraSettings) -> LoraConfig {
     let targets: Vec<&str> = wanted.targets.iter().map(String::as_str).collect();
     let mut config = LoraConfig::new(wanted.rank, wanted.alpha, &targets);
     config.rank_stabilised = wanted.rank_stabilized;
@@ -152,7 +151,7 @@ pub(super) fn new(wanted: &LoraSettings) -> LoraConfig {
 }
 
 /// Whether the recipe adds a new adapter to a model without one.
-pub(super) fn is_new(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<bool> {
+pub(crate) fn is_new(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<bool> {
     Ok(policy.lora.is_some() && LoraConfig::load(&model_dir(&policy.model, fetching)?)?.is_none())
 }
 
@@ -177,4 +176,13 @@ fn same(wanted: &LoraSettings, found: &LoraConfig) -> Result<()> {
         return refuse("targets", &wanted.targets.join(", "), &found.target_modules.join(", "));
     }
     Ok(())
+}
+
+/// The compute type: the setting, or f32 on CPU (the faster one there) and bf16 on CUDA.
+pub(crate) fn compute_kind(dtype: Dtype, device: Device) -> tch::Kind {
+    match dtype {
+        Dtype::Bf16 => tch::Kind::BFloat16,
+        Dtype::Auto if device.is_cuda() => tch::Kind::BFloat16,
+        Dtype::F32 | Dtype::Auto => tch::Kind::Float,
+    }
 }

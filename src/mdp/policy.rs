@@ -8,8 +8,8 @@ use futures_util::future::BoxFuture;
 use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::RecvError;
 
+use super::{Completion, Request};
 use crate::error::{Error, Kind, Result};
-use crate::mdp::{Completion, Request};
 
 /// A policy for rollouts: the engine, a scripted fake in tests, or an implementation of another
 /// crate.
@@ -50,7 +50,7 @@ pub struct PendingReply {
 
 impl PendingReply {
     /// A queued request, which the future `queued` sends.
-    pub(super) fn queued(queued: BoxFuture<'static, ()>, reply: oneshot::Receiver<Result<Completion>>) -> Self {
+    pub(crate) fn queued(queued: BoxFuture<'static, ()>, reply: oneshot::Receiver<Result<Completion>>) -> Self {
         Self { queued: Some(queued), reply }
     }
 

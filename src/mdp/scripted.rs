@@ -3,9 +3,8 @@
 
 use tokio::sync::oneshot;
 
-use super::{PendingReply, Policy, Scoring};
+use super::{Completion, FinishReason, PendingReply, Policy, Request, Scoring, Support};
 use crate::error::Result;
-use crate::mdp::{Completion, FinishReason, Request, Support};
 
 /// Completes each request with the ids of a closure, each with log-probability 0.
 pub struct Scripted {
@@ -40,7 +39,7 @@ impl Scripted {
             logprobs: vec![0.0; token_ids.len()],
             support: Support::default(),
             top_logprobs: Vec::new(),
-            routing: crate::mdp::Routing::default(),
+            routing: super::Routing::default(),
             token_ids,
             finish_reason,
             prefilled: request.prompt_ids.len(),

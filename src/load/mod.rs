@@ -1,0 +1,43 @@
+//! What a run starts from, by name: a script, a model with its tokenizer and chat template.
+//!
+//! - [`load_script`]: a script whose searches may use models
+//! - [`model_dir`]: the directory of a model: a path, a run, the embedded model, or the Hub
+//! - [`load_policy`], [`load_model`], [`load_renderer`], [`load_reward_model`]: its parts in memory
+//! - `adapter`: an adapter with its base model, and the adapter that a recipe adds
+
+pub(crate) mod adapter;
+mod embedded;
+mod policy;
+mod source;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+pub(crate) use adapter::compute_kind;
+pub use policy::{load_model, load_policy, load_renderer, load_reward_model};
+pub use source::{MODEL_NANO, from_hub, local_model_dir, model_dir, text_dir};
+
+use crate::encoders::Checkpoints;
+use crate::error::Result;
+use crate::script::Script;
+
+/// Loads a script whose searches may use models.
+///
+/// # Errors
+/// Those of [`Script::load`].
+pub fn load_script(path: &Path, overrides: &[String]) -> Result<Script> {
+    Ok(Script::load(path, overrides)?.with_search_models(&Checkpoints))
+}
+
+/// A script kept by a run, whose searches may use models.
+///
+/// # Errors
+/// Those of [`Script::kept`].
+pub fn kept_script(
+    path: &Path,
+    source: String,
+    modules: BTreeMap<String, String>,
+    overrides: &[String],
+) -> Result<Script> {
+    Ok(Script::kept(path, source, modules, overrides)?.with_search_models(&Checkpoints))
+}
