@@ -16,9 +16,10 @@ table from its output, and prints each figure as it is on the page and now, with
     skipped       this machine cannot measure the block; the reason is printed
     failed        the command ended with an error
 
-The pages are not changed. Runs go to a folder of the commit (--runs), where finished ones are not
-repeated. Exact figures may depend on the instruction set (docs/cpu-kernels.md): it is printed for
-both sides. Exit code 1: a figure moved or was not measured, or a command failed.
+Of blocks with many figures only those are printed that are not equal. The pages are not changed.
+Runs go to a folder of the commit (--runs), where finished ones are not repeated. Exact figures may
+depend on the instruction set (docs/cpu-kernels.md): it is printed for both sides. Exit code 1: a
+figure moved or was not measured, or a command failed.
 """
 
 import argparse
@@ -32,6 +33,8 @@ from pathlib import Path
 
 import pages
 
+# Figures of a block that are printed; of more, those that are not equal.
+MANY = 40
 FIGURE = re.compile(r"(\d\.\d+) \((\d\.\d+)–(\d\.\d+)\)")
 
 
@@ -125,19 +128,24 @@ def compare(block, printed):
     >>> compare(block, "seed 1 …\\n| a | n | s |\\n|---|---|---|\\n| one | 1 | 4 |\\n")
     [('one: n', '2', '1', 'moved'), ('one: s', '3', '4', 'within'), ('two', '4 | 5', '', 'not measured')]
     """
-    found = {tuple(rows[0]): rows for _, rows in pages.tables(printed)}
+    found = [rows for _, rows in pages.tables(printed)]
     lines = []
     for table in block.tables:
-        other = found.get(tuple(table[0]), table[:1])
+        # A column may have another name now.
+        common = lambda rows: len(set(rows[0]) & set(table[0])) if rows[0][0] == table[0][0] else 0
+        other = max(found, key=common, default=table[:1])
+        if 5 * common(other) < 4 * len(table[0]):
+            other = table[:1]
         names = names_of(table, other)
-        new = rows_by_name(other, names)
+        new = {key: dict(zip(other[0], row)) for key, row in rows_by_name(other, names).items()}
         for key, row in rows_by_name(table, names).items():
-            name = ", ".join(key)
+            name = f"{table[0][0] if key[0].isdigit() else ''} {', '.join(key)}".strip()
             if key not in new:
                 lines.append((name, " | ".join(row[len(key) :]), "", "not measured"))
                 continue
-            for column, old, now in list(zip(table[0], row, new[key]))[len(key) :]:
+            for column, old in list(zip(table[0], row))[len(key) :]:
                 tolerance = tolerance_of(block.options.get("tolerance", ""), column)
+                now = new[key].get(column, "–")
                 lines.append((f"{name}: {column}" if column else name, old, now, verdict(old, now, tolerance)))
     return lines
 
@@ -190,6 +198,9 @@ def measure(block, options):
 
 
 def show(lines):
+    """Prints lines as columns; of many, those with another verdict than `equal`."""
+    if len(lines) > MANY:
+        lines = [line for line in lines if line[-1] != "equal"]
     widths = [max(map(len, column)) for column in zip(*lines)]
     for line in lines:
         print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip(), flush=True)
