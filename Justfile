@@ -5,6 +5,8 @@ set shell := ["bash", "-euo", "pipefail", "-c"]
 # The libtorch to build against: LIBTORCH if set, otherwise the one of `just setup` in the cache.
 torch := "LIBTORCH=$(setup/libtorch.sh) && export LIBTORCH"
 bin := "target/release/r1"
+# Tests run at once, each on one thread
+one_thread := "OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}"
 
 # Tests that need data outside the repository.
 data_tests := 'qwen2_matches_transformers|qwen3_matches_transformers|llama3_matches_transformers|trained_llama_matches_transformers|hub_model_configs_are_read_or_refused_by_name|loss_masks_agree_with_generation_tags|native_tool_calls_extend_in_real_templates|every_real_template_appends_or_rewrites|real_tokenizers_agree_with_recorded_ids|chat_templates_select_their_tool_call_format|recorded_replies_agree|recorded_reasoning_agrees|huggingface_js_template_cases_agree|real_templates_render_as_recorded|gradients_and_ten_updates_equal_pytorch|short_answers_are_graded_as_by_squad_and_hotpotqa|denotations_are_graded_as_by_wikitablequestions|final_numbers_are_graded_as_in_gsm8k|math_replies_are_graded_as_by_math_verify|games_agree_with_reference_data'
@@ -37,11 +39,11 @@ install prefix="": build
 
 # Unit, integration, in-Lua and CLI tests
 test-rust *args:
-    @{{torch}} && cargo nextest run --release --no-fail-fast {{args}}
+    @{{torch}} && {{one_thread}} cargo nextest run --release --no-fail-fast {{args}}
 
 # Tests that need the reference data (R1_SHARED, or ../shared/data); CI runs them if it is available
 test-data *args:
-    @{{torch}} && cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
+    @{{torch}} && {{one_thread}} cargo nextest run --release --no-fail-fast --run-ignored only -E 'test(/({{data_tests}})$/)' {{args}}
 
 # Tests of the Python tool with numpy, pandas and matplotlib, which it installs in a virtual environment
 test-python-packages dir="target/python-packages":

@@ -26,11 +26,14 @@ inline int64_t stride(int64_t n) {
 
 inline int64_t parts(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
+// While it is true, `tasks` of this thread use no other thread.
+inline thread_local bool single_thread = false;
+
 // Runs f(0), … f(count - 1) in parallel; in order on this thread inside a parallel region.
 template <class F>
 void tasks(int64_t count, F f) {
   const int64_t threads = std::min<int64_t>(at::get_num_threads(), count);
-  if (threads <= 1 || at::in_parallel_region()) {
+  if (threads <= 1 || single_thread || at::in_parallel_region()) {
     for (int64_t i = 0; i < count; i++) f(i);
     return;
   }

@@ -117,8 +117,13 @@ at::Tensor step(Model& model, const Cache& cache, const std::vector<Piece>& piec
       for (int64_t i = begin; i < end; i++)
         if (cuts[i] < cuts[i + 1]) step.run(cuts[i], cuts[i + 1]);
     });
-  } else if (!step.run(0, count)) {
-    return {};
+  } else {
+    // Waking threads for each of a hundred products costs more than 2^25 multiplications (0.5 ms),
+    // above all if another process uses a core.
+    single_thread = weights * tokens < (1 << 25) && weights <= small;
+    const bool done = step.run(0, count);
+    single_thread = false;
+    if (!done) return {};
   }
   return logits;
 }
