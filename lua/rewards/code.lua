@@ -5,6 +5,7 @@
 --- in Lua.
 
 local check = require("@r1/options")
+local compare = require("@r1/rewards/compare")
 local data = require("@r1/rewards/data")
 
 local code = {}
@@ -19,6 +20,23 @@ local function literal(text)
   return r1.json.encode(text)
 end
 
+-- The input of a test as standard input: a file in the place of descriptor 0, so that `sys.stdin`,
+-- its `buffer` and `open(0)` read it; only `sys.stdin` where no file can be written.
+local STDIN = [[
+import sys as _sys, io as _io, os as _os
+_raw = _io.BytesIO(%s.encode())
+try:
+    with open(".stdin", "w+b") as _file:
+        _os.unlink(".stdin")
+        _file.write(_raw.getvalue())
+        _file.seek(0)
+        _os.dup2(_file.fileno(), 0)
+    _raw = _io.FileIO(0, closefd=False)
+except OSError:
+    pass
+_sys.stdin = _io.TextIOWrapper(_io.BufferedReader(_raw), encoding="utf-8")
+]]
+
 -- nil for JSON's null.
 local function plain(value)
   if value == r1.json.null then return nil end
@@ -32,20 +50,23 @@ local function same(printed, expected)
   local a, b = string.split(printed, "\n"), string.split(expected, "\n")
   if #a ~= #b then return false end
   for line = 1, #a do
-    local one, other = tonumber(a[line]), tonumber(b[line])
-    local near = one and other and math.abs(one - other) <= 1e-6 * math.max(1, math.abs(other))
-    if a[line] ~= b[line] and not near then return false end
+    local one, other = compare.number(a[line]), compare.number(b[line])
+    local numbers = type(one) == "number" and type(other) == "number"
+    local is_near = one == other and one ~= nil or numbers and compare.near(one, other)
+    if a[line] ~= b[line] and not is_near then return false end
   end
   return true
 end
 
 --- The share of tests that a program passes, and a list with the outcome of each.
 ---
---- A test is `{ input =, output = }` (standard input and output; lines that are numbers have a
---- tolerance of 1e-6) or `{ expression =, equals = }`: an expression after the program, and the
---- value that it must have (`equal_values`: 4 equals 4.0; without `equals` the value must be None).
+--- A test is `{ input =, output = }` (standard input and output; a line that is a number has a
+--- relative tolerance of 1e-6, a whole number none) or `{ expression =, equals = }`: an expression
+--- after the program, and the value that it must have (`equal_values`: 4 equals 4.0; without
+--- `equals` the value must be None).
 --- Each test runs in its own process with the limits of the tool (`timeout`, `memory`), and all at
---- once; the expected values never reach the process.
+--- once; the expected values never reach the process. An output is compared up to `limits.result`
+--- (256 KiB).
 ---
 --- `options.all` (default false): 1 if all tests pass, otherwise 0. `options.tool` is the name of
 --- the environment's Python tool (`"python"`), which may be hidden from the policy
@@ -65,7 +86,7 @@ function code.pass_rate(program, tests, options)
       body = `import json as _json\nprint({literal(marker)} + _json.dumps({test.expression}))`
     elseif test.output ~= nil then
       -- The program is a text, so that it reads the test's input and not the tool's.
-      body = "import sys as _sys, io as _io\n_sys.stdin = _io.StringIO(" .. literal(test.input or "") .. ")\n"
+      body = string.format(STDIN, literal(test.input or ""))
         .. "exec(compile(" .. literal(program) .. ", \"program.py\", \"exec\"), {\"__name__\": \"__main__\"})"
     else
       error(`pass_rate: tests[{place}] has neither \`output\` nor \`expression\``, 2)

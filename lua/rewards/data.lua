@@ -4,19 +4,11 @@
 --- sets of text-to-SQL evaluations (Spider, arXiv:1809.08887).
 
 local check = require("@r1/options")
+local compare = require("@r1/rewards/compare")
 
 local data = {}
 
-local function number(value)
-  if type(value) == "number" then return value end
-  if type(value) ~= "string" then return nil end
-  local text = string.gsub(value, ",(%d%d%d)", "%1")
-  return string.match(text, "^%s*[-+]?%d*%.?%d+[eE]?[-+]?%d*%s*$") and tonumber(text) or nil
-end
-
-local function near(a, b, tolerance)
-  return a == b or math.abs(a - b) <= tolerance * math.max(1, math.abs(a), math.abs(b))
-end
+local near, number = compare.near, compare.number
 
 local function equal_values(a, b, tolerance, depth)
   if depth > 100 then return false end
@@ -65,8 +57,9 @@ local function cell(value)
   return value
 end
 
+-- A row that is false equals no row.
 local function rows_equal(a, b, tolerance)
-  if #a ~= #b then return false end
+  if not a or not b or #a ~= #b then return false end
   for place, value in ipairs(a) do
     local other = b[place]
     local same = value == other
@@ -76,16 +69,29 @@ local function rows_equal(a, b, tolerance)
   return true
 end
 
+-- The cells of each row; false for a row with names (a JSON object), whose order is not known.
 local function normal(rows, name)
   if type(rows) ~= "table" then error(name .. ": takes a list of rows, got a " .. type(rows), 3) end
   local result = {}
   for place, row in ipairs(rows) do
     local cells = {}
-    for column, value in ipairs(type(row) == "table" and row or { row }) do
+    for column, value in pairs(type(row) == "table" and row or { row }) do
+      if type(column) ~= "number" then
+        cells = false
+        break
+      end
       cells[column] = cell(value)
     end
     result[place] = cells
   end
+  return result
+end
+
+-- The same of a reference, whose rows must be lists.
+local function wanted(rows, name)
+  local result = normal(rows, name)
+  local place = table.find(result, false)
+  if place then error(`{name}: row {place} of the reference has names; a row is a list of cells`, 3) end
   return result
 end
 
@@ -110,16 +116,18 @@ end
 --- 1 if two tables have the same rows, as multisets.
 ---
 --- A table is a list of rows, a row a list of cells. Cells that read as numbers are compared with a
---- relative tolerance (`options.tolerance`, 1e-6), others without case and outer spaces.
---- `options.ordered`: the order of rows counts. Columns are compared in order.
+--- relative tolerance of 1e-6, whole numbers exactly; `options.tolerance` is another one, also for
+--- whole numbers. Other cells are compared without case and outer spaces. `options.ordered`: the
+--- order of rows counts. Columns are compared in order. A row of the reference that is an object is
+--- an error, and one of the prediction equals no row.
 ---
---- Gamed by: nothing known at tolerance 1e-6; a large tolerance accepts wrong rows.
+--- Gamed by: nothing known at the default tolerance; a large tolerance accepts wrong rows.
 function data.table_match(prediction, reference, options)
   options = check("table_match", options, { "tolerance", "ordered" })
   r1.reference(reference, "table_match", { empty = true })
   if prediction == nil then return 0 end
-  local a, b = normal(prediction, "table_match"), normal(reference, "table_match")
-  return #a == #b and matched(a, b, options.tolerance or 1e-6, options.ordered) == #a and 1 or 0
+  local a, b = normal(prediction, "table_match"), wanted(reference, "table_match")
+  return #a == #b and matched(a, b, options.tolerance, options.ordered) == #a and 1 or 0
 end
 
 --- F1 of the rows of two tables: partial credit for `table_match`.
@@ -129,16 +137,16 @@ function data.table_f1(prediction, reference, options)
   options = check("table_f1", options, { "tolerance", "ordered" })
   r1.reference(reference, "table_f1", { empty = true })
   if prediction == nil then return 0 end
-  local a, b = normal(prediction, "table_f1"), normal(reference, "table_f1")
+  local a, b = normal(prediction, "table_f1"), wanted(reference, "table_f1")
   if #a == 0 and #b == 0 then return 1 end
-  local common = matched(a, b, options.tolerance or 1e-6, options.ordered)
+  local common = matched(a, b, options.tolerance, options.ordered)
   return 2 * common / (#a + #b)
 end
 
 --- WikiTableQuestions' denotation accuracy: 1 if two lists have the same values as sets.
 ---
---- Values are compared as numbers (tolerance 1e-6) where both read as numbers, otherwise as text
---- without case, quotes, outer punctuation and footnote marks.
+--- Values are compared as numbers (absolute tolerance 1e-6) where both read as numbers, otherwise
+--- as text without case, quotes, outer punctuation and footnote marks.
 ---
 --- Gamed by: nothing known; additional values make the sets differ.
 function data.denotation(prediction, reference)
@@ -178,7 +186,7 @@ function data.denotation(prediction, reference)
   for _, own in ipairs(a) do
     local found = false
     for _, other in ipairs(b) do
-      found = found or own == other or (type(own) == "number" and type(other) == "number" and near(own, other, 1e-6))
+      found = found or own == other or (type(own) == "number" and type(other) == "number" and math.abs(own - other) < 1e-6)
     end
     if not found then return 0 end
   end

@@ -105,11 +105,15 @@ function numbers.gsm8k(text, reference, options)
   return answer ~= nil and r1.math_equal(answer, wanted) and 1 or 0
 end
 
+-- A word before the letter, and signs around it: `option **C**`, `$C$`, `\\textbf{(C)}`.
+local BEFORE = "(?i:(?:the\\s+)?(?:option|choice|letter)\\s*:?\\s*)?(?:\\\\(?:text|math)[a-z]*\\s*\\{|[*$(\\s])*"
+
+-- The letter is the last group; the group before it is a word that denies it.
 local CHOICE = {
-  "(?i:answer)\\s*(?:is|:)?\\s*:?\\s*\\**\\(?([A-Z])\\)?(?:[^A-Za-z]|$)",
-  "\\(([A-Z])\\)",
-  "(?:^|\\s)([A-Z])[.):]?\\s*$",
-  "^\\s*([A-Z])(?:[.):]|\\s|$)",
+  "(?i:answer|correct\\s+(?:option|choice|letter))\\s*(?:is|:)?\\s*:?\\s*" .. BEFORE .. "()([A-Z])\\)?(?:[^A-Za-z]|$)",
+  "()\\(([A-Z])\\)",
+  "(?:^|((?i:\\bnot|n't|\\bnor|\\bexcept|\\bthan)(?:\\s+[a-z]+){0,2})?\\s)([A-Z])[.):]?\\s*$",
+  "()^\\s*([A-Z])(?:[.):]|\\s|$)",
 }
 
 --- The letter that a response chooses, or nil. `choices` is the number of choices (4).
@@ -124,13 +128,13 @@ function numbers.chosen_letter(text, choices)
     return letter and string.byte(letter) - 64 <= choices and letter or nil
   end
   for _, part in ipairs { r1.last_boxed(text) or false, r1.answer(text) or false } do
-    local letter = part and r1.re.match(part, "^\\s*(?:\\\\text\\{)?\\(?([A-Za-z])(?:[^A-Za-z]|$)")
+    local letter = part and r1.re.match(part, "^\\s*" .. BEFORE .. "([A-Za-z])(?:[^A-Za-z]|$)")
     if letter then return valid(letter) end
   end
   for _, pattern in ipairs(CHOICE) do
     local found
     for _, match in ipairs(r1.re.find_all(text, pattern)) do
-      found = valid(match[1]) or found
+      found = (match[1] or "") == "" and valid(match[2]) or found
     end
     if found then return found end
   end

@@ -9,10 +9,20 @@ local check = require("@r1/options")
 
 local qa = {}
 
+local function is_text(value) return type(value) == "string" or type(value) == "number" end
+
 local function list(references, name)
-  if type(references) == "string" or type(references) == "number" then return { tostring(references) } end
+  if is_text(references) then return { tostring(references) } end
   if type(references) ~= "table" then
     error(name .. ": references must be a text or a list of texts, got a " .. type(references), 3)
+  end
+  -- Every answer would be wrong for `{ target = { "a" } }`.
+  for key, reference in pairs(references) do
+    if type(key) ~= "number" then
+      error(`{name}: references must be a text or a list of texts, got a table with the name \`{key}\``, 3)
+    elseif not is_text(reference) and reference ~= r1.json.null then
+      error(`{name}: references[{key}] must be a text, got a {type(reference)}`, 3)
+    end
   end
   return references
 end
@@ -44,13 +54,27 @@ function qa.normalize(text)
   return (string.gsub(r1.re.replace(text, SPACE, " "), "^ ?(.-) ?$", "%1"))
 end
 
+-- The normalised texts. Without their articles and punctuation some references are empty ("A",
+-- "The The"), and every empty answer would equal them: then both keep their words.
+local function normal(prediction, reference)
+  local own = qa.normalize(reference)
+  if own ~= "" then return qa.normalize(prediction), own end
+  local function plain(text)
+    local bare = string.gsub(text, "[%p]", "")
+    text = r1.text.lower(string.find(bare, "%S") and bare or text)
+    return (string.gsub(r1.re.replace(text, SPACE, " "), "^ ?(.-) ?$", "%1"))
+  end
+  return plain(prediction), plain(reference)
+end
+
 --- 1 if the normalised prediction equals a normalised reference, otherwise 0.
 ---
 --- Gamed by: nothing but the answer format; a long response never matches, so give the extracted
 --- answer and not the whole response.
 function qa.exact_match(prediction, references)
   return best("exact_match", prediction, references, function(a, b)
-    return qa.normalize(a) == qa.normalize(b) and 1 or 0
+    a, b = normal(a, b)
+    return a == b and 1 or 0
   end)
 end
 
@@ -75,7 +99,7 @@ local CLOSED = { yes = true, no = true, noanswer = true }
 function qa.f1(prediction, references, options)
   local closed = check("f1", options, { "closed" }).closed ~= false
   return best("f1", prediction, references, function(a, b)
-    a, b = qa.normalize(a), qa.normalize(b)
+    a, b = normal(a, b)
     if closed and a ~= b and (CLOSED[a] or CLOSED[b]) then return 0 end
     local found, predicted = counts(a)
     local wanted, total = counts(b)
@@ -95,8 +119,8 @@ end
 --- penalty.
 function qa.substring_match(prediction, references)
   return best("substring_match", prediction, references, function(a, b)
-    b = qa.normalize(b)
-    return b ~= "" and string.find(" " .. qa.normalize(a) .. " ", " " .. b .. " ", 1, true) ~= nil and 1 or 0
+    a, b = normal(a, b)
+    return b ~= "" and string.find(" " .. a .. " ", " " .. b .. " ", 1, true) ~= nil and 1 or 0
   end)
 end
 

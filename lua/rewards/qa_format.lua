@@ -39,7 +39,8 @@ end
 --- otherwise 0. The score is `format - 1`, plus `answer` if `format` is at least 0.5.
 ---
 --- Gamed by: answers that list candidates, and an additional well-formed call, which is worth as
---- much as half of the format.
+--- much as half of the format. A reference of articles and punctuation only (`A`) is in every
+--- answer, as in the original.
 function qa_format.qa_em_and_format(replies, references)
   r1.reference(references, "qa_em_and_format")
   if type(references) ~= "table" then references = { tostring(references) } end

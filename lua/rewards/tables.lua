@@ -2,6 +2,7 @@
 --- list of answers, and a correct answer earns more with a successful call and few steps.
 
 local check = require("@r1/options")
+local compare = require("@r1/rewards/compare")
 
 local tables = {}
 
@@ -29,12 +30,11 @@ function tables.json_format(text)
   return rest and tables.json_answer(rest) and 1 or 0
 end
 
-local function number(text) return tonumber((string.gsub(text, ",(%d%d%d)", "%1"))) end
-
 local function same(a, b, tolerance)
-  local x, y = number(a), number(b)
-  if x and y then return math.abs(x - y) <= tolerance end
-  local function plain(text) return (string.gsub(r1.text.lower(text), "^%s*(.-)%s*$", "%1")) end
+  local x, y = compare.number(a), compare.number(b)
+  if type(x) == "number" and type(y) == "number" then return math.abs(x - y) <= tolerance end
+  if x and y then return x == y end
+  local function plain(text) return (string.gsub(r1.text.lower(tostring(text)), "^%s*(.-)%s*$", "%1")) end
   return plain(a) == plain(b)
 end
 
@@ -50,7 +50,7 @@ function tables.multiset_match(values, references, options)
   for _, value in ipairs(values) do
     local found
     for place, reference in ipairs(references) do
-      if not found and not used[place] and same(tostring(value), tostring(reference), tolerance) then found = place end
+      if not found and not used[place] and same(value, reference, tolerance) then found = place end
     end
     if not found then return 0 end
     used[found] = true

@@ -3,16 +3,14 @@
 use super::equation::Equation;
 use super::exact::{self, Budget, Point};
 use super::expr::{Constant, Expr, Function, Relation};
-use super::float;
+use super::float::{self, FAR, POINTS};
 use super::number::{Gaussian, Rational};
 use super::sets;
 
 /// Maximum work of one comparison; a few milliseconds.
 const WORK: u64 = 400_000;
 
-/// Number of points at which expressions with symbols are evaluated, and how many of them must be
-/// defined.
-const POINTS: u32 = 8;
+/// Minimum number of points at which two expressions with symbols must be defined.
 const DEFINED: usize = 3;
 
 /// Minimum number of significant digits of a decimal that may equal a number without a finite
@@ -327,7 +325,23 @@ impl Comparison {
                 break;
             }
         }
-        found >= wanted
+        found >= wanted && (wanted == 1 || self.folds_alike(a, b))
+    }
+
+    /// Whether two expressions with absolute values or roots do not differ far from 0, where
+    /// `|x - 30|` is not `30 - x` as at the points of [`Self::nearly`].
+    fn folds_alike(&self, a: &Expr, b: &Expr) -> bool {
+        let folds = |part: &Expr| match part {
+            Expr::Call(function, _) => matches!(function, Function::Abs | Function::Root),
+            Expr::Power(_, exponent) => matches!(**exponent, Expr::Quotient(..)),
+            _ => false,
+        };
+        let differ = |index: u32| {
+            let point = self.point(index);
+            let (Some(x), Some(y)) = (float::evaluate(a, point), float::evaluate(b, point)) else { return false };
+            x.is_real() && y.is_real() && x.differs(y)
+        };
+        !(a.any(&folds) || b.any(&folds)) || !(POINTS..POINTS + FAR).any(differ)
     }
 }
 

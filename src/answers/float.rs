@@ -39,6 +39,12 @@ impl Approximate {
         error <= MAX_ERROR * size.max(1e-3) && (self.value - other.value).norm() <= TOLERANCE * size + 4.0 * error
     }
 
+    /// Whether both can't be the same number.
+    pub(super) fn differs(self, other: Self) -> bool {
+        let size = self.value.norm().max(other.value.norm());
+        (self.value - other.value).norm() > TOLERANCE * size + 4.0 * (self.error + other.error)
+    }
+
     pub(super) fn is_real(self) -> bool {
         self.value.im.abs() <= 4.0 * self.error + TOLERANCE * self.value.norm()
     }
@@ -87,6 +93,11 @@ impl Approximate {
     }
 }
 
+/// Number of points near 0, and of those after them up to 60 and up to 2400, where `|x - 30|` is
+/// not `30 - x`.
+pub(super) const POINTS: u32 = 8;
+pub(super) const FAR: u32 = 16;
+
 /// The value at the point; `None` if it is undefined, infinite or unknown.
 pub(super) fn evaluate(expr: &Expr, point: Point) -> Option<Approximate> {
     point.budget.spend(2)?;
@@ -95,9 +106,13 @@ pub(super) fn evaluate(expr: &Expr, point: Point) -> Option<Approximate> {
     match expr {
         Expr::Number { value, .. } => real(value.as_f64()),
         Expr::Symbol(name) => {
-            // Between -2 and 2, so that powers and exponentials stay in range.
             let value = point.value(name).as_f64();
-            real(0.31 * value.signum() + value / 40.0)
+            real(match point.index {
+                // Between -2 and 2, so that powers and exponentials stay in range.
+                ..POINTS => 0.31 * value.signum() + value / 40.0,
+                index if index < POINTS + FAR / 2 => value,
+                _ => value * 40.0,
+            })
         }
         Expr::Constant(Constant::Pi) => real(std::f64::consts::PI),
         Expr::Constant(Constant::E) => real(std::f64::consts::E),

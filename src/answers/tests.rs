@@ -278,6 +278,35 @@ fn math_verify_cases() {
     assert_eq!(wrong, ["mv-35", "mv-109", "mv-186", "mv-217"]);
 }
 
+/// Each pair is equal near 0 and differs far from it.
+#[test]
+fn absolute_values_are_compared_on_both_sides_of_their_fold() {
+    for (fold, line) in [
+        ("|x-3|", "3-x"),
+        ("|x-70|", "70-x"),
+        ("|x+20|", "x+20"),
+        (r"\sqrt{(x-100)^2}", "100-x"),
+        ("|x^2-4|", "4-x^2"),
+        ("2|t-30|+1", "61-2t"),
+    ] {
+        assert!(!math_equal(line, fold) && !math_equal(fold, line), "{fold}");
+    }
+    for (one, other) in [
+        ("|x-3|", "|3-x|"),
+        ("|x-3|^2", "(x-3)^2"),
+        (r"\sqrt{x}\sqrt{x}", "x"),
+        (r"\sqrt{(x-100)^2}", "|x-100|"),
+        (r"\sqrt{x^2-100}", r"\sqrt{x-10}\sqrt{x+10}"),
+        (r"\sqrt[3]{8x^3}", "2x"),
+        (r"\frac{1}{\sqrt{x}+1}", r"\frac{\sqrt{x}-1}{x-1}"),
+        (r"(x^4)^{1/4}", "|x|"),
+        (r"\sqrt{1-x^2}", r"\sqrt{(1-x)(1+x)}"),
+        (r"e^{\sqrt{x}}", r"\exp(\sqrt x)"),
+    ] {
+        assert!(math_equal(one, other), "{one} = {other}");
+    }
+}
+
 /// Rewritten answers of MATH-500 with the verdicts of PRM800K, Hendrycks, Math-Verify and DAPO; the
 /// counts are the table of docs/answers.md.
 #[test]

@@ -96,6 +96,24 @@ pub struct ToolCall {
     pub arguments: Value,
 }
 
+/// Maximum nesting of a call's arguments. Plain data may be nested 100 deep, and the arguments are
+/// inside a state and its messages.
+pub const ARGUMENTS_DEPTH: usize = 64;
+
+impl ToolCall {
+    /// Whether the arguments are nested more than [`ARGUMENTS_DEPTH`] deep.
+    pub fn is_too_deep(&self) -> bool {
+        fn is_deeper(value: &Value, most: usize) -> bool {
+            match value {
+                Value::Array(items) => most == 0 || items.iter().any(|item| is_deeper(item, most - 1)),
+                Value::Object(fields) => most == 0 || fields.values().any(|item| is_deeper(item, most - 1)),
+                _ => false,
+            }
+        }
+        is_deeper(&self.arguments, ARGUMENTS_DEPTH)
+    }
+}
+
 /// One message of a conversation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -31,7 +31,7 @@ pub use evaluation::{AtK, Evaluation};
 pub use failing_tools::{FailingTool, failing_tools};
 pub use generation::{Completion, FinishReason, Request, Sampling, StreamSeed, Support};
 pub use invalid::Invalid;
-pub use message::{Action, Content, Message, Observation, Part, Role, ToolCall};
+pub use message::{ARGUMENTS_DEPTH, Action, Content, Message, Observation, Part, Role, ToolCall};
 pub use output_file::OutputFile;
 pub use policy::{PendingReply, Policy, Scoring};
 pub use record::{

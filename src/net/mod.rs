@@ -141,6 +141,8 @@ impl Client {
             // Ranges and checksums refer to the unencoded bytes.
             .accept_encoding("identity")
             .timeout_connect(Some(CONNECT_TIMEOUT))
+            // The whole head, which a server may send byte by byte.
+            .timeout_recv_response(Some(silence))
             .timeout_per_read(Some(silence))
             .timeout_per_write(Some(silence))
             .build();
@@ -387,6 +389,28 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_head_that_arrives_byte_by_byte_ends_with_the_time_limit() {
+        use std::io::Write;
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let server = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let head = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: ".to_owned() + &"y".repeat(200);
+            for byte in head.bytes() {
+                std::thread::sleep(Duration::from_millis(50));
+                // The client has left.
+                if stream.write_all(&[byte]).is_err() {
+                    return;
+                }
+            }
+        });
+        let client = Client::new(Duration::from_millis(500)).unwrap();
+        let fault = client.send(Request { url, ..Request::default() }, &|| false).err().unwrap();
+        assert_eq!(fault, Fault::Broken("no data for 0.5 s".to_owned()));
+        server.join().unwrap();
+    }
 
     #[test]
     fn a_proxy_that_is_not_reached_is_named() {

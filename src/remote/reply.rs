@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::json;
-use crate::mdp::{FinishReason, ToolCall, Usage};
+use crate::mdp::{ARGUMENTS_DEPTH, FinishReason, ToolCall, Usage};
 
 /// New text of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,9 +120,16 @@ impl PartialReply {
             match json::read_foreign(text.as_bytes()) {
                 Ok(arguments) if arguments.is_object() && !name.is_empty() => {
                     // Nine letters and digits, the form that the strictest servers require.
-                    let id = Some(format!("r1c{count:06}"));
+                    let call = ToolCall { id: Some(format!("r1c{count:06}")), name, arguments };
+                    if call.is_too_deep() {
+                        let name = call.name;
+                        calls.push(RawCall::Malformed(format!(
+                            "The arguments of `{name}` are nested more than {ARGUMENTS_DEPTH} deep."
+                        )));
+                        continue;
+                    }
                     count += 1;
-                    calls.push(RawCall::Call(ToolCall { id, name, arguments }));
+                    calls.push(RawCall::Call(call));
                 }
                 _ if stopped => {}
                 read => {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::mdp::ARGUMENTS_DEPTH;
+
 /// Maximum number of calls per reply. Each malformed call may search the rest of the reply for its
 /// end.
 pub(super) const CALLS: usize = 256;
@@ -107,6 +109,8 @@ pub enum ReplyError {
     Call { number: usize, why: Malformed },
     /// There are more than `CALLS` calls.
     TooManyCalls,
+    /// The arguments of this function are nested too deeply.
+    TooDeep { function: String },
     /// A format with exactly one block of calls found none.
     NoBlock { open: &'static str, close: &'static str },
     /// The reply ends before the arguments of this function.
@@ -140,6 +144,9 @@ impl fmt::Display for ReplyError {
         match self {
             Self::Call { number, why } => write!(f, "Tool call {number} can't be read: {why}."),
             Self::TooManyCalls => write!(f, "There are more than {CALLS} tool calls: the rest is not read."),
+            Self::TooDeep { function } => {
+                write!(f, "The arguments of `{function}` are nested more than {ARGUMENTS_DEPTH} deep.")
+            }
             Self::NoBlock { open, close } => write!(f, "No {open}…{close} was found, so nothing was done."),
             Self::NoArguments { function } => write!(f, "The call of `{function}` has no arguments."),
             Self::Program(why) => why.fmt(f),

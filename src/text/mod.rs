@@ -39,6 +39,7 @@ mod renderer;
 pub mod schema;
 mod schema_error;
 pub mod schema_order;
+mod schema_pattern;
 mod size_limits;
 mod stream;
 mod style;

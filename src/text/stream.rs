@@ -153,6 +153,12 @@ impl<'a> Stream<'a> {
     }
 
     fn take(&mut self, call: Result<ToolCall, ReplyError>) {
+        let call =
+            call.and_then(
+                |call| {
+                    if call.is_too_deep() { Err(ReplyError::TooDeep { function: call.name }) } else { Ok(call) }
+                },
+            );
         match call {
             Ok(call) => {
                 self.events.push(Event::Call(call.clone()));

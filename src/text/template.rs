@@ -277,6 +277,7 @@ impl Template {
         let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
         while let Some(inner) = source {
             if let Some(Raised(message)) = inner.downcast_ref::<Raised>() {
+                let message: String = message.chars().take(RAISED_CHARACTERS).collect();
                 return Error::new(Kind::Script, format!("the chat template refuses this conversation: {message}"))
                     .at(line);
             }
@@ -326,6 +327,9 @@ impl std::io::Write for Bounded {
 }
 
 const RAISED: &str = "raise_exception";
+
+/// Characters of its message that an error shows.
+const RAISED_CHARACTERS: usize = 1000;
 
 /// The message of `raise_exception`.
 #[derive(Debug)]

@@ -74,10 +74,17 @@ const MOST_BYTES: u64 = 256 << 20;
 /// Maximum growth of a text by normalization; writing spaces as `▁` gives 3.
 const MOST_GROWTH: f64 = 64.0;
 
-/// Part of a tokenizer that turns a short text into gigabytes.
+/// Part of a tokenizer that turns a short text into gigabytes, or ends the process.
 enum Unbounded {
-    EmptyPattern { part: &'static str },
-    Growth { part: &'static str, growth: f64 },
+    EmptyPattern {
+        part: &'static str,
+    },
+    Growth {
+        part: &'static str,
+        growth: f64,
+    },
+    /// The library's decoder panics for tokens that are shorter than what it strips.
+    StripsEnds,
 }
 
 impl std::fmt::Display for Unbounded {
@@ -87,11 +94,15 @@ impl std::fmt::Display for Unbounded {
             Self::Growth { part, growth } => {
                 write!(f, "its {part} may make a text {growth:.0} times longer; at most {MOST_GROWTH} is read")
             }
+            Self::StripsEnds => {
+                write!(f, "its decoder strips the end of tokens (`Strip` with a `stop`), which is not supported")
+            }
         }
     }
 }
 
-/// Refuses a tokenizer whose chained replacements turn a short text into gigabytes.
+/// Refuses a tokenizer whose chained replacements turn a short text into gigabytes, or whose
+/// decoder panics.
 fn bounded(tokenizer: &Value) -> Result<(), Unbounded> {
     fn has_empty_pattern(part: &Value) -> bool {
         match part {
@@ -113,6 +124,13 @@ fn bounded(tokenizer: &Value) -> Result<(), Unbounded> {
             _ => 1.0,
         };
         children.into_iter().flatten().flatten().fold(own, |product, child| product * growth(child))
+    }
+    fn strips_ends(part: &Value) -> bool {
+        let own = part["type"] == "Strip" && part["stop"].as_u64().is_some_and(|stop| stop > 0);
+        own || part["decoders"].as_array().is_some_and(|parts| parts.iter().any(strips_ends))
+    }
+    if strips_ends(&tokenizer["decoder"]) {
+        return Err(Unbounded::StripsEnds);
     }
     for part in ["normalizer", "pre_tokenizer", "decoder"] {
         if has_empty_pattern(&tokenizer[part]) {

@@ -134,6 +134,13 @@ test("a multiple choice is one letter", function()
   expect(chosen("Answer: Apple")):equals(nil)
   expect(chosen("The answer is E")):equals(nil)
   expect(chosen("The answer is E", 5)):equals("E")
+  for _, text in ipairs {
+    "The answer is: $C$", "<answer>Option C</answer>", "\\boxed{\\mathrm{C}}", "\\boxed{\\textbf{(C)}}", "The answer is option **C**.",
+    "The correct choice is C. Option A is not right.", "The answer is not A. The answer is C", "It is C",
+  } do
+    expect(chosen(text)):equals("C")
+  end
+  for _, text in ipairs { "The answer is not C", "It can't be C.", "anything except C" } do expect(chosen(text)):equals(nil) end
   expect(rewards.multiple_choice("(B)", 2)):equals(1)
   expect(rewards.multiple_choice("(B)", "c")):equals(0)
   expect(function() rewards.multiple_choice("(B)", "both") end):raises("must be a letter or a position from 1, got both")
@@ -192,6 +199,48 @@ test("tables are multisets of rows", function()
   expect(rewards.table_f1({ { 1 } }, { { 1 }, { 2 } })):near(2 / 3)
   expect(rewards.table_f1({}, {})):equals(1)
   expect(rewards.table_match(nil, {})):equals(0)
+end)
+
+test("tolerances accept no other whole number, and no infinite one", function()
+  for _, pair in ipairs { { "1e999", 5 }, { "1000001", 1000000 }, { "12345678901234567891", "12345678901234567890" }, { "1,2345", 12345 } } do
+    expect(rewards.table_match({ { pair[1] } }, { { pair[2] } })):equals(0)
+    expect(rewards.table_f1({ { pair[1] } }, { { pair[2] } })):equals(0)
+    expect(rewards.denotation(pair[1], pair[2])):equals(0)
+  end
+  expect(rewards.denotation("8336818", "8336817")):equals(0)
+  expect(rewards.denotation("0.3333333", 1 / 3)):equals(1)
+  expect(rewards.table_match({ { 0.1 + 0.2, "+5", "1e3", "12,345,678" } }, { { 0.3, 5, 1000, 12345678 } })):equals(1)
+  expect(rewards.table_match({ { "100000000000000000000" } }, { { 1e20 } })):equals(1)
+  expect(rewards.table_match({ { "101" } }, { { 100 } }, { tolerance = 0.05 })):equals(1)
+  expect(rewards.multiset_match({ "Nan", "12345678901234567890" }, { "nan", "12345678901234567890" })):equals(1)
+  expect(rewards.multiset_match({ "12345678901234567891" }, { "12345678901234567890" })):equals(0)
+  expect(rewards.multiset_match({ "inf" }, { 5 })):equals(0)
+  expect(rewards.multiset_match({ "0x10" }, { 16 })):equals(0)
+end)
+
+test("rows with names are no lists of cells", function()
+  expect(rewards.table_match({ { a = 1 } }, { { 1 } })):equals(0)
+  expect(rewards.table_f1({ { a = 1 }, { 1 } }, { { 1 } })):near(2 / 3)
+  expect(function() rewards.table_match({ { a = 1 } }, { { 1 }, { a = 2 } }) end)
+    :raises("table_match: row 2 of the reference has names; a row is a list of cells")
+end)
+
+test("references of articles and punctuation are equal to themselves only", function()
+  for _, pair in ipairs { { "", "the" }, { "an", "A" }, { "...", "!" }, { "the", "The The" } } do
+    expect(rewards.exact_match(pair[1], pair[2])):equals(0)
+    expect(rewards.f1(pair[1], { pair[2] }) < 1):equals(true)
+  end
+  expect(rewards.exact_match(" the  the", "The The")):equals(1)
+  expect(rewards.f1("A", "A")):equals(1)
+  expect(rewards.substring_match("It is The The of London", "The The")):equals(1)
+  expect(rewards.substring_match("nothing", "A")):equals(0)
+end)
+
+test("references that no answer can match are refused", function()
+  expect(function() rewards.exact_match("x", { target = { "x" } }) end)
+    :raises("references must be a text or a list of texts, got a table with the name `target`")
+  expect(function() rewards.f1("x", { { "x" } }) end):raises("f1: references[1] must be a text, got a table")
+  expect(rewards.exact_match("x", { "y", "x" })):equals(1)
 end)
 
 test("denotations are sets of values", function()

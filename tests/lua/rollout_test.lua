@@ -47,6 +47,18 @@ test("calls of tools are written in the policy's format", function()
   expect(trajectory:step({ text = "7", finish_reason = "length" }).status):equals("terminated")
 end)
 
+test("arguments that plain data can't hold are observations", function()
+  local function called(arguments)
+    local reply = `<tool_call>\{"name": "add", "arguments": {arguments}}</tool_call>`
+    return guess:reset({ task = { secret = 7 } }):step(reply).tools[1]
+  end
+  local deep = string.rep("[", 110) .. string.rep("]", 110)
+  expect(called(`\{"a": {deep}, "b": 1}`).output):contains("The arguments of `add` are nested more than 64 deep.")
+  -- The key that snapshots of a state use.
+  expect(called('{"a": 1, "b": 2, "$r1": "number", "value": "inf"}').output):contains("$r1")
+  expect(r1.json.encode { ["$r1"] = 1 }):equals('{"$r1":1}')
+end)
+
 test("a fork is independent", function()
   local trajectory = guess:reset { row = 0, seed = 1 }
   trajectory:step("5")

@@ -215,7 +215,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         };
         let (tool, prelude) = (tool.clone(), prelude.clone());
         let files = files.clone();
-        let call = ValidatedCall { tool, arguments, given, prelude, files, options, kwargs };
+        let call = ValidatedCall { tool, arguments, given, prelude, files, hidden, options, kwargs };
         jobs.push(Job::Run { call, call_id });
     }
     Ok((jobs, hidden))
@@ -315,7 +315,7 @@ impl Job {
             Self::Run { call, call_id } => (call, call_id),
         };
         let CallResult { output, reward, retries, cached } = validated.run(&lua, &call, host).await?;
-        let (tool, arguments) = (validated.tool, validated.arguments);
+        let (tool, arguments, hidden) = (validated.tool, validated.arguments, validated.hidden);
         let Output { text, ok, seconds, files, .. } = output;
         let (most, usual) = {
             let usual = EnvSettings::default();
@@ -329,7 +329,7 @@ impl Job {
         };
         let reward = reward.unwrap_or(usual);
         let text = match &host.renderer() {
-            Some(renderer) if most > 0 => cut_to_tokens(renderer, text, most).map_err(raise)?,
+            Some(renderer) if most > 0 && !hidden => cut_to_tokens(renderer, text, most).map_err(raise)?,
             _ => text,
         };
         let (name, kind) = (tool.name.clone(), CallKind::Ran);

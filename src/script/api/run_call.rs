@@ -37,6 +37,8 @@ pub(super) struct ValidatedCall {
     pub(super) prelude: String,
     /// Files that the script passes to programs.
     pub(super) files: Rc<Vec<InputFile>>,
+    /// The script's own call, whose result the policy does not see.
+    pub(super) hidden: bool,
     /// Second argument of a tool in Lua.
     pub(super) options: Value,
     /// Arguments of the task for the tool.
@@ -215,7 +217,9 @@ impl ValidatedCall {
                         tool_files::check_together(&given)?;
                     }
                     let code = code();
-                    let program = PythonCall { code: &code, prelude, files: &given, session: None };
+                    // A grader compares the whole output.
+                    let output_bytes = if self.hidden { call.result } else { 0 };
+                    let program = PythonCall { code: &code, prelude, files: &given, session: None, output_bytes };
                     match call.session.as_ref().filter(|_| *session) {
                         Some(session) => session.run(&python, program).await,
                         None => python.call(program).await,

@@ -158,7 +158,9 @@ fn write_json(
             }
             let kinds =
                 usize::from(!list.is_empty()) + usize::from(!object.is_empty()) + usize::from(!others.is_empty());
-            if kinds <= 1 && others.is_empty() && !object.contains_key(TAG) {
+            // Only a snapshot has values under this key.
+            let is_mark = odd == NonJson::Tag && object.contains_key(TAG);
+            if kinds <= 1 && others.is_empty() && !is_mark {
                 return Ok(if object.is_empty() && (empty_list || !list.is_empty()) {
                     Json::Array(list)
                 } else {

@@ -7,7 +7,7 @@ use super::sources::{Module, file_of};
 const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
-const MODULES: [(&str, &str); 34] = [
+const MODULES: [(&str, &str); 35] = [
     ("calculator", include_str!("../../../lua/calculator.lua")),
     ("demonstrations", include_str!("../../../lua/demonstrations.lua")),
     ("env_gym", include_str!("../../../lua/env_gym.lua")),
@@ -29,6 +29,7 @@ const MODULES: [(&str, &str); 34] = [
     ("python_source", include_str!("../../../lua/python_source.lua")),
     ("rewards", include_str!("../../../lua/rewards/init.lua")),
     ("rewards/code", include_str!("../../../lua/rewards/code.lua")),
+    ("rewards/compare", include_str!("../../../lua/rewards/compare.lua")),
     ("rewards/data", include_str!("../../../lua/rewards/data.lua")),
     ("rewards/format", include_str!("../../../lua/rewards/format.lua")),
     ("rewards/judge", include_str!("../../../lua/rewards/judge.lua")),

@@ -101,7 +101,7 @@ fn programs_are_graded_by_tests_in_the_sandbox() {
     let bench = Bench::new(
         r#"local rewards = require("@r1/rewards")
         return r1.recipe { reward = function() return 0 end, env = r1.env {
-          tools = { r1.tools.python { timeout = 2 } },
+          max_result_tokens = 50, tools = { r1.tools.python { timeout = 2 } },
           reset = function(task)
             local share, outcomes = rewards.pass_rate(task.program, task.tests, { all = task.all })
             local passed = {}
@@ -139,6 +139,19 @@ fn programs_are_graded_by_tests_in_the_sandbox() {
     ]);
     let passed = json!([true, false, false, false, true, true, true, false]);
     assert_eq!(grade(add, calls, false), (0.5, passed));
+    // All ways to read the input, and an output of more bytes than the policy would see.
+    let lines: String = (0..5000).map(|number| format!("{number}\n")).collect();
+    for program in [
+        "import sys\nfor line in sys.stdin.buffer: sys.stdout.write(line.decode())",
+        "print(open(0).read(), end='')",
+        "import os\nwhile True:\n  piece = os.read(0, 999)\n  if not piece: break\n  os.write(1, piece)",
+        "import sys\nread = sys.stdin.readline\nfor _ in range(5000): print(read(), end='')",
+    ] {
+        assert_eq!(grade(program, json!([{ "input": lines, "output": lines }]), false).0, 1.0, "{program}");
+    }
+    // A whole number has no tolerance, and no number is near an infinite one.
+    let numbers = json!([{ "output": "1000000007" }, { "output": "inf" }, { "output": "1e9" }]);
+    assert_eq!(grade("print(1000000000)", numbers, false).1, json!([false, false, true]));
     // A program that does not end, one that does not compile, and none.
     let one = json!([{ "output": "1" }]);
     assert_eq!(grade("while True: pass", one.clone(), false).0, 0.0);

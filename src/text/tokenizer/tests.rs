@@ -43,6 +43,11 @@ fn malicious_tokenizer_files_are_refused() {
         });
         assert!(empty.ends_with("its normalizer has an empty pattern"), "{empty}");
     }
+    let strips = refused(&|json| {
+        let strip = serde_json::json!({"type": "Strip", "content": " ", "start": 1, "stop": 1});
+        json["decoder"] = serde_json::json!({"type": "Sequence", "decoders": [{"type": "Fuse"}, strip]});
+    });
+    assert!(strips.contains("its decoder strips the end of tokens"), "{strips}");
     let far = refused(&|json| json["model"]["vocab"]["a"] = 4_000_000_000_u32.into());
     assert!(far.contains("one of them has the id 4000000000"), "{far}");
     let cut = refused(&|json| json["model"]["merges"] = serde_json::json!([["no", "such"]]));

@@ -46,6 +46,8 @@ pub(super) struct Call<'a> {
     pub files: &'a [InputFile],
     /// Wall time in seconds.
     pub timeout: f64,
+    /// Bytes of output that are kept.
+    pub output_bytes: usize,
     /// For a session: notified when it is ended. `None`: the child's only program.
     pub session: Option<&'a Notify>,
 }
@@ -61,7 +63,7 @@ pub(super) async fn exchange(
     call: Call<'_>,
 ) -> std::io::Result<Option<(Output, bool)>> {
     let start = Instant::now();
-    let mut capture = Capture::new(options.output_bytes);
+    let mut capture = Capture::new(call.output_bytes);
     let end = read_until_end(child, options, call, nonce()?, &mut capture).await;
     let seconds = start.elapsed().as_secs_f64();
     if matches!(end, End::TimedOut | End::Endless | End::SessionEnded) {
@@ -112,7 +114,7 @@ async fn read_until_end(
     let (mut writing, mut printing, mut reporting) = (true, true, true);
     let (mut printed, mut reported) = (vec![0; 1 << 16], vec![0; 1 << 16]);
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + DISK_INTERVAL, DISK_INTERVAL);
-    let endless = ENDLESS.max(64 * options.output_bytes as u64);
+    let endless = ENDLESS.max(64 * call.output_bytes as u64);
     loop {
         tokio::select! {
             // A child that stops reading is about to exit or to reach its time limit.

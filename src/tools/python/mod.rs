@@ -173,6 +173,8 @@ pub struct PythonCall<'a> {
     pub files: &'a [InputFile],
     /// The session; `None` for a fresh interpreter.
     pub session: Option<u64>,
+    /// Bytes of output to keep if they are more than [`PythonOptions::output_bytes`].
+    pub output_bytes: usize,
 }
 
 /// Sandboxed Python interpreters. Cheap to clone; clones share the interpreters and their limits.

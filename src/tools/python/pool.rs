@@ -32,6 +32,7 @@ struct Program {
     code: String,
     prelude: String,
     files: Vec<InputFile>,
+    output_bytes: usize,
 }
 
 /// The handle of callers.
@@ -62,7 +63,7 @@ impl Pool {
     }
 
     pub(super) async fn run(&self, call: PythonCall<'_>) -> Result<Output> {
-        let PythonCall { code, prelude, files, session } = call;
+        let PythonCall { code, prelude, files, session, output_bytes } = call;
         let bytes: usize = files.iter().map(|file| file.content.len()).sum();
         if bytes as u64 > self.disk {
             let (size, disk) = (bytes.div_ceil(1 << 20), self.disk >> 20);
@@ -78,7 +79,7 @@ impl Pool {
         }
         let (reply, answer) = oneshot::channel();
         let (code, prelude, files) = (code.to_owned(), prelude.to_owned(), files.to_vec());
-        let job = Job::Run(Program { session, code, prelude, files }, reply);
+        let job = Job::Run(Program { session, code, prelude, files, output_bytes }, reply);
         let sent = self.jobs.as_ref().is_some_and(|jobs| jobs.send(job).is_ok());
         match answer.await {
             Ok(output) if sent => output,
@@ -261,7 +262,8 @@ impl Host {
 
     async fn run_or_session(&self, program: &Program) -> Result<Output> {
         let Program { code, prelude, files, .. } = program;
-        let call = Call { code, prelude, files, timeout: self.options.timeout, session: None };
+        let output_bytes = self.options.output_bytes.max(program.output_bytes);
+        let call = Call { code, prelude, files, timeout: self.options.timeout, output_bytes, session: None };
         match program.session {
             Some(session) => self.run_in_session(session, call).await,
             None => self.run(call).await,

@@ -65,7 +65,8 @@ pub(super) async fn probe(host: &Host) -> Result<()> {
     let path = canary.path().to_string_lossy();
     let path = serde_json::to_string(&path).unwrap_or_default();
     let run = |code, prelude: String| async move {
-        host.run(Call { code, prelude: &prelude, files: &[], timeout: TIMEOUT, session: None }).await
+        host.run(Call { code, prelude: &prelude, files: &[], timeout: TIMEOUT, output_bytes: 8192, session: None })
+            .await
     };
     let attacks = run(ATTACKS, format!("canary = {path}")).await?;
     if !attacks.ok {
