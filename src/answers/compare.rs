@@ -331,17 +331,23 @@ impl Comparison {
     /// Whether two expressions with absolute values or roots do not differ far from 0, where
     /// `|x - 30|` is not `30 - x` as at the points of [`Self::nearly`].
     fn folds_alike(&self, a: &Expr, b: &Expr) -> bool {
-        let folds = |part: &Expr| match part {
-            Expr::Call(function, _) => matches!(function, Function::Abs | Function::Root),
+        let absolute = |part: &Expr| matches!(part, Expr::Call(Function::Abs, _));
+        let root = |part: &Expr| match part {
+            Expr::Call(function, _) => *function == Function::Root,
             Expr::Power(_, exponent) => matches!(**exponent, Expr::Quotient(..)),
             _ => false,
         };
+        let roots = a.any(&root) || b.any(&root);
         let differ = |index: u32| {
+            // Roots of negative numbers: `\sqrt{x-9}\sqrt{x+9}` is `\sqrt{x^2-81}` where it is real.
+            if roots && !index.is_multiple_of(2) {
+                return false;
+            }
             let point = self.point(index);
             let (Some(x), Some(y)) = (float::evaluate(a, point), float::evaluate(b, point)) else { return false };
             x.is_real() && y.is_real() && x.differs(y)
         };
-        !(a.any(&folds) || b.any(&folds)) || !(POINTS..POINTS + FAR).any(differ)
+        !(roots || a.any(&absolute) || b.any(&absolute)) || !(POINTS..POINTS + FAR).any(differ)
     }
 }
 
