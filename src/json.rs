@@ -4,10 +4,49 @@
 //! digits, as text. [`read_foreign`] also reads what Python's `json` and JavaScript write or accept
 //! and the standard does not allow: half of a surrogate pair, `NaN`, a byte order mark, bytes that
 //! are not UTF-8.
+//!
+//! Values of rows that JSON does not have, bytes and numbers that are not finite, are objects with
+//! the field [`TAG`] ([`Odd`]): `{"$r1": "bytes", "value": BASE64}`.
 
 use std::borrow::Cow;
 
-use serde_json::{Result, Value};
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use serde_json::{Result, Value, json};
+
+/// The field of an object that stands for a value that JSON does not have.
+pub(crate) const TAG: &str = "$r1";
+
+/// A value that JSON does not have.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Odd {
+    Bytes(Vec<u8>),
+    /// NaN or infinite.
+    Number(f64),
+}
+
+impl Odd {
+    /// The value that an object stands for; `None` for other JSON.
+    pub(crate) fn of(json: &Value) -> Option<Self> {
+        let object = json.as_object().filter(|object| object.len() == 2)?;
+        let value = object.get("value")?.as_str()?;
+        match object.get(TAG)?.as_str()? {
+            "bytes" => BASE64_STANDARD.decode(value).ok().map(Self::Bytes),
+            "number" => value.parse().ok().map(Self::Number),
+            _ => None,
+        }
+    }
+}
+
+/// Bytes as an object.
+pub(crate) fn of_bytes(bytes: &[u8]) -> Value {
+    json!({ TAG: "bytes", "value": BASE64_STANDARD.encode(bytes) })
+}
+
+/// A number, as an object if it is not finite.
+pub(crate) fn of_float(number: f64) -> Value {
+    if number.is_finite() { number.into() } else { json!({ TAG: "number", "value": number.to_string() }) }
+}
 
 /// Reads JSON. A whole number of more than 64 bits is text with its digits.
 pub(crate) fn read(text: &[u8]) -> Result<Value> {
@@ -113,6 +152,21 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn values_that_json_does_not_have_are_objects() {
+        assert_eq!(of_float(0.5), json!(0.5));
+        assert_eq!(of_float(f64::NAN), json!({ "$r1": "number", "value": "NaN" }));
+        assert!(matches!(Odd::of(&of_float(f64::NAN)), Some(Odd::Number(number)) if number.is_nan()));
+        assert_eq!(Odd::of(&of_float(f64::NEG_INFINITY)), Some(Odd::Number(f64::NEG_INFINITY)));
+        assert_eq!(of_bytes(b"\xff\x00"), json!({ "$r1": "bytes", "value": "/wA=" }));
+        assert_eq!(Odd::of(&of_bytes(b"\xff\x00")), Some(Odd::Bytes(vec![255, 0])));
+        for other in
+            [json!({}), json!({ "$r1": "bytes", "value": "*" }), json!({ "$r1": "bytes", "value": "", "x": 1 })]
+        {
+            assert_eq!(Odd::of(&other), None);
+        }
+    }
 
     #[test]
     fn whole_numbers_of_more_than_64_bits_keep_their_digits() {

@@ -1091,12 +1091,12 @@ function r1.tool(tool) end
 r1.tools = {}
 
 ---A Python interpreter in a sandbox without access to the network, other files or other processes.
----@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|{ path?: string, text?: string, column?: string, max_size?: number|string }>, packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: string, site_packages?: boolean, preload?: string[], interpreter?: string, pool?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, traceback?: string, session_idle?: number, max_sessions?: number, namespaces?: boolean }
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|{ path?: string, text?: string, column?: string, max_size?: number|string }>, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, output_bytes?: number, pool?: number, max_sessions?: number, session_idle?: number, interpreter?: string, site_packages?: boolean, preload?: string[], packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: "auto"|"always"|"never", traceback?: "short"|"full", namespaces?: boolean }
 ---@return r1.Tool
 function r1.tools.python(options) end
 
 ---An embedded interpreter of the language Rhai; nothing needs to be installed.
----@param options? { name?: string, description?: string, timeout?: number|string, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@param options? { name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number }
 ---@return r1.Tool
 function r1.tools.rhai(options) end
 
@@ -1106,7 +1106,7 @@ function r1.tools.rhai(options) end
 function r1.tools.mcp(server) end
 
 ---A tool that answers SQL over tables (SQLite, read-only). Its description names tables and columns. docs/tables.md has the rules.
----@param options { tables?: table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }>, column?: string, name?: string, description?: string, preview?: number, format?: string, max_rows?: number, max_cell?: number, output_bytes?: number, timeout?: number|string, memory?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@param options { tables?: table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }>, column?: string, name?: string, description?: string, preview?: number, timeout?: number|string, memory?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, max_rows?: number, max_cell?: number, output_bytes?: number, format?: "markdown"|"csv"|"json" }
 ---@return r1.Tool
 function r1.tools.table(options) end
 

@@ -15,6 +15,7 @@ use super::infer_args::InferArgs;
 use super::man::ManArgs;
 use super::mcp::McpArgs;
 use super::new::NewArgs;
+use super::number::row_count;
 use super::recorded::IdOrSetting;
 use super::{resume_arg, version};
 use crate::error::{Error, Kind, Result};
@@ -183,6 +184,7 @@ pub(super) struct SftArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 check scripts/retool.lua
+  r1 check scripts/retool.lua --rows all       every row of the datasets, not only as many as fit
   r1 check scripts/retool.lua --model          also the first group with the model
   r1 check scripts/retool.lua --model MODEL    with another model
   r1 check --masks scripts/retool.lua          one group, token by token, with masks and advantages
@@ -198,6 +200,10 @@ pub(super) struct CheckArgs {
     #[arg(long, value_name = "MODEL", num_args = 0..=1, conflicts_with = "masks", add = models())]
     #[allow(clippy::option_option)] // clap's type for: absent, without a value, with a value
     pub(super) model: Option<Option<String>>,
+    /// Rows of each dataset that begin a trajectory, or `all` [default: as many as fit into three
+    /// seconds, without those of row functions]
+    #[arg(long, value_name = "N|all", value_parser = row_count, conflicts_with = "masks")]
+    pub(super) rows: Option<u64>,
     /// Roll out the first task's group and print every token with its origin and its advantage
     #[arg(long)]
     pub(super) masks: bool,

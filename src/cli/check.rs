@@ -13,7 +13,7 @@ use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
 use crate::native;
-use crate::rollout::check::{self, Finding, Level, Options, Report};
+use crate::rollout::check::{self, Finding, Level, Options, Report, TriedRows};
 use crate::script::Script;
 use crate::services::Loaded;
 use crate::telemetry::{Reporter, ctrl_c, is_interrupted, signed};
@@ -26,7 +26,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     if let Some(threads) = args.threads {
         native::set_threads(usize::from(threads));
     }
-    let (shows_masks, model) = (args.masks, args.model.is_some());
+    let (shows_masks, model, rows) = (args.masks, args.model.is_some(), args.rows);
     let options = args.options(ctrl_c())?;
     if shows_masks {
         return masks::show(&options, output).map(|()| ExitCode::SUCCESS);
@@ -40,7 +40,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
-    let wanted = Options { max_context: loaded.max_context, seconds: SECONDS };
+    let wanted = Options { max_context: loaded.max_context, seconds: SECONDS, rows, stop: is_interrupted };
     let mut report = match objective {
         Some(_) => runtime.block_on(check::check(&loaded.script, &loaded.renderer, &wanted))?,
         None => check::supervised(&loaded.script, &loaded.renderer, &wanted)?,
@@ -48,6 +48,15 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     if is_interrupted() {
         return Err(Error::new(Kind::Interrupted, "the check was stopped"));
     }
+    let place = Some(loaded.script.path.display().to_string());
+    report.findings.extend(loaded.script.left_out_of_rows().into_iter().map(|message| Finding {
+        level: Level::Note,
+        rule: "data",
+        message,
+        place: place.clone(),
+        hint: None,
+        repeat: Vec::new(),
+    }));
     report.findings.splice(0..0, doubts.into_iter().chain(context_error(&loaded)).map(setting_warning));
     let demonstrations = cold_start(&loaded, &wanted, &reporter)?;
     if let Some(found) = &demonstrations {
@@ -228,20 +237,24 @@ fn print_report(
                  prompt {} tokens, budget {}",
                 report.trajectories, report.tasks, report.rows, report.steps, report.longest_prompt, report.budget
             );
+            for TriedRows { split, tried, of } in &report.tried {
+                let more = if tried < of { "; --rows all tries every row" } else { "" };
+                let _ = writeln!(out, "{tried} of {of} rows of data.{} began a trajectory{more}", split.name());
+            }
         }
         None => {
             let _ = writeln!(
                 out,
-                "{script}: {} conversations, the longest of {} tokens, the context holds {}",
-                report.tasks, report.longest_prompt, report.budget
+                "{script}: {} of {} conversations, the longest of {} tokens, the context holds {}",
+                report.tasks, report.rows, report.longest_prompt, report.budget
             );
         }
     }
     if let Some(found) = cold_start {
         let _ = writeln!(
             out,
-            "cold start: {} conversations, the longest of {} tokens, the context holds {}",
-            found.tasks, found.longest_prompt, found.budget
+            "cold start: {} of {} conversations, the longest of {} tokens, the context holds {}",
+            found.tasks, found.rows, found.longest_prompt, found.budget
         );
     }
     if loaded.stands_in {

@@ -15,7 +15,7 @@ use crate::script::Script;
 use crate::train;
 
 /// README.md and others in the repository's root, docs with docs/recipes, and scripts, by name.
-fn pages() -> Vec<(String, String)> {
+pub(super) fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)).into();

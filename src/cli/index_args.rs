@@ -7,7 +7,10 @@ use clap::{Args, Subcommand};
 use super::number::{Refused, number};
 use crate::error::Result;
 use crate::model::Pooling;
-use crate::search::{Analyzer, MOST_CANDIDATES, Mode, RerankOptions, SearchOptions, Similarity, VectorType};
+use crate::search::{
+    Analyzer, Bm25, CANDIDATES, HnswOptions, MOST_CANDIDATES, Mode, RERANKED, RETRIEVE_HITS, RerankOptions,
+    SEARCH_HITS, SearchOptions, Similarity, VectorType,
+};
 
 /// Build and search an index of passages
 #[derive(Debug, Args)]
@@ -72,13 +75,13 @@ pub(super) struct BuildArgs {
     #[arg(long, value_name = "NAME", default_value = "standard", value_parser = Analyzer::NAMES)]
     pub(super) analyzer: String,
     /// Saturation of the term frequency in BM25
-    #[arg(long, value_name = "NUMBER", default_value = "1.2", allow_negative_numbers = true, value_parser = at_least_0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().k1, allow_negative_numbers = true, value_parser = at_least_0)]
     pub(super) k1: f64,
     /// Length normalisation in BM25, from 0 (none) to 1
-    #[arg(long, value_name = "NUMBER", default_value = "0.75", allow_negative_numbers = true, value_parser = share)]
+    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().b, allow_negative_numbers = true, value_parser = share)]
     pub(super) b: f64,
     /// Weight of a title relative to the text; 0 ignores titles
-    #[arg(long, value_name = "NUMBER", default_value = "1", allow_negative_numbers = true, value_parser = at_least_0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = Bm25::default().title_boost, allow_negative_numbers = true, value_parser = at_least_0)]
     pub(super) title_boost: f64,
     /// Handling of a passage with the id of an earlier one
     #[arg(long, value_name = "ACTION", default_value = "refuse", value_parser = ["refuse", "skip"])]
@@ -122,10 +125,10 @@ pub(super) struct BuildArgs {
     #[arg(long, requires = "encoder")]
     pub(super) hnsw: bool,
     /// Links of a vector in the graph; twice as many in its lowest layer
-    #[arg(long, value_name = "N", requires = "hnsw", default_value = "16", value_parser = clap::value_parser!(u16).range(2..=256))]
+    #[arg(long, value_name = "N", requires = "hnsw", default_value_t = HnswOptions::default().links as u16, value_parser = clap::value_parser!(u16).range(2..=256))]
     pub(super) hnsw_links: u16,
     /// Candidates that are compared when a vector is added to the graph
-    #[arg(long, value_name = "N", requires = "hnsw", default_value = "128", value_parser = clap::value_parser!(u16).range(1..=10000))]
+    #[arg(long, value_name = "N", requires = "hnsw", default_value_t = HnswOptions::default().ef_construction as u16, value_parser = clap::value_parser!(u16).range(1..=10000))]
     pub(super) hnsw_candidates: u16,
     /// Discard an interrupted build
     #[arg(long)]
@@ -178,8 +181,7 @@ pub(super) struct ServeArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub(super) host: std::net::IpAddr,
-    /// Hits per query if a request has no number [default: 3 for /retrieve, 10 for /search]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(short, long, value_name = "N", help = format!("Hits per query if a request has no number [default: {RETRIEVE_HITS} for /retrieve, {SEARCH_HITS} for /search]"), value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(super) k: Option<u16>,
     #[command(flatten)]
     pub(super) how: HowArgs,
@@ -194,9 +196,7 @@ pub(super) struct HowArgs {
     /// Search mode: BM25, vectors, or both, fused by rank
     #[arg(long, value_name = "MODE", default_value = "sparse", value_parser = Mode::NAMES)]
     mode: String,
-    /// Candidates of a search in the HNSW graph; more find more of the nearest vectors, and take
-    /// longer [default: 64, or the number of hits]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MOST_CANDIDATES as i64))]
+    #[arg(long, value_name = "N", help = format!("Candidates of a search in the HNSW graph; more find more of the nearest vectors, and take longer [default: {CANDIDATES}, or the number of hits]"), value_parser = clap::value_parser!(u16).range(1..=MOST_CANDIDATES as i64))]
     ef: Option<u16>,
     /// Compare the query with every vector, although the index has an HNSW graph
     #[arg(long, conflicts_with = "ef")]
@@ -205,8 +205,7 @@ pub(super) struct HowArgs {
     /// label (safetensors and tokenizer.json)
     #[arg(long, value_name = "DIR")]
     rerank: Option<PathBuf>,
-    /// Passages that are ranked again [default: 50, or the number of hits]
-    #[arg(long, value_name = "N", requires = "rerank", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, value_name = "N", help = format!("Passages that are ranked again [default: {RERANKED}, or the number of hits]"), requires = "rerank", value_parser = clap::value_parser!(u16).range(1..=1000))]
     rerank_top: Option<u16>,
 }
 

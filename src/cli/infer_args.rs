@@ -8,6 +8,9 @@ use super::completers::{models, recipe_settings, scripts_and_runs};
 use super::number::{Refused, number};
 use crate::config::ServerApi;
 
+/// Maximum tokens of a reply if neither a flag, the recipe nor the model sets it.
+pub(super) const MAX_NEW_TOKENS: usize = 512;
+
 /// Chat with a model, or get one reply
 #[derive(Debug, Args)]
 #[command(
@@ -89,8 +92,7 @@ pub(super) struct InferArgs {
     /// Penalise tokens that are already in the conversation or reply; 1: off
     #[arg(long, value_name = "NUMBER", allow_negative_numbers = true, value_parser = penalty)]
     pub(super) repetition_penalty: Option<f64>,
-    /// Maximum tokens of a reply [default: the recipe's or the model's, or 512]
-    #[arg(long, alias = "max-tokens", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, help = format!("Maximum tokens of a reply [default: the recipe's or the model's, or {MAX_NEW_TOKENS}]"), alias = "max-tokens", value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) max_new_tokens: Option<u32>,
     /// Text at the start of every reply, such as `<think>\n`; \n is a line break
     #[arg(long, value_name = "TEXT", value_parser = escaped, conflicts_with = "api_base")]

@@ -12,6 +12,8 @@ mod diff;
 mod doc;
 #[cfg(test)]
 mod documented;
+#[cfg(test)]
+mod documented_defaults;
 mod editor;
 mod eval;
 mod eval_args;

@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::texts::text_of;
 use crate::error::Result;
+use crate::json::Odd;
 
 /// Columns with at most this many different values list them.
 const FEW: usize = 10;
@@ -149,6 +150,14 @@ fn is_messages(items: &[Json]) -> bool {
     !items.is_empty() && items.iter().all(|item| item.get("role").is_some_and(Json::is_string))
 }
 
+/// The number of bytes that a value of a row is; `None` for other values.
+pub(crate) fn byte_count(value: &Json) -> Option<usize> {
+    match Odd::of(value)? {
+        Odd::Bytes(bytes) => Some(bytes.len()),
+        Odd::Number(_) => None,
+    }
+}
+
 impl Column {
     fn add(&mut self, value: &Json, tokens: Option<&TokenCount<'_>>) -> Result<()> {
         let mut text = None;
@@ -173,6 +182,7 @@ impl Column {
                 self.items.push(items.len() as f64);
                 "list"
             }
+            Json::Object(_) if byte_count(value).is_some() => "bytes",
             Json::Object(_) => "object",
         };
         self.filled += 1;
@@ -184,7 +194,7 @@ impl Column {
                 self.tokens.push(tokens(text)? as f64);
             }
         }
-        if !self.many {
+        if !self.many && kind != "bytes" {
             let shown = text.unwrap_or_else(|| value.to_string());
             *self.values.entry(shown).or_default() += 1;
             self.many = self.values.len() > FEW || self.values.keys().any(|value| value.chars().count() > LONGEST);

@@ -11,7 +11,7 @@ use half::f16;
 
 use super::bm25::Best;
 use super::encoder::{SearchModels, TextEncoder, passage_text};
-use super::graph::{EF, Graph};
+use super::graph::{CANDIDATES, Graph};
 use super::manifest::DensePart;
 use super::options::Nearest;
 use super::passage::Passage;
@@ -133,7 +133,7 @@ impl Dense {
     fn graph(&self, nearest: Nearest) -> Result<Option<(&Graph, usize)>> {
         let ef = match (nearest, self.part.hnsw) {
             (Nearest::Exact, _) | (Nearest::Default, None) => return Ok(None),
-            (Nearest::Default, Some(_)) => EF,
+            (Nearest::Default, Some(_)) => CANDIDATES,
             (Nearest::Candidates(ef), Some(_)) => ef,
             (Nearest::Candidates(_), None) => {
                 let why = "the index has no HNSW graph, so `ef` has no effect";

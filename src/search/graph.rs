@@ -24,7 +24,7 @@ use super::vectors::{FOLDER, HnswOptions, Similarity};
 use crate::error::{Error, Kind, Result};
 
 /// Default number of candidates of a search.
-pub(super) const EF: usize = 64;
+pub const CANDIDATES: usize = 64;
 /// Number of vectors between two calls of a build's progress function.
 const SHOW_EVERY: usize = 256;
 
@@ -64,7 +64,7 @@ impl HnswBuild<'_> {
         let mut done = self.saved(&path)?;
         while done < all {
             let end = (done - done % self.save_every + self.save_every).min(all);
-            let graph = empty(self.similarity, self.options, EF)?;
+            let graph = empty(self.similarity, self.options, CANDIDATES)?;
             if done > 0 {
                 let bytes = map(&path)?;
                 graph.load_from_buffer(bytes.as_deref().unwrap_or_default()).map_err(|error| failed(&path, &error))?;
@@ -182,14 +182,14 @@ impl Graph {
         let threads = 2 * std::thread::available_parallelism().map_or(1, usize::from);
         let unreadable =
             |error: &dyn std::fmt::Display| graph_file::damaged(&format!("usearch: {error}")).at_path(&path);
-        let mut graph = empty(similarity, options, EF)?;
+        let mut graph = empty(similarity, options, CANDIDATES)?;
         graph.reserve_capacity_and_threads(count, threads).map_err(|error| unreadable(&error))?;
         // SAFETY: the file is not written to, its links were checked, and it is unmapped after the
         // graph is dropped.
         unsafe { graph.view_from_buffer(own) }.map_err(|error| unreadable(&error))?;
         graph.change_metric::<f64>(metric(&rows));
-        graph.change_expansion_search(EF);
-        Ok(Self { links: graph, _file: bytes, rows, path, ef: RwLock::new(EF), permits: Permits::new(threads) })
+        graph.change_expansion_search(CANDIDATES);
+        Ok(Self { links: graph, _file: bytes, rows, path, ef: RwLock::new(CANDIDATES), permits: Permits::new(threads) })
     }
 
     /// The best `most` rows for a query among `ef` candidates, best first; equal scores in order of

@@ -12,7 +12,7 @@ pub const MOST_HITS: usize = 1000;
 pub const MOST_CANDIDATES: usize = 10_000;
 
 /// Default number of re-ranked passages.
-const TOP: usize = 50;
+pub const RERANKED: usize = 50;
 
 /// The parts of an index that rank passages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,7 +58,8 @@ pub struct RerankOptions {
     /// Directory of the model: `BertForSequenceClassification` with one label, in safetensors, and
     /// `tokenizer.json`.
     pub model: PathBuf,
-    /// Number of re-ranked passages; `None` for 50, or the number of hits if that is more.
+    /// Number of re-ranked passages; `None` for [`RERANKED`], or the number of hits if that is
+    /// more.
     pub top: Option<usize>,
 }
 
@@ -69,7 +70,7 @@ impl RerankOptions {
     /// [`Kind::Usage`] for a number out of range, or below `k`.
     pub(super) fn top(&self, k: usize) -> Result<usize> {
         match self.top {
-            None => Ok(TOP.max(k)),
+            None => Ok(RERANKED.max(k)),
             Some(top) if top > MOST_HITS => {
                 Err(Error::new(Kind::Usage, format!("`top` is {top}; at most {MOST_HITS} passages are ranked again")))
             }

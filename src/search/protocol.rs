@@ -22,8 +22,8 @@ use crate::json;
 /// Maximum number of queries of a request.
 const MOST_QUERIES: usize = 1024;
 /// Hits per query if the request has no number: the defaults of the two servers.
-const RETRIEVE: usize = 3;
-const SEARCH: usize = 10;
+pub const RETRIEVE_HITS: usize = 3;
+pub const SEARCH_HITS: usize = 10;
 
 /// A request, independent of its transport.
 #[derive(Clone, Copy, Debug)]
@@ -40,9 +40,9 @@ pub struct SearchRequest<'a> {
 pub fn respond(index: &Index, options: &SearchOptions, k: Option<usize>, request: &SearchRequest<'_>) -> (u16, Json) {
     let with = |default: usize| SearchOptions { k: k.unwrap_or(default), ..options.clone() };
     let done = match (request.method, request.path.trim_end_matches('/')) {
-        ("POST", "/retrieve") => retrieve(index, with(RETRIEVE), request.body),
-        ("POST", "/search") => search(index, with(SEARCH), request.body),
-        ("GET", "/search") => search_one(index, with(SEARCH), request.query),
+        ("POST", "/retrieve") => retrieve(index, with(RETRIEVE_HITS), request.body),
+        ("POST", "/search") => search(index, with(SEARCH_HITS), request.body),
+        ("GET", "/search") => search_one(index, with(SEARCH_HITS), request.query),
         ("GET", "/health") => Ok(json!({ "status": "healthy", "passages": index.manifest().counts.passages })),
         ("GET", "") => Ok(json!({ "message": "search server of r1: POST /retrieve, POST /search, GET /health" })),
         (_, "/retrieve" | "/search" | "/health" | "") => Err((405, "the path does not support this method".to_owned())),

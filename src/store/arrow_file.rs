@@ -8,7 +8,7 @@ use arrow_array::RecordBatch;
 use arrow_ipc::reader::{FileReader, StreamReader};
 use serde_json::{Map, Value as Json};
 
-use super::table::fields;
+use super::table::{BytesColumns, fields};
 use crate::error::{Error, Kind, Result};
 
 /// Magic bytes of the file format; streams have none.
@@ -19,6 +19,7 @@ const MAGIC: &[u8] = b"ARROW1";
 pub struct ArrowFile {
     path: PathBuf,
     batches: Vec<RecordBatch>,
+    bytes: BytesColumns,
     rows: u64,
 }
 
@@ -27,7 +28,7 @@ impl ArrowFile {
     ///
     /// # Errors
     /// [`Kind::Data`] for a file that is missing, damaged, or not in this format.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, bytes: &BytesColumns) -> Result<Self> {
         let failed = |error: std::io::Error| Error::io(Kind::Data, "read the dataset", path, &error);
         let damaged = |error: arrow_schema::ArrowError| {
             let message = format!("the dataset is not an Arrow file: {error}");
@@ -43,7 +44,12 @@ impl ArrowFile {
             StreamReader::try_new(BufReader::new(file), None).and_then(Iterator::collect).map_err(damaged)?
         };
         let rows = batches.iter().map(|batch| batch.num_rows() as u64).sum();
-        Ok(Self { path: path.to_owned(), batches, rows })
+        Ok(Self { path: path.to_owned(), batches, bytes: bytes.clone(), rows })
+    }
+
+    /// The columns of bytes that are not read.
+    pub fn left_out(&self) -> Vec<String> {
+        self.batches.first().map(|batch| self.bytes.left_out(batch.schema_ref())).unwrap_or_default()
     }
 
     /// Number of rows.
@@ -59,7 +65,7 @@ impl ArrowFile {
         let mut within = usize::try_from(index).unwrap_or(usize::MAX);
         for batch in &self.batches {
             if within < batch.num_rows() {
-                return fields(&self.path, batch, within, index);
+                return fields(&self.path, batch, within, index, &self.bytes);
             }
             within -= batch.num_rows();
         }
@@ -101,13 +107,13 @@ mod tests {
         writer.write(&batch(2)).unwrap();
         writer.finish().unwrap();
         for path in [&stream, &file] {
-            let read = ArrowFile::open(path).unwrap();
+            let read = ArrowFile::open(path, &BytesColumns::All).unwrap();
             assert_eq!(read.rows(), 4);
             assert_eq!(Json::Object(read.row(2).unwrap()), json!({"problem": "a", "n": 2}));
             assert_eq!(Json::Object(read.row(3).unwrap()), json!({"n": 3}));
             assert!(read.row(4).unwrap_err().message.contains("there is no row 4"));
         }
         std::fs::write(&file, "{}").unwrap();
-        assert!(ArrowFile::open(&file).unwrap_err().message.contains("is not an Arrow file"));
+        assert!(ArrowFile::open(&file, &BytesColumns::All).unwrap_err().message.contains("is not an Arrow file"));
     }
 }

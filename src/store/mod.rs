@@ -38,6 +38,6 @@ pub use manifest::verify;
 pub use read::read_trajectories;
 pub use run_dir::{Recipe, RunDir, ScriptsDir, newest_run};
 pub use stored::{Sources, StoredRun};
-pub use table::Table;
+pub use table::{BytesColumns, Table};
 pub use table_write::write_table;
 pub use trajectories::write_trajectories;

@@ -13,12 +13,15 @@ use arrow_array::temporal_conversions as temporal;
 use arrow_array::types as arrow;
 use arrow_array::{Array, ArrayRef, RecordBatch};
 use arrow_schema::{DataType, FieldRef, Fields, Schema, TimeUnit};
+use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
-use parquet::basic::Type;
+use parquet::basic::{ConvertedType, Type};
 use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::schema::types::ColumnDescriptor;
 use serde_json::{Map, Value as Json};
 
 use crate::error::{Error, Kind, Result, Subject};
+use crate::json;
 
 /// Cache size of decoded row groups, bytes; at least one is cached.
 const KEPT: usize = 256 << 20;
@@ -28,7 +31,53 @@ const KEPT: usize = 256 << 20;
 const GROUP: u64 = 2 << 30;
 
 /// Bytes and values of one row. A value takes 32 bytes or more.
-const ROW: Budget = Budget { bytes: 64 << 20, values: 1 << 22 };
+const ROW: Budget = Budget { bytes: 64 << 20, values: 1 << 22, has_bytes: true };
+
+/// The columns of bytes, such as images, that are read. Others are left out.
+#[derive(Clone, Debug, PartialEq)]
+pub enum BytesColumns {
+    All,
+    /// Columns by name, or fields of columns (`image.bytes`).
+    Named(Vec<String>),
+}
+
+impl BytesColumns {
+    /// Whether the bytes of a column or of one of its fields are read.
+    fn has(&self, column: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => names
+                .iter()
+                .any(|name| name.strip_prefix(column).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))),
+        }
+    }
+
+    /// The columns of a file, or fields of columns, that are left out.
+    pub(super) fn left_out(&self, schema: &Schema) -> Vec<String> {
+        let mut found = Vec::new();
+        for field in schema.fields().iter().filter(|field| !self.has(field.name())) {
+            bytes_in(field.data_type(), field.name(), &mut found);
+        }
+        found
+    }
+}
+
+/// The names of the parts of a column that are bytes.
+fn bytes_in(data_type: &DataType, name: &str, found: &mut Vec<String>) {
+    match data_type {
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
+            found.push(name.to_owned());
+        }
+        DataType::List(items) | DataType::LargeList(items) | DataType::FixedSizeList(items, _) => {
+            bytes_in(items.data_type(), name, found);
+        }
+        DataType::Struct(fields) => {
+            fields.iter().for_each(|field| bytes_in(field.data_type(), &format!("{name}.{}", field.name()), found));
+        }
+        DataType::Dictionary(_, values) => bytes_in(values, name, found),
+        _ => {}
+    }
+}
 
 /// A Parquet file with access by row, from any thread.
 #[derive(Debug)]
@@ -36,6 +85,9 @@ pub struct Table {
     path: PathBuf,
     file: File,
     metadata: ArrowReaderMetadata,
+    bytes: BytesColumns,
+    /// The columns that are read.
+    columns: ProjectionMask,
     /// First row and size in bytes of each row group.
     groups: Vec<(u64, usize)>,
     rows: u64,
@@ -47,13 +99,19 @@ impl Table {
     ///
     /// # Errors
     /// [`Kind::Data`] for a file that is missing, damaged, or not Parquet.
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, bytes: &BytesColumns) -> Result<Self> {
         let file = File::open(path).map_err(|error| Error::io(Kind::Data, "read the dataset", path, &error))?;
         let not_parquet = |error| damaged(path, &error).hint("the file may be incomplete, or not be a Parquet file");
         let metadata = ArrowReaderMetadata::load(&file, ArrowReaderOptions::new()).map_err(not_parquet)?;
         let metadata = as_views(metadata);
+        let schema = metadata.metadata().file_metadata().schema_descr_ptr();
+        // A column of bytes has no other type in Parquet's or Arrow's schema.
+        let left_out = bytes.left_out(metadata.schema());
+        let is_read: Vec<bool> = schema.columns().iter().map(|column| !is_left_out(column, &left_out)).collect();
+        let columns = ProjectionMask::leaves(&schema, (0..is_read.len()).filter(|at| is_read[*at]));
         for (at, group) in metadata.metadata().row_groups().iter().enumerate() {
-            let size = group.columns().iter().map(decoded).fold(0, u64::saturating_add);
+            let read = group.columns().iter().zip(&is_read).filter(|(_, is_read)| **is_read);
+            let size = read.map(|(column, _)| decoded(column)).fold(0, u64::saturating_add);
             if size > GROUP {
                 let message = format!(
                     "row group {at} of the Parquet file has {} rows of {} MiB; a row group may have {} MiB",
@@ -71,7 +129,13 @@ impl Table {
             (first, usize::try_from(group.total_byte_size()).unwrap_or(0))
         });
         let groups = groups.collect();
-        Ok(Self { path: path.to_owned(), file, metadata, groups, rows, kept: Mutex::default() })
+        let (path, bytes) = (path.to_owned(), bytes.clone());
+        Ok(Self { path, file, metadata, bytes, columns, groups, rows, kept: Mutex::default() })
+    }
+
+    /// The columns of bytes that are not read.
+    pub fn left_out(&self) -> Vec<String> {
+        self.bytes.left_out(self.metadata.schema())
     }
 
     /// Number of rows.
@@ -79,8 +143,8 @@ impl Table {
         self.rows
     }
 
-    /// Row `index`, counted from 0. Binary values are lists of bytes, times are ISO 8601, nulls are
-    /// omitted.
+    /// Row `index`, counted from 0. Bytes and numbers that are not finite are objects
+    /// (`json::Odd`), times are ISO 8601, nulls are omitted.
     ///
     /// # Errors
     /// [`Kind::Data`] for a damaged file or a column type without a JSON form.
@@ -94,7 +158,7 @@ impl Table {
         let mut within = usize::try_from(index - first).unwrap_or(usize::MAX);
         for batch in batches.iter() {
             if within < batch.num_rows() {
-                return fields(&self.path, batch, within, index);
+                return fields(&self.path, batch, within, index, &self.bytes);
             }
             within -= batch.num_rows();
         }
@@ -114,6 +178,7 @@ impl Table {
         let file = self.file.try_clone().map_err(|error| failed(&error))?;
         let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(file, self.metadata.clone())
             .with_row_groups(vec![index])
+            .with_projection(self.columns.clone())
             .with_batch_size(8192)
             .build()
             .map_err(|error| failed(&error))?;
@@ -149,6 +214,21 @@ fn view(field: &FieldRef) -> FieldRef {
     Arc::new(field.as_ref().clone().with_data_type(data_type))
 }
 
+/// Whether a column of a file is among those that are left out. The parts of its path that lists
+/// add have no names in a row.
+fn is_left_out(column: &ColumnDescriptor, left_out: &[String]) -> bool {
+    let is_bytes = matches!(column.physical_type(), Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY)
+        && column.logical_type_ref().is_none()
+        && column.converted_type() == ConvertedType::NONE;
+    let parts = column.path().parts();
+    is_bytes
+        && left_out.iter().any(|name| {
+            let mut rest = parts.iter();
+            name.split('.').all(|own| rest.any(|part| part == own))
+                && name.split('.').next() == parts.first().map(String::as_str)
+        })
+}
+
 /// Bytes of a column of a row group in memory, from the footer.
 fn decoded(column: &ColumnChunkMetaData) -> u64 {
     let values = u64::try_from(column.num_values()).unwrap_or(0);
@@ -166,10 +246,17 @@ fn decoded(column: &ColumnChunkMetaData) -> u64 {
 }
 
 /// A row of a batch. `index` is its number in the file.
-pub(super) fn fields(path: &Path, batch: &RecordBatch, row: usize, index: u64) -> Result<Map<String, Json>> {
+pub(super) fn fields(
+    path: &Path,
+    batch: &RecordBatch,
+    row: usize,
+    index: u64,
+    bytes: &BytesColumns,
+) -> Result<Map<String, Json>> {
     let mut fields = Map::new();
     let mut budget = ROW;
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        budget.has_bytes = bytes.has(field.name());
         let value = value(column, row, &mut budget).map_err(|why| {
             let field = Some(field.name().clone());
             Error::new(Kind::Data, format!("column `{}`: {why}", field.as_deref().unwrap_or_default()))
@@ -202,13 +289,15 @@ enum Unreadable {
 struct Budget {
     bytes: usize,
     values: usize,
+    /// Whether bytes of this column are read; null otherwise.
+    has_bytes: bool,
 }
 
 impl Budget {
     fn take(&mut self, bytes: usize, values: usize) -> Result<(), Unreadable> {
         match (self.bytes.checked_sub(bytes), self.values.checked_sub(values)) {
             (Some(bytes), Some(values)) => {
-                *self = Self { bytes, values };
+                (self.bytes, self.values) = (bytes, values);
                 Ok(())
             }
             _ => Err(Unreadable::TooLong),
@@ -237,8 +326,12 @@ fn text(text: &str, budget: &mut Budget) -> Result<Json, Unreadable> {
 }
 
 fn bytes(bytes: &[u8], budget: &mut Budget) -> Result<Json, Unreadable> {
-    budget.take(0, bytes.len())?;
-    Ok(bytes.iter().map(|byte| Json::from(*byte)).collect())
+    if !budget.has_bytes {
+        return Ok(Json::Null);
+    }
+    // In Base64.
+    budget.take(bytes.len().saturating_add(bytes.len() / 3), 2)?;
+    Ok(json::of_bytes(bytes))
 }
 
 /// One value of a column.
@@ -263,9 +356,9 @@ fn value(column: &ArrayRef, row: usize, budget: &mut Budget) -> Result<Json, Unr
         DataType::UInt16 => number!(arrow::UInt16Type),
         DataType::UInt32 => number!(arrow::UInt32Type),
         DataType::UInt64 => number!(arrow::UInt64Type),
-        DataType::Float16 => Json::from(column.as_primitive::<arrow::Float16Type>().value(row).to_f64()),
-        DataType::Float32 => number!(arrow::Float32Type),
-        DataType::Float64 => number!(arrow::Float64Type),
+        DataType::Float16 => json::of_float(column.as_primitive::<arrow::Float16Type>().value(row).to_f64()),
+        DataType::Float32 => json::of_float(column.as_primitive::<arrow::Float32Type>().value(row).into()),
+        DataType::Float64 => json::of_float(column.as_primitive::<arrow::Float64Type>().value(row)),
         DataType::Decimal128(..) => Json::from(column.as_primitive::<arrow::Decimal128Type>().value_as_string(row)),
         DataType::Utf8 => text(column.as_string::<i32>().value(row), budget)?,
         DataType::LargeUtf8 => text(column.as_string::<i64>().value(row), budget)?,
@@ -323,9 +416,13 @@ fn value(column: &ArrayRef, row: usize, budget: &mut Budget) -> Result<Json, Unr
                     column.as_primitive::<arrow::TimestampNanosecondType>().value(row),
                 ),
             };
-            // Times with a zone are stored in UTC.
-            let end = if zone.is_some() { "Z" } else { "" };
-            time.map_or(Json::Null, |time| Json::from(time.to_string().replace(' ', "T") + end))
+            // Times with a zone are stored in UTC. The name of another zone follows (RFC 9557).
+            let end = match zone.as_deref() {
+                None => String::new(),
+                Some("UTC" | "Z" | "+00:00" | "") => "Z".to_owned(),
+                Some(zone) => format!("Z[{zone}]"),
+            };
+            time.map_or(Json::Null, |time| Json::from(time.to_string().replace(' ', "T") + &*end))
         }
         other => return Err(Unreadable::Type(other.clone())),
     })
@@ -389,23 +486,65 @@ mod tests {
             ("price", Arc::new(Decimal128Array::from(vec![1234, -5]).with_precision_and_scale(10, 2).unwrap())),
         ];
         write(&path, columns, 10, Compression::SNAPPY);
-        let table = Table::open(&path).unwrap();
+        let table = Table::open(&path, &BytesColumns::All).unwrap();
         assert_eq!(table.rows(), 2);
         assert_eq!(
             Json::Object(table.row(0).unwrap()),
             json!({
                 "text": "ä", "large": "1", "whole": -7, "half": 0.5, "truth": true, "list": ["a", null],
-                "message": {"role": "user", "n": i64::MAX}, "kind": "x", "bytes": [255, 0], "day": "2022-01-08",
-                "time": "2023-11-14T22:13:20.000001", "zoned": "2023-11-14T22:13:20Z", "price": "12.34",
+                "message": {"role": "user", "n": i64::MAX}, "kind": "x", "bytes": { "$r1": "bytes", "value": "/wA=" }, "day": "2022-01-08",
+                "time": "2023-11-14T22:13:20.000001", "zoned": "2023-11-14T22:13:20Z[Europe/Rome]", "price": "12.34",
             })
         );
         assert_eq!(
             Json::Object(table.row(1).unwrap()),
             json!({
-                "large": "2", "whole": 8, "truth": false, "message": {}, "kind": "y", "bytes": [],
-                "day": "1970-01-01", "time": "1970-01-01T00:00:00", "zoned": "1970-01-01T00:00:00Z", "price": "-0.05",
+                "large": "2", "whole": 8, "half": { "$r1": "number", "value": "NaN" }, "truth": false, "message": {},
+                "kind": "y", "bytes": { "$r1": "bytes", "value": "" }, "day": "1970-01-01",
+                "time": "1970-01-01T00:00:00", "zoned": "1970-01-01T00:00:00Z[Europe/Rome]", "price": "-0.05",
             })
         );
+    }
+
+    /// Images as the Hugging Face Hub has them.
+    #[test]
+    fn columns_of_bytes_are_read_if_they_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t.parquet");
+        let bytes: ArrayRef = Arc::new(BinaryArray::from(vec![&b"\xff\x00"[..], b"P"]));
+        let image = || {
+            let fields = vec![Field::new("bytes", DataType::Binary, true), Field::new("path", DataType::Utf8, true)];
+            let paths: ArrayRef = Arc::new(StringArray::from(vec!["a.png", "b.png"]));
+            StructArray::new(Fields::from(fields), vec![Arc::clone(&bytes), paths], None)
+        };
+        let frames = ListArray::new(
+            Arc::new(Field::new("element", image().data_type().clone(), true)),
+            arrow_buffer::OffsetBuffer::from_lengths([1, 1]),
+            Arc::new(image()),
+            None,
+        );
+        let columns: Vec<(&str, ArrayRef)> = vec![
+            ("n", Arc::new(Int64Array::from(vec![1, 2]))),
+            ("image", Arc::new(image())),
+            ("frames", Arc::new(frames)),
+            ("raw", Arc::clone(&bytes)),
+        ];
+        write(&path, columns, 10, Compression::SNAPPY);
+        let read = |names: &[&str]| {
+            let names = BytesColumns::Named(names.iter().map(|&name| name.to_owned()).collect());
+            let table = Table::open(&path, &names).unwrap();
+            (Json::Object(table.row(0).unwrap()), table.left_out())
+        };
+        let own = json!({ "$r1": "bytes", "value": "/wA=" });
+        let (row, left_out) = read(&[]);
+        assert_eq!(row, json!({ "n": 1, "image": { "path": "a.png" }, "frames": [{ "path": "a.png" }] }));
+        assert_eq!(left_out, ["image.bytes", "frames.bytes", "raw"]);
+        let (row, left_out) = read(&["image.bytes", "raw"]);
+        assert_eq!((&row["image"]["bytes"], &row["raw"]), (&own, &own));
+        assert_eq!(left_out, ["frames.bytes"]);
+        let (row, left_out) = read(&["frames"]);
+        assert_eq!((&row["frames"][0]["bytes"], row.get("raw")), (&own, None));
+        assert_eq!(left_out, ["image.bytes", "raw"]);
     }
 
     #[test]
@@ -417,11 +556,12 @@ mod tests {
             ("zstd", Compression::ZSTD(parquet::basic::ZstdLevel::default())),
             ("gzip", Compression::GZIP(parquet::basic::GzipLevel::default())),
             ("lz4", Compression::LZ4_RAW),
+            ("brotli", Compression::BROTLI(parquet::basic::BrotliLevel::default())),
         ] {
             let path = dir.path().join(name);
             let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
             write(&path, vec![("n", numbers)], 64, compression);
-            let table = Table::open(&path).unwrap();
+            let table = Table::open(&path, &BytesColumns::All).unwrap();
             for k in 0..1000_u64 {
                 let index = k * 617 % 1000;
                 assert_eq!(table.row(index).unwrap()["n"], index, "{name}");
@@ -445,13 +585,13 @@ mod tests {
         lists.append(true);
         write(&path, vec![("items", Arc::new(lists.finish()))], 10, zstd);
         assert!(size() < 100_000, "{}", size());
-        let error = Table::open(&path).unwrap().row(0).unwrap_err();
+        let error = Table::open(&path, &BytesColumns::All).unwrap().row(0).unwrap_err();
         let why = "column `items`: the row has more than 64 MiB, or more than 4194304 values";
         assert_eq!((error.kind, error.message.as_str()), (Kind::Data, why));
         // A text that is longer than a row may be.
         let texts: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(70 << 20), "y".to_owned()]));
         write(&path, vec![("text", texts)], 10, zstd);
-        let table = Table::open(&path).unwrap();
+        let table = Table::open(&path, &BytesColumns::All).unwrap();
         assert!(table.row(0).unwrap_err().message.starts_with("column `text`: the row has more than 64 MiB"));
         assert_eq!(table.row(1).unwrap()["text"], "y");
         // A text of the dictionary in many rows is in memory once.
@@ -467,7 +607,7 @@ mod tests {
         let mut writer = ArrowWriter::try_new_with_options(file, batch.schema(), options).unwrap();
         writer.write(&batch).unwrap();
         writer.close().unwrap();
-        let table = Table::open(&path).unwrap();
+        let table = Table::open(&path, &BytesColumns::All).unwrap();
         assert_eq!((table.row(1).unwrap()["text"].as_str(), table.rows()), (Some("a"), 600));
         assert_eq!(table.row(599).unwrap()["text"].as_str().map(str::len), Some(1 << 20));
         let kept = table.kept.lock().unwrap();
@@ -479,9 +619,9 @@ mod tests {
     fn files_that_are_not_parquet_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.parquet");
-        assert_eq!(Table::open(&path).unwrap_err().kind, Kind::Data);
+        assert_eq!(Table::open(&path, &BytesColumns::All).unwrap_err().kind, Kind::Data);
         std::fs::write(&path, "{\"problem\": 1}\n").unwrap();
-        let error = Table::open(&path).unwrap_err();
+        let error = Table::open(&path, &BytesColumns::All).unwrap_err();
         assert!(error.message.starts_with("can't read the Parquet file"), "{error}");
         let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
         write(&path, vec![("n", numbers)], 64, Compression::SNAPPY);
@@ -489,7 +629,7 @@ mod tests {
         let length = bytes.len();
         bytes[4..length / 2].fill(0x55);
         std::fs::write(&path, &bytes).unwrap();
-        let table = Table::open(&path).unwrap();
+        let table = Table::open(&path, &BytesColumns::All).unwrap();
         assert_eq!(table.row(0).unwrap_err().kind, Kind::Data);
     }
 }

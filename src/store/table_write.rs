@@ -1,11 +1,11 @@
 //! Writes JSON rows to a Parquet file. The type of a column is that of its values in all rows:
-//! booleans, whole numbers, floating point, text, lists and structs of these. A missing value is
-//! null.
+//! booleans, whole numbers, floating point, text, bytes, lists and structs of these. A missing
+//! value is null.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow_array::builder::{BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
+use arrow_array::builder::{BinaryBuilder, BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
 use arrow_array::{ArrayRef, ListArray, NullArray, RecordBatch, StructArray};
 use arrow_buffer::OffsetBuffer;
 use arrow_schema::{DataType, Field, Fields, Schema};
@@ -16,6 +16,7 @@ use serde_json::{Map, Value as Json};
 
 use super::files::write_atomic;
 use crate::error::{Error, Kind, Result, Subject};
+use crate::json::Odd;
 
 /// Rows that are encoded at once.
 const BATCH: u64 = 1024;
@@ -33,6 +34,7 @@ enum Shape {
     Int,
     Float,
     Text,
+    Bytes,
     List(Box<Self>),
     Struct(Vec<(String, Self)>),
 }
@@ -53,6 +55,11 @@ impl Shape {
                 Self::List(Box::new(inner))
             }
             Json::Object(fields) => {
+                match Odd::of(value) {
+                    Some(Odd::Bytes(_)) => return Ok(Self::Bytes),
+                    Some(Odd::Number(_)) => return Ok(Self::Float),
+                    None => {}
+                }
                 let shape = |(name, value): (&String, &Json)| match Self::of(value) {
                     Ok(shape) => Ok((name.clone(), shape)),
                     Err(clash) => Err(clash.within(name)),
@@ -91,6 +98,7 @@ impl Shape {
             Self::Bool => "true or false",
             Self::Int | Self::Float => "numbers",
             Self::Text => "text",
+            Self::Bytes => "bytes",
             Self::List(_) => "lists",
             Self::Struct(_) => "objects",
         }
@@ -104,6 +112,7 @@ impl Shape {
             Self::Int => DataType::Int64,
             Self::Float => DataType::Float64,
             Self::Text => DataType::Utf8,
+            Self::Bytes => DataType::Binary,
             // A list without items needs a type; text is the most common.
             Self::List(inner) => DataType::new_list(inner.data_type().unwrap_or(DataType::Utf8), true),
             Self::Struct(fields) => {
@@ -222,7 +231,10 @@ fn column(kind: &DataType, values: &[Option<&Json>]) -> ArrayRef {
         DataType::Float64 => {
             let mut builder = Float64Builder::new();
             for value in values {
-                builder.append_option(value.and_then(Json::as_f64));
+                builder.append_option(value.and_then(|value| match Odd::of(value) {
+                    Some(Odd::Number(number)) => Some(number),
+                    _ => value.as_f64(),
+                }));
             }
             Arc::new(builder.finish())
         }
@@ -230,6 +242,16 @@ fn column(kind: &DataType, values: &[Option<&Json>]) -> ArrayRef {
             let mut builder = StringBuilder::new();
             for value in values {
                 builder.append_option(value.and_then(Json::as_str));
+            }
+            Arc::new(builder.finish())
+        }
+        DataType::Binary => {
+            let mut builder = BinaryBuilder::new();
+            for value in values {
+                builder.append_option(value.and_then(Odd::of).and_then(|odd| match odd {
+                    Odd::Bytes(bytes) => Some(bytes),
+                    Odd::Number(_) => None,
+                }));
             }
             Arc::new(builder.finish())
         }
@@ -260,13 +282,13 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::store::Table;
+    use crate::store::{BytesColumns, Table};
 
     fn written(rows: &[Json]) -> Result<Vec<Json>> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.parquet");
         write_table(&path, rows.len() as u64, &|index| Ok(rows[index as usize].as_object().unwrap().clone()))?;
-        let table = Table::open(&path)?;
+        let table = Table::open(&path, &BytesColumns::All)?;
         (0..table.rows()).map(|index| table.row(index).map(Json::Object)).collect()
     }
 
@@ -276,11 +298,13 @@ mod tests {
             json!({ "a": 1, "b": [{ "role": "user", "content": "ä" }], "c": { "x": [1.5, 2], "y": true }, "l": [] }),
             json!({ "a": 2.5, "b": [], "c": { "z": "t" } }),
             json!({ "b": [{ "role": "x" }, { "content": "y" }], "e": "only here", "f": [[1], [], [2, 3]] }),
+            json!({ "a": crate::json::of_float(f64::NAN), "i": { "bytes": crate::json::of_bytes(b"\xff") } }),
         ];
         let expected = [
             json!({ "a": 1.0, "b": [{ "role": "user", "content": "ä" }], "c": { "x": [1.5, 2.0], "y": true }, "l": [] }),
             rows[1].clone(),
             rows[2].clone(),
+            rows[3].clone(),
         ];
         assert_eq!(written(&rows).unwrap(), expected);
     }

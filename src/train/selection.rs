@@ -38,6 +38,9 @@ impl Selection {
         // Its output is printed when it runs.
         let script = &script.without_log_sink();
         let worker = Worker::new(script, None)?;
+        for note in script.left_out_of_rows() {
+            fetching.reporter.warn(&note);
+        }
         let split = |split| -> Result<Option<Order>> {
             let parts = worker.parts(split)?;
             if parts.iter().all(|part| part.rows == 0) {

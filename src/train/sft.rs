@@ -91,6 +91,9 @@ pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let origins = origins::origins(&script, origin)?;
     record(&run, &script, &options.overrides, &origins, 0, state.step)?;
     report::literal_keys(reporter, &script);
+    for note in script.left_out_of_rows() {
+        reporter.warn(&note);
+    }
     let merging = script.settings.checkpoint.merge;
     let seed = script.settings.seed;
     let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))

@@ -212,6 +212,39 @@ fn check_also_tests_rows_between() {
     );
 }
 
+/// Rows of a file beyond those that every rule is tested on: one without a column that `reset`
+/// needs, one without a reference, one that a run does not draw.
+#[test]
+fn check_tries_the_rows_of_files_as_many_as_fit() {
+    let recipe = "local env = r1.env { max_steps = 1,\n\
+        reset = function(task) return { task = task, messages = { r1.user('Say ' .. task.n) } } end,\n\
+        step = function(state, action) return { done = true } end }\n\
+        return r1.recipe { env = env, data = { train = 'rows.jsonl' }, sampling = { max_new_tokens = 8 },\n\
+        reward = function(state, outcome) return #outcome.text % 2 + #r1.reference(state.task.answer) end,\n\
+        trainer = r1.grpo { group_size = 2 } }";
+    let rows = |broken: &str| {
+        let row =
+            |index: u32| if index == 78 { broken.to_owned() } else { format!("{{\"n\": {index}, \"answer\": \"a\"}}") };
+        (0..90).map(|index| row(index) + "\n").collect::<String>()
+    };
+    let check = |broken: &str, arguments: &[&str]| {
+        let dir = directory(&[("x.lua", recipe), ("rows.jsonl", &rows(broken))], false);
+        let output = r1(dir.path(), &[&["check", "x.lua"], arguments].concat()).output().unwrap();
+        (output.status.code(), shown(dir.path(), &output))
+    };
+    let (code, text) = check("{\"n\": 78, \"answer\": \"a\"}", &[]);
+    assert!(code == Some(0) && text.contains("90 of 90 rows of data.train began a trajectory\n"), "{text}");
+    let (code, text) = check("{\"answer\": \"a\"}", &["--rows", "all"]);
+    assert!(code == Some(6) && text.contains("error (reset): attempt to concatenate"), "{text}");
+    assert!(text.contains("the first is row 78 of data.train: rows.jsonl:79"), "{text}");
+    let (code, text) = check("{\"n\": 78}", &[]);
+    assert!(code == Some(4) && text.contains("rows.jsonl:79"), "{text}");
+    let (code, text) = check("{\"n\": 78}", &["--rows", "30"]);
+    assert!(code == Some(0) && text.contains("30 of 90 rows of data.train began a trajectory; --rows all"), "{text}");
+    let (code, text) = check("", &["--rows", "some"]);
+    assert!(code == Some(2) && text.contains("must be a whole number, or all"), "{text}");
+}
+
 /// A server may give every reset another session; a local that counts is still found.
 #[test]
 fn check_compares_resets_with_the_same_external_answers() {

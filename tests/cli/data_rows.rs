@@ -281,3 +281,41 @@ fn rows_that_overlap_with_evaluation_are_left_out() {
     For more information, try '--help'.
     "##);
 }
+
+/// JSON has neither bytes nor NaN: files of r1 have an object in their place.
+#[test]
+fn columns_of_bytes_reach_the_script_if_they_are_named() {
+    let rows = r#"{"problem": "a", "image": {"bytes": {"$r1": "bytes", "value": "/wD+"}, "path": "a.png"}, "x": {"$r1": "number", "value": "NaN"}}
+{"problem": "b", "image": {"bytes": {"$r1": "bytes", "value": "AAAA"}, "path": "b.png"}, "x": 0.5}
+"#;
+    let recipe = |columns: &str| {
+        format!(
+            "return r1.recipe {{ env = r1.env {{ max_steps = 1,\n\
+             reset = function(task)\n\
+             local image = task.image or {{}}\n\
+             print(task.problem, image.path, image.bytes and #image.bytes, tostring(task.x))\n\
+             return {{ task = task, messages = {{ r1.user(task.problem) }} }} end,\n\
+             step = function() return {{ done = true }} end }},\n\
+             reward = function(state, outcome) return #outcome.text % 2 end, sampling = {{ max_new_tokens = 8 }},\n\
+             data = {{ train = r1.data.parquet {{ path = 'rows.parquet', columns = {{ {columns} }} }} }},\n\
+             trainer = r1.grpo {{ group_size = 2 }} }}"
+        )
+    };
+    let files = [("rows.jsonl", rows), ("all.lua", &recipe("image = 'image'")), ("none.lua", &recipe(""))];
+    let dir = directory(&files, false);
+    let _ = succeed(dir.path(), &["data", "dedup", "rows.jsonl", "--out", "rows.parquet"]);
+    let text = succeed(dir.path(), &["data", "show", "rows.parquet", "-n", "1"]);
+    assert!(text.contains(r#"{"bytes":"3 bytes","path":"a.png"}"#), "{text}");
+    let json = succeed(dir.path(), &["data", "show", "rows.parquet", "-n", "1", "--json"]);
+    let [json, first]: [Value; 2] =
+        [&json, rows.lines().next().unwrap()].map(|text| serde_json::from_str(text).unwrap());
+    assert_eq!(json, first);
+    let text = succeed(dir.path(), &["check", "all.lua"]);
+    assert!(text.contains("a a.png 3 nan") && text.contains("b b.png 3 0.5"), "{text}");
+    assert!(!text.contains("left out"), "{text}");
+    let text = succeed(dir.path(), &["check", "none.lua"]);
+    assert!(text.contains("a a.png nil nan"), "{text}");
+    let note =
+        "note (data): rows.parquet: bytes are left out of its rows: `image.bytes`; columns = { image = \"image\" }";
+    assert!(text.contains(note), "{text}");
+}

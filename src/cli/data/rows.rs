@@ -1,6 +1,5 @@
 //! The rows that the commands of `r1 data` read and write.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::super::args::OutputArgs;
@@ -11,7 +10,7 @@ use crate::telemetry::{Interrupt, Reporter, counted};
 
 /// Opens files, folders and patterns.
 pub(super) fn open(files: &[PathBuf]) -> Result<Dataset> {
-    Dataset::open(&find(files, Path::new("."), None)?, None, &BTreeMap::new())
+    Dataset::open_whole(&find(files, Path::new("."), None)?)
 }
 
 impl RowsArgs {

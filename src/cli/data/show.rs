@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json};
 use super::super::args::OutputArgs;
 use super::super::data_args::ShowArgs;
 use super::super::print;
-use crate::data::{Amount, Division, column, split};
+use crate::data::{Amount, Division, byte_count, column, split};
 use crate::error::{Error, Kind, Result, without_control_characters};
 
 /// Characters of a value that are shown without `--full`.
@@ -55,10 +55,11 @@ fn selected(row: Map<String, Json>, columns: &[String]) -> Result<Map<String, Js
 fn field(text: &mut String, name: &str, width: usize, value: &Json, full: bool) {
     let shown = match value {
         Json::String(own) => own.clone(),
+        bytes if byte_count(bytes).is_some() => format!("{} bytes", byte_count(bytes).unwrap_or(0)),
         Json::Array(items) if !items.is_empty() && items.iter().all(is_message) => {
             items.iter().map(message).collect::<Vec<String>>().join("\n")
         }
-        other => other.to_string(),
+        other => json_of(other).to_string(),
     };
     let length = shown.chars().count();
     let shown = if full || length <= SHOWN {
@@ -75,6 +76,18 @@ fn field(text: &mut String, name: &str, width: usize, value: &Json, full: bool) 
     }
     if shown.is_empty() {
         let _ = writeln!(text, "  {name}");
+    }
+}
+
+/// A value with bytes as their number.
+fn json_of(value: &Json) -> Json {
+    match value {
+        Json::Array(items) => items.iter().map(json_of).collect(),
+        Json::Object(fields) => match byte_count(value) {
+            Some(count) => format!("{count} bytes").into(),
+            None => fields.iter().map(|(name, value)| (name.clone(), json_of(value))).collect(),
+        },
+        other => other.clone(),
     }
 }
 

@@ -20,7 +20,7 @@ use serde_json::{Map, Value};
 
 use super::args::OutputArgs;
 use super::failure::ErrorFormat;
-use super::infer_args::InferArgs;
+use super::infer_args::{InferArgs, MAX_NEW_TOKENS};
 use crate::config::{PolicySettings, Settings, Trainer, refuse_reply_prefix};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
@@ -37,9 +37,6 @@ use local::Local;
 use recipe::Recipe;
 use remote::Remote;
 use screen::Screen;
-
-/// Default maximum tokens of a reply if neither a flag, the recipe nor the model sets it.
-const MAX_NEW_TOKENS: usize = 512;
 
 pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
     let interrupt = ctrl_c();

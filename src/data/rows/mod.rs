@@ -15,7 +15,7 @@ use super::catalog::hint_for;
 use crate::config::DataFormat;
 use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::json;
-use crate::store::{ArrowFile, Table};
+use crate::store::{ArrowFile, BytesColumns, Table};
 pub(crate) use encoding::text as utf8;
 pub(crate) use find::find;
 pub(crate) use lines::CsvFile;
@@ -53,7 +53,7 @@ enum Rows {
 }
 
 impl Dataset {
-    /// Opens files and indexes their rows.
+    /// Opens files and indexes their rows. Columns of bytes are read if `columns` names them.
     ///
     /// # Errors
     /// [`Kind::Data`], with the file and the reason.
@@ -61,6 +61,20 @@ impl Dataset {
         paths: &[PathBuf],
         format: Option<DataFormat>,
         columns: &BTreeMap<String, String>,
+    ) -> Result<Self> {
+        Self::open_with(paths, format, columns, &BytesColumns::Named(columns.values().cloned().collect()))
+    }
+
+    /// As [`Dataset::open`], with all columns of bytes.
+    pub(crate) fn open_whole(paths: &[PathBuf]) -> Result<Self> {
+        Self::open_with(paths, None, &BTreeMap::new(), &BytesColumns::All)
+    }
+
+    fn open_with(
+        paths: &[PathBuf],
+        format: Option<DataFormat>,
+        columns: &BTreeMap<String, String>,
+        bytes: &BytesColumns,
     ) -> Result<Self> {
         let (mut files, mut rows) = (Vec::with_capacity(paths.len()), 0);
         for path in paths {
@@ -72,7 +86,7 @@ impl Dataset {
                     None => error,
                 }
             })?;
-            let file = File { path: path.clone(), first: rows, rows: Rows::open(path, format)? };
+            let file = File { path: path.clone(), first: rows, rows: Rows::open(path, format, bytes)? };
             rows += file.rows.count();
             files.push(file);
         }
@@ -81,6 +95,25 @@ impl Dataset {
             return Err(paths.first().map_or(error.clone(), |path| error.at_path(path)));
         }
         Ok(Self { files, rows, columns: columns.clone() })
+    }
+
+    /// What is left out of its rows: columns of bytes that `columns` does not name.
+    pub(crate) fn left_out(&self) -> Option<String> {
+        self.files.iter().find_map(|file| {
+            let columns = match &file.rows {
+                Rows::Table(table) => table.left_out(),
+                Rows::Arrow(file) => file.left_out(),
+                Rows::Lines(_) | Rows::List(_) => Vec::new(),
+            };
+            let first = columns.first()?;
+            let names: Vec<String> = columns.iter().map(|name| format!("`{name}`")).collect();
+            let root = first.split('.').next().unwrap_or(first);
+            Some(format!(
+                "{}: bytes are left out of its rows: {}; columns = {{ {root} = \"{root}\" }} of the dataset keeps them",
+                file.path.display(),
+                names.join(", "),
+            ))
+        })
     }
 
     /// Its files, in the order of their rows.
@@ -177,13 +210,13 @@ impl File {
 }
 
 impl Rows {
-    fn open(path: &Path, format: Option<DataFormat>) -> Result<Self> {
+    fn open(path: &Path, format: Option<DataFormat>, bytes: &BytesColumns) -> Result<Self> {
         match format.or_else(|| DataFormat::of(path)).unwrap_or(DataFormat::Jsonl) {
             DataFormat::Jsonl => Ok(Self::Lines(Lines::jsonl(path)?)),
             DataFormat::Csv => Ok(Self::Lines(Lines::csv(path, b',')?)),
             DataFormat::Tsv => Ok(Self::Lines(Lines::csv(path, b'\t')?)),
-            DataFormat::Parquet => Ok(Self::Table(Table::open(path)?)),
-            DataFormat::Arrow => Ok(Self::Arrow(ArrowFile::open(path)?)),
+            DataFormat::Parquet => Ok(Self::Table(Table::open(path, bytes)?)),
+            DataFormat::Arrow => Ok(Self::Arrow(ArrowFile::open(path, bytes)?)),
             DataFormat::Json => {
                 if let Some(items) = list_of(path)? {
                     return Ok(Self::List(items));

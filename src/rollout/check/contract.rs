@@ -7,18 +7,19 @@ use serde_json::{Value, json};
 
 use super::advantage;
 use super::endings::{self, repeat, reset_line};
+use super::others;
 use super::replies::{self, Kind, ReplyContext};
 use super::{Finding, Level, Options, Report};
 use crate::config::{Settings, Trainer};
 use crate::error::Result;
-use crate::mdp::{Demonstration, Observation, Scripted, Status, Trajectory};
+use crate::mdp::{Observation, Scripted, Status, Trajectory};
 use crate::rollout::ending::of_row;
 use crate::rollout::{Attempt, Spec, Stage, Stop, first_difference, never_begun, replay, typed, with_policy};
 use crate::script::{Record, Script, Split, Strictness, Worker};
 use crate::text::{Renderer, schema};
 
-/// Rows tested per split. All kinds of responses are tested on the first, the middle and the last
-/// one, and on one of each environment.
+/// Rows tested per split; `others` tries further ones. All kinds of responses are tested on the
+/// first, the middle and the last one, and on one of each environment.
 const ROWS: usize = 16;
 
 /// Maximum steps of a tested trajectory.
@@ -38,11 +39,11 @@ pub(super) struct Task {
     pub(super) row: u64,
     pub(super) value: Value,
     /// All kinds of responses are tested on it.
-    thorough: bool,
+    pub(super) thorough: bool,
 }
 
 /// How to mend tools that are in no prompt.
-const HIDDEN_TOOLS: &str =
+pub(super) const HIDDEN_TOOLS: &str =
     "env.describe_tools=auto describes them in the system prompt; or do so yourself, or use another model";
 
 /// Number of tasks whose reset fails after which the check ends.
@@ -72,7 +73,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
 
     let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
     let mut tried: Vec<TestedTrajectory> = Vec::new();
-    let mut failed_resets = 0;
+    let (mut failed_resets, mut goes_on) = (0, true);
     let mut tasks_tried = std::collections::BTreeSet::new();
     'tasks: for task in &tasks {
         let spec = spec(&first, script, task, options);
@@ -99,6 +100,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             report.eval_tasks = tasks_tried.iter().filter(|(eval, _)| *eval).count();
             report.tasks = tasks_tried.len() - report.eval_tasks;
             if at_limit {
+                goes_on = false;
                 break 'tasks;
             }
             // Other replies to the task, and other tasks, would find the same: a server that is
@@ -106,6 +108,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
             if in_reset {
                 failed_resets += 1;
                 if failed_resets == RESETS {
+                    goes_on = false;
                     break 'tasks;
                 }
                 continue 'tasks;
@@ -124,6 +127,9 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
         again(two, script, it, options, &mut report).await?;
     }
     endings::judge(&tried, one, script, &mut report);
+    if goes_on {
+        Box::pin(others::check(one, script, &tasks, options, &mut report)).await?;
+    }
     advantage::check(&tried, &first, script, &mut report);
     curriculum(&first, &script.settings, &mut report);
     report.findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
@@ -153,53 +159,7 @@ fn limited(status: Status) -> bool {
     matches!(status, Status::ScriptLimit | Status::ToolTimeout)
 }
 
-/// Maximum number of conversations that are validated.
-const CONVERSATIONS: u64 = 50;
-
-pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
-    let mut report = Report { budget: options.max_context, ..Report::default() };
-    let first = Worker::new(script, Some(Arc::clone(renderer)))?;
-    let second = Worker::new(script, Some(Arc::clone(renderer)))?;
-    rows(&first, &second, &mut report);
-    report.printed(first.take_log());
-    let count = first.rows(Split::Train).ok().flatten().unwrap_or(0);
-    let mut hidden = None;
-    for index in (0..count).step_by(count.div_ceil(CONVERSATIONS).max(1) as usize) {
-        let place = Some(first.place_of_row(Split::Train, index));
-        let found = first.row(Split::Train, index).and_then(|row| {
-            let hint = "docs/sft.md lists the formats of rows; `columns` of the dataset renames columns";
-            let it = Demonstration::read(&row).map_err(|invalid| invalid.of_row().hint(hint))?;
-            let own = it.format.as_deref().map(|name| renderer.with_format(&first.format(name)?)).transpose()?;
-            let renderer = own.as_ref().unwrap_or(renderer);
-            if hidden.is_none() {
-                hidden = renderer.hidden_tools(&it.tools).map(|message| (message, place.clone()));
-            }
-            renderer.supervised_where(&it.messages, &it.tools, &it.trained)
-        });
-        match found {
-            Ok(supervised) => {
-                report.tasks += 1;
-                report.longest_prompt = report.longest_prompt.max(supervised.ids.len());
-                if !supervised.mask.contains(&true) {
-                    let message = "a conversation has no message to train on";
-                    let hint = "it needs a message with role = \"assistant\"";
-                    report.add(Finding::new(Level::Error, "masks", message).at(place).hint(hint));
-                } else if options.max_context > 0 && supervised.ids.len() > options.max_context {
-                    let (length, most) = (supervised.ids.len(), options.max_context);
-                    let message = format!("a conversation has {length} tokens and the context holds {most}");
-                    report.add(Finding::new(Level::Error, "context", message).at(place));
-                }
-            }
-            Err(error) => report.add(Finding::error("data", error).at(place)),
-        }
-    }
-    if let Some((message, place)) = hidden {
-        report.add(Finding::new(Level::Warning, "tools", message).at(place).hint(HIDDEN_TOOLS));
-    }
-    Ok(report)
-}
-
-fn spec(worker: &Worker, script: &Script, task: &Task, options: &Options) -> Spec {
+pub(super) fn spec(worker: &Worker, script: &Script, task: &Task, options: &Options) -> Spec {
     let mut spec = Spec::new(task.split, task.row, &script.settings);
     if options.max_context > 0 {
         spec.max_context = options.max_context;
@@ -220,7 +180,7 @@ fn spread(thorough: &[u64], count: u64) -> Vec<u64> {
 
 /// Rows exist, can be read and are deterministic. Returns tasks to test, including those of
 /// evaluation if it has its own environment or context.
-fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
+pub(super) fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
     let (mut tasks, mut eval_tasks) = (Vec::new(), Vec::new());
     for split in [Split::Train, Split::Eval] {
         let count = match first.rows(split) {
@@ -352,7 +312,7 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report
 }
 
 /// Runs one trajectory with responses of a kind; `None` if the format cannot write them.
-async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<Option<Trajectory>> {
+pub(super) async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<Option<Trajectory>> {
     let record = Record::live();
     let mut requests = record.listen();
     // Serves generation requests of context policies.

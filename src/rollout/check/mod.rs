@@ -6,6 +6,7 @@
 //!   own answer
 //! - `contract`: rules for rows, tools, resets, states, steps
 //! - `endings`: rules for how trajectories end, prompts and rewards
+//! - `others`: the rows beyond those
 //!
 //! A script satisfies its contract if every trajectory is a function of task, seed and responses,
 //! does not fail, and differs from others in its reward. Findings have the line and a hint.
@@ -13,6 +14,7 @@
 mod advantage;
 mod contract;
 mod endings;
+mod others;
 mod replies;
 
 use std::sync::Arc;
@@ -20,7 +22,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::error::{Error, Result};
-use crate::script::{LogLine, Script};
+use crate::script::{LogLine, Script, Split};
 use crate::text::Renderer;
 
 /// Severity of a finding.
@@ -50,6 +52,14 @@ pub struct Finding {
     pub repeat: Vec<String>,
 }
 
+/// Rows of a split that began a trajectory, with those that the rules were tested on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TriedRows {
+    pub split: Split,
+    pub tried: u64,
+    pub of: u64,
+}
+
 /// Result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
@@ -62,6 +72,8 @@ pub struct Report {
     pub tasks: usize,
     /// Tested rows of `data.eval`, if evaluation has its own environment or context.
     pub eval_tasks: usize,
+    /// Rows that were tried beyond those.
+    pub tried: Vec<TriedRows>,
     pub trajectories: usize,
     pub steps: usize,
     /// Smallest and largest reward of trajectories that did not fail.
@@ -141,6 +153,10 @@ pub struct Options {
     pub max_context: usize,
     /// Seconds after which no further trajectory starts.
     pub seconds: f64,
+    /// Rows of each split that are tried; `None`: as many as fit into a few seconds.
+    pub rows: Option<u64>,
+    /// Whether the check ends early.
+    pub stop: fn() -> bool,
 }
 
 /// Validates the conversations of a recipe for supervised fine-tuning.
@@ -148,7 +164,7 @@ pub struct Options {
 /// # Errors
 /// Only if the script does not load.
 pub fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
-    contract::supervised(script, renderer, options)
+    others::supervised(script, renderer, options)
 }
 
 /// Tests a script. Needs a tokio runtime with time and I/O enabled.

@@ -9,6 +9,7 @@ use super::argument::Argument;
 use super::misplaced;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
+use crate::json::Odd;
 use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, clip, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
@@ -274,11 +275,11 @@ pub(crate) fn time_left(lua: &Lua) -> Duration {
     lua.app_data_ref::<Arc<Slot>>().map_or(Duration::MAX, |slot| slot.left())
 }
 
-/// Bytes as JSON for the record: text if they are valid UTF-8, else a list.
+/// Bytes as JSON for the record: text if they are valid UTF-8.
 pub(crate) fn json_of(bytes: &[u8]) -> serde_json::Value {
     match std::str::from_utf8(bytes) {
         Ok(text) => text.into(),
-        Err(_) => bytes.iter().map(|byte| serde_json::Value::from(*byte)).collect(),
+        Err(_) => crate::json::of_bytes(bytes),
     }
 }
 
@@ -286,8 +287,12 @@ pub(crate) fn json_of(bytes: &[u8]) -> serde_json::Value {
 pub(crate) fn bytes_of(json: &serde_json::Value) -> Vec<u8> {
     match json {
         serde_json::Value::String(text) => text.clone().into_bytes(),
+        // Records of earlier versions.
         serde_json::Value::Array(items) => items.iter().filter_map(|byte| u8::try_from(byte.as_u64()?).ok()).collect(),
-        _ => Vec::new(),
+        odd => match Odd::of(odd) {
+            Some(Odd::Bytes(bytes)) => bytes,
+            _ => Vec::new(),
+        },
     }
 }
 

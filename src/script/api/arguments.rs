@@ -21,6 +21,10 @@ pub(crate) trait Arguments: Sized {
         names
     }
 
+    /// The values of fields that are left out, where the struct declares one.
+    #[cfg(test)]
+    fn defaults() -> Vec<(&'static str, Box<dyn std::any::Any>)>;
+
     /// The struct of a table whose names are known.
     ///
     /// # Errors
@@ -98,6 +102,18 @@ macro_rules! arguments {
 
             fn others() -> Vec<&'static str> {
                 $crate::script::api::arguments::joined(&[$(&$others[..])?])
+            }
+
+            #[cfg(test)]
+            #[allow(unused_mut)] // some structs have neither defaults nor parts
+            fn defaults() -> Vec<(&'static str, Box<dyn std::any::Any>)> {
+                let mut all: Vec<(&'static str, Box<dyn std::any::Any>)> = Vec::new();
+                $($(
+                    let default: $Type = $default;
+                    all.push((stringify!($field), Box::new(default)));
+                )?)*
+                $(all.extend(<$Part as $crate::script::api::arguments::Arguments>::defaults());)*
+                all
             }
 
             fn from_fields(fields: &$crate::script::api::args::Fields<'_>) -> mlua::Result<Self> {

@@ -31,12 +31,12 @@ const CLOSE_KEY: &str = "r1.connection.close";
 const BYTES: usize = 1 << 20;
 const MOST_BYTES: u64 = 64 << 20;
 /// Default number of restarts, and the most.
-const USUAL_RESTARTS: u64 = 3;
-const RESTARTS: u64 = 1000;
+pub(super) const USUAL_RESTARTS: u64 = 3;
+pub(super) const RESTARTS: u64 = 1000;
 /// Most processes of a program.
 const PROCESSES: u64 = 256;
 /// Longest wait for an open WebSocket, and for a program's answer to `open_message`.
-const SOCKET_START: Duration = Duration::from_secs(10);
+pub(super) const SOCKET_START: Duration = Duration::from_secs(10);
 const PROGRAM_START: Duration = Duration::from_mins(1);
 
 /// URLs of WebSocket servers.

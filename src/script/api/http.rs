@@ -23,7 +23,7 @@ use crate::script::runtime::host::{Call, Host, place};
 
 /// Default and maximum bytes of a response.
 const BYTES: usize = 1 << 20;
-const MOST_BYTES: u64 = 64 << 20;
+pub(super) const MOST_BYTES: u64 = 64 << 20;
 /// Default timeout in seconds.
 const TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -19,7 +19,7 @@ use crate::script::runtime::rank::{Index, Weights};
 const NAME: &str = "r1.text.index";
 
 /// Default number of results of a search.
-const MOST: usize = 10;
+pub(super) const MOST: usize = 10;
 
 arguments! {
     /// Options of `r1.text.index`.
@@ -31,7 +31,7 @@ arguments! {
 }
 
 /// A number from 0 to 1.
-pub(super) struct Share(f64);
+pub(super) struct Share(pub(super) f64);
 
 argument!(Share, "a number from 0 to 1", |value| float(value).filter(|number| (0.0..=1.0).contains(number)).map(Self));
 

@@ -61,7 +61,7 @@ impl PromptArgument {
 }
 
 /// A number above 0.
-pub(super) struct Temperature(f64);
+pub(super) struct Temperature(pub(super) f64);
 
 argument!(Temperature, "a number above 0", |value| float(value)
     .filter(|number| *number > 0.0 && number.is_finite())

@@ -21,7 +21,7 @@ use crate::tools::{Program, run_program};
 const NAME: &str = "r1.process.run";
 /// Default and maximum bytes kept of each output.
 const OUTPUT: usize = 64 << 10;
-const MOST_OUTPUT: u64 = 16 << 20;
+pub(super) const MOST_OUTPUT: u64 = 16 << 20;
 
 arguments! {
     /// Options of `r1.process.run`.

@@ -11,7 +11,7 @@ use super::argument::{Mebibytes, argument};
 use super::arguments::{Arguments, arguments};
 use crate::config::Columns;
 use crate::error::{Error, Kind, suggest};
-use crate::script::runtime::convert::from_json;
+use crate::script::runtime::convert::from_row;
 use crate::script::runtime::host::{misuse, place};
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::resource::{FORMATS, Form, Keep, MOST, Resource, Spec};
@@ -112,7 +112,7 @@ impl ResourceOf {
         let Some(json) = place.checked_sub(1).and_then(|index| self.resource.row(index)) else {
             return Ok(Value::Nil);
         };
-        let row = from_json(lua, &json)?;
+        let row = from_row(lua, &json)?;
         freeze(&row)?;
         self.rows.raw_set(place, row.clone())?;
         Ok(row)

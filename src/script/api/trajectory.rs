@@ -13,7 +13,7 @@ use super::service::{Functions, Held, call, to_lua};
 use super::store::trajectory_table;
 use crate::mdp::Trajectory;
 use crate::script::Services;
-use crate::script::runtime::convert::from_json;
+use crate::script::runtime::convert::{from_json, from_row};
 use crate::script::runtime::host::{Host, place};
 use crate::script::runtime::services::env::{
     BranchResult, CloseAttempt, CloseScript, CountRows, Finish, Fork, Logged, NextRequest, Observe, OpenScript,
@@ -39,7 +39,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     calls.raw_set("open", open)?;
     calls.raw_set("model_dir", functions.function::<ModelDir, _, _>(lua, |lua, _, dir| to_lua(lua, &dir))?)?;
     calls.raw_set("rows", functions.function::<CountRows, _, _>(lua, |lua, _, rows| to_lua(lua, &rows))?)?;
-    calls.raw_set("row", functions.function::<ReadRow, _, _>(lua, |lua, _, row| from_json(lua, &row))?)?;
+    calls.raw_set("row", functions.function::<ReadRow, _, _>(lua, |lua, _, row| from_row(lua, &row))?)?;
     calls.raw_set("reset", functions.function::<Reset, _, _>(lua, attempt)?)?;
     calls.raw_set("fork", functions.function::<Fork, _, _>(lua, attempt)?)?;
     calls.raw_set("observe", functions.function::<Observe, _, _>(lua, logged)?)?;

@@ -136,7 +136,7 @@ impl Console {
 
     /// Gives `name` a value that typed code cannot replace.
     pub fn give(&self, name: &str, value: &Json) -> Result<()> {
-        let given = convert::from_json(&self.vm.lua, value).and_then(|value| self.given.raw_set(name, value));
+        let given = convert::from_row(&self.vm.lua, value).and_then(|value| self.given.raw_set(name, value));
         given.map_err(|error| vm_failed(&error))
     }
 

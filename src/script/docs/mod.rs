@@ -28,6 +28,8 @@ use serde::Serialize;
 use crate::config::{EnvSettings, Settings};
 use crate::error::nearest;
 use crate::schema::{Section, Setting};
+use crate::tools::table::TableOptions;
+use crate::tools::{PythonOptions, RhaiOptions};
 
 pub use luacats::luacats;
 pub use luau::luau;
@@ -138,20 +140,26 @@ pub fn all() -> impl Iterator<Item = &'static Entry> {
     ALL.iter()
 }
 
-/// The entries of `r1.recipe` and `r1.env` with the settings that they take in addition to the
-/// fields that their entry has.
+/// The entries of `r1.recipe`, `r1.env` and tools of the host, with the settings that they take in
+/// addition to the fields that their entry has.
 fn with_settings(entry: Entry) -> Entry {
     let (settings, [table]) = (
         match entry.name {
             "r1.recipe" => Settings::declared(),
             "r1.env" => EnvSettings::declared(),
+            "r1.tools.python" => PythonOptions::declared(),
+            "r1.tools.rhai" => RhaiOptions::declared(),
+            "r1.tools.table" => TableOptions::declared(),
             _ => return entry,
         },
         entry.params,
     ) else {
         return entry;
     };
-    let has = |setting: &Setting| table.fields.iter().any(|field| field.name.trim_end_matches('?') == setting.name());
+    // `memory_mb` is written `memory`.
+    let has = |setting: &Setting| {
+        table.fields.iter().any(|field| field.name.trim_end_matches('?') == setting.name().trim_end_matches("_mb"))
+    };
     // The list that contains these texts is static.
     let param = |setting: Setting| Param {
         name: format!("{}?", setting.name()).leak(),

@@ -24,10 +24,6 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p("name?", "string", "Default: \"sql\""),
                 p("description?", "string", "Replaces the first sentence; tables and columns follow it"),
                 p("preview?", "number", "Rows of each table that the description shows, at most 10; default: 0"),
-                p("format?", "string", "Format of results: markdown, csv or json; default: markdown"),
-                p("max_rows?", "number", "Maximum rows of a result; default: 50"),
-                p("max_cell?", "number", "Maximum characters of a cell; default: 200"),
-                p("output_bytes?", "number", "Maximum bytes of a result; default: 8192"),
                 TIMEOUT,
                 MEMORY,
                 p(

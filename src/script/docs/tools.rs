@@ -20,14 +20,14 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p(
                     "retries?",
                     "number | {times: number, backoff: (number | string)?}",
-                    "Retries after a timeout, or if `run` returns true as fourth value. The wait is \"500ms\" before the \
+                    "Retries after a timeout, or if `run` returns true as fourth value; default: 0. The wait is \"500ms\" before the \
                      first and doubles each time",
                 ),
                 p(
                     "cache?",
                     "boolean | string",
                     "Caches results by arguments: true or \"trajectory\" per trajectory, \"run\" for all trajectories; such a tool cannot use \
-                     call.state",
+                     call.state; default: false",
                 ),
                 p("concurrency?", "number", "Maximum concurrent calls over the whole run"),
                 p("max_result_tokens?", "number", "Maximum tokens of a result; default: that of the environment"),
@@ -61,34 +61,16 @@ pub(super) const ENTRIES: &[Entry] = &[
             &[
                 p("name?", "string", "Default: \"python\""),
                 p("description?", "string", ""),
-                p("timeout?", "number | string", "Maximum seconds per program"),
-                p("memory?", "number | string", "Maximum memory, such as \"512MiB\""),
-                p("disk?", "number | string", "Maximum size of its scratch directory"),
-                p("session?", "boolean", "Keep variables and files between the calls of a trajectory"),
+                p("timeout?", "number | string", "Maximum seconds per program; default: 5 s"),
+                p("memory?", "number | string", "Maximum memory; default: \"512MiB\""),
+                p("disk?", "number | string", "Maximum size of its scratch directory; default: \"16MiB\""),
+                p("session?", "boolean", "Keep variables and files between the calls of a trajectory; default: false"),
                 p(
                     "files?",
                     "{[string]: string | {path: string?, text: string?, column: string?, max_size: (number | string)?}}",
                     "Files in the directory of programs, by name: a path relative to the script's directory, { text = … }, or { column = … } of the \
                      task (a table becomes CSV). A session gets them at its start",
                 ),
-                p(
-                    "packages?",
-                    "{string}",
-                    "Installed packages that programs need; checked before a run, and imported before the first call",
-                ),
-                p("keep_files?", "boolean", "Files that a program writes are in result.files, and named in its text"),
-                p("files_bytes?", "number", "Maximum bytes of files that a result keeps; default: 1 MiB"),
-                p("plots?", "boolean", "Keep figures of matplotlib as files plot_1.png, plot_2.png …"),
-                p(
-                    "last_value?",
-                    "string",
-                    "Show the value of the last expression: auto (if nothing was printed), always, never",
-                ),
-                p("site_packages?", "boolean", "Allow imports of installed packages"),
-                p("preload?", "{string}", "Modules to import at startup"),
-                p("interpreter?", "string", "Python executable"),
-                p("pool?", "number", "Maximum concurrent programs; default: one per core"),
-                p("output_bytes?", "number", "Maximum bytes of output"),
                 p(
                     "retries?",
                     "number | {times: number, backoff: (number | string)?}",
@@ -107,10 +89,6 @@ pub(super) const ENTRIES: &[Entry] = &[
                     "{ok: number?, failed: number?, refused: number?}",
                     "Process rewards of its calls; default: the environment's call_rewards",
                 ),
-                p("traceback?", "string", "Amount of traceback shown for an error"),
-                p("session_idle?", "number", "Seconds after which an unused session ends"),
-                p("max_sessions?", "number", ""),
-                p("namespaces?", "boolean", ""),
             ],
         )],
         &[("Tool", "")],
@@ -125,14 +103,7 @@ pub(super) const ENTRIES: &[Entry] = &[
             &[
                 p("name?", "string", "Default: \"rhai\""),
                 p("description?", "string", ""),
-                p("timeout?", "number | string", "Maximum seconds per program"),
-                p("operations?", "number", ""),
-                p("call_depth?", "number", ""),
-                p("expression_depth?", "number", ""),
-                p("string_bytes?", "number", ""),
-                p("array_length?", "number", ""),
-                p("map_length?", "number", ""),
-                p("output_bytes?", "number", "Maximum bytes of output"),
+                p("timeout?", "number | string", "Maximum seconds per program; default: 1 s"),
                 p(
                     "retries?",
                     "number | {times: number, backoff: (number | string)?}",
@@ -186,7 +157,7 @@ pub(super) const ENTRIES: &[Entry] = &[
                 p(
                     "scope?",
                     "string",
-                    "\"run\": one server for all trajectories (default); \"trajectory\": one for each",
+                    "\"run\": one server for all trajectories; \"trajectory\": one for each; default: \"run\"",
                 ),
                 p("timeout?", "number | string", "Timeout of a call, without a start of the server; default: 30 s"),
                 p("progress?", "boolean", "The timeout begins again with each progress notification; default: false"),

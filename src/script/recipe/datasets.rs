@@ -91,6 +91,19 @@ impl Script {
         Ok(files)
     }
 
+    /// What is left out of the rows of its datasets, in words: columns of bytes.
+    pub fn left_out_of_rows(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for split in [Split::Train, Split::Eval] {
+            for part in self.parts(split) {
+                // A dataset that can't be opened is an error elsewhere.
+                let note = self.dataset(split, &part).ok().flatten().and_then(Dataset::left_out);
+                found.extend(note.filter(|note| !found.contains(note)));
+            }
+        }
+        found
+    }
+
     /// Whether a file is neither below the script's directory nor below the current one.
     pub fn is_far(&self, path: &Path) -> bool {
         let Ok(real) = path.canonicalize() else { return false };

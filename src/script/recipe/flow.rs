@@ -51,7 +51,7 @@ impl Worker {
     async fn start_flow(&self, state: &State, flow: &Flow, record: &Record, quiet: bool) -> Result<(), Failure> {
         let function = flow_of(state)?;
         let lua = &self.vm.lua;
-        let convert = |json: &Json| convert::from_json(lua, json).map_err(|error| host_failure(&error));
+        let convert = |json: &Json| convert::from_row(lua, json).map_err(|error| host_failure(&error));
         let task = convert(&flow.task)?;
         state.table.raw_set("task", &task).map_err(|error| host_failure(&error))?;
         let kwargs = convert(&Json::Object(state.env.kwargs.clone()))?;

@@ -116,7 +116,7 @@ impl Worker {
             return self.begin_flow(task, seed, budget, own).await.map_err(|failure| with_columns(failure, task));
         }
         let call = Call::of_trajectory(Entry::Reset, (seed, 0), &self.vm.limits, own);
-        let convert = |json: &Json| convert::from_json(&self.vm.lua, json).map_err(|error| host_failure(&error));
+        let convert = |json: &Json| convert::from_row(&self.vm.lua, json).map_err(|error| host_failure(&error));
         let input = (convert(task)?, convert(&Json::Object(env.kwargs.clone()))?);
         let (value, size): (Value, Size) =
             self.vm.call(&call, &reset.measured, input).await.map_err(|failure| with_columns(failure, task))?;
@@ -292,7 +292,7 @@ impl Worker {
     pub async fn privileged(&self, state: &State, task: &Json) -> Result<Option<String>, Failure> {
         let Some(function) = &self.recipe.privileged else { return Ok(None) };
         let call = self.call_of(Entry::Privileged, state);
-        let task = convert::from_json(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
+        let task = convert::from_row(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, task)).await?;
         match &value {
             Value::String(text) => Ok(Some(text.to_string_lossy())),

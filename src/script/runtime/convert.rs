@@ -14,6 +14,7 @@ use serde_json::{Map, Number, Value as Json};
 use super::limits;
 use super::not_plain::{MisfitReason, NotPlain};
 use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
+use crate::json::{self, Odd, TAG};
 use crate::script::runtime::show::{Layout, Shown};
 
 /// Maximum nesting of tables; also ends cycles.
@@ -48,9 +49,6 @@ impl Budget {
         }
     }
 }
-
-/// Key under which a snapshot stores values that JSON cannot represent.
-const TAG: &str = "$r1";
 
 /// Handling of values that JSON cannot represent: other keys, strings that are not UTF-8, NaN,
 /// infinity.
@@ -95,14 +93,12 @@ fn write_json(
         Value::Integer(whole) => Ok(Json::Number((*whole).into())),
         Value::Number(number) => match Number::from_f64(*number) {
             Some(number) => Ok(Json::Number(number)),
-            None if odd == NonJson::Tag => Ok(tagged("number", Json::String(number.to_string()))),
+            None if odd == NonJson::Tag => Ok(json::of_float(*number)),
             None => Err(NotPlain::new(path, MisfitReason::Number(show(value)))),
         },
         Value::String(text) => match text.to_str() {
             Ok(text) => Ok(Json::String(text.to_owned())),
-            Err(_) if odd == NonJson::Tag => {
-                Ok(tagged("bytes", text.as_bytes().iter().map(|byte| Json::from(*byte)).collect()))
-            }
+            Err(_) if odd == NonJson::Tag => Ok(json::of_bytes(&text.as_bytes())),
             Err(_) => Err(NotPlain::new(path, MisfitReason::NotUtf8)),
         },
         Value::Table(table) => {
@@ -227,15 +223,30 @@ fn is_empty_list(table: &Table) -> bool {
 
 /// JSON as Lua data. [`to_json`] returns the same JSON.
 pub(crate) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
-    read_json(lua, json, true, &mut 0)
+    read_json(lua, json, Source::Json, &mut 0)
+}
+
+/// A row of a dataset as Lua data, with the values that JSON does not have.
+pub(crate) fn from_row(lua: &Lua, json: &Json) -> mlua::Result<Value> {
+    read_json(lua, json, Source::Row, &mut 0)
 }
 
 /// Results of the host as Lua data, without the note of the original JSON.
 pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
-    read_json(lua, json, false, &mut 0)
+    read_json(lua, json, Source::Host, &mut 0)
 }
 
-fn read_json(lua: &Lua, json: &Json, noted: bool, count: &mut usize) -> mlua::Result<Value> {
+/// The source of JSON.
+#[derive(Clone, Copy, PartialEq)]
+enum Source {
+    Json,
+    Row,
+    /// A result of the host, which is not converted back.
+    Host,
+}
+
+fn read_json(lua: &Lua, json: &Json, source: Source, count: &mut usize) -> mlua::Result<Value> {
+    let noted = source != Source::Host;
     *count += 1;
     if count.is_multiple_of(STEP) && limits::is_late() {
         // The caller's turn has ended: its error is that of the limit.
@@ -252,7 +263,7 @@ fn read_json(lua: &Lua, json: &Json, noted: bool, count: &mut usize) -> mlua::Re
         Json::Array(items) => {
             let list = lua.create_table_with_capacity(items.len(), 0)?;
             for item in items {
-                let value = read_json(lua, item, noted, count)?;
+                let value = read_json(lua, item, source, count)?;
                 list.raw_push(if value.is_nil() { Value::NULL } else { value })?;
             }
             if items.is_empty() {
@@ -263,9 +274,14 @@ fn read_json(lua: &Lua, json: &Json, noted: bool, count: &mut usize) -> mlua::Re
             Ok(Value::Table(list))
         }
         Json::Object(fields) => {
+            match Odd::of(json).filter(|_| source == Source::Row) {
+                Some(Odd::Bytes(bytes)) => return Ok(Value::String(lua.create_string(bytes)?)),
+                Some(Odd::Number(number)) => return Ok(Value::Number(number)),
+                None => {}
+            }
             let object = lua.create_table_with_capacity(0, fields.len())?;
             for (name, item) in fields {
-                object.raw_set(name.as_str(), read_json(lua, item, noted, count)?)?;
+                object.raw_set(name.as_str(), read_json(lua, item, source, count)?)?;
             }
             if noted {
                 note_object(lua, &object, fields)?;
@@ -300,9 +316,14 @@ pub(crate) fn from_snapshot(lua: &Lua, json: &Json) -> mlua::Result<Value> {
     let bad = || mlua::Error::runtime("not a snapshot of a state");
     match json {
         Json::Object(fields) if fields.contains_key(TAG) => {
+            match Odd::of(json) {
+                Some(Odd::Bytes(bytes)) => return Ok(Value::String(lua.create_string(bytes)?)),
+                Some(Odd::Number(number)) => return Ok(Value::Number(number)),
+                None => {}
+            }
             let value = fields.get("value").ok_or_else(bad)?;
             match (fields.get(TAG).and_then(Json::as_str), value) {
-                (Some("number"), Json::String(text)) => Ok(Value::Number(text.parse().map_err(|_| bad())?)),
+                // Snapshots of earlier versions.
                 (Some("bytes"), Json::Array(bytes)) => {
                     let bytes: Vec<u8> = bytes.iter().filter_map(Json::as_u64).map(|byte| byte as u8).collect();
                     Ok(Value::String(lua.create_string(bytes)?))

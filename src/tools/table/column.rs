@@ -12,6 +12,7 @@ use serde_json::{Map, Value as Json};
 
 use super::ColumnTypes;
 use super::data::{InvalidTable, Problem};
+use crate::json::Odd;
 use crate::schema::choices;
 
 /// A value of a table.
@@ -216,6 +217,7 @@ impl<'a> Scan<'a> {
             Json::Bool(_) => seen.integer = true,
             Json::Number(number) if number.as_i64().is_some() => seen.integer = true,
             Json::Number(number) if number.is_f64() => seen.real = true,
+            Json::Object(_) if matches!(Odd::of(value), Some(Odd::Number(_))) => seen.real = true,
             Json::String(text) => seen.add_text(text, infer, thousands),
             _ => seen.text = true,
         }
@@ -271,7 +273,11 @@ impl Column {
                 (None, Some(float)) if number.is_f64() => Cell::Real(float),
                 _ => Cell::Text(number.to_string()),
             },
-            nested => Cell::Text(nested.to_string()),
+            nested => match Odd::of(nested) {
+                Some(Odd::Number(number)) => Cell::Real(number),
+                Some(Odd::Bytes(bytes)) => Cell::Blob(bytes),
+                None => Cell::Text(nested.to_string()),
+            },
         };
         match (self.kind, cell) {
             (ColumnType::Real, Cell::Integer(number)) => Ok(Cell::Real(number as f64)),

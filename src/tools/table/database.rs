@@ -20,7 +20,7 @@ use rusqlite::{Batch, Connection, OpenFlags, Statement, ToSql, ffi};
 
 use super::memory::VALUE;
 use super::query_error::{QueryError, Why};
-use super::{Cell, TableInfo, TableNames, functions, memory, pattern};
+use super::{Cell, TableInfo, TableNames, functions, math, memory, pattern};
 use crate::error::{Error, Kind, Result};
 
 /// Limits of one query.
@@ -225,7 +225,9 @@ impl Database {
         for connection in &connections {
             let set = |(limit, value): &(Limit, i32)| connection.set_limit(*limit, *value).map(drop);
             STATEMENT.iter().try_for_each(set).map_err(|error| failed(&error))?;
-            functions::register(connection).map_err(|error| failed(&error))?;
+            functions::register(connection)
+                .and_then(|()| math::register(connection))
+                .map_err(|error| failed(&error))?;
             connection
                 .set_db_config(DbConfig::SQLITE_DBCONFIG_DEFENSIVE, true)
                 .and_then(|_| connection.pragma_update(None, "temp_store", "MEMORY"))

@@ -16,7 +16,7 @@ use rusqlite::{Connection, ffi};
 use super::memory::{self, VALUE};
 use super::pattern::{LONGEST, Late, Pattern};
 
-type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
+pub(super) type Function = unsafe extern "C" fn(*mut ffi::sqlite3_context, c_int, *mut *mut ffi::sqlite3_value);
 
 /// Name, number of arguments, whether it is GLOB, function.
 const ALL: [(&CStr, c_int, bool, Function); 8] = [
@@ -32,25 +32,33 @@ const ALL: [(&CStr, c_int, bool, Function); 8] = [
 
 /// Registers them.
 pub(super) fn register(connection: &Connection) -> rusqlite::Result<()> {
-    for (name, arguments, is_glob, function) in ALL {
-        let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_DETERMINISTIC | ffi::SQLITE_INNOCUOUS;
+    ALL.into_iter().try_for_each(|(name, arguments, is_glob, function)| {
         // The address says which function it is; nothing is read through it.
         let glob = if is_glob { std::ptr::without_provenance_mut::<c_void>(1) } else { std::ptr::null_mut() };
-        // SAFETY: the connection is open, the name ends with NUL, the function lives as long as the
-        // program.
-        let code = unsafe {
-            let db = connection.handle();
-            ffi::sqlite3_create_function_v2(db, name.as_ptr(), arguments, flags, glob, Some(function), None, None, None)
-        };
-        if code != ffi::SQLITE_OK {
-            return Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
-        }
-    }
-    Ok(())
+        create(connection, name, arguments, glob, function)
+    })
+}
+
+/// Registers one function; `data` is what it gets by `sqlite3_user_data`.
+pub(super) fn create(
+    connection: &Connection,
+    name: &CStr,
+    arguments: c_int,
+    data: *mut c_void,
+    function: Function,
+) -> rusqlite::Result<()> {
+    let flags = ffi::SQLITE_UTF8 | ffi::SQLITE_DETERMINISTIC | ffi::SQLITE_INNOCUOUS;
+    // SAFETY: the connection is open, the name ends with NUL, the function lives as long as the
+    // program.
+    let code = unsafe {
+        let db = connection.handle();
+        ffi::sqlite3_create_function_v2(db, name.as_ptr(), arguments, flags, data, Some(function), None, None, None)
+    };
+    if code == ffi::SQLITE_OK { Ok(()) } else { Err(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None)) }
 }
 
 /// The arguments of a call, and its result.
-struct Call<'a> {
+pub(super) struct Call<'a> {
     context: *mut ffi::sqlite3_context,
     values: &'a [*mut ffi::sqlite3_value],
 }
@@ -58,7 +66,11 @@ struct Call<'a> {
 impl<'a> Call<'a> {
     /// # Safety
     /// The arguments of a function that SQLite calls.
-    unsafe fn new(context: *mut ffi::sqlite3_context, count: c_int, values: *mut *mut ffi::sqlite3_value) -> Self {
+    pub(super) unsafe fn new(
+        context: *mut ffi::sqlite3_context,
+        count: c_int,
+        values: *mut *mut ffi::sqlite3_value,
+    ) -> Self {
         let count = usize::try_from(count).unwrap_or(0);
         // SAFETY: SQLite passes `count` values.
         let values = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(values, count) } };
@@ -94,9 +106,36 @@ impl<'a> Call<'a> {
         self.bytes(at, false)
     }
 
-    fn integer(&self, value: i64) {
+    /// The type of a value as a number, if it is one or text that reads as one.
+    fn numeric_kind(&self, at: usize) -> c_int {
+        // SAFETY: a value of this call.
+        self.values.get(at).map_or(ffi::SQLITE_NULL, |value| unsafe { ffi::sqlite3_value_numeric_type(*value) })
+    }
+
+    /// A whole number.
+    pub(super) fn whole(&self, at: usize) -> Option<i64> {
+        let value = *self.values.get(at)?;
+        // SAFETY: a value of this call.
+        (self.numeric_kind(at) == ffi::SQLITE_INTEGER).then(|| unsafe { ffi::sqlite3_value_int64(value) })
+    }
+
+    /// A number; `None` for other values.
+    pub(super) fn number(&self, at: usize) -> Option<f64> {
+        let value = *self.values.get(at)?;
+        let is_number = matches!(self.numeric_kind(at), ffi::SQLITE_INTEGER | ffi::SQLITE_FLOAT);
+        // SAFETY: a value of this call.
+        is_number.then(|| unsafe { ffi::sqlite3_value_double(value) })
+    }
+
+    pub(super) fn integer(&self, value: i64) {
         // SAFETY: the context of this call.
         unsafe { ffi::sqlite3_result_int64(self.context, value) };
+    }
+
+    /// A number; NaN is NULL.
+    pub(super) fn real(&self, value: f64) {
+        // SAFETY: the context of this call.
+        unsafe { ffi::sqlite3_result_double(self.context, value) };
     }
 
     fn result(&self, text: &[u8]) {

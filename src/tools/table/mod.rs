@@ -12,12 +12,14 @@
 //! - `query_error`: why a query failed
 //! - `memory`: counts what SQLite allocates for a query
 //! - `functions`, `pattern`: functions whose time is bounded
+//! - `math`: mathematical functions
 //! - `show`: results and descriptions as text for models
 
 mod column;
 mod data;
 mod database;
 mod functions;
+mod math;
 mod memory;
 mod pattern;
 mod query;

@@ -221,6 +221,50 @@ fn functions_that_replace_those_of_sqlite_give_its_results() {
     );
 }
 
+/// As in SQLite 3.40.1 of Python, which has these functions; its `log` has another last bit.
+#[test]
+fn mathematical_functions_are_those_of_sqlite() {
+    let [tables, _] = films();
+    for (expression, wanted) in [
+        ("sqrt(2)", json!(2_f64.sqrt())),
+        ("sqrt('16')", json!(4.0)),
+        ("sqrt(-1)", json!(null)),
+        ("sqrt('x')", json!(null)),
+        ("sqrt(NULL)", json!(null)),
+        ("sqrt(x'31')", json!(null)),
+        ("pow(2, 10)", json!(1024.0)),
+        ("power(2, 0.5)", json!(2_f64.sqrt())),
+        ("pow(-1, 0.5)", json!(null)),
+        ("pow(2, NULL)", json!(null)),
+        ("ln(exp(1))", json!(1.0)),
+        ("ln(0)", json!(null)),
+        ("ln(-1)", json!(null)),
+        ("log(1000)", json!(1000_f64.log10())),
+        ("log10(1000)", json!(1000_f64.log10())),
+        ("log2(8)", json!(3.0)),
+        ("log(2, 8)", json!(8_f64.ln() / 2_f64.ln())),
+        ("log(1, 8)", json!(null)),
+        ("log(0, 8)", json!(null)),
+        ("log(2, 0)", json!(null)),
+        ("floor(-1.5)", json!(-2.0)),
+        ("ceil(1.2)", json!(2.0)),
+        ("ceiling(7)", json!(7)),
+        ("floor('7')", json!(7)),
+        ("floor(9223372036854775807)", json!(i64::MAX)),
+        ("trunc(-1.9)", json!(-1.0)),
+        ("mod(-7, 3)", json!(-1.0)),
+        ("mod(7, 0)", json!(null)),
+        ("degrees(pi())", json!(180.0)),
+        ("radians(180)", json!(std::f64::consts::PI)),
+        ("atan2(1, 1)", json!(std::f64::consts::FRAC_PI_4)),
+        ("acos(2)", json!(null)),
+        ("sin(0) + cos(0) + tan(0)", json!(1.0)),
+    ] {
+        assert_eq!(ask(&tables, &format!("SELECT {expression}")).unwrap(), json!([[wanted]]), "{expression}");
+    }
+    assert_eq!(ask(&tables, "SELECT sqrt()").unwrap_err(), "wrong number of arguments to function sqrt()");
+}
+
 /// A query whose last instruction does not end is left behind; others go on.
 #[test]
 fn a_caller_does_not_wait_for_a_query_longer_than_its_time() {
