@@ -119,6 +119,9 @@ fn recipe(args: &InferArgs, reporter: &Reporter) -> Result<Opened> {
         }
         return Ok(Opened { script: None, style: None, agent: None, model });
     };
+    if args.model.is_none() && args.hf.is_none() && args.api_base.is_none() {
+        agent.refuse_untrained(&args.overrides)?;
+    }
     let mut typed = args.overrides.clone();
     let mut opened = agent.open(&typed)?;
     if let Some(prefix) = &args.reply_prefix {
