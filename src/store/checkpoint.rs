@@ -200,8 +200,13 @@ pub fn find_model(path: &Path) -> Result<PathBuf> {
         let name = fs::read_to_string(path).map_err(|e| failed("read the file", path, &e))?;
         return Ok(path.with_file_name(name.trim()));
     }
-    let run = path.ancestors().skip(1).take(2).find(|folder| folder.join("checkpoints").is_dir());
-    if let Some(run) = run.filter(|_| !path.exists()) {
+    // An id of the Hub is no path.
+    let is_run = |folder: &&Path| {
+        !folder.as_os_str().is_empty() && folder.join("config.json").is_file() && folder.join("checkpoints").is_dir()
+    };
+    if !path.exists()
+        && let Some(run) = path.ancestors().skip(1).take(2).find(is_run)
+    {
         return Err(no_such_model(path, run));
     }
     Ok(path.to_owned())

@@ -224,7 +224,7 @@ fn a_run_without_a_model_is_not_evaluated() {
 #[test]
 fn a_misspelt_accuracy_is_reported() {
     let recipe = RECIPE.replace("return #outcome.text % 2 + params.bonus", "return { total = 1, exact = 0 }");
-    let recipe = recipe.replace("eval = {", "eval = { accuracy = 'exakt',");
+    let recipe = recipe.replace("eval = { before", "eval = { accuracy = 'exakt', before");
     let dir = directory(&[("a.lua", &recipe), ("lib.lua", LIB)], false);
     let told = "eval.accuracy is `exakt`, and no reward has such a part: a task counts as solved if its reward is above 0; \
                 did you mean `exact`?";

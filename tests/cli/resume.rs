@@ -193,7 +193,7 @@ fn a_run_is_not_resumed_with_another_recipe() {
     assert_eq!(fs::read(at.join("runs/a/config.json")).unwrap(), before);
     fs::rename(at.join("a.lua"), at.join("c.lua")).unwrap();
     succeed(at, &["run", "c.lua", "-q", "--resume", "runs/a", "trainer.steps=2"]);
-    let printed = succeed(at, &["run", "b.lua", "--resume", "runs/a", "trainer.steps=3", "name=a"]);
+    let printed = succeed(at, &["run", "b.lua", "--resume", "runs/a", "trainer.steps=3", "name=c"]);
     assert!(printed.contains("\n1 step in "), "{printed}");
     for id in ["1", "2", "3"] {
         succeed(at, &["replay", "runs/a", id, "-q"]);

@@ -58,7 +58,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
             .hint("settings are written as KEY=VALUE; a question is given by -p TEXT"));
     }
     if let (Some(input), Some(file)) = (&args.input, &args.output) {
-        let rows = batch::Rows::open(input, file)?;
+        let rows = batch::Rows::open(input, file, args)?;
         let mut chat = open(args, interrupt, &output.reporter())?;
         interrupt.at_once(false);
         return batch::run(&mut chat, &rows, args, interrupt, &output.reporter());

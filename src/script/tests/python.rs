@@ -225,6 +225,7 @@ fn what_python_misses_is_reported_before_a_run() {
             "reward.py can't be imported: ModuleNotFoundError: No module named 'no_such_package'",
             "-m pip install",
         ),
+        ("from .lib import x\n", "", "ImportError: attempted relative import", "its directory is on sys.path"),
         ("\ndef f(:\n", "", "reward.py can't be imported: SyntaxError", "reward.py:2: def f(:"),
         (
             "def f(): pass\n",

@@ -191,6 +191,7 @@ fn wrong_types_name_the_field() {
     assert_snapshot!(refused("return r1.recipe { sampling = { stop = 'x' } }"), @r#"
     r1.recipe: `sampling.stop` must be a list, got the text "x"
       --> x.lua:1
+      hint: a list is written [1, 2] on the command line, and { 1, 2 } in a script
     "#);
     assert_snapshot!(refused("return r1.recipe { reward = 1 }"), @r#"
     r1.recipe: `reward` must be a function, got the number 1
