@@ -77,17 +77,15 @@ fn replied(output: &Path, data: &Dataset, settings: &str) -> Result<u64> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
         opened => opened.map_err(|error| failed(&error))?,
     };
-    let (mut lines, mut count, mut length) = (BufReader::new(&file), 0, 0);
-    let (mut last, mut rest) = (String::new(), String::new());
-    loop {
+    let (mut lines, mut count, mut length, mut last) = (BufReader::new(&file), 0, 0, String::new());
+    let rest = loop {
         let mut line = String::new();
         let read = lines.read_line(&mut line).map_err(|error| failed(&error))?;
         if read == 0 || !line.ends_with('\n') {
-            rest = line;
-            break;
+            break line;
         }
         (count, length, last) = (count + 1, length + read as u64, line);
-    }
+    };
     let other = |what: &str| {
         Err(Error::new(Kind::Data, format!("the file exists and has {what}"))
             .at_path(output)
