@@ -215,6 +215,11 @@ return function(given)
     local own = check("reward_funcs", rest, { "weights", "kwargs", "conversational" })
     if #names == 0 then error("reward_funcs: the first values are names of functions", 2) end
     local weights = {}
+    for key in pairs(own.weights or {}) do
+      if not names[key] and not table.find(names, key) then
+        error(`reward_funcs: \`weights\` has an entry for \`{key}\`; the functions are {table.concat(names, ", ")}`, 2)
+      end
+    end
     for place, name in ipairs(names) do
       known("reward_funcs", name)
       local weight = 1

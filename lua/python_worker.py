@@ -196,6 +196,9 @@ class Worker:
                 if isinstance(error, ModuleNotFoundError) and error.name:
                     hint = "%s -m pip install the package of `%s`; `python` of require(\"@r1/python\") names another " \
                            "interpreter, such as \".venv/bin/python\"" % (sys.executable, error.name.split(".")[0])
+                elif "relative import" in str(error):
+                    hint = "the file is no part of a package, and its directory is on sys.path: `import helper` in " \
+                           "place of `from . import helper`"
                 raise Failed("%s can't be imported: %s" % (file["path"], described(error)), hint)
             self.modules.append((file["path"], module))
         return {}

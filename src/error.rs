@@ -318,7 +318,7 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
             // Sections are few and long: a shared section is a poor reason to suggest a name.
             let (section, last) = candidate.rsplit_once('.').unwrap_or(("", candidate));
             let (own_section, own) = name.rsplit_once('.').unwrap_or(("", name));
-            let part = strsim::jaro_winkler(own, last);
+            let part = strsim::jaro_winkler(&own.to_lowercase(), &last.to_lowercase());
             let sections = match own_section {
                 own if own == section => 1.0,
                 "" => 0.97,
@@ -329,6 +329,8 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<
         .filter(|(similarity, _)| *similarity > 0.8)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    // A setting of two trainers has one name.
+    scored.dedup_by(|a, b| a.1 == b.1);
     scored.into_iter().take(3).map(|(_, candidate)| candidate).collect()
 }
 

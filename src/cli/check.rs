@@ -16,7 +16,7 @@ use crate::native;
 use crate::rollout::check::{self, Finding, Level, Options, Report, TriedRows};
 use crate::script::Script;
 use crate::services::Loaded;
-use crate::telemetry::{Reporter, ctrl_c, is_interrupted, signed};
+use crate::telemetry::{Reporter, counted, ctrl_c, is_interrupted, signed};
 use crate::train::{self, RunOptions, ShownTrajectory, ValidatedTrainer};
 
 /// Seconds after which no further trajectory starts.
@@ -233,9 +233,14 @@ fn print_report(
             };
             let _ = writeln!(
                 out,
-                "{} trajectories of {} of {} tasks{eval} with scripted replies, {} steps, in {seconds:.1} s{rewards}; longest \
-                 prompt {} tokens, budget {}",
-                report.trajectories, report.tasks, report.rows, report.steps, report.longest_prompt, report.budget
+                "{} of {} of {}{eval} with scripted replies, {}, in {seconds:.1} s{rewards}; longest prompt {} tokens, \
+                 budget {}",
+                counted(report.trajectories, "trajectory", "trajectories"),
+                report.tasks,
+                counted(report.rows as usize, "task", "tasks"),
+                counted(report.steps, "step", "steps"),
+                report.longest_prompt,
+                report.budget
             );
             for TriedRows { split, tried, of } in &report.tried {
                 let more = if tried < of { "; --rows all tries every row" } else { "" };

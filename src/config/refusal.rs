@@ -16,6 +16,9 @@ impl From<Misfit> for Error {
                 None if nearest(&got, names.iter().copied()).is_empty() => error,
                 None => error.hint(suggest(&got, names)),
             },
+            MisfitReason::Wanted { wanted, got } if got.is_string() && wanted.starts_with("a list") => {
+                error.hint("a list is written [1, 2] on the command line, and { 1, 2 } in a script")
+            }
             MisfitReason::Refused { hint: "", .. } | MisfitReason::Wanted { .. } => error,
             MisfitReason::Refused { hint, .. } => error.hint(hint),
         }

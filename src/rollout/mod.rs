@@ -40,6 +40,7 @@
 //! # }
 //! ```
 
+mod accuracy;
 mod attempt;
 pub mod check;
 mod drive;
@@ -58,6 +59,7 @@ mod thread;
 mod tree;
 mod typed;
 
+pub use accuracy::unknown_accuracy;
 pub use attempt::{Attempt, Stage, Stop};
 pub use drive::{Reached, branch, drive, go_on, go_to, never_begun};
 pub use pool::{Pending, Pool, PoolOptions, Progress, Replacer, no_progress};

@@ -200,7 +200,26 @@ pub fn find_model(path: &Path) -> Result<PathBuf> {
         let name = fs::read_to_string(path).map_err(|e| failed("read the file", path, &e))?;
         return Ok(path.with_file_name(name.trim()));
     }
+    // An id of the Hub is no path.
+    let is_run = |folder: &&Path| {
+        !folder.as_os_str().is_empty() && folder.join("config.json").is_file() && folder.join("checkpoints").is_dir()
+    };
+    if !path.exists()
+        && let Some(run) = path.ancestors().skip(1).take(2).find(is_run)
+    {
+        return Err(no_such_model(path, run));
+    }
     Ok(path.to_owned())
+}
+
+/// The error for a model that a run does not have.
+fn no_such_model(path: &Path, run: &Path) -> Error {
+    let models = complete(run).unwrap_or_default().into_iter().map(|(_, path)| path).chain([run.join("best")]);
+    let models: Vec<String> = models.filter(|path| path.is_dir()).map(|path| format!("`{}`", path.display())).collect();
+    let error = Error::new(Kind::Store, format!("the run {} has no model `{}`", run.display(), path.display()));
+    let best = path.file_name().is_some_and(|name| name == "best");
+    let why = if best { "`best` is the model of an evaluation that is better than the first one; " } else { "" };
+    error.hint(format!("{why}it has {}", if models.is_empty() { "none yet".to_owned() } else { models.join(", ") }))
 }
 
 /// Complete checkpoints of a run with their steps, oldest first.

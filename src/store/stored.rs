@@ -36,10 +36,13 @@ pub struct Sources {
 }
 
 impl StoredRun {
-    /// Opens a run: a directory, or the name of a run in `root`.
+    /// Opens a run: a directory, a model in it, or the name of a run in `root`.
     pub fn open(given: &Path, root: &Path) -> Result<Self> {
         let below = root.join(given);
         let path = if given.join("config.json").is_file() || !below.is_dir() { given.to_owned() } else { below };
+        if let Some(run) = Self::containing(&path)? {
+            return Ok(run);
+        }
         if let Some(config) = ConfigFile::read(&path)? {
             return Ok(Self { path, config });
         }
@@ -77,6 +80,11 @@ impl StoredRun {
 
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether `r1 eval` made it.
+    pub fn is_evaluation(&self) -> bool {
+        self.path.join("evaluation.json").is_file()
     }
 
     /// The configuration that a model of the run was trained with: in effect before the step of a
@@ -120,13 +128,20 @@ impl StoredRun {
     /// Script version of a trajectory, by its hash.
     pub fn sources(&self, hash: &str) -> Result<Sources> {
         let folder = self.path.join("scripts").join(short(hash));
-        let path = self.config.current.script.located();
-        let main = path.file_name().map(PathBuf::from).unwrap_or_default();
-        if !folder.join(&main).is_file() {
+        // The script's file may have been renamed before the run was resumed.
+        let named = |one: &Configuration| {
+            let path = one.script.located();
+            let main = PathBuf::from(path.file_name()?);
+            folder.join(&main).is_file().then_some((path, main))
+        };
+        let own = self.config.all().rev().filter(|one| one.script.hash == hash);
+        let Some((path, main)) = own.chain(self.config.all().rev()).find_map(named) else {
             return Err(Error::new(Kind::Store, format!("the run has no script with the hash {}", short(hash)))
                 .at_path(&folder)
-                .hint("r1 stores the scripts of runs since 0.1; start a new run to replay it"));
-        }
+                .hint(
+                    "the run stores each version of its script there: copy the folder from another copy of the run",
+                ));
+        };
         let mut modules = BTreeMap::new();
         collect(&folder, &folder, &mut modules)?;
         let name = main.with_extension("").display().to_string();
@@ -212,6 +227,8 @@ mod tests {
         // Resumed with other settings, then reloaded.
         run.write_recipe(&Recipe { hash: "bbbb", source: "return 4", modules: &[], overrides: &[], ..recipe }).unwrap();
         run.write_script("cccc", recipe.script, "return 5", &[]).unwrap();
+        // Resumed with a script of another name.
+        run.write_recipe(&Recipe { script: Path::new("b.lua"), hash: "eeee", source: "return 6", ..recipe }).unwrap();
         run.write_trajectories(7, 0, &[], &[]).unwrap();
         run.write_evaluation(4, 0, &[]).unwrap();
 
@@ -226,6 +243,8 @@ mod tests {
         assert_eq!(first.overrides, ["seed=1"]);
         assert!(stored.sources("bbbb").unwrap().overrides.is_empty());
         assert_eq!(stored.sources("cccc").unwrap().source, "return 5");
+        let renamed = stored.sources("eeee").unwrap();
+        assert_eq!((renamed.source.as_str(), renamed.path.to_str().unwrap()), ("return 6", "b.lua"));
         assert!(stored.sources("dddd").unwrap_err().message.contains("no script with the hash dddd"));
 
         let error = StoredRun::open(Path::new("dmeo"), root.path()).unwrap_err();

@@ -55,7 +55,10 @@ impl Bar {
         let started = Instant::now();
         let drawn = (reporter.mode == Mode::Bars).then(|| {
             let bar = reporter.bars.add(if total > 0 { ProgressBar::new(total) } else { ProgressBar::no_length() });
-            bar.set_style(style(total > 0, reporter.unicode, Arc::clone(&tokens), started));
+            let columns =
+                console::Term::stderr().size_checked().map_or(usize::MAX, |(_, columns)| usize::from(columns));
+            let width = bar_width(columns, total, unit);
+            bar.set_style(style((total > 0).then_some(width), reporter.unicode, Arc::clone(&tokens), started));
             bar.set_prefix(phase.to_owned());
             bar.set_message(unit.to_owned());
             bar.enable_steady_tick(Duration::from_millis(150));
@@ -142,13 +145,30 @@ impl Drop for State {
     }
 }
 
-fn style(known_total: bool, unicode: bool, tokens: Arc<Tokens>, started: Instant) -> ProgressStyle {
-    let template = if known_total {
-        "  {prefix:<17} {bar:28} {pos:>6}/{len} {msg}{rate}  {left}"
-    } else {
-        "  {prefix:<17} {spinner} {pos} {msg}{rate}  {elapsed}"
+/// Width of the bar itself, so that its line fits in the terminal: one that wraps is not removed
+/// completely.
+fn bar_width(columns: usize, total: u64, unit: &str) -> usize {
+    const WIDTHS: std::ops::RangeInclusive<usize> = 4..=28;
+    // The phase, the bar's margins, a rate of six digits and a time.
+    let others = 2
+        + 17
+        + 2
+        + 7
+        + total.to_string().len()
+        + 1
+        + unit.len()
+        + "  999,999 tokens/s".len()
+        + "  59 min 59 s left".len();
+    columns.saturating_sub(others).clamp(*WIDTHS.start(), *WIDTHS.end())
+}
+
+/// `bar`: the width of the bar, if the total is known.
+fn style(bar: Option<usize>, unicode: bool, tokens: Arc<Tokens>, started: Instant) -> ProgressStyle {
+    let template = match bar {
+        Some(width) => format!("  {{prefix:<17}} {{bar:{width}}} {{pos:>6}}/{{len}} {{msg}}{{rate}}  {{left}}"),
+        None => "  {prefix:<17} {spinner} {pos} {msg}{rate}  {elapsed}".to_owned(),
     };
-    let style = ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let style =
         if unicode { style.progress_chars("━╸ ") } else { style.progress_chars("=> ").tick_chars("|/-\\ ") };
     style

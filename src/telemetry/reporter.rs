@@ -43,6 +43,8 @@ pub(super) struct Inner {
     out: Mutex<Stream>,
     err: Mutex<Stream>,
     table: Mutex<StepTable>,
+    /// Width of the terminal that stdout is; `None` for a file or a pipe.
+    columns: Option<usize>,
 }
 
 struct Stream {
@@ -62,19 +64,21 @@ impl Reporter {
             _ => Mode::Plain,
         };
         let colour = colour && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && !dumb_terminal();
+        let terminal = out.is_terminal().then(|| console::Term::stdout().size_checked()).flatten();
+        let columns = terminal.map(|(_, columns)| usize::from(columns));
         let (out_colour, err_colour) = (colour && out.is_terminal(), colour && err.is_terminal());
         let out = Stream { writer: Some(Box::new(out)), colour: out_colour };
         let err = Stream { writer: Some(Box::new(err)), colour: err_colour };
-        Self::build(mode, out, err, supports_unicode())
+        Self::build(mode, out, err, supports_unicode(), columns)
     }
 
     /// Prints nothing, for programs that use the crate.
     pub fn silent() -> Self {
         let sink = || Stream { writer: None, colour: false };
-        Self::build(Mode::Quiet, sink(), sink(), false)
+        Self::build(Mode::Quiet, sink(), sink(), false, None)
     }
 
-    fn build(mode: Mode, out: Stream, err: Stream, unicode: bool) -> Self {
+    fn build(mode: Mode, out: Stream, err: Stream, unicode: bool, columns: Option<usize>) -> Self {
         let target = if mode == Mode::Bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
         Self(Arc::new(Inner {
             mode,
@@ -82,7 +86,8 @@ impl Reporter {
             unicode,
             out: Mutex::new(out),
             err: Mutex::new(err),
-            table: Mutex::new(StepTable::default()),
+            table: Mutex::new(StepTable::of_width(columns)),
+            columns,
         }))
     }
 
@@ -107,7 +112,7 @@ impl Reporter {
 
     /// Prints the title of a new part of the run. The table of steps begins anew.
     pub fn section(&self, title: &str) {
-        *lock(&self.0.table) = StepTable::default();
+        *lock(&self.0.table) = StepTable::of_width(self.0.columns);
         match self.0.mode {
             Mode::Json => self.0.event("section", &json!({ "title": title })),
             Mode::Quiet => {}
@@ -279,7 +284,7 @@ mod tests {
     fn print_all(mode: Mode, colour: bool) -> (String, String) {
         let (out, err) = (Printed::default(), Printed::default());
         let stream = |printed: &Printed| Stream { writer: Some(Box::new(printed.clone())), colour };
-        let reporter = Reporter::build(mode, stream(&out), stream(&err), false);
+        let reporter = Reporter::build(mode, stream(&out), stream(&err), false, None);
         reporter.section("Training");
         reporter.info("loading the model");
         reporter.warn("slow");
@@ -344,7 +349,7 @@ mod tests {
             }
         }
         let closed = || Stream { writer: Some(Box::new(Closed)), colour: false };
-        let reporter = Reporter::build(Mode::Plain, closed(), closed(), false);
+        let reporter = Reporter::build(Mode::Plain, closed(), closed(), false, None);
         reporter.warn("x");
         reporter.text("y");
         assert!(lock(&reporter.0.out).writer.is_none());

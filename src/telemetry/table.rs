@@ -53,14 +53,29 @@ const COLUMNS: &[Column] = &[
 /// Columns shown only in runs without sampling.
 const ONLY_WITHOUT_SAMPLING: [&str; 2] = ["throughput/train_tokens_per_s", "policy/lr"];
 
+/// Columns that a narrow terminal leaves out, in this order; metrics.jsonl has all metrics.
+const LEFT_OUT: [&str; 5] = [
+    "policy/approx_kl",
+    "throughput/tokens_per_s",
+    "policy/grad_norm",
+    "rollout/response_tokens",
+    "rollout/tool_call_share",
+];
+
 /// The columns of a run, and the number of printed rows.
 #[derive(Default)]
 pub(super) struct StepTable {
     columns: Vec<&'static Column>,
     rows: u64,
+    /// Width of the terminal; `None` for a file.
+    width: Option<usize>,
 }
 
 impl StepTable {
+    pub(super) fn of_width(width: Option<usize>) -> Self {
+        Self { width, ..Self::default() }
+    }
+
     /// The row of a step, with a heading every [`HEADING_EVERY`] steps.
     pub(super) fn row(&mut self, step: u64, total: u64, metrics: &Metrics) -> (Option<String>, String) {
         if self.columns.is_empty() {
@@ -73,6 +88,12 @@ impl StepTable {
         }
         let digits = total.to_string().len();
         let first = (2 * digits + 1).max("step".len());
+        for metric in LEFT_OUT {
+            let needed = 2 + first + self.columns.iter().map(|column| 2 + column.width).sum::<usize>();
+            if self.width.is_some_and(|width| needed > width) {
+                self.columns.retain(|column| column.metric != metric);
+            }
+        }
         let heading = self.rows.is_multiple_of(HEADING_EVERY).then(|| {
             let cells = self.columns.iter().map(|c| format!("  {:>width$}", c.heading, width = c.width));
             format!("  {:>first$}{}", "step", cells.collect::<String>())
@@ -133,6 +154,20 @@ mod tests {
         let (heading, row) = table.row(2, 40, &metrics(&[("reward/mean", 0.5)]));
         assert_eq!(heading, None);
         assert_eq!(row, "   2/40   +0.500           -         -             -");
+    }
+
+    #[test]
+    fn rows_fit_a_terminal_of_80_columns() {
+        let first = metrics(&[("rollout/failed_share", 0.0), ("throughput/tokens_per_s", 8412.0), ("time/step", 1.9)]);
+        for (width, total, left_out) in [(84, 4, vec!["approx kl"]), (80, 120, vec!["approx kl", "tok/s"])] {
+            let (heading, row) = StepTable::of_width(Some(width)).row(1, total, &first);
+            let (all, _) = StepTable::default().row(1, total, &first);
+            let (heading, all) = (heading.unwrap_or_default(), all.unwrap_or_default());
+            assert!(all.len() > width && heading.len() <= width && row.chars().count() <= width, "{heading}");
+            for name in ["approx kl", "tok/s", "grad norm", "reward", "accuracy", "time"] {
+                assert_eq!(heading.contains(name), !left_out.contains(&name), "{heading}");
+            }
+        }
     }
 
     /// `kl` is the KL to the reference policy, if there is one; `approx kl` is the change by the

@@ -114,6 +114,23 @@ impl Agent {
         self.run.as_ref().map(|run| run.model.as_path())
     }
 
+    /// Refuses a run without a model, unless `typed` names one: the model that it started from is
+    /// not what it trained. An evaluation has the model that it evaluated.
+    ///
+    /// # Errors
+    /// [`Kind::Store`] if the run has no model, or it can't be read.
+    pub fn refuse_untrained(&self, typed: &[String]) -> Result<()> {
+        let named = |setting: &&str| typed.iter().any(|typed| typed.starts_with(&format!("{setting}=")));
+        let Some(run) = &self.run else { return Ok(()) };
+        if ["policy.model", "policy.api_base"].iter().any(|setting| named(&setting)) || run.stored.is_evaluation() {
+            return Ok(());
+        }
+        find_model(&run.model).map(drop).map_err(|error| match &error.hint {
+            None => error.hint("policy.model=MODEL names another model"),
+            Some(_) => error,
+        })
+    }
+
     /// Loads the script with the settings of the run, the run's model and `typed`.
     ///
     /// # Errors

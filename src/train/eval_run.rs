@@ -24,6 +24,7 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::eval::{PolicySamples, Report, ReportOptions, html, markdown, powers_of_two};
 use crate::hub::Fetching;
 use crate::mdp::Split;
+use crate::rollout::unknown_accuracy;
 use crate::script::{Script, Worker, changes};
 use crate::store::{Origins, RunDir, write_atomic};
 use crate::telemetry::{Interrupt, Reporter};
@@ -130,6 +131,10 @@ pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Eva
             break;
         }
     }
+    let sampled = policies.iter().flat_map(|policy| &policy.trajectories);
+    if let Some(why) = unknown_accuracy(&script.settings.eval.accuracy, sampled) {
+        reporter.warn(&why);
+    }
     let report_options = ReportOptions { accuracy: script.settings.eval.accuracy, by, ks: powers_of_two(samples) };
     let report = Report::new(&script.settings.name, samples, temperature, &policies, &report_options);
     write_report(&directory, &report, &examples(&policies))?;
@@ -160,6 +165,7 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
         check(&script)?;
         let mut names = options.models.clone();
         if names.is_empty() {
+            options.agent.refuse_untrained(&options.overrides)?;
             names.push(script.settings.policy.model.clone());
         }
         for name in &names {

@@ -136,6 +136,7 @@ pub(super) fn evaluate(
     let accuracy = session.settings.eval.accuracy.clone();
     let started = Instant::now();
     let (trajectories, _) = session.rollout(specs, reporter, &format!("evaluating {label}"))?;
+    session.check_accuracy(reporter, &trajectories);
     let mut evaluation = Evaluation::of(&trajectories, &accuracy);
     evaluation.seconds = started.elapsed().as_secs_f64();
     Ok(Some((evaluation, trajectories)))

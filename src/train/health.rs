@@ -8,6 +8,9 @@ use crate::telemetry::{Metrics, Reporter};
 /// Number of first steps, whose mean is the baseline of later ones.
 const BASELINE_STEPS: usize = 5;
 
+/// Share of correct trajectories above which equal rewards and a low entropy are no failure.
+const SOLVED: f64 = 0.8;
+
 /// The metrics of the first steps, and the warnings given so far.
 #[derive(Default)]
 pub(super) struct HealthMonitor {
@@ -51,7 +54,8 @@ impl HealthMonitor {
     fn symptoms(&mut self, metrics: &Metrics) -> Vec<(&'static str, String)> {
         let get = |name: &str| metrics.get(name).filter(|value| value.is_finite());
         let mut found = Vec::new();
-        let solved = get("rollout/accuracy").is_some_and(|accuracy| accuracy > 0.9);
+        let accuracy = get("rollout/accuracy");
+        let solved = accuracy.is_some_and(|accuracy| accuracy > SOLVED);
         if let Some(entropy) = get("policy/entropy")
             && let Some(share) = self.entropy.share(entropy)
             && share < 0.1
@@ -74,9 +78,10 @@ impl HealthMonitor {
             found.push((
                 "echo",
                 format!(
-                    "rewards within a group differ by {deviation:.4}, {:.0}% of the first steps', and the tasks are not \
-                     solved (the echo trap, arXiv:2504.20073); try trainer.filter.keep or trainer.filter.uniform",
-                    share * 100.0
+                    "rewards within a group differ by {deviation:.4}, {:.0}% of the first steps', at an accuracy of \
+                     {:.0}% (the echo trap, arXiv:2504.20073); try trainer.filter.keep or trainer.filter.uniform",
+                    share * 100.0,
+                    accuracy.unwrap_or(0.0) * 100.0
                 ),
             ));
         }
@@ -144,9 +149,14 @@ mod tests {
         assert!(names(&mut watch, &[("policy/entropy", 0.2), ("reward/group_std", 0.4)]).is_empty());
         let low = [("policy/entropy", 0.05), ("reward/group_std", 0.01)];
         assert_eq!(names(&mut watch, &low), ["entropy", "echo"]);
-        // No warning if all tasks are solved.
-        let solved = [low[0], low[1], ("rollout/accuracy", 0.99)];
-        assert!(names(&mut watch, &solved).is_empty());
+        // No warning if most tasks are solved.
+        for accuracy in [0.99, 0.89] {
+            let solved = [low[0], low[1], ("rollout/accuracy", accuracy)];
+            assert!(names(&mut watch, &solved).is_empty(), "{accuracy}");
+        }
+        let unsolved = [low[0], low[1], ("rollout/accuracy", 0.45)];
+        let (_, words) = watch.symptoms(&Metrics::of(&unsolved)).remove(1);
+        assert!(words.contains("at an accuracy of 45%"), "{words}");
     }
 
     /// The settings that warnings name exist.

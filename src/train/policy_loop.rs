@@ -142,6 +142,9 @@ pub(super) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
         reporter.step(training.state.step, learner.steps as u64, &values);
         training.watch.check(reporter, training.state.step, &values);
         training.check_tools(reporter, trajectories);
+        if training.session.rows.eval.is_none() {
+            training.session.check_accuracy(reporter, trajectories);
+        }
         training.check_learning_signal(reporter, &values)?;
         training.report_row_check(reporter);
 

@@ -294,7 +294,10 @@ pub(super) fn closing(
             row("reply tokens", before.response_tokens, after.response_tokens),
         ]);
     }
-    reporter.text(&format!("{} in {}", counted(summary.steps, "step", "steps"), duration(summary.seconds)));
+    // Of a resumed run, those since then.
+    let before = curves.first.map_or(0, |first| first.saturating_sub(1) as usize);
+    let steps = summary.steps.saturating_sub(before);
+    reporter.text(&format!("{} in {}", counted(steps, "step", "steps"), duration(summary.seconds)));
     reporter.text(&format!("run         {}", summary.run_dir.display()));
     let examples = summary.run_dir.join(EXAMPLES_FILE);
     if examples.is_file() {

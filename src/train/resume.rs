@@ -75,6 +75,7 @@ impl Opened {
         let overrides = in_effect(&stored.overrides, &options.overrides);
         let script = load_script(&options.script, &overrides).and_then(part);
         let mut script = script.map_err(|error| of_the_run(error, &stored.overrides, &path.join("config.json")))?;
+        refuse_other_recipe(&script, &stored, run.path())?;
         let seed = checkpoint.as_ref().map_or(stored.seed, |(_, state)| state.seed);
         if script.settings.seed != seed {
             let new = script.settings.seed;
@@ -223,6 +224,21 @@ impl Resumed {
         found.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
         found
     }
+}
+
+/// Refuses to continue a run with another recipe: it would train its model on other tasks, and
+/// replace its best model. A script that was edited has its file name, and one that was renamed its
+/// text.
+fn refuse_other_recipe(script: &Script, stored: &Configuration, run: &Path) -> Result<()> {
+    let (name, file) = (&script.settings.name, script.path.file_name());
+    let Some(old) = stored.settings["name"].as_str().filter(|old| *old != name) else { return Ok(()) };
+    if file == stored.script.path.file_name() || script.hash == stored.script.hash {
+        return Ok(());
+    }
+    let (run, path) = (run.display(), stored.script.path.display());
+    Err(Error::new(Kind::Usage, format!("{run} is a run of {path} (`{old}`), and this is another recipe, `{name}`"))
+        .at_path(&script.path)
+        .hint(format!("name={old} continues the run with it; policy.model={run} starts a new run from its weights")))
 }
 
 /// Refuses a run whose checkpoints were removed. Without them it would begin again, and remove the

@@ -5,6 +5,7 @@
 use crate::config::{Branch, BranchAt, KlPlace, LORA_TARGETS, Learner, MiniBatchBy, PolicySettings, Settings, Trainer};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::Sampling;
+use crate::telemetry::counted;
 
 /// A rule about settings `T`.
 pub(super) struct Rule<T> {
@@ -91,7 +92,8 @@ pub(super) const LEARNER: &[Rule<Learner>] = &[
         broken: |learner| {
             let trajectories = learner.group_size * learner.groups_per_step;
             let message = || {
-                format!("trainer.mini_batches is {} and a step has {trajectories} trajectories", learner.mini_batches)
+                let trajectories = counted(trajectories, "trajectory", "trajectories");
+                format!("trainer.mini_batches is {} and a step has {trajectories}", learner.mini_batches)
             };
             (learner.mini_batches > trajectories).then(message)
         },

@@ -22,7 +22,7 @@ use crate::load::adapter;
 use crate::load::load_renderer;
 use crate::mdp::{Policy, Sampling, Trajectory};
 use crate::model::{Config, Footprint, Model, available_memory};
-use crate::rollout::{Pool, PoolOptions, Progress, Tree, no_progress};
+use crate::rollout::{Pool, PoolOptions, Progress, Tree, no_progress, unknown_accuracy};
 use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
@@ -54,6 +54,8 @@ pub(super) struct Session {
     /// The user has been warned that decode steps are not recorded as CUDA graphs.
     warned_of_graphs: bool,
     warned_of_kernels: bool,
+    /// The user has been warned that no reward has the part `eval.accuracy`.
+    warned_of_accuracy: bool,
     interrupt: Option<Interrupt>,
     /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
     /// the second.
@@ -145,6 +147,7 @@ impl Session {
             warned_of_sandbox: false,
             warned_of_graphs: false,
             warned_of_kernels: false,
+            warned_of_accuracy: false,
             interrupt: fetching.interrupt,
             patience: 2,
             finished: no_progress(),
@@ -223,6 +226,15 @@ impl Session {
             );
         }
         Ok((trajectories?, stats))
+    }
+
+    /// Warns once if no reward has the part that is reported as accuracy.
+    pub(super) fn check_accuracy(&mut self, reporter: &Reporter, trajectories: &[Trajectory]) {
+        let why = unknown_accuracy(&self.settings.eval.accuracy, trajectories);
+        if let Some(why) = why.filter(|_| !self.warned_of_accuracy) {
+            self.warned_of_accuracy = true;
+            reporter.warn(&why);
+        }
     }
 }
 

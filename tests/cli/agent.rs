@@ -194,3 +194,47 @@ fn recipes_of_every_kind_are_agents() {
     let text = ask("runs/search_qa", &["params.passages=1"]);
     assert!(text.contains("env.format=auto") && text.contains("params.passages=1"), "{text}");
 }
+
+/// The model that a run started from does not stand in for one that it trained.
+#[test]
+fn a_run_without_a_model_is_not_evaluated() {
+    let dir = directory(&[("a.lua", RECIPE), ("lib.lua", LIB)], false);
+    let at = dir.path();
+    succeed(at, &["run", "a.lua", "-q", "--threads", "1"]);
+    let refused = fail(at, &["infer", "--model", "runs/a/best", "-p", "Hello?"]);
+    assert!(
+        refused.contains("the run runs/a has no model `runs/a/best`")
+            && refused.contains("it has `runs/a/checkpoints/step-000001`"),
+        "{refused}"
+    );
+    std::fs::rename(at.join("runs/a/checkpoints/step-000001"), at.join("model")).unwrap();
+    for args in [["eval", "runs/a", "-q"].as_slice(), &["infer", "--script", "runs/a", "-p", "Hello?"]] {
+        let refused = fail(at, args);
+        assert!(
+            refused.contains("the run has no checkpoint yet") && refused.contains("policy.model=MODEL"),
+            "{refused}"
+        );
+    }
+    succeed(at, &["eval", "runs/a", "-q", "policy.model=r1-nano", "--name", "first"]);
+    // An evaluation has the model that it evaluated.
+    succeed(at, &["eval", "runs/first", "-q"]);
+}
+
+/// `eval.accuracy` that names no part of the reward is not silently the sign of the reward.
+#[test]
+fn a_misspelt_accuracy_is_reported() {
+    let recipe = RECIPE.replace("return #outcome.text % 2 + params.bonus", "return { total = 1, exact = 0 }");
+    let recipe = recipe.replace("eval = { before", "eval = { accuracy = 'exakt', before");
+    let dir = directory(&[("a.lua", &recipe), ("lib.lua", LIB)], false);
+    let told = "eval.accuracy is `exakt`, and no reward has such a part: a task counts as solved if its reward is above 0; \
+                did you mean `exact`?";
+    for args in
+        [["eval", "a.lua"].as_slice(), &["check", "a.lua"], &["run", "a.lua", "eval.after=true", "--threads", "1"]]
+    {
+        let output = r1(dir.path(), args).output().unwrap();
+        let text = shown(dir.path(), &output);
+        assert_eq!(text.matches(told).count(), 1, "{args:?}: {text}");
+    }
+    let output = r1(dir.path(), &["eval", "a.lua", "eval.accuracy=exact"]).output().unwrap();
+    assert!(!shown(dir.path(), &output).contains("no reward has such a part"));
+}

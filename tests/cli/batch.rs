@@ -66,7 +66,34 @@ fn rows_have_replies_in_their_order_and_a_stopped_file_continues() {
     assert_eq!(std::fs::read(&out).unwrap(), whole);
     // Replies to other rows are not continued.
     std::fs::write(at.join("in.jsonl"), ROWS.replace("three", "four")).unwrap();
-    assert!(fail(at, &args).contains("has not the replies to the first rows of --input"));
+    assert!(fail(at, &args).contains("not the replies to the first rows of --input"));
+}
+
+/// Replies of another model do not pass for those of this one, and a file of something else is left
+/// as it is.
+#[test]
+fn a_file_of_other_replies_is_not_continued() {
+    let dir = directory(&[("in.jsonl", ROWS)], false);
+    let (at, out) = (dir.path(), dir.path().join("out.jsonl"));
+    let base = ["infer", "--model", "r1-nano", "--input", "in.jsonl", "--output", "out.jsonl", "-q"];
+    let args = |more: &[&'static str]| [&base[..], &["--max-new-tokens", "3"], more].concat();
+    succeed(at, &args(&[]));
+    let whole = std::fs::read(&out).unwrap();
+    for other in [["--seed", "5"], ["--temperature", "1"], ["--system", "Be brief."]] {
+        let refused = fail(at, &args(&other));
+        assert!(refused.contains("has replies of another model, script or seed, or with other flags"), "{refused}");
+    }
+    assert_eq!(std::fs::read(&out).unwrap(), whole);
+    for text in ["my only line", "one\ntwo", "{\"index\":1,"] {
+        std::fs::write(&out, text).unwrap();
+        let refused = fail(at, &args(&[]));
+        assert!(refused.contains("not the replies to the first rows of --input"), "{refused}");
+        assert_eq!(std::fs::read_to_string(&out).unwrap(), text);
+    }
+    // Killed in the first line.
+    std::fs::write(&out, &whole[..5]).unwrap();
+    succeed(at, &args(&[]));
+    assert_eq!(std::fs::read(&out).unwrap(), whole);
 }
 
 #[test]

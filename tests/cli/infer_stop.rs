@@ -177,3 +177,25 @@ fn undo_works_for_a_loaded_conversation() {
     }
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+/// Lines that are pasted into a terminal without bracketed paste, or typed during a reply.
+#[test]
+fn lines_that_arrive_together_are_questions_of_their_own() {
+    let server = serving(|request, _| {
+        let body: Value = serde_json::from_slice(&request.body).unwrap();
+        let count = body["messages"].as_array().unwrap().len();
+        streamed(&[delta(&json!({ "content": format!("Heard {count}.") })), finish("stop")])
+    });
+    let dir = directory(&[], false);
+    let (mut keyboard, theirs) = terminal();
+    let seen = Seen::of(keyboard.try_clone().unwrap());
+    let end = || Stdio::from(theirs.try_clone().unwrap());
+    let mut command = r1(dir.path(), &["infer", "--api-base", &server.url, "--model", "m", "--no-color"]);
+    command.env("NO_PROXY", "127.0.0.1").env("HOME", dir.path()).env_remove("XDG_STATE_HOME").env("TERM", "xterm");
+    let mut child = command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap();
+    let at = seen.wait(0, "\x1b[?2004h");
+    keyboard.write_all(b"One\rTwo\r\x04").unwrap();
+    let at = seen.wait(at, "Heard 1.");
+    seen.wait(at, "Heard 3.");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

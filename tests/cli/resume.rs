@@ -175,6 +175,32 @@ fn a_resumed_run_keeps_its_settings_and_reports_differences() {
     assert_eq!(event.unwrap()["changed"], serde_json::json!({ "trainer.lr": [2e-3, 3e-3] }));
 }
 
+/// A run is not continued with the recipe of another run by mistake. A renamed script continues its
+/// own, and the earlier versions stay usable.
+#[test]
+fn a_run_is_not_resumed_with_another_recipe() {
+    let other = RECIPE.replace("% 3 == 0", "% 5 == 0");
+    let dir = directory(&[("a.lua", RECIPE), ("b.lua", &other)], true);
+    let at = dir.path();
+    succeed(at, &["run", "a.lua", "-q", "trainer.steps=1"]);
+    let before = fs::read(at.join("runs/a/config.json")).unwrap();
+    let refused = fail(at, &["run", "b.lua", "--resume", "runs/a", "trainer.steps=2"]);
+    assert!(
+        refused.contains("runs/a is a run of a.lua (`a`), and this is another recipe, `b`")
+            && refused.contains("name=a continues the run with it"),
+        "{refused}"
+    );
+    assert_eq!(fs::read(at.join("runs/a/config.json")).unwrap(), before);
+    fs::rename(at.join("a.lua"), at.join("c.lua")).unwrap();
+    succeed(at, &["run", "c.lua", "-q", "--resume", "runs/a", "trainer.steps=2"]);
+    let printed = succeed(at, &["run", "b.lua", "--resume", "runs/a", "trainer.steps=3", "name=c"]);
+    assert!(printed.contains("\n1 step in "), "{printed}");
+    for id in ["1", "2", "3"] {
+        succeed(at, &["replay", "runs/a", id, "-q"]);
+    }
+    succeed(at, &["replay", "runs/a/checkpoints/step-000003", "1", "-q"]);
+}
+
 #[test]
 fn a_resume_without_a_critic_checkpoint_is_refused() {
     let dir = directory(&[("a.lua", RECIPE)], true);

@@ -10,12 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
 use super::super::infer_args::InferArgs;
 use super::chat::{Answer, Chat};
 use crate::data::{Dataset, find};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{FinishReason, Message, conversation};
+use crate::store::find_model;
 use crate::telemetry::{Interrupt, Reporter, counted};
 
 /// The rows, and the file of replies.
@@ -24,6 +26,8 @@ pub(super) struct Rows {
     output: PathBuf,
     /// Rows that the file has already.
     done: u64,
+    /// A hash of what the replies depend on besides the rows: the model, the script, the flags.
+    settings: String,
 }
 
 /// How the rows are asked.
@@ -39,43 +43,69 @@ impl Rows {
     /// Opens the rows, and reads how many of them have a reply.
     ///
     /// # Errors
-    /// [`Kind::Data`] for an unreadable dataset, and for a file of replies to other rows.
-    pub(super) fn open(input: &Path, output: &Path) -> Result<Self> {
+    /// [`Kind::Data`] for an unreadable dataset, and for a file of something else than replies to
+    /// these rows with these settings.
+    pub(super) fn open(input: &Path, output: &Path, args: &InferArgs) -> Result<Self> {
         let data = Dataset::open(&find(&[input.to_owned()], Path::new("."), None)?, None, &BTreeMap::new())?;
-        let done = replied(output, &data)?;
-        Ok(Self { data, output: output.to_owned(), done })
+        let settings = settings_of(args);
+        let done = replied(output, &data, &settings)?;
+        Ok(Self { data, output: output.to_owned(), done, settings })
     }
 }
 
-/// The number of complete lines of the file. An incomplete last line is cut off.
-fn replied(output: &Path, data: &Dataset) -> Result<u64> {
+/// A hash of the model, the script and the flags. Of a run it has the newest checkpoint.
+fn settings_of(args: &InferArgs) -> String {
+    let model = args.model.as_ref().map(PathBuf::from).map(|model| {
+        let below = args.runs_dir.join(&model);
+        let model = if !model.exists() && below.is_dir() { below } else { model };
+        find_model(&model).unwrap_or(model)
+    });
+    let script = args.script.as_ref().map(|path| (path, std::fs::read(path).unwrap_or_default()));
+    let agent = (model, &args.hf, &args.base, script, args.plain, &args.overrides, &args.system);
+    let server = (&args.api_base, args.api);
+    let sampling = (args.temperature, args.top_p, args.top_k, args.min_p, args.repetition_penalty, args.max_new_tokens);
+    let others = (&args.reply_prefix, &args.template_arg, args.seed.unwrap_or(0));
+    let digest = Sha256::digest(format!("{agent:?}{server:?}{sampling:?}{others:?}"));
+    digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The number of complete lines of the file. An incomplete last line is cut off, if the file is one
+/// of replies.
+fn replied(output: &Path, data: &Dataset, settings: &str) -> Result<u64> {
     let failed = |error: &std::io::Error| Error::io(Kind::Data, "read the replies", output, error);
     let file = match OpenOptions::new().read(true).write(true).open(output) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(0),
         opened => opened.map_err(|error| failed(&error))?,
     };
     let (mut lines, mut count, mut length, mut last) = (BufReader::new(&file), 0, 0, String::new());
-    loop {
+    let rest = loop {
         let mut line = String::new();
         let read = lines.read_line(&mut line).map_err(|error| failed(&error))?;
         if read == 0 || !line.ends_with('\n') {
-            break;
+            break line;
         }
         (count, length, last) = (count + 1, length + read as u64, line);
+    };
+    let other = |what: &str| {
+        Err(Error::new(Kind::Data, format!("the file exists and has {what}"))
+            .at_path(output)
+            .hint("name another --output, or remove the file"))
+    };
+    let begins = format!("{{\"index\":{count},");
+    let is_cut = begins.starts_with(&rest) || rest.starts_with(&begins);
+    let last: Value = serde_json::from_str(&last).unwrap_or_default();
+    let is_last = count == 0
+        || (count <= data.len()
+            && last["index"] == count - 1
+            && last["row"] == Value::Object(data.raw_row(count - 1)?));
+    if !is_cut || !is_last {
+        return other("not the replies to the first rows of --input");
+    }
+    if count > 0 && last["settings"] != settings {
+        return other("replies of another model, script or seed, or with other flags");
     }
     file.set_len(length).map_err(|error| failed(&error))?;
-    if count == 0 {
-        return Ok(0);
-    }
-    let line: Value = serde_json::from_str(&last).unwrap_or_default();
-    let same =
-        count <= data.len() && line["index"] == count - 1 && line["row"] == Value::Object(data.raw_row(count - 1)?);
-    if same {
-        return Ok(count);
-    }
-    Err(Error::new(Kind::Data, "the file exists and has not the replies to the first rows of --input")
-        .at_path(output)
-        .hint("name another --output, or remove the file"))
+    Ok(count)
 }
 
 /// Replies to the rows that have none.
@@ -86,7 +116,7 @@ pub(super) fn run(
     interrupt: Interrupt,
     reporter: &Reporter,
 ) -> Result<ExitCode> {
-    let Rows { data, output, done } = rows;
+    let Rows { data, output, done, settings } = rows;
     let total = data.len();
     if *done > 0 {
         reporter.info(&format!("{} has {done} of {total} replies: continuing", output.display()));
@@ -124,6 +154,7 @@ pub(super) fn run(
                 line["error"] = error.message.into();
             }
         }
+        line["settings"] = settings.as_str().into();
         line["row"] = Value::Object(row);
         writeln(&mut file, &line).map_err(|error| failed(&error))?;
         bar.inc(1);

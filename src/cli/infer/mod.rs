@@ -55,7 +55,7 @@ pub(super) fn run(args: &InferArgs, output: OutputArgs) -> Result<ExitCode> {
             .hint("settings are written as KEY=VALUE; a question is given by -p TEXT"));
     }
     if let (Some(input), Some(file)) = (&args.input, &args.output) {
-        let rows = batch::Rows::open(input, file)?;
+        let rows = batch::Rows::open(input, file, args)?;
         let mut chat = open(args, interrupt, &output.reporter())?;
         interrupt.at_once(false);
         return batch::run(&mut chat, &rows, args, interrupt, &output.reporter());
@@ -116,6 +116,9 @@ fn recipe(args: &InferArgs, reporter: &Reporter) -> Result<Opened> {
         }
         return Ok(Opened { script: None, style: None, agent: None, model });
     };
+    if args.model.is_none() && args.hf.is_none() && args.api_base.is_none() {
+        agent.refuse_untrained(&args.overrides)?;
+    }
     let mut typed = args.overrides.clone();
     let mut opened = agent.open(&typed)?;
     if let Some(prefix) = &args.reply_prefix {

@@ -5,7 +5,7 @@ use super::replies::Kind;
 use super::{Finding, Level, Report};
 use crate::config::OverlongPrompts;
 use crate::mdp::{Limit, Status, Trajectory, failing_tools};
-use crate::rollout::Stage;
+use crate::rollout::{Stage, unknown_accuracy};
 use crate::script::{Script, Split, TaskEnvironment, Worker};
 use crate::text::Renderer;
 
@@ -210,6 +210,10 @@ fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
         return;
     }
     report.rewards = Some((low, high));
+    if let Some(why) = unknown_accuracy(&script.settings.eval.accuracy, counted.iter().copied()) {
+        let place = Some(script.path.display().to_string());
+        report.add(Finding::new(Level::Warning, "reward", why).at(place));
+    }
     if all.len() > 3 && (high - low).abs() < 1e-12 {
         let ends = if counted.iter().all(|trajectory| trajectory.status == Status::Truncated) {
             let limits = script.settings.environments().into_iter();

@@ -160,7 +160,11 @@ impl Script {
         };
         opened.map_err(|error| {
             let at = if name.is_empty() { String::new() } else { format!(".{name}") };
-            let names = format!("data.{}{at} of {} names it", split.name(), self.path.display());
+            let key = format!("data.{}{at}", split.name());
+            let names = match self.typed(&format!("{key}.path")) {
+                Some(_) => format!("{key} of the command line names it"),
+                None => format!("{key} of {} names it", self.path.display()),
+            };
             let hint = error.hint.as_ref().map_or_else(|| names.clone(), |hint| format!("{hint}; {names}"));
             error.hint(hint)
         })

@@ -13,7 +13,7 @@ use super::params::with_params;
 use super::row_functions::check_row_functions;
 use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::data::Dataset;
-use crate::error::{Error, Kind, Result, readable};
+use crate::error::{Error, Kind, Result, nearest, readable};
 use crate::script::api;
 use crate::script::api::loss::Trace;
 use crate::script::runtime::convert::kind;
@@ -102,6 +102,25 @@ pub(crate) struct WrittenSettings {
     pub(crate) typed: Vec<String>,
 }
 
+/// Scripts with a name like that of `path`, next to it or in `scripts/`.
+fn near_scripts(path: &Path) -> Vec<String> {
+    let name = path.with_extension("").file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = directory(path);
+    let files =
+        [folder.clone(), folder.join("scripts")].into_iter().filter_map(|folder| std::fs::read_dir(folder).ok());
+    let files = files.flat_map(|entries| entries.flatten().map(|entry| entry.path()));
+    let stem = |path: &PathBuf| Some((path.file_stem()?.to_str()?.to_owned(), path.display().to_string()));
+    let scripts: BTreeMap<String, String> = files
+        .filter(|path| path.extension().is_some_and(|extension| extension == "lua"))
+        .filter_map(|p| stem(&p))
+        .collect();
+    let near = nearest(&name, scripts.keys().map(String::as_str));
+    near.into_iter()
+        .filter_map(|name| scripts.get(name))
+        .map(|path| format!("`{}`", path.trim_start_matches("./")))
+        .collect()
+}
+
 impl Script {
     /// Reads and runs `path`, which must return a recipe, and applies `overrides`
     /// (`trainer.lr=2e-6`).
@@ -121,7 +140,9 @@ impl Script {
             if error.kind() == std::io::ErrorKind::InvalidData {
                 return Error::new(Kind::Script, "the script is not valid UTF-8").at_path(path);
             }
-            Error::io(Kind::Script, "read the script", path, &error)
+            let read = Error::io(Kind::Script, "read the script", path, &error);
+            let near = if error.kind() == std::io::ErrorKind::NotFound { near_scripts(path) } else { Vec::new() };
+            if near.is_empty() { read } else { read.hint(format!("did you mean {}?", near.join(" or "))) }
         })?;
         let vm = api::vm(Limits::default(), Sources::Disk(directory(path)), None)?;
         let script = Self::read(&vm, path, source, overrides);

@@ -225,6 +225,7 @@ fn what_python_misses_is_reported_before_a_run() {
             "reward.py can't be imported: ModuleNotFoundError: No module named 'no_such_package'",
             "-m pip install",
         ),
+        ("from .lib import x\n", "", "ImportError: attempted relative import", "its directory is on sys.path"),
         ("\ndef f(:\n", "", "reward.py can't be imported: SyntaxError", "reward.py:2: def f(:"),
         (
             "def f(): pass\n",
@@ -273,6 +274,11 @@ fn files_functions_and_options_are_checked_when_the_script_is_loaded() {
         ),
         ("python 'a.py'.reward_funcs {}", "the first values are names of functions"),
         ("python 'a.py'.reward_funcs { 'compute', weights = {} }", "`weights` has no number for `compute`"),
+        ("python 'a.py'.reward_funcs { 'compute', weights = { 1, 2 } }", "`weights` has an entry for `2`"),
+        (
+            "python 'a.py'.reward_funcs { 'compute', weights = { compute = 1, other = 2 } }",
+            "entry for `other`; the functions are compute",
+        ),
         ("python 'a.py'.tools()", "a.py:1: parameter `x` of `compute` has no type hint"),
         ("python 'a.py'.call('nothing')", "has no function `nothing`"),
         ("python 'a.py'.compute_scor()", "there is no `compute_scor`; there are call, compute_score"),

@@ -26,6 +26,14 @@ fn a_missing_script_is_an_error() {
 }
 
 #[test]
+fn a_missing_script_is_named_with_its_neighbours() {
+    for (path, hint) in [("scripts/retol.lua", "`scripts/retool.lua`"), ("retool", "`scripts/retool.lua`")] {
+        let error = Script::load(path.as_ref(), &[]).unwrap_err();
+        assert!(error.hint.as_deref().is_some_and(|own| own.contains(hint)), "{error}");
+    }
+}
+
+#[test]
 fn a_script_must_return_a_recipe() {
     assert_snapshot!(refused("local x = 1"), @r#"
     the script returns nothing; it must return r1.recipe { … }
@@ -183,6 +191,7 @@ fn wrong_types_name_the_field() {
     assert_snapshot!(refused("return r1.recipe { sampling = { stop = 'x' } }"), @r#"
     r1.recipe: `sampling.stop` must be a list, got the text "x"
       --> x.lua:1
+      hint: a list is written [1, 2] on the command line, and { 1, 2 } in a script
     "#);
     assert_snapshot!(refused("return r1.recipe { reward = 1 }"), @r#"
     r1.recipe: `reward` must be a function, got the number 1
