@@ -397,7 +397,7 @@ mod tests {
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let head = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: ".to_owned() + &"y".repeat(200);
+            let head = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nx: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy";
             for byte in head.bytes() {
                 std::thread::sleep(Duration::from_millis(50));
                 // The client has left.

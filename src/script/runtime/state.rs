@@ -275,7 +275,11 @@ impl Session {
             for program in std::mem::take(&mut *behind) {
                 self.join(&program.python);
                 let Program { python, code, prelude, files } = &program;
-                drop(python.call(PythonCall { code, prelude, files, session: Some(self.id) }).await?);
+                drop(
+                    python
+                        .call(PythonCall { code, prelude, files, session: Some(self.id), ..PythonCall::default() })
+                        .await?,
+                );
             }
         }
         let output = python.call(PythonCall { session: Some(self.id), ..call }).await?;
