@@ -152,7 +152,7 @@ mod tests {
     use crate::mdp::{Fork, Status, Step, testing};
     use crate::rl::pack::merge;
     use crate::rl::rewards::{Grouping, Method, Shaping};
-    use crate::train::run::policy_loop::compute_advantages;
+    use crate::train::learn::stages::compute_advantages;
 
     fn step(prompt: &[u32], reply: &[u32], reward: f64) -> Step {
         Step { reward, ..testing::step(prompt, reply) }
