@@ -1,6 +1,6 @@
 //! Pairs of answers that are equal or different, and test cases of other graders.
 
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
+#![allow(clippy::unwrap_used)]
 
 mod random;
 mod table;

@@ -1,5 +1,5 @@
 //! Tests of several files together, and their shared helpers.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::print_stdout)]
 
 mod cases;
 mod custom;
