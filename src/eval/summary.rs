@@ -52,7 +52,7 @@ pub fn by_source<'a>(trajectories: &[&'a Trajectory]) -> BTreeMap<&'a str, Vec<&
 }
 
 /// The source of a trajectory's task: its column `data_source`, which a dataset with a name fills.
-pub fn source(trajectory: &Trajectory) -> Option<&str> {
+fn source(trajectory: &Trajectory) -> Option<&str> {
     trajectory.task.get("data_source").and_then(serde_json::Value::as_str).filter(|name| !name.is_empty())
 }
 

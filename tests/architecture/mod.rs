@@ -7,7 +7,7 @@ mod imports;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use imports::{Source, circles, graph, sources};
+use imports::{circles, graph, sources};
 
 /// Module -> modules it may import. `error` is free for all.
 const EDGES: &[(&str, &[&str])] = &[
