@@ -199,7 +199,8 @@ impl Bench {
         Ok(json!({ "seconds": seconds, "tokens": tokens, "parts": { "model": stats.model_seconds } }))
     }
 
-    /// One step as in `train/policy_loop.rs`, with the same functions: rollout through the script,
+    /// One step as in `train/run/policy_loop.rs`, with the same functions: rollout through the
+    /// script,
     /// rows, advantages, update.
     fn grpo(&mut self, prompts: &Arc<Vec<Row>>, pool: &Pool) -> Result<Value> {
         let begin = Instant::now();

@@ -19,7 +19,7 @@ pub(super) fn run(args: RunArgs, output: OutputArgs) -> Result<ExitCode> {
 
 /// Supervised fine-tuning.
 pub(super) fn sft(args: SftArgs, output: OutputArgs) -> Result<ExitCode> {
-    train(args.recipe, output, true, train::sft::run)
+    train(args.recipe, output, true, train::run_supervised)
 }
 
 /// The memory of a run, as a table.

@@ -7,7 +7,7 @@
 //! - `paired`: tests of a difference on the same tasks
 //! - `sequential`: a test of a difference that may be read after every task
 //! - `report`: the figures of one policy, and of several
-//! - `training`: figures at k of evaluations during training
+//! - `summary`, `training`: means and figures at k of evaluations during training
 //! - `usage`: tools, seconds and price of a trajectory
 //! - `show`: reports as tables and Markdown; `html`: as a page
 //!
@@ -21,6 +21,7 @@ mod report;
 mod samples;
 mod sequential;
 mod show;
+mod summary;
 mod training;
 mod usage;
 
@@ -31,4 +32,5 @@ pub use report::{Comparison, Figures, PolicyReport, PolicySamples, Report, Repor
 pub use samples::{final_answer, is_missing, score};
 pub use sequential::{Betting, Sequential, betting};
 pub use show::{markdown, missing_note, sequential_note, tables};
+pub use summary::{by_source, solved};
 pub use training::at_k;

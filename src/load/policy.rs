@@ -22,7 +22,7 @@ pub fn load_policy(
 ) -> Result<(Rc<Model>, Arc<Renderer>, PathBuf)> {
     let (model, dir) = load_model(policy, fetching)?;
     let renderer = load_renderer(&dir, style, fetching.reporter)?;
-    Ok((model, renderer, dir))
+    Ok((Rc::new(model), renderer, dir))
 }
 
 /// A model's tokenizer and template; a built-in template that replaces a missing one is reported.
@@ -36,14 +36,14 @@ pub fn load_renderer(dir: &Path, style: &Style, reporter: &Reporter) -> Result<A
 
 /// Loads the policy's model alone, on its device, and returns the directory of its tokenizer and
 /// settings. An adapter is merged into the weights if that loses no precision.
-pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Rc<Model>, PathBuf)> {
+pub fn load_model(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<(Model, PathBuf)> {
     refuse_server(policy)?;
     let dir = model_dir(&policy.model, fetching)?;
     let (mut model, text) = adapter::load(&dir, policy, fetching)?;
     if model.lora().is_some() && model.kind() == tch::Kind::Float {
         model.merge_adapter()?;
     }
-    Ok((Rc::new(model), text))
+    Ok((model, text))
 }
 
 /// Loads a reward model by directory or Hub id, in the default compute type; and its directory.

@@ -13,7 +13,7 @@
 //! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
 //!
 //! [`compare`] compares two rewards. [`plain`] computes the same over tables of numbers, for
-//! scripts. `train::combinations` has the rules of valid combinations.
+//! scripts. `train::rules::combinations` has the rules of valid combinations.
 //!
 //! Nothing here depends on a model, text or files. A *sampled* token is one that the policy
 //! generated; all other tokens of a row are context, and have no loss and no gradient.

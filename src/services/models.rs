@@ -119,6 +119,7 @@ impl Models {
             policy.model = store::find_model(path)?.display().to_string();
         }
         let (model, dir) = load::load_model(&policy, Fetching { reporter: &self.reporter, interrupt: None })?;
+        let model = Rc::new(model);
         let format = FormatChoice::named(format.as_deref().unwrap_or(AUTO))?;
         let with_text = dir.join("tokenizer.json").exists();
         let renderer =

@@ -1,0 +1,131 @@
+//! The critic of a run: loaded, trained, saved.
+
+use std::path::Path;
+
+use tch::Tensor;
+
+use super::privileged;
+use super::tensors::{read_tensors, require_finite};
+use super::update::{Update, UpdateStats};
+use super::update_batch::UpdateBatch;
+use super::value::{self, CriticStats, Values, update_critic};
+use crate::config::{Learner, PolicySettings};
+use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
+use crate::load::load_model;
+use crate::mdp::Trajectory;
+use crate::model::{Critic, Model, write_tensors};
+use crate::rl::adamw::{self, AdamW};
+use crate::rl::pack::{MicroBatch, Row};
+use crate::store::trainer_state;
+use crate::text::Tokenizer;
+
+/// The critic's folder within a checkpoint's `trainer_state`, and its optimiser's state in that
+/// folder.
+const DIR: &str = "critic";
+const OPTIMIZER: &str = "optimizer.safetensors";
+
+/// A critic and its optimiser.
+pub(crate) struct TrainedCritic {
+    critic: Critic,
+    /// The optimiser of head and trunk, or of a head alone.
+    optimizer: AdamW,
+}
+
+impl TrainedCritic {
+    /// A new critic started from the model that `base` names, or from the checkpoint that the run
+    /// resumes from.
+    pub(crate) fn open(
+        policy: &Model,
+        learner: &Learner,
+        checkpoint: Option<&Path>,
+        base: &PolicySettings,
+        fetching: Fetching<'_>,
+    ) -> Result<Self> {
+        let saved = checkpoint.map(|checkpoint| trainer_state(checkpoint).join(DIR));
+        if let Some(dir) = saved.as_ref().filter(|dir| !dir.is_dir()) {
+            return Err(Error::new(Kind::Store, "the checkpoint has no critic: the run was trained without one")
+                .at_path(dir)
+                .hint("resume with the algorithm of the run, or start a new run with policy.model=RUN"));
+        }
+        let mut trunk = if learner.critic.shared {
+            None
+        } else {
+            Some(match &saved {
+                Some(dir) => Model::load(dir, policy.device(), policy.kind())?,
+                None => load_model(base, fetching)?.0,
+            })
+        };
+        if let Some(trunk) = &mut trunk {
+            trunk.set_checkpointing(learner.gradient_checkpointing);
+        }
+        let mut critic = Critic::new(policy, trunk)?;
+        if let Some(dir) = &saved {
+            critic.load_head(dir)?;
+        }
+        let weights = adamw::Options { weight_decay: learner.weight_decay, ..adamw::Options::default() };
+        let mut optimizer = AdamW::new(critic.parameters(), weights)?;
+        if let Some(dir) = &saved {
+            optimizer.load_state(read_tensors(&dir.join(OPTIMIZER))?)?;
+        }
+        Ok(Self { critic, optimizer })
+    }
+
+    /// Sets the values of `rows` under the current weights.
+    ///
+    /// # Errors
+    /// `Kind::Data` if the text for the critic is missing or too long.
+    pub(crate) fn values(
+        &self,
+        policy: &Model,
+        rows: &mut [Row],
+        trajectories: &[Trajectory],
+        tokenizer: &Tokenizer,
+        learner: &Learner,
+    ) -> Result<Values> {
+        let prefixes = privileged::prefixes(&learner.critic, trajectories, tokenizer)?;
+        value::values(&self.critic, policy, rows, trajectories, prefixes, learner.tokens_at_once())
+    }
+
+    /// One optimiser step of the critic and, unless it is warming up, one of the policy.
+    pub(crate) fn update(
+        &mut self,
+        policy: Option<(&Update<'_>, &mut AdamW)>,
+        model: &Model,
+        data: &UpdateBatch,
+        learner: &Learner,
+    ) -> Result<(Option<UpdateStats>, CriticStats)> {
+        let settings = &learner.critic;
+        let Some((update, optimizer)) = policy else {
+            return Ok((None, update_critic(&self.critic, model, &mut self.optimizer, data, learner)?));
+        };
+        let count = data.target_count();
+        if self.critic.trunk().is_some() || count == 0 {
+            let of_critic = update_critic(&self.critic, model, &mut self.optimizer, data, learner)?;
+            return Ok((Some(update.step(optimizer, data)?), of_critic));
+        }
+        // One forward and backward pass for both losses; the head has its own learning rate.
+        let value_loss = |hidden: &Tensor, batch: &MicroBatch| {
+            let values = self.critic.values(hidden, &batch.predict)?;
+            let (loss, clipped) = value::share(&values, batch, &data.rows, count, settings)?;
+            Ok((loss.f_mul_scalar(settings.weight)?, [loss.f_detach()?, clipped]))
+        };
+        self.optimizer.zero_grad();
+        let own = update.step_shared(optimizer, data, Some(&value_loss))?;
+        let [loss, clipped] = own.critic;
+        let mut stats = CriticStats { loss, clip_frac: clipped / count.max(1) as f64, ..CriticStats::default() };
+        if own.stepped {
+            stats.grad_norm = self.optimizer.step(settings.lr, learner.max_grad_norm)?;
+            stats.stepped = true;
+        }
+        Ok((Some(own), stats))
+    }
+
+    /// Writes the critic into the folder `trainer_state` of a checkpoint.
+    pub(crate) fn save(&self, trainer_state: &Path) -> Result<()> {
+        let dir = trainer_state.join(DIR);
+        require_finite(&self.critic.parameters(), "the critic's weight")?;
+        self.critic.save(&dir)?;
+        write_tensors(&dir.join(OPTIMIZER), &self.optimizer.state())
+    }
+}

@@ -1,0 +1,135 @@
+//! `r1 run --profile`: some decode steps and a micro-batch of the first training step, by
+//! libtorch's profiler.
+//!
+//! RUN/profile has two traces for chrome://tracing or Perfetto, and a table of operations. Times of
+//! operations are those of the host without the operations that they call; a GPU's kernels are rows
+//! of their own. Profiling slows down what it measures.
+
+use std::cell::RefCell;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use tch::Device;
+
+use crate::engine::Engine;
+use crate::error::{Error, Kind, Result};
+use crate::native::{OperationTime, start_profile, stop_profile};
+use crate::telemetry::Reporter;
+
+/// Number of profiled decode steps.
+const STEPS: usize = 16;
+
+/// Rows of each table.
+const ROWS: usize = 40;
+
+/// The profile of the next micro-batch of this thread.
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Off,
+    /// The trace is to be written here.
+    Armed(PathBuf),
+    Running(PathBuf),
+    Done(Result<Vec<OperationTime>>),
+}
+
+thread_local! {
+    static STATE: RefCell<State> = RefCell::default();
+}
+
+/// Ends the profile of a micro-batch when dropped.
+pub(crate) struct MicroBatchProfile;
+
+/// Starts the profile of a micro-batch, if it is the first after [`RunProfile::begin`].
+pub(crate) fn micro_batch(device: Device) -> Result<Option<MicroBatchProfile>> {
+    STATE.with_borrow_mut(|state| match std::mem::take(state) {
+        State::Armed(path) => {
+            start_profile(device)?;
+            *state = State::Running(path);
+            Ok(Some(MicroBatchProfile))
+        }
+        other => {
+            *state = other;
+            Ok(None)
+        }
+    })
+}
+
+impl Drop for MicroBatchProfile {
+    fn drop(&mut self) {
+        STATE.with_borrow_mut(|state| {
+            if let State::Running(path) = std::mem::take(state) {
+                *state = State::Done(stop_profile(&path));
+            }
+        });
+    }
+}
+
+/// The profile of a training step.
+pub(crate) struct RunProfile {
+    dir: PathBuf,
+    /// The number of decode steps that were profiled, and their operations.
+    decode: Option<(usize, Vec<OperationTime>)>,
+}
+
+impl RunProfile {
+    pub(crate) fn new(run: &Path) -> Self {
+        Self { dir: run.join("profile"), decode: None }
+    }
+
+    /// Before the rollout of the step.
+    pub(crate) fn begin(&self, engine: &mut Engine) -> Result<()> {
+        std::fs::create_dir_all(&self.dir)
+            .map_err(|error| Error::io(Kind::Store, "make the directory", &self.dir, &error))?;
+        engine.profile_steps(STEPS, self.dir.join("decode.json"));
+        STATE.set(State::Armed(self.dir.join("update.json")));
+        Ok(())
+    }
+
+    /// After the rollout: ends the profile of decode steps, because libtorch has one profile at a
+    /// time.
+    pub(crate) fn sampled(&mut self, engine: &mut Engine) -> Result<()> {
+        self.decode = engine.take_profile()?;
+        Ok(())
+    }
+
+    /// After the update of the step: writes the tables.
+    pub(crate) fn end(self, reporter: &Reporter) -> Result<()> {
+        let update = match STATE.take() {
+            State::Done(result) => Some(result?),
+            State::Off | State::Armed(_) | State::Running(_) => None,
+        };
+        let mut text = "# Profile of the first step\n".to_owned();
+        let (count, decode) = self.decode.as_ref().map_or((STEPS, None), |(count, all)| (*count, Some(&all[..])));
+        section(&mut text, &format!("{count} decode steps (decode.json)"), decode);
+        section(&mut text, "a micro-batch, forward and backward (update.json)", update.as_deref());
+        let path = self.dir.join("operations.md");
+        std::fs::write(&path, text).map_err(|error| Error::io(Kind::Store, "write", &path, &error))?;
+        reporter.info(&format!("profile of the first step: {}", path.display()));
+        Ok(())
+    }
+}
+
+/// Writes the operations with the most time.
+fn section(text: &mut String, title: &str, all: Option<&[OperationTime]>) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "\n## {title}\n");
+    let Some(all) = all else {
+        text.push_str("Not profiled: the step had too few decode steps, or no update.\n");
+        return;
+    };
+    for (on_device, what) in [(false, "host"), (true, "device")] {
+        let own: Vec<&OperationTime> = all.iter().filter(|it| it.on_device == on_device).collect();
+        if own.is_empty() {
+            continue;
+        }
+        let (count, seconds) = own.iter().fold((0, 0.0), |(n, s), it| (n + it.count, s + it.seconds));
+        let _ = writeln!(text, "| {what}: operation | count | ms |\n|---|---|---|");
+        let _ = writeln!(text, "| all | {count} | {:.3} |", seconds * 1e3);
+        for OperationTime { name, count, seconds, .. } in own.iter().take(ROWS) {
+            let name: String = name.replace('|', "/").chars().take(80).collect();
+            let _ = writeln!(text, "| {name} | {count} | {:.3} |", seconds * 1e3);
+        }
+        text.push('\n');
+    }
+}

@@ -1,0 +1,72 @@
+//! One step of supervised training: forward, loss, backward, one AdamW step.
+
+use super::score::{logprobs_at_once, packed};
+use crate::config::Sft;
+use crate::error::{Error, Kind, Result};
+use crate::model::Model;
+use crate::native;
+use crate::rl::adamw::AdamW;
+use crate::rl::pack::{MicroBatch, Row, micro_batches};
+
+/// The result of a supervised step.
+pub(crate) struct SupervisedStats {
+    /// Nats per trained token.
+    pub(crate) loss: f64,
+    pub(crate) grad_norm: f64,
+    /// Number of computed tokens, and of trained ones among them.
+    pub(crate) tokens: usize,
+    pub(crate) trained: usize,
+    /// Conversations, and the tokens of the longest one.
+    pub(crate) rows: usize,
+    pub(crate) longest: usize,
+    /// Share of the capacity of the micro-batches (`trainer.tokens_per_batch` each) that is used.
+    pub(crate) fill: f64,
+}
+
+/// Forward, loss, backward, one AdamW step.
+pub(crate) fn update(
+    model: &Model,
+    optimizer: &mut AdamW,
+    rows: &[Row],
+    sft: &Sft,
+    lr: f64,
+) -> Result<SupervisedStats> {
+    let trained: usize = rows.iter().map(Row::sampled).sum();
+    if trained == 0 {
+        return Err(
+            Error::new(Kind::Data, "no token of the batch is an assistant's").hint("check the roles of `messages`")
+        );
+    }
+    optimizer.zero_grad();
+    let (mut losses, mut tokens, mut room) = (Vec::new(), 0, 0);
+    let chunk = logprobs_at_once(model.config.vocab_size, model.device());
+    let all = micro_batches(rows, sft.tokens_at_once());
+    let several = all.len() > 1;
+    for members in all {
+        let batch = MicroBatch::new(rows, &members, model.config.vocab_size, model.device())?;
+        let packed = packed(&batch);
+        tokens += packed.ids.numel();
+        room += sft.tokens_at_once().max(packed.ids.numel());
+        let pass = model.learn(&packed)?;
+        let hidden = pass.hidden().f_index_select(0, &batch.predict)?;
+        let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, chunk)?;
+        // Divided by the tokens of the whole batch, so that micro-batches add up to its mean.
+        let loss = logp.f_sum(tch::Kind::Float)?.f_div_scalar(-(trained as f64))?;
+        losses.push(loss.f_detach()?.f_to_kind(tch::Kind::Double)?);
+        pass.backward(&loss)?;
+        if several {
+            optimizer.accumulate()?;
+        }
+    }
+    // The only wait for the device before that of the gradient norm.
+    let losses = native::read_numbers(&losses)?;
+    if let Some(value) = losses.iter().find(|value| !value.is_finite()) {
+        return Err(Error::new(Kind::Numeric, format!("the loss is {value}"))
+            .hint("the weights have not been changed; lower trainer.lr"));
+    }
+    let loss_sum = losses.iter().sum();
+    let grad_norm = optimizer.step(lr, sft.max_grad_norm)?;
+    let longest = rows.iter().map(Row::len).max().unwrap_or(0);
+    let fill = tokens as f64 / room as f64;
+    Ok(SupervisedStats { loss: loss_sum, grad_norm, tokens, trained, rows: rows.len(), longest, fill })
+}

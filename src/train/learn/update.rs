@@ -1,0 +1,428 @@
+//! One optimiser step of a policy objective over merged rows, in micro-batches.
+//!
+//! Every denominator is that of the whole mini-batch, so the split into micro-batches changes only
+//! rounding. If the gradient depends on the advantages alone, rows whose advantages are zero are
+//! counted in the denominators but not computed: their gradient is exactly zero.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tch::{Kind as Dtype, Tensor, no_grad_guard};
+
+use super::profile;
+use super::score::{logprobs_at_once, packed, score};
+use super::update_batch::{UpdateBatch, trajectories_of};
+use crate::config::{Learner, OnNan, Over};
+use crate::error::{Error, Kind, Result};
+use crate::model::{Model, upload};
+use crate::native;
+use crate::rl::adamw::AdamW;
+use crate::rl::advantages::Need;
+use crate::rl::custom;
+use crate::rl::kl::kl;
+use crate::rl::losses::{RatioStats, RatioSums, Tokens};
+use crate::rl::objective::Inputs;
+use crate::rl::pack::{MicroBatch, Row, micro_batches};
+use crate::script::services::training::GivenAdvantages;
+use crate::telemetry::Reporter;
+use crate::train::rules::objective::Objective;
+
+/// The settings of an update.
+#[derive(Clone, Copy)]
+pub(crate) struct UpdateSettings<'a> {
+    pub(crate) learner: &'a Learner,
+    pub(crate) objective: &'a Objective,
+    pub(crate) lr: f64,
+    /// The temperature of sampling: the learner's distribution must be the one that was sampled
+    /// from.
+    pub(crate) temperature: f64,
+    /// For each trajectory the advantages of each step's tokens, instead of those of the estimator.
+    pub(crate) advantages: Option<&'a [GivenAdvantages]>,
+    /// For each trajectory the returns that the critic learns to predict.
+    pub(crate) returns: Option<&'a [GivenAdvantages]>,
+    /// Whether the policy is updated; otherwise only the critic is.
+    pub(crate) policy: bool,
+}
+
+impl<'a> UpdateSettings<'a> {
+    /// The settings of the recipe.
+    pub(crate) fn new(learner: &'a Learner, objective: &'a Objective, lr: f64, temperature: f64) -> Self {
+        Self { learner, objective, lr, temperature, advantages: None, returns: None, policy: true }
+    }
+}
+
+/// The result of an update, for the metrics.
+#[derive(Clone, Debug, Default)]
+pub struct UpdateStats {
+    pub loss: f64,
+    pub grad_norm: f64,
+    /// Mean entropy of the distributions of the sampled tokens, nats.
+    pub entropy: f64,
+    /// Mean KL to the reference policy of a sampled token, by the loss's own estimate; `None` if
+    /// the loss has no KL.
+    pub kl: Option<f64>,
+    pub ratios: RatioStats,
+    /// Largest |log-probability of the learner - of the sampler|.
+    pub mismatch: f64,
+    /// Largest share of one token in the sum of |ratio x advantage|.
+    pub largest_token: f64,
+    /// Number of computed tokens, including context.
+    pub tokens: usize,
+    /// Number of sampled tokens among them.
+    pub sampled: usize,
+    /// Whether the loss is a custom one.
+    pub custom: bool,
+    /// The values that a custom loss logs, by name.
+    pub logged: BTreeMap<String, custom::Logged>,
+    /// The sums of the numbers of a critic that shares the trunk.
+    pub(crate) critic: [f64; 2],
+    /// Whether the optimiser took a step: false if no token is trained, or if the step was skipped.
+    pub stepped: bool,
+    /// The reason why the optimiser step was skipped: a number was NaN or infinite.
+    pub skipped: Option<Error>,
+}
+
+/// The value loss of a critic that shares the policy's trunk: a function of the hidden states `[T,
+/// E]` and the batch. The results are the loss, and the loss without its weight and the number of
+/// clipped values for [`UpdateStats::critic`].
+pub(crate) type Shared<'a> = &'a dyn Fn(&Tensor, &MicroBatch) -> Result<(Tensor, [Tensor; 2])>;
+
+/// The micro-batches of an update whose operations are queued.
+struct Queued {
+    /// The rows of each.
+    micro_batches: Vec<Vec<usize>>,
+    /// The numbers of each, on the device.
+    numbers: Vec<Tensor>,
+    /// The number of tokens of the ratios of each.
+    ratio_tokens: Vec<usize>,
+    has_kl: bool,
+    /// What a custom loss computes in each.
+    of_graph: Vec<custom::Numbers>,
+}
+
+/// The inputs of an optimiser step.
+#[derive(Clone, Copy)]
+pub struct Update<'a> {
+    pub model: &'a Model,
+    pub objective: &'a Objective,
+    pub learner: &'a Learner,
+    /// The temperature of sampling: the learner's distribution must be the one that was sampled
+    /// from.
+    pub temperature: f64,
+    /// The current coefficient of the KL in the loss.
+    pub kl_coef: f64,
+    pub lr: f64,
+}
+
+impl Update<'_> {
+    /// Forward, loss, backward over the batch, then one AdamW step. If no token is trained (every
+    /// advantage is 0 and no other term has a gradient) there is no step, and weights and moments
+    /// are unchanged.
+    ///
+    /// # Errors
+    /// `Kind::Numeric` names the trajectories (by number) or the tensor with a NaN or infinite loss
+    /// or gradient; nothing has changed then. With `on_nan = "skip"` the step is skipped instead.
+    pub fn step(&self, optimizer: &mut AdamW, data: &UpdateBatch) -> Result<UpdateStats> {
+        self.step_shared(optimizer, data, None)
+    }
+
+    /// [`step`](Self::step) with the additional loss `shared` of a critic that shares the trunk.
+    pub(crate) fn step_shared(
+        &self,
+        optimizer: &mut AdamW,
+        data: &UpdateBatch,
+        shared: Option<Shared<'_>>,
+    ) -> Result<UpdateStats> {
+        optimizer.zero_grad();
+        let mut stats = UpdateStats::default();
+        let backward = self.backward(optimizer, data, shared, &mut stats);
+        let stepped = match backward {
+            Ok(()) if stats.sampled == 0 => return Ok(stats),
+            Ok(()) => optimizer.step(self.lr, self.learner.max_grad_norm),
+            Err(error) => Err(error),
+        };
+        match stepped {
+            Ok(norm) => {
+                stats.grad_norm = norm;
+                stats.stepped = true;
+                // The next rollout needs the memory.
+                optimizer.zero_grad();
+            }
+            Err(error) if error.kind == Kind::Numeric && self.learner.on_nan == OnNan::Skip => {
+                optimizer.zero_grad();
+                stats.skipped = Some(error);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(stats)
+    }
+
+    fn backward(
+        &self,
+        optimizer: &mut AdamW,
+        data: &UpdateBatch,
+        shared: Option<Shared<'_>>,
+        stats: &mut UpdateStats,
+    ) -> Result<()> {
+        let queued = self.queue(optimizer, data, shared, stats)?;
+        self.read(&queued, &data.rows, shared.is_some(), stats)
+    }
+
+    /// Forward, loss and backward of every micro-batch. The device works while the host prepares
+    /// the next one: no operation here waits for it.
+    fn queue(
+        &self,
+        optimizer: &mut AdamW,
+        data: &UpdateBatch,
+        shared: Option<Shared<'_>>,
+        stats: &mut UpdateStats,
+    ) -> Result<Queued> {
+        let mut objective = self.objective.policy.clone();
+        if objective.terms.kl_coef > 0.0 {
+            objective.terms.kl_coef = self.kl_coef;
+        }
+        // Step numbers and denominators are those of the whole mini-batch.
+        let rows = &data.rows;
+        let denominators = objective.denominators(rows);
+        let graph = self.objective.custom.as_deref();
+        let groups = data.groups();
+        let units = graph.map(|_| custom::Units::of(rows, &groups));
+        stats.custom = graph.is_some();
+        let selected = self.selected(data)?;
+        // Some losses have a gradient at tokens without an advantage when the policy has changed.
+        let pulls =
+            objective.formula.trains_without_advantage() && (0..rows.len()).any(|row| data.rows[row].has_gradient());
+        let all = !self.objective.only_advantages() || shared.is_some() || pulls;
+        let active: Vec<usize> = (0..rows.len()).filter(|&row| all || data.rows[row].has_gradient()).collect();
+        stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
+        let micro_batches = self.micro_batches(data, &active);
+        let several = micro_batches.len() > 1;
+        let (mut numbers, mut ratio_tokens, mut has_kl) = (Vec::new(), Vec::new(), false);
+        let mut of_graph: Vec<custom::Numbers> = Vec::new();
+        for members in &micro_batches {
+            let device = self.model.device();
+            let _profiled = profile::micro_batch(device)?;
+            let batch = MicroBatch::new(rows, members, self.model.config.vocab_size, device)?;
+            let packed = packed(&batch);
+            stats.tokens += packed.ids.numel();
+            let pass = self.model.learn(&packed)?;
+            let hidden = pass.hidden();
+            let predicting = hidden.f_index_select(0, &batch.predict)?;
+            let (logp, token_entropy) = self.model.logprobs_among(
+                &predicting,
+                &batch.targets,
+                batch.support.as_ref(),
+                self.temperature,
+                logprobs_at_once(self.model.config.vocab_size, self.model.device()),
+            )?;
+            let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
+            let reference = batch.column(rows, |row| &row.logp_ref)?;
+            let weights = batch.column(rows, |row| &row.weights)?;
+            let selected = selected.as_ref().map(|all| chosen_among(all, &batch)).transpose()?;
+            let inputs = Inputs {
+                logp: &logp,
+                logp_old: &old,
+                advantages: &batch.advantages,
+                logp_ref: reference.as_ref(),
+                entropy: Some(&token_entropy),
+                trajectory: &batch.sequence,
+                step: &batch.step,
+                sequences: batch.sequences,
+                weights: weights.as_ref(),
+                selected: selected.as_ref(),
+            };
+            let computed = match (graph, &units) {
+                (Some(graph), Some(units)) => {
+                    let sequences = batch.sequences.max(groups.iter().max().map_or(0, |&most| most as i64 + 1));
+                    let inputs = Inputs { sequences, ..inputs };
+                    let group: Vec<i64> = batch.tokens.iter().map(|&(row, _)| groups[row] as i64).collect();
+                    let group = upload(&Tensor::f_from_slice(&group)?, device)?;
+                    let rewards = batch.column(rows, |row| &row.rewards)?;
+                    let tokens = custom::Tokens { inputs, group: &group, rewards: rewards.as_ref() };
+                    let (computed, own) = custom::share(graph, &objective, &tokens, &denominators, units)?;
+                    of_graph.push(own);
+                    computed
+                }
+                _ => objective.compute(&inputs, &denominators)?,
+            };
+            let mut loss = computed.loss;
+            let mut of_critic = None;
+            if let Some(value_loss) = shared {
+                let (own, numbers) = value_loss(hidden, &batch)?;
+                loss = loss.f_add(&own)?;
+                of_critic = Some(numbers);
+            }
+            pass.backward(&loss)?;
+            if several {
+                optimizer.accumulate()?;
+            }
+            let _guard = no_grad_guard();
+            let reference = reference.as_ref().filter(|_| objective.terms.kl_coef > 0.0);
+            let kl = reference.map(|reference| kl(&logp, reference, objective.terms.kl)).transpose()?;
+            let (pull_largest, pull_sum) = pull(&logp, &old, &batch.advantages)?;
+            let difference = largest_difference(&logp, &batch.logp_old)?;
+            numbers.extend([loss.f_detach()?, token_entropy.f_sum(Dtype::Double)?, difference, pull_largest, pull_sum]);
+            has_kl |= kl.is_some();
+            numbers
+                .push(kl.map_or_else(|| Tensor::f_zeros([], (Dtype::Double, device)), |kl| kl.f_sum(Dtype::Double))?);
+            let (tokens, sums) = computed.ratios.on_device();
+            ratio_tokens.push(tokens);
+            let none = || Tensor::f_zeros([RatioSums::NUMBERS as i64], (Dtype::Double, device));
+            numbers.extend(sums.map_or_else(none, |sums| Ok(sums.shallow_clone()))?.f_unbind(0)?);
+            numbers.extend(of_critic.into_iter().flatten());
+            if let Some(own) = of_graph.last_mut() {
+                numbers.append(&mut own.on_device);
+            }
+        }
+        Ok(Queued { micro_batches, numbers, ratio_tokens, has_kl, of_graph })
+    }
+
+    /// Reads the numbers of the micro-batches: the only wait for the device before that of the
+    /// gradient norm.
+    fn read(&self, queued: &Queued, rows: &[Row], shared: bool, stats: &mut UpdateStats) -> Result<()> {
+        let Queued { micro_batches, ratio_tokens, of_graph, .. } = queued;
+        let graph = self.objective.custom.as_deref();
+        let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
+        let numbers = native::read_numbers(&queued.numbers)?;
+        let each = numbers.chunks((numbers.len() / micro_batches.len().max(1)).max(1));
+        for (place, (own, members)) in each.zip(micro_batches).enumerate() {
+            let &[loss, entropy_sum, mismatch, largest, sum, kl, ref own @ ..] = own else { continue };
+            let (ratios, own) = own.split_at(RatioSums::NUMBERS);
+            let (of_critic, own) = own.split_at(if shared { 2 } else { 0 });
+            let here = |error: Error| error.in_trajectories(trajectories_of(rows, members), None);
+            if let &[value, clipped] = of_critic {
+                stats.critic = [stats.critic[0] + finite(value).map_err(here)?, stats.critic[1] + clipped];
+            }
+            if let (Some(graph), Some(numbers)) = (graph, of_graph.get(place)) {
+                let logged = numbers.read(graph, loss.is_finite(), own).map_err(here)?;
+                for ((name, _), value) in graph.logged.iter().zip(logged) {
+                    stats.logged.entry(name.clone()).or_default().add(value);
+                }
+            }
+            if !loss.is_finite() {
+                let error = Error::new(Kind::Numeric, format!("the loss is {loss}"));
+                return Err(
+                    here(error).hint("this optimiser step was not taken; lower trainer.lr or check the rewards")
+                );
+            }
+            stats.loss += loss;
+            entropy += entropy_sum;
+            stats.mismatch = stats.mismatch.max(mismatch);
+            pulls = (f64::max(pulls.0, largest), pulls.1 + sum);
+            if queued.has_kl {
+                kl_sum = Some(kl_sum.unwrap_or(0.0) + kl);
+            }
+            stats.ratios.add(&RatioStats::from_sums(ratio_tokens[place], ratios));
+        }
+        stats.entropy = entropy / stats.sampled.max(1) as f64;
+        stats.kl = kl_sum.map(|sum| sum / stats.sampled.max(1) as f64);
+        stats.largest_token = if pulls.1 > 0.0 { pulls.0 / pulls.1 } else { 0.0 };
+        Ok(())
+    }
+
+    /// Micro-batches of the rows `active`. If the loss compares whole trajectories or groups, their
+    /// rows stay together, and a micro-batch may be larger than `trainer.tokens_per_batch`.
+    fn micro_batches(&self, data: &UpdateBatch, active: &[usize]) -> Vec<Vec<usize>> {
+        let budget = self.learner.tokens_at_once();
+        let rows: Vec<&Row> = active.iter().map(|&row| &data.rows[row]).collect();
+        let together = self.objective.together();
+        if together == Over::Step {
+            let back = |members: Vec<usize>| members.into_iter().map(|member| active[member]).collect();
+            return micro_batches(&rows, budget).into_iter().map(back).collect();
+        }
+        let mut batches: Vec<Vec<usize>> = Vec::new();
+        let groups = data.groups();
+        let unit = |row: usize| if together == Over::Group { groups[row] } else { data.rows[row].trajectory };
+        let mut active: Vec<usize> = active.to_vec();
+        active.sort_by_key(|&row| unit(row));
+        let (mut load, mut last) = (0, None);
+        for row in active {
+            let own = &data.rows[row];
+            let same = last == Some(unit(row));
+            if !same && (batches.is_empty() || load + own.len() > budget) {
+                batches.push(Vec::new());
+                load = 0;
+            }
+            if let Some(batch) = batches.last_mut() {
+                batch.push(row);
+            }
+            load += own.len();
+            last = Some(unit(row));
+        }
+        batches
+    }
+
+    /// For losses that select among all tokens of a mini-batch: row and position of the selected
+    /// ones.
+    fn selected(&self, data: &UpdateBatch) -> Result<Option<BTreeSet<(usize, usize)>>> {
+        let policy = &self.objective.policy;
+        if !policy.needs().contains(&Need::WholeBatch) {
+            return Ok(None);
+        }
+        let _guard = no_grad_guard();
+        let rows = &data.rows;
+        let logp = score(self.model, rows, self.temperature, self.learner.tokens_at_once())?;
+        let members: Vec<usize> = (0..rows.len()).collect();
+        let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, self.model.device())?;
+        let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
+        let logp: Vec<f32> = batch.tokens.iter().map(|&(row, place)| logp[row][place]).collect();
+        let tokens = Tokens {
+            logp: &upload(&Tensor::f_from_slice(&logp)?, self.model.device())?,
+            logp_old: &old,
+            advantages: &batch.advantages,
+            sequence: &batch.step,
+            sequences: batch.sequences,
+        };
+        let Some(chosen) = policy.formula.select(&tokens)? else { return Ok(None) };
+        let chosen = batch.tokens.iter().zip(Vec::<bool>::try_from(chosen)?).filter(|(_, chosen)| *chosen);
+        Ok(Some(chosen.map(|(token, _)| *token).collect()))
+    }
+}
+
+/// `[N]` bool: the sampled tokens of a micro-batch that are in `chosen`.
+fn chosen_among(chosen: &BTreeSet<(usize, usize)>, batch: &MicroBatch) -> Result<Tensor> {
+    let flags: Vec<bool> = batch.tokens.iter().map(|token| chosen.contains(token)).collect();
+    upload(&Tensor::f_from_slice(&flags)?, batch.targets.device())
+}
+
+/// Warns that an optimiser step was skipped, with the reason.
+pub(crate) fn report_skipped(reporter: &Reporter, step: u64, why: Option<&Error>) {
+    if let Some(why) = why {
+        let place = why.place.as_deref().unwrap_or("an unknown place");
+        reporter.warn(&format!("step {step}: an optimiser step is skipped: {} ({place})", why.message));
+    }
+}
+
+/// Mean KL of a sampled token to the reference policy, over the optimiser steps taken.
+pub(crate) fn mean_kl(updates: &[UpdateStats]) -> Option<f64> {
+    let all: Vec<f64> = updates.iter().filter(|u| u.stepped).filter_map(|u| u.kl).collect();
+    (!all.is_empty()).then(|| all.iter().sum::<f64>() / all.len() as f64)
+}
+
+/// Returns the critic's loss, or an error if it is NaN or infinite.
+pub(crate) fn finite(loss: f64) -> Result<f64> {
+    if loss.is_finite() {
+        return Ok(loss);
+    }
+    Err(Error::new(Kind::Numeric, format!("the critic's loss is {loss}"))
+        .hint("nothing has been changed; lower trainer.critic.lr or check the rewards"))
+}
+
+/// The contribution of tokens to the gradient, |ratio x advantage|: the largest, and the sum.
+fn pull(logp: &Tensor, old: &Tensor, advantages: &Tensor) -> Result<(Tensor, Tensor)> {
+    let pull = logp.f_detach()?.f_sub(old)?.f_clamp(-20.0, 20.0)?.f_exp()?.f_mul(advantages)?.f_abs()?;
+    Ok((largest(&pull)?, pull.f_sum(None)?))
+}
+
+fn largest_difference(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    largest(&a.f_detach()?.f_sub(b)?.f_abs()?)
+}
+
+/// The largest of some numbers, 0 without any.
+fn largest(x: &Tensor) -> Result<Tensor> {
+    if x.numel() == 0 { Ok(Tensor::f_zeros([], (x.kind(), x.device()))?) } else { Ok(x.f_max()?) }
+}
+
+#[cfg(test)]
+mod tests;
+#[cfg(test)]
+mod waits;

@@ -1,0 +1,58 @@
+//! The checks of a step's trajectories and metrics: what stops a run, and what the user is warned
+//! of.
+
+use super::training::Training;
+use crate::error::{Error, Result};
+use crate::mdp::Trajectory;
+use crate::telemetry::{Metrics, Reporter};
+use crate::train::start::session::Session;
+use crate::train::watch::failures::replay_command;
+use crate::train::watch::report;
+
+impl Training {
+    /// Reports the failures of the step, and stops the run if most of its trajectories failed.
+    pub(crate) fn check_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
+        let (script, run, step) = (&self.script.path, &self.run, self.state.step + 1);
+        let again = |trajectory: &Trajectory| Some(replay_command(script, run.path(), trajectory));
+        let store = || run.write_trajectories(step, self.state.policy_version, trajectories, &[]).map(drop);
+        let most = self.session.settings.rollout.max_failure_rate;
+        self.failures.check(reporter, step, trajectories, most, again, store)
+    }
+
+    /// Warns if a trajectory of the step depended on others.
+    pub(crate) fn check_shared_state(&mut self, trajectories: &[Trajectory], reporter: &Reporter) {
+        let Session { renderer, max_context, .. } = &self.session;
+        self.sharing.check(trajectories, &self.script, renderer, *max_context, reporter);
+    }
+
+    /// Warns of tools that never work, and of steps without a learning signal.
+    pub(crate) fn check_signal(
+        &mut self,
+        trajectories: &[Trajectory],
+        metrics: &Metrics,
+        reporter: &Reporter,
+    ) -> Result<()> {
+        let (step, critic) = (self.state.step, self.policy.critic.is_some());
+        self.signal.check_tools(reporter, step, trajectories);
+        let warming = critic && step <= self.learner.critic.warmup as u64;
+        self.signal.check(reporter, step, metrics, &self.script, (critic, warming))
+    }
+
+    /// Stores the trajectories of a step that ends with an error, so that the user can find the
+    /// reason. The counters are unchanged, so a resumed run repeats the step.
+    pub(crate) fn keep(&self, error: Error, trajectories: &[Trajectory]) -> Error {
+        let (step, run) = (self.state.step + 1, self.run.path().display());
+        let error = report::in_step(error, step);
+        let kept = match self.run.write_trajectories(step, self.state.policy_version, trajectories, &[]) {
+            Ok(_) => {
+                let named = error.trajectories().first().and_then(|number| trajectories.get(*number as usize));
+                let id = named.or(trajectories.first()).map_or("", |trajectory| &trajectory.id);
+                let script = self.script.path.display();
+                format!("the sampled trajectories are stored: r1 repl {script} --replay {run}:{id}")
+            }
+            Err(failed) => format!("the sampled trajectories could not be stored: {}", failed.message),
+        };
+        let hint = error.hint.as_ref().map_or_else(|| kept.clone(), |hint| format!("{hint}; {kept}"));
+        Error { hint: Some(hint), ..error }
+    }
+}

@@ -1,0 +1,98 @@
+//! A cold start: supervised training before reinforcement learning, in one run.
+//!
+//! `cold_start` of a recipe is a recipe with `r1.sft`. `r1 run` first trains `policy.model` with
+//! it, as a run of its own in the folder `sft` of the run directory, with its own checkpoints,
+//! metrics and configuration. Its result (the model with the lowest held-out loss, or the last one)
+//! is the policy and the reference policy that reinforcement learning starts from. A run that is
+//! interrupted during the cold start resumes there.
+
+use super::sft;
+use crate::config::Trainer;
+use crate::error::{Error, Kind, Result};
+use crate::script::Script;
+use crate::store::{Origins, RunDir};
+use crate::telemetry::Reporter;
+use crate::train::options::{RunOptions, Summary};
+use crate::train::rules::unused::unused_settings;
+use crate::train::rules::validate::{check_supervised, validate};
+use crate::train::start::cold_start_result::{FOLDER, no_result, result};
+use crate::train::start::files;
+use crate::train::start::resume::{Opened, Resumed, record};
+
+/// A run before its first step of reinforcement learning.
+pub(crate) enum Started {
+    Ready(Box<Opened>),
+    /// Stopped by Ctrl-C during the cold start.
+    Interrupted(Box<Summary>),
+}
+
+/// Runs the recipe's cold start, if it has one and this run has not completed it.
+///
+/// # Errors
+/// Those of `r1 sft`; those of [`validate`], so that a contradiction is found before the cold
+/// start.
+pub(crate) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
+    if opened.script.settings.cold_start.is_none() {
+        return Ok(Started::Ready(Box::new(opened)));
+    }
+    validate(&opened.script)?;
+    let (script, options) = (&opened.script, &opened.options);
+    let resumed = if let Some(resumed) = opened.resumed.take() {
+        resumed
+    } else {
+        check(script)?;
+        let run = RunDir::create(&options.runs_dir, &files::run_name(options, script))?;
+        record(&run, script, &options.overrides, &Origins::default(), 0, 0)?;
+        let stored = run.configuration()?;
+        Resumed { run, checkpoint: None, stored }
+    };
+    // Reinforcement learning records its model when it begins.
+    let finished = resumed.checkpoint.is_some() || resumed.stored.origins.model.is_some();
+    if !finished {
+        let run = resumed.run.path();
+        let folder = run.join(FOLDER);
+        let begun = folder.join("config.json").is_file();
+        if !begun && !RunDir::is_free(&folder)? {
+            return Err(Error::new(Kind::Store, "the folder of the cold start has files and no config.json")
+                .at_path(&folder)
+                .hint("move it away; the cold start then begins again"));
+        }
+        let supervised = RunOptions {
+            runs_dir: run.to_owned(),
+            name: Some(FOLDER.to_owned()),
+            resume: begun.then_some(folder),
+            out: None,
+            cold_start: true,
+            // The settings of the run, even if the script has changed.
+            overrides: [options.overrides.as_slice(), &[format!("seed={}", script.settings.seed)]].concat(),
+            ..options.clone()
+        };
+        reporter.section("Cold start");
+        let summary = sft::run(&supervised, reporter)?;
+        if summary.interrupted {
+            reporter.text("next");
+            reporter.text(&format!("  {}", options.resume_command("run", run)));
+            let summary = Summary { run_dir: run.to_owned(), interrupted: true, ..Summary::default() };
+            return Ok(Started::Interrupted(Box::new(summary)));
+        }
+        if result(run)?.is_none() {
+            return Err(no_result(run));
+        }
+    }
+    opened.resumed = Some(resumed);
+    Ok(Started::Ready(Box::new(opened)))
+}
+
+/// Validates the settings of a recipe's cold start before anything runs; returns the warnings.
+///
+/// # Errors
+/// `Kind::Script` or `Kind::Usage` names a setting that contradicts another or is invalid.
+pub fn check(script: &Script) -> Result<Vec<Error>> {
+    let Some(own) = script.cold_start()? else { return Ok(Vec::new()) };
+    let of_cold_start = |error: Error| Error { message: format!("cold_start: {}", error.message), ..error };
+    if let Trainer::Sft(sft) = &own.settings.trainer {
+        check_supervised(sft).map_err(|error| of_cold_start(own.placed(error)))?;
+    }
+    let warnings = unused_settings(&own).map_err(of_cold_start)?;
+    Ok(warnings.into_iter().map(of_cold_start).collect())
+}

@@ -1,0 +1,76 @@
+//! The evaluations of a run of reinforcement learning: when, and what is kept of them.
+
+use std::collections::BTreeSet;
+
+use super::training::Training;
+use crate::error::{Kind, Result};
+use crate::mdp::{Evaluation, Trajectory};
+use crate::telemetry::Reporter;
+use crate::train::eval::evaluate::{evaluate, stored};
+use crate::train::options::due;
+use crate::train::start::best::{self, EVALUATED};
+use crate::train::watch::failures::replay_command;
+use crate::train::watch::{report, tensorboard};
+
+impl Training {
+    /// The evaluation before the first step, or the one after the newest step that a killed run did
+    /// not complete. A resumed run does not repeat one that is in its metrics.
+    pub(crate) fn evaluate_first(&mut self, reporter: &Reporter) -> Result<Option<Evaluation>> {
+        let step = self.state.step;
+        let eval = &self.session.settings.eval;
+        if self.log.has(step, EVALUATED) {
+            return Ok(None);
+        }
+        if step == 0 {
+            return if eval.before { self.evaluate(reporter, "before", true) } else { Ok(None) };
+        }
+        if due(step, eval.every, self.learner.steps) {
+            self.evaluate(reporter, "held out", false)?;
+        }
+        Ok(None)
+    }
+
+    /// Evaluates, and logs and prints the result; `examples` also stores a few trajectories as
+    /// text.
+    pub(crate) fn evaluate(&mut self, reporter: &Reporter, label: &str, examples: bool) -> Result<Option<Evaluation>> {
+        self.session.engine.clear_cache();
+        self.session.patience = 1;
+        let evaluated = evaluate(&mut self.session, reporter, label, self.state.step);
+        self.session.patience = 2;
+        let (evaluation, trajectories) = match evaluated {
+            Ok(Some(evaluated)) => evaluated,
+            Ok(None) => return Ok(None),
+            // The run ends before its next step.
+            Err(error) if error.kind == Kind::Interrupted => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let stored = self.store_evaluation(&trajectories)?;
+        let Self { session, state, .. } = &*self;
+        let is_saved = self.standing.is_saved(state.step);
+        self.best = best::keep(self.best, evaluation.accuracy, state, &self.run, is_saved, |dir| {
+            session.model.save_trained(dir)?;
+            session.files.write(dir)
+        })?;
+        let (script, run) = (&self.script.path, self.run.path());
+        let again =
+            |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
+        let what = format!("the evaluation ({label})");
+        self.failures.report(reporter, &what, &trajectories, again);
+        report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
+        tensorboard::samples(&mut self.log, self.state.step, "eval", &trajectories)?;
+        if examples {
+            report::examples(reporter, (label, self.state.step), &trajectories, &self.run, self.options.verbose)?;
+        }
+        Ok(Some(evaluation))
+    }
+
+    /// Stores the trajectories of an evaluation that `eval.store` selects, and returns their ids.
+    fn store_evaluation(&self, trajectories: &[Trajectory]) -> Result<BTreeSet<String>> {
+        let places = stored(trajectories.len(), self.session.settings.eval.store);
+        let chosen: Vec<Trajectory> = places.map(|place| trajectories[place].clone()).collect();
+        if !chosen.is_empty() {
+            self.run.write_evaluation(self.state.step, self.state.policy_version, &chosen)?;
+        }
+        Ok(chosen.into_iter().map(|trajectory| trajectory.id).collect())
+    }
+}

@@ -1,0 +1,176 @@
+//! The first group of a recipe as training rows: tokens, loss masks and advantages, for `r1 check`.
+
+use super::collect::{Draw, RolloutExtras, collect};
+use crate::config::{Filter, Learner, OnNan, Sft, Trainer};
+use crate::error::{Error, Kind, Result};
+use crate::load::load_renderer;
+use crate::load::load_script;
+use crate::load::model_dir;
+use crate::mdp::{ErrorRecord, Fork};
+use crate::rl::advantages::Need;
+use crate::rl::pack::Row;
+use crate::script::{Script, Split, Worker};
+use crate::store::State;
+use crate::telemetry::Reporter;
+use crate::text::Renderer;
+use crate::train::learn::advantages::{AdvantageConfig, AdvantageSource};
+use crate::train::learn::custom_estimator::ScriptEstimator;
+use crate::train::learn::generated::with_generated_steps;
+use crate::train::learn::score::sum_pi_squared;
+use crate::train::learn::stages::compute_advantages;
+use crate::train::learn::steps::Steps;
+use crate::train::learn::update_batch::{set_column, training_rows};
+use crate::train::options::RunOptions;
+use crate::train::rows::demonstrations::Samples;
+use crate::train::rules::validate::{ValidatedTrainer, validate};
+use crate::train::start::session::Session;
+use crate::train::watch::report;
+
+/// One token of a training row.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShownToken {
+    pub text: String,
+    /// Sampled by the policy, and trained on.
+    pub sampled: bool,
+    /// A special token, such as the end of a turn.
+    pub special: bool,
+    pub advantage: f64,
+}
+
+/// One trajectory as it would be trained on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ShownTrajectory {
+    pub id: String,
+    pub status: &'static str,
+    pub reward: f64,
+    pub steps: usize,
+    /// The trajectory that it was forked from, in which the shared steps are trained on.
+    pub fork: Option<Fork>,
+    /// The reason of the failure, if there is one.
+    pub error: Option<ErrorRecord>,
+    /// Rows of merged steps; none for a failure.
+    pub rows: Vec<Vec<ShownToken>>,
+}
+
+/// Rolls out the group of the first task and computes the advantage of every token. The values of a
+/// critic are 0, as in the first step.
+pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
+    let mut script = load_script(&options.script, &options.overrides)?;
+    if let Trainer::Sft(sft) = &script.settings.trainer {
+        return examples(&script, sft, options, reporter);
+    }
+    let ValidatedTrainer { learner, objective, critic, warnings } = validate(&script)?;
+    report::warn(reporter, &warnings);
+    let learner = Learner { groups_per_step: 1, filter: Filter::default(), ..learner };
+    let dir = model_dir(&script.settings.policy.model, options.fetching(reporter))?;
+    let mut session = Session::open(&mut script, &dir, None, options.fetching(reporter))?;
+    if session.rows.train.is_none() {
+        return Err(Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script));
+    }
+    let state = State { seed: script.settings.seed, ..State::default() };
+    let extras = RolloutExtras { greedy: objective.needs(Need::Greedy), next_prompt: false };
+    let collected = collect(&mut session, &learner, &state, extras, Draw::default(), reporter)?;
+    let trajectories = &collected.trajectories;
+    let trainable = with_generated_steps(trajectories);
+    let all = trainable.trajectories();
+    let mut rows = training_rows(&learner, all, |index| collected.is_baseline(index))?;
+    if objective.needs(Need::Squares) {
+        let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_at_once());
+        let squares = sum_pi_squared(&session.model, &rows, temperature, budget)?;
+        set_column(&mut rows, squares, |row| &mut row.sum_pi_squared);
+    }
+    for row in &mut rows {
+        if critic {
+            row.values = vec![0.0; row.len()];
+        }
+        if objective.shaping.kl.is_some() {
+            // Before the first update the policy equals the reference policy.
+            row.logp_ref.clone_from(&row.logprobs);
+        }
+    }
+    let mut steps = Steps::of(all, |index| collected.is_baseline(index));
+    if objective.needs(Need::Anchors) {
+        steps.set_anchors(all, &session.renderer);
+    }
+    if objective.needs(Need::Parts) {
+        steps.set_reward_parts(all);
+    }
+    steps.read_columns(&rows);
+    if critic {
+        for row in steps.rows.iter_mut().filter(|row| row.truncated) {
+            row.next_value = Some(0.0);
+        }
+    }
+    let mut custom = None;
+    let source = match &objective.estimator {
+        Some(estimator) => AdvantageSource::Estimator(estimator),
+        None => AdvantageSource::Script(custom.insert(ScriptEstimator::new(&script, critic)?)),
+    };
+    let config = AdvantageConfig {
+        source,
+        shaping: objective.shaping.clone(),
+        returns: &mut None,
+        given_returns: None,
+        on_nan: OnNan::Stop,
+    };
+    compute_advantages(steps, config, all)?.write_into(&mut rows);
+    let mut shown: Vec<ShownTrajectory> = trajectories
+        .iter()
+        .map(|trajectory| ShownTrajectory {
+            id: trajectory.id.clone(),
+            status: trajectory.status.name(),
+            reward: trajectory.total_reward(),
+            steps: trajectory.steps.len(),
+            fork: trajectory.fork.clone(),
+            error: trajectory.error.clone(),
+            rows: Vec::new(),
+        })
+        .collect();
+    for row in &rows {
+        shown[row.trajectory].rows.push(tokens(&session.renderer, row));
+    }
+    Ok(shown)
+}
+
+fn tokens(renderer: &Renderer, row: &Row) -> Vec<ShownToken> {
+    let tokenizer = renderer.tokenizer();
+    let token = |(place, id): (usize, &u32)| ShownToken {
+        text: tokenizer.decode(&[*id], false),
+        sampled: row.loss_mask[place],
+        special: tokenizer.decode(&[*id], true).is_empty(),
+        advantage: row.advantages.get(place).copied().unwrap_or_default(),
+    };
+    row.ids.iter().enumerate().map(token).collect()
+}
+
+/// The first conversations of supervised training, in place of trajectories: without steps,
+/// rewards and advantages.
+fn examples(script: &Script, sft: &Sft, options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTrajectory>> {
+    const SHOWN: u64 = 4;
+    let policy = &script.settings.policy;
+    if policy.init.is_some() {
+        return Err(Error::new(Kind::Usage, "the recipe makes a new model, whose tokenizer is trained with it")
+            .at_path(&script.path)
+            .hint("policy.model=DIR policy.init=null shows the tokens of a model that exists"));
+    }
+    let dir = model_dir(&policy.model, options.fetching(reporter))?;
+    let renderer = load_renderer(&dir, &script.style()?, reporter)?;
+    let worker = Worker::new(script, None)?;
+    let base = Renderer::load_styled(&dir, &script.style()?)?;
+    let mut samples = Samples::new(&worker, base, &script.settings.env.format, sft, usize::MAX);
+    let rows = worker.rows(Split::Train)?.unwrap_or_default().min(SHOWN);
+    let mut shown = Vec::new();
+    for index in 0..rows {
+        let Some(row) = samples.row(Split::Train, index)? else { continue };
+        shown.push(ShownTrajectory {
+            id: index.to_string(),
+            status: "example",
+            reward: 0.0,
+            steps: 0,
+            fork: None,
+            error: None,
+            rows: vec![tokens(&renderer, &row)],
+        });
+    }
+    Ok(shown)
+}

@@ -1,0 +1,415 @@
+//! The state of a run of reinforcement learning: script, policy, optimiser, run directory,
+//! counters.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use crate::config::{Learner, PolicySettings};
+use crate::engine::ReferenceScorer;
+use crate::error::{Error, Kind, Result};
+use crate::load::model_dir;
+use crate::mdp::Trajectory;
+use crate::model::Model;
+use crate::rl::ema::Ema;
+use crate::rl::kl::KlController;
+use crate::rl::rewards::ReturnScale;
+use crate::rl::schedule::Schedule;
+use crate::script::Script;
+use crate::store::{BEST, Origins, RunDir, State, latest_checkpoint, trainer_state};
+use crate::telemetry::{MetricsLog, Reporter};
+use crate::train::learn::advantages::AdvantageBatch;
+use crate::train::learn::critic::TrainedCritic;
+use crate::train::learn::policy::TrainedPolicy;
+use crate::train::learn::score::Reference;
+use crate::train::learn::stages::{TrainingData, UpdateOutcome, update_weights};
+use crate::train::learn::update::{UpdateSettings, report_skipped};
+use crate::train::learn::weights::{self, freeze, trained};
+use crate::train::options::{RunOptions, Summary};
+use crate::train::rows::curriculum::Curriculum;
+use crate::train::rows::order::Order;
+use crate::train::rules::objective::Objective;
+use crate::train::rules::validate::{ValidatedTrainer, validate};
+use crate::train::start::best::{Best, EVALUATED, best_so_far};
+use crate::train::start::checkpoint::{Contents, load_average, load_optimizer, with_kept};
+use crate::train::start::files;
+use crate::train::start::interrupt::InterruptState;
+use crate::train::start::origins;
+use crate::train::start::resume::{Opened, record, warn_of_data};
+use crate::train::start::session::Session;
+use crate::train::watch::failures::Failures;
+use crate::train::watch::health::HealthMonitor;
+use crate::train::watch::learning_signal::LearningSignal;
+use crate::train::watch::report;
+use crate::train::watch::shared_state::SharedStateCheck;
+use crate::train::watch::tensorboard;
+
+/// A run of reinforcement learning, ready for its next step.
+pub(crate) struct Training {
+    pub(crate) script: Script,
+    pub(crate) learner: Learner,
+    pub(crate) objective: Objective,
+    pub(crate) session: Session,
+    pub(crate) policy: TrainedPolicy,
+    /// The reference policy differs from the initial model, so checkpoints contain it.
+    renewed: bool,
+    pub(crate) schedule: Schedule,
+    pub(crate) state: State,
+    pub(crate) run: RunDir,
+    pub(crate) log: MetricsLog,
+    pub(crate) watch: HealthMonitor,
+    pub(crate) failures: Failures,
+    pub(crate) signal: LearningSignal,
+    pub(crate) sharing: SharedStateCheck,
+    /// Settings with a warning.
+    pub(crate) warned: Vec<String>,
+    /// The policy's settings with the model that the run started from, which is the reference
+    /// policy.
+    pub(crate) base: PolicySettings,
+    pub(crate) origins: Origins,
+    pub(crate) standing: InterruptState,
+    /// The best evaluation so far.
+    pub(crate) best: Option<Best>,
+    pub(crate) options: RunOptions,
+}
+
+impl Training {
+    /// Loads and checks everything; nothing is written before everything is validated.
+    pub(crate) fn open(opened: Opened, reporter: &Reporter) -> Result<Self> {
+        let ValidatedTrainer { learner, objective, critic, warnings } = validate(&opened.script)?;
+        report::warn(reporter, &warnings);
+
+        // A resumed run starts from its newest checkpoint, everything else from the recipe's model.
+        let (checkpoint, mut base) = (opened.checkpoint().map(Path::to_owned), opened.base()?);
+        let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
+        let (state, origin) = (opened.state(), opened.model_origin());
+        let Opened { mut script, options, resumed, standing } = opened;
+        let fetching = options.fetching(reporter);
+        origins::fetch_data(&script, fetching)?;
+        let (dir, origin) = match (&checkpoint, origin) {
+            (Some(checkpoint), Some(origin)) => (checkpoint.clone(), origin),
+            (found, _) => {
+                let dir = model_dir(&base.model, fetching)?;
+                let origin = origins::origin(&script.settings.policy.model, &dir);
+                base.model = dir.display().to_string();
+                (found.clone().unwrap_or(dir), origin)
+            }
+        };
+        // The session's policy is the result of the cold start; the recipe's setting is unchanged.
+        let written = script.settings.policy.clone();
+        if script.settings.cold_start.is_some() {
+            script.settings.policy = PolicySettings { model: base.model.clone(), init: None, ..written.clone() };
+        }
+        let mut session = Session::open(&mut script, &dir, Some(objective.has_reference()), fetching)?;
+        script.settings.policy = written;
+        let mut learner = learner;
+        learner.tokens_per_batch = *session.settings.trainer.tokens_per_batch_mut();
+        let origins = origins::origins(&script, Some(origin))?;
+        if let Some(resumed) = &resumed {
+            warn_of_data(&resumed.stored.origins, &origins, reporter);
+        }
+        let rows = session.rows.train.as_ref().map(Order::rows).ok_or_else(|| {
+            Error::new(Kind::Data, "the recipe has no training data")
+                .at_path(&options.script)
+                .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
+        })?;
+        if let Some(order) = &session.rows.train {
+            session.curriculum =
+                Curriculum::open(&script, order, checkpoint.as_deref(), state.data_position, reporter)?;
+        }
+        freeze(&session.model, &learner.freeze).map_err(|error| error.at(script.place_of("trainer.freeze")))?;
+        let mut optimizer = weights::optimizer(&session.model, &learner)
+            .map_err(|error| error.at(script.place_of("trainer.groups")))?;
+        let critic = if critic {
+            let (policy, from) = (&session.model, checkpoint.as_deref());
+            Some(TrainedCritic::open(policy, &learner, from, &base, fetching)?)
+        } else {
+            None
+        };
+        let saved = checkpoint.as_deref().and_then(renewed_reference);
+        let renewed = saved.is_some();
+        let reference = match saved {
+            Some(dir) => Some(Reference::saved(&dir, &base, fetching)?),
+            None if objective.has_reference() => Some(Reference::load(&session.model, &base, fetching)?),
+            None => None,
+        };
+        session.engine.set_reference(reference_scorer(&session.model, &base, &options, reporter, reference.clone()));
+        if let Some(path) = &checkpoint {
+            load_optimizer(&mut optimizer, path)?;
+        }
+        let mut ema = None;
+        if learner.ema > 0.0 {
+            let mut average = Ema::new(&trained(&session.model), learner.ema)?;
+            if let Some(path) = &checkpoint {
+                load_average(&mut average, path)?;
+            }
+            ema = Some(average);
+        }
+        let mut kl = objective.kl_coef;
+        if let (KlController::Adaptive { coef, .. }, Some(saved)) = (&mut kl, state.kl_coef) {
+            *coef = saved;
+        }
+        let returns = state.returns.map(|[gamma, count, mean, variance]| ReturnScale { gamma, count, mean, variance });
+        let goes_on = resumed.is_some();
+        let run = match resumed {
+            Some(resumed) => resumed.run,
+            None => RunDir::create(&options.runs_dir, &files::run_name(&options, &script))?,
+        };
+        record(&run, &script, &options.overrides, &origins, session.max_context, state.step)?;
+        if goes_on {
+            let keep = session.settings.checkpoint.keep;
+            run.repeats_after(checkpoint.as_deref().map(|path| (state.step, path)), keep)?;
+        }
+        let mut log = MetricsLog::open(run.path(), repeats_from)?;
+        let best = best_so_far(&run, &log)?;
+        tensorboard::settings(&mut log, &script)?;
+        if state.step >= learner.steps as u64 && goes_on {
+            reporter.warn(&format!(
+                "nothing is left to train: the run has done {} of {} steps; trainer.steps=N makes it longer",
+                state.step, learner.steps
+            ));
+        }
+        // The evaluation at the end of a run is always repeated.
+        let ends = state.step >= learner.steps as u64 && session.settings.eval.after;
+        let evaluation = repeats_from.map(|_| state.step).filter(|step| ends || !log.has(*step, EVALUATED));
+        session.log.open(run.path(), repeats_from, evaluation)?;
+        session.log.at(state.step);
+        report::opening(reporter, &session.settings, &session.model, &run, rows, &learner);
+        report::far_files(reporter, &script, &origins);
+        report::servers(reporter, &script);
+        session.log.top_level(&script.logged, same_script);
+        session.log.flush()?;
+        report::literal_keys(reporter, &script);
+        let schedule = schedule_of(&learner);
+        let saved = checkpoint.as_ref().map(|_| state.step);
+        standing.opened(state.step, saved, options.resume_command("run", run.path()));
+        Ok(Self {
+            policy: TrainedPolicy {
+                model: Rc::clone(&session.model),
+                renderer: Arc::clone(&session.renderer),
+                optimizer,
+                critic,
+                reference,
+                ema,
+                kl,
+                returns,
+                custom_estimator: None,
+            },
+            script,
+            learner,
+            objective,
+            session,
+            renewed,
+            schedule,
+            state,
+            run,
+            log,
+            base,
+            origins,
+            standing,
+            best,
+            options,
+            watch: HealthMonitor::default(),
+            failures: Failures::default(),
+            signal: LearningSignal::default(),
+            sharing: SharedStateCheck::default(),
+            warned: warnings.into_iter().map(|error| error.message).collect(),
+        })
+    }
+
+    /// Optimiser steps of the policy and of the critic with the advantages of a step's data.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` if the user stops the run at once; nothing was changed then.
+    pub(crate) fn update(
+        &mut self,
+        data: &mut TrainingData<'_>,
+        advantages: &AdvantageBatch,
+        settings: UpdateSettings<'_>,
+        reporter: &Reporter,
+    ) -> Result<UpdateOutcome> {
+        report_skipped(reporter, self.state.step + 1, advantages.skipped.as_ref());
+        if !self.standing.update_begins() {
+            return Err(Error::new(Kind::Interrupted, "stopped before the update"));
+        }
+        update_weights(&mut self.policy, &mut self.state, data, advantages, settings, reporter)
+    }
+
+    /// Warns of a row that can't be read, among those that were not checked before step 1.
+    pub(crate) fn report_row_check(&self, reporter: &Reporter) {
+        if let Some(rest) = &self.session.rows.rest {
+            rest.report(reporter);
+        }
+    }
+
+    /// Whether the run ends before its next step.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.standing.is_stopping()
+    }
+
+    /// Writes a checkpoint, unless the newest one is of this step already.
+    pub(crate) fn save(&self) -> Result<PathBuf> {
+        let Self { session, policy, state, .. } = self;
+        if self.standing.is_saved(state.step)
+            && let Some((_, path)) = latest_checkpoint(self.run.path())?
+        {
+            return Ok(path);
+        }
+        let contents = Contents {
+            model: &session.model,
+            files: &session.files,
+            optimizer: &policy.optimizer,
+            ema: policy.ema.as_ref(),
+            state,
+        };
+        let more = |dir: &Path| {
+            if let Some(critic) = &policy.critic {
+                critic.save(dir)?;
+            }
+            if let Some(curriculum) = &self.session.curriculum {
+                curriculum.save(dir)?;
+            }
+            match policy.reference.as_ref().filter(|_| self.renewed) {
+                Some(reference) => reference.save(&dir.join(REFERENCE)),
+                None => Ok(()),
+            }
+        };
+        self.standing.saving(state.step, || contents.write(&self.run, session.settings.checkpoint.keep, more))
+    }
+
+    /// Saves the trained weights before a run ends with an error in a step whose update has not
+    /// begun, and adds a note to the error.
+    pub(crate) fn save_before(&self, error: Error) -> Error {
+        let step = self.state.step;
+        if step == 0 || self.standing.is_saved(step) {
+            return error;
+        }
+        with_kept(error, step, self.save())
+    }
+
+    /// Loads the reference policy, the initial model of the run, unless it is already loaded.
+    pub(crate) fn load_reference(&mut self, reporter: &Reporter) -> Result<()> {
+        if self.policy.reference.is_none() {
+            let fetching = self.options.fetching(reporter);
+            self.policy.reference = Some(Reference::load(&self.policy.model, &self.base, fetching)?);
+        }
+        Ok(())
+    }
+
+    /// Makes the current policy the reference policy.
+    pub(crate) fn renew_reference(&mut self, reporter: &Reporter) -> Result<()> {
+        let reference = Reference::new(self.session.model.duplicate()?);
+        let own = Some(reference.clone());
+        let scorer = reference_scorer(&self.session.model, &self.base, &self.options, reporter, own);
+        self.session.engine.set_reference(scorer);
+        (self.policy.reference, self.renewed) = (Some(reference), true);
+        self.standing.changed();
+        Ok(())
+    }
+
+    /// Writes the average of the weights as a model.
+    fn save_average(&self) -> Result<()> {
+        let Some(ema) = &self.policy.ema else { return Ok(()) };
+        let (model, mut weights) = (&self.session.model, trained(&self.session.model));
+        let dir = self.run.path().join("ema");
+        let kept = ema.lend(&mut weights)?;
+        let saved = model.save_trained(&dir);
+        Ema::give_back(&mut weights, &kept)?;
+        saved?;
+        self.session.files.write(&dir)
+    }
+
+    /// Writes the last checkpoint and the export, runs the last evaluation, and prints the closing
+    /// lines.
+    pub(crate) fn close(
+        mut self,
+        mut summary: Summary,
+        checkpoint: PathBuf,
+        curves: &report::Curves,
+        options: &RunOptions,
+        reporter: &Reporter,
+    ) -> Result<Summary> {
+        self.save_average()?;
+        if let Some(out) = &options.out {
+            let (settings, kind) = (&self.script.settings.checkpoint, self.session.model.kind());
+            let origin = self.origins.model.as_ref();
+            files::export(&checkpoint, out, settings, kind, origin, options.fetching(reporter))?;
+        }
+        if !summary.interrupted && self.session.settings.eval.after {
+            summary.after = self.evaluate(reporter, "after", true)?;
+            summary.interrupted = self.standing.is_stopping();
+        }
+        self.session.log.flush()?;
+        summary.checkpoint = Some(checkpoint);
+        summary.steps = self.state.step as usize;
+        let best = self.best.filter(|best| best.step > 0);
+        summary.best = best.map(|_| self.run.path().join(BEST));
+        report::closing(reporter, &summary, best, curves, options);
+        Ok(summary)
+    }
+
+    /// Records of a step: the sampled trajectories first, then the counters that mark it as done.
+    /// `changed` says whether an optimiser step has changed the policy.
+    pub(crate) fn record(
+        &mut self,
+        trajectories: &[Trajectory],
+        advantages: &[Option<Vec<f64>>],
+        groups: usize,
+        changed: bool,
+    ) -> Result<()> {
+        self.run.write_trajectories(self.state.step + 1, self.state.policy_version, trajectories, advantages)?;
+        // Lines of the function `advantage`.
+        self.session.log.flush()?;
+        self.advance(groups, changed);
+        Ok(())
+    }
+
+    /// Advances the counters by a step that sampled this number of groups. `changed`: the weights
+    /// have changed.
+    pub(crate) fn advance(&mut self, groups: usize, changed: bool) {
+        self.state.step += 1;
+        if let Some(curriculum) = &mut self.session.curriculum {
+            curriculum.advance();
+        }
+        self.state.data_position += groups as u64;
+        self.state.policy_version += u64::from(changed);
+        self.state.returns = self.policy.returns.map(|own| [own.gamma, own.count, own.mean, own.variance]);
+        self.standing.step_is_done(self.state.step);
+        self.state.kl_coef = match self.policy.kl {
+            KlController::Adaptive { coef, .. } => Some(coef),
+            KlController::Fixed { .. } => None,
+        };
+    }
+}
+
+/// The folder of a renewed reference policy within a checkpoint's `trainer_state`.
+const REFERENCE: &str = "reference";
+
+/// The directory of a checkpoint's reference policy, if the run has renewed it.
+fn renewed_reference(checkpoint: &Path) -> Option<PathBuf> {
+    Some(trainer_state(checkpoint).join(REFERENCE)).filter(|dir| dir.is_dir())
+}
+
+pub(crate) fn schedule_of(learner: &Learner) -> Schedule {
+    let Learner { lr, warmup, decay, steps, final_lr, .. } = *learner;
+    Schedule { base: lr, warmup, decay, total: steps, floor: final_lr }
+}
+
+/// Scores texts of scripts under the reference policy, which is loaded for the first one unless the
+/// run already has it.
+fn reference_scorer(
+    model: &Rc<Model>,
+    base: &PolicySettings,
+    options: &RunOptions,
+    reporter: &Reporter,
+    mut reference: Option<Reference>,
+) -> ReferenceScorer {
+    let (model, base, options, reporter) = (Rc::clone(model), base.clone(), options.clone(), reporter.clone());
+    Box::new(move |scoring| {
+        let own = match reference.take() {
+            Some(own) => own,
+            None => Reference::load(&model, &base, options.fetching(&reporter))?,
+        };
+        reference.insert(own).logprobs(scoring)
+    })
+}

@@ -1,0 +1,64 @@
+//! `RUN/best`: the model of the evaluation with the highest accuracy.
+//!
+//! It is saved when an evaluation is better than all earlier ones, that of the initial model
+//! included. A run without such an evaluation has no `best`. Its files are links to those of the
+//! checkpoint of the same step, if there is one, so that it takes no space of its own at first.
+
+use std::path::Path;
+
+use crate::error::Result;
+use crate::store::{BEST, RunDir, State, latest_checkpoint, link_model};
+use crate::telemetry::MetricsLog;
+
+/// A metric of every evaluation.
+pub(crate) const EVALUATED: &str = "eval/accuracy";
+
+/// The best evaluation so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Best {
+    /// 0: the initial model, which is not saved.
+    pub(crate) step: u64,
+    pub(crate) accuracy: f64,
+}
+
+/// Saves the model if its evaluation is better than `best`; returns the best one. `is_saved`: the
+/// newest checkpoint has this model. `save` writes it otherwise.
+pub(crate) fn keep(
+    best: Option<Best>,
+    accuracy: f64,
+    state: &State,
+    run: &RunDir,
+    is_saved: bool,
+    save: impl FnOnce(&Path) -> Result<()>,
+) -> Result<Option<Best>> {
+    let step = state.step;
+    if best.is_some_and(|best| accuracy <= best.accuracy) {
+        return Ok(best);
+    }
+    if step > 0 {
+        let checkpoint = latest_checkpoint(run.path())?.filter(|(own, _)| is_saved && *own == step);
+        run.best(|dir| {
+            match &checkpoint {
+                Some((_, checkpoint)) => link_model(checkpoint, dir)?,
+                None => save(dir)?,
+            }
+            state.save(dir)
+        })?;
+    }
+    Ok(Some(Best { step, accuracy }))
+}
+
+/// The best evaluation among the steps that a resumed run does not repeat. A saved model of another
+/// step is removed: its step is repeated.
+pub(crate) fn best_so_far(run: &RunDir, log: &MetricsLog) -> Result<Option<Best>> {
+    let best = log.highest(EVALUATED)?.map(|(step, accuracy)| Best { step, accuracy });
+    let dir = run.path().join(BEST);
+    let saved = if dir.is_dir() { Some(State::load(&dir)?.step) } else { None };
+    if saved == best.map(|best| best.step).filter(|step| *step > 0) {
+        return Ok(best);
+    }
+    if saved.is_some() {
+        run.remove_best()?;
+    }
+    Ok(best.filter(|best| best.step == 0))
+}

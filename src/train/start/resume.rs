@@ -1,0 +1,343 @@
+//! The start of a run: new, or from the newest checkpoint of an earlier one.
+//!
+//! A resumed run continues the interrupted run, with the current script, the `key=value` settings
+//! of all its command lines (the last one for a key is in effect), and its original seed.
+//! Differences from the run's last configuration are listed before training. docs/resume.md has the
+//! rules.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::cold_start_result;
+use super::interrupt::InterruptState;
+use super::origins;
+use crate::config::refuse_server;
+use crate::config::{PolicySettings, Settings};
+use crate::error::{Error, Kind, Result};
+use crate::load::load_script;
+use crate::script::{Change, Script, changes};
+use crate::store::{Configuration, FileVersion, Origin, Origins, Recipe, RunDir, State, latest_checkpoint, verify};
+use crate::telemetry::{Mode, Reporter, last_step};
+use crate::train::options::RunOptions;
+
+/// The state at the start of a training loop.
+pub(crate) struct Opened {
+    pub(crate) script: Script,
+    /// As typed, with the overrides in effect.
+    pub(crate) options: RunOptions,
+    /// The run to resume; `None` for a new one.
+    pub(crate) resumed: Option<Resumed>,
+    pub(crate) standing: InterruptState,
+}
+
+/// A run to resume.
+pub(crate) struct Resumed {
+    /// Locked against other processes.
+    pub(crate) run: RunDir,
+    /// The newest checkpoint and its progress; none if the run ended before its first.
+    pub(crate) checkpoint: Option<(PathBuf, State)>,
+    /// The run's last configuration.
+    pub(crate) stored: Configuration,
+}
+
+impl Opened {
+    /// Loads the script, and opens the run that `options` name.
+    ///
+    /// # Errors
+    /// `Kind::Store` if the run can't be read or another process writes to it, `Kind::Usage` for a
+    /// seed or an algorithm other than the run's; those of [`Script::load`].
+    pub(crate) fn new(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        Self::load(options, reporter, Ok)
+    }
+
+    /// As [`new`](Self::new), for supervised training: for a recipe for reinforcement learning, its
+    /// cold start.
+    pub(crate) fn supervised(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        Self::load(options, reporter, supervised)
+    }
+
+    fn load(options: &RunOptions, reporter: &Reporter, part: impl Fn(Script) -> Result<Script>) -> Result<Self> {
+        let standing = InterruptState::new(options.interrupt, reporter)?;
+        let Some(path) = &options.resume else {
+            let script = part(load_script(&options.script, &options.overrides)?)?;
+            refuse_server(&script.settings.policy).map_err(|error| script.placed(error))?;
+            return Ok(Self { script, options: options.clone(), resumed: None, standing });
+        };
+        // The lock comes first, so that no file is read while another process may change it.
+        let run = RunDir::open(path)?;
+        let stored = run.configuration()?;
+        let checkpoint = if let Some((_, path)) = latest_checkpoint(path)? {
+            verify(&path, false)?;
+            Some((path.clone(), State::load(&path)?))
+        } else {
+            refuse_lost_checkpoints(path, &stored)?;
+            None
+        };
+        let overrides = in_effect(&stored.overrides, &options.overrides);
+        let script = load_script(&options.script, &overrides).and_then(part);
+        let mut script = script.map_err(|error| of_the_run(error, &stored.overrides, &path.join("config.json")))?;
+        let seed = checkpoint.as_ref().map_or(stored.seed, |(_, state)| state.seed);
+        if script.settings.seed != seed {
+            let new = script.settings.seed;
+            if let Some(typed) = options.overrides.iter().find(|typed| key_of(typed) == "seed") {
+                return Err(Error::new(Kind::Usage, format!("the run's seed is {seed}, and a run keeps its seed"))
+                    .at(typed)
+                    .hint("leave it out, or start a new run"));
+            }
+            reporter.warn(&format!("the script's seed is {new} now; the run keeps its seed, {seed}"));
+            script.settings.seed = seed;
+        }
+        let supervised = script.algorithm == "sft";
+        if !stored.algorithm.is_empty() && supervised != (stored.algorithm == "sft") {
+            let (verb, algorithm) = (if supervised { "run" } else { "sft" }, &stored.algorithm);
+            return Err(Error::new(
+                Kind::Usage,
+                format!("the run was made by `r1 {verb}`: its algorithm is {algorithm}"),
+            )
+            .at_path(path)
+            .hint("start a new run with policy.model=RUN to continue from its weights"));
+        }
+        // The policy keeps the tools of its first start.
+        script.use_tool_lists(&run.scripts().tool_lists()?);
+        origins::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
+        let options = RunOptions { overrides, ..options.clone() };
+        let resumed = Resumed { run, checkpoint, stored };
+        resumed.print_summary(&script, reporter);
+        Ok(Self { script, options, resumed: Some(resumed), standing })
+    }
+
+    /// The policy's settings with the model that the run started from: for a resumed run its
+    /// original one, even if the name now refers to another one.
+    ///
+    /// # Errors
+    /// `Kind::Store` if the run has not begun, and the recipe's cold start has no result.
+    pub(crate) fn base(&self) -> Result<PolicySettings> {
+        let mut policy = self.script.settings.policy.clone();
+        if self.script.settings.cold_start.is_some()
+            && let Some(resumed) = &self.resumed
+        {
+            let run = resumed.run.path();
+            if let Some(made) = cold_start_result::result(run)? {
+                policy.model = made.display().to_string();
+                return Ok(policy);
+            }
+            if resumed.stored.origins.model.is_none() {
+                return Err(cold_start_result::no_result(run));
+            }
+        }
+        if let Some(origin) = self.model_origin() {
+            policy.model = origins::recorded(&origin);
+        }
+        Ok(policy)
+    }
+
+    /// The recorded origin of the model that a resumed run started from.
+    pub(crate) fn model_origin(&self) -> Option<Origin> {
+        let origin = self.resumed.as_ref()?.stored.origins.model.clone()?;
+        (origin.name == self.script.settings.policy.model).then_some(origin)
+    }
+
+    /// The checkpoint that a resumed run continues from.
+    pub(crate) fn checkpoint(&self) -> Option<&Path> {
+        let (path, _) = self.resumed.as_ref()?.checkpoint.as_ref()?;
+        Some(path)
+    }
+
+    /// The first step that a resumed run repeats, or writes for the first time; `None` for a new
+    /// run.
+    pub(crate) fn repeats_from(&self) -> Option<u64> {
+        let resumed = self.resumed.as_ref()?;
+        Some(resumed.checkpoint.as_ref().map_or(0, |(_, state)| state.step + 1))
+    }
+
+    /// Whether a resumed run continues from a checkpoint with the script that it had.
+    pub(crate) fn same_script(&self) -> bool {
+        let resumed = self.resumed.as_ref().filter(|resumed| resumed.checkpoint.is_some());
+        resumed.is_some_and(|resumed| resumed.stored.script.hash == self.script.hash)
+    }
+
+    /// The progress of training: after the checkpoint's step, or at the beginning.
+    pub(crate) fn state(&self) -> State {
+        let saved = self.resumed.as_ref().and_then(|resumed| resumed.checkpoint.as_ref());
+        saved.map_or_else(|| State { seed: self.script.settings.seed, ..State::default() }, |(_, state)| state.clone())
+    }
+}
+
+impl Resumed {
+    /// Prints the step from which the run continues, and the changes.
+    fn print_summary(&self, script: &Script, reporter: &Reporter) {
+        let (run, stored) = (self.run.path().display(), &self.stored);
+        let step = self.checkpoint.as_ref().map_or(0, |(_, state)| state.step);
+        let changed = self.changed(script);
+        let hashes = [&stored.script.hash, &script.hash].map(|hash| hash.chars().take(12).collect::<String>());
+        if reporter.mode() == Mode::Json {
+            let fields: Map<String, Value> =
+                changed.iter().map(|change| (change.key.clone(), json!([change.old, change.new]))).collect();
+            let checkpoint = self.checkpoint.as_ref().map(|(path, _)| path);
+            let resources = differing(&stored.script.resources, script.resources());
+            let indexes = differing(&stored.script.indexes, script.indexes());
+            let fields = json!({ "run": self.run.path(), "step": step, "checkpoint": checkpoint, "changed": fields,
+                "script": hashes, "resources": resources, "indexes": indexes });
+            return reporter.event("resume", &fields);
+        }
+        match &self.checkpoint {
+            Some((path, _)) => reporter.info(&format!("resuming {run} from step {step} ({})", path.display())),
+            None => reporter.info(&format!("resuming {run} from step 0: it has no checkpoint yet")),
+        }
+        if hashes[0] != hashes[1] {
+            let [old, new] = hashes;
+            reporter.info(&format!("the script has changed ({old} -> {new}); the current version is used"));
+        }
+        for file in differing(&stored.script.resources, script.resources()) {
+            reporter
+                .warn(&format!("{} has changed since the run read it; the current version is used", file.display()));
+        }
+        for index in differing(&stored.script.indexes, script.indexes()) {
+            let index = index.display();
+            let what = "is not the index or re-ranking model that the run used; the current version is used";
+            reporter.warn(&format!("{index} {what}"));
+        }
+        if !changed.is_empty() {
+            let list: Vec<String> = changed.iter().map(|change| format!("\n    {change}")).collect();
+            reporter.info(&format!("settings that differ from the run's last configuration:{}", list.concat()));
+        }
+    }
+
+    fn changed(&self, script: &Script) -> Vec<Change> {
+        let defaults = json!(Settings::default());
+        let of = |settings: &Settings, algorithm: &str| {
+            let mut settings = json!(settings);
+            settings["trainer"]["algorithm"] = json!(algorithm);
+            settings
+        };
+        // The first versions of r1 stored the loop's name.
+        let known = !self.stored.algorithm.is_empty();
+        let new = of(&script.settings, if known { &script.algorithm } else { "" });
+        let mut old = self.stored.settings.clone();
+        if !known && old["trainer"].is_object() {
+            old["trainer"]["algorithm"] = json!("");
+        }
+        let mut found = changes(&old, &new);
+        // A setting that the stored version of r1 did not have is not a change if it has its
+        // default.
+        let default = |key: &str| defaults.pointer(&format!("/{}", key.replace('.', "/"))).cloned();
+        found.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
+        found
+    }
+}
+
+/// Refuses a run whose checkpoints were removed. Without them it would begin again, and remove the
+/// trajectories of all its steps.
+fn refuse_lost_checkpoints(run: &Path, stored: &Configuration) -> Result<()> {
+    let every = stored.settings["checkpoint"]["every"].as_u64().unwrap_or(0);
+    match last_step(run)? {
+        Some(done) if every > 0 && done > every => Err(Error::new(
+            Kind::Store,
+            format!("the run has done {done} steps, with a checkpoint every {every}, and there is none"),
+        )
+        .at_path(run.join("checkpoints"))
+        .hint("put the checkpoints back, or start a new run")),
+        _ => Ok(()),
+    }
+}
+
+/// The files and indexes whose content is not the recorded one.
+fn differing(recorded: &[FileVersion], now: Vec<FileVersion>) -> Vec<PathBuf> {
+    let differs = |now: &FileVersion| recorded.iter().any(|old| old.path == now.path && old.sha256 != now.sha256);
+    now.into_iter().filter(differs).map(|now| now.path).collect()
+}
+
+/// Warns of dataset files whose length has changed, because the order of the rows depends on their
+/// number.
+pub(crate) fn warn_of_data(recorded: &Origins, now: &Origins, reporter: &Reporter) {
+    for file in &now.files {
+        let old = recorded.files.iter().find(|old| old.path == file.path && old.bytes != file.bytes);
+        if let Some(old) = old {
+            reporter.warn(&format!(
+                "{} has {} bytes and had {} when the run began; its current rows are used",
+                file.path.display(),
+                file.bytes,
+                old.bytes
+            ));
+        }
+    }
+}
+
+/// The part of a script that `r1 sft` trains: the recipe, or its cold start.
+pub(crate) fn supervised(script: Script) -> Result<Script> {
+    Ok(script.cold_start()?.unwrap_or(script))
+}
+
+/// Writes the configuration of a run from now on.
+pub(crate) fn record(
+    run: &RunDir,
+    script: &Script,
+    overrides: &[String],
+    origins: &Origins,
+    max_context: usize,
+    from_step: u64,
+) -> Result<()> {
+    run.scripts().write_tool_lists(&script.tool_lists())?;
+    run.write_recipe(&Recipe {
+        script: &script.path,
+        source: &script.source,
+        modules: &script.modules(),
+        resources: &script.resources(),
+        indexes: &script.indexes(),
+        hash: &script.hash,
+        settings: &script.settings,
+        overrides,
+        algorithm: &script.algorithm,
+        from_step,
+        origins,
+        max_context,
+        libtorch: crate::native::libtorch_version(),
+        cpu: crate::native::cpu_name(),
+        kernels: crate::native::kernels(),
+    })
+}
+
+/// The stored overrides with new ones on top: a new one replaces those of its key and of the keys
+/// below it.
+pub(crate) fn in_effect(stored: &[String], new: &[String]) -> Vec<String> {
+    let replaced = |old: &String| {
+        new.iter().any(|new| {
+            let rest = key_of(old).strip_prefix(key_of(new));
+            rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        })
+    };
+    stored.iter().filter(|old| !replaced(old)).chain(new).cloned().collect()
+}
+
+fn key_of(setting: &str) -> &str {
+    setting.split('=').next().unwrap_or_default().trim()
+}
+
+/// The error of a script that does not load with the stored overrides, with their origin.
+pub(crate) fn of_the_run(error: Error, stored: &[String], config: &Path) -> Error {
+    let theirs = stored.iter().any(|setting| error.place.as_deref() == Some(setting));
+    if !theirs {
+        return error;
+    }
+    let hint = format!("the setting is one of the run's own, kept in {}", config.display());
+    Error { hint: Some(error.hint.map_or_else(|| hint.clone(), |own| format!("{own}; {hint}"))), ..error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_overrides_replace_those_of_their_keys() {
+        let list = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        let stored = list("trainer.algorithm=ppo trainer.steps=4 trainer.loss=gspo trainer.loss.dual_clip=3 seed=7");
+        assert_eq!(in_effect(&stored, &[]), stored);
+        assert_eq!(
+            in_effect(&stored, &list("trainer.steps=6 trainer.loss=ppo")),
+            list("trainer.algorithm=ppo seed=7 trainer.steps=6 trainer.loss=ppo")
+        );
+        // A longer name is another key.
+        assert_eq!(in_effect(&list("trainer.steps_more=1"), &list("trainer.steps=2")).len(), 2);
+    }
+}

@@ -1,0 +1,225 @@
+//! The state of a loop with rollouts: script, model, tokenizer, engine and script workers, on one
+//! thread that owns every tensor.
+
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::context::{context_of_rollouts, footprint};
+use super::files::ModelFiles;
+use super::memory::{training_memory, with_micro_batches};
+use super::origins::fetch_data;
+use super::script_log::ScriptLog;
+use crate::config::Settings;
+use crate::config::refuse_server;
+use crate::engine::{self, Engine, EngineOptions, Stats, TokenBytes};
+use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
+use crate::load::adapter;
+use crate::load::load_renderer;
+use crate::mdp::{Policy, Sampling, Trajectory};
+use crate::model::{Model, available_memory};
+use crate::rollout::{Pool, PoolOptions, Progress, Tree, no_progress};
+use crate::script::{Script, Worker};
+use crate::telemetry::{Interrupt, Reporter};
+use crate::text::Renderer;
+use crate::tools;
+use crate::train::rows::curriculum::Curriculum;
+use crate::train::rows::selection::Selection;
+
+/// A loaded recipe with its model, engine and workers.
+#[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
+pub(crate) struct Session {
+    pub(crate) settings: Settings,
+    pub(crate) model: Rc<Model>,
+    pub(crate) renderer: Arc<Renderer>,
+    pub(crate) engine: Engine,
+    /// Whether the key-value cache is released for updates, which need its memory.
+    pub(crate) releases_cache: bool,
+    pub(crate) pool: Pool,
+    /// The rows that tasks are drawn from.
+    pub(crate) rows: Selection,
+    /// Selects among them by their past success.
+    pub(crate) curriculum: Option<Curriculum>,
+    /// The files of the model other than its weights.
+    pub(crate) files: ModelFiles,
+    /// The output of the script.
+    pub(crate) log: ScriptLog,
+    /// Longest prompt plus reply, tokens.
+    pub(crate) max_context: usize,
+    /// The user has been warned of a weaker sandbox.
+    warned_of_sandbox: bool,
+    /// The user has been warned that decode steps are not recorded as CUDA graphs.
+    warned_of_graphs: bool,
+    warned_of_kernels: bool,
+    interrupt: Option<Interrupt>,
+    /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
+    /// the second.
+    pub(crate) patience: u32,
+    /// Receives each trajectory when it has ended.
+    pub(crate) finished: Progress,
+}
+
+impl Session {
+    /// Opens the recipe with the model or adapter in `dir`. The output of the script then goes to
+    /// the log of the session. On CUDA, the key-value cache leaves the memory that training needs:
+    /// `training` says whether the session is for training, and whether that has a separate
+    /// reference policy.
+    pub(crate) fn open(
+        script: &mut Script,
+        dir: &Path,
+        training: Option<bool>,
+        fetching: Fetching<'_>,
+    ) -> Result<Self> {
+        let settings = script.settings.clone();
+        let policy = &settings.policy;
+        refuse_server(policy)?;
+        let log = ScriptLog::new(fetching.reporter);
+        script.listen(log.sink());
+        fetch_data(script, fetching)?;
+        let (mut model, dir) =
+            adapter::load_for_training(dir, policy, settings.checkpoint.merge, settings.seed, fetching)
+                .map_err(|error| adapter::placed(error, script))?;
+        model.set_checkpointing(settings.trainer.gradient_checkpointing());
+        model.set_graphs(policy.cuda_graphs);
+        let settings = match training {
+            Some(reference) => {
+                let free = available_memory(model.device());
+                with_micro_batches(&footprint(&model, &settings), &settings, reference, free)
+            }
+            None => settings.clone(),
+        };
+        let policy = &settings.policy;
+        let merges = training.is_some() && policy.merged_sampling.unless_auto(model.device().is_cuda());
+        model.set_merged_sampling(merges)?;
+        let files = ModelFiles::read(&dir)?;
+        let (model, renderer) = (Rc::new(model), load_renderer(&dir, &script.style()?, fetching.reporter)?);
+        let files = files.with_template_of(&renderer);
+        if let Some(message) = renderer.hidden_tools(Worker::new(script, None)?.tools()) {
+            fetching.reporter.warn(&message);
+        }
+        let max_context = context_of_rollouts(policy, &model.config, fetching.reporter)?;
+        if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {
+            fetching.reporter.warn(&format!(
+                "sampling.max_new_tokens is {most}, and prompt and reply together have {max_context} tokens: replies end sooner"
+            ));
+        }
+        let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));
+        let slots = settings.rollout.concurrency;
+        let needs = match training {
+            Some(reference) if model.device().is_cuda() => {
+                training_memory(&footprint(&model, &settings), &settings, reference)
+            }
+            _ => (0, 0),
+        };
+        let cache = model.cache_options();
+        let (size, releases_cache) = EngineOptions::sized_for_training(&model.config, cache, slots, max_context, needs);
+        let mut engine = Engine::new(Rc::clone(&model), vocabulary, size)?;
+        if settings.trainer.replays_routing() {
+            engine.record_routing().map_err(|error| {
+                let message = format!("trainer.routing_replay is \"rollout\", and {}", error.message);
+                Error::new(Kind::Script, message).at(script.place_of("trainer.routing_replay")).hint("leave it out")
+            })?;
+        }
+        let pool = Pool::new(
+            script,
+            &renderer,
+            &PoolOptions { workers: settings.rollout.workers, concurrency: slots, retries: settings.rollout.retries },
+        )?;
+        let rows = Selection::new(script, &renderer, max_context, fetching)?;
+        Ok(Self {
+            settings,
+            model,
+            renderer,
+            engine,
+            releases_cache,
+            pool,
+            rows,
+            curriculum: None,
+            files,
+            log,
+            max_context,
+            warned_of_sandbox: false,
+            warned_of_graphs: false,
+            warned_of_kernels: false,
+            interrupt: fetching.interrupt,
+            patience: 2,
+            finished: no_progress(),
+        })
+    }
+
+    /// Between sampling and an update: releases the key-value cache if the update needs its memory.
+    pub(crate) fn release_cache(&mut self) -> Result<()> {
+        if self.releases_cache { self.engine.sleep() } else { Ok(()) }
+    }
+
+    /// Sampling settings with the tool format's stop strings added.
+    pub(crate) fn with_stop(&self, mut sampling: Sampling) -> Arc<Sampling> {
+        for stop in self.renderer.stop_strings() {
+            if !sampling.stop.contains(stop) {
+                sampling.stop.push(stop.clone());
+            }
+        }
+        Arc::new(sampling)
+    }
+
+    /// Runs trajectories to their end: script workers step environments while this thread samples
+    /// for them.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` after [`patience`](Self::patience) signals; the session cannot roll
+    /// out afterwards.
+    pub(crate) fn rollout(
+        &mut self,
+        trees: Vec<impl Into<Tree>>,
+        reporter: &Reporter,
+        label: &str,
+    ) -> Result<(Vec<Trajectory>, Stats)> {
+        let trees: Vec<Tree> = trees.into_iter().map(Into::into).collect();
+        let count: usize = trees.iter().map(Tree::size).sum();
+        let bar = reporter.bar(label, count as u64, "trajectories");
+        let sampled = self.engine.progress();
+        bar.tokens_from(move || sampled.stats().sampled_tokens);
+        let (counter, also) = (bar.clone(), Arc::clone(&self.finished));
+        let progress: Progress = Arc::new(move |trajectory| {
+            counter.inc(1);
+            also(trajectory);
+        });
+        let (client, queue) = engine::channel();
+        let policy: Arc<dyn Policy> = Arc::new(client);
+        let pending = self.pool.start(&policy, trees, &progress)?;
+        drop(policy);
+        let (interrupt, patience) = (self.interrupt, self.patience);
+        let stop = || interrupt.is_some_and(|interrupt| interrupt.count() >= patience);
+        let stats = self.engine.serve_until(queue, &stop).inspect_err(|_| {
+            pending.stop_flag().store(true, Ordering::Relaxed);
+            self.pool.abandon();
+        })?;
+        let trajectories = pending.finish();
+        bar.finish();
+        self.log.flush()?;
+        if let Some(why) = self.model.graphs_failure().filter(|_| !self.warned_of_graphs) {
+            self.warned_of_graphs = true;
+            reporter.warn(&format!(
+                "decode steps are not recorded as CUDA graphs, and sampling is slower: {why}; policy.cuda_graphs=false \
+                 turns recording off"
+            ));
+        }
+        if let Some(why) = self.model.kernels_failure().filter(|_| !self.warned_of_kernels) {
+            self.warned_of_kernels = true;
+            reporter.warn(&format!(
+                "some of r1's CUDA kernels are not used, and libtorch's operations take their place: {why}; \
+                 R1_CUDA_KERNELS=off turns all of them off"
+            ));
+        }
+        if tools::is_without_namespaces() && !self.warned_of_sandbox {
+            self.warned_of_sandbox = true;
+            reporter.warn(
+                "the system allows no namespaces: Python programs of the policy are confined by Landlock, seccomp and \
+                 resource limits alone",
+            );
+        }
+        Ok((trajectories?, stats))
+    }
+}

@@ -1,0 +1,102 @@
+//! Data of a run for TensorBoard in addition to its metrics: distributions of each step, texts of
+//! sample trajectories, the settings as hyperparameters.
+
+use std::fmt::Write;
+
+use serde_json::json;
+
+use super::report::conversation;
+use crate::error::Result;
+use crate::mdp::Trajectory;
+use crate::script::Script;
+use crate::telemetry::MetricsLog;
+use crate::train::learn::advantages::AdvantageBatch;
+use crate::train::options::due;
+
+/// Number of trajectories of a sample.
+const SAMPLES: usize = 2;
+/// Number of samples of training trajectories in a run.
+const TIMES: usize = 10;
+/// Characters of one trajectory.
+const LONGEST: usize = 8000;
+
+/// The settings in effect.
+pub(crate) fn settings(log: &mut MetricsLog, script: &Script) -> Result<()> {
+    let mut settings = json!(script.settings);
+    settings["trainer"]["algorithm"] = json!(script.algorithm);
+    // Rows in the recipe are data.
+    settings["data"] = json!(null);
+    log.settings(&settings)
+}
+
+/// Distributions over the trajectories of a step, and at some steps a few of them as text.
+pub(crate) fn step(
+    log: &mut MetricsLog,
+    step: u64,
+    steps: usize,
+    trajectories: &[Trajectory],
+    batch: Option<&AdvantageBatch>,
+) -> Result<()> {
+    let counted: Vec<&Trajectory> = trajectories.iter().filter(|one| !one.status.is_failure()).collect();
+    let of = |number: &dyn Fn(&Trajectory) -> f64| counted.iter().map(|one| number(one)).collect::<Vec<f64>>();
+    let advantages = batch.map(|batch| batch.all().collect()).unwrap_or_default();
+    log.distributions(
+        step,
+        &[
+            ("distribution/reward", of(&Trajectory::total_reward)),
+            ("distribution/response_tokens", of(&|one| one.response_tokens() as f64)),
+            ("distribution/steps", of(&|one| one.steps.len() as f64)),
+            ("distribution/advantage", advantages),
+        ],
+    )?;
+    if step == 1 || due(step, steps.div_ceil(TIMES), steps) {
+        samples(log, step, "train", trajectories)?;
+    }
+    Ok(())
+}
+
+/// The first trajectories as text.
+pub(crate) fn samples(log: &mut MetricsLog, step: u64, split: &str, trajectories: &[Trajectory]) -> Result<()> {
+    for (place, trajectory) in trajectories.iter().take(SAMPLES).enumerate() {
+        let status = trajectory.status.name();
+        let head = format!(
+            "{}, task {}, reward {:+.3}, {status}\n",
+            trajectory.id,
+            trajectory.task_index,
+            trajectory.total_reward()
+        );
+        log.text(step, &format!("trajectory/{split}/{place}"), &markdown(head, &conversation(trajectory)))?;
+    }
+    Ok(())
+}
+
+/// Adds a conversation to `text` as Markdown: its texts are in fences longer than any fence in
+/// them.
+fn markdown(mut text: String, conversation: &[(String, String)]) -> String {
+    for (who, said) in conversation {
+        let longest = said.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+        let fence = "`".repeat(longest.max(2) + 1);
+        let room = LONGEST.saturating_sub(text.len());
+        let cut: String = said.chars().take(room).collect();
+        let more = if cut.len() < said.len() { "\n…" } else { "" };
+        // Writing to a string can't fail.
+        let _ = write!(text, "\n**{who}**\n\n{fence}\n{cut}{more}\n{fence}\n");
+        if room == 0 {
+            break;
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fence_is_longer_than_the_fences_in_it() {
+        let said = [("user", "Use ``` and ````.".to_owned()), ("assistant", "x".repeat(9000))];
+        let text = markdown("1-0-0\n".to_owned(), &said.map(|(who, said)| (who.to_owned(), said)));
+        assert!(text.contains("**user**\n\n`````\nUse ``` and ````.\n`````\n"), "{text}");
+        assert!(text.ends_with("\n…\n```\n") && text.len() < LONGEST + 200, "{}", text.len());
+    }
+}
