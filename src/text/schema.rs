@@ -356,6 +356,8 @@ fn allowed<'a>(schema: &'a Value, types: &mut Vec<&'a str>, depth: usize) {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
+
     use serde_json::json;
 
     use super::*;

@@ -264,7 +264,7 @@ impl Script {
         let (algorithm, datasets) = (running.algorithm.clone(), Arc::clone(&running.datasets));
         let (sink, listings) = (running.sink.clone(), Arc::clone(&running.listings));
         let search_models = running.search_models;
-        Self { search_models, settings, loss, algorithm, listings, datasets, sink, ..self }
+        Self { settings, loss, algorithm, search_models, listings, datasets, sink, ..self }
     }
 
     /// The required files, by name.

@@ -140,7 +140,7 @@ fn programs_are_graded_by_tests_in_the_sandbox() {
     let passed = json!([true, false, false, false, true, true, true, false]);
     assert_eq!(grade(add, calls, false), (0.5, passed));
     // All ways to read the input, and an output of more bytes than the policy would see.
-    let lines: String = (0..5000).map(|number| format!("{number}\n")).collect();
+    let lines: String = (0..5000).flat_map(|number| [number.to_string(), "\n".to_owned()]).collect();
     for program in [
         "import sys\nfor line in sys.stdin.buffer: sys.stdout.write(line.decode())",
         "print(open(0).read(), end='')",

@@ -146,6 +146,7 @@ fn dense_search_ranks_all_passages_by_inner_product() {
 /// A search of vectors needs a loader of models, and the error names the call that gives one.
 #[test]
 fn an_index_that_is_opened_without_models_is_searched_by_words_alone() {
+    const MODELS: Encoders = Encoders(load);
     let dir = with_encoder();
     let out = dir.path().join("i");
     build(&out, dense(dir.path(), VectorType::F32), &corpus(9)).unwrap();
@@ -157,7 +158,6 @@ fn an_index_that_is_opened_without_models_is_searched_by_words_alone() {
         assert!(error.message.contains("gives it no way to load one"), "{}", error.message);
     }
     // Searches that share an index have the same models.
-    const MODELS: Encoders = Encoders(load);
     let (with, without) = (Index::shared(&out, &MODELS).unwrap(), Index::shared(&out, &NoModels).unwrap());
     assert!(!Arc::ptr_eq(&with, &without));
     assert_eq!(with.search("river", 3, Mode::Dense).unwrap().len(), 3);

@@ -84,10 +84,9 @@ unsafe extern "C" fn compute(context: *mut ffi::sqlite3_context, count: c_int, v
     let math = unsafe { &*ffi::sqlite3_user_data(context).cast::<Math>() };
     let result = match math {
         No(value) => Some(*value),
-        One(of) => call.number(0).map(of),
         Two(of) => call.number(0).zip(call.number(1)).map(|(x, y)| of(x, y)),
         Round(_) if call.whole(0).is_some() => return call.integer(call.whole(0).unwrap_or(0)),
-        Round(of) => call.number(0).map(of),
+        One(of) | Round(of) => call.number(0).map(of),
     };
     if let Some(number) = result {
         call.real(number);

@@ -122,7 +122,7 @@ impl Agent {
     pub fn refuse_untrained(&self, typed: &[String]) -> Result<()> {
         let named = |setting: &&str| typed.iter().any(|typed| typed.starts_with(&format!("{setting}=")));
         let Some(run) = &self.run else { return Ok(()) };
-        if ["policy.model", "policy.api_base"].iter().any(|setting| named(&setting)) || run.stored.is_evaluation() {
+        if ["policy.model", "policy.api_base"].iter().any(named) || run.stored.is_evaluation() {
             return Ok(());
         }
         find_model(&run.model).map(drop).map_err(|error| match &error.hint {
