@@ -339,7 +339,8 @@ impl Comparison {
         };
         let roots = a.any(&root) || b.any(&root);
         let differ = |index: u32| {
-            // Roots of negative numbers: `\sqrt{x-9}\sqrt{x+9}` is `\sqrt{x^2-81}` where it is real.
+            // Roots of negative numbers: `\sqrt{x-9}\sqrt{x+9}` is `\sqrt{x^2-81}` where it is
+            // real.
             if roots && !index.is_multiple_of(2) {
                 return false;
             }

@@ -156,7 +156,10 @@ fn a_new_model_is_created_and_trained_in_one_recipe() {
 fn both_phases_are_checked_before_a_cold_start() {
     let dir = directory(&[("a.lua", RECIPE), ("train.jsonl", ROWS)], true);
     let text = succeed(dir.path(), &["check", "a.lua"]);
-    assert!(text.contains("cold start: 4 conversations") || text.contains("cold start: 3 conversations"), "{text}");
+    assert!(
+        text.contains("cold start: 4 of 4 conversations") || text.contains("cold start: 3 of 3 conversations"),
+        "{text}"
+    );
     assert!(text.contains("estimator grpo"), "{text}");
     let json = succeed(dir.path(), &["check", "a.lua", "--json"]);
     let last: Value = serde_json::from_str(json.lines().last().unwrap()).unwrap();

@@ -272,7 +272,8 @@ fn invalid_sampling_settings_are_refused_by_name() {
         ("stop_ids = { 9999 }", "token id 9999 is outside the vocabulary of 263"),
     ] {
         let reported = run(&format!("r1.model('model'):generate({{ 5, 6 }}, {{ {field} }})"));
-        assert_eq!(reported.split_once('\n').unwrap().1, format!("--- stderr\nerror: {received}\n  --> -e:1"));
+        let wanted = format!("--- stderr\nerror: {received}\n  --> -e:1");
+        assert!(reported.split_once('\n').unwrap().1.starts_with(&wanted), "{reported}");
     }
     assert_eq!(
         run("r1.model('model', { dtype = 'f8' })"),

@@ -25,7 +25,8 @@ impl Training {
         self.sharing.check(trajectories, &self.script, renderer, *max_context, reporter);
     }
 
-    /// Warns of tools that never work, of an unknown accuracy, and of steps without a learning signal.
+    /// Warns of tools that never work, of an unknown accuracy, and of steps without a learning
+    /// signal.
     pub(crate) fn check_signal(
         &mut self,
         trajectories: &[Trajectory],
