@@ -13,6 +13,7 @@ use super::args::Cli;
 use super::documented::pages;
 use crate::config::settings;
 use crate::script::docs;
+use crate::script::docs::defaults::meanings;
 
 /// Pages that are made from the declarations, and the log of earlier versions.
 const OTHERS: [&str; 4] = ["docs/settings.md", "docs/lua.md", "docs/coming-from.md", "docs/LOG.md"];
@@ -22,20 +23,6 @@ const LITERAL: &str = r#"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?: ?(?:KiB|MiB|ms|s)\b)
 
 fn regex(pattern: &str) -> Regex {
     Regex::new(&pattern.replace("LITERAL", LITERAL)).unwrap()
-}
-
-/// Values that a text may mean: `5 s` is 5, `1 MiB` is 1 and 1048576.
-fn meanings(text: &str) -> Vec<String> {
-    let text = text.trim_matches(['`', '"']).replace(',', "");
-    let end = text.find(|letter: char| !(letter.is_ascii_digit() || ".-e".contains(letter))).unwrap_or(text.len());
-    let Ok(number) = text[..end].parse::<f64>() else { return vec![text] };
-    let factor = match text[end..].trim() {
-        "KiB" => 1024.0,
-        "MiB" => 1024.0 * 1024.0,
-        "ms" => 0.001,
-        _ => 1.0,
-    };
-    vec![number.to_string(), (number * factor).to_string()]
 }
 
 fn is_same(named: &str, declared: &str) -> bool {

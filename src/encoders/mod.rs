@@ -1,8 +1,8 @@
 //! The models of searches: BERT checkpoints as encoders of an index ([`load_encoder`]) and as
 //! cross-encoders that rank passages again ([`CrossEncoder`]).
 //!
-//! `search` does not load models. Whoever opens an index with vectors, or a script that searches
-//! one, gives it [`Checkpoints`].
+//! `search` does not load models. The caller that opens an index with vectors, or a script that
+//! searches one, passes [`Checkpoints`].
 
 mod bert;
 mod cross_encoder;

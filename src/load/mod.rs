@@ -24,7 +24,7 @@ use crate::script::Script;
 /// Loads a script whose searches may use models.
 ///
 /// # Errors
-/// Those of [`Script::load`].
+/// The errors of [`Script::load`].
 pub fn load_script(path: &Path, overrides: &[String]) -> Result<Script> {
     Ok(Script::load(path, overrides)?.with_search_models(&Checkpoints))
 }
@@ -32,7 +32,7 @@ pub fn load_script(path: &Path, overrides: &[String]) -> Result<Script> {
 /// A script kept by a run, whose searches may use models.
 ///
 /// # Errors
-/// Those of [`Script::kept`].
+/// The errors of [`Script::kept`].
 pub fn kept_script(
     path: &Path,
     source: String,

@@ -71,8 +71,8 @@ fn missing_run(name: &str) -> Option<Error> {
     }
     let error = Error::new(Kind::Model, format!("there is no run or model `{name}`"));
     let known = runs.iter().map(String::as_str);
-    let asked = path.file_name().unwrap_or_default().to_string_lossy();
-    let hint = if runs.is_empty() { format!("{} has no runs", folder.display()) } else { suggest(&asked, known) };
+    let name_of_run = path.file_name().unwrap_or_default().to_string_lossy();
+    let hint = if runs.is_empty() { format!("{} has no runs", folder.display()) } else { suggest(&name_of_run, known) };
     Some(error.hint(format!("{hint}; r1 infer --hf {name} is a model of the Hub")))
 }
 

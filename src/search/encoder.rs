@@ -1,5 +1,5 @@
 //! The interfaces of the models that searches use, and the encoder of an index. This module loads
-//! none: whoever opens an index gives it [`SearchModels`].
+//! none: the caller that opens an index passes [`SearchModels`].
 
 use std::any::Any;
 use std::fmt::Debug;

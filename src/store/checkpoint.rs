@@ -200,7 +200,7 @@ pub fn find_model(path: &Path) -> Result<PathBuf> {
         let name = fs::read_to_string(path).map_err(|e| failed("read the file", path, &e))?;
         return Ok(path.with_file_name(name.trim()));
     }
-    // An id of the Hub is no path.
+    // An id of the Hub is not a path.
     let is_run = |folder: &&Path| {
         !folder.as_os_str().is_empty() && folder.join("config.json").is_file() && folder.join("checkpoints").is_dir()
     };

@@ -12,6 +12,7 @@ use super::argument::{ANY, Bytes, Mebibytes, NonNegative, Whole};
 use super::arguments::Arguments;
 use super::*;
 use crate::script::docs;
+use crate::script::docs::defaults::meanings;
 use crate::script::runtime::resource as resource_files;
 use crate::search;
 use crate::tools::table::TableOptions;
@@ -182,19 +183,6 @@ fn shown(default: &dyn Any) -> Option<String> {
         .or_else(|| whole::<1, { search::MOST_HITS as u64 }>(default))
         .or_else(|| bytes::<{ http::MOST_BYTES }>(default))
         .or_else(|| bytes::<{ process::MOST_OUTPUT }>(default))
-}
-
-/// Values that two texts may mean: `5 s` is 5, `1 MiB` is 1 and 1048576.
-fn meanings(text: &str) -> Vec<String> {
-    let text = text.trim_matches('"');
-    let end = text.find(|letter: char| !(letter.is_ascii_digit() || ".-e".contains(letter))).unwrap_or(text.len());
-    let Ok(number) = text[..end].parse::<f64>() else { return vec![text.to_owned()] };
-    let factor = match text[end..].trim() {
-        "KiB" => 1024.0,
-        "MiB" => 1024.0 * 1024.0,
-        _ => 1.0,
-    };
-    vec![number.to_string(), (number * factor).to_string()]
 }
 
 /// Whether a text names the default: at its start, up to the next part of a sentence.

@@ -3,6 +3,8 @@
 //! virtual machines and run the examples.
 
 mod context;
+#[cfg(test)]
+pub(crate) mod defaults;
 mod env;
 mod external_calls;
 mod loss;
