@@ -72,13 +72,13 @@ local function constant(text)
   return tonumber(text)
 end
 
-local schema_of
+local source = {}
 
 local function any_of(types)
   local schemas = {}
   for _, one in ipairs(types) do
     if one ~= "None" then
-      local schema, unknown = schema_of(one)
+      local schema, unknown = source.schema_of(one)
       if not schema then return nil, unknown end
       schemas[#schemas + 1] = schema
     end
@@ -87,7 +87,7 @@ local function any_of(types)
 end
 
 --- The JSON schema of a type hint, or nil and the part without one.
-function schema_of(hint)
+function source.schema_of(hint)
   local quoted = constant(hint)
   if type(quoted) == "string" then hint = trim(quoted) end
   local types = split(hint, "|")
@@ -98,7 +98,7 @@ function schema_of(hint)
   if name == "Any" or name == "object" then return {} end
   if name == "Optional" or name == "Union" then return any_of(parts) end
   if name == "Annotated" then
-    local schema, unknown = schema_of(parts[1] or "")
+    local schema, unknown = source.schema_of(parts[1] or "")
     local about = constant(parts[2] or "")
     if schema and type(about) == "string" then schema.description = about end
     return schema, unknown
@@ -117,7 +117,7 @@ function schema_of(hint)
   local schema = { type = kind }
   local item = if kind == "object" then parts[2] else parts[1]
   if inner and item and item ~= "..." and (kind == "array" or kind == "object") then
-    local items, unknown = schema_of(item)
+    local items, unknown = source.schema_of(item)
     if not items then return nil, unknown end
     if next(items) ~= nil then schema[if kind == "array" then "items" else "additionalProperties"] = items end
   end
@@ -204,8 +204,6 @@ local function docstring(text, at)
   local content = string.sub(text, from + width, past - width - 1)
   return if string.lower(prefix) == "r" then content else (string.gsub(content, "\\([\"'\\])", "%1"))
 end
-
-local source = { schema_of = schema_of }
 
 --- The functions at the top level of a file, in order: `name`, `line`, `parameters` (`name`,
 --- `hint`, `optional`), `description`, and `about`, the descriptions of parameters by name.

@@ -6,6 +6,7 @@ for _, name in ipairs { "qa", "qa_format", "format", "numbers", "data", "penalti
     rewards[key] = value
   end
 end
+--- Makes a judge: the function `new` of `@r1/rewards/judge`.
 rewards.judge = require("@r1/rewards/judge").new
 
 return rewards

@@ -29,8 +29,8 @@ Response:
 Explain your grade in at most three sentences. Then write the last line in this form, with an integer from %d to %d:
 Score: N]]
 
--- The score of a judge's answer; nil and the reason if its last line is not a score.
-local function parse(text, lowest, highest)
+--- The score of a judge's answer; nil and the reason if its last line is not a score.
+function judge.parse(text, lowest, highest)
   local line = r1.re.match(text, "([^\\n]*\\S[^\\n]*)\\s*$") or ""
   local number, out_of =
     r1.re.match(line, "^\\s*\\**\\s*[Ss]core\\s*:\\s*\\**\\s*(-?\\d+)\\s*(?:/\\s*(\\d+))?\\s*\\**\\.?\\s*$")
@@ -54,7 +54,7 @@ local function vote_of(text, facts, lowest, highest)
   if ending == "length" or ending == "deadline" then
     return { why = "the answer was cut: raise `max_new_tokens`", text = text }
   end
-  local score, reason = parse(text, lowest, highest)
+  local score, reason = judge.parse(text, lowest, highest)
   return { score = score, why = reason, text = text }
 end
 
@@ -134,7 +134,5 @@ function judge.new(options)
     return (median - lowest) / (highest - lowest), votes
   end
 end
-
-judge.parse = parse
 
 return judge

@@ -297,6 +297,34 @@ function Training:save(out) end
 ---@field logprobs? number[] Log-probabilities of the response ids under the policy that sampled them
 ---@field support? table<string, any> The sampled-from tokens, if top-k, top-p or min-p restricted the distribution
 
+---A model behind an OpenAI-compatible server (docs/environments.md).
+---@class r1.ModelServer
+---@field url string The base URL, to which /chat/completions is appended
+---@field name string The server's name of the model
+---@field key? r1.Secret Sent as `Authorization: Bearer …`
+---@field headers? table<string, any> Further headers; values may be secrets
+---@field timeout? number|string Seconds for one answer, or text such as "500ms"; default: 60
+---@field retries? number Further attempts if the server is busy or unreachable; default: 3
+
+---A table for SQL: one of `path`, `column` and `data` (docs/tables.md).
+---@class r1.TableSource
+---@field path? string Path relative to the script's directory
+---@field column? string Column of the task
+---@field data? any A list of rows, or { header =, rows = }
+---@field format? string Format of the file, as in r1.resource
+---@field columns? table<string, string> Column name in SQL -> column name in the file
+---@field max_size? number|string MiB, or text such as "1GiB"; default: 1GiB
+---@field types? table<string, string> Types of columns: integer, real, text or mixed; default: inferred
+---@field infer? boolean Columns of text can be numbers; default: true for cells of text
+---@field thousands? boolean 1,234.5 is a number; default: false
+
+---A file for programs of r1.tools.python: one of `path`, `text` and `column`.
+---@class r1.ProgramFile
+---@field path? string Path relative to the script's directory
+---@field text? string Its contents
+---@field column? string Column of the task; a table becomes CSV
+---@field max_size? number|string MiB, or text such as "1GiB"
+
 ---A tool of the policy.
 ---@class r1.Tool
 ---@field name string
@@ -362,7 +390,7 @@ local TextIndex = {}
 ---Returns the texts most similar to a query, with the scores of r1.text.rank.
 ---@param query string
 ---@param k? number Maximum number of results; default: 10
----@return ({ index: integer, score: number })[] # Best first; texts without a word of the query are omitted
+---@return ({ index: number, score: number })[] # Best first; texts without a word of the query are omitted
 function TextIndex:search(query, k) end
 
 ---Tables for SQL queries.
@@ -445,12 +473,12 @@ function Context:shorten_tool_results(options) end
 function Context:recall(options) end
 
 ---Replaces the oldest messages by a summary if there are too many tokens. The summary is written once and reused in later steps.
----@param options { over: number, memory: any, to?: number, title?: string, instruction?: string, model?: string|{ url: string, name: string, key?: r1.Secret, headers?: table<string, any>, timeout?: number|string, retries?: number }, max_new_tokens?: number, train?: boolean, write?: fun(messages: r1.Message[], earlier: string?): string }
+---@param options { over: number, memory: any, to?: number, title?: string, instruction?: string, model?: string|r1.ModelServer, max_new_tokens?: number, train?: boolean, write?: fun(messages: r1.Message[], earlier: string?): string }
 ---@return r1.Context
 function Context:summarize(options) end
 
 ---Replaces every message by the result of a function; nil drops the message.
----@param change fun(message: r1.Message, place: integer, count: integer): r1.Message?
+---@param change fun(message: r1.Message, place: number, count: number): r1.Message?
 ---@return r1.Context
 function Context:map(change) end
 
@@ -728,6 +756,21 @@ function Expectation:raises(text) end
 ---@class r1.Task
 ---@field [any] any
 
+---All settings of a recipe.
+---@class r1.Settings
+---@field name? string Name of the run and of its directory; the file name of the script if empty.
+---@field seed? number Seed of every random stream: the same seed gives the same run (default 0, ≥ 0).
+---@field policy? r1.PolicySettings The model that is trained.
+---@field data? r1.DataSettings Datasets of tasks; several datasets, by name or as a list, are mixed (docs/data.md).
+---@field sampling? r1.Sampling Sampling of responses in training.
+---@field rollout? r1.RolloutSettings Concurrency, retries and failures of rollouts.
+---@field trainer? r1.Trainer Algorithm and its settings: a result of r1.grpo, r1.ppo, r1.sft or r1.trainer.
+---@field eval? r1.EvalSettings Evaluation on data.eval.
+---@field checkpoint? r1.CheckpointSettings Checkpoints and the exported model.
+---@field limits? r1.Limits Time and memory limits of script calls.
+---@field params? table<string, any> Parameters of the script, with the names that it declares by r1.params.
+---@field needs? string[] External access of the script: "http" (public hosts), "http:HOST", a URL (its host and port), "process", "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR".
+
 ---The model, its type and device.
 ---@class r1.PolicySettings
 ---@field model? string The model: a directory in Hugging Face layout, a Hub id (ORG/NAME or ORG/NAME@REVISION), or r1-nano (default "r1-nano").
@@ -765,7 +808,7 @@ function Expectation:raises(text) end
 ---@field special_tokens? string[] Special tokens in addition to ChatML's, one id each.
 ---@field tokenizer_rows? number Rows of data.train that the tokenizer is trained on (default 4000, rows, ≥ 1).
 
----A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an existing adapter (policy.model is its directory) does not need this.
+---A new low-rank adapter (LoRA, arXiv:2106.09685), saved in PEFT's format. Training of an existing adapter (`policy.model` is its directory) does not need this.
 ---@class r1.LoraSettings
 ---@field rank? number Rank of the adapter (default 16, ≥ 1).
 ---@field alpha? number The adapter is scaled by alpha / rank, or by alpha / sqrt(rank) if rank_stabilized (default 32, > 0).
@@ -774,8 +817,8 @@ function Expectation:raises(text) end
 
 ---Datasets of tasks; several datasets, by name or as a list, are mixed (docs/data.md).
 ---@class r1.DataSettings
----@field train? r1.Dataset|string|table|r1.Task[] Training tasks: a file, a Hub dataset, rows generated by a function, or rows.
----@field eval? r1.Dataset|string|table|r1.Task[] Evaluation tasks, in the same forms; without it there is no evaluation.
+---@field train? r1.Dataset|string|table<string, any>|r1.Task[] Training tasks: a file, a Hub dataset, rows generated by a function, or rows.
+---@field eval? r1.Dataset|string|table<string, any>|r1.Task[] Evaluation tasks, in the same forms; without it there is no evaluation.
 ---@field max_prompt_tokens? number Maximum length of a task's first prompt; 0 is one less than the context (default 0, tokens, ≥ 0).
 ---@field overlong_prompts? "auto"|"filter"|"error"|"keep" Rows with longer prompts are dropped, refused or kept; auto drops rows from files and from the recipe (default "auto").
 ---@field check_rows? number Rows of each dataset read before step 1; 0 is all (default 20000, rows, ≥ 0).
@@ -803,9 +846,8 @@ function Expectation:raises(text) end
 ---@field max_seconds? number|string Maximum time of one response, including its time in the queue; 0 means no limit (default 0, seconds, ≥ 0).
 ---@field stop? string[] Strings that end a response; the response includes them.
 
----Settings of r1.env that are data; its functions stay in the VM.
+---Settings of `r1.env` that are data; its functions stay in the VM.
 ---@class r1.EnvSettings
----@field format? string Tool-call format; auto is the format of the model's chat template (default "auto", auto, hermes, qwen3_coder, llama3, pythonic, mistral, deepseek_v3, deepseek_v31, harmony, retool, tir, answer, or one of r1.format).
 ---@field describe_tools? "auto"|"always"|"never" Whether the system prompt describes the tools, with a call in the syntax of the format. auto: if the chat template prints no tools; always: also for retool, tir and answer, whose prompts show none. A template without system messages has the description in the first message of the user (default "auto").
 ---@field max_steps? number Steps after which a trajectory is truncated (default 8, steps, ≥ 1).
 ---@field max_tokens? number Response tokens after which a trajectory is truncated; 0 means no limit (default 0, tokens, ≥ 0).
@@ -952,7 +994,7 @@ function Expectation:raises(text) end
 ---@field patience? number Consecutive evaluations of data.eval without a lower loss after which the run stops; 0 disables early stopping (default 0, evaluations, ≥ 0, needs data.eval; eval.every > 0).
 ---@field gradient_checkpointing? boolean Keeps only the inputs of the layers and recomputes activations in the backward pass: less memory, more time (default false).
 
----Evaluation on data.eval.
+---Evaluation on `data.eval`.
 ---@class r1.EvalSettings
 ---@field every? number Training steps between evaluations; 0 evaluates before and after only (default 0, steps, ≥ 0, needs data.eval).
 ---@field limit? number Rows evaluated of each dataset of data.eval; 0 is all (default 128, rows, ≥ 0, needs data.eval).
@@ -986,6 +1028,40 @@ function Expectation:raises(text) end
 ---@field text? number|string Size of one observation, and of one argument of a host function (default 4, MiB, > 0).
 ---@field result? number|string Size of one tool result; a longer result is truncated with a notice (default 256, KiB, ≥ 0).
 ---@field log? number Maximum number of lines logged by one call; further lines are dropped (default 100, lines, ≥ 0).
+
+---Settings of `r1.tools.python`.
+---@class r1.PythonOptions
+---@field output_bytes? number Printed bytes that are kept; of longer output the start and the end (default 8192).
+---@field pool? number Programs that run at once; 0 is the number of cores (default 0).
+---@field max_sessions? number Maximum number of open sessions (default 256).
+---@field session_idle? number Seconds after which an unused session is ended (default 600).
+---@field interpreter? string The interpreter to run; `python3` on the PATH if empty.
+---@field site_packages? boolean Allows imports of the interpreter's installed packages (numpy, sympy), not only of the standard library (default false).
+---@field preload? string[] Modules to import before the first call, in addition to the common ones of the standard library.
+---@field packages? string[] Packages of the interpreter that programs need, named as for `import` or for `pip install`. They are imported before the first call.
+---@field keep_files? boolean Files that a program writes are part of its result (default false).
+---@field files_bytes? number Bytes of files that one result keeps (default 1048576).
+---@field plots? boolean Figures of matplotlib are written to plot_1.png, plot_2.png … and kept as files (default false).
+---@field last_value? "auto"|"always"|"never" The condition under which the value of a last expression is shown (default "auto").
+---@field traceback? "short"|"full" The format of errors (default "short").
+---@field namespaces? boolean Adds namespaces to the sandbox if the system allows them: forbidden files are then also invisible, and the scratch directory is in memory. Without them landlock, seccomp and limits confine programs (default true).
+
+---Settings of `r1.tools.rhai`.
+---@class r1.RhaiOptions
+---@field operations? number Operations of one call; a million take about 50 ms (default 2000000).
+---@field call_depth? number Depth of nested calls (default 64).
+---@field expression_depth? number Depth of nested expressions (default 64).
+---@field string_bytes? number Bytes of a string (default 262144).
+---@field array_length? number Elements of an array, including those of nested arrays (default 10000).
+---@field map_length? number Entries of an object map, including those of nested maps (default 10000).
+---@field output_bytes? number Printed bytes that are kept; the rest is dropped (default 8192).
+
+---Settings of `r1.tools.table`.
+---@class r1.TableOptions
+---@field max_rows? number Rows of a result that are shown (default 50).
+---@field max_cell? number Characters of a cell that are shown (default 200).
+---@field output_bytes? number Bytes of a result that are shown; whole rows only (default 8192).
+---@field format? "markdown"|"csv"|"json" The format of results (default "markdown").
 
 ---Functions of the host.
 r1 = {}
@@ -1045,41 +1121,13 @@ function r1.push(list, item) end
 ---@param ... any
 function r1.log(...) end
 
-r1.data = {}
-
----Rows of a file with one JSON object per line, or with one list of objects. A plain path selects the format by its extension.
----@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string } Path, or a table; columns = { script_name = "file_name" }; name, weight and env for several datasets
----@return r1.Dataset
-function r1.data.jsonl(path) end
-
----Rows of a CSV or TSV file. The first line has the column names; cells are text.
----@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string }
----@return r1.Dataset
-function r1.data.csv(path) end
-
----Rows of a Parquet file. Files made for verl work unchanged.
----@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string }
----@return r1.Dataset
-function r1.data.parquet(path) end
-
----Rows of a dataset on the Hugging Face Hub, downloaded to the cache that Python libraries use. Options can also follow the name: r1.data.hf "ORG/NAME" { … }.
----@param name string ORG/NAME or ORG/NAME@REVISION
----@param options? { split?: string, subset?: string, file?: string, columns?: table<string, string>, name?: string, weight?: number, env?: string }
----@return r1.Dataset
-function r1.data.hf(name, options) end
-
----Rows generated by a function.
----@param rows { count: number, seed?: number, name?: string, weight?: number, env?: string, row: fun(index: integer): r1.Task }
----@return r1.Dataset
-function r1.data.generate(rows) end
-
 ---Declares parameters of a recipe, at the top of its script, once: values that the command line can change as params.NAME=VALUE. A value has the type of its default. They are stored with the settings of the run, so that a replay and a resumed run have the same values.
 ---@param defaults table<string, string|number|boolean> Names and default values
 ---@return table<string, any> # The values
 function r1.params(defaults) end
 
 ---Reads a data file, such as a corpus or dictionary, once per process at the top of the script, and shares it between workers. corpus[i] is row i (read-only), #corpus the number of rows, and `for i, row in corpus do` iterates over them. corpus.path and corpus.hash (SHA-256) identify the file. Runs record the hash.
----@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } Path relative to the script's directory. format: jsonl, json, csv, tsv, parquet, arrow, text (one row { text = … } per line); default: by extension. columns = { script_name = "file_name" }. max_size in MiB or as "1GiB"; default: 256MiB
+---@param file string|{ path: string, format?: string, columns?: table<string, string>, max_size?: number|string } Path, or a table
 ---@return r1.Resource
 function r1.resource(file) end
 
@@ -1088,36 +1136,6 @@ function r1.resource(file) end
 ---@return r1.Tool
 function r1.tool(tool) end
 
-r1.tools = {}
-
----A Python interpreter in a sandbox without access to the network, other files or other processes.
----@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|{ path?: string, text?: string, column?: string, max_size?: number|string }>, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, output_bytes?: number, pool?: number, max_sessions?: number, session_idle?: number, interpreter?: string, site_packages?: boolean, preload?: string[], packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: "auto"|"always"|"never", traceback?: "short"|"full", namespaces?: boolean }
----@return r1.Tool
-function r1.tools.python(options) end
-
----An embedded interpreter of the language Rhai; nothing needs to be installed.
----@param options? { name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number }
----@return r1.Tool
-function r1.tools.rhai(options) end
-
----The tools of an MCP server, which is started when its tools are needed. A program needs `process:NAME` and runs outside the sandbox; a URL needs `http:HOST`.
----@param server { command?: string[], url?: string, name?: string, prefix?: string, allow?: string[], env?: table<string, string|r1.Secret>, headers?: table<string, string|r1.Secret>, directory?: string, scope?: string, timeout?: number|string, progress?: boolean, start_timeout?: number|string, restarts?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
----@return r1.ToolServer # Stands for the list of its tools in env.tools
-function r1.tools.mcp(server) end
-
----A tool that answers SQL over tables (SQLite, read-only). Its description names tables and columns. docs/tables.md has the rules.
----@param options { tables?: table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }>, column?: string, name?: string, description?: string, preview?: number, timeout?: number|string, memory?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, max_rows?: number, max_cell?: number, output_bytes?: number, format?: "markdown"|"csv"|"json" }
----@return r1.Tool
-function r1.tools.table(options) end
-
-r1.table = {}
-
----Opens tables for queries of a script, such as the expected answer of a reward. Files are read at the top of the script, once per process; plain data anywhere.
----@param tables table<string, string|any[]|{ path?: string, column?: string, data: any, format?: string, columns?: table<string, string>, max_size?: number|string, types?: table<string, string>, infer?: boolean, thousands?: boolean }> As in r1.tools.table, without `column`
----@param options? { timeout?: number|string, memory?: number|string, max_rows?: number }
----@return r1.Tables
-function r1.table.open(tables, options) end
-
 ---Creates a context policy for a conversation. Its methods select and shorten the messages shown to the policy, do not change the messages themselves, and return the context. A context function returns it. By default the messages before the first response and the last message are kept.
 ---@param messages r1.Message[]
 ---@return r1.Context
@@ -1125,7 +1143,7 @@ function r1.context(messages) end
 
 ---Generates a text with the policy or a named model, such as a summary or a judgement. Only the calling trajectory waits; the text is recorded for replays.
 ---@param prompt r1.Message[]|string Messages; text is a single user message
----@param options? { model?: string|{ url: string, name: string, key?: r1.Secret, headers?: table<string, any>, timeout?: number|string, retries?: number }, max_new_tokens?: number, temperature?: number, top_k?: number, top_p?: number, min_p?: number, stop?: string|string[], train?: boolean }
+---@param options? { model?: string|r1.ModelServer, max_new_tokens?: number, temperature?: number, top_k?: number, top_p?: number, min_p?: number, stop?: string|string[], train?: boolean }
 ---@return string? # nil if the prompt leaves no room for a response
 ---@return { finish_reason: string, tokens: number }|string # Details, or an error message
 function r1.generate(prompt, options) end
@@ -1162,6 +1180,145 @@ function r1.trainer(settings) end
 ---@return r1.Trainer
 function r1.sft(settings) end
 
+---Returns the content of the last \boxed{…}, with balanced braces.
+---@param text string
+---@return string?
+function r1.last_boxed(text) end
+
+---Returns the content of the last <answer>…</answer>.
+---@param text string
+---@return string?
+function r1.answer(text) end
+
+---Tests whether an answer is equivalent to the reference: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Integers, fractions and decimals are compared exactly: 0.333333 is not 1/3. A unit may be missing on one side; different units are not equal. An answer that is nil is wrong; a reference that is nil or empty is an error of the dataset (r1.reference). docs/answers.md has the rules.
+---@param answer string|number|nil Answer to grade: LaTeX or plain text, or a response that contains an answer
+---@param reference string|number Correct answer
+---@return boolean
+function r1.math_equal(answer, reference) end
+
+---Returns the reference of a task. A reference that is nil or empty (a missing column) is an error of the dataset with the row and its columns; it ends the run (exit code 4), because every answer would count as wrong. r1.math_equal and @r1/rewards call it.
+---@param reference any Reference of a reward, such as `state.task.answer`
+---@param name? string Name in the error, such as the function that needs it
+---@param options? { empty?: boolean }
+---@return any # The reference
+function r1.reference(reference, name, options) end
+
+---Shortens a text and inserts the number of omitted characters.
+---@param text string
+---@param head number Characters kept at the beginning
+---@param tail? number Characters kept at the end
+---@return string
+function r1.clip(text, head, tail) end
+
+---A connection to a WebSocket server or a program that stays open between requests. A WebSocket is one trajectory's: its first request opens it, and it is closed after the trajectory. A program is shared by all trajectories. It reads lines {"id": 1, "session": 7, "message": …} and prints {"id": 1, "answer": …} or {"id": 1, "error": "…"} in any order; the session is that of a trajectory, and {"session": 7, "end": true} ends it. It is started before the first trajectory, and again when it ends; trajectories that it served then fail. A copy of a trajectory (tree sampling, branches in r1 repl) repeats the messages so far on a new connection. Recipes must declare the host: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named. Or the program: needs = { "process:NAME" }.
+---@param options { url?: string, command?: (string|number)[], name?: string, env?: table<string, string|r1.Secret>, directory?: string, headers?: table<string, string|r1.Secret>, timeout?: number|string, start_timeout?: number|string, restarts?: number, processes?: number, max_bytes?: number, open_message?: any, close_message?: any }
+---@return r1.Connection
+function r1.connection(options) end
+
+---A handle to the value of an environment variable, such as an API key, for headers and queries of r1.http and for `env` of r1.process.run. Scripts cannot read the value: the host inserts it when the request is sent, and records, trajectories and errors show "(secret)". Recipes must declare it: needs = { "env:NAME" }. Replays do not need the value.
+---@param name string Name of the environment variable
+---@return r1.Secret # Can be concatenated with text by `..`
+function r1.secret(name) end
+
+---Returns the current time. It is recorded, so a replay returns the recorded time.
+---@return number # Seconds since 1970
+function r1.clock() end
+
+---Waits without blocking other trajectories. Replays do not wait.
+---@param length number|string Seconds, or text such as "500ms"
+function r1.sleep(length) end
+
+---Calls functions concurrently, so that their waiting times overlap. If functions fail, the error of the first one in the list is raised after all have ended.
+---@param functions (fun(): any)[]
+---@return any ... # The result of each function, in order
+function r1.join(functions) end
+
+---Opens a model. A model directory without a tokenizer takes token ids only.
+---@param model string Directory, Hub id, or r1-nano
+---@param options? { base?: string, device?: string, dtype?: string, max_context?: number, format?: string }
+---@return r1.Model
+function r1.model(model, options) end
+
+---Opens another script, to read its rows and to run trajectories step by step.
+---@param path string Path, relative to the program's directory or the current one
+---@param options? { settings?: table<string, any>, model?: r1.Model }
+---@return r1.Script
+function r1.script(path, options) end
+
+---Runs trajectories of a script with a model or a function as the policy.
+---@param options { script: string|r1.Script, policy: r1.Model|(fun(observation: any, step: number, attempt: r1.Attempt): any), rows?: number[], tasks?: r1.Task[], split?: string, samples?: number, seed?: number, sampling?: table<string, any>, branch?: { step?: number, count?: number }, settings?: table<string, any> }
+---@return r1.Trajectory[]
+function r1.rollout(options) end
+
+---Opens a run with a training loop written in Lua. Model, data and run directory are those of r1 run. If the program contains the recipe, script workers load the program again up to this call.
+---@param recipe string|r1.Recipe|table<string, any> Path of a recipe, or a recipe in the program
+---@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string }
+---@return r1.Training # Fields: step, steps, rows, run_dir, settings, critic (boolean)
+function r1.training(recipe, options) end
+
+r1.data = {}
+
+---Rows of a file with one JSON object per line, or with one list of objects. A plain path selects the format by its extension.
+---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string } Path, or a table; name, weight and env are for several datasets
+---@return r1.Dataset
+function r1.data.jsonl(path) end
+
+---Rows of a CSV or TSV file. The first line has the column names; cells are text.
+---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string }
+---@return r1.Dataset
+function r1.data.csv(path) end
+
+---Rows of a Parquet file. Files made for verl work unchanged.
+---@param path string|{ path: string|string[], columns?: table<string, string>, name?: string, weight?: number, env?: string }
+---@return r1.Dataset
+function r1.data.parquet(path) end
+
+---Rows of a dataset on the Hugging Face Hub, downloaded to the cache that Python libraries use. Options can also follow the name: r1.data.hf "ORG/NAME" { … }.
+---@param name string ORG/NAME or ORG/NAME@REVISION
+---@param options? { split?: string, subset?: string, file?: string, columns?: table<string, string>, name?: string, weight?: number, env?: string }
+---@return r1.Dataset
+function r1.data.hf(name, options) end
+
+---Rows generated by a function.
+---@param rows { count: number, seed?: number, name?: string, weight?: number, env?: string, row: fun(index: number): r1.Task }
+---@return r1.Dataset
+function r1.data.generate(rows) end
+
+r1.tools = {}
+
+---A Python interpreter in a sandbox without access to the network, other files or other processes.
+---@param options? { name?: string, description?: string, timeout?: number|string, memory?: number|string, disk?: number|string, session?: boolean, files?: table<string, string|r1.ProgramFile>, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, output_bytes?: number, pool?: number, max_sessions?: number, session_idle?: number, interpreter?: string, site_packages?: boolean, preload?: string[], packages?: string[], keep_files?: boolean, files_bytes?: number, plots?: boolean, last_value?: "auto"|"always"|"never", traceback?: "short"|"full", namespaces?: boolean }
+---@return r1.Tool
+function r1.tools.python(options) end
+
+---An embedded interpreter of the language Rhai; nothing needs to be installed.
+---@param options? { name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, operations?: number, call_depth?: number, expression_depth?: number, string_bytes?: number, array_length?: number, map_length?: number, output_bytes?: number }
+---@return r1.Tool
+function r1.tools.rhai(options) end
+
+---The tools of an MCP server, which is started when its tools are needed. A program needs `process:NAME` and runs outside the sandbox; a URL needs `http:HOST`.
+---@param server { command?: string[], url?: string, name?: string, prefix?: string, allow?: string[], env?: table<string, string|r1.Secret>, headers?: table<string, string|r1.Secret>, directory?: string, scope?: string, timeout?: number|string, progress?: boolean, start_timeout?: number|string, restarts?: number, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@return r1.ToolServer # Stands for the list of its tools in env.tools
+function r1.tools.mcp(server) end
+
+---A tool that answers SQL over tables (SQLite, read-only). Its description names tables and columns. docs/tables.md has the rules.
+---@param options { tables?: table<string, string|any[]|r1.TableSource>, column?: string, name?: string, description?: string, preview?: number, timeout?: number|string, memory?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, max_rows?: number, max_cell?: number, output_bytes?: number, format?: "markdown"|"csv"|"json" }
+---@return r1.Tool
+function r1.tools.table(options) end
+
+---A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row no requests are sent to a server for 30 s: its calls fail at once.
+---@param options { index?: string, url?: string, k?: number, mode?: string, ef?: number, exact?: boolean, rerank?: { model: string, top?: number }, name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: any }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number } }
+---@return r1.Tool
+function r1.tools.search(options) end
+
+r1.table = {}
+
+---Opens tables for queries of a script, such as the expected answer of a reward. Files are read at the top of the script, once per process; plain data anywhere.
+---@param tables table<string, string|any[]|r1.TableSource> As in r1.tools.table, without `column`
+---@param options? { timeout?: number|string, memory?: number|string, max_rows?: number }
+---@return r1.Tables
+function r1.table.open(tables, options) end
+
 r1.rl = {}
 
 ---Computes advantages with an estimator of training, over plain tables, in f64.
@@ -1182,7 +1339,7 @@ function r1.rl.loss(loss, rows, options) end
 ---@param values number[] Current values of the critic
 ---@param values_old number[] Values before the update
 ---@param returns number[] Targets
----@param options? { clip?: number } `clip`: maximum change from the old value; default: off
+---@param options? { clip?: number }
 ---@return { loss: number, gradient: number[], clip_frac: number }
 function r1.rl.value_loss(values, values_old, returns, options) end
 
@@ -1191,36 +1348,6 @@ function r1.rl.value_loss(values, values_old, returns, options) end
 ---@param temperature? number Default: 1
 ---@return number[]
 function r1.rl.entropy(logits, temperature) end
-
----Returns the content of the last \boxed{…}, with balanced braces.
----@param text string
----@return string?
-function r1.last_boxed(text) end
-
----Returns the content of the last <answer>…</answer>.
----@param text string
----@return string?
-function r1.answer(text) end
-
----Tests whether an answer is equivalent to the reference: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Integers, fractions and decimals are compared exactly: 0.333333 is not 1/3. A unit may be missing on one side; different units are not equal. An answer that is nil is wrong; a reference that is nil or empty is an error of the dataset (r1.reference). docs/answers.md has the rules.
----@param answer string|number|nil Answer to grade: LaTeX or plain text, or a response that contains an answer
----@param reference string|number Correct answer
----@return boolean
-function r1.math_equal(answer, reference) end
-
----Returns the reference of a task. A reference that is nil or empty (a missing column) is an error of the dataset with the row and its columns; it ends the run (exit code 4), because every answer would count as wrong. r1.math_equal and @r1/rewards call it.
----@param reference any Reference of a reward, such as `state.task.answer`
----@param name? string Name in the error, such as the function that needs it
----@param options? { empty?: boolean } `empty`: an empty text or list is a reference too
----@return any # The reference
-function r1.reference(reference, name, options) end
-
----Shortens a text and inserts the number of omitted characters.
----@param text string
----@param head number Characters kept at the beginning
----@param tail? number Characters kept at the end
----@return string
-function r1.clip(text, head, tail) end
 
 r1.json = {}
 
@@ -1308,7 +1435,7 @@ function r1.text.lower(text) end
 ---Ranks texts by similarity to a query (BM25 over words), without an index: for few or changing texts. For many queries use r1.text.index.
 ---@param query string
 ---@param texts string[]
----@return ({ index: integer, score: number })[] # Best first; texts without a word of the query are omitted
+---@return ({ index: number, score: number })[] # Best first; texts without a word of the query are omitted
 function r1.text.rank(query, texts) end
 
 ---Creates an index of texts for many searches (BM25 over words). The index of a resource is built once per process; create it at the top of the script. It is kept in memory; r1.index.open searches an index on disk, for corpora of any size.
@@ -1346,7 +1473,7 @@ function r1.http.get(url, options) end
 
 ---Sends a POST request.
 ---@param url string
----@param body? string|table A table is sent as JSON
+---@param body? string|table<any, any> A table is sent as JSON
 ---@param options? { headers?: table<string, string|r1.Secret>, query?: table<string, any>, timeout?: number|string, max_bytes?: number, body?: string, json?: any }
 ---@return r1.HttpAnswer? # The response, with any status code
 ---@return string? # Error message
@@ -1357,11 +1484,6 @@ function r1.http.post(url, body, options) end
 ---@return r1.HttpAnswer? # The response, with any status code
 ---@return string? # Error message
 function r1.http.request(request) end
-
----A connection to a WebSocket server or a program that stays open between requests. A WebSocket is one trajectory's: its first request opens it, and it is closed after the trajectory. A program is shared by all trajectories. It reads lines {"id": 1, "session": 7, "message": …} and prints {"id": 1, "answer": …} or {"id": 1, "error": "…"} in any order; the session is that of a trajectory, and {"session": 7, "end": true} ends it. It is started before the first trajectory, and again when it ends; trajectories that it served then fail. A copy of a trajectory (tree sampling, branches in r1 repl) repeats the messages so far on a new connection. Recipes must declare the host: needs = { "http:HOST" }, or "http" for all public hosts; private addresses must be named. Or the program: needs = { "process:NAME" }.
----@param options { url?: string, command?: (string|number)[], name?: string, env?: table<string, string|r1.Secret>, directory?: string, headers?: table<string, string|r1.Secret>, timeout?: number|string, start_timeout?: number|string, restarts?: number, processes?: number, max_bytes?: number, open_message?: any, close_message?: any }
----@return r1.Connection
-function r1.connection(options) end
 
 r1.process = {}
 
@@ -1400,41 +1522,12 @@ function r1.fs.stat(path) end
 ---@return string? # Error message
 function r1.fs.write(path, text, options) end
 
----A handle to the value of an environment variable, such as an API key, for headers and queries of r1.http and for `env` of r1.process.run. Scripts cannot read the value: the host inserts it when the request is sent, and records, trajectories and errors show "(secret)". Recipes must declare it: needs = { "env:NAME" }. Replays do not need the value.
----@param name string Name of the environment variable
----@return r1.Secret # Can be concatenated with text by `..`
-function r1.secret(name) end
-
----Returns the current time. It is recorded, so a replay returns the recorded time.
----@return number # Seconds since 1970
-function r1.clock() end
-
----Waits without blocking other trajectories. Replays do not wait.
----@param length number|string Seconds, or text such as "500ms"
-function r1.sleep(length) end
-
----Calls functions concurrently, so that their waiting times overlap. If functions fail, the error of the first one in the list is raised after all have ended.
----@param functions (fun(): any)[]
----@return any ... # The result of each function, in order
-function r1.join(functions) end
-
 r1.index = {}
 
 ---Opens an index of passages on disk (docs/search.md). It is memory-mapped and opened once per process. A run opens it before its first trajectory, and a replay not at all. For a few thousand texts that are in the script or a resource, r1.text.index needs no directory; this is for corpora that were indexed once and do not fit into memory.
 ---@param directory string An index of `r1 index build`, relative to the script; in programs, to the current directory
 ---@return r1.Index
 function r1.index.open(directory) end
-
----A search tool with the parameter `query`. Its result has a line per passage, `Doc 1(Title: …) text`. After 5 failures in a row no requests are sent to a server for 30 s: its calls fail at once.
----@param options { index?: string, url?: string, k?: number, mode?: string, ef?: number, exact?: boolean, rerank?: { model: string, top?: number }, name?: string, description?: string, timeout?: number|string, retries?: number|{ times: number, backoff?: any }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number } }
----@return r1.Tool
-function r1.tools.search(options) end
-
----Opens a model. A model directory without a tokenizer takes token ids only.
----@param model string Directory, Hub id, or r1-nano
----@param options? { base?: string, device?: string, dtype?: string, max_context?: number, format?: string }
----@return r1.Model
-function r1.model(model, options) end
 
 r1.store = {}
 
@@ -1456,23 +1549,6 @@ function r1.store.trajectories(run, step, options) end
 ---@param trajectories r1.Trajectory[] Tables in the format of r1.store.trajectories
 ---@param options? { from?: string, overwrite?: boolean }
 function r1.store.write(path, trajectories, options) end
-
----Opens another script, to read its rows and to run trajectories step by step.
----@param path string Path, relative to the program's directory or the current one
----@param options? { settings?: table<string, any>, model?: r1.Model }
----@return r1.Script
-function r1.script(path, options) end
-
----Runs trajectories of a script with a model or a function as the policy.
----@param options { script: string|r1.Script, policy: r1.Model|(fun(observation: any, step: number, attempt: r1.Attempt): any), rows?: number[], tasks?: r1.Task[], split?: string, samples?: number, seed?: number, sampling?: table<string, any>, branch?: { step?: number, count?: number }, settings?: table<string, any> }
----@return r1.Trajectory[]
-function r1.rollout(options) end
-
----Opens a run with a training loop written in Lua. Model, data and run directory are those of r1 run. If the program contains the recipe, script workers load the program again up to this call.
----@param recipe string|r1.Recipe|table<string, any> Path of a recipe, or a recipe in the program
----@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string }
----@return r1.Training # Fields: step, steps, rows, run_dir, settings, critic (boolean)
-function r1.training(recipe, options) end
 
 ---Defines a test, which r1 test runs.
 ---@param name string Name of the test

@@ -74,9 +74,10 @@ pub(super) enum Command {
   r1 doc                        every function, one per line
   r1 doc r1.re                  those of a namespace
   r1 doc summarize              one of them, with its options and an example
+  r1 doc @r1/rewards            a module: require(\"@r1/rewards\")
   r1 doc --format luau > r1.d.luau     types for luau-lsp; luacats makes those for lua-language-server")]
 pub(super) struct DocArgs {
-    /// A name such as r1.re.find, r1.re or keep_first
+    /// A name such as r1.re.find, r1.re, keep_first or @r1/rewards
     #[arg(add = documented_names())]
     pub(super) name: Option<String>,
     /// Format: text, or all functions as types for an editor or as Markdown

@@ -55,10 +55,14 @@ pub(super) fn documented_names() -> ArgValueCompleter {
 }
 
 fn documented(typed: &str) -> Vec<CompletionCandidate> {
-    let functions = docs::all().map(|entry| (entry.name, entry.summary()));
+    let entries = |entry: &'static docs::Entry| (entry.name.as_str(), entry.summary());
     let settings = settings().map(|setting| (setting.path, setting.doc));
+    let modules = if typed.starts_with('@') { docs::modules() } else { &[] };
+    let of_modules = modules.iter().map(|module| (module.name.as_str(), module.summary()));
+    let functions = docs::all().chain(modules.iter().flat_map(|module| &module.entries)).map(entries);
     let mut seen = BTreeSet::new();
-    let all = functions.chain(settings).filter(|(name, _)| name.starts_with(typed) && seen.insert(*name));
+    let all =
+        of_modules.chain(functions).chain(settings).filter(|(name, _)| name.starts_with(typed) && seen.insert(*name));
     all.map(|(name, about)| CompletionCandidate::new(name).help(Some(about.into()))).collect()
 }
 

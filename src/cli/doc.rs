@@ -1,6 +1,5 @@
-//! `r1 doc`: functions of scripts and settings of recipes, from the host's declarations.
+//! `r1 doc`: functions and types of scripts, modules, and settings of recipes.
 
-use std::fmt::Write;
 use std::process::ExitCode;
 
 use serde_json::json;
@@ -12,12 +11,12 @@ use crate::error::{Error, Kind, Result};
 use crate::rl::advantages::Estimator;
 use crate::rl::objective::Objective;
 use crate::rl::reference::Reference;
-use crate::script::docs::{self, Entry};
+use crate::script::docs;
 
 pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
     match args.format {
         DocFormat::Text => {}
-        DocFormat::Luau => print(&docs::luau())?,
+        DocFormat::Luau => print(docs::luau())?,
         DocFormat::Luacats => print(&docs::luacats())?,
         DocFormat::Markdown => print(&docs::markdown())?,
     }
@@ -26,10 +25,12 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     let Some(name) = &args.name else {
         if output.json {
-            let all = json!({ "functions": docs::all().collect::<Vec<_>>(), "types": docs::named_types() });
+            let functions: Vec<_> = docs::all().collect();
+            let all = json!({ "functions": functions, "types": docs::named_types(), "modules": docs::modules() });
             print(&format!("{all}\n"))?;
         } else {
-            print(&list(docs::all()))?;
+            print(&docs::list(docs::all()))?;
+            print(&format!("\nModules: require(NAME), r1 doc NAME\n\n{}", docs::list_of_modules()))?;
             print(
                 "\nSettings: r1 doc SECTION (policy, data, sampling, env, rollout, trainer, eval, checkpoint, limits)\n",
             )?;
@@ -42,13 +43,19 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         [] => String::new(),
         section => format!("\nsettings\n\n{}", docs::settings_page(section)),
     };
+    let module_page = |module: &docs::Module| if output.json { format!("{}\n", json!(module)) } else { module.page() };
+    // The function that a module returns has the module's name.
+    if let Some(module) = docs::module(name).filter(|_| name.starts_with('@')) {
+        print(&module_page(module))?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if let Some(entry) = docs::find(name) {
         print(&if output.json { format!("{}\n", json!(entry)) } else { format!("{}{also}", entry.page()) })?;
         return Ok(ExitCode::SUCCESS);
     }
     let below = docs::below(name);
     if !below.is_empty() {
-        print(&if output.json { format!("{}\n", json!(below)) } else { format!("{}{also}", list(below)) })?;
+        print(&if output.json { format!("{}\n", json!(below)) } else { format!("{}{also}", docs::list(below)) })?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(page) = docs::type_page(name).filter(|_| !output.json) {
@@ -61,7 +68,11 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         print(&if output.json { format!("{}\n", json!(found)) } else { page() })?;
         return Ok(ExitCode::SUCCESS);
     }
-    let error = Error::new(Kind::Usage, format!("there is no function, type or setting `{name}`"));
+    if let Some(module) = docs::module(name) {
+        print(&module_page(module))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let error = Error::new(Kind::Usage, format!("there is no function, type, module or setting `{name}`"));
     if let Some(hint) = docs::settings_hint(name) {
         return Err(error.hint(hint));
     }
@@ -88,20 +99,4 @@ fn values(setting: &str) -> String {
 
 fn described(Reference { name, paper, about, .. }: Reference) -> (&'static str, String) {
     (name, format!("{} ({paper})", about.replace('`', "")))
-}
-
-/// One line per entry, by namespace.
-fn list(entries: impl IntoIterator<Item = &'static Entry>) -> String {
-    let entries: Vec<&Entry> = entries.into_iter().collect();
-    let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);
-    let mut out = String::new();
-    let mut space = None;
-    for entry in entries {
-        if space.is_some_and(|space| space != entry.space()) {
-            out.push('\n');
-        }
-        space = Some(entry.space());
-        let _ = writeln!(out, "{:width$}  {}", entry.name, entry.summary());
-    }
-    out
 }

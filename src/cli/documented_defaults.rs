@@ -38,9 +38,8 @@ fn setting(path: &str, supervised: bool) -> Option<String> {
 /// The default of an option of a host function, as its declaration names it.
 fn option(function: &str, name: &str) -> Option<String> {
     let entry = docs::find(function)?;
-    let field =
-        entry.params.iter().flat_map(|param| param.fields).find(|field| field.name.trim_end_matches('?') == name)?;
-    let named = regex(r"efault:? (LITERAL|\w+)").captures_iter(field.doc).last()?;
+    let field = entry.params.iter().flat_map(|param| &param.fields).find(|field| field.bare() == name)?;
+    let named = regex(r"efault:? (LITERAL|\w+)").captures_iter(&field.doc).last()?;
     Some(named[1].to_owned())
 }
 

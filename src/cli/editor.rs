@@ -27,10 +27,10 @@ pub(super) fn write(root: &Path) -> Result<Vec<PathBuf>> {
     let types = if root.join(OWN).join("r1.d.luau").is_file() {
         OWN
     } else {
-        for (name, text) in [("r1.d.luau", docs::luau()), ("r1.lua", docs::luacats())] {
+        for (name, text) in [("r1.d.luau", docs::luau()), ("r1.lua", &docs::luacats())] {
             let path = root.join(TYPES).join(name);
-            if std::fs::read_to_string(&path).ok().as_deref() != Some(text.as_str()) {
-                put(&path, &text)?;
+            if std::fs::read_to_string(&path).ok().as_deref() != Some(text) {
+                put(&path, text)?;
                 written.push(path);
             }
         }

@@ -187,7 +187,7 @@ impl Field for Source {
     }
 
     fn lua() -> String {
-        "Dataset | string | table | {Task}".to_owned()
+        "Dataset | string | {[string]: any} | {Task}".to_owned()
     }
 
     /// A path, the fields of one dataset, several datasets by name, or a list of paths or rows.

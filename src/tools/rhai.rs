@@ -14,7 +14,7 @@ use crate::schema::section;
 use rhai::{AST, Dynamic, Engine, EvalAltResult, Position, Scope};
 
 section! {
-    /// Settings of [`Rhai`].
+    /// Settings of `r1.tools.rhai`.
     pub struct RhaiOptions: "" {
         /// Wall time of one call in seconds. For results that do not depend on the machine use
         /// `operations`.

@@ -143,6 +143,7 @@ const FENCES: &[(&str, &[&str])] = &[
     ("usearch", &["search"]),
     ("minijinja", &["text"]),
     ("tokenizers", &["text"]),
+    ("full_moon", &["script"]),
 ];
 
 /// The folders that use libtorch, directly (`tch`) or through another folder. The others build and
@@ -152,7 +153,7 @@ const WITH_LIBTORCH: &[&str] = &["native", "model", "rl", "engine", "encoders", 
 /// Folders of `src` whose folders have an order: a file may import files of its own folder and of
 /// those before it.
 const ORDERS: &[(&str, &[&str])] = &[
-    ("script", &["docs", "runtime", "settings", "api", "recipe", "program", "debug"]),
+    ("script", &["runtime", "docs", "settings", "api", "recipe", "program", "debug"]),
     // `options` is a file.
     ("train", &["options", "rules", "rows", "learn", "start", "watch", "eval", "run"]),
 ];
@@ -343,7 +344,8 @@ fn comment_lines_are_at_most_100_characters_wide() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut wide = Vec::new();
     let folders = ["src", "tests", "benches", "lua", "scripts", "setup"];
-    let files = folders.map(|folder| files_below(&root.join(folder), &["rs", "cpp", "h", "inc", "lua", "py", "sh"]));
+    let files =
+        folders.map(|folder| files_below(&root.join(folder), &["rs", "cpp", "h", "inc", "lua", "luau", "py", "sh"]));
     for path in files.into_iter().flatten().chain([root.join("build.rs")]) {
         let relative = path.strip_prefix(root).expect("below the root").to_string_lossy().into_owned();
         // Editors read an annotation from one line.
@@ -351,7 +353,7 @@ fn comment_lines_are_at_most_100_characters_wide() {
             continue;
         }
         let text = std::fs::read_to_string(&path).expect("readable source");
-        let is_rust = !["lua", "py", "sh"].iter().any(|extension| relative.ends_with(&format!(".{extension}")));
+        let is_rust = !["lua", "luau", "py", "sh"].iter().any(|extension| relative.ends_with(&format!(".{extension}")));
         let is_comment = |line: &str| {
             let start = line.trim_start();
             if is_rust { start.starts_with("//") } else { start.starts_with('#') || start.starts_with("--") }
@@ -405,7 +407,7 @@ fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code
 /// gets smaller; it is raised only for a feature that was agreed to cost lines.
-const CODE_LINES: usize = 93_771;
+const CODE_LINES: usize = 91_610;
 
 #[test]
 fn the_code_does_not_grow() {

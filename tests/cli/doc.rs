@@ -7,7 +7,7 @@ fn doc_shows_a_function_with_its_options_and_an_example() {
     cli_snapshot!(["doc", "r1.re.find"], @r#"
     exit: 0
     --- stdout
-    r1.re.find(text, pattern, from?) -> number?, number?, string…
+    r1.re.find(text, pattern, from?) -> number?, number?, ...string
 
       Finds the first match of a regular expression, like string.find. Patterns have the syntax of
       Rust's regex crate: no backreferences, no look-around, time linear in the text. Positions count
@@ -20,7 +20,7 @@ fn doc_shows_a_function_with_its_options_and_an_example() {
       returns
         number?  Start of the match
         number?  End of the match
-        string…  Groups
+        ...string  Groups
 
       example
         r1.re.find("a 12 b", "(\\d)(\\d)")  --> 3, 4, "1", "2"
@@ -77,6 +77,30 @@ fn doc_shows_a_namespace_and_methods() {
 }
 
 #[test]
+fn doc_shows_modules_and_their_functions() {
+    let here = std::path::Path::new(".");
+    let folder = super::succeed(here, &["doc", "@r1/rewards"]);
+    assert!(folder.starts_with("require(\"@r1/rewards\")\n\n  All rewards in one table"), "{folder}");
+    assert!(folder.contains("\n@r1/rewards/qa.f1 "), "{folder}");
+    let module = super::succeed(here, &["doc", "@r1/rewards/format"]);
+    assert!(module.contains("\n\n  Sources: the format rewards of DeepSeek-R1"), "{module}");
+    assert!(module.contains("@r1/rewards/format.tag_share  The share of opening and closing tags"), "{module}");
+    let function = super::succeed(here, &["doc", "@r1/rewards/format.tag_share"]);
+    assert!(function.starts_with("@r1/rewards/format.tag_share(text, tags)\n\n  The share"), "{function}");
+    assert!(function.contains("\n\n  Gamed by: tags without content"), "{function}");
+    assert_eq!(super::succeed(here, &["doc", "tag_share"]), function);
+    let call = super::succeed(here, &["doc", "env_http"]);
+    assert!(call.contains("\n  returns a function: (given)\n\n  Makes an environment."), "{call}");
+    let all = super::succeed(here, &["doc"]);
+    assert!(all.contains("\nModules: require(NAME), r1 doc NAME\n") && all.contains("\n@r1/vote "), "{all}");
+    let json = super::succeed(here, &["doc", "@r1/vote", "--json"]);
+    let printed: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(printed["entries"][0]["name"], "@r1/vote.majority");
+    let unknown = super::fail(here, &["doc", "@r1/reward"]);
+    assert!(unknown.contains("did you mean `@r1/rewards`"), "{unknown}");
+}
+
+#[test]
 fn a_type() {
     cli_snapshot!(["doc", "ToolResult"], @r#"
     exit: 0
@@ -130,7 +154,7 @@ fn doc_shows_a_setting_and_a_section() {
     let printed: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&printed[0]["unit"], &printed[0]["default"]), (&"seconds".into(), &"1".into()));
     let near = super::fail(std::path::Path::new("."), &["doc", "trainer.leraning_rate"]);
-    assert!(near.contains("there is no function, type or setting") && near.contains("`trainer.lr`"), "{near}");
+    assert!(near.contains("there is no function, type, module or setting") && near.contains("`trainer.lr`"), "{near}");
     let needs = super::succeed(std::path::Path::new("."), &["doc", "trainer.final_lr"]);
     assert!(needs.contains("needs    trainer.decay = \"linear\" or \"cosine\""), "{needs}");
 }
@@ -140,13 +164,13 @@ fn doc_refuses_unknown_names() {
     cli_snapshot!(["doc", "r1.http.gett"], @r#"
     exit: 2
     --- stderr
-    error: there is no function, type or setting `r1.http.gett`
+    error: there is no function, type, module or setting `r1.http.gett`
       hint: did you mean `r1.http.get`?
     "#);
     cli_snapshot!(["doc", "xyzzy"], @r#"
     exit: 2
     --- stderr
-    error: there is no function, type or setting `xyzzy`
+    error: there is no function, type, module or setting `xyzzy`
       hint: `r1 doc` lists them all
     "#);
 }

@@ -38,6 +38,7 @@ fn a_shell_completes_commands_flags_files_and_settings() {
     assert_eq!(offered(&["r1", "infer", "--model", "r1-"]), ["r1-nano"]);
     assert_eq!(offered(&["r1", "replay", "ret"]), ["retool"]);
     assert_eq!(offered(&["r1", "doc", "r1.math_e"]), ["r1.math_equal"]);
+    assert_eq!(offered(&["r1", "doc", "@r1/vo"]), ["@r1/vote", "@r1/vote.majority", "@r1/vote.flow"]);
 }
 
 #[test]

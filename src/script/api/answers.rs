@@ -3,11 +3,19 @@
 
 use mlua::{Lua, Table, Value};
 
-use super::args::{Fields, fail, optional, raise, required, text};
+use super::args::{fail, optional, raise, required, text};
+use super::arguments::{Arguments, arguments};
 use crate::answers;
 use crate::error::{Error, Kind, Subject};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::host::place_of_recipe;
+
+arguments! {
+    /// Options of `r1.reference`.
+    pub(super) struct ReferenceOptions {
+        empty: bool = false;
+    }
+}
 
 pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     r1.raw_set(
@@ -36,12 +44,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
         "reference",
         lua.create_function(|lua, (reference, name, options): (Value, Value, Value)| {
             let name: Option<String> = optional(lua, "r1.reference", "name", &name)?;
-            let empty = match &options {
-                Value::Nil => false,
-                other => {
-                    Fields::new(lua, "r1.reference", other, &["empty"])?.read::<Option<bool>>("empty")?.unwrap_or(false)
-                }
-            };
+            let ReferenceOptions { empty } = ReferenceOptions::read_optional(lua, "r1.reference", &options)?;
             refuse_missing(lua, name.as_deref().unwrap_or("r1.reference"), &reference, empty)?;
             Ok(reference)
         })?,

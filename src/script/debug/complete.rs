@@ -39,7 +39,9 @@ impl Console {
             if name.starts_with(partial) && is_name(name) {
                 let path = if base.is_empty() { name.to_owned() } else { format!("{base}.{name}") };
                 // Host functions are described by their declarations.
-                let declared = docs::find(&path).map(|entry| format!("{}  {}", entry.signature(), entry.summary()));
+                let declared = docs::all()
+                    .find(|entry| entry.name == path)
+                    .map(|entry| format!("{}  {}", entry.signature(), entry.summary()));
                 found.push(Candidate {
                     name: name.to_owned(),
                     what: declared.unwrap_or_else(|| type_label(value)),

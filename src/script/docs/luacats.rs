@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use super::notation::{Type, read};
-use super::types::named_types;
-use super::{Entry, Param, Scope, all};
+use full_moon::ast::luau::{TypeArgument, TypeField, TypeFieldKey, TypeInfo};
+
+use super::declarations::{bare, parse_type, word};
+use super::{Entry, Named, Param, Scope, all, named_types};
 
 /// The contents of lua/types/r1.lua.
 pub fn luacats() -> String {
@@ -12,21 +13,7 @@ pub fn luacats() -> String {
         "---@meta\n-- Types of r1 for lua-language-server. Made by `r1 doc --format luacats`; changes here are lost.\n\n"
             .to_owned();
     for named in named_types() {
-        let _ = writeln!(out, "---{}.\n---@class r1.{}", named.doc, named.name);
-        for (name, kind, doc) in &named.fields {
-            let _ = writeln!(out, "{}", format!("---@field {name} {} {doc}", shown(kind)).trim_end());
-        }
-        if matches!(named.name, "Match" | "Task") {
-            out.push_str("---@field [any] any\n");
-        }
-        if all().any(|entry| entry.is_method() && entry.space() == named.name) {
-            let _ = writeln!(out, "local {} = {{}}\n", named.name);
-            for entry in all().filter(|entry| entry.is_method() && entry.space() == named.name) {
-                function(&mut out, entry);
-            }
-        } else {
-            out.push('\n');
-        }
+        type_of(&mut out, named);
     }
     out.push_str("---Functions of the host.\nr1 = {}\n\n");
     let mut spaces: Vec<&str> = vec!["", "r1", "math", "os"];
@@ -38,8 +25,8 @@ pub fn luacats() -> String {
             }
         }
         // The language server has Lua's own functions.
-        let own = entry.space().is_empty() && entry.scope != Scope::Tests;
-        if own || matches!(entry.space(), "math" | "os" | "io") {
+        let is_lua = entry.space().is_empty() && entry.scope != Scope::Tests;
+        if is_lua || matches!(entry.space(), "math" | "os" | "io") {
             continue;
         }
         if entry.value {
@@ -50,6 +37,23 @@ pub fn luacats() -> String {
         }
     }
     out + LUAU
+}
+
+fn type_of(out: &mut String, named: &Named) {
+    let _ = writeln!(out, "---{}\n---@class r1.{}", named.doc.replace('\n', "\n---"), named.name);
+    for field in &named.fields {
+        let _ = writeln!(out, "{}", format!("---@field {} {} {}", field.name, param_kind(field), field.doc).trim_end());
+    }
+    if named.is_open {
+        out.push_str("---@field [any] any\n");
+    }
+    let mut methods = all().filter(|entry| entry.is_method() && entry.space() == named.name).peekable();
+    if methods.peek().is_some() {
+        let _ = writeln!(out, "local {} = {{}}\n", named.name);
+        methods.for_each(|entry| function(out, entry));
+    } else {
+        out.push('\n');
+    }
 }
 
 /// Functions of Luau that are not in Lua 5.4.
@@ -104,78 +108,93 @@ function string.split(text, separator) end
 
 fn function(out: &mut String, entry: &Entry) {
     let _ = writeln!(out, "---{}", entry.doc.replace('\n', "\n---"));
-    for param in entry.params {
-        let name = param.name.trim_end_matches('?');
+    for param in &entry.params {
+        let name = param.bare();
         let mark = if param.name.ends_with('?') { "?" } else { "" };
         let kind = param_kind(param);
         let _ = writeln!(out, "{}", format!("---@param {name}{mark} {kind} {}", param.doc).trim_end());
     }
-    for (kind, doc) in entry.returns {
+    for (kind, doc) in &entry.returns {
         let doc = if doc.is_empty() { String::new() } else { format!(" # {doc}") };
         let _ = writeln!(out, "---@return {}{doc}", shown(kind));
     }
-    let names: Vec<&str> = entry.params.iter().map(|param| param.name.trim_end_matches('?')).collect();
+    let names: Vec<&str> = entry.params.iter().map(Param::bare).collect();
     let _ = writeln!(out, "function {}({}) end\n", entry.name, names.join(", "));
 }
 
 fn param_kind(param: &Param) -> String {
     if param.fields.is_empty() {
-        return shown(param.kind);
+        return shown(&param.kind);
     }
     let fields: Vec<String> =
         param.fields.iter().map(|field| format!("{}: {}", field.name, param_kind(field))).collect();
-    format!("{{ {} }}", fields.join(", "))
+    shown(&param.kind).replace("table", &format!("{{ {} }}", fields.join(", ")))
 }
 
 /// A type in LuaCATS syntax.
 fn shown(kind: &str) -> String {
-    read(kind).map_or_else(|| "any".to_owned(), |kind| show(&kind))
+    match kind.strip_prefix("...") {
+        Some(many) => format!("{} ...", shown(many)),
+        None => parse_type(kind).map_or_else(|| "any".to_owned(), |kind| show(&kind)),
+    }
 }
 
-fn show(kind: &Type<'_>) -> String {
-    let named = |name: &str| {
-        let own = name.chars().next().is_some_and(char::is_uppercase);
-        if own { format!("r1.{name}") } else { name.to_owned() }
-    };
+fn show(kind: &TypeInfo) -> String {
     match kind {
-        Type::Name(name) => named(name),
-        Type::List(item) => match &**item {
-            Type::Name(name) => format!("{}[]", named(name)),
-            other => format!("({})[]", show(other)),
+        TypeInfo::Basic(name) => {
+            let name = word(name);
+            if name.starts_with(char::is_uppercase) { format!("r1.{name}") } else { name }
+        }
+        TypeInfo::Tuple { .. } => show(bare(kind)),
+        TypeInfo::Array { type_info, .. } => match &**type_info {
+            item @ TypeInfo::Basic(_) => format!("{}[]", show(item)),
+            item => format!("({})[]", show(item)),
         },
-        Type::Map(key, value) => format!("table<{}, {}>", show(key), show(value)),
-        Type::Table(fields) => {
-            let fields = fields.iter().map(|(name, kind)| match kind {
-                _ if name.is_empty() => "[string]: any".to_owned(),
-                Type::Optional(kind) => format!("{name}?: {}", show(kind)),
-                kind => format!("{name}: {}", show(kind)),
-            });
+        TypeInfo::Optional { base, .. } => match &**base {
+            base @ TypeInfo::Basic(_) => format!("{}?", show(base)),
+            base => format!("({})?", show(base)),
+        },
+        TypeInfo::Union(union) => {
+            let one = |kind: &TypeInfo| match bare(kind) {
+                function @ TypeInfo::Callback { .. } => format!("({})", show(function)),
+                kind => show(kind),
+            };
+            union.types().iter().map(one).collect::<Vec<_>>().join("|")
+        }
+        TypeInfo::Table { fields, .. } => {
+            let field = |key: &TypeFieldKey, value: &TypeInfo| match (key, value) {
+                (TypeFieldKey::Name(name), TypeInfo::Optional { base, .. }) => {
+                    format!("{}?: {}", word(name), show(bare(base)))
+                }
+                (TypeFieldKey::Name(name), value) => format!("{}: {}", word(name), show(value)),
+                (TypeFieldKey::IndexSignature { inner, .. }, value) => format!("[{}]: {}", show(inner), show(value)),
+                _ => String::new(),
+            };
+            let only = fields.iter().next().filter(|_| fields.len() == 1);
+            if let Some(TypeFieldKey::IndexSignature { inner, .. }) = only.map(TypeField::key) {
+                let value = only.map_or_else(String::new, |field| show(field.value()));
+                return format!("table<{}, {value}>", show(inner));
+            }
+            let fields = fields.iter().map(|one| field(one.key(), one.value()));
             format!("{{ {} }}", fields.collect::<Vec<_>>().join(", "))
         }
-        Type::Function(params, returns) => {
-            let params = params.iter().enumerate().map(|(index, (name, kind))| {
-                let name = if name.is_empty() { format!("a{}", index + 1) } else { (*name).to_owned() };
-                format!("{name}: {}", show(kind))
-            });
-            let params = params.collect::<Vec<_>>().join(", ");
-            // A function without results also matches a function with any number of results.
-            if matches!(returns[..], [] | [Type::Many(_)]) {
-                return format!("fun({params})");
-            }
-            let returns: Vec<String> = returns.iter().map(show).collect();
-            format!("fun({params}): {}", returns.join(", "))
-        }
-        Type::Optional(kind) => match &**kind {
-            Type::Name(name) => format!("{}?", named(name)),
-            other => format!("({})?", show(other)),
-        },
-        Type::Either(all) => {
-            let one = |kind: &Type<'_>| {
-                let text = show(kind);
-                if matches!(kind, Type::Function(..)) { format!("({text})") } else { text }
+        TypeInfo::Callback { arguments, return_type, .. } => {
+            let argument = |(index, one): (usize, &TypeArgument)| {
+                let name = one.name().map_or_else(|| format!("a{}", index + 1), |(name, _)| word(name));
+                format!("{name}: {}", show(one.type_info()))
             };
-            all.iter().map(one).collect::<Vec<_>>().join("|")
+            let arguments = arguments.iter().enumerate().map(argument).collect::<Vec<_>>().join(", ");
+            let results = match &**return_type {
+                TypeInfo::Tuple { types, .. } => types.iter().map(show).collect::<Vec<_>>().join(", "),
+                kind => show(kind),
+            };
+            // A function without results also matches a function with any number of results.
+            if results.is_empty() || results.ends_with("...") {
+                return format!("fun({arguments})");
+            }
+            format!("fun({arguments}): {results}")
         }
-        Type::Many(kind) => format!("{} ...", show(kind)),
+        TypeInfo::Variadic { type_info, .. } => format!("{} ...", show(type_info)),
+        other => other.to_string().trim().to_owned(),
     }
 }

@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use super::types::named_types;
-use super::{Entry, Param, Scope, all, wrap_after};
+use super::page::wrap_after;
+use super::{Entry, Param, Scope, all, named_types};
 
 /// Markers around the reference in docs/lua.md.
 const BEGIN: &str = "<!-- reference: made by `r1 doc --format markdown`; changes below are lost -->\n";
@@ -34,8 +34,8 @@ pub fn markdown() -> String {
     }
     out.push_str("\n### Types\n\n| type | fields |\n|---|---|\n");
     for named in named_types().iter().filter(|named| !named.fields.is_empty()) {
-        let fields: Vec<String> = named.fields.iter().map(|(name, ..)| format!("`{name}`")).collect();
-        let _ = writeln!(out, "| `{}`: {} | {} |", named.name, named.doc, fields.join(", "));
+        let fields: Vec<String> = named.fields.iter().map(|field| format!("`{}`", field.name)).collect();
+        let _ = writeln!(out, "| `{}`: {} | {} |", named.name, named.doc.trim_end_matches('.'), fields.join(", "));
     }
     out
 }
@@ -47,10 +47,10 @@ fn function(out: &mut String, entry: &Entry) {
         Scope::Tests => " *(tests)*",
     };
     let _ = writeln!(out, "`{}`{only}  ", entry.signature());
-    wrap_after(out, "", "", &escape(entry.doc));
+    wrap_after(out, "", "", &escape(&entry.doc));
     out.push('\n');
     let mut rows = String::new();
-    list(&mut rows, entry.params, 0);
+    list(&mut rows, &entry.params, 0);
     if !rows.is_empty() {
         let _ = writeln!(out, "{rows}");
     }
@@ -70,19 +70,19 @@ fn list(out: &mut String, params: &[Param], depth: usize) {
     for param in params {
         if param.doc.is_empty() && param.fields.is_empty() {
             if depth > 0 {
-                let _ = writeln!(out, "{}- `{}` ({})", "  ".repeat(depth - 1), param.name, code(param.kind));
+                let _ = writeln!(out, "{}- `{}` ({})", "  ".repeat(depth - 1), param.name, code(&param.kind));
             }
             continue;
         }
-        let kind = if param.fields.is_empty() { format!(" ({})", code(param.kind)) } else { String::new() };
-        let doc = if param.doc.is_empty() { String::new() } else { format!(": {}", escape(param.doc)) };
-        if depth == 0 && param.doc.is_empty() {
-            list(out, param.fields, 1);
+        let kind = if param.kind == "table" { String::new() } else { format!(" ({})", code(&param.kind)) };
+        let doc = if param.doc.is_empty() { String::new() } else { format!(": {}", escape(&param.doc)) };
+        if depth == 0 && param.doc.is_empty() && param.kind == "table" {
+            list(out, &param.fields, 1);
             continue;
         }
         let indent = "  ".repeat(depth.saturating_sub(1));
         wrap_after(out, &format!("{indent}- "), &format!("{indent}  "), &format!("`{}`{kind}{doc}", param.name));
-        list(out, param.fields, depth.max(1) + 1);
+        list(out, &param.fields, depth.max(1) + 1);
     }
 }
 

@@ -1,11 +1,14 @@
-//! The reference of settings: pages in the terminal and docs/settings.md, from
-//! [`crate::config::settings`].
+//! The reference of settings, from the declarations in `config`: pages in the terminal,
+//! docs/settings.md, and the types at the end of lua/types/r1.d.luau.
 
 use std::fmt::Write;
 
-use crate::config::{settings, unknown_hint};
+use super::page::{wrap, wrap_after};
+use crate::config::{Settings, settings, unknown_hint};
 use crate::error::nearest;
-use crate::schema::Setting;
+use crate::schema::{Field, Setting, Table};
+use crate::tools::table::TableOptions;
+use crate::tools::{PythonOptions, RhaiOptions};
 
 /// Sections in the order of the reference, with a description.
 const SECTIONS: [(&str, &str); 9] = [
@@ -56,7 +59,7 @@ pub fn settings_page(found: &[&Setting]) -> String {
     if paths.len() == 1 {
         for setting in found {
             let _ = writeln!(page, "{}\n", name(setting));
-            super::wrap(&mut page, setting.doc);
+            wrap(&mut page, setting.doc);
             let rows = [
                 ("type", setting.kind.as_str()),
                 ("unit", setting.unit),
@@ -151,4 +154,46 @@ fn table<'a>(out: &mut String, settings: impl Iterator<Item = &'a Setting>) {
             bar(setting.doc) + needs.concat().as_str()
         );
     }
+}
+
+/// The line above the types of settings.
+const BEGIN: &str = "-- Settings: made from src/config by `just docs`; changes below are lost.\n";
+
+/// Fields that a function declares itself, because their values are not plain data or have another
+/// name or unit there.
+const ELSEWHERE: [(&str, &str); 10] = [
+    ("Settings", "env"),
+    ("Settings", "envs"),
+    ("Settings", "cold_start"),
+    ("EnvSettings", "format"),
+    ("PythonOptions", "timeout"),
+    ("PythonOptions", "memory_mb"),
+    ("PythonOptions", "disk_mb"),
+    ("RhaiOptions", "timeout"),
+    ("TableOptions", "timeout"),
+    ("TableOptions", "memory_mb"),
+];
+
+/// lua/types/r1.d.luau with the types of settings made again; what is above them is kept.
+pub fn with_settings(file: &str) -> String {
+    let before = file.split(BEGIN).next().unwrap_or_default();
+    let mut out = format!("{before}{BEGIN}");
+    let tools = [PythonOptions::tables(), RhaiOptions::tables(), TableOptions::tables()].concat();
+    for table in Settings::tables().iter().chain(&tools) {
+        type_of(&mut out, table);
+    }
+    out
+}
+
+/// A table of settings; every field may be left out.
+fn type_of(out: &mut String, table: &Table) {
+    out.push('\n');
+    wrap_after(out, "--- ", "--- ", &table.about);
+    let _ = writeln!(out, "export type {} = {{", table.name);
+    for setting in table.fields.iter().filter(|setting| !ELSEWHERE.contains(&(table.name, setting.name()))) {
+        wrap_after(out, "  --- ", "  --- ", &setting.summary());
+        let kind = if setting.lua.contains('|') { format!("({})", setting.lua) } else { setting.lua.clone() };
+        let _ = writeln!(out, "  {}: {kind}?,", setting.name());
+    }
+    out.push_str("}\n");
 }

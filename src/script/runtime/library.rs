@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::sources::{Module, file_of};
 
-const PREFIX: &str = "@r1/";
+pub(crate) const PREFIX: &str = "@r1/";
 
 /// Name after the prefix, and text.
 const MODULES: [(&str, &str); 35] = [
@@ -68,4 +68,9 @@ pub(crate) fn shown_path(name: &str, folder: &Path) -> String {
 /// The names of all modules.
 pub(super) fn names() -> Vec<String> {
     MODULES.iter().map(|(name, _)| format!("{PREFIX}{name}")).collect()
+}
+
+/// Names after the prefix, and texts, of all modules.
+pub(crate) fn sources() -> impl Iterator<Item = (&'static str, &'static str)> {
+    MODULES.into_iter()
 }

@@ -10,12 +10,28 @@ use crate::script::services::Call;
 use crate::script::services::model::ModelCall;
 
 fn program(source: &str) -> Result<Vec<Json>, Error> {
+    program_with(source, None)
+}
+
+/// Services that open a model and do nothing else.
+struct Nothing;
+
+impl Services for Nothing {
+    fn send(&self, call: Call) -> Result<(), Error> {
+        if let Call::Model(ModelCall::OpenModel(_, reply)) = call {
+            reply.send(Ok(1));
+        }
+        Ok(())
+    }
+}
+
+fn program_with(source: &str, services: Option<std::sync::Arc<dyn Services>>) -> Result<Vec<Json>, Error> {
     let program = Program {
         path: Path::new("example.lua"),
         source,
         arguments: &[],
         seed: 0,
-        services: None,
+        services,
         echo: Box::new(|_, _| ()),
     };
     run(program.run()).map(|end| match end {
@@ -31,7 +47,7 @@ fn installed(source: &str) -> BTreeSet<String> {
 }
 
 fn declared(keep: impl Fn(&Entry) -> bool) -> BTreeSet<String> {
-    docs::all().filter(|entry| keep(entry)).map(|entry| entry.name.to_owned()).collect()
+    docs::all().filter(|entry| keep(entry)).map(|entry| entry.name.clone()).collect()
 }
 
 #[test]
@@ -63,36 +79,20 @@ fn host_functions_and_their_declarations_agree() {
         assert_eq!(program(&source).unwrap(), ["function"], "{}", entry.name);
     }
     let globals = |entry: &&Entry| entry.scope != Scope::Tests && (entry.space().is_empty() || entry.space() == "math");
-    for name in docs::all().filter(globals).map(|entry| entry.name) {
-        assert_eq!(program(&format!("return type({name})")).unwrap(), ["function"], "{name}");
+    for entry in docs::all().filter(globals) {
+        let wanted = if entry.value { "table" } else { "function" };
+        assert_eq!(program(&format!("return type({})", entry.name)).unwrap(), [wanted], "{}", entry.name);
     }
 }
 
 #[test]
 fn methods_of_models_are_declared() {
-    struct Nothing;
-    impl Services for Nothing {
-        fn send(&self, call: Call) -> Result<(), Error> {
-            if let Call::Model(ModelCall::OpenModel(_, reply)) = call {
-                reply.send(Ok(1));
-            }
-            Ok(())
-        }
-    }
     let source = "local found, model = {}, r1.model 'x'\n\
                   for _, name in ipairs { NAMES } do found[#found + 1] = type(model[name]) end\n\
                   return found";
     let names: Vec<&str> = docs::all().filter(|entry| entry.space() == "Model").map(Entry::short).collect();
     let list = names.iter().map(|name| format!("'{name}'")).collect::<Vec<_>>().join(", ");
-    let program = Program {
-        path: Path::new("example.lua"),
-        source: &source.replace("NAMES", &list),
-        arguments: &[],
-        seed: 0,
-        services: Some(std::sync::Arc::new(Nothing)),
-        echo: Box::new(|_, _| ()),
-    };
-    let End::Returned(values) = run(program.run()).unwrap() else { panic!() };
+    let values = program_with(&source.replace("NAMES", &list), Some(std::sync::Arc::new(Nothing))).unwrap();
     assert_eq!(values[0], serde_json::json!(vec!["function"; names.len()]));
 }
 
@@ -100,9 +100,25 @@ fn methods_of_models_are_declared() {
 fn methods_that_are_written_in_lua_are_declared() {
     let lua = mlua::Lua::new();
     let nothing = || lua.create_function(|_, ()| Ok(())).unwrap();
+    let arity: mlua::Function = lua.load("return function(f) return debug.info(f, 'a') end").eval().unwrap();
+    // The names; the functions take the declared parameters, and those of their options.
     let methods = |table: mlua::Table, of: &str| {
-        let names = table.pairs::<String, mlua::Value>().map_while(Result::ok).filter(|(_, value)| value.is_function());
-        names.map(|(name, _)| format!("{of}:{name}")).filter(|name| !name.contains("__")).collect::<BTreeSet<_>>()
+        let all = table.pairs::<String, mlua::Value>().map_while(Result::ok);
+        let functions = all.filter_map(|(name, value)| Some((format!("{of}:{name}"), value.as_function()?.clone())));
+        let mut names = BTreeSet::new();
+        for (name, function) in functions.filter(|(name, _)| !name.contains("__")) {
+            let entry = docs::find(&name).unwrap_or_else(|| panic!("{name} is not declared"));
+            let (taken, is_open): (usize, bool) = arity.call(&function).unwrap();
+            assert!(is_open || taken == entry.params.len() + 1, "{name} takes {taken} arguments with self");
+            if let Some(place) = entry.params.iter().position(|param| !param.fields.is_empty()) {
+                let unknown = lua.create_table_from([("zzz", 1)]).unwrap();
+                let before = std::iter::repeat_with(|| lua.create_table().unwrap()).take(place + 1);
+                let error = function.call::<()>(before.chain([unknown]).collect::<mlua::Variadic<_>>()).unwrap_err();
+                assert_eq!(accepted(&error.to_string()), entry.field_names().into_iter().collect(), "{name}");
+            }
+            names.insert(name);
+        }
+        names
     };
     let (_, _, script, attempt): (mlua::Value, mlua::Value, mlua::Table, mlua::Table) =
         lua.load(include_str!("../../../lua/rollout.lua")).call((nothing(), nothing(), nothing())).unwrap();
@@ -114,6 +130,118 @@ fn methods_that_are_written_in_lua_are_declared() {
     let (_, expectation): (mlua::Value, mlua::Table) =
         lua.load(include_str!("../../../lua/test.lua")).call((nothing(), nothing())).unwrap();
     assert_eq!(methods(expectation, "Expectation"), declared(|entry| entry.space() == "Expectation"));
+}
+
+/// The names of options that an error lists.
+fn accepted(error: &str) -> BTreeSet<&str> {
+    let list = error.split("it takes ").nth(1).unwrap_or_else(|| panic!("{error}"));
+    list.lines().next().unwrap_or_default().split(", ").collect()
+}
+
+#[test]
+fn options_that_are_read_in_lua_are_declared() {
+    for (name, call) in [
+        ("Context:drop_tool_results", "r1.context({}):drop_tool_results { zzz = 1 }"),
+        ("Context:shorten_tool_results", "r1.context({}):shorten_tool_results { zzz = 1 }"),
+        ("Context:recall", "r1.context({}):recall { zzz = 1 }"),
+        ("Context:summarize", "r1.context({}):summarize { zzz = 1 }"),
+        ("r1.script", "r1.script('x', { zzz = 1 })"),
+        ("r1.rollout", "r1.rollout { zzz = 1 }"),
+        ("r1.training", "r1.training('x', { zzz = 1 })"),
+    ] {
+        let error =
+            program(&format!("local _, why = pcall(function() return {call} end) return tostring(why)")).unwrap();
+        let entry = docs::find(name).unwrap();
+        assert_eq!(accepted(error[0].as_str().unwrap()), entry.field_names().into_iter().collect(), "{name}");
+    }
+}
+
+/// A value of another type at the place of a parameter is refused, so the parameter is read.
+#[test]
+fn documented_parameters_are_read() {
+    // Refused for another reason: the texts of the other parameters are no URL, no model.
+    const OTHER: [(&str, &str); 3] =
+        [("r1.observation", "result"), ("r1.text.template", "options?"), ("r1.http.post", "body?")];
+    let value = |kind: &str| match kind {
+        "number" => "1",
+        list if list.starts_with("{string") => "{ 'x' }",
+        text if text.split(" | ").any(|part| part == "string") => "'x'",
+        _ => "{}",
+    };
+    let wrong = |kind: &str| if kind.contains("->") { "true" } else { "print" };
+    let mut source = "local found = {}\n\
+        local function refuses(of, call, ...)\n\
+          local ok, why = pcall(call, ...)\n\
+          local named = string.find(tostring(why), 'got a function') or string.find(tostring(why), 'got true')\n\
+          if ok or not (named or string.find(tostring(why), 'is a function')) then table.insert(found, of) end\n\
+        end\n"
+        .to_owned();
+    let functions = docs::all().filter(|entry| entry.name.starts_with("r1.") && !entry.value);
+    for entry in functions {
+        for (place, param) in entry.params.iter().enumerate() {
+            let is_open = param.kind == "any" || param.name == "..." || OTHER.contains(&(&*entry.name, &*param.name));
+            let one = |(index, param): (usize, &docs::Param)| {
+                if index == place { wrong(&param.kind) } else { value(&param.kind) }
+            };
+            let arguments: Vec<&str> = entry.params.iter().enumerate().map(one).collect();
+            if !is_open {
+                let (name, arguments) = (&entry.name, arguments.join(", "));
+                source.push_str(&format!("refuses('{name}: {}', {name}, {arguments})\n", param.name));
+            }
+        }
+    }
+    source.push_str("return table.concat(found, ', ')");
+    let not_read = program_with(&source, Some(std::sync::Arc::new(Nothing))).unwrap();
+    assert_eq!(not_read, [""], "parameters that are not read");
+}
+
+#[test]
+fn functions_of_programs_are_refused_in_recipes() {
+    let of_programs = |entry: &Entry| entry.scope == Scope::Programs && entry.name.starts_with("r1.");
+    let names: Vec<String> = declared(of_programs).into_iter().collect();
+    assert!(names.len() > 10, "{names:?}");
+    let source = "local function is_refused(call)\n\
+           for _, first in { 'x', { script = 'x', policy = print } } do\n\
+             local _, why = pcall(call, first, {}, {})\n\
+             if string.find(tostring(why), 'is for programs') then return true end\n\
+           end\n\
+           return false\n\
+         end\n\
+         local function check() for name, call in { NAMES } do if not is_refused(call) then print(name) end end end\n\
+         return r1.recipe { env = r1.env { reset = function() check() return { messages = {} } end } }";
+    let list: Vec<String> = names.iter().map(|name| format!("['{name}'] = {name}")).collect();
+    let bench = Bench::new(&source.replace("NAMES", &list.join(", ")));
+    let worker = bench.worker();
+    run(worker.reset(&Json::Null, 0)).unwrap();
+    let not_refused: Vec<String> = worker.take_log().into_iter().map(|line| line.text).collect();
+    assert!(not_refused.is_empty(), "without the tag `programs`, or allowed: {not_refused:?}");
+}
+
+#[test]
+fn modules_and_their_pages_agree() {
+    for module in docs::modules() {
+        assert!(module.doc.ends_with('.'), "{} has no description", module.name);
+        for entry in &module.entries {
+            assert!(entry.doc.contains('.'), "{} has no description", entry.name);
+        }
+        let source = format!(
+            "local found, names = require('{}'), {{}}\n\
+             if type(found) ~= 'table' then return type(found) end\n\
+             for name in pairs(found) do names[#names + 1] = name end\n\
+             return names",
+            module.name
+        );
+        let there = program(&source).unwrap().remove(0);
+        let own: BTreeSet<&str> = module.entries.iter().map(Entry::short).collect();
+        let below: BTreeSet<&str> = module.all().map(Entry::short).collect();
+        match there.as_array() {
+            Some(names) => {
+                let names: BTreeSet<&str> = names.iter().filter_map(Json::as_str).collect();
+                assert!(own.is_subset(&names) && names.is_subset(&below), "{}: {names:?}, {own:?}", module.name);
+            }
+            None => assert_eq!(there == "function", module.entries.len() == 1, "{}: {there}", module.name),
+        }
+    }
 }
 
 #[test]
@@ -157,8 +285,9 @@ fn examples_work() {
 fn declarations_are_complete() {
     let mut names = BTreeSet::new();
     for entry in docs::all() {
-        assert!(names.insert(entry.name), "{} twice", entry.name);
-        assert!(entry.doc.ends_with('.') && !entry.summary().is_empty(), "{}", entry.name);
+        assert!(names.insert(entry.name.as_str()), "{} twice", entry.name);
+        assert!(entry.doc.ends_with('.') && !entry.summary().is_empty(), "{} has no description", entry.name);
+        assert!(!entry.doc.contains("@tag") && !entry.doc.contains("@param"), "{}: {}", entry.name, entry.doc);
         assert!(
             entry.name.starts_with("r1")
                 || entry.scope == Scope::Programs
@@ -168,7 +297,7 @@ fn declarations_are_complete() {
     }
     assert_eq!(
         docs::find("r1.re.find").unwrap().signature(),
-        "r1.re.find(text, pattern, from?) -> number?, number?, string…"
+        "r1.re.find(text, pattern, from?) -> number?, number?, ...string"
     );
     assert_eq!(docs::find("keep_first").unwrap().name, "Context:keep_first");
     assert_eq!(docs::find("re.split()").unwrap().name, "r1.re.split");
@@ -190,7 +319,9 @@ fn up_to_date(path: &str, made: &str) {
 
 #[test]
 fn files_made_from_the_declarations_are_up_to_date() {
-    up_to_date("lua/types/r1.d.luau", &docs::luau());
+    // First: the others are made from this file.
+    let types = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("lua/types/r1.d.luau")).unwrap();
+    up_to_date("lua/types/r1.d.luau", &docs::with_settings(&types));
     up_to_date("lua/types/r1.lua", &docs::luacats());
     up_to_date("docs/settings.md", &docs::settings_markdown());
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lua.md");
@@ -198,15 +329,14 @@ fn files_made_from_the_declarations_are_up_to_date() {
 }
 
 #[test]
-fn generated_editor_types_are_valid_luau() {
+fn editor_types_are_valid_luau() {
     // The same types in syntax that programs can use.
-    let plain = |line: &str| match line.split_once(' ') {
-        Some(("declare", rest)) if rest.starts_with("function ") => format!("local {rest} end"),
-        Some(("declare", rest)) => format!("type declared_{}", rest.replacen(": ", " = ", 1)),
-        _ => line.to_owned(),
+    let plain = |line: &str| match line.strip_prefix("declare ") {
+        Some(rest) => format!("type declared_{}", rest.replacen(": ", " = ", 1)),
+        None => line.to_owned(),
     };
     let types = docs::luau().lines().map(plain).collect::<Vec<_>>().join("\n");
-    assert!(types.contains("local function expect(value: any, ...: any): Expectation end"), "{types}");
+    assert!(types.contains("type declared_expect = (value: any, ...any) -> Expectation"), "{types}");
     program(&types).unwrap();
     program(&format!("local function types()\n{}\nend", docs::luacats())).unwrap();
 }
@@ -215,11 +345,11 @@ fn generated_editor_types_are_valid_luau() {
 fn agrees(name: &str, names: &BTreeSet<String>) {
     let types = docs::named_types();
     let fields = &types.iter().find(|named| named.name == name).unwrap().fields;
-    let all: BTreeSet<&str> = fields.iter().map(|(field, ..)| field.trim_end_matches('?')).collect();
+    let all: BTreeSet<&str> = fields.iter().map(docs::Param::bare).collect();
     for field in names {
         assert!(all.contains(field.as_str()), "{name}.{field} is not declared");
     }
-    for (field, ..) in fields.iter().filter(|(field, ..)| !field.ends_with('?')) {
+    for field in fields.iter().map(|field| &field.name).filter(|field| !field.ends_with('?')) {
         assert!(names.contains(field), "{name}.{field} is declared and missing");
     }
 }

@@ -34,7 +34,7 @@ use crate::error::{Error, Kind, Result};
 use crate::schema::{choices, section};
 
 section! {
-    /// Settings of [`Python`].
+    /// Settings of `r1.tools.python`.
     pub struct PythonOptions: "" {
         /// Wall time of one call in seconds; CPU time has the same limit, rounded up.
         timeout: f64 = 5.0;

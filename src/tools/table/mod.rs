@@ -201,7 +201,7 @@ impl Tables {
 }
 
 crate::schema::section! {
-    /// Settings of the tool `r1.tools.table`.
+    /// Settings of `r1.tools.table`.
     pub struct TableOptions: "" {
         /// Rows of a result that are shown.
         max_rows: usize = 50;
