@@ -47,7 +47,7 @@ impl Comment {
             }
         }
         let mut parts = parts.into_iter();
-        read.text = parts.next().unwrap_or_default().trim().to_owned();
+        parts.next().unwrap_or_default().trim().clone_into(&mut read.text);
         for part in parts {
             if let Some(param) = part.strip_prefix("@param ") {
                 let (name, text) = param.split_once(' ').unwrap_or((param, ""));
