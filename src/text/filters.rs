@@ -40,6 +40,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     });
     environment.add_filter("unique", |state: &State, values: Jinja, options: Kwargs| {
         check_list(&values)?;
+        refuse_mixed("unique", &values)?;
         minijinja::filters::unique(state, values, options)
     });
     environment.add_filter("select", |state: &State, value: Jinja, test: Option<Cow<'_, str>>, rest: Rest<Jinja>| {
@@ -265,6 +266,10 @@ fn indent(
 /// The `format` filter: `text % values`, with lists and dictionaries as Python prints them.
 #[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn format(text: &str, values: Rest<Jinja>) -> Result<String, minijinja::Error> {
+    formatted(text, &values)
+}
+
+pub(super) fn formatted(text: &str, values: &[Jinja]) -> Result<String, minijinja::Error> {
     let plain = |value: &Jinja| matches!(value.kind(), ValueKind::String | ValueKind::Number) || value.is_kwargs();
     let values: Vec<Jinja> =
         values.iter().map(|value| if plain(value) { value.clone() } else { python::str(value).into() }).collect();
@@ -288,11 +293,26 @@ fn replace(
     Ok(count.map_or_else(|| text.replace(from, to), |count| text.replacen(from, to, count)))
 }
 
+/// Refuses booleans beside numbers, which Python compares as numbers.
+fn refuse_mixed(filter: &str, values: &Jinja) -> Result<(), minijinja::Error> {
+    let (mut booleans, mut numbers) = (false, false);
+    for value in values.try_iter()? {
+        booleans |= value.kind() == ValueKind::Bool;
+        numbers |= value.kind() == ValueKind::Number;
+    }
+    if booleans && numbers {
+        let why = format!("{filter}: booleans and numbers in one list");
+        return Err(minijinja::Error::new(ErrorKind::InvalidOperation, why));
+    }
+    Ok(())
+}
+
 /// The `sort` filter; Python also accepts its options as positional arguments.
 #[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn sort(state: &State, value: Jinja, places: Rest<Jinja>) -> Result<Jinja, minijinja::Error> {
     const NAMES: [&str; 3] = ["reverse", "case_sensitive", "attribute"];
     check_list(&value)?;
+    refuse_mixed("sort", &value)?;
     let (options, places): (Vec<&Jinja>, Vec<&Jinja>) = places.iter().partition(|value| value.is_kwargs());
     if places.len() > NAMES.len() {
         return Err(ErrorKind::TooManyArguments.into());

@@ -5,31 +5,32 @@
 //!   effect.
 //! - A loop over the characters of a string has a known length (`loop.last`).
 //! - A string added to a `|safe` string is escaped, as MarkupSafe does, even with autoescape off.
-//! - `(a, b)` is a tuple, not a list (`tuples`); `a ~ b` joins what Python prints (`concat`).
+//! - Operators have Python's results (`operators`).
 //! - Loops, assignments and conditions check a limit of CPU time and memory (`time_limit`):
 //!   minijinja only counts instructions, and a single one may double a string.
-//! - Factors of products are marked (`products`): a list times a number is a list of any length.
 
 use std::borrow::Cow;
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
+use super::operators::Part;
 use super::time_limit::{in_time, keep};
-use super::{concat, products, size_limits, tuples};
+use super::{arithmetic, operators, products, size_limits};
 
 /// Maximum words of a tag. Tags of published templates have fewer than 200.
 const WORDS: usize = 2_000;
 
 const EACH: &str = "r1_each";
 const SUM: &str = "r1_sum";
-const HELD: &str = "r1_held";
+pub(super) const HELD: &str = "r1_held";
 
 /// Registers the functions and filters that translated templates call.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_filter(EACH, each);
     environment.add_function(SUM, sum);
     environment.add_filter(HELD, held);
+    arithmetic::register(environment);
     products::register(environment);
 }
 
@@ -94,13 +95,21 @@ pub(super) fn escape(text: &str) -> String {
     out
 }
 
-/// Translates a template for minijinja. Syntax that can't be parsed stays unchanged, so that the
-/// compiler reports it.
+/// A translated template.
+pub(super) struct Translated {
+    pub(super) text: String,
+    /// The first expression that could not be read, with its line. It is unchanged, so that the
+    /// compiler reports it; one that the compiler accepts is refused.
+    pub(super) unread: Option<(usize, String)>,
+}
+
+/// Translates a template for minijinja.
 ///
 /// # Errors
 /// The line of a tag with more than [`WORDS`] words: minijinja's compiler calls itself for each
 /// operator, and the stack would overflow.
-pub(super) fn translate(source: &str) -> Result<String, usize> {
+pub(super) fn translate(source: &str) -> Result<Translated, usize> {
+    let mut unread = None;
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     let mut raw = false;
@@ -144,19 +153,22 @@ pub(super) fn translate(source: &str) -> Result<String, usize> {
             raw = word == "raw";
         }
         let python = match open {
-            "{%" if !raw => in_tag(bare),
-            "{{" if !raw => as_python(bare),
-            _ => None,
+            "{%" if !raw && word != "endraw" => in_tag(bare),
+            "{{" if !raw => operators::translate(bare, Part::Expression).map(Cow::Owned),
+            _ => Some(Cow::Borrowed(bare)),
         };
-        let python = python.as_deref().unwrap_or(bare);
-        let timed = if open == "{#" || raw { Cow::Borrowed(python) } else { products::marked(python) };
+        if python.is_none() && unread.is_none() {
+            let line = 1 + source[..source.len() - inner.len()].matches('\n').count();
+            unread = Some((line, word.to_owned()));
+        }
+        let python = python.unwrap_or(Cow::Borrowed(bare));
         let translated = match open {
-            "{%" if !raw => tag(&timed),
-            "{{" if !raw => added(&timed),
+            "{%" if !raw => tag(&python),
+            "{{" if !raw => added(&python),
             _ => None,
         };
         out.push_str(left);
-        out.push_str(translated.as_deref().unwrap_or(&timed));
+        out.push_str(translated.as_deref().unwrap_or(&python));
         // Jinja2 does not trim a line break after `{% raw %}`.
         out.push_str(if open == "{%" && word == "raw" && right.is_empty() { "+" } else { right });
         out.push_str(close);
@@ -165,7 +177,7 @@ pub(super) fn translate(source: &str) -> Result<String, usize> {
         }
         rest = &inner[end + 2..];
     }
-    Ok(out + rest)
+    Ok(Translated { text: out + rest, unread })
 }
 
 /// Names, numbers, strings and signs of a tag.
@@ -175,7 +187,7 @@ fn words(body: &str) -> usize {
     while let Some(&byte) = bytes.get(at) {
         let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
         at = match byte {
-            b'"' | b'\'' => products::string(bytes, at),
+            b'"' | b'\'' => string(bytes, at),
             _ if is_part(&byte) => at + bytes[at..].iter().take_while(|byte| is_part(byte)).count(),
             _ => at + 1,
         };
@@ -192,25 +204,39 @@ fn opening(text: &str) -> Option<(usize, &'static str)> {
     })
 }
 
-/// The tuples and concatenations of an expression.
-fn as_python(expression: &str) -> Option<String> {
-    let tuples = tuples::translate(expression);
-    concat::translate(tuples.as_deref().unwrap_or(expression)).or(tuples)
+/// The end of the string that starts at `at`.
+fn string(bytes: &[u8], at: usize) -> usize {
+    let mut end = at + 1;
+    while let Some(&byte) = bytes.get(end) {
+        match byte {
+            b'\\' => end += 2,
+            _ if byte == bytes[at] => return end + 1,
+            _ => end += 1,
+        }
+    }
+    bytes.len()
 }
 
-/// The same in a tag. Names that are assigned stay: `for (a, b) in …`, `set (a, b) = …`.
-fn in_tag(body: &str) -> Option<String> {
-    let from = match body.split_whitespace().next()? {
-        "for" => word(body, 0, &["in"])?,
-        "set" => first(body, |rest, _| rest.starts_with('=')).map_or(body.len(), |at| at + 1),
-        _ => 0,
+/// The text of a tag with its expressions translated; `None` for one that can't be read.
+fn in_tag(body: &str) -> Option<Cow<'_, str>> {
+    let Some(name) = body.split_whitespace().next() else { return Some(Cow::Borrowed(body)) };
+    let after = body.find(name)? + name.len();
+    let (from, part) = match name {
+        "for" => (word(body, 0, &["in"])? + 2, Part::Loop),
+        "set" => (first(body, |rest, _| rest.starts_with('=')).map_or(after, |at| at + 1), Part::Expression),
+        "with" => (after, Part::Assignments),
+        "macro" => (after, Part::Call),
+        _ if name.starts_with("call") && body[after - name.len() + 4..].trim_start().starts_with('(') => {
+            (after - name.len() + 4, Part::Call)
+        }
+        "call" => (after, Part::Call),
+        _ => (after, Part::Expression),
     };
-    let (names, value) = body.split_at(from);
-    // `set a = 1, 2` is a tuple too.
-    let bare = (names.ends_with('=') && first(value, |rest, _| rest.starts_with(',')).is_some())
-        .then(|| format!(" ({}) ", value.trim()));
-    let translated = as_python(bare.as_deref().unwrap_or(value)).or(bare)?;
-    Some(format!("{names}{translated}"))
+    let (before, value) = body.split_at(from);
+    if value.trim().is_empty() {
+        return Some(Cow::Borrowed(body));
+    }
+    Some(Cow::Owned(format!("{before}{}", operators::translate(value, part)?)))
 }
 
 /// Translates the text between `{%` and `%}`.
@@ -341,7 +367,7 @@ mod tests {
     fn rendered(source: &str) -> String {
         let mut environment = Environment::new();
         register(&mut environment);
-        environment.add_template_owned("t", translate(source).unwrap()).unwrap();
+        environment.add_template_owned("t", translate(source).unwrap().text).unwrap();
         let tools = vec![context! { name => "f", spec => "{\"a\": '<b>'}" }];
         environment.get_template("t").unwrap().render(context! { tools, word => "añb" }).unwrap()
     }
@@ -374,7 +400,7 @@ mod tests {
         assert_eq!(rendered("{{ '<'|safe if true else '+' }}"), "<");
         let mut environment = Environment::new();
         register(&mut environment);
-        environment.add_template_owned("t", translate("{{ 'a'|safe + 1 }}").unwrap()).unwrap();
+        environment.add_template_owned("t", translate("{{ 'a'|safe + 1 }}").unwrap().text).unwrap();
         let error = environment.get_template("t").unwrap().render(()).unwrap_err();
         assert!(error.to_string().contains("number is added to a text"), "{error}");
     }
@@ -382,22 +408,23 @@ mod tests {
     #[test]
     fn other_template_syntax_is_not_translated() {
         for same in [
-            "{# for x in y #}{{ a + b }}{% if %}{% elif -%}{% endif %}",
+            "{# for x in y #}{{ a - b }}{% if %}{% elif -%}{% endif %}",
             "{% raw +%}{% for x in y %}{{ 'a'|safe + b }} {# {{ {% endraw %}{{ x }}",
             "an { open {{ tag 'and a string }}",
             "{% set x %}{{ y }}{% endset %}{% generation_of(x) %}",
         ] {
-            assert_eq!(translate(same).unwrap(), same);
+            assert_eq!(translate(same).unwrap().text, same);
         }
-        assert_eq!(translate("{%- generation -%}x{% endgeneration %}").unwrap(), "{%- if true -%}x{% endif %}");
+        assert_eq!(translate("{%- generation -%}x{% endgeneration %}").unwrap().text, "{%- if true -%}x{% endif %}");
         let guarded =
-            "{%- if ( x in y )|r1_held -%}{% set a.b = ( 1 if c == d else 2 )|r1_held %}{% elif ( z )|r1_held %}";
-        assert_eq!(translate("{%- if x in y -%}{% set a.b = 1 if c == d else 2 %}{% elif z %}").unwrap(), guarded);
+            "{%- if ( 'x' in y )|r1_held -%}{% set a.b = ( 1 if c == 3 else 2 )|r1_held %}{% elif ( z )|r1_held %}";
+        let translated = |text: &str| translate(text).unwrap().text;
+        assert_eq!(translated("{%- if 'x' in y -%}{% set a.b = 1 if c == 3 else 2 %}{% elif z %}"), guarded);
         let guarded = "{%- macro f(a, b='x,y') -%}{% if (a)|r1_held -%}{% endif -%}{% if (b)|r1_held -%}{% endif -%}";
-        assert_eq!(translate("{%- macro f(a, b='x,y') -%}").unwrap(), guarded);
+        assert_eq!(translated("{%- macro f(a, b='x,y') -%}"), guarded);
         let source = "{% raw %}{% for %}{% endraw %}\n{% for x in\n  y %}\n{% endfor %}";
         assert_eq!(
-            translate(source).unwrap(),
+            translated(source),
             "{% raw +%}{% for %}{% endraw %}\n{% for x in (\n  y )|r1_each %}\n{% endfor %}"
         );
     }

@@ -13,8 +13,8 @@
 //!   token out
 //! - `supervised`: conversations to ids and a loss mask, in the same pieces as rollouts
 
+mod arithmetic;
 mod chat;
-mod concat;
 #[cfg(test)]
 mod conversations;
 mod describe;
@@ -30,6 +30,7 @@ mod malformed;
 mod marks;
 mod methods;
 mod numbers;
+mod operators;
 mod pieces;
 mod products;
 mod python;
@@ -53,7 +54,6 @@ mod time_limit;
 mod tokenizer;
 mod tool_format;
 mod train_tokenizer;
-mod tuples;
 mod turns;
 mod values;
 

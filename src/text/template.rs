@@ -142,12 +142,16 @@ impl Template {
         };
         for (name, source) in [(DEFAULT, Some(source)), (TOOL_USE, tool_use)] {
             let Some(source) = source else { continue };
-            let source = jinja::translate(&source.replace("\r\n", "\n")).map_err(|line| {
+            let translated = jinja::translate(&source.replace("\r\n", "\n")).map_err(|line| {
                 Error::new(Kind::Model, "the chat template can't be read: a tag has more than 2,000 words")
                     .at(format!("{}:{line}", new.origin))
             })?;
-            let added = new.environment.add_template_owned(name, source);
+            let added = new.environment.add_template_owned(name, translated.text);
             added.map_err(|error| new.explain(&error, Kind::Model, "the chat template can't be read"))?;
+            if let Some((line, expression)) = translated.unread {
+                let message = format!("the chat template can't be read: `{expression}` is not supported");
+                return Err(Error::new(Kind::Model, message).at(format!("{}:{line}", new.origin)));
+            }
         }
         Ok(new)
     }

@@ -21,15 +21,26 @@ pub(super) struct Items {
     items: Vec<Jinja>,
     /// `dict_items`, `dict_keys`, `dict_values`; empty for a tuple.
     view: &'static str,
+    /// Names of the items, of a group.
+    names: &'static [&'static str],
 }
 
 impl Items {
     pub(super) fn tuple(items: impl IntoIterator<Item = Jinja>) -> Jinja {
-        Jinja::from_object(Self { items: items.into_iter().collect(), view: "" })
+        Jinja::from_object(Self { items: items.into_iter().collect(), view: "", names: &[] })
     }
 
     pub(super) fn view(view: &'static str, items: impl IntoIterator<Item = Jinja>) -> Jinja {
-        Jinja::from_object(Self { items: items.into_iter().collect(), view })
+        Jinja::from_object(Self { items: items.into_iter().collect(), view, names: &[] })
+    }
+
+    /// A group of the filter `groupby`: a tuple whose items have names.
+    pub(super) fn group(items: impl IntoIterator<Item = Jinja>) -> Jinja {
+        Jinja::from_object(Self { items: items.into_iter().collect(), view: "", names: &["grouper", "list"] })
+    }
+
+    pub(super) fn is_tuple(&self) -> bool {
+        self.view.is_empty()
     }
 
     /// The text before and after its printed items.
@@ -48,7 +59,8 @@ impl Object for Items {
     }
 
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
-        self.items.get(key.as_usize()?).cloned()
+        let named = key.as_str().and_then(|key| self.names.iter().position(|name| *name == key));
+        self.items.get(named.or_else(|| key.as_usize())?).cloned()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
@@ -63,6 +75,12 @@ impl Object for Items {
 /// Registers the functions.
 pub(super) fn register(environment: &mut Environment<'static>) {
     environment.add_function(TUPLE, |items: Vec<Jinja>| Items::tuple(items));
+    // Names that Jinja2 defines and r1 does not have.
+    for name in ["lipsum", "self"] {
+        environment.add_function(name, move |_: Rest<Jinja>| -> Result<Jinja, Error> {
+            Err(Error::new(ErrorKind::UnknownFunction, format!("`{name}` is not supported")))
+        });
+    }
     environment.add_function("joiner", |separator: Option<Jinja>, options: Kwargs| -> Result<Jinja, Error> {
         let separator = separator.or(options.get("sep")?).unwrap_or_else(|| ", ".into());
         options.assert_all_used()?;

@@ -68,11 +68,13 @@ fn hostile_templates_end_soon() {
         let template = Template::new(source, None, "t", "", "").unwrap().for_probes();
         let _limit = crate::text::TimeLimit::new(Duration::from_millis(200));
         let error = template.render(&json!([]), None, false, &Map::new()).unwrap_err();
-        assert!(error.message.ends_with("it takes too long"), "{source}: {error}");
+        let ends = ["it takes too long", "it multiplies a list that is too long"];
+        assert!(ends.iter().any(|end| error.message.ends_with(end)), "{source}: {error}");
     }
     for source in ["{{ (999999999999 * [1])|max }}", "{% set l = 3 * [1] * 9999999 * 99999 %}{{ l|sum }}"] {
         let error = render(source, &json!({})).unwrap_err();
-        assert!(error.message.contains("it makes a text or list of more than"), "{source}: {error}");
+        let why = ["it makes a text or list of more than", "it multiplies a list that is too long"];
+        assert!(why.iter().any(|why| error.message.contains(why)), "{source}: {error}");
     }
     let long = format!("a\n{{{{ {}1 }}}}", "2 *\n".repeat(50_000));
     let error = Template::new(&long, None, "t", "", "").err().unwrap();
