@@ -33,7 +33,7 @@ struct Kind {
 const TERMINATED: &str = "terminated";
 const SCRIPT_LIMIT: &str = "script_limit";
 
-const KINDS: [Kind; 14] = [
+const KINDS: [Kind; 15] = [
     Kind {
         what: "a function of the script: `reset`, `step`, `reward`, `context`, a tool",
         limit: "`limits.cpu`",
@@ -56,6 +56,12 @@ const KINDS: [Kind; 14] = [
         what: "templates: `r1.text.template`, prompts",
         limit: "`limits.cpu`; prompts: 20 s",
         body: "return r1.text.template('{% set a = [1] %}{{ 2 in a * 999999999999 }}'):render({})",
+        ends: (SCRIPT_LIMIT, "reset used more than 0.3 s of CPU time"),
+    },
+    Kind {
+        what: "tokenizers: `Tokenizer:encode`",
+        limit: "`limits.cpu`, its own thread included",
+        body: "local text = ('ab '):rep(2 ^ 20)\nwhile true do r1.text.tokenizer('r1-nano'):encode(text) end",
         ends: (SCRIPT_LIMIT, "reset used more than 0.3 s of CPU time"),
     },
     Kind {

@@ -1,6 +1,7 @@
 //! The read-only global `r1`: one file per part, bindings only.
 
 mod answers;
+mod apart;
 pub(crate) mod args;
 mod argument;
 mod arguments;

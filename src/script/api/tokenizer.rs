@@ -1,10 +1,11 @@
 //! `r1.text.tokenizer`: the tokenizer of a model.
 
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::Arc;
 
 use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
 
+use super::apart::apart;
 use super::args::{fail, raise, text};
 use super::arguments::{Arguments, arguments};
 use crate::script::runtime::convert::kind;
@@ -23,13 +24,16 @@ arguments! {
 }
 
 /// `r1.text.tokenizer(model)`
-pub(super) struct TokenizerOf(Rc<Tokenizer>);
+pub(super) struct TokenizerOf(Arc<Tokenizer>);
+
+/// Bytes of a text that is encoded in a few hundredths of a second.
+const SHORT: usize = 64 << 10;
 
 pub(super) fn tokenizer(lua: &Lua, dir: &str, options: &Value) -> mlua::Result<TokenizerOf> {
     if !options.is_nil() {
         return Err(fail(lua, "r1.text.tokenizer", "takes no options"));
     }
-    Tokenizer::load(Path::new(dir)).map(|tokenizer| TokenizerOf(Rc::new(tokenizer))).map_err(raise)
+    Tokenizer::load(Path::new(dir)).map(|tokenizer| TokenizerOf(Arc::new(tokenizer))).map_err(raise)
 }
 
 impl UserData for TokenizerOf {
@@ -41,8 +45,14 @@ impl UserData for TokenizerOf {
         methods.add_method("encode", |lua, this, (string, options): (Value, Value)| {
             let string = text(lua, "encode", "text", &string)?;
             let EncodeOptions { add_special_tokens } = EncodeOptions::read_optional(lua, "encode", &options)?;
-            let ids = if add_special_tokens { this.0.encode_with_special(&string) } else { this.0.encode(&string) };
-            ids.map_err(raise)
+            let encode = move |tokenizer: &Tokenizer, text: &str| {
+                if add_special_tokens { tokenizer.encode_with_special(text) } else { tokenizer.encode(text) }
+            };
+            if string.len() <= SHORT {
+                return encode(&this.0, &string).map_err(raise);
+            }
+            let tokenizer = Arc::clone(&this.0);
+            apart(lua, "Tokenizer:encode", move || encode(&tokenizer, &string))?.map_err(raise)
         });
         methods.add_method("decode", |lua, this, (list, options): (Value, Value)| {
             let list = ids(lua, "decode", &list)?;
