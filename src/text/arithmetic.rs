@@ -114,15 +114,14 @@ fn same(a: &Value, b: &Value, depth: usize) -> Result<bool, Error> {
             if one != two || (a.len().is_some() && b.len().is_some() && a.len() != b.len()) {
                 return Ok(false);
             }
-            let (mut others, mut count) = (b.try_iter()?, 0);
+            let mut others = b.try_iter()?;
             for item in a.try_iter()? {
                 let Some(other) = others.next() else { return Ok(false) };
                 if !same(&item, &other, depth + 1)? {
                     return Ok(false);
                 }
-                count += 1;
             }
-            Ok(others.next().is_none() || a.len() == Some(count))
+            Ok(others.next().is_none())
         }
         (None, None) if a.kind() == ValueKind::Map && b.kind() == ValueKind::Map => {
             if a.len() != b.len() {
