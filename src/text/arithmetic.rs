@@ -8,10 +8,9 @@ use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::filters;
 use super::numbers::number_of;
-use super::products;
 use super::python;
 use super::time_limit::in_time;
-use super::values::Items;
+use super::values::{Items, range};
 
 pub(super) const SAME: &str = "r1_same";
 pub(super) const IN: &str = "r1_in";
@@ -91,7 +90,7 @@ impl Sort {
         Some(match value.downcast_object_ref::<Items>() {
             Some(items) if items.is_tuple() => Self::Tuple,
             Some(_) => Self::View,
-            None if products::range(value).is_some() => Self::Range,
+            None if range(value).is_some() => Self::Range,
             None => Self::List,
         })
     }

@@ -12,7 +12,7 @@ use super::numbers::{extreme, float, int, number_of, round, sum};
 use super::size_limits::{Size, check_list, check_size, narrow, narrow_fields, pattern, replaced};
 use super::time_limit::in_time;
 use super::values::{self, Items};
-use super::{jinja, methods, python};
+use super::{methods, python};
 
 /// A change of a text.
 type Change = fn(&str) -> String;
@@ -70,7 +70,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
             }
             // `&#34;` replaces one character.
             check_size(Size::of(value).bytes.saturating_mul(5))?;
-            Ok(Jinja::from_safe_string(jinja::escape(&python::str(value))))
+            Ok(Jinja::from_safe_string(escape(&python::str(value))))
         });
     }
     let changes: [(&str, Change); 4] =
@@ -145,6 +145,25 @@ pub(super) fn register(environment: &mut Environment<'static>) {
     });
     environment
         .add_test("iterable", |value: &Jinja| value.is_undefined() || (!value.is_none() && value.try_iter().is_ok()));
+}
+
+pub(super) fn escape(text: &str) -> String {
+    let named = |letter| match letter {
+        '&' => Some("&amp;"),
+        '<' => Some("&lt;"),
+        '>' => Some("&gt;"),
+        '"' => Some("&#34;"),
+        '\'' => Some("&#39;"),
+        _ => None,
+    };
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match named(letter) {
+            Some(name) => out.push_str(name),
+            None => out.push(letter),
+        }
+    }
+    out
 }
 
 /// The `tojson` filter of transformers: `json.dumps`, with `ensure_ascii=False` by default.

@@ -14,7 +14,8 @@ use std::borrow::Cow;
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
-use super::operators::Part;
+use super::filters::escape;
+use super::operators::{HELD, Part};
 use super::time_limit::{in_time, keep};
 use super::{arithmetic, operators, products, size_limits};
 
@@ -23,7 +24,6 @@ const WORDS: usize = 2_000;
 
 const EACH: &str = "r1_each";
 const SUM: &str = "r1_sum";
-pub(super) const HELD: &str = "r1_held";
 
 /// Registers the functions and filters that translated templates call.
 pub(super) fn register(environment: &mut Environment<'static>) {
@@ -74,25 +74,6 @@ fn sum(parts: Vec<Value>) -> Result<Value, Error> {
         safe |= part.is_safe();
     }
     Ok(if safe { Value::from_safe_string(whole) } else { Value::from(whole) })
-}
-
-pub(super) fn escape(text: &str) -> String {
-    let named = |letter| match letter {
-        '&' => Some("&amp;"),
-        '<' => Some("&lt;"),
-        '>' => Some("&gt;"),
-        '"' => Some("&#34;"),
-        '\'' => Some("&#39;"),
-        _ => None,
-    };
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match named(letter) {
-            Some(name) => out.push_str(name),
-            None => out.push(letter),
-        }
-    }
-    out
 }
 
 /// A translated template.

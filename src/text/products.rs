@@ -8,14 +8,13 @@
 //! has no other way to stop a filter. [`catch`] turns that into an error.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 
-use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, ValueKind};
+use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, filters};
 
 use super::arithmetic::list_only;
 use super::time_limit::{LATE, in_time};
-use super::values::Items;
+use super::values::{Items, Late, Timed};
 
 pub(super) const FACTOR: &str = "r1_factor";
 
@@ -63,46 +62,6 @@ pub(super) fn catch<T>(render: impl FnOnce() -> Result<T, Error>) -> Result<T, E
     catch_unwind(AssertUnwindSafe(render)).unwrap_or_else(|cause| {
         if cause.is::<Late>() { Err(Error::new(ErrorKind::OutOfFuel, LATE)) } else { resume_unwind(cause) }
     })
-}
-
-/// The payload of the unwinding.
-struct Late;
-
-/// A list whose reading checks the time.
-#[derive(Debug)]
-struct Timed {
-    items: Vec<Value>,
-    /// What Python prints of a range; empty for a list.
-    range: String,
-}
-
-/// What Python prints of a range; `None` for other values.
-pub(super) fn range(value: &Value) -> Option<&str> {
-    value.downcast_object_ref::<Timed>().map(|timed| timed.range.as_str()).filter(|range| !range.is_empty())
-}
-
-impl Timed {
-    fn check() {
-        if in_time().is_err() {
-            resume_unwind(Box::new(Late));
-        }
-    }
-}
-
-impl Object for Timed {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        Self::check();
-        self.items.get(key.as_usize()?).cloned()
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Self::check();
-        Enumerator::Seq(self.items.len())
-    }
 }
 
 /// A list as a timed one; any other value unchanged.

@@ -7,8 +7,7 @@ use minijinja::Value as Jinja;
 use minijinja::value::ValueKind;
 use serde_json::Value;
 
-use super::products;
-use super::values::Items;
+use super::values::{self, Items};
 
 /// Options of `json.dumps`.
 pub(super) struct Layout {
@@ -227,7 +226,7 @@ fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
         },
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq | ValueKind::Iterable => {
-            if let Some(range) = products::range(value) {
+            if let Some(range) = values::range(value) {
                 return out.write_str(range);
             }
             let own = value.downcast_object_ref::<Items>().map(Items::brackets);

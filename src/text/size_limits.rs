@@ -1,7 +1,7 @@
 //! Limits on the results of a template's filters and methods, checked before they are computed.
 //!
 //! Templates are untrusted, and one call can turn a short text into a huge one: `x|replace('', y)`,
-//! `list|join(y)`, `[x] * n`. Each result may have [`LONGEST`] bytes, as may the whole rendering.
+//! `list|join(y)`, `[x] * n`. Each result may have [`LONGEST`] bytes, the whole rendering fewer.
 
 use std::sync::LazyLock;
 
@@ -11,13 +11,13 @@ use regex::Regex;
 
 use super::time_limit::in_time;
 
-/// Maximum bytes of one rendering.
+/// Maximum bytes of a value of a rendering.
 pub(super) const LONGEST: usize = 1 << 28;
 
 /// Bytes per value in a list.
 pub(super) const ITEM: usize = size_of::<Value>();
 
-/// Fails if a result would be larger than a rendering may be, or if the rendering's time is used
+/// Fails if a result would be larger than a value may be, or if the rendering's time is used
 /// up.
 pub(super) fn check_size(bytes: usize) -> Result<(), Error> {
     in_time()?;

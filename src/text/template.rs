@@ -20,7 +20,6 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, conte
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::size_limits::LONGEST;
 use super::time_limit::Budget;
 use super::tokenizer::{TEMPLATES, Tokenizer};
 use super::{filters, jinja, products, train_tokenizer};
@@ -32,6 +31,9 @@ const FUEL: u64 = 50_000_000;
 
 /// Maximum CPU time of one rendering, in case single instructions take long.
 const TIME: Duration = Duration::from_secs(20);
+
+/// Maximum bytes of a rendering: millions of tokens, which are encoded in some ten seconds.
+const LONGEST: usize = 1 << 25;
 
 /// The same limits for probes: short conversations, but several hundred of them.
 const PROBE_FUEL: u64 = FUEL / 50;
@@ -297,7 +299,7 @@ impl Template {
         if error.kind() == ErrorKind::WriteFailure {
             return Error::new(kind, format!("{what}: the text would have more than {} bytes", self.longest))
                 .at(line)
-                .hint("look for a loop that never ends in the chat template");
+                .hint("look for a loop that never ends in the chat template, or shorten the messages");
         }
         let detail =
             error.detail().map_or_else(|| error.kind().to_string(), |detail| format!("{}: {detail}", error.kind()));

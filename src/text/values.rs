@@ -1,7 +1,8 @@
-//! Values of Jinja2 that minijinja does not have: tuples, the views of dictionaries, `joiner` and
-//! `cycler`.
+//! Values of Jinja2 that minijinja does not have: tuples, the views of dictionaries, ranges,
+//! `joiner` and `cycler`.
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicUsize;
@@ -11,6 +12,7 @@ use minijinja::value::{Enumerator, Kwargs, Object, ObjectRepr, Rest, from_args};
 use minijinja::{Environment, Error, ErrorKind, State, Value as Jinja};
 
 use super::python;
+use super::time_limit::in_time;
 
 /// The function that translated templates call for `(a, b)`.
 pub(super) const TUPLE: &str = "r1_tuple";
@@ -69,6 +71,46 @@ impl Object for Items {
 
     fn render(self: &Arc<Self>, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         python::write_str(out, &Jinja::from_dyn_object(Arc::clone(self)))
+    }
+}
+
+/// The payload of the unwinding that ends a rendering (`products`).
+pub(super) struct Late;
+
+/// A list whose reading checks the time.
+#[derive(Debug)]
+pub(super) struct Timed {
+    pub(super) items: Vec<Jinja>,
+    /// What Python prints of a range; empty for a list.
+    pub(super) range: String,
+}
+
+/// What Python prints of a range; `None` for other values.
+pub(super) fn range(value: &Jinja) -> Option<&str> {
+    value.downcast_object_ref::<Timed>().map(|timed| timed.range.as_str()).filter(|range| !range.is_empty())
+}
+
+impl Timed {
+    fn check() {
+        if in_time().is_err() {
+            resume_unwind(Box::new(Late));
+        }
+    }
+}
+
+impl Object for Timed {
+    fn repr(self: &Arc<Self>) -> ObjectRepr {
+        ObjectRepr::Seq
+    }
+
+    fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
+        Self::check();
+        self.items.get(key.as_usize()?).cloned()
+    }
+
+    fn enumerate(self: &Arc<Self>) -> Enumerator {
+        Self::check();
+        Enumerator::Seq(self.items.len())
     }
 }
 

@@ -149,6 +149,7 @@ fn hostile_templates_are_stopped() {
             "it keeps too much text",
         ),
         ("\n{% macro f(s) %}{{ f(s + s) }}{% endmacro %}{{ f('xx') }}", "it keeps too much text"),
+        ("\n{% for a in [1, 2] %}{{ 'x' * 16777217 * a }}{% endfor %}", "the text would have more than 33554432 bytes"),
         ("\n{{ [1] | tojson(indent=10000000000) }}", "a width of 10000000000 is more than 1000"),
     ] {
         let error = render(source, &context).unwrap_err();
