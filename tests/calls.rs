@@ -33,7 +33,7 @@ struct Kind {
 const TERMINATED: &str = "terminated";
 const SCRIPT_LIMIT: &str = "script_limit";
 
-const KINDS: [Kind; 15] = [
+const KINDS: [Kind; 17] = [
     Kind {
         what: "a function of the script: `reset`, `step`, `reward`, `context`, a tool",
         limit: "`limits.cpu`",
@@ -61,7 +61,21 @@ const KINDS: [Kind; 15] = [
     Kind {
         what: "tokenizers: `Tokenizer:encode`",
         limit: "`limits.cpu`, its own thread included",
-        body: "local text = ('ab '):rep(2 ^ 20)\nwhile true do r1.text.tokenizer('r1-nano'):encode(text) end",
+        body: "local text = ('ab '):rep(2 ^ 18)\nwhile true do tokenizer:encode(text) text = 'a' .. text end",
+        ends: (SCRIPT_LIMIT, "reset used more than 0.3 s of CPU time"),
+    },
+    Kind {
+        what: "prompts of a script: `Template:encode`",
+        limit: "`limits.cpu`, its own thread included",
+        body: "local text = ('ab '):rep(2 ^ 18)\n\
+               while true do template:encode({ r1.user(text) }) text = 'a' .. text end",
+        ends: (SCRIPT_LIMIT, "reset used more than 0.3 s of CPU time"),
+    },
+    Kind {
+        what: "counted contexts: `r1.context`",
+        limit: "`limits.cpu`, its own thread included",
+        body: "local text = ('ab '):rep(2 ^ 18)\n\
+               while true do r1.context({ r1.user(text) }):tokens() text = 'a' .. text end",
         ends: (SCRIPT_LIMIT, "reset used more than 0.3 s of CPU time"),
     },
     Kind {
@@ -134,9 +148,11 @@ fn recipe(limit: &str, cpu: &str, wait: &str, port: u16) -> String {
         let _ = writeln!(kinds, "function()\n{}\nend,", kind.body);
     }
     let tokens = if limit == "3000" { "1500" } else { "4" };
+    let model = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano");
     let kinds = kinds.replace("LIMIT", limit).replace("PORT", &port.to_string()).replace("TOKENS", tokens);
     format!(
         r#"
+local tokenizer, template = r1.text.tokenizer("{model}"), r1.text.template("{model}")
 local rows = {{ {{ a = 1 }} }}
 local tables = r1.table.open({{ t = rows }}, {{ timeout = {limit} }})
 local endless = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT count(*) FROM x"
@@ -175,6 +191,7 @@ return r1.recipe {{
   trainer = r1.grpo {{ steps = 1, group_size = 2, groups_per_step = {count} }},
 }}
 "#,
+        model = model.display(),
         count = KINDS.len() + 1,
         workers = 2 * (KINDS.len() + 1),
     )

@@ -62,6 +62,7 @@ pub use extend::Extension;
 pub use format::{AUTO, CODE_TOOL, Format};
 pub use formats::own::{OwnFormat, OwnOptions, read_with};
 pub use malformed::{Malformed, ProgramError, ReplyError};
+pub(crate) use pieces::Pieces;
 pub use renderer::Renderer;
 pub use stream::{Event, Stream};
 pub use style::{FormatChoice, Style};

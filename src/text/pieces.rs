@@ -17,7 +17,7 @@ pub(super) struct Piece {
 
 /// Pieces in order; adjacent pieces with the same writer are merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Pieces(pub Vec<Piece>);
+pub(crate) struct Pieces(pub(super) Vec<Piece>);
 
 impl Pieces {
     pub(super) fn push(&mut self, text: &str, sampled: bool) {
@@ -40,8 +40,12 @@ impl Pieces {
         self.0.iter().map(|piece| piece.text.as_str()).collect()
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|piece| piece.text.len()).sum()
+    }
+
     /// The ids of all pieces, and a mask of those written by the policy.
-    pub(super) fn encode(&self, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<bool>)> {
+    pub(crate) fn encode(&self, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Vec<bool>)> {
         let (mut ids, mut mask) = (Vec::new(), Vec::new());
         for piece in &self.0 {
             for part in piece.text.split(SEPARATOR) {

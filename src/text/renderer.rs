@@ -132,7 +132,7 @@ impl Renderer {
         })
     }
 
-    pub fn tokenizer(&self) -> &Tokenizer {
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 
@@ -163,11 +163,16 @@ impl Renderer {
     /// The prompt ids: the conversation and the generation prompt, or, if the last message is a
     /// result inside the policy's turn (Retool), that turn up to the result.
     pub fn prompt(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<u32>> {
+        Ok(self.prompt_pieces(messages, tools)?.encode(&self.tokenizer)?.0)
+    }
+
+    /// The text of a prompt.
+    pub(crate) fn prompt_pieces(&self, messages: &[Message], tools: &[Value]) -> Result<Pieces> {
         let mut pieces = self.pieces(messages, tools, Next::Prompt)?;
         if self.prefixes(messages, tools)? {
             pieces.push(&self.reply_prefix, false);
         }
-        Ok(pieces.encode(&self.tokenizer)?.0)
+        Ok(pieces)
     }
 
     /// The number of ids of a prompt.

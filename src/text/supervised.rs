@@ -22,7 +22,8 @@ impl Renderer {
     /// end-of-turn token, not the line break after it; in Retool each piece up to `</code>`, not
     /// the interpreter's output.
     pub fn supervised(&self, messages: &[Message], tools: &[Value]) -> Result<Supervised> {
-        self.marked(messages, tools, false)
+        let (ids, mask) = self.marked_pieces(messages, tools, false)?.encode(self.tokenizer())?;
+        Ok(Supervised { ids, mask })
     }
 
     /// The same, with a loss only on assistant messages with `trained[index]`.
@@ -64,8 +65,8 @@ impl Renderer {
         Ok(Supervised { ids, mask })
     }
 
-    /// The same; `prompt` appends the generation prompt.
-    pub fn marked(&self, messages: &[Message], tools: &[Value], prompt: bool) -> Result<Supervised> {
+    /// The text of the same; `prompt` appends the generation prompt.
+    pub(crate) fn marked_pieces(&self, messages: &[Message], tools: &[Value], prompt: bool) -> Result<Pieces> {
         let pieces = self.pieces(messages, tools, if prompt { Next::Prompt } else { Next::End })?;
         let replies = messages.iter().filter(|message| message.role == Role::Assistant).count();
         let sampled = pieces.0.iter().filter(|piece| piece.sampled).count();
@@ -73,8 +74,7 @@ impl Renderer {
             return Err(Error::new(Kind::Model, "the chat template hides where an assistant's text begins and ends")
                 .hint("use a ChatML template (chat_template.jinja in the model directory)"));
         }
-        let (ids, mask) = pieces.encode(self.tokenizer())?;
-        Ok(Supervised { ids, mask })
+        Ok(pieces)
     }
 }
 

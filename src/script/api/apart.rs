@@ -2,6 +2,7 @@
 //! its own, whose CPU time is charged to the call. A call that reaches its limit leaves the thread
 //! behind.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
@@ -10,9 +11,13 @@ use mlua::Lua;
 
 use super::args::{charge, fail, raise};
 use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::script::runtime::host::out_of_time;
+use crate::text::{Pieces, Renderer, TimeLimit};
 use crate::tools::thread;
 
-/// Maximum number of such threads, including those that were left behind.
+/// Minimum number of such threads at a time, including those that were left behind. Others wait
+/// until one ends, as each does: a text is at most as long as the memory of a script.
 const UNDER_WAY: usize = 8;
 static THREADS: AtomicUsize = AtomicUsize::new(0);
 
@@ -28,20 +33,43 @@ impl Drop for Counted {
     }
 }
 
+/// Bytes of a text that is encoded in a few hundredths of a second.
+pub(super) const SHORT: usize = 64 << 10;
+
+/// The ids of a prompt's pieces, and a mask of those written by the policy.
+pub(super) fn encode(
+    lua: &Lua,
+    function: &'static str,
+    renderer: &Renderer,
+    pieces: Pieces,
+) -> mlua::Result<(Vec<u32>, Vec<bool>)> {
+    if pieces.bytes() <= SHORT {
+        return pieces.encode(renderer.tokenizer()).map_err(raise);
+    }
+    let tokenizer = Arc::clone(renderer.tokenizer());
+    apart(lua, function, move || pieces.encode(&tokenizer))
+}
+
+/// The error of a rendering; the CPU limit of the call if that was exceeded.
+pub(super) fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
+    if limit.is_reached() { out_of_time(lua) } else { raise(error) }
+}
+
 /// Runs `work` and returns its result.
 ///
 /// # Errors
-/// The CPU limit of the call, and too many threads at once.
+/// That of `work`, and the CPU limit of the call.
 pub(super) fn apart<T: Send + 'static>(
     lua: &Lua,
     function: &'static str,
-    work: impl FnOnce() -> T + Send + 'static,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> mlua::Result<T> {
-    let before = THREADS.fetch_add(1, Ordering::Relaxed);
-    let counted = Counted;
-    if before >= UNDER_WAY {
-        return Err(fail(lua, function, format!("{UNDER_WAY} long calls are under way; use shorter texts")));
+    let most = std::thread::available_parallelism().map_or(UNDER_WAY, |cores| cores.get().max(UNDER_WAY));
+    let free = |count| (count < most).then_some(count + 1);
+    while THREADS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_err() {
+        std::thread::sleep(TICK);
     }
+    let counted = Counted;
     let (started, clock) = channel();
     let (done, result) = channel();
     thread::start(function, move || {
@@ -60,7 +88,7 @@ pub(super) fn apart<T: Send + 'static>(
         charge(lua, Duration::from_nanos(now - used))?;
         used = now;
         match found {
-            Ok(found) => return Ok(found),
+            Ok(found) => return found.map_err(raise),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return Err(gone()),
         }

@@ -5,12 +5,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use mlua::{Function, Lua, Table};
+use serde_json::Value;
 
-use super::args::{fail, fail_with, raise};
+use super::apart::{self, timed};
+use super::args::{fail, fail_with, time_left};
 use crate::mdp::Message;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::messages;
-use crate::text::Renderer;
+use crate::text::{Renderer, TimeLimit};
 
 /// Upper bound of the text that a chat template adds around one message, and around all.
 const TEMPLATE_BYTES: usize = 64;
@@ -38,13 +40,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         if !calls && bytes + reasoning + tool_bytes + system + TEMPLATE_BYTES * 4 <= tokens {
             return Ok(true);
         }
-        let count = renderer.count(&messages, &tools).map_err(raise)?;
-        Ok(count <= tokens)
+        Ok(count(lua, &renderer, &messages, &tools)? <= tokens)
     })?;
     let own = host.clone();
     let tokens = lua.create_function(move |lua, messages: Table| {
         let messages = read(lua, &messages)?;
-        renderer(lua, &own)?.count(&messages, &own.schemas()).map_err(raise)
+        let renderer = renderer(lua, &own)?;
+        count(lua, &renderer, &messages, &own.schemas())
     })?;
     let (context, meta, tools): (Function, Table, Table) =
         lua.load(include_str!("../../../lua/context.lua")).set_name("=[r1]").call((fits.clone(), tokens))?;
@@ -55,6 +57,13 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     super::seal(lua, "context", &meta)?;
     lua.set_named_registry_value(META, meta)?;
     r1.raw_set("context", context)
+}
+
+/// The number of ids of a prompt.
+fn count(lua: &Lua, renderer: &Renderer, messages: &[Message], tools: &[Value]) -> mlua::Result<usize> {
+    let limit = TimeLimit::new(time_left(lua));
+    let pieces = renderer.prompt_pieces(messages, tools).map_err(|error| timed(lua, &limit, error))?;
+    Ok(apart::encode(lua, "r1.context", renderer, pieces)?.0.len())
 }
 
 fn renderer(lua: &Lua, host: &Host) -> mlua::Result<Arc<Renderer>> {

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Map, Value as Json};
 
+use super::apart::{self, timed};
 use super::args::{check_text, fail, fail_with, in_time, raise, text, time_left};
 use super::arguments::{Arguments, arguments};
 use super::format::{FormatArgument, LocalFormat};
@@ -16,7 +17,6 @@ use crate::json;
 use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, kind, to_json};
 use crate::script::runtime::definitions::RecipeFormat;
-use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::messages::messages;
 use crate::text::schema_order::tool_in_order;
 use crate::text::{Format, FormatChoice, Renderer, Style, Template, TimeLimit};
@@ -133,11 +133,6 @@ fn read_messages(lua: &Lua, function: &str, list: &Value) -> mlua::Result<Vec<Me
     Ok(read)
 }
 
-/// The error of a rendering; the CPU limit of the call if that was exceeded.
-fn timed(lua: &Lua, limit: &TimeLimit, error: Error) -> mlua::Error {
-    if limit.is_reached() { out_of_time(lua) } else { raise(error) }
-}
-
 impl UserData for TemplateOf {
     fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
         fields.add_meta_field(mlua::MetaMethod::Type, "Template");
@@ -163,9 +158,8 @@ impl UserData for TemplateOf {
             let chosen = Options::read(lua, "encode", &options)?;
             let limit = TimeLimit::new(time_left(lua));
             let renderer = this.renderer(lua, "encode", chosen.variables)?;
-            let made = renderer.marked(&list, &chosen.tools, chosen.add_generation_prompt);
-            let made = made.map_err(|error| timed(lua, &limit, error))?;
-            Ok((made.ids, made.mask))
+            let pieces = renderer.marked_pieces(&list, &chosen.tools, chosen.add_generation_prompt);
+            apart::encode(lua, "Template:encode", &renderer, pieces.map_err(|error| timed(lua, &limit, error))?)
         });
         methods.add_method("stop_ids", |lua, this, ()| {
             Ok(this.renderer(lua, "stop_ids", Map::new())?.stop_ids().to_vec())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use mlua::{Lua, UserData, UserDataFields, UserDataMethods, Value};
 
-use super::apart::apart;
+use super::apart::{SHORT, apart};
 use super::args::{fail, raise, text};
 use super::arguments::{Arguments, arguments};
 use crate::script::runtime::convert::kind;
@@ -25,9 +25,6 @@ arguments! {
 
 /// `r1.text.tokenizer(model)`
 pub(super) struct TokenizerOf(Arc<Tokenizer>);
-
-/// Bytes of a text that is encoded in a few hundredths of a second.
-const SHORT: usize = 64 << 10;
 
 pub(super) fn tokenizer(lua: &Lua, dir: &str, options: &Value) -> mlua::Result<TokenizerOf> {
     if !options.is_nil() {
@@ -52,7 +49,7 @@ impl UserData for TokenizerOf {
                 return encode(&this.0, &string).map_err(raise);
             }
             let tokenizer = Arc::clone(&this.0);
-            apart(lua, "Tokenizer:encode", move || encode(&tokenizer, &string))?.map_err(raise)
+            apart(lua, "Tokenizer:encode", move || encode(&tokenizer, &string))
         });
         methods.add_method("decode", |lua, this, (list, options): (Value, Value)| {
             let list = ids(lua, "decode", &list)?;
