@@ -22,8 +22,8 @@ section! {
         /// API of the server: chat completions or Anthropic's messages; auto is messages for
         /// api.anthropic.com.
         api: ServerApi = ServerApi::Auto, needs("policy.api_base", Is::Set);
-        /// Longest wait for the next piece of a server's reply. Comments and other events that keep
-        /// the connection open are not pieces.
+        /// Longest wait for the next piece of a server's reply, and for all of a reply that is not
+        /// streamed. Comments and other events that keep the connection open are not pieces.
         api_timeout: f64 as Time = 600.0, unit("seconds"), range("> 0"), needs("policy.api_base", Is::Set);
         /// Attempts of a request to a server that is busy, fails or breaks off.
         api_attempts: usize = 6, range("≥ 1"), needs("policy.api_base", Is::Set);

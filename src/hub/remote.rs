@@ -17,6 +17,8 @@ const LONGEST_WAIT: Duration = Duration::from_mins(5);
 const REDIRECTS: usize = 8;
 /// Maximum size of a repository's listing in bytes.
 const LISTING: usize = 64 << 20;
+/// Longest time of such a response.
+const LISTING_TIME: Duration = Duration::from_mins(5);
 
 /// A Hub server.
 #[derive(Clone, Debug)]
@@ -101,7 +103,7 @@ impl Remote {
         let revision = net::escape(&id.revision, false);
         let url = format!("{}/api/{}/{}/revision/{revision}", self.endpoint, id.kind.plural(), id.name);
         let response = self.request("GET", &url, None, id, watch)?;
-        let bytes = response.bytes(LISTING, watch.stop).map_err(|fault| self.away(id, &fault))?;
+        let bytes = response.bytes(LISTING, LISTING_TIME, watch.stop).map_err(|fault| self.away(id, &fault))?;
         let odd = |what: &str| {
             Error::new(id.kind.error(), format!("{} does not respond like a Hub server: {what}", self.endpoint))
                 .hint("HF_ENDPOINT sets the server")
@@ -260,7 +262,7 @@ impl Remote {
             (401 | 403 | 404, _) => new(format!("there is no {} `{}` on {}", id.kind.noun(), id.name, self.endpoint))
                 .hint("check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it"),
             _ => {
-                let body = response.bytes(2000, watch.stop).unwrap_or_default();
+                let body = response.bytes(2000, LISTING_TIME, watch.stop).unwrap_or_default();
                 let words = own_words.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());
                 let words: String = words.lines().next().unwrap_or_default().chars().take(200).collect();
                 new(format!("the Hub refuses `{id}`: {} {words}", status_message(status)).trim_end().to_owned())

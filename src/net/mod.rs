@@ -38,7 +38,8 @@ pub use http::{
 pub use incoming::Incoming;
 pub use names::is_public;
 pub use server::{
-    ServedRequest, ServedResponse, ServerLimits, is_local, read_body, refuse_web_pages, refused, serve, serve_streams,
+    HeldBytes, ServedRequest, ServedResponse, ServerLimits, is_local, read_body, refuse_web_pages, refused, serve,
+    serve_streams,
 };
 pub use ureq::http::{HeaderMap, HeaderName, HeaderValue};
 pub use url::{escape, host_and_port, origin, redirect};
@@ -226,10 +227,13 @@ impl Response {
         }
     }
 
-    /// The complete body, at most `max_bytes` bytes.
-    pub fn bytes(mut self, max_bytes: usize, stop: &dyn Fn() -> bool) -> Result<Vec<u8>, Fault> {
-        let mut all = Vec::new();
+    /// The complete body, at most `max_bytes` bytes that arrive within `time`.
+    pub fn bytes(mut self, max_bytes: usize, time: Duration, stop: &dyn Fn() -> bool) -> Result<Vec<u8>, Fault> {
+        let (mut all, begun) = (Vec::new(), Instant::now());
         while let Some(bytes) = self.next(stop)? {
+            if begun.elapsed() > time {
+                return Err(Fault::Broken(format!("the response did not end within {} s", time.as_secs_f64())));
+            }
             if all.len() + bytes.len() > max_bytes {
                 return Err(Fault::Broken(format!("the response has more than {max_bytes} bytes")));
             }

@@ -1,13 +1,14 @@
 //! A small HTTP/1.1 server over `hyper`: whole requests in, whole JSON responses out.
 //!
 //! It is for services on this machine or a trusted network: no TLS and no authentication.
-//! Everything that a client may send is limited: the head, the body, the time for both, and the
-//! number of connections.
+//! Everything that a client may send is limited: the head, the body, the time for both, the number
+//! of connections, and the bytes of all bodies at a time.
 
 use std::convert::Infallible;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
@@ -27,6 +28,32 @@ const HEAD: usize = 16 << 10;
 const HEADERS: usize = 64;
 /// Longest time in which the rest of a client's data is read after the last response.
 const DRAIN: Duration = Duration::from_millis(500);
+
+/// Maximum bytes of all requests that are read or answered at a time, or those of one request.
+const AT_ONCE: usize = 64 << 20;
+static HELD: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that requests of clients hold in memory, until it is dropped.
+#[derive(Debug, Default)]
+pub struct HeldBytes(usize);
+
+impl HeldBytes {
+    /// Counts more bytes; false if all clients would hold more than the limit. One client alone may
+    /// hold `most` bytes.
+    #[must_use]
+    pub fn add(&mut self, bytes: usize, most: usize) -> bool {
+        let free = |all: usize| Some(all + bytes).filter(|all| *all <= AT_ONCE.max(most));
+        let is_free = HELD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok();
+        self.0 += if is_free { bytes } else { 0 };
+        is_free
+    }
+}
+
+impl Drop for HeldBytes {
+    fn drop(&mut self) {
+        HELD.fetch_sub(self.0, Ordering::Relaxed);
+    }
+}
 
 /// Limits of what clients may send.
 #[derive(Clone, Copy, Debug)]
@@ -181,8 +208,8 @@ where
         return refusal;
     }
     let (head, body) = request.into_parts();
-    let body = match read_body(body, limits).await {
-        Ok(body) => body.to_vec(),
+    let (body, _held) = match read_body(body, limits).await {
+        Ok(body) => body,
         Err(refusal) => return *refusal,
     };
     let query = form_urlencoded::parse(head.uri.query().unwrap_or_default().as_bytes());
@@ -196,22 +223,37 @@ where
     response(status, body)
 }
 
-/// The body of a request.
+/// The body of a request, and the count of its bytes.
 ///
 /// # Errors
-/// The response for a body that is too large, incomplete or late.
-pub async fn read_body(body: Incoming, limits: ServerLimits) -> Result<Bytes, Box<Response<Full<Bytes>>>> {
-    let (status, why) = if body.size_hint().lower() > limits.body as u64 {
-        (413, "the body is too large")
-    } else {
-        match timeout(limits.body_wait, Limited::new(body, limits.body).collect()).await {
-            Ok(Ok(body)) => return Ok(body.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => (413, "the body is too large"),
-            Ok(Err(_)) => (400, "the body is incomplete"),
-            Err(_) => (408, "the body was not received in time"),
+/// The response for a body that is too large, incomplete or late, or that comes while other bodies
+/// are in memory.
+pub async fn read_body(
+    body: Incoming,
+    limits: ServerLimits,
+) -> Result<(Vec<u8>, HeldBytes), Box<Response<Full<Bytes>>>> {
+    let refuse = |status, why| Err(Box::new(refused(status, why)));
+    if body.size_hint().lower() > limits.body as u64 {
+        return refuse(413, "the body is too large");
+    }
+    let (mut body, mut bytes, mut held) = (Limited::new(body, limits.body), Vec::new(), HeldBytes::default());
+    let read = async {
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            if !held.add(data.len(), limits.body) {
+                return Ok(false);
+            }
+            bytes.extend_from_slice(&data);
         }
+        Ok::<_, Box<dyn std::error::Error + Send + Sync>>(true)
     };
-    Err(Box::new(refused(status, why)))
+    match timeout(limits.body_wait, read).await {
+        Ok(Ok(true)) => Ok((bytes, held)),
+        Ok(Ok(false)) => refuse(503, "the requests under way have too many bytes: try again later"),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => refuse(413, "the body is too large"),
+        Ok(Err(_)) => refuse(400, "the body is incomplete"),
+        Err(_) => refuse(408, "the body was not received in time"),
+    }
 }
 
 fn response(status: u16, body: Vec<u8>) -> Response<Full<Bytes>> {
@@ -350,6 +392,22 @@ mod tests {
         assert!(refuse_web_pages(&headers(&[("host", "gpu7")]), false).is_none());
         assert!(refuse_web_pages(&headers(&[("host", "gpu7"), ("origin", "http://evil.example")]), false).is_some());
         assert!(refuse_web_pages(&headers(&[("host", "gpu7"), ("origin", "null")]), false).is_some());
+    }
+
+    #[test]
+    fn bodies_of_all_clients_have_a_limit() {
+        let address = echo();
+        let body = format!("POST / HTTP/1.1\r\ncontent-length: 900\r\n\r\n{}", "x".repeat(900));
+        let mut others = HeldBytes::default();
+        assert!(others.add(AT_ONCE - 800, 0) && !others.add(801, 0));
+        let text = sent(address, body.as_bytes());
+        assert!(text.starts_with("HTTP/1.1 503") && text.contains("too many bytes"), "{text}");
+        drop(others);
+        // Bodies are counted until their responses.
+        for _ in 0..2 {
+            assert!(sent(address, body.as_bytes()).contains("200 OK"));
+        }
+        assert_eq!(HELD.load(Ordering::Relaxed), 0);
     }
 
     #[test]

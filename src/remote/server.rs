@@ -20,6 +20,12 @@ const LONGEST_WAIT: Duration = Duration::from_mins(1);
 /// The longest wait that a server may request in rollouts.
 const LONGEST_REQUESTED_WAIT: Duration = Duration::from_mins(5);
 
+/// Maximum pieces of a reply: servers send a piece for one or more tokens, some for each character.
+/// A reply with more does not end.
+fn most_pieces(max_tokens: Option<usize>) -> usize {
+    max_tokens.map_or(1 << 20, |tokens| tokens.saturating_mul(16).saturating_add(1024))
+}
+
 /// Options of a [`Server`].
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -205,6 +211,7 @@ impl Server {
         show: &mut Show<'_>,
     ) -> Result<(), Failure> {
         let response = self.send(chat, sampling, stop)?;
+        let (most, mut pieces) = (most_pieces(sampling.max_tokens), 0);
         let mut event = |event: &Value| {
             let before = (partial.pieces, partial.finish);
             match self.api {
@@ -214,11 +221,18 @@ impl Server {
             if partial.bytes() > EVENT {
                 return Err(Failure::Foreign(format!("its reply has more than {} MiB", EVENT >> 20)));
             }
-            Ok(match event["type"] == "message_stop" {
-                true => Part::End,
-                false if before == (partial.pieces, partial.finish) => Part::Nothing,
-                false => Part::Piece,
-            })
+            if event["type"] == "message_stop" {
+                return Ok(Part::End);
+            }
+            if before == (partial.pieces, partial.finish) {
+                return Ok(Part::Nothing);
+            }
+            pieces += 1;
+            if pieces > most {
+                let tokens = sampling.max_tokens.map_or_else(String::new, |most| format!(", and max_tokens is {most}"));
+                return Err(Failure::Foreign(format!("its reply has more than {most} pieces{tokens}")));
+            }
+            Ok(Part::Piece)
         };
         events(response, self.options.silence, stop, &mut event)?;
         match partial.finish {
@@ -252,7 +266,7 @@ impl Server {
             let after = seconds.and_then(|wait| Duration::try_from_secs_f64(wait).ok());
             let moved = response.header("location").filter(|_| (300..400).contains(&status));
             let moved = moved.map(|to| to.strip_suffix(self.api.path()).unwrap_or(to).to_owned());
-            let body = response.bytes(EVENT, stop).unwrap_or_default();
+            let body = response.bytes(EVENT, self.options.silence, stop).unwrap_or_default();
             if status == 400 && self.api == Api::OpenAi && !new_limit && openai::wants_new_limit(&body) {
                 self.new_limit.store(true, Ordering::Relaxed);
                 continue;

@@ -41,7 +41,7 @@ pub(super) fn events(
 ) -> Result<(), Failure> {
     let kind = response.header("content-type").unwrap_or_default().to_lowercase();
     if kind.starts_with("application/json") {
-        let bytes = response.bytes(EVENT, stop).map_err(Failure::during)?;
+        let bytes = response.bytes(EVENT, silence, stop).map_err(Failure::during)?;
         event(&parse(&bytes)?)?;
         return Ok(());
     }

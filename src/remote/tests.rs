@@ -272,17 +272,17 @@ fn a_short_key_is_masked_only_as_a_word() {
     assert_eq!(masked("sk-12345678", "asks sk-12345678abc"), "asks ***abc");
 }
 
-#[test]
-fn a_server_that_only_keeps_the_connection_open_is_left() {
+/// The failure of a request to a server that sends a head and then a text again and again.
+fn endless(kind: &str, text: &'static str, sampling: &ServerSampling) -> super::Failure {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n");
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n";
-        let mut sent = stream.write_all(head);
+        let mut sent = stream.write_all(head.as_bytes());
         while sent.is_ok() {
-            sent = stream.write_all(b": ping\n\ndata: {\"choices\": []}\n\n");
-            std::thread::sleep(Duration::from_millis(20));
+            sent = stream.write_all(text.as_bytes());
+            std::thread::sleep(Duration::from_millis(1));
         }
     });
     let server = Server::new(ServerOptions {
@@ -294,8 +294,29 @@ fn a_server_that_only_keeps_the_connection_open_is_left() {
         attempts: 1,
         patience: Patience::Rollout,
     });
-    let failure =
-        server.unwrap().reply(&Chat::default(), &ServerSampling::default(), &|| false, &mut |_| ()).unwrap_err();
+    server.unwrap().reply(&Chat::default(), sampling, &|| false, &mut |_| ()).unwrap_err()
+}
+
+#[test]
+fn a_server_that_only_keeps_the_connection_open_is_left() {
     let why = "it kept the connection open, and sent nothing of the reply for 1 s";
+    std::thread::scope(|scope| {
+        for text in [": ping\n\ndata: {\"choices\": []}\n\n", "\n", ":\n", "  \r\n", "data:\n\n"] {
+            scope.spawn(move || {
+                let failure = endless("text/event-stream", text, &ServerSampling::default());
+                assert_eq!(failure, super::Failure::BrokeOff(Some(why.to_owned())), "{text}");
+            });
+        }
+    });
+    let failure = endless("application/json", " \n", &ServerSampling::default());
+    let why = "the response did not end within 1 s";
     assert_eq!(failure, super::Failure::BrokeOff(Some(why.to_owned())));
+}
+
+#[test]
+fn a_reply_without_end_is_left() {
+    let blank = "data: {\"choices\": [{\"delta\": {\"content\": \" \"}}]}\n\n";
+    let sampling = ServerSampling { max_tokens: Some(10), ..ServerSampling::default() };
+    let why = "its reply has more than 1184 pieces, and max_tokens is 10";
+    assert_eq!(endless("text/event-stream", blank, &sampling), super::Failure::Foreign(why.to_owned()));
 }

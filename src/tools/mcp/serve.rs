@@ -23,7 +23,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{MOST_MESSAGE, RemoteTool, Reply};
 use crate::error::{Error, Kind, Result};
-use crate::net::{ServerLimits, is_local, read_body, refuse_web_pages, refused, serve_streams};
+use crate::net::{HeldBytes, ServerLimits, is_local, read_body, refuse_web_pages, refused, serve_streams};
 
 /// What clients send, for the thread that runs the tools.
 pub enum Served {
@@ -108,12 +108,13 @@ impl ServerHandler for Session {
         context: RequestContext<RoleServer>,
     ) -> std::result::Result<CallToolResponse, ErrorData> {
         let (reply, answer) = oneshot::channel();
-        let call = ServedCall {
-            session: self.of(&context),
-            tool: request.name.into_owned(),
-            arguments: request.arguments.unwrap_or_default(),
-            reply,
-        };
+        let arguments = request.arguments.unwrap_or_default();
+        let mut held = HeldBytes::default();
+        if !held.add(arguments.values().map(size_of_value).sum(), MOST_MESSAGE) {
+            let why = "the arguments of the calls under way have too many bytes: send smaller ones, or try again later";
+            return Err(ErrorData::internal_error(why, None));
+        }
+        let call = ServedCall { session: self.of(&context), tool: request.name.into_owned(), arguments, reply };
         let gone = || ErrorData::internal_error("the tools have stopped", None);
         self.own.calls.send(Served::Call(call)).await.map_err(|_| gone())?;
         let reply = tokio::select! {
@@ -124,6 +125,17 @@ impl ServerHandler for Session {
         let result = if reply.ok { CallToolResult::success(content) } else { CallToolResult::error(content) };
         Ok(CallToolResponse::Complete(result))
     }
+}
+
+/// The memory of a value, in bytes.
+fn size_of_value(value: &Value) -> usize {
+    let parts = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(size_of_value).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + size_of_value(value)).sum(),
+        _ => 0,
+    };
+    parts + size_of::<Value>()
 }
 
 /// Serves tools on standard input and output until the client closes its end.
@@ -215,8 +227,8 @@ pub async fn serve_http(
             }
             let (head, body) = request.into_parts();
             let ends = (head.method == Method::DELETE).then(|| session_of(&head.headers)).flatten();
-            let body = match read_body(body, limits).await {
-                Ok(body) => Full::new(body),
+            let (body, _held) = match read_body(body, limits).await {
+                Ok((body, held)) => (Full::new(Bytes::from(body)), held),
                 Err(refusal) => return plain(*refusal),
             };
             let used = session_of(&head.headers);
