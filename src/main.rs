@@ -60,17 +60,27 @@ mod spin {
 #[cfg(target_os = "linux")]
 #[used]
 #[unsafe(link_section = ".preinit_array")]
-static WORKING_DIRECTORY: extern "C" fn() = working_directory;
+static WORKING_DIRECTORY: extern "C" fn(libc::c_int, *const *const libc::c_char) = working_directory;
 
 #[cfg(target_os = "linux")]
-extern "C" fn working_directory() {
+extern "C" fn working_directory(_count: libc::c_int, arguments: *const *const libc::c_char) {
+    /// Words that ask for documentation, which needs no working directory.
+    const ABOUT: [&[u8]; 7] = [b"--help", b"-h", b"--version", b"-V", b"help", b"doc", b"man"];
     const MESSAGE: &[u8] = b"error: the working directory can't be used: it may have been deleted\n  \
         hint: change to a directory that exists\n";
     let mut path = [0; 4096];
-    // SAFETY: system calls on memory of this function; nothing of Rust's runtime is used, which has
-    // not started.
+    // SAFETY: system calls on memory of this function, and the loader's array of C strings, which
+    // ends with a null pointer; nothing of Rust's runtime is used, which has not started.
     unsafe {
         if libc::getcwd(path.as_mut_ptr(), path.len()).is_null() && *libc::__errno_location() == libc::ENOENT {
+            let (mut next, mut is_about) = (arguments, false);
+            while !(*next).is_null() {
+                is_about |= ABOUT.contains(&std::ffi::CStr::from_ptr(*next).to_bytes());
+                next = next.add(1);
+            }
+            if is_about && libc::chdir(c"/".as_ptr()) == 0 {
+                return;
+            }
             libc::write(2, MESSAGE.as_ptr().cast(), MESSAGE.len());
             libc::_exit(2);
         }

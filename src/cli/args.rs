@@ -17,7 +17,8 @@ use super::mcp::McpArgs;
 use super::new::NewArgs;
 use super::number::row_count;
 use super::recorded::IdOrSetting;
-use super::{resume_arg, version};
+use super::resume_arg::{self, refuse_both};
+use super::version;
 use crate::error::{Error, Kind, Result};
 use crate::script::Script;
 use crate::store;
@@ -225,7 +226,10 @@ impl CheckArgs {
                 overrides.extend(script.take().map(|own| own.display().to_string()));
                 script = Some(word.into());
             }
-            Some(model) => overrides.push(format!("policy.model={model}")),
+            Some(model) => {
+                refuse_both(&[("--model", Some(model.clone()), &["policy.model"])], &overrides)?;
+                overrides.push(format!("policy.model={model}"));
+            }
             None => {}
         }
         let Some(script) = script else {
@@ -239,10 +243,12 @@ impl RecipeArgs {
     /// The options of a training loop.
     pub(super) fn options(mut self, interrupt: Interrupt) -> Result<RunOptions> {
         self.resume = resume_arg::without_setting(self.resume, &mut self.overrides);
+        let seed = self.seed.map(|seed| seed.to_string());
+        refuse_both(&[("--seed", seed, &["seed"]), ("--name", self.name.clone(), &["name"])], &self.overrides)?;
         self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
         let resume = match self.resume {
             None => None,
-            Some(Some(run)) => Some(resume_arg::directory(run, &self.runs_dir)),
+            Some(Some(run)) => Some(resume_arg::directory(run, &self.runs_dir)?),
             Some(None) => {
                 let typed = self.overrides.iter().rev().find_map(|setting| setting.strip_prefix("name="));
                 let name = match self.name.as_deref().or(typed) {

@@ -1,11 +1,11 @@
 //! The arguments of `r1 eval`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
 use super::completers::{models, recipe_settings, scripts_and_runs};
-use super::resume_arg;
+use super::resume_arg::{self, refuse_both};
 use crate::error::{Error, Kind, Result};
 use crate::store::newest_run;
 use crate::telemetry::Interrupt;
@@ -65,11 +65,14 @@ impl EvalArgs {
                 *typed = format!("eval.samples={number}");
             }
         }
+        let seed = self.seed.map(|seed| seed.to_string());
+        let model = self.model.first().filter(|_| self.model.len() == 1).cloned();
+        refuse_both(&[("--seed", seed, &["seed"]), ("--model", model, &["policy.model"])], &self.overrides)?;
         self.overrides.extend(self.seed.map(|seed| format!("seed={seed}")));
         let agent = Agent::find(&self.script, &self.runs_dir)?;
         let resume = match self.resume {
             None => None,
-            Some(Some(run)) => Some(resume_arg::directory(run, &self.runs_dir)),
+            Some(Some(run)) => Some(resume_arg::directory(run, &self.runs_dir)?),
             Some(None) => {
                 let typed = self.overrides.iter().rev().find_map(|setting| setting.strip_prefix("name="));
                 let name = match (&self.name, typed) {
@@ -86,6 +89,13 @@ impl EvalArgs {
                 Some(found.ok_or_else(missing)?)
             }
         };
+        // A run by its name, as other commands take it.
+        for model in &mut self.model {
+            let below = self.runs_dir.join(&model);
+            if !Path::new(model).exists() && below.is_dir() {
+                *model = below.display().to_string();
+            }
+        }
         Ok(EvalOptions {
             agent,
             overrides: self.overrides,

@@ -11,7 +11,7 @@ use super::args::{LuaArgs, OutputArgs};
 use super::print;
 use crate::error::{Error, Kind, Result};
 use crate::native;
-use crate::script::{End, Program, Stream};
+use crate::script::{End, Program, Stream, unreadable_script};
 use crate::services::TensorThread;
 
 pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
@@ -58,10 +58,7 @@ fn source(args: &LuaArgs) -> Result<(PathBuf, String, &[String])> {
     match args.rest.split_first() {
         Some((file, rest)) if file != "-" => {
             let path = Path::new(file);
-            let source = std::fs::read_to_string(path).map_err(|error| match error.kind() {
-                io::ErrorKind::InvalidData => Error::new(Kind::Script, "the script is not valid UTF-8").at_path(path),
-                _ => Error::io(Kind::Script, "read the script", path, &error),
-            })?;
+            let source = std::fs::read_to_string(path).map_err(|error| unreadable_script(path, &error))?;
             Ok((path.to_owned(), source, rest))
         }
         None if io::stdin().is_terminal() => {

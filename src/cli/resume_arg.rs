@@ -1,6 +1,9 @@
-//! The argument `--resume [RUN]`.
+//! Arguments that name a run, or a setting: `--resume [RUN]`, `--seed N` beside `seed=N`.
 
 use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Kind, Result};
+use crate::store::no_run;
 
 /// The argument as typed: absent, without a value, or with one.
 #[allow(clippy::option_option)]
@@ -19,14 +22,58 @@ pub(super) fn without_setting(resume: Resume, overrides: &mut Vec<String>) -> Re
 }
 
 /// The directory of a run: `run` itself, or the run of this name in the directory of runs.
-pub(super) fn directory(run: PathBuf, runs_dir: &Path) -> PathBuf {
+///
+/// # Errors
+/// [`Kind::Store`] for a run that does not exist, with the nearest names.
+pub(super) fn directory(run: PathBuf, runs_dir: &Path) -> Result<PathBuf> {
     let below = runs_dir.join(&run);
-    if !run.exists() && below.is_dir() { below } else { run }
+    match run.exists() {
+        true => Ok(run),
+        false if below.is_dir() => Ok(below),
+        false => Err(no_run(&run, runs_dir)),
+    }
+}
+
+/// A flag, what it is set to, and the settings that it stands for.
+pub(super) type Flag<'a> = (&'a str, Option<String>, &'a [&'a str]);
+
+/// Refuses flags beside settings with other values: one of the two would have no effect.
+///
+/// # Errors
+/// [`Kind::Usage`] with both.
+pub(super) fn refuse_both(flags: &[Flag<'_>], overrides: &[String]) -> Result<()> {
+    let is_same = |a: &str, b: &str| a == b || a.parse::<f64>().is_ok_and(|a| b.parse() == Ok(a));
+    for (flag, given, keys) in flags {
+        let Some(given) = given else { continue };
+        for typed in overrides {
+            if let Some((key, value)) = typed.split_once('=')
+                && keys.contains(&key)
+                && !is_same(given, value.trim_matches('"'))
+            {
+                let message = format!("{flag} {given} and {typed} differ, and stand for the same");
+                return Err(Error::new(Kind::Usage, message).hint("leave out one of them"));
+            }
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn flags_and_settings_with_other_values_are_refused() {
+        let flags: [Flag<'_>; 2] = [("--seed", Some("1".to_owned()), &["seed"]), ("--name", None, &["name"])];
+        let given = |typed: &str| refuse_both(&flags, &["trainer.lr=1".to_owned(), typed.to_owned()]);
+        for same in ["seed=1", "seed=1.0", "name=a", "sampling.seed=2"] {
+            assert!(given(same).is_ok(), "{same}");
+        }
+        let error = given("seed=2").unwrap_err();
+        assert_eq!(error.message, "--seed 1 and seed=2 differ, and stand for the same");
+        assert_eq!(error.kind, Kind::Usage);
+    }
 
     #[test]
     fn a_setting_after_resume_is_not_its_value() {

@@ -6,6 +6,7 @@ use super::args::{OutputArgs, RecipeArgs, RunArgs, SftArgs};
 use super::print;
 use crate::error::{Kind, Result};
 use crate::native;
+use crate::store::check_writable;
 use crate::telemetry::{Reporter, ctrl_c};
 use crate::train::{self, RunOptions, Summary};
 
@@ -55,6 +56,7 @@ fn train(
     }
     let reporter = output.reporter();
     let options = args.options(ctrl_c())?;
+    options.out.as_deref().map_or(Ok(()), check_writable)?;
     let summary = body(&options, &reporter)?;
     // The training loop has printed the progress and how to resume.
     let stopped = summary.interrupted;

@@ -16,7 +16,7 @@ use super::args::{OutputArgs, TestArgs};
 use super::recorded::stop_if_interrupted;
 use super::{diff, print};
 use crate::error::{Error, Kind, Result};
-use crate::script::{Suite, Verdict};
+use crate::script::{Suite, Verdict, unreadable_script};
 use crate::services::TensorThread;
 use crate::telemetry::{Reporter, ctrl_c};
 
@@ -69,7 +69,7 @@ fn one_file(
     reporter: &Reporter,
     counts: &mut Counts,
 ) -> Result<()> {
-    let source = std::fs::read_to_string(file).map_err(|e| Error::io(Kind::Script, "read the tests", file, &e))?;
+    let source = std::fs::read_to_string(file).map_err(|error| unreadable_script(file, &error))?;
     // The output of a test is shown below its name.
     let printed = Rc::new(RefCell::new(String::new()));
     let sink = Rc::clone(&printed);

@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use super::embedded::unpack_nano;
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result, nearest, suggest};
 use crate::hub::{Fetching, Hub, ModelId, Watch, watched};
-use crate::store::find_model;
+use crate::store::{find_model, run_names};
+
+/// The usual directory of runs.
+const RUNS: &str = "runs";
 
 /// The name of the embedded model.
 pub const MODEL_NANO: &str = "r1-nano";
@@ -57,16 +60,25 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
         });
     }
     Err(Error::new(Kind::Model, format!("there is no model `{name}`")).hint(format!(
-        "give a directory, a Hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `{MODEL_NANO}` for the embedded model"
+        "{}give a directory, a Hub id such as Qwen/Qwen2.5-1.5B-Instruct, or `{MODEL_NANO}` for the embedded model",
+        near_run(name)
     )))
+}
+
+/// The run of the directory `runs` with the name of a model that does not exist, or a similar one.
+fn near_run(name: &str) -> String {
+    let names = run_names(Path::new(RUNS));
+    let known = names.iter().map(String::as_str).chain([MODEL_NANO]);
+    let path = |name: &str| if name == MODEL_NANO { name.to_owned() } else { format!("{RUNS}/{name}") };
+    nearest(name, known).first().map_or_else(String::new, |near| format!("did you mean `{}`? or ", path(near)))
 }
 
 /// The error for `runs/NAME` without that run: it is not looked up on the Hub.
 fn missing_run(name: &str) -> Option<Error> {
     let path = Path::new(name);
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty())?;
-    let runs = runs_in(folder);
-    if runs.is_empty() && folder != Path::new("runs") {
+    let runs = run_names(folder);
+    if runs.is_empty() && folder != Path::new(RUNS) {
         return None;
     }
     let error = Error::new(Kind::Model, format!("there is no run or model `{name}`"));
@@ -74,15 +86,6 @@ fn missing_run(name: &str) -> Option<Error> {
     let name_of_run = path.file_name().unwrap_or_default().to_string_lossy();
     let hint = if runs.is_empty() { format!("{} has no runs", folder.display()) } else { suggest(&name_of_run, known) };
     Some(error.hint(format!("{hint}; r1 infer --hf {name} is a model of the Hub")))
-}
-
-/// The names of the runs in a directory.
-fn runs_in(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let runs = entries.filter(|entry| entry.path().join("recipe.lua").is_file());
-    let mut names: Vec<String> = runs.filter_map(|run| run.file_name().into_string().ok()).collect();
-    names.sort();
-    names
 }
 
 /// The directory of a model whose files are all on this machine; otherwise `None`. Downloads

@@ -31,7 +31,7 @@ pub use program::suite::{Suite, Verdict};
 pub use program::{End, Program};
 pub use recipe::advantage::{Estimated, GroupInput, GroupMember};
 pub use recipe::curriculum::RowKey;
-pub use recipe::load::Script;
+pub use recipe::load::{Script, unreadable_script};
 pub use recipe::reload::{Reload, Take, Watcher, WatcherOptions};
 pub use recipe::rows::{DataPart, Split, TaskEnvironment};
 pub use recipe::worker::Worker;

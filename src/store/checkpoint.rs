@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::files::{self, failed};
 use super::{RunDir, manifest};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, readable};
 
 /// Folder of a checkpoint with everything but the model: optimiser state, weight averages, critic
 /// and `state.json`.
@@ -81,7 +81,7 @@ impl State {
     /// Reads what [`State::save`] wrote.
     pub fn load(checkpoint: &Path) -> Result<Self> {
         let path = trainer_state(checkpoint).join("state.json");
-        let bytes = fs::read(&path).map_err(|e| failed("read the file", &path, &e))?;
+        let bytes = readable(&path).and_then(|()| fs::read(&path)).map_err(|e| failed("read the file", &path, &e))?;
         serde_json::from_slice(&bytes).map_err(|e| Error::new(Kind::Store, format!("damaged file: {e}")).at_path(path))
     }
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::files::{self, failed};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, readable};
 
 /// The configuration of a run from one of its steps on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -158,7 +158,7 @@ impl ConfigFile {
     /// [`Kind::Store`] for a file that can't be read or does not belong to a run.
     pub(super) fn read(run: &Path) -> Result<Option<Self>> {
         let path = run.join("config.json");
-        let bytes = match fs::read(&path) {
+        let bytes = match readable(&path).and_then(|()| fs::read(&path)) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(failed("read the file", &path, &e)),
@@ -175,7 +175,8 @@ impl ConfigFile {
 
     /// As [`read`](Self::read); `None` also for the `config.json` of a model.
     pub(super) fn read_of_run(folder: &Path) -> Result<Option<Self>> {
-        let Ok(bytes) = fs::read(folder.join("config.json")) else { return Ok(None) };
+        let path = folder.join("config.json");
+        let Ok(bytes) = readable(&path).and_then(|()| fs::read(path)) else { return Ok(None) };
         let is_run = serde_json::from_slice(&bytes)
             .map_or_else(|_| folder.join("recipe.lua").is_file(), |value| !is_of_model(&value));
         if is_run { Self::read(folder) } else { Ok(None) }

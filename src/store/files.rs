@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, readable};
 
 /// Suffix of incomplete files and directories, which [`remove_unfinished`] removes.
 const UNFINISHED: &str = ".part";
@@ -50,6 +50,19 @@ pub fn write_atomic(path: &Path, fill: impl FnOnce(&mut (dyn Write + Send)) -> R
     sync_dir(directory)
 }
 
+/// Refuses a directory to write to that is a file, or where no file can be made.
+///
+/// # Errors
+/// [`Kind::Store`] with the path.
+pub fn check_writable(dir: &Path) -> Result<()> {
+    let exists = |path: &&Path| path.as_os_str().is_empty() || path.exists();
+    let above = dir.ancestors().find(exists).filter(|path| !path.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    if above.is_file() {
+        return Err(Error::new(Kind::Store, "this is a file; a directory is written").at_path(above));
+    }
+    tempfile::tempfile_in(above).map(drop).map_err(|e| failed("write to the directory", above, &e))
+}
+
 /// Writes bytes with [`write_atomic`].
 pub(super) fn write_bytes(path: &Path, bytes: &[u8]) -> Result<()> {
     write_atomic(path, |file| file.write_all(bytes).map_err(|e| failed("write the file", path, &e)))
@@ -89,6 +102,48 @@ pub(super) fn list(path: &Path) -> Result<Vec<std::path::PathBuf>> {
     let mut paths = paths.map_err(|e| failed("list the directory", path, &e))?;
     paths.sort();
     Ok(paths)
+}
+
+/// The folders and files of a run.
+const PARTS: [&str; 15] = [
+    "trajectories",
+    "evaluations",
+    "checkpoints",
+    "scripts",
+    "best",
+    "init",
+    "sft",
+    "profile",
+    "tb",
+    "config.json",
+    "evaluation.json",
+    "recipe.lua",
+    "metrics.jsonl",
+    "log.jsonl",
+    "examples.txt",
+];
+
+/// Refuses a run with parts that can't be read to their end, such as a FIFO. In one that is
+/// `written`, also links: files would be written and removed where they lead.
+pub(super) fn check_parts(run: &Path, written: bool) -> Result<()> {
+    for part in PARTS {
+        let part = run.join(part);
+        let below = if part.is_dir() { list(&part)? } else { Vec::new() };
+        for path in std::iter::once(part).chain(below) {
+            if written && path.is_symlink() {
+                let hint = "replace it by what it leads to; the directory of the run itself may be a link";
+                return Err(Error::new(Kind::Store, "a part of the run is a link").at_path(path).hint(hint));
+            }
+            // What has been removed in the meantime is no part.
+            match readable(&path) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                    return Err(failed("read a part of the run", &path, &error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes a file or a directory. A directory is renamed first, so that it is never visible with

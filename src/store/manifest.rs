@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::checkpoint::TRAINER_STATE;
 use super::files::{self, failed};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, readable};
 
 const FILE: &str = "manifest.json";
 
@@ -55,7 +55,7 @@ fn collect(root: &Path, folder: &Path, found: &mut BTreeMap<String, Sum>) -> Res
 /// [`Kind::Store`] with the path of a missing or changed file.
 pub fn verify(checkpoint: &Path, model_only: bool) -> Result<()> {
     let path = checkpoint.join(TRAINER_STATE).join(FILE);
-    let bytes = match fs::read(&path) {
+    let bytes = match readable(&path).and_then(|()| fs::read(&path)) {
         Ok(bytes) => bytes,
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(()),
         Err(e) => return Err(failed("read the file", &path, &e)),
@@ -81,6 +81,7 @@ pub fn verify(checkpoint: &Path, model_only: bool) -> Result<()> {
 }
 
 fn sum(path: &Path) -> io::Result<Sum> {
+    readable(path)?;
     let (mut file, mut buffer) = (File::open(path)?, vec![0; 1 << 20]);
     let (mut bytes, mut crc) = (0, 0);
     loop {

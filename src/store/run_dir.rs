@@ -77,6 +77,7 @@ impl RunDir {
             if !is_unstarted(&path)? || lock.is_none() && !files::list(&path)?.is_empty() {
                 continue;
             }
+            files::check_parts(&path, true)?;
             let run = Self { path, _lock: lock };
             run.make_parts()?;
             run.restore()?;
@@ -93,6 +94,7 @@ impl RunDir {
 
     /// Opens an existing run for writing and removes incomplete files.
     pub fn open(path: &Path) -> Result<Self> {
+        files::check_parts(path, true)?;
         if ConfigFile::read(path)?.is_none() {
             if path.is_dir() && path.join(TRAJECTORIES).is_dir() && is_unstarted(path)? {
                 return Err(Error::new(Kind::Store, "the run was stopped before it began: it has no config.json yet")
@@ -379,6 +381,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use std::collections::BTreeMap;
 
+    use super::super::StoredRun;
     use super::*;
 
     fn recipe<'a>(source: &'a str, hash: &'a str, settings: &'a Settings) -> Recipe<'a> {
@@ -454,6 +457,47 @@ mod tests {
         fs::write(path.join("trajectories/.step-000001.parquet-x.part"), "half").unwrap();
         let run = RunDir::open(&path).unwrap();
         assert!(files::list(&run.trajectories()).unwrap().is_empty());
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn parts_that_are_links_or_no_files_are_refused() {
+        let root = tempfile::tempdir().unwrap();
+        let run = RunDir::create(root.path(), "demo").unwrap();
+        run.write_recipe(&recipe("return 1", "aa", &Settings::default())).unwrap();
+        let path = run.path().to_owned();
+        drop(run);
+        let opened = || (RunDir::open(&path).map(drop), StoredRun::open(&path, root.path()).map(drop));
+        std::os::unix::fs::symlink("demo", root.path().join("latest")).unwrap();
+        std::os::unix::fs::symlink("elsewhere", path.join("notes")).unwrap();
+        RunDir::open(&root.path().join("latest")).unwrap();
+        for part in ["trajectories", "scripts", "checkpoints/step-000001", "metrics.jsonl"] {
+            let moved = root.path().join("moved");
+            let part = path.join(part);
+            if part.is_dir() {
+                fs::rename(&part, &moved).unwrap();
+            } else {
+                fs::write(&moved, "").unwrap();
+            }
+            std::os::unix::fs::symlink(&moved, &part).unwrap();
+            let (written, read) = opened();
+            assert_eq!(written.unwrap_err().message, "a part of the run is a link");
+            read.unwrap();
+            fs::remove_file(&part).unwrap();
+            if moved.is_dir() {
+                fs::rename(&moved, &part).unwrap();
+            }
+        }
+        for part in ["metrics.jsonl", "trajectories/step-000001.parquet"] {
+            let part = path.join(part);
+            let made = std::process::Command::new("mkfifo").arg(&part).status().unwrap();
+            assert!(made.success());
+            let (written, read) = opened();
+            for error in [written.unwrap_err(), read.unwrap_err()] {
+                assert_eq!(error.message, "can't read a part of the run: it is not a regular file");
+            }
+            fs::remove_file(&part).unwrap();
+        }
     }
 
     #[test]

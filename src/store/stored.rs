@@ -21,6 +21,23 @@ pub struct StoredRun {
     config: ConfigFile,
 }
 
+/// The error for a run that is not in `root`, with the nearest names.
+pub fn no_run(given: &Path, root: &Path) -> Error {
+    let error = Error::new(Kind::Store, format!("there is no run `{}`", given.display()));
+    let names = run_names(root);
+    if names.is_empty() {
+        return error.hint(format!("{} has no runs; `r1 run SCRIPT` creates one", root.display()));
+    }
+    let name = given.file_name().unwrap_or(given.as_os_str()).to_string_lossy();
+    error.hint(suggest(&name, names.iter().map(String::as_str)))
+}
+
+/// The names of the runs in a directory, in order; none if it can't be read.
+pub fn run_names(root: &Path) -> Vec<String> {
+    let runs = files::list(root).unwrap_or_default().into_iter().filter(|path| path.join("config.json").is_file());
+    runs.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
+}
+
 /// A version of a run's script, with its overrides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sources {
@@ -46,18 +63,7 @@ impl StoredRun {
         if let Some(config) = ConfigFile::read(&path)? {
             return Ok(Self { path, config });
         }
-        let runs = files::list(root)?;
-        let names: Vec<String> = runs
-            .iter()
-            .filter(|path| path.join("config.json").is_file())
-            .filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()))
-            .collect();
-        let error = Error::new(Kind::Store, format!("there is no run `{}`", given.display()));
-        Err(if names.is_empty() {
-            error.hint(format!("{} has no runs; `r1 run SCRIPT` creates one", root.display()))
-        } else {
-            error.hint(suggest(&given.display().to_string(), names.iter().map(String::as_str)))
-        })
+        Err(no_run(given, root))
     }
 
     /// The run that a path is in: the directory of a run, or a model in it, such as a checkpoint.
@@ -72,6 +78,7 @@ impl StoredRun {
         let above = path.ancestors().take(DEPTH).chain(real.ancestors().take(DEPTH));
         for folder in above.filter(|folder| !folder.as_os_str().is_empty()) {
             if let Some(config) = ConfigFile::read_of_run(folder)? {
+                files::check_parts(folder, false)?;
                 return Ok(Some(Self { path: folder.to_owned(), config }));
             }
         }

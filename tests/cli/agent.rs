@@ -36,6 +36,49 @@ const OTHER: &str = r#"
       trainer = r1.grpo {},
     }"#;
 
+#[test]
+fn names_that_are_not_found_have_the_nearest() {
+    let config = r#"{"script": {}}"#;
+    let dir = directory(&[("game.lua", OTHER)], false);
+    std::fs::create_dir_all(dir.path().join("runs/sokoban")).unwrap();
+    std::fs::write(dir.path().join("runs/sokoban/config.json"), config).unwrap();
+    for (args, message, hint) in [
+        (&["eval", "gam"][..], "there is no script or run `gam`", "did you mean `game.lua`"),
+        (&["repl", "sokobn"], "there is no script or run `sokobn`", "did you mean `sokoban`"),
+        (&["mcp", "sokobn"], "there is no script or run `sokobn`", "did you mean `sokoban`"),
+        (&["lua", "gam.lua"], "can't read the script", "did you mean `game.lua`"),
+        (&["test", "gam.lua"], "can't read the script", "did you mean `game.lua`"),
+        (&["run", "game.lua", "--resume", "sokobn"], "there is no run `sokobn`", "did you mean `sokoban`"),
+        (&["eval", "game.lua", "--model", "sokobn"], "there is no model `sokobn`", "did you mean `runs/sokoban`?"),
+    ] {
+        let output = r1(dir.path(), args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(message) && said.contains(hint), "{args:?}: {said}");
+    }
+}
+
+#[test]
+fn arguments_are_checked_before_a_run_begins() {
+    let dir = directory(&[("game.lua", OTHER), ("file", "precious")], false);
+    for (args, message) in [
+        (&["run", "game.lua", "--seed", "1", "seed=2"][..], "--seed 1 and seed=2 differ, and stand for the same"),
+        (&["run", "game.lua", "--name", "a", "name=b"], "--name a and name=b differ, and stand for the same"),
+        (&["eval", "game.lua", "--seed", "1", "seed=2"], "--seed 1 and seed=2 differ, and stand for the same"),
+        (&["check", "game.lua", "--model", "a", "policy.model=b"], "--model a and policy.model=b differ"),
+        (
+            &["infer", "--script", "game.lua", "-p", "a", "--temperature", "0", "sampling.temperature=1"],
+            "--temperature 0 and sam",
+        ),
+        (&["run", "game.lua", "--out", "file"], "this is a file; a directory is written"),
+        (&["sft", "game.lua", "--out", "file/model"], "this is a file; a directory is written"),
+    ] {
+        let output = r1(dir.path(), args).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(message), "{args:?}: {said}");
+    }
+    assert!(!dir.path().join("runs").exists());
+}
+
 /// What `r1 infer` sends to a server: the system prompt and the names of the tools.
 fn asked(dir: &Path, args: &[&str]) -> (String, Vec<String>) {
     let server = serving(|_, _| streamed(&[delta(&json!({ "content": "Yes." })), finish("stop")]));

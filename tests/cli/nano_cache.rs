@@ -81,4 +81,12 @@ fn a_deleted_working_directory_is_named() {
     assert_eq!(output.status.code(), Some(2));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.starts_with("error: the working directory can't be used: "), "{said}");
+    // Documentation needs none.
+    for (args, known) in [("--help", "Usage: r1"), ("run -h", "Usage: r1 run"), ("doc trainer.lr", "trainer.lr")] {
+        std::fs::create_dir(&gone).unwrap();
+        let command = format!("cd gone && rmdir ../gone && exec '{}' {args}", env!("CARGO_BIN_EXE_r1"));
+        let output = std::process::Command::new("sh").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains(known), "{args}: {output:?}");
+    }
 }

@@ -73,6 +73,8 @@ fn repl_call_arguments_are_json_or_lua() {
     let odd = results(":tool double {n: 21}").join("\n");
     assert!(odd.contains("neither JSON (key must be a string at line 1 column 2) nor Lua ("), "{odd}");
     assert!(results(":tool double 21").join("\n").contains("`21` names no arguments"));
+    let unknown = type_in(dir.path(), &["tool.lua"], ":reset 0\n:tool duble {n=1}\n");
+    assert!(unknown.contains("there is no tool `duble`") && unknown.contains("did you mean `double`"), "{unknown}");
 }
 
 #[test]

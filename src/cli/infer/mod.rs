@@ -21,6 +21,7 @@ use serde_json::{Map, Value};
 use super::args::OutputArgs;
 use super::failure::ErrorFormat;
 use super::infer_args::{InferArgs, MAX_NEW_TOKENS};
+use super::resume_arg::refuse_both;
 use crate::config::{PolicySettings, Settings, Trainer, refuse_reply_prefix};
 use crate::engine::{Engine, EngineOptions, TokenBytes};
 use crate::error::{Error, Kind, Result};
@@ -94,8 +95,32 @@ struct Opened {
     model: Option<PathBuf>,
 }
 
+/// Refuses flags beside settings with other values.
+fn refuse_differing(args: &InferArgs) -> Result<()> {
+    fn text<T: ToString>(value: Option<&T>) -> Option<String> {
+        value.map(T::to_string)
+    }
+    refuse_both(
+        &[
+            ("--model", args.model.clone(), &["policy.model"]),
+            ("--hf", args.hf.clone(), &["policy.model"]),
+            ("--api-base", args.api_base.clone(), &["policy.api_base"]),
+            ("--temperature", text(args.temperature.as_ref()), &["sampling.temperature", "eval.temperature"]),
+            ("--top-p", text(args.top_p.as_ref()), &["sampling.top_p"]),
+            ("--top-k", text(args.top_k.as_ref()), &["sampling.top_k"]),
+            ("--min-p", text(args.min_p.as_ref()), &["sampling.min_p"]),
+            ("--repetition-penalty", text(args.repetition_penalty.as_ref()), &["sampling.repetition_penalty"]),
+            ("--max-new-tokens", text(args.max_new_tokens.as_ref()), &["sampling.max_new_tokens"]),
+            ("--reply-prefix", args.reply_prefix.clone(), &["env.reply_prefix"]),
+            ("--seed", text(args.seed.as_ref()), &["seed"]),
+        ],
+        &args.overrides,
+    )
+}
+
 /// Loads the recipe: the script of `--script`, of the model's run, or both.
 fn recipe(args: &InferArgs, reporter: &Reporter) -> Result<Opened> {
+    refuse_differing(args)?;
     let model = args.model.as_ref().filter(|_| args.api_base.is_none()).map(Path::new);
     let run = model.map(|model| Agent::of_model(model, &args.runs_dir)).transpose()?.flatten();
     let model = run.as_ref().and_then(Agent::model).map(Path::to_owned);

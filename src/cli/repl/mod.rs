@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use super::args::{OutputArgs, ReplArgs};
 use super::diff;
 use super::infer::recipe::wait;
+use super::resume_arg::refuse_both;
 use crate::error::{Error, Kind, Result};
 use crate::native;
 use crate::script::{Console, Split, Stream};
@@ -45,6 +46,8 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     let reporter = output.reporter();
     let agent = agent(&args)?;
     // From the first prompt on, tokens are those of the sampling model.
+    let model = args.model.as_ref().map(|model| model.display().to_string());
+    refuse_both(&[("--model", model, &["policy.model"])], &args.overrides)?;
     let named = match &args.model {
         Some(model) => {
             let run = Agent::of_model(model, &args.runs_dir)?;

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use super::sampler::SessionPolicy;
 use super::terminal::{Terminal, script_error};
 use super::{halt, view};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Action, Completion, FinishReason, Observation, ToolCall, Trajectory, seed_value};
 use crate::rollout::{self, Attempt, Spec, Stage, Stop};
 use crate::script::{Console, Failure, Layout, Record, Split};
@@ -282,6 +282,13 @@ impl Session {
     /// Replies with a tool call.
     pub(super) fn call(&mut self, name: &str, arguments: Value) -> Result<()> {
         self.ready()?;
+        let tools = self.attempt()?.state().tools();
+        let names: Vec<&str> = tools.iter().filter_map(|tool| tool["function"]["name"].as_str()).collect();
+        if !names.is_empty() && !names.contains(&name) {
+            let hint = suggest(name, names);
+            return Err(Error::new(Kind::Usage, format!("there is no tool `{name}`"))
+                .hint(format!("{hint}; :step TEXT replies with any text")));
+        }
         let call = ToolCall { id: None, name: name.to_owned(), arguments };
         let loaded = Rc::clone(&self.loaded);
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };

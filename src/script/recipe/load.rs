@@ -121,6 +121,16 @@ fn near_scripts(path: &Path) -> Vec<String> {
         .collect()
 }
 
+/// The error of a script that can't be read, with scripts of similar names if there is none.
+pub fn unreadable_script(path: &Path, error: &std::io::Error) -> Error {
+    if error.kind() == std::io::ErrorKind::InvalidData {
+        return Error::new(Kind::Script, "the script is not valid UTF-8").at_path(path);
+    }
+    let read = Error::io(Kind::Script, "read the script", path, error);
+    let near = if error.kind() == std::io::ErrorKind::NotFound { near_scripts(path) } else { Vec::new() };
+    if near.is_empty() { read } else { read.hint(format!("did you mean {}?", near.join(" or "))) }
+}
+
 impl Script {
     /// Reads and runs `path`, which must return a recipe, and applies `overrides`
     /// (`trainer.lr=2e-6`).
@@ -136,14 +146,8 @@ impl Script {
     /// on failure.
     pub(crate) fn load_with_files(path: &Path, overrides: &[String], files: &mut BTreeSet<PathBuf>) -> Result<Self> {
         files.insert(path.to_owned());
-        let source = readable(path).and_then(|()| std::fs::read_to_string(path)).map_err(|error| {
-            if error.kind() == std::io::ErrorKind::InvalidData {
-                return Error::new(Kind::Script, "the script is not valid UTF-8").at_path(path);
-            }
-            let read = Error::io(Kind::Script, "read the script", path, &error);
-            let near = if error.kind() == std::io::ErrorKind::NotFound { near_scripts(path) } else { Vec::new() };
-            if near.is_empty() { read } else { read.hint(format!("did you mean {}?", near.join(" or "))) }
-        })?;
+        let source = readable(path).and_then(|()| std::fs::read_to_string(path));
+        let source = source.map_err(|error| unreadable_script(path, &error))?;
         let vm = api::vm(Limits::default(), Sources::Disk(directory(path)), None)?;
         let script = Self::read(&vm, path, source, overrides);
         files.extend(vm.searched_files());

@@ -8,11 +8,11 @@
 use std::path::{Path, PathBuf};
 
 use super::resume::{in_effect, of_the_run};
-use crate::error::{Kind, Result};
+use crate::error::{Error, Kind, Result};
 use crate::load::{kept_script, load_script};
 use crate::mdp::Split;
 use crate::script::{Change, Script, changes};
-use crate::store::{FileVersion, Sources, StoredRun, find_model};
+use crate::store::{FileVersion, Sources, StoredRun, find_model, no_run};
 
 /// Sections of the settings that decide what the policy sees and what its tools do.
 const SECTIONS: [&str; 5] = ["params", "env", "envs", "limits", "policy.template_kwargs"];
@@ -55,12 +55,21 @@ impl Agent {
     /// A script's file, or a run: its directory, its name in `runs_dir`, a model in it.
     ///
     /// # Errors
-    /// [`Kind::Store`] for a damaged run. A path that does not exist is the path of a script.
+    /// [`Kind::Store`] for a damaged run; [`Kind::Script`] if there is no such script or run.
     pub fn find(given: &Path, runs_dir: &Path) -> Result<Self> {
         if given.is_file() && given.extension().is_some_and(|extension| extension == "lua") {
             return Ok(Self::of_script(given));
         }
-        Ok(Self::of_model(given, runs_dir)?.unwrap_or_else(|| Self::of_script(given)))
+        if let Some(run) = Self::of_model(given, runs_dir)? {
+            return Ok(run);
+        }
+        if !given.exists() && given.extension().is_none_or(|extension| extension != "lua") {
+            let message = format!("there is no script or run `{}`", given.display());
+            let scripts = load_script(given, &[]).err().and_then(|error| error.hint);
+            let hint = scripts.or(no_run(given, runs_dir).hint).unwrap_or_default();
+            return Err(Error::new(Kind::Script, message).hint(hint));
+        }
+        Ok(Self::of_script(given))
     }
 
     /// The run that a model belongs to: a run by its directory or its name in `runs_dir`, or a
