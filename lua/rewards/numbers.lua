@@ -39,9 +39,25 @@ local function cleaned(text)
   return (string.gsub(text, "%-%s+(%$?%.?%d)", "-%1"))
 end
 
+-- What follows or precedes the first number of an answer that has more than it: 2^3, 5 * 4, 2\pi,
+-- 12:30, \sqrt{16}, x^2. A degree sign and an exponent of ten are no such signs.
+local AFTER = {
+  "^%s*[%^*]", "^%s*[+/:x-]%s*[%d(\\]", "^%s*×", "^%s*÷", "^%s*\\times", "^%s*\\cdot", "^%s*\\div", "^%s*\\sqrt",
+  "^%s*\\pi", "^%s*π", "^%(%d",
+}
+local BEFORE_NUMBER = { "\\sqrt", "√", "\\log", "\\ln", "\\binom", "[%^_]{?$", "%-%s*%($", "%w%s*[*/]%s*$" }
+
+local function any(text, patterns)
+  for _, pattern in ipairs(patterns) do
+    if string.find(text, pattern) then return true end
+  end
+  return false
+end
+
 -- The first number of a stated answer, after its last `=`: also a fraction, a mixed number, or one
--- with an exponent.
-local function stated_number(text)
+-- with an exponent or with spaces between thousands. An answer that is an expression is returned
+-- whole, for r1.math_equal. In a formula, `3!` is a factorial.
+local function stated_number(text, is_formula)
   text = cleaned(text)
   text = string.match(text, ".*=(.*%d.*)") or text
   local sign, above, below = string.match(text, "^[^%d%-]*(%-?)%s*\\[dt]?frac%s*{?%s*(%-?%d+)%s*}?%s*{?%s*(%d+)")
@@ -50,12 +66,28 @@ local function stated_number(text)
   if not digits then return nil end
   local number = plain(string.match(digits, "^%.") and "0" .. digits or digits)
   local rest = string.sub(text, after)
-  if string.match(number, "^%d+$") then
-    local fraction = string.match(rest, "^%s+%d+/%d+") or string.match(rest, "^/%d+")
-    number ..= fraction or ""
+  local function take(pattern)
+    local found, tail = string.match(rest, pattern)
+    if found then rest = tail end
+    return found
   end
-  local exponent = string.match(rest, "^[eE]([+-]?%d+)%f[^%w]") or string.match(rest, "^%s*\\times%s*10%s*%^%s*{?%s*(%-?%d+)")
+  if string.match(number, "^%d+$") then
+    number ..= take("^(%s+%d+/%d+)(.*)") or take("^(/%d+)(.*)") or ""
+  end
+  if string.match(number, "^%d%d?%d?$") then
+    local thousands = take("^%s(%d%d%d)%f[%D](.*)")
+    while thousands do
+      number ..= thousands
+      thousands = take("^%s(%d%d%d)%f[%D](.*)")
+    end
+  end
+  local exponent = take("^[eE]([+-]?%d+)%f[^%w](.*)") or take("^%s*\\times%s*10%s*%^%s*{?%s*(%-?%d+)(.*)")
   if exponent then number ..= `e{exponent}` end
+  local is_degrees = string.find(rest, "^%s*%^%s*{?%s*\\circ")
+  local is_factorial = is_formula and string.find(rest, "^!")
+  if any(before, BEFORE_NUMBER) or is_factorial or (any(rest, AFTER) and not is_degrees) then
+    return (string.gsub(string.match(text, "^%s*(.-)%s*$"), "%.+$", ""))
+  end
   return (string.match(before, "%-%$?$") and "-" or "") .. number
 end
 
@@ -65,7 +97,7 @@ local function final_number(text, options)
   local boxed = r1.last_boxed(text)
   local answer = r1.answer(text)
   for _, part in ipairs { after or false, boxed or false, answer or false } do
-    local number = part and stated_number(part)
+    local number = part and stated_number(part, part == boxed)
     if number then return number end
   end
   if options.marker then
@@ -86,7 +118,8 @@ end
 ---
 --- Looked for in this order: after the last `####`, in the last `\boxed{}`, in the last
 --- `<answer>`, after the last `options.marker` (plain text), and, unless `options.strict`, the last
---- number of the text. A fraction is `3/4`, and a power of ten `1e3`.
+--- number of the text. A fraction is `3/4`, a power of ten `1e3`, and an answer that is more than a
+--- number, such as `2^3`, the whole answer.
 function numbers.final_number(text, options)
   return final_number(text, check("final_number", options, OPTIONS))
 end

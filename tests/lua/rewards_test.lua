@@ -120,6 +120,16 @@ test("GSM8K compares numbers exactly", function()
   expect(rewards.gsm8k("#### 18.01", 18)):equals(0)
   expect(rewards.gsm8k("nothing", 18)):equals(0)
   expect(rewards.gsm8k("18", 18, { strict = true })):equals(0)
+  -- Answers with more than a number, and their first number.
+  for answer, wanted in pairs {
+    ["\\boxed{2^3}"] = { 8, 2 }, ["#### 5 * 4"] = { 20, 5 }, ["\\boxed{\\sqrt{16}}"] = { 4, 16 }, ["#### 3 / 4"] = { 0.75, 3 },
+    ["\\boxed{(2+3)*4}"] = { 20, 2 }, ["\\boxed{3!}"] = { 6, 3 }, ["#### 1 000 000"] = { 1000000, 1 }, ["#### 18!"] = { 18, 0 },
+    ["\\boxed{18^\\circ}"] = { 18, 0 }, ["\\boxed{1.5 \\times 10^3}"] = { 1500, 1.5 }, ["#### 60 km/h"] = { 60, 0 }, ["#### 2020 300"] = { 2020, 0 },
+  } do
+    expect(rewards.gsm8k(answer, wanted[1])):equals(1)
+    expect(rewards.gsm8k(answer, wanted[2])):equals(0)
+  end
+  for _, answer in ipairs { "#### 10-15", "#### 10:30", "\\boxed{x^{10}}", "\\boxed{10\\pi}" } do expect(rewards.gsm8k(answer, 10)):equals(0) end
 end)
 
 test("a multiple choice is one letter", function()

@@ -180,7 +180,8 @@ fn frame(line: &str) -> Option<String> {
         (digits > 0).then_some((colon, digits))
     })?;
     let (place, rest) = line.split_at(colon + 1 + digits);
-    if !is_script(place) {
+    // A module of r1 reports errors of its caller, or of a program in another language.
+    if !is_script(place) || place.starts_with("@r1/") {
         return None;
     }
     let name = rest.rsplit("function ").next().filter(|_| rest.contains("function "));

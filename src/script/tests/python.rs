@@ -83,6 +83,8 @@ fn compute_score_of_verl_is_a_reward() {
     ] {
         let error = reward(VERL, "py.compute_score 'broken'", &task, text).0.unwrap_err();
         assert!(error.contains(why) && error.contains("compute_score: ") != error.contains("broken: "), "{error}");
+        // No lines of r1's own module.
+        assert!(!error.contains("@r1/") && !error.contains("-->"), "{error}");
     }
 }
 
@@ -184,6 +186,7 @@ fn an_exception_has_its_traceback() {
     ] {
         assert!(error.contains(part), "{error}");
     }
+    assert!(error.contains("  --> x.lua:5") && !error.contains("@r1/"), "{error}");
     let error = result_of("def f(): raise SystemExit(3)\n", "", "return py.call('f')").unwrap_err();
     assert!(error.contains("f: SystemExit: 3"), "{error}");
 }
