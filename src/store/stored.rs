@@ -34,7 +34,8 @@ pub fn no_run(given: &Path, root: &Path) -> Error {
 
 /// The names of the runs in a directory, in order; none if it can't be read.
 pub fn run_names(root: &Path) -> Vec<String> {
-    let runs = files::list(root).unwrap_or_default().into_iter().filter(|path| path.join("config.json").is_file());
+    // Models have a config.json too.
+    let runs = files::list(root).unwrap_or_default().into_iter().filter(|path| path.join("recipe.lua").is_file());
     runs.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned())).collect()
 }
 

@@ -42,6 +42,7 @@ fn names_that_are_not_found_have_the_nearest() {
     let dir = directory(&[("game.lua", OTHER)], false);
     std::fs::create_dir_all(dir.path().join("runs/sokoban")).unwrap();
     std::fs::write(dir.path().join("runs/sokoban/config.json"), config).unwrap();
+    std::fs::write(dir.path().join("runs/sokoban/recipe.lua"), OTHER).unwrap();
     for (args, message, hint) in [
         (&["eval", "gam"][..], "there is no script or run `gam`", "did you mean `game.lua`"),
         (&["repl", "sokobn"], "there is no script or run `sokobn`", "did you mean `sokoban`"),
