@@ -39,11 +39,11 @@ local function ids_of(list, name)
   return ids
 end
 
--- Calls the host and updates the run's step.
+-- Calls the host and updates the step and the number of steps of the run.
 local function call(self, method, arguments, ...)
   arguments.training = handle_of(self.handle)
-  local values_found, step = method(arguments, ...)
-  self.step = step
+  local values_found, step, steps = method(arguments, ...)
+  self.step, self.steps = step, steps
   return values_found
 end
 
@@ -53,7 +53,8 @@ local function training(recipe, options)
   if recipe == nil then error("r1.training: takes a recipe, or the path of one", 2) end
   local path, settings = recipe, nil
   if type(recipe) ~= "string" then path, settings = here(recipe) end
-  options = known(check(options, "table", "r1.training: options"), { "settings", "name", "runs", "resume" }, "r1.training")
+  local names = { "settings", "name", "runs", "resume", "reload", "profile" }
+  options = known(check(options, "table", "r1.training: options"), names, "r1.training")
   local overrides = {}
   for name, value in pairs(check(options.settings, "table", "r1.training: `settings`") or {}) do
     overrides[#overrides + 1] = { name, value }
@@ -63,6 +64,8 @@ local function training(recipe, options)
     path = path, recipe = settings, overrides = overrides, name = check(options.name, "string", "r1.training: `name`"),
     runs = check(options.runs, "string", "r1.training: `runs`"),
     resume = check(options.resume, "string", "r1.training: `resume`"),
+    reload = check(options.reload, "boolean", "r1.training: `reload`"),
+    profile = check(options.profile, "boolean", "r1.training: `profile`"),
   }
   local self = { handle = handle, step = about.step, steps = about.steps, rows = about.rows, run_dir = about.run_dir }
   self.settings, self.critic = about.settings, about.critic

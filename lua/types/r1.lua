@@ -222,10 +222,10 @@ function Script:reset(which) end
 ---@field steps number trainer.steps
 ---@field rows number Number of rows of the training data
 ---@field run_dir string
----@field settings table<string, any> All settings of the recipe
+---@field settings table<string, any> All settings of the recipe, at the start
 local Training = {}
 
----Samples trajectories with the current weights, in the order of the data.
+---Samples trajectories with the current weights, in the order of the data. A changed recipe applies from the first call of a step.
 ---@param options? { groups?: number, samples?: number, rows?: number[], ids?: boolean }
 ---@return r1.Trajectory[]
 function Training:rollout(options) end
@@ -271,7 +271,7 @@ function Training:evaluate() end
 ---@param values table<string, number>
 function Training:log(values) end
 
----Ends the step: writes trajectories and metrics, and advances the step counter.
+---Ends the step: writes trajectories and metrics, advances the step counter, and warns as r1 run does.
 ---@param values? table<string, number> As in Training:log
 ---@return table<string, number> # Metrics of the step
 function Training:next_step(values) end
@@ -779,7 +779,7 @@ function Expectation:raises(text) end
 ---@field device? "auto"|"cpu"|"cuda" Device of the model; auto is CUDA if available (default "auto").
 ---@field api_base? string URL of a server that has the model, for r1 eval and r1 infer (docs/evaluation.md); policy.model is then its name there. The key is in the environment: OPENAI_API_KEY or ANTHROPIC_API_KEY.
 ---@field api? "auto"|"openai"|"anthropic" API of the server: chat completions or Anthropic's messages; auto is messages for api.anthropic.com (default "auto", needs policy.api_base).
----@field api_timeout? number|string Longest wait for the next piece of a server's reply. Comments and other events that keep the connection open are not pieces (default 600, seconds, > 0, needs policy.api_base).
+---@field api_timeout? number|string Longest wait for the next piece of a server's reply, and for all of a reply that is not streamed. Comments and other events that keep the connection open are not pieces (default 600, seconds, > 0, needs policy.api_base).
 ---@field api_attempts? number Attempts of a request to a server that is busy, fails or breaks off (default 6, ≥ 1, needs policy.api_base).
 ---@field price? r1.Price Price of a server's tokens, for the figure `cost` of r1 eval.
 ---@field tokenizer? string The tokenizer that counts the tokens of context policies and of policy.max_context for a server: a model directory or a Hub id; that of r1-nano if empty (needs policy.api_base).
@@ -1252,7 +1252,7 @@ function r1.rollout(options) end
 
 ---Opens a run with a training loop written in Lua. Model, data and run directory are those of r1 run. If the program contains the recipe, script workers load the program again up to this call.
 ---@param recipe string|r1.Recipe|table<string, any> Path of a recipe, or a recipe in the program
----@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string }
+---@param options? { settings?: table<string, any>, name?: string, runs?: string, resume?: string, reload?: boolean, profile?: boolean }
 ---@return r1.Training # Fields: step, steps, rows, run_dir, settings, critic (boolean)
 function r1.training(recipe, options) end
 

@@ -10,12 +10,12 @@ use crate::script::Script;
 use crate::script::services::request::Reply;
 use crate::script::services::training::{AtStep, OpenTraining, OpenedTraining, TrainingCall};
 use crate::telemetry::Reporter;
-use crate::train::{Manual, RunOptions};
+use crate::train::{RunOptions, Training};
 
 /// The open runs.
 #[derive(Default)]
 pub(super) struct Trainings {
-    open: BTreeMap<u64, Manual>,
+    open: BTreeMap<u64, Training>,
     next: u64,
 }
 
@@ -29,7 +29,10 @@ impl Trainings {
                 reply.send(Ok(()));
             }
             Call::SampleTrajectories(request, reply) => {
-                self.run(request.training, reply, |run| Ok(run.rollout(&request.options)?.to_vec()));
+                self.run(request.training, reply, |run| {
+                    let ids = run.rollout(&request.options)?;
+                    run.trajectories(&ids)
+                });
             }
             Call::TrajectoryAdvantages(request, reply) => {
                 self.run(request.training, reply, |run| run.advantages(&request.ids, request.estimator));
@@ -46,15 +49,17 @@ impl Trainings {
             Call::TrajectoryValues(request, reply) => {
                 self.run(request.training, reply, |run| run.values(&request.ids));
             }
-            Call::RenewReference(request, reply) => self.run(request.training, reply, Manual::renew_reference),
-            Call::Evaluate(request, reply) => self.run(request.training, reply, Manual::evaluate),
+            Call::RenewReference(request, reply) => self.run(request.training, reply, Training::renew_reference),
+            Call::Evaluate(request, reply) => {
+                self.run(request.training, reply, |run| run.evaluate("held out", false));
+            }
             Call::LogMetrics(request, reply) => self.run(request.training, reply, |run| {
                 run.log(&request.values);
                 Ok(())
             }),
-            Call::NextStep(request, reply) => self.run(request.training, reply, Manual::next_step),
+            Call::NextStep(request, reply) => self.run(request.training, reply, Training::next_step),
             Call::SaveCheckpoint(request, reply) => {
-                self.run(request.training, reply, |run| run.save(request.out.as_deref()));
+                self.run(request.training, reply, |run| run.save_between_steps(request.out.as_deref()));
             }
         }
     }
@@ -71,11 +76,12 @@ impl Trainings {
             runs_dir: request.runs.unwrap_or_else(|| "runs".into()),
             name: request.name,
             resume: request.resume,
-            no_reload: true,
+            no_reload: request.reload == Some(false),
+            profile: request.profile,
             ..RunOptions::default()
         };
         // Output is up to the program; only warnings are printed here.
-        let run = Manual::open(&options, Reporter::new(true, false, false))?;
+        let run = Training::for_program(&options, &Reporter::new(true, false, false))?;
         let about = run.about();
         self.next += 1;
         self.open.insert(self.next, run);
@@ -83,11 +89,12 @@ impl Trainings {
     }
 
     /// Calls an open run.
-    fn run<T>(&mut self, training: u64, reply: Reply<AtStep<T>>, call: impl FnOnce(&mut Manual) -> Result<T>) {
+    fn run<T>(&mut self, training: u64, reply: Reply<AtStep<T>>, call: impl FnOnce(&mut Training) -> Result<T>) {
         let not_open = || Error::new(Kind::Internal, "the training is not open");
         let result = self.open.get_mut(&training).ok_or_else(not_open).and_then(|run| {
             let result = call(run).map_err(with_place)?;
-            Ok(AtStep { result, step: run.step() })
+            let (step, steps) = run.progress();
+            Ok(AtStep { result, step, steps })
         });
         reply.send(result);
     }

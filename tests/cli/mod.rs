@@ -42,6 +42,7 @@ mod nano_cache;
 mod own_format;
 mod own_loop;
 mod own_loop_critic;
+mod own_loop_watched;
 mod own_loss;
 mod printing;
 mod recipes;

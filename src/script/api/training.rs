@@ -43,9 +43,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
         let own = own.clone();
         async move {
             let request: SampleTrajectories = own.read(&lua, &fields)?;
-            let AtStep { result, step } = call(&lua, &own.services(&lua)?, request).await?;
+            let AtStep { result, step, steps } = call(&lua, &own.services(&lua)?, request).await?;
             let all: Json = result.iter().map(|trajectory| trajectory_table(trajectory, with_ids, false)).collect();
-            Ok((from_json(&lua, &all)?, step))
+            Ok((from_json(&lua, &all)?, step, steps))
         }
     })?;
     calls.raw_set("rollout", rollout)?;
@@ -89,9 +89,9 @@ fn close(services: &dyn Services, training: u64) {
     drop(services.call(CloseTraining { training }));
 }
 
-/// A result and the step of the run.
-fn at_step<T: Serialize>(lua: &Lua, _: &Functions, AtStep { result, step }: AtStep<T>) -> mlua::Result<(Value, u64)> {
-    Ok((to_lua(lua, &result)?, step))
+/// A result, and the step and the steps of the run.
+fn at_step<T: Serialize>(lua: &Lua, _: &Functions, at: AtStep<T>) -> mlua::Result<(Value, u64, usize)> {
+    Ok((to_lua(lua, &at.result)?, at.step, at.steps))
 }
 
 fn plain(lua: &Lua, value: &Value) -> mlua::Result<Json> {

@@ -4,42 +4,46 @@
 use super::training::Training;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
-use crate::telemetry::{Metrics, Reporter};
+use crate::telemetry::Metrics;
 use crate::train::start::session::Session;
 use crate::train::watch::failures::replay_command;
 use crate::train::watch::report;
 
 impl Training {
     /// Reports the failures of the step, and stops the run if most of its trajectories failed.
-    pub(crate) fn check_failures(&mut self, trajectories: &[Trajectory], reporter: &Reporter) -> Result<()> {
+    pub(crate) fn check_failures(&mut self, trajectories: &[Trajectory]) -> Result<()> {
         let (script, run, step) = (&self.script.path, &self.run, self.state.step + 1);
         let again = |trajectory: &Trajectory| Some(replay_command(script, run.path(), trajectory));
         let store = || run.write_trajectories(step, self.state.policy_version, trajectories, &[]).map(drop);
         let most = self.session.settings.rollout.max_failure_rate;
-        self.failures.check(reporter, step, trajectories, most, again, store)
+        self.failures.check(&self.reporter, step, trajectories, most, again, store)
     }
 
     /// Warns if a trajectory of the step depended on others.
-    pub(crate) fn check_shared_state(&mut self, trajectories: &[Trajectory], reporter: &Reporter) {
+    pub(crate) fn check_shared_state(&mut self, trajectories: &[Trajectory]) {
         let Session { renderer, max_context, .. } = &self.session;
-        self.sharing.check(trajectories, &self.script, renderer, *max_context, reporter);
+        self.sharing.check(trajectories, &self.script, renderer, *max_context, &self.reporter);
     }
 
     /// Warns of tools that never work, of an unknown accuracy, and of steps without a learning
-    /// signal.
-    pub(crate) fn check_signal(
-        &mut self,
-        trajectories: &[Trajectory],
-        metrics: &Metrics,
-        reporter: &Reporter,
-    ) -> Result<()> {
+    /// signal; `metrics` are those of a step with an update.
+    pub(crate) fn check_signal(&mut self, trajectories: &[Trajectory], metrics: Option<&Metrics>) -> Result<()> {
+        let reporter = &self.reporter;
         let (step, critic) = (self.state.step, self.policy.critic.is_some());
         self.signal.check_tools(reporter, step, trajectories);
         if self.session.rows.eval.is_none() {
             self.session.check_accuracy(reporter, trajectories);
         }
+        let Some(metrics) = metrics else { return Ok(()) };
         let warming = critic && step <= self.learner.critic.warmup as u64;
         self.signal.check(reporter, step, metrics, &self.script, (critic, warming))
+    }
+
+    /// Warns of a row that can't be read, among those that were not checked before step 1.
+    pub(crate) fn report_row_check(&self) {
+        if let Some(rest) = &self.session.rows.rest {
+            rest.report(&self.reporter);
+        }
     }
 
     /// Stores the trajectories of a step that ends with an error, so that the user can find the

@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::training::Training;
 use crate::error::{Kind, Result};
 use crate::mdp::{Evaluation, Trajectory};
-use crate::telemetry::Reporter;
 use crate::train::eval::evaluate::{evaluate, stored};
 use crate::train::options::due;
 use crate::train::start::best::{self, EVALUATED};
@@ -15,27 +14,33 @@ use crate::train::watch::{report, tensorboard};
 impl Training {
     /// The evaluation before the first step, or the one after the newest step that a killed run did
     /// not complete. A resumed run does not repeat one that is in its metrics.
-    pub(crate) fn evaluate_first(&mut self, reporter: &Reporter) -> Result<Option<Evaluation>> {
+    pub(crate) fn evaluate_first(&mut self) -> Result<Option<Evaluation>> {
         let step = self.state.step;
         let eval = &self.session.settings.eval;
         if self.log.has(step, EVALUATED) {
             return Ok(None);
         }
         if step == 0 {
-            return if eval.before { self.evaluate(reporter, "before", true) } else { Ok(None) };
+            return if eval.before { self.evaluate("before", true) } else { Ok(None) };
         }
-        if due(step, eval.every, self.learner.steps) {
-            self.evaluate(reporter, "held out", false)?;
-        }
+        self.evaluate_if_due()?;
         Ok(None)
+    }
+
+    /// The evaluation of every `eval.every` steps.
+    pub(crate) fn evaluate_if_due(&mut self) -> Result<()> {
+        if due(self.state.step, self.session.settings.eval.every, self.learner.steps) {
+            self.evaluate("held out", false)?;
+        }
+        Ok(())
     }
 
     /// Evaluates, and logs and prints the result; `examples` also stores a few trajectories as
     /// text.
-    pub(crate) fn evaluate(&mut self, reporter: &Reporter, label: &str, examples: bool) -> Result<Option<Evaluation>> {
+    pub(crate) fn evaluate(&mut self, label: &str, examples: bool) -> Result<Option<Evaluation>> {
         self.session.engine.clear_cache();
         self.session.patience = 1;
-        let evaluated = evaluate(&mut self.session, reporter, label, self.state.step);
+        let evaluated = evaluate(&mut self.session, &self.reporter, label, self.state.step);
         self.session.patience = 2;
         let (evaluation, trajectories) = match evaluated {
             Ok(Some(evaluated)) => evaluated,
@@ -55,11 +60,11 @@ impl Training {
         let again =
             |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
         let what = format!("the evaluation ({label})");
-        self.failures.report(reporter, &what, &trajectories, again);
-        report::evaluation(reporter, &mut self.log, self.state.step, label, &evaluation)?;
+        self.failures.report(&self.reporter, &what, &trajectories, again);
+        report::evaluation(&self.reporter, &mut self.log, self.state.step, label, &evaluation)?;
         tensorboard::samples(&mut self.log, self.state.step, "eval", &trajectories)?;
         if examples {
-            report::examples(reporter, (label, self.state.step), &trajectories, &self.run, self.options.verbose)?;
+            report::examples(&self.reporter, (label, self.state.step), &trajectories, &self.run, self.options.verbose)?;
         }
         Ok(Some(evaluation))
     }

@@ -1,13 +1,15 @@
-//! The loops: reinforcement learning (`policy_loop`), supervised training (`sft`), loops of
-//! programs (`manual`), and the state of a run that they share (`training`). `plan` and `masks`
-//! show what a run would do.
+//! The loops: reinforcement learning (`policy_loop`), with the operations that the loops of
+//! programs use too (more of them in `calls`), and supervised training (`sft`). `training` is the
+//! state of a run, `open_step` that of its current step. `plan` and `masks` show what a run would
+//! do.
 
+pub(crate) mod calls;
 pub(crate) mod checks;
 pub(crate) mod cold_start;
 pub(crate) mod collect;
 pub(crate) mod evaluation;
-pub(crate) mod manual;
 pub(crate) mod masks;
+pub(crate) mod open_step;
 pub(crate) mod plan;
 pub(crate) mod policy_loop;
 pub(crate) mod reload;

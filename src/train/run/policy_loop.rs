@@ -24,16 +24,16 @@
 use std::time::Instant;
 
 use super::collect::{Draw, RolloutExtras, collect};
-use super::reload::Reloads;
+use super::open_step::Batch;
 use super::training::Training;
 use crate::error::{Kind, Result};
 use crate::eval::solved;
 use crate::rl::advantages::Need;
+use crate::script::services::training::{MetricValues, RolloutOptions, UpdateOptions};
 use crate::telemetry::{Metrics, Reporter};
-use crate::train::learn::profile::RunProfile;
-use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages};
-use crate::train::learn::update::UpdateSettings;
-use crate::train::options::{Summary, due};
+use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages, update_weights};
+use crate::train::learn::update::{UpdateSettings, report_skipped};
+use crate::train::options::Summary;
 use crate::train::start::resume::Opened;
 use crate::train::watch::metrics;
 use crate::train::watch::report;
@@ -42,121 +42,176 @@ use crate::train::watch::tensorboard;
 /// Trains the recipe's policy and returns a summary of the run.
 pub(crate) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
-    let options = &opened.options.clone();
     let mut training = Training::open(opened, reporter)?;
-    let before = training.evaluate_first(reporter)?;
+    let before = training.evaluate_first()?;
     let mut summary = Summary { run_dir: training.run.path().to_owned(), before, ..Summary::default() };
+    match train(&mut training) {
+        Err(error) if error.kind == Kind::Interrupted => summary.interrupted = true,
+        trained => trained?,
+    }
+    let checkpoint = training.save()?;
+    training.failures.sum_up(reporter);
+    summary.seconds = started.elapsed().as_secs_f64();
+    training.close(summary, checkpoint)
+}
 
-    let mut reloads = Reloads::start(&training, options, reporter)?;
-    let mut curves = report::Curves::default();
-    let mut profile = options.profile.then(|| RunProfile::new(training.run.path()));
-    while training.state.step < training.learner.steps as u64 {
-        if training.is_stopping() {
-            summary.interrupted = true;
-            break;
-        }
-        let step_started = Instant::now();
-        let mut values = Metrics::new();
+/// The loop. In Lua it is `while t.step < t.steps do t:update(t:rollout()) t:next_step() end`.
+fn train(training: &mut Training) -> Result<()> {
+    while training.goes_on()? {
+        let batch = training.rollout(&RolloutOptions::default())?;
+        training.update(&batch, &UpdateOptions::default())?;
+        training.next_step()?;
+        training.save_if_due()?;
+        training.evaluate_if_due()?;
+    }
+    Ok(())
+}
 
-        // 0. A changed script.
-        reloads.apply(&mut training, options)?;
-        let (learner, objective) = (&training.learner.clone(), training.objective.clone());
-        let lr = training.schedule.at(training.state.step as usize);
-        let temperature = training.session.settings.sampling.temperature;
-        let settings = UpdateSettings::new(learner, &objective, lr, temperature);
+/// The operations of a training step. A step may have several rollouts and updates.
+impl Training {
+    /// Samples `group_size` trajectories of each of `groups_per_step` tasks with the current
+    /// weights; returns the ids of the trajectories.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` after the second signal. Other errors name the checkpoint of the steps
+    /// before.
+    pub(crate) fn rollout(&mut self, wanted: &RolloutOptions) -> Result<Vec<String>> {
+        self.begin_step()?;
+        let started = Instant::now();
+        let learner = self.rollout_settings(wanted)?;
 
-        // 1. Rollout: `group_size` trajectories of each of `groups_per_step` tasks, with the
-        //    current weights.
-        training.session.engine.clear_cache();
-        if let Some(profile) = &profile {
-            profile.begin(&mut training.session.engine)?;
+        // 1. Rollout.
+        self.session.engine.clear_cache();
+        if let Some(profile) = &self.profile {
+            profile.begin(&mut self.session.engine)?;
         }
         let extras =
-            RolloutExtras { greedy: objective.needs(Need::Greedy), next_prompt: training.policy.critic.is_some() };
-        let collected =
-            match collect(&mut training.session, learner, &training.state, extras, Draw::default(), reporter) {
-                Ok(collected) => collected,
-                Err(error) if error.kind == Kind::Interrupted => {
-                    summary.interrupted = true;
-                    break;
-                }
-                Err(error) => return Err(training.save_before(report::in_step(error, training.state.step + 1))),
-            };
-        if let Some(profile) = &mut profile {
-            profile.sampled(&mut training.session.engine)?;
+            RolloutExtras { greedy: self.objective.needs(Need::Greedy), next_prompt: self.policy.critic.is_some() };
+        let draw = Draw { first: self.step.groups, rows: wanted.rows.as_deref() };
+        let collected = collect(&mut self.session, &learner, &self.state, extras, draw, &self.reporter);
+        let collected = collected.map_err(|error| match error.kind {
+            Kind::Interrupted => error,
+            _ => self.save_before(report::in_step(error, self.state.step + 1)),
+        })?;
+        if let Some(profile) = &mut self.profile {
+            profile.sampled(&mut self.session.engine)?;
         }
-        let trajectories = &collected.trajectories;
-        training.check_failures(trajectories, reporter).map_err(|error| training.save_before(error))?;
-        training.check_shared_state(trajectories, reporter);
-        let sampling_seconds = step_started.elapsed().as_secs_f64();
+        self.check_failures(&collected.trajectories).map_err(|error| self.save_before(error))?;
+        self.check_shared_state(&collected.trajectories);
+        self.step.sampling_seconds += started.elapsed().as_secs_f64();
+        Ok(self.step.add(collected))
+    }
 
-        training.session.release_cache()?;
+    /// Updates the weights with trajectories; returns the metrics of the update.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` if the user stops the run at once; nothing was changed then. After other
+    /// errors the trajectories are stored.
+    pub(crate) fn update(&mut self, ids: &[String], wanted: &UpdateOptions) -> Result<MetricValues> {
+        self.begin_step()?;
+        let started = Instant::now();
+        let (learner, objective) = self.update_settings(wanted, ids.len())?;
+        if objective.has_reference() {
+            self.load_reference()?;
+        }
+        let settings = UpdateSettings {
+            advantages: wanted.advantages.as_deref(),
+            returns: wanted.returns.as_deref(),
+            policy: wanted.policy != Some(false),
+            ..UpdateSettings::new(&learner, &objective, self.learning_rate(wanted.lr)?, self.temperature())
+        };
+        let greedy = objective.needs(Need::Greedy) && wanted.advantages.is_none();
+        let batch = self.step.batch(&self.run, ids, greedy, wanted.groups.as_deref())?;
+        let updated = self.update_with(&batch, settings);
+        self.step.put_back(batch);
+        let values = updated?;
+        if let Some(profile) = self.profile.take() {
+            profile.end(&self.reporter)?;
+        }
+        self.step.training_seconds += started.elapsed().as_secs_f64();
+        self.step.values.extend(values.clone());
+        Ok(values.into())
+    }
+
+    fn update_with(&mut self, batch: &Batch, settings: UpdateSettings<'_>) -> Result<Metrics> {
+        let trajectories = &batch.trajectories;
+        self.session.release_cache()?;
 
         // 2. Rows of tokens, with log-probabilities under learner and reference and the critic's
         //    values.
-        let update_started = Instant::now();
         let mut data =
-            TrainingData::compute(&training.policy, trajectories, |index| collected.is_baseline(index), settings)
-                .map_err(|error| training.keep(error, trajectories))?;
+            TrainingData::compute(&self.policy, trajectories, |index| index >= batch.baselines_from, settings)
+                .map_err(|error| self.keep(error, trajectories))?;
 
         // 3. Advantages: one number for each sampled token. GRPO compares the return R of a
         //    trajectory with its group, A = (R - mean(R)) / (std(R) + 1e-6), without failed
         //    trajectories (rl/advantages/grpo.rs).
-        let steps = data.steps(&objective, &training.session.renderer);
-        let advantages = advantage_config(&mut training.policy, &training.script, settings, &data.trainable)
+        let steps = data.steps(settings.objective, &self.session.renderer);
+        let advantages = advantage_config(&mut self.policy, &self.script, settings, &data.trainable)
             .and_then(|config| compute_advantages(steps, config, data.trajectories()))
-            .map_err(|error| training.keep(error, trajectories))?;
+            .map_err(|error| self.keep(error, trajectories))?;
 
         // 4. Optimiser steps: `epochs` passes in `mini_batches` each.
-        let outcome = match training.update(&mut data, &advantages, settings, reporter) {
-            Ok(outcome) => outcome,
-            Err(error) if error.kind == Kind::Interrupted => {
-                summary.interrupted = true;
-                break;
-            }
-            Err(error) => return Err(training.keep(error, trajectories)),
-        };
-        if let Some(profile) = profile.take() {
-            profile.end(reporter)?;
-        }
-        let training_seconds = update_started.elapsed().as_secs_f64();
+        report_skipped(&self.reporter, self.state.step + 1, advantages.skipped.as_ref());
+        self.begin_update()?;
+        let outcome =
+            update_weights(&mut self.policy, &mut self.state, &mut data, &advantages, settings, &self.reporter)
+                .map_err(|error| self.keep(error, trajectories))?;
 
-        // 5. Records: the sampled trajectories first, then the counters that mark the step as done.
-        let changed = outcome.updates.iter().any(|update| update.stepped);
-        if let Some(curriculum) = &training.session.curriculum {
-            curriculum.log(&mut values);
-        }
         let by_step = data.trainable.without_generated(advantages.by_step(data.trajectories()));
-        training.record(trajectories, &by_step, collected.groups, changed)?;
-        let accuracy = &training.session.settings.eval.accuracy;
-        let sampled = &trajectories[..collected.baselines_from];
-        metrics::rollout(&mut values, sampled, |trajectory| solved(trajectory, accuracy));
-        metrics::groups(&mut values, collected.groups, collected.dropped);
-        metrics::branches(&mut values, sampled, learner);
-        let version = training.state.policy_version;
-        metrics::outcome(&mut values, &outcome, &training.policy, &data, &advantages, settings, version);
-        reloads.log(&mut values, &training.session);
-        metrics::time(&mut values, &collected.stats, &outcome.updates, sampling_seconds, training_seconds);
-        metrics::memory(&mut values, training.session.model.device());
-        values.set("time/step", step_started.elapsed().as_secs_f64());
-        training.log.log(training.state.step, &values)?;
-        tensorboard::step(&mut training.log, training.state.step, learner.steps, sampled, Some(&advantages))?;
-        curves.push(training.state.step, &values);
-        reporter.step(training.state.step, learner.steps as u64, &values);
-        training.watch.check(reporter, training.state.step, &values);
-        training.check_signal(trajectories, &values, reporter)?;
-        training.report_row_check(reporter);
-
-        if due(training.state.step, training.session.settings.checkpoint.every, learner.steps) {
-            training.save()?;
-        }
-        if due(training.state.step, training.session.settings.eval.every, learner.steps) {
-            training.evaluate(reporter, "held out", false)?;
-        }
+        self.step.keep_advantages(trajectories, by_step, &advantages);
+        self.step.changed |= outcome.updates.iter().any(|update| update.stepped);
+        let mut values = Metrics::new();
+        let version = self.state.policy_version + u64::from(self.step.changed);
+        metrics::outcome(&mut values, &outcome, &self.policy, &data, &advantages, settings, version);
+        self.step.update_stats.extend(outcome.updates);
+        Ok(values)
     }
 
-    let checkpoint = training.save()?;
-    training.failures.sum_up(reporter);
-    summary.seconds = started.elapsed().as_secs_f64();
-    training.close(summary, checkpoint, &curves, options, reporter)
+    /// Ends a step: stores its trajectories, advances the counters, writes the metrics and warns of
+    /// what they show. Returns the metrics.
+    pub(crate) fn next_step(&mut self) -> Result<MetricValues> {
+        self.begin_step()?;
+        let mut step = std::mem::take(&mut self.step);
+        let (count, rolled_out) = (step.sampled.len(), step.groups > 0);
+        let mut trajectories = step.sampled;
+        trajectories.append(&mut step.baselines);
+        let sampled = &trajectories[..count];
+        let mut values = Metrics::new();
+
+        // 5. Records: the sampled trajectories first, then the counters that mark the step as done.
+        if rolled_out {
+            let advantages: Vec<_> = trajectories.iter().map(|one| step.advantages.remove(&one.id)).collect();
+            let version = self.state.policy_version;
+            self.run.write_trajectories(self.state.step + 1, version, &trajectories, &advantages)?;
+            if let Some(curriculum) = &self.session.curriculum {
+                curriculum.log(&mut values);
+            }
+        }
+        // Lines of the function `advantage`.
+        self.session.log.flush()?;
+        self.advance(step.groups, step.changed);
+        if rolled_out {
+            let accuracy = &self.session.settings.eval.accuracy;
+            metrics::rollout(&mut values, sampled, |trajectory| solved(trajectory, accuracy));
+            metrics::groups(&mut values, step.groups, step.dropped);
+            metrics::branches(&mut values, sampled, &self.learner);
+            metrics::time(&mut values, &step.stats, &step.update_stats, step.sampling_seconds, step.training_seconds);
+        }
+        self.log_reloads(&mut values);
+        metrics::memory(&mut values, self.session.model.device());
+        values.extend(step.values);
+        values.set("time/step", step.began.map_or(0.0, |began| began.elapsed().as_secs_f64()));
+        let (number, steps) = (self.state.step, self.learner.steps);
+        self.log.log(number, &values)?;
+        tensorboard::step(&mut self.log, number, steps, sampled, step.token_advantages)?;
+        self.curves.push(number, &values);
+        self.reporter.step(number, steps as u64, &values);
+        self.watch.check(&self.reporter, number, &values);
+        if rolled_out {
+            self.check_signal(&trajectories, step.compared.then_some(&values))?;
+        }
+        self.report_row_check();
+        Ok(values.into())
+    }
 }

@@ -3,43 +3,48 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use super::training::{Training, schedule_of};
+use super::training::{Reloads, Training, schedule_of};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
 use crate::script::{Change, Reload, Script, Split, Watcher, WatcherOptions};
 use crate::telemetry::{Metrics, Mode, Reporter};
-use crate::train::options::RunOptions;
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
 use crate::train::start::resume::record;
-use crate::train::start::session;
 use crate::train::watch::report;
 
-/// The watcher of a run, and its results since the last step.
-pub(crate) struct Reloads {
-    inbox: Arc<Mutex<Vec<Reload>>>,
-    /// Versions applied since the last step.
-    taken: usize,
-    _watcher: Option<Watcher>,
-}
-
-impl Reloads {
-    /// Starts to watch the script, unless the user has disabled reloads.
-    pub(crate) fn start(training: &Training, options: &RunOptions, reporter: &Reporter) -> Result<Self> {
-        let inbox: Arc<Mutex<Vec<Reload>>> = Arc::default();
-        if options.no_reload {
-            return Ok(Self { inbox, taken: 0, _watcher: None });
+impl Training {
+    /// Starts a step with its first operation: the newest version since the last step is applied.
+    /// The watcher starts with the first step.
+    pub(crate) fn begin_step(&mut self) -> Result<()> {
+        if self.step.began.is_some() {
+            return Ok(());
         }
-        let (pool, scripts, found) = (training.session.pool.replacer(), training.run.scripts(), Arc::clone(&inbox));
+        self.step.began = Some(Instant::now());
+        if self.reloads.is_none() {
+            self.reloads = Some(self.watch_script()?);
+        }
+        self.apply_reload()
+    }
+
+    /// Starts to watch the script, unless the user has disabled reloads.
+    fn watch_script(&self) -> Result<Reloads> {
+        let inbox: Arc<Mutex<Vec<Reload>>> = Arc::default();
+        let Self { options, reporter, .. } = self;
+        if options.no_reload {
+            return Ok(Reloads { inbox, applied: 0, _watcher: None });
+        }
+        let (pool, scripts, found) = (self.session.pool.replacer(), self.run.scripts(), Arc::clone(&inbox));
         let log = reporter.clone();
-        let reference = training.policy.reference.is_some();
+        let reference = self.policy.reference.is_some();
         // Reported once for each setting and value.
         let mut waiting: Vec<Change> = Vec::new();
-        let mut warned: Vec<String> = training.warned.clone();
+        let mut warned: Vec<String> = self.warned.clone();
         let take = move |reload: &Reload| {
             let script = &reload.script;
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
@@ -63,64 +68,58 @@ impl Reloads {
             waiting.extend(new);
             Ok(())
         };
-        let (on_refusal, again, path) = (reporter.clone(), reporter.clone(), training.script.path.clone());
-        let spec =
-            Spec { max_context: training.session.max_context, ..Spec::new(Split::Train, 0, &training.script.settings) };
+        let (on_refusal, again, path) = (reporter.clone(), reporter.clone(), self.script.path.clone());
+        let spec = Spec { max_context: self.session.max_context, ..Spec::new(Split::Train, 0, &self.script.settings) };
         let watcher = Watcher::start(WatcherOptions {
-            script: training.script.clone(),
+            script: self.script.clone(),
             overrides: options.overrides.clone(),
-            renderer: Arc::clone(&training.session.renderer),
+            renderer: Arc::clone(&self.session.renderer),
             budget: spec.budget(),
             take: Box::new(take),
             refused: Box::new(move |error| refused(&on_refusal, &path, error)),
             restored: Box::new(move |script| restored(&again, script)),
         })?;
-        Ok(Self { inbox, taken: 0, _watcher: Some(watcher) })
+        Ok(Reloads { inbox, applied: 0, _watcher: Some(watcher) })
     }
 
     /// Applies the newest version since the last step: its settings, and its function `advantage`.
-    pub(crate) fn apply(&mut self, training: &mut Training, options: &RunOptions) -> Result<()> {
-        let found = std::mem::take(&mut *self.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        self.taken += found.len();
+    fn apply_reload(&mut self) -> Result<()> {
+        let Some(reloads) = &mut self.reloads else { return Ok(()) };
+        let found = std::mem::take(&mut *reloads.inbox.lock().unwrap_or_else(PoisonError::into_inner));
+        reloads.applied += found.len();
         let Some(Reload { script, .. }) = found.into_iter().next_back() else { return Ok(()) };
         let settings = script.settings.clone();
         if let Trainer::Grpo(learner) | Trainer::Ppo(learner) = &settings.trainer {
-            training.objective = Objective::of(&script, learner, training.policy.critic.is_some())?;
-            if learner.kl != training.learner.kl {
-                training.policy.kl = training.objective.kl_coef;
+            self.objective = Objective::of(&script, learner, self.policy.critic.is_some())?;
+            if learner.kl != self.learner.kl {
+                self.policy.kl = self.objective.kl_coef;
             }
-            training.schedule = schedule_of(learner);
+            self.schedule = schedule_of(learner);
             // The number that was selected for the device stays.
-            let selected = training.learner.tokens_per_batch;
-            training.learner = learner.clone();
+            let selected = self.learner.tokens_per_batch;
+            self.learner = learner.clone();
             if learner.tokens_per_batch == 0 {
-                training.learner.tokens_per_batch = selected;
+                self.learner.tokens_per_batch = selected;
             }
         }
-        training.session.pool.set_retries(settings.rollout.retries);
-        training.session.settings = settings;
-        record(
-            &training.run,
-            &script,
-            &options.overrides,
-            &training.origins,
-            training.session.max_context,
-            training.state.step,
-        )?;
-        script.logged.iter().for_each(|line| training.session.log.line(line));
-        training.script = script;
-        training.policy.custom_estimator = None;
-        if let Some(curriculum) = &mut training.session.curriculum {
-            curriculum.reload(&training.script)?;
+        self.session.pool.set_retries(settings.rollout.retries);
+        self.session.settings = settings;
+        record(&self.run, &script, &self.options.overrides, &self.origins, self.session.max_context, self.state.step)?;
+        script.logged.iter().for_each(|line| self.session.log.line(line));
+        self.script = script;
+        self.policy.custom_estimator = None;
+        if let Some(curriculum) = &mut self.session.curriculum {
+            curriculum.reload(&self.script)?;
         }
         Ok(())
     }
 
     /// Marks reloads in the metrics of a step.
-    pub(crate) fn log(&mut self, metrics: &mut Metrics, session: &session::Session) {
-        metrics.set("script/generation", session.pool.generation() as f64);
-        metrics.set("script/reloads", std::mem::take(&mut self.taken) as f64);
-        metrics.set("script/memory", session.pool.memory());
+    pub(crate) fn log_reloads(&mut self, metrics: &mut Metrics) {
+        let applied = self.reloads.as_mut().map_or(0, |reloads| std::mem::take(&mut reloads.applied));
+        metrics.set("script/generation", self.session.pool.generation() as f64);
+        metrics.set("script/reloads", applied as f64);
+        metrics.set("script/memory", self.session.pool.memory());
     }
 }
 

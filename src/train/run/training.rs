@@ -3,29 +3,27 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
+use super::open_step::OpenStep;
 use crate::config::{Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
 use crate::error::{Error, Kind, Result};
 use crate::load::model_dir;
-use crate::mdp::Trajectory;
 use crate::model::Model;
 use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::ReturnScale;
 use crate::rl::schedule::Schedule;
-use crate::script::Script;
+use crate::script::{Reload, Script, Watcher};
 use crate::store::{BEST, Origins, RunDir, State, latest_checkpoint, trainer_state};
 use crate::telemetry::{MetricsLog, Reporter};
-use crate::train::learn::advantages::AdvantageBatch;
 use crate::train::learn::critic::TrainedCritic;
 use crate::train::learn::policy::TrainedPolicy;
+use crate::train::learn::profile::RunProfile;
 use crate::train::learn::score::Reference;
-use crate::train::learn::stages::{TrainingData, UpdateOutcome, update_weights};
-use crate::train::learn::update::{UpdateSettings, report_skipped};
 use crate::train::learn::weights::{self, freeze, trained};
-use crate::train::options::{RunOptions, Summary};
+use crate::train::options::{RunOptions, Summary, due};
 use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
@@ -71,6 +69,22 @@ pub(crate) struct Training {
     /// The best evaluation so far.
     pub(crate) best: Option<Best>,
     pub(crate) options: RunOptions,
+    pub(crate) reporter: Reporter,
+    /// The watcher of the script, from the first step on.
+    pub(crate) reloads: Option<Reloads>,
+    pub(crate) step: OpenStep,
+    /// The profile of the first step, until that has ended.
+    pub(crate) profile: Option<RunProfile>,
+    pub(crate) curves: report::Curves,
+}
+
+/// The versions of the script that were loaded since the last step, by the watcher of a run.
+pub(crate) struct Reloads {
+    pub(crate) inbox: Arc<Mutex<Vec<Reload>>>,
+    /// Versions applied since the last step.
+    pub(crate) applied: usize,
+    /// `None` if the user has disabled reloads.
+    pub(crate) _watcher: Option<Watcher>,
 }
 
 impl Training {
@@ -183,6 +197,7 @@ impl Training {
         let schedule = schedule_of(&learner);
         let saved = checkpoint.as_ref().map(|_| state.step);
         standing.opened(state.step, saved, options.resume_command("run", run.path()));
+        let profile = options.profile.then(|| RunProfile::new(run.path()));
         Ok(Self {
             policy: TrainedPolicy {
                 model: Rc::clone(&session.model),
@@ -214,37 +229,36 @@ impl Training {
             signal: LearningSignal::default(),
             sharing: SharedStateCheck::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
+            reporter: reporter.clone(),
+            reloads: None,
+            step: OpenStep::default(),
+            profile,
+            curves: report::Curves::default(),
         })
     }
 
-    /// Optimiser steps of the policy and of the critic with the advantages of a step's data.
+    /// Called before the weights change.
     ///
     /// # Errors
-    /// `Kind::Interrupted` if the user stops the run at once; nothing was changed then.
-    pub(crate) fn update(
-        &mut self,
-        data: &mut TrainingData<'_>,
-        advantages: &AdvantageBatch,
-        settings: UpdateSettings<'_>,
-        reporter: &Reporter,
-    ) -> Result<UpdateOutcome> {
-        report_skipped(reporter, self.state.step + 1, advantages.skipped.as_ref());
+    /// `Kind::Interrupted` if the user stops the run at once.
+    pub(crate) fn begin_update(&mut self) -> Result<()> {
         if !self.standing.update_begins() {
             return Err(Error::new(Kind::Interrupted, "stopped before the update"));
         }
-        update_weights(&mut self.policy, &mut self.state, data, advantages, settings, reporter)
+        self.step.updating = true;
+        Ok(())
     }
 
-    /// Warns of a row that can't be read, among those that were not checked before step 1.
-    pub(crate) fn report_row_check(&self, reporter: &Reporter) {
-        if let Some(rest) = &self.session.rows.rest {
-            rest.report(reporter);
+    /// Whether there is another step.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` if there is one and the user stops the run before it.
+    pub(crate) fn goes_on(&self) -> Result<bool> {
+        let goes_on = self.state.step < self.learner.steps as u64;
+        if goes_on && self.standing.is_stopping() {
+            return Err(Error::new(Kind::Interrupted, "stopped before the next step"));
         }
-    }
-
-    /// Whether the run ends before its next step.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.standing.is_stopping()
+        Ok(goes_on)
     }
 
     /// Writes a checkpoint, unless the newest one is of this step already.
@@ -277,30 +291,38 @@ impl Training {
         self.standing.saving(state.step, || contents.write(&self.run, session.settings.checkpoint.keep, more))
     }
 
+    /// The checkpoint of every `checkpoint.every` steps.
+    pub(crate) fn save_if_due(&self) -> Result<()> {
+        if due(self.state.step, self.session.settings.checkpoint.every, self.learner.steps) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
     /// Saves the trained weights before a run ends with an error in a step whose update has not
     /// begun, and adds a note to the error.
     pub(crate) fn save_before(&self, error: Error) -> Error {
         let step = self.state.step;
-        if step == 0 || self.standing.is_saved(step) {
+        if step == 0 || self.step.updating || self.standing.is_saved(step) {
             return error;
         }
         with_kept(error, step, self.save())
     }
 
     /// Loads the reference policy, the initial model of the run, unless it is already loaded.
-    pub(crate) fn load_reference(&mut self, reporter: &Reporter) -> Result<()> {
+    pub(crate) fn load_reference(&mut self) -> Result<()> {
         if self.policy.reference.is_none() {
-            let fetching = self.options.fetching(reporter);
+            let fetching = self.options.fetching(&self.reporter);
             self.policy.reference = Some(Reference::load(&self.policy.model, &self.base, fetching)?);
         }
         Ok(())
     }
 
     /// Makes the current policy the reference policy.
-    pub(crate) fn renew_reference(&mut self, reporter: &Reporter) -> Result<()> {
+    pub(crate) fn renew_reference(&mut self) -> Result<()> {
         let reference = Reference::new(self.session.model.duplicate()?);
         let own = Some(reference.clone());
-        let scorer = reference_scorer(&self.session.model, &self.base, &self.options, reporter, own);
+        let scorer = reference_scorer(&self.session.model, &self.base, &self.options, &self.reporter, own);
         self.session.engine.set_reference(scorer);
         (self.policy.reference, self.renewed) = (Some(reference), true);
         self.standing.changed();
@@ -319,24 +341,21 @@ impl Training {
         self.session.files.write(&dir)
     }
 
-    /// Writes the last checkpoint and the export, runs the last evaluation, and prints the closing
-    /// lines.
-    pub(crate) fn close(
-        mut self,
-        mut summary: Summary,
-        checkpoint: PathBuf,
-        curves: &report::Curves,
-        options: &RunOptions,
-        reporter: &Reporter,
-    ) -> Result<Summary> {
+    /// Writes the average of the weights, and with `out` the model of a checkpoint alone, in the
+    /// layout of Hugging Face.
+    pub(crate) fn export(&self, checkpoint: &Path, out: Option<&Path>) -> Result<()> {
         self.save_average()?;
-        if let Some(out) = &options.out {
-            let (settings, kind) = (&self.script.settings.checkpoint, self.session.model.kind());
-            let origin = self.origins.model.as_ref();
-            files::export(&checkpoint, out, settings, kind, origin, options.fetching(reporter))?;
-        }
+        let Some(out) = out else { return Ok(()) };
+        let (settings, kind) = (&self.script.settings.checkpoint, self.session.model.kind());
+        let origin = self.origins.model.as_ref();
+        files::export(checkpoint, out, settings, kind, origin, self.options.fetching(&self.reporter))
+    }
+
+    /// Writes the export, runs the last evaluation, and prints the closing lines.
+    pub(crate) fn close(mut self, mut summary: Summary, checkpoint: PathBuf) -> Result<Summary> {
+        self.export(&checkpoint, self.options.out.as_deref())?;
         if !summary.interrupted && self.session.settings.eval.after {
-            summary.after = self.evaluate(reporter, "after", true)?;
+            summary.after = self.evaluate("after", true)?;
             summary.interrupted = self.standing.is_stopping();
         }
         self.session.log.flush()?;
@@ -344,24 +363,8 @@ impl Training {
         summary.steps = self.state.step as usize;
         let best = self.best.filter(|best| best.step > 0);
         summary.best = best.map(|_| self.run.path().join(BEST));
-        report::closing(reporter, &summary, best, curves, options);
+        report::closing(&self.reporter, &summary, best, &self.curves, &self.options);
         Ok(summary)
-    }
-
-    /// Records of a step: the sampled trajectories first, then the counters that mark it as done.
-    /// `changed` says whether an optimiser step has changed the policy.
-    pub(crate) fn record(
-        &mut self,
-        trajectories: &[Trajectory],
-        advantages: &[Option<Vec<f64>>],
-        groups: usize,
-        changed: bool,
-    ) -> Result<()> {
-        self.run.write_trajectories(self.state.step + 1, self.state.policy_version, trajectories, advantages)?;
-        // Lines of the function `advantage`.
-        self.session.log.flush()?;
-        self.advance(groups, changed);
-        Ok(())
     }
 
     /// Advances the counters by a step that sampled this number of groups. `changed`: the weights

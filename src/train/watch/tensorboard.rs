@@ -10,7 +10,6 @@ use crate::error::Result;
 use crate::mdp::Trajectory;
 use crate::script::Script;
 use crate::telemetry::MetricsLog;
-use crate::train::learn::advantages::AdvantageBatch;
 use crate::train::options::due;
 
 /// Number of trajectories of a sample.
@@ -29,17 +28,17 @@ pub(crate) fn settings(log: &mut MetricsLog, script: &Script) -> Result<()> {
     log.settings(&settings)
 }
 
-/// Distributions over the trajectories of a step, and at some steps a few of them as text.
+/// Distributions over the trajectories of a step and over the advantages of its tokens; at some
+/// steps also a few trajectories as text.
 pub(crate) fn step(
     log: &mut MetricsLog,
     step: u64,
     steps: usize,
     trajectories: &[Trajectory],
-    batch: Option<&AdvantageBatch>,
+    advantages: Vec<f64>,
 ) -> Result<()> {
     let counted: Vec<&Trajectory> = trajectories.iter().filter(|one| !one.status.is_failure()).collect();
     let of = |number: &dyn Fn(&Trajectory) -> f64| counted.iter().map(|one| number(one)).collect::<Vec<f64>>();
-    let advantages = batch.map(|batch| batch.all().collect()).unwrap_or_default();
     log.distributions(
         step,
         &[

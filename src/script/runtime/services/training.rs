@@ -30,6 +30,11 @@ calls! {
             runs: Option<PathBuf>,
             name: Option<String>,
             resume: Option<PathBuf>,
+            /// Whether changes of the recipe are applied (default).
+            reload: Option<bool>,
+            /// Whether the first step is profiled.
+            #[serde(default)]
+            profile: bool,
         } -> OpenedTraining;
         /// Closes a run.
         CloseTraining { training: u64 } -> ();
@@ -103,11 +108,12 @@ pub struct AboutTraining {
     pub critic: bool,
 }
 
-/// A result, and the step of the run after the call.
+/// A result, with the completed steps after the call and the number of steps of the run.
 #[derive(Clone, Debug)]
 pub struct AtStep<T> {
     pub result: T,
     pub step: u64,
+    pub steps: usize,
 }
 
 /// The tasks to sample, and the number of samples of each.

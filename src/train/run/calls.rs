@@ -1,0 +1,296 @@
+//! The calls of training loops that programs write (`r1.training`), besides the operations of
+//! `policy_loop`: settings of a call, advantages, supervised steps, log-probabilities and values.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use serde_json::Value;
+
+use super::cold_start::{self, Started};
+use super::open_step::Batch;
+use super::training::Training;
+use crate::config::{CUSTOM, Choice, Filter, Learner, Sft};
+use crate::error::{Error, Kind, Result, Subject};
+use crate::mdp::{Demonstration, Split, Trajectory};
+use crate::rl::advantages::Need;
+use crate::rl::pack::Row;
+use crate::rl::rows::StepRow;
+use crate::script::services::training::{
+    AboutTraining, MetricValues, RolloutOptions, ScoringModel, SupervisedOptions, TrajectoryValueReport, UpdateOptions,
+};
+use crate::telemetry::{Metrics, Reporter};
+use crate::text::schema_order::order_tools;
+use crate::train::learn::score::score;
+use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages};
+use crate::train::learn::steps::Steps;
+use crate::train::learn::supervised;
+use crate::train::learn::update::UpdateSettings;
+use crate::train::learn::update_batch;
+use crate::train::options::RunOptions;
+use crate::train::rows::demonstrations;
+use crate::train::rules::objective::Objective;
+use crate::train::start::resume::Opened;
+use crate::train::watch::metrics;
+
+impl Training {
+    /// Opens a run for the loop of a program, as `r1 run` does.
+    ///
+    /// # Errors
+    /// As `r1 run`.
+    pub(crate) fn for_program(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
+        match cold_start::run(Opened::new(options, reporter)?, reporter)? {
+            Started::Ready(opened) => Self::open(*opened, reporter),
+            Started::Interrupted(_) => Err(Error::new(Kind::Interrupted, "stopped during the cold start")),
+        }
+    }
+
+    /// Directory, step and settings of the run.
+    pub(crate) fn about(&self) -> AboutTraining {
+        AboutTraining {
+            step: self.state.step,
+            steps: self.learner.steps,
+            run_dir: self.run.path().to_owned(),
+            rows: self.session.pool.rows(Split::Train),
+            settings: Box::new(self.session.settings.clone()),
+            critic: self.policy.critic.is_some(),
+        }
+    }
+
+    /// Completed steps, and the steps of the run, which a changed recipe may change.
+    pub(crate) fn progress(&self) -> (u64, usize) {
+        (self.state.step, self.learner.steps)
+    }
+
+    /// The trajectories of these ids.
+    pub(crate) fn trajectories(&self, ids: &[String]) -> Result<Vec<Trajectory>> {
+        self.step.find(&self.run, ids)
+    }
+
+    /// Metrics for the line of this step.
+    pub(crate) fn log(&mut self, values: &BTreeMap<String, f64>) {
+        for (name, value) in values {
+            self.step.values.set(name.clone(), *value);
+        }
+    }
+
+    /// Writes a checkpoint of the steps that have ended; with `out` also the model alone, in the
+    /// layout of Hugging Face.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] within a step: a resumed run would sample the trajectories of the step
+    /// again.
+    pub(crate) fn save_between_steps(&mut self, out: Option<&Path>) -> Result<PathBuf> {
+        if self.step.groups > 0 || self.step.updating {
+            let message = "a checkpoint is written between steps, and this one has begun";
+            return Err(Error::new(Kind::Usage, message).hint("call t:next_step() before t:save()"));
+        }
+        let checkpoint = self.save()?;
+        self.export(&checkpoint, out)?;
+        Ok(checkpoint)
+    }
+
+    /// The settings of the recipe, overridden by those of a rollout.
+    pub(crate) fn rollout_settings(&self, wanted: &RolloutOptions) -> Result<Learner> {
+        let mut learner = self.learner.clone();
+        learner.group_size = wanted.samples.unwrap_or(learner.group_size);
+        learner.groups_per_step = wanted.groups.unwrap_or(learner.groups_per_step);
+        if let Some(rows) = &wanted.rows {
+            let count = self.session.pool.rows(Split::Train).unwrap_or(0);
+            if let Some(row) = rows.iter().find(|row| **row >= count) {
+                let message = format!("there is no row {row}: the training data has {count}");
+                return Err(Error::new(Kind::Usage, message).hint("rows are counted from 0"));
+            }
+            learner.groups_per_step = rows.len();
+            learner.filter = Filter::default();
+        }
+        if learner.group_size == 0 || learner.groups_per_step == 0 {
+            return Err(Error::new(Kind::Usage, "a rollout has at least one task and one sample of each"));
+        }
+        Ok(learner)
+    }
+
+    /// The settings of the recipe, overridden by those of an update of `count` trajectories.
+    pub(crate) fn update_settings(&self, wanted: &UpdateOptions, count: usize) -> Result<(Learner, Objective)> {
+        let counts = [
+            ("advantages", wanted.advantages.as_ref().map(Vec::len)),
+            ("returns", wanted.returns.as_ref().map(Vec::len)),
+            ("groups", wanted.groups.as_ref().map(Vec::len)),
+        ];
+        for (what, given) in counts {
+            if let Some(given) = given.filter(|given| *given != count) {
+                let message = format!("there are {given} {what} for {count} trajectories");
+                return Err(Error::new(Kind::Usage, message));
+            }
+        }
+        let critic = self.policy.critic.is_some();
+        let of_critic = [("returns", wanted.returns.is_some()), ("policy = false", wanted.policy == Some(false))];
+        if let Some((what, _)) = of_critic.into_iter().find(|(_, given)| *given && !critic) {
+            return Err(no_critic(&format!("`{what}` is for the critic")));
+        }
+        let UpdateOptions { estimator, loss, graph, epochs, mini_batches, .. } = wanted;
+        let mut learner = self.learner.clone();
+        let mut custom = self.objective.custom.clone();
+        if let Some(estimator) = estimator {
+            learner.estimator = estimator.clone();
+        }
+        if let Some(loss) = loss {
+            learner.loss = loss.clone();
+            custom = None;
+        }
+        if let Some(graph) = graph {
+            learner.loss = Choice::new(CUSTOM);
+            custom = Some(Arc::new(graph.clone()));
+        }
+        // Settings for the loss of the recipe do not apply to this one.
+        if loss.is_some() || graph.is_some() {
+            (learner.clip, learner.loss_agg) = (None, None);
+        }
+        learner.epochs = epochs.unwrap_or(learner.epochs);
+        learner.mini_batches = mini_batches.unwrap_or(learner.mini_batches);
+        if learner == self.learner && graph.is_none() {
+            return Ok((learner, self.objective.clone()));
+        }
+        let objective = Objective::new(&learner, &self.session.settings.sampling, critic)?.with_loss(custom)?;
+        Ok((learner, objective))
+    }
+
+    /// The learning rate of a call, or the recipe's at this step.
+    pub(crate) fn learning_rate(&self, wanted: Option<f64>) -> Result<f64> {
+        let lr = wanted.unwrap_or_else(|| self.schedule.at(self.state.step as usize));
+        if lr >= 0.0 && lr.is_finite() {
+            return Ok(lr);
+        }
+        Err(Error::new(Kind::Usage, format!("the learning rate is {lr}")).hint("give a number from 0 up"))
+    }
+
+    pub(crate) fn temperature(&self) -> f64 {
+        self.session.settings.sampling.temperature
+    }
+
+    /// Advantages by trajectory, step and sampled token; `None` for an excluded trajectory.
+    pub(crate) fn advantages(
+        &mut self,
+        ids: &[String],
+        estimator: Option<Choice>,
+    ) -> Result<Vec<Option<Vec<Vec<f64>>>>> {
+        let wanted = UpdateOptions { estimator, ..UpdateOptions::default() };
+        let (learner, objective) = self.update_settings(&wanted, ids.len())?;
+        if objective.has_reference() {
+            self.load_reference()?;
+        }
+        let batch = self.step.batch(&self.run, ids, objective.needs(Need::Greedy), None)?;
+        // The running standard deviation of the returns changes with updates only.
+        let returns = self.policy.returns;
+        let settings = UpdateSettings::new(&learner, &objective, 0.0, self.temperature());
+        let found = self.advantages_of(&batch, settings);
+        self.policy.returns = returns;
+        self.step.put_back(batch);
+        found
+    }
+
+    fn advantages_of(&mut self, batch: &Batch, settings: UpdateSettings<'_>) -> Result<Vec<Option<Vec<Vec<f64>>>>> {
+        let data =
+            TrainingData::compute(&self.policy, &batch.trajectories, |index| index >= batch.baselines_from, settings)?;
+        let steps = data.steps(settings.objective, &self.session.renderer);
+        let config = advantage_config(&mut self.policy, &self.script, settings, &data.trainable)?;
+        let advantages = compute_advantages(steps, config, data.trajectories())?;
+        if let Some(error) = advantages.skipped {
+            return Err(error);
+        }
+        let by_token = data.trainable.without_generated(advantages.by_token(data.trajectories()));
+        Ok(by_token.into_iter().take(batch.baselines_from).collect())
+    }
+
+    /// A supervised step on conversations, rows `{ messages, tools, format }`; the loss is a mean
+    /// over the assistant's tokens.
+    pub(crate) fn supervised(&mut self, examples: &[Value], wanted: &SupervisedOptions) -> Result<MetricValues> {
+        self.begin_step()?;
+        let started = Instant::now();
+        let renderer = Arc::clone(&self.session.renderer);
+        let mut rows = Vec::with_capacity(examples.len());
+        for (place, example) in examples.iter().enumerate() {
+            let named = |error: Error| {
+                let subject = Some(Box::new(Subject::Example(place + 1)));
+                Error { place: Some(format!("example {}", place + 1)), subject, kind: Kind::Usage, ..error }
+            };
+            let mut example = example.clone();
+            order_tools(&mut example);
+            let example = Demonstration::read(&example).map_err(|invalid| named(invalid.of_row()))?;
+            let row = demonstrations::row(&example, &renderer).map_err(named)?;
+            let (tokens, longest) = (row.len(), self.session.max_context);
+            if tokens > longest {
+                let message = format!("the conversation has {tokens} tokens and the model's context holds {longest}");
+                return Err(named(Error::new(Kind::Usage, message).hint("shorten it or leave it out")));
+            }
+            rows.push(Row { trajectory: place, ..row });
+        }
+        let (learner, lr) = (&self.learner, self.learning_rate(wanted.lr)?);
+        let settings =
+            Sft { tokens_per_batch: learner.tokens_at_once(), max_grad_norm: learner.max_grad_norm, ..Sft::default() };
+        self.session.release_cache()?;
+        self.begin_update()?;
+        let model = Rc::clone(&self.session.model);
+        let done = supervised::update(&model, &mut self.policy.optimizer, &rows, &settings, lr)?;
+        self.policy.average()?;
+        self.state.optimizer_step += 1;
+        self.step.changed = true;
+        let mut values = Metrics::new();
+        metrics::supervised(&mut values, &done, lr, started.elapsed().as_secs_f64());
+        self.step.values.extend(values.clone());
+        self.step.training_seconds += started.elapsed().as_secs_f64();
+        Ok(values.into())
+    }
+
+    /// For each trajectory a list with the log-probabilities of the sampled tokens of each step,
+    /// under the current policy or under the reference policy.
+    pub(crate) fn logprobs(&mut self, ids: &[String], model: ScoringModel) -> Result<Vec<Vec<Vec<f64>>>> {
+        let all = self.trajectories(ids)?;
+        let mut rows = update_batch::training_rows(&self.learner, &all, |_| false)?;
+        let temperature = self.temperature();
+        let tokens = self.learner.tokens_at_once();
+        let scores = if model == ScoringModel::Reference {
+            self.load_reference()?;
+            match &self.policy.reference {
+                Some(reference) => reference.score(&rows, temperature, tokens)?,
+                None => return Err(Error::new(Kind::Internal, "there is no reference policy")),
+            }
+        } else {
+            score(&self.session.model, &rows, temperature, tokens)?
+        };
+        update_batch::set_column(&mut rows, scores, |row| &mut row.logp_old);
+        let mut steps = Steps::of(&all, |_| false);
+        steps.read_column(&rows, |row| &row.logp_old, |step| &mut step.logp);
+        let of = |index| steps.of_trajectory(index).map(|row| steps.rows[row].logp.clone()).collect();
+        Ok((0..all.len()).map(of).collect())
+    }
+
+    /// For each trajectory a list with the values of the sampled tokens of each step under the
+    /// current critic; and the value of the next observation, `None` if the trajectory was not
+    /// truncated.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a recipe whose trainer has no critic.
+    pub(crate) fn values(&mut self, ids: &[String]) -> Result<TrajectoryValueReport> {
+        let all = self.trajectories(ids)?;
+        let Training { policy, learner, .. } = &*self;
+        let Some(critic) = &policy.critic else { return Err(no_critic("t:values needs a critic")) };
+        let mut rows = update_batch::training_rows(learner, &all, |_| false)?;
+        let values = critic.values(&policy.model, &mut rows, &all, policy.renderer.tokenizer(), learner)?;
+        let mut steps = Steps::of(&all, |_| false);
+        steps.read_columns(&rows);
+        let of = |index| steps.of_trajectory(index).map(|row| sampled(&steps.rows[row])).collect();
+        Ok(TrajectoryValueReport { values: (0..all.len()).map(of).collect(), next: values.next })
+    }
+}
+
+/// The values of a step's sampled tokens; empty if there are none.
+fn sampled(row: &StepRow) -> Vec<f64> {
+    if row.values.len() == row.mask.len() { row.values.clone() } else { Vec::new() }
+}
+
+fn no_critic(what: &str) -> Error {
+    Error::new(Kind::Usage, format!("{what}, and this recipe's trainer has none")).hint("use r1.ppo")
+}

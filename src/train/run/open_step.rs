@@ -1,0 +1,154 @@
+//! The step in progress: what its rollouts and updates have made since the last step ended.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::time::Instant;
+
+use super::collect::Collected;
+use crate::engine::Stats;
+use crate::error::{Error, Kind, Result, suggest};
+use crate::mdp::{Split, Trajectory};
+use crate::store::{RunDir, read_trajectories};
+use crate::telemetry::Metrics;
+use crate::train::learn::advantages::AdvantageBatch;
+use crate::train::learn::update::UpdateStats;
+
+/// The state of a step between its first operation and `next_step`, which records it.
+#[derive(Default)]
+pub(crate) struct OpenStep {
+    /// The start of its first operation.
+    pub(crate) began: Option<Instant>,
+    /// The trajectories that were sampled, and the greedy baselines of their groups.
+    pub(crate) sampled: Vec<Trajectory>,
+    pub(crate) baselines: Vec<Trajectory>,
+    /// Groups drawn from the data, and those of them that were dropped.
+    pub(crate) groups: usize,
+    pub(crate) dropped: usize,
+    pub(crate) stats: Stats,
+    /// The advantages of trajectories that were trained on, by id: a number per step.
+    pub(crate) advantages: BTreeMap<String, Vec<f64>>,
+    /// The advantages of all tokens, for TensorBoard.
+    pub(crate) token_advantages: Vec<f64>,
+    /// Whether an update computed advantages, so that the step has a learning signal or none.
+    pub(crate) compared: bool,
+    /// Whether an update has begun, so that the weights are between two steps.
+    pub(crate) updating: bool,
+    pub(crate) update_stats: Vec<UpdateStats>,
+    /// Whether the policy has changed.
+    pub(crate) changed: bool,
+    /// Metrics of the updates and of the program.
+    pub(crate) values: Metrics,
+    pub(crate) sampling_seconds: f64,
+    pub(crate) training_seconds: f64,
+}
+
+/// The trajectories of an update, followed by the greedy baselines of their groups.
+pub(crate) struct Batch {
+    pub(crate) trajectories: Vec<Trajectory>,
+    /// Trajectories from this index on are greedy baselines, which are not trained on.
+    pub(crate) baselines_from: usize,
+    /// The trajectories are those of the step itself, not copies.
+    moved: bool,
+}
+
+impl OpenStep {
+    /// Adds a rollout; returns the ids of its trajectories.
+    pub(crate) fn add(&mut self, mut collected: Collected) -> Vec<String> {
+        self.baselines.extend(collected.trajectories.split_off(collected.baselines_from));
+        self.groups += collected.groups;
+        self.dropped += collected.dropped;
+        self.stats.add(&collected.stats);
+        let ids = collected.trajectories.iter().map(|trajectory| trajectory.id.clone()).collect();
+        self.sampled.append(&mut collected.trajectories);
+        ids
+    }
+
+    /// The trajectories of these ids: of this step, or of an earlier one of the run.
+    ///
+    /// # Errors
+    /// `Kind::Usage` names an id that the run does not have.
+    pub(crate) fn find(&self, run: &RunDir, ids: &[String]) -> Result<Vec<Trajectory>> {
+        let mut earlier: BTreeMap<(Split, u64), Vec<Trajectory>> = BTreeMap::new();
+        ids.iter()
+            .map(|id| {
+                if let Some(own) = self.sampled.iter().find(|own| own.id == *id) {
+                    return Ok(own.clone());
+                }
+                let missing = || {
+                    let known = self.sampled.iter().map(|own| own.id.as_str()).collect::<Vec<_>>();
+                    Error::new(Kind::Usage, format!("this run has no trajectory `{id}`")).hint(suggest(id, known))
+                };
+                let (split, step) = Split::of_id(id).ok_or_else(missing)?;
+                let path = run.trajectories_path(split, step);
+                if let Entry::Vacant(place) = earlier.entry((split, step)) {
+                    place.insert(if path.is_file() { read_trajectories(&path)? } else { Vec::new() });
+                }
+                earlier[&(split, step)].iter().find(|own| own.id == *id).cloned().ok_or_else(missing)
+            })
+            .collect()
+    }
+
+    /// The batch of these ids, with greedy baselines if the estimator needs them; `groups` has the
+    /// group of each trajectory, if the program compares others than those of a task. The whole
+    /// step is moved, not copied; [`put_back`](Self::put_back) returns it.
+    pub(crate) fn batch(
+        &mut self,
+        run: &RunDir,
+        ids: &[String],
+        greedy: bool,
+        groups: Option<&[u64]>,
+    ) -> Result<Batch> {
+        let moved = groups.is_none() && ids.iter().eq(self.sampled.iter().map(|own| &own.id));
+        let mut trajectories = if moved { std::mem::take(&mut self.sampled) } else { self.find(run, ids)? };
+        let baselines_from = trajectories.len();
+        if greedy && moved {
+            trajectories.append(&mut self.baselines);
+        } else if greedy {
+            let of: Vec<u64> = trajectories.iter().map(|trajectory| trajectory.group).collect();
+            trajectories.extend(self.baselines.iter().filter(|other| of.contains(&other.group)).cloned());
+        }
+        if !moved {
+            regroup(&mut trajectories, groups);
+        }
+        Ok(Batch { trajectories, baselines_from, moved })
+    }
+
+    /// Returns the trajectories of a batch after its use.
+    pub(crate) fn put_back(&mut self, batch: Batch) {
+        let Batch { mut trajectories, baselines_from, moved } = batch;
+        if moved {
+            self.baselines.extend(trajectories.split_off(baselines_from));
+            self.sampled = trajectories;
+        }
+    }
+
+    /// Keeps the advantages of an update for the records of the step.
+    pub(crate) fn keep_advantages(
+        &mut self,
+        trajectories: &[Trajectory],
+        by_step: Vec<Option<Vec<f64>>>,
+        batch: &AdvantageBatch,
+    ) {
+        let of = |(trajectory, advantages): (&Trajectory, Option<Vec<f64>>)| Some((trajectory.id.clone(), advantages?));
+        self.advantages.extend(trajectories.iter().zip(by_step).filter_map(of));
+        self.token_advantages.extend(batch.all());
+        self.compared = true;
+    }
+}
+
+/// Numbers the groups consecutively: trajectories of different steps are in different groups,
+/// unless `given` has the group of each trajectory.
+fn regroup(all: &mut [Trajectory], given: Option<&[u64]>) {
+    if let Some(given) = given {
+        for (trajectory, group) in all.iter_mut().zip(given) {
+            trajectory.group = *group;
+        }
+        return;
+    }
+    let mut numbers: BTreeMap<(String, u64), u64> = BTreeMap::new();
+    for trajectory in all {
+        let step = trajectory.id.split('-').next().unwrap_or_default().to_owned();
+        let next = numbers.len() as u64;
+        trajectory.group = *numbers.entry((step, trajectory.group)).or_insert(next);
+    }
+}
