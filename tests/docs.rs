@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use r1::config::counterparts::{System, table, value_table};
+use r1::config::counterparts::{SYSTEMS, table, value_table};
 use r1::config::{ALGORITHMS, algorithms, settings};
 use r1::rl::advantages::Estimator;
 use r1::rl::objective::Objective;
@@ -46,14 +46,14 @@ fn with_part(page: &str, name: &str, part: &str) -> String {
 fn files_made_from_the_declarations_of_counterparts() {
     let there = read("docs/coming-from.md");
     let mut made = there.clone();
-    for system in System::ALL {
-        made = with_part(&made, &system.name().to_lowercase(), &table(system));
+    for system in SYSTEMS {
+        made = with_part(&made, &system.to_lowercase(), &table(system));
     }
     made = with_part(&made, "values", &value_table());
     if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
         std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/coming-from.md"), made).unwrap();
     } else {
-        assert!(there == made, "docs/coming-from.md differs from src/config/counterparts: run `just docs`");
+        assert!(there == made, "docs/coming-from.md differs from src/config/counterparts.tsv: run `just docs`");
     }
 }
 

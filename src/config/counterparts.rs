@@ -1,114 +1,71 @@
-//! Names of settings in verl, TRL and Agent-R1, and the r1 settings that correspond to them.
+//! Names of settings in verl, TRL and Agent-R1, and the r1 settings that correspond to them, from
+//! counterparts.tsv.
 //!
-//! The table is used for the hint on an unknown setting that is a name of another system, and for
-//! the tables of docs/coming-from.md. A test checks every r1 name against the settings reference.
-
-mod agent_r1;
-mod synonyms;
-mod trl;
-mod verl;
+//! They are used for the hint on an unknown setting that is a name of another system, and for the
+//! tables of docs/coming-from.md. A test checks every r1 name against the settings reference.
 
 use std::fmt::Write;
+use std::sync::LazyLock;
 
-use self::synonyms::SYNONYMS;
-
-/// A system whose setting names are recognised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum System {
-    Verl,
-    Trl,
-    /// Agent-R1: the settings of verl, and these.
-    AgentR1,
-}
-
-impl System {
-    pub const ALL: [Self; 3] = [Self::Verl, Self::Trl, Self::AgentR1];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Verl => "verl",
-            Self::Trl => "TRL",
-            Self::AgentR1 => "Agent-R1",
-        }
-    }
-
-    /// Its settings, in the order of the page.
-    pub fn settings(self) -> &'static [Counterpart] {
-        match self {
-            Self::Verl => verl::SETTINGS,
-            Self::Trl => trl::SETTINGS,
-            Self::AgentR1 => agent_r1::SETTINGS,
-        }
-    }
-}
+/// The systems whose names are recognised, in the order of the page.
+pub const SYSTEMS: [&str; 3] = ["verl", "TRL", "Agent-R1"];
 
 /// A setting of another system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Counterpart {
+#[derive(Debug, PartialEq, Eq)]
+struct Counterpart {
+    /// One of [`SYSTEMS`].
+    system: &'static str,
     /// Dotted name in that system.
-    pub name: &'static str,
+    name: &'static str,
     /// The r1 settings that do the same; empty where there is none.
-    pub settings: &'static [&'static str],
+    settings: Vec<&'static str>,
     /// Form of the value in r1, or the alternative if r1 has no such setting. May be empty.
-    pub value: &'static str,
+    value: &'static str,
 }
 
 /// A name of an algorithm, an estimator, a loss or a KL estimator in another system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ValueName {
-    pub system: System,
+#[derive(Debug, PartialEq, Eq)]
+struct ValueName {
+    system: &'static str,
     /// Value in that system, such as `reinforce_plus_plus`.
-    pub name: &'static str,
+    name: &'static str,
     /// The r1 setting, and its value: `trainer.algorithm`, `reinforce_pp`.
-    pub setting: &'static str,
-    pub value: &'static str,
+    setting: &'static str,
+    value: &'static str,
 }
 
-/// A setting with a counterpart.
-const fn c(name: &'static str, settings: &'static [&'static str], value: &'static str) -> Counterpart {
-    Counterpart { name, settings, value }
+/// The rows of counterparts.tsv, in its order.
+#[derive(Debug, Default)]
+struct Names {
+    settings: Vec<Counterpart>,
+    values: Vec<ValueName>,
+    /// (name, r1 setting)
+    synonyms: Vec<(&'static str, &'static str)>,
 }
 
-/// A setting without one.
-const fn none(name: &'static str, value: &'static str) -> Counterpart {
-    Counterpart { name, settings: &[], value }
-}
-
-/// A value of verl.
-const fn v(name: &'static str, setting: &'static str, value: &'static str) -> ValueName {
-    ValueName { system: System::Verl, name, setting, value }
-}
-
-/// A value of TRL.
-const fn t(name: &'static str, setting: &'static str, value: &'static str) -> ValueName {
-    ValueName { system: System::Trl, name, setting, value }
-}
-
-/// Values with another name in other systems. Values with the same name in r1 are not listed.
-pub const VALUES: &[ValueName] = &[
-    v("gae", "trainer.algorithm", "ppo"),
-    v("reinforce_plus_plus", "trainer.algorithm", "reinforce_pp"),
-    v("reinforce_plus_plus_baseline", "trainer.algorithm", "reinforce_pp_baseline"),
-    v("grpo_vectorized", "trainer.algorithm", "grpo"),
-    v("rloo_vectorized", "trainer.algorithm", "rloo"),
-    ValueName { system: System::AgentR1, name: "token_gae", setting: "trainer.estimator", value: "gae_token" },
-    v("reinforce_plus_plus", "trainer.estimator", "reinforce_pp"),
-    v("reinforce_plus_plus_baseline", "trainer.estimator", "reinforce_pp_baseline"),
-    v("vanilla", "trainer.loss", "ppo"),
-    v("geo_mean", "trainer.algorithm", "gmpo"),
-    v("kl", "trainer.kl.kind", "k1"),
-    v("mse", "trainer.kl.kind", "k2"),
-    v("low_var_kl", "trainer.kl.kind", "k3"),
-    t("grpo", "trainer.loss", "ppo"),
-    t("bnpo", "trainer.loss", "bnpo"),
-];
+static NAMES: LazyLock<Names> = LazyLock::new(|| {
+    let mut names = Names::default();
+    for line in include_str!("counterparts.tsv").lines() {
+        match line.split('\t').collect::<Vec<_>>()[..] {
+            ["setting", system, name, settings, value] => {
+                let settings = settings.split(',').filter(|setting| !setting.is_empty()).collect();
+                names.settings.push(Counterpart { system, name, settings, value });
+            }
+            ["value", system, name, setting, value] => names.values.push(ValueName { system, name, setting, value }),
+            ["synonym", name, setting] => names.synonyms.push((name, setting)),
+            // A comment or an empty line; a test refuses others.
+            _ => {}
+        }
+    }
+    names
+});
 
 /// The counterpart of an unknown setting: the entry that shares most trailing segments with `name`.
 ///
 /// Names of one word without `_`, such as `lr` or `path`, and names that r1 has too, such as
 /// `max_tokens`, are not recognised by the last segment alone, unless the other system has no
 /// sections (TRL).
-pub fn counterpart(name: &str) -> Option<(System, &'static Counterpart)> {
+fn counterpart(name: &str) -> Option<&'static Counterpart> {
     // A setting of r1 that does not apply to this recipe, such as `env.max_steps` together with
     // `envs`.
     if super::settings().any(|setting| setting.path == name) {
@@ -116,16 +73,14 @@ pub fn counterpart(name: &str) -> Option<(System, &'static Counterpart)> {
     }
     let mut best = None;
     let mut most = 0;
-    for system in System::ALL {
-        for entry in system.settings() {
-            let shared = shared_segments(entry.name, name);
-            let last = last_part(entry.name);
-            let named = last.contains('_') && !super::settings().any(|setting| setting.name() == last);
-            let significant = shared > 1 || named || !entry.name.contains('.');
-            if shared > most && significant {
-                most = shared;
-                best = Some((system, entry));
-            }
+    for entry in &NAMES.settings {
+        let shared = shared_segments(entry.name, name);
+        let last = last_part(entry.name);
+        let named = last.contains('_') && !super::settings().any(|setting| setting.name() == last);
+        let significant = shared > 1 || named || !entry.name.contains('.');
+        if shared > most && significant {
+            most = shared;
+            best = Some(entry);
         }
     }
     best
@@ -138,11 +93,11 @@ fn shared_segments(a: &str, b: &str) -> usize {
 /// The hint for an unknown setting that has a name of another system, or a common one; `None` for
 /// any other name.
 pub fn hint(key: &str) -> Option<String> {
-    if let Some((system, entry)) = counterpart(key) {
-        return Some(hint_of(key, system, entry));
+    if let Some(entry) = counterpart(key) {
+        return Some(hint_of(key, entry));
     }
     let named = |name: &str| shared_segments(name, key) == name.split('.').count();
-    let (name, setting) = SYNONYMS.iter().find(|(name, _)| named(name))?;
+    let (name, setting) = NAMES.synonyms.iter().find(|(name, _)| named(name))?;
     Some(synonym_hint(name, setting))
 }
 
@@ -152,17 +107,15 @@ pub fn misspelt(key: &str) -> Option<(f64, String)> {
     const SHORTEST: usize = 5;
     let last = last_part(key);
     let similar = |name: &str| if name.len() < SHORTEST { 0.0 } else { similarity(last, name) };
-    let entries = System::ALL.into_iter().flat_map(|system| system.settings().iter().map(move |entry| (system, entry)));
-    let entries = entries.map(|(system, entry)| (similar(last_part(entry.name)), (system, entry)));
-    let synonym = SYNONYMS.iter().map(|(name, setting)| (similar(last_part(name)), (name, setting)));
+    let entries = NAMES.settings.iter().map(|entry| (similar(last_part(entry.name)), entry));
+    let synonym = NAMES.synonyms.iter().map(|(name, setting)| (similar(last_part(name)), (name, setting)));
     let entry = entries.max_by(|a, b| a.0.total_cmp(&b.0))?;
     let synonym = synonym.max_by(|a, b| a.0.total_cmp(&b.0))?;
     if synonym.0 > entry.0 {
         let (name, setting) = synonym.1;
         return Some((synonym.0, synonym_hint(name, setting)));
     }
-    let (system, found) = entry.1;
-    Some((entry.0, hint_of(key, system, found)))
+    Some((entry.0, hint_of(key, entry.1)))
 }
 
 /// Similarity of two names; 1 is equality.
@@ -175,8 +128,8 @@ fn synonym_hint(name: &str, setting: &str) -> String {
     format!("`{}` is `{setting}` in r1", last_part(name))
 }
 
-fn hint_of(key: &str, system: System, entry: &Counterpart) -> String {
-    let (system, theirs) = (system.name(), entry.name);
+fn hint_of(key: &str, entry: &Counterpart) -> String {
+    let (system, theirs) = (entry.system, entry.name);
     let value = if entry.value.is_empty() { String::new() } else { format!(": {}", entry.value) };
     if entry.settings.is_empty() {
         return format!("`{theirs}` is a setting of {system} that r1 does not have{value}");
@@ -199,8 +152,8 @@ fn last_part(key: &str) -> &str {
 pub fn value_hint(setting: &str, value: &str) -> Option<String> {
     let known = |entry: &&ValueName| entry.name == value && entry.setting == setting;
     let elsewhere = |entry: &&ValueName| entry.name == value;
-    let found = VALUES.iter().find(known).or_else(|| VALUES.iter().find(elsewhere))?;
-    Some(format!("`{value}` of {} is `{}={}` in r1", found.system.name(), found.setting, found.value))
+    let found = NAMES.values.iter().find(known).or_else(|| NAMES.values.iter().find(elsewhere))?;
+    Some(format!("`{value}` of {} is `{}={}` in r1", found.system, found.setting, found.value))
 }
 
 fn quoted(names: &[&str]) -> String {
@@ -208,10 +161,10 @@ fn quoted(names: &[&str]) -> String {
 }
 
 /// The table of a system's settings in docs/coming-from.md.
-pub fn table(system: System) -> String {
-    let mut table = format!("| {} | r1 | value in r1 |\n|---|---|---|\n", system.name());
-    for entry in system.settings() {
-        let ours = if entry.settings.is_empty() { "–".to_owned() } else { quoted(entry.settings) };
+pub fn table(system: &str) -> String {
+    let mut table = format!("| {system} | r1 | value in r1 |\n|---|---|---|\n");
+    for entry in NAMES.settings.iter().filter(|entry| entry.system == system) {
+        let ours = if entry.settings.is_empty() { "–".to_owned() } else { quoted(&entry.settings) };
         let value = entry.value.replace('|', "\\|").replace('*', "\\*");
         // Writing to a string can't fail.
         let _ = writeln!(table, "| `{}` | {ours} | {value} |", entry.name);
@@ -222,10 +175,9 @@ pub fn table(system: System) -> String {
 /// The table of values in docs/coming-from.md.
 pub fn value_table() -> String {
     let mut table = "| value | system | r1 |\n|---|---|---|\n".to_owned();
-    for entry in VALUES {
-        let system = entry.system.name();
+    for ValueName { system, name, setting, value } in &NAMES.values {
         // Writing to a string can't fail.
-        let _ = writeln!(table, "| `{}` | {system} | `{}={}` |", entry.name, entry.setting, entry.value);
+        let _ = writeln!(table, "| `{name}` | {system} | `{setting}={value}` |");
     }
     table
 }
@@ -248,29 +200,32 @@ mod tests {
     #[test]
     fn every_counterpart_is_a_setting_of_the_reference() {
         let mut names = BTreeSet::new();
-        for system in System::ALL {
-            for entry in system.settings() {
-                assert!(names.insert(entry.name), "{} twice", entry.name);
-                assert!(
-                    !entry.settings.is_empty() || !entry.value.is_empty(),
-                    "{} has neither a setting nor a remark",
-                    entry.name
-                );
-                let named = entry.value.split('`').skip(1).step_by(2).filter(|word| {
-                    crate::config::settings()
-                        .any(|s| !s.section().is_empty() && word.starts_with(&format!("{}.", s.section())))
-                });
-                let named = named.map(|word| word.split([' ', '=']).next().unwrap_or_default());
-                for path in entry.settings.iter().copied().chain(named) {
-                    assert!(is_setting(path), "{}: r1 has no `{path}`", entry.name);
-                }
+        for Counterpart { system, name, settings, value } in &NAMES.settings {
+            assert!(SYSTEMS.contains(system), "{system}");
+            assert!(names.insert(name), "{name} twice");
+            assert!(!settings.is_empty() || !value.is_empty(), "{name} has neither a setting nor a remark");
+            let named = value.split('`').skip(1).step_by(2).filter(|word| {
+                crate::config::settings()
+                    .any(|s| !s.section().is_empty() && word.starts_with(&format!("{}.", s.section())))
+            });
+            let named = named.map(|word| word.split([' ', '=']).next().unwrap_or_default());
+            for path in settings.iter().copied().chain(named) {
+                assert!(is_setting(path), "{name}: r1 has no `{path}`");
             }
         }
+        assert!(names.len() > 200, "{}", names.len());
+    }
+
+    #[test]
+    fn every_row_is_read() {
+        let text = include_str!("counterparts.tsv");
+        let rows = text.lines().filter(|line| !line.is_empty() && !line.starts_with("# ")).count();
+        assert_eq!(rows, NAMES.settings.len() + NAMES.values.len() + NAMES.synonyms.len());
     }
 
     #[test]
     fn no_name_of_another_system_is_a_setting_of_r1() {
-        for entry in System::ALL.into_iter().flat_map(System::settings) {
+        for entry in &NAMES.settings {
             let same = crate::config::settings().any(|setting| setting.path == entry.name);
             assert!(!same, "`{}` is a setting of r1 and is never refused", entry.name);
         }
@@ -278,7 +233,7 @@ mod tests {
 
     #[test]
     fn every_synonym_is_a_setting_of_the_reference() {
-        for (name, setting) in SYNONYMS {
+        for (name, setting) in &NAMES.synonyms {
             assert!(is_setting(setting), "{name}: r1 has no `{setting}`");
             assert!(counterpart(name).is_none(), "{name} is a name of another system");
         }
@@ -286,7 +241,7 @@ mod tests {
 
     #[test]
     fn values_are_those_that_r1_takes() {
-        for entry in VALUES {
+        for entry in &NAMES.values {
             let known = match entry.setting {
                 "trainer.algorithm" => crate::config::ALGORITHMS.contains(&entry.value),
                 "trainer.estimator" => crate::rl::advantages::Estimator::NAMES.contains(&entry.value),
@@ -300,7 +255,7 @@ mod tests {
 
     #[test]
     fn the_longest_match_wins() {
-        let of = |name: &str| counterpart(name).map(|(_, entry)| entry.settings);
+        let of = |name: &str| counterpart(name).map(|entry| &entry.settings[..]);
         assert_eq!(of("critic.optim.lr"), Some(&["trainer.critic.lr"][..]));
         assert_eq!(of("actor_rollout_ref.actor.optim.lr"), Some(&["trainer.lr"][..]));
         assert_eq!(of("rollout.n"), Some(&["trainer.group_size"][..]));
