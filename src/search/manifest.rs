@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use super::analyzer::Analyzer;
 use super::bm25::Bm25;
 use super::vectors::{EncoderOptions, HnswOptions, VectorType};
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Kind, Result, readable};
 
 /// The format that this version writes and reads.
 pub(super) const FORMAT: u32 = 1;
@@ -105,7 +105,8 @@ impl Manifest {
     /// files are missing or cut.
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(FILE);
-        let text = std::fs::read(&path).map_err(|error| unreadable(directory, &path, &error))?;
+        let read = readable(&path).and_then(|()| std::fs::read(&path));
+        let text = read.map_err(|error| unreadable(directory, &path, &error))?;
         let damaged = |why: String| {
             Error::new(Kind::Data, format!("the index's manifest can't be read: {why}"))
                 .at_path(&path)

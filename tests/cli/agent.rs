@@ -50,7 +50,7 @@ fn names_that_are_not_found_have_the_nearest() {
         (&["lua", "gam.lua"], "can't read the script", "did you mean `game.lua`"),
         (&["test", "gam.lua"], "can't read the script", "did you mean `game.lua`"),
         (&["run", "game.lua", "--resume", "sokobn"], "there is no run `sokobn`", "did you mean `sokoban`"),
-        (&["eval", "game.lua", "--model", "sokobn"], "there is no model `sokobn`", "did you mean `runs/sokoban`?"),
+        (&["infer", "--model", "sokobn", "-p", "a"], "there is no model `sokobn`", "did you mean `runs/sokoban`?"),
     ] {
         let output = r1(dir.path(), args).output().unwrap();
         let said = String::from_utf8_lossy(&output.stderr);

@@ -329,8 +329,8 @@ fn mcp_clients_over_http_have_a_session_each() {
     assert!(add(&one, 5).contains("\"text\":\"105\""));
     assert!(add(&one, 5).contains("\"text\":\"110\""));
     assert!(add(&two, 1).contains("\"text\":\"101\""), "another session has a state of its own");
-    // Each null takes 32 bytes.
-    let params = json!({ "name": "add", "arguments": { "n": vec![(); 1 << 21] } });
+    // Each number takes 32 bytes.
+    let params = json!({ "name": "add", "arguments": { "n": vec![0; 1 << 21] } });
     let large = posted(&port, &one, &json!({ "jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params })).2;
     assert!(large.contains("have too many bytes"), "{large}");
     assert!(add(&one, 5).contains("\"text\":\"115\""));

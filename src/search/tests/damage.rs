@@ -41,6 +41,12 @@ fn missing_and_foreign_index_directories_are_refused() {
     shows(&opening(&out), "the index's manifest can't be read: EOF");
     std::fs::write(out.join("manifest.json"), "[]").unwrap();
     shows(&opening(&out), "it has no `format`");
+    #[cfg(unix)]
+    {
+        std::fs::remove_file(out.join("manifest.json")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(out.join("manifest.json")).status().unwrap().success());
+        shows(&opening(&out), "can't read the index: it is not a regular file");
+    }
 }
 
 /// Fields that no file's checksum includes.

@@ -149,13 +149,14 @@ fn hostile_templates_are_stopped() {
             "it keeps too much text",
         ),
         ("\n{% macro f(s) %}{{ f(s + s) }}{% endmacro %}{{ f('xx') }}", "it keeps too much text"),
-        ("\n{% for a in [1, 2] %}{{ 'x' * 16777217 * a }}{% endfor %}", "the text would have more than 33554432 bytes"),
         ("\n{{ [1] | tojson(indent=10000000000) }}", "a width of 10000000000 is more than 1000"),
     ] {
         let error = render(source, &context).unwrap_err();
         assert!(error.message.contains(why), "{error}");
         assert_eq!(error.place.as_deref(), Some("t.jinja:2"), "{error}");
     }
+    let error = render("{% for a in [1, 2] %}{{ 'x' * 16777217 * a }}{% endfor %}", &context).unwrap_err();
+    assert!(error.message.ends_with("the text would have more than 33554432 bytes"), "{error}");
 }
 
 /// A single call that would allocate gigabytes is refused before it runs.
