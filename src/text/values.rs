@@ -20,7 +20,7 @@ pub(super) const TUPLE: &str = "r1_tuple";
 /// A list that Python prints differently: a tuple, or a view of a dictionary.
 #[derive(Debug)]
 pub(super) struct Items {
-    items: Vec<Jinja>,
+    all: Vec<Jinja>,
     /// `dict_items`, `dict_keys`, `dict_values`; empty for a tuple.
     view: &'static str,
     /// Names of the items, of a group.
@@ -29,16 +29,16 @@ pub(super) struct Items {
 
 impl Items {
     pub(super) fn tuple(items: impl IntoIterator<Item = Jinja>) -> Jinja {
-        Jinja::from_object(Self { items: items.into_iter().collect(), view: "", names: &[] })
+        Jinja::from_object(Self { all: items.into_iter().collect(), view: "", names: &[] })
     }
 
     pub(super) fn view(view: &'static str, items: impl IntoIterator<Item = Jinja>) -> Jinja {
-        Jinja::from_object(Self { items: items.into_iter().collect(), view, names: &[] })
+        Jinja::from_object(Self { all: items.into_iter().collect(), view, names: &[] })
     }
 
     /// A group of the filter `groupby`: a tuple whose items have names.
     pub(super) fn group(items: impl IntoIterator<Item = Jinja>) -> Jinja {
-        Jinja::from_object(Self { items: items.into_iter().collect(), view: "", names: &["grouper", "list"] })
+        Jinja::from_object(Self { all: items.into_iter().collect(), view: "", names: &["grouper", "list"] })
     }
 
     pub(super) fn is_tuple(&self) -> bool {
@@ -47,7 +47,7 @@ impl Items {
 
     /// The text before and after its printed items.
     pub(super) fn brackets(&self) -> (String, &'static str) {
-        match (self.view, self.items.len()) {
+        match (self.view, self.all.len()) {
             ("", 1) => ("(".to_owned(), ",)"),
             ("", _) => ("(".to_owned(), ")"),
             (view, _) => (format!("{view}(["), "])"),
@@ -62,11 +62,11 @@ impl Object for Items {
 
     fn get_value(self: &Arc<Self>, key: &Jinja) -> Option<Jinja> {
         let named = key.as_str().and_then(|key| self.names.iter().position(|name| *name == key));
-        self.items.get(named.or_else(|| key.as_usize())?).cloned()
+        self.all.get(named.or_else(|| key.as_usize())?).cloned()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(self.items.len())
+        Enumerator::Seq(self.all.len())
     }
 
     fn render(self: &Arc<Self>, out: &mut fmt::Formatter<'_>) -> fmt::Result {
