@@ -12,7 +12,6 @@ mod data;
 mod env;
 mod kl;
 mod learner;
-mod loss_graph;
 mod policy;
 mod reference;
 mod refusal;
@@ -25,7 +24,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-pub use algorithms::{ALGORITHMS, Algorithm};
+pub use algorithms::{Algorithm, algorithm_names};
 pub use branch::{Branch, BranchAt};
 pub use correction::{Estimate, Importance, Measure, Rejection, Scope};
 pub use data::{Compression, Curriculum, DataFormat, DataSettings, OverlongPrompts};
@@ -34,7 +33,6 @@ pub use kl::{Kl, KlKind, KlPlace};
 pub use learner::{
     CUSTOM, Choice, CriticSettings, Decay, Filter, Learner, MiniBatchBy, OnNan, RoutingReplay, WeightGroup,
 };
-pub use loss_graph::{Binary, Input, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 pub use policy::{
     DeviceChoice, Dtype, InitModel, LORA_TARGETS, LoraSettings, PolicySettings, Price, ServerApi, Switch,
 };
@@ -44,6 +42,7 @@ pub use server::{refuse_reply_prefix, refuse_server};
 pub use shaping::{Grouping, Method, OverlongPenalty, Shaping};
 pub use source::{Columns, DataFile, Generated, HubData, Part, PartOptions, Paths, SOURCE_KINDS, Source};
 
+pub use crate::algorithms::{Binary, Input, LossAgg, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 use crate::mdp::Sampling;
 use crate::schema::{
     Field, KiB, MiB, Misfit, Reload, Section, Setting, Table, Time, choices, fields_of, join, section,
@@ -204,7 +203,7 @@ impl Field for Trainer {
             return Ok(Self::Sft(Sft::read(key, &fields, None)?));
         }
         let Some(Algorithm { critic, settings }) = Algorithm::named(name) else {
-            let known: Vec<&str> = ALGORITHMS.into_iter().chain(["sft"]).collect();
+            let known: Vec<&str> = algorithm_names().into_iter().chain(["sft"]).collect();
             return Err(Misfit::not_one_of(&at, name, &known));
         };
         let learner = Learner::read(key, &fields, Some(&settings))?;
@@ -253,16 +252,6 @@ impl Trainer {
             Self::Grpo(learner) | Self::Ppo(learner) => learner.gradient_checkpointing,
             Self::Sft(sft) => sft.gradient_checkpointing,
         }
-    }
-}
-
-choices! {
-    /// Aggregation of token losses to a scalar. `seq` is a trajectory.
-    pub enum LossAgg {
-        TokenMean = "token-mean",
-        SeqMeanTokenSum = "seq-mean-token-sum",
-        SeqMeanTokenMean = "seq-mean-token-mean",
-        SeqMeanTokenSumNorm = "seq-mean-token-sum-norm",
     }
 }
 

@@ -38,6 +38,7 @@
 //! Shape letters: B trajectories (or rows), G group size, T tokens, H heads, D head dimension,
 //! E hidden size, V vocabulary.
 
+pub mod algorithms;
 pub mod answers;
 pub mod cli;
 mod clock;

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use r1::config::counterparts::{SYSTEMS, table, value_table};
-use r1::config::{ALGORITHMS, algorithms, settings};
+use r1::config::{algorithm_names, algorithms, settings};
 use r1::rl::advantages::Estimator;
 use r1::rl::objective::Objective;
 use r1::rl::reference;
@@ -172,7 +172,7 @@ fn missing(name: &str) -> Option<String> {
     if !option && !settings().any(|setting| setting.is_below(path)) {
         return Some(format!("no setting `{path}`"));
     }
-    let unknown = |value: &&str| path == "trainer.algorithm" && !ALGORITHMS.contains(value);
+    let unknown = |value: &&str| path == "trainer.algorithm" && !algorithm_names().contains(value);
     value.filter(unknown).map(|value| format!("no algorithm `{value}`"))
 }
 
@@ -197,7 +197,7 @@ fn the_glossary_names_existing_settings_and_every_algorithm() {
     let (_, algorithms) = page.split_once("## Algorithms").unwrap();
     let listed = names(algorithms, |_| vec![0]);
     let expected: Vec<String> =
-        ["trainer.algorithm"].iter().chain(&ALGORITHMS).map(|name| (*name).to_owned()).collect();
+        ["trainer.algorithm"].iter().chain(&algorithm_names()).map(|name| (*name).to_owned()).collect();
     let sorted = |mut names: Vec<String>| {
         names.sort();
         names

@@ -6,7 +6,8 @@ use std::ffi::OsStr;
 
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 
-use crate::config::{ALGORITHMS, settings};
+use crate::algorithms;
+use crate::config::{algorithm_names, settings};
 use crate::hub::Hub;
 use crate::load::MODEL_NANO;
 use crate::rl::advantages::Estimator;
@@ -57,13 +58,26 @@ pub(super) fn documented_names() -> ArgValueCompleter {
 fn documented(typed: &str) -> Vec<CompletionCandidate> {
     let entries = |entry: &'static docs::Entry| (entry.name.as_str(), entry.summary());
     let settings = settings().map(|setting| (setting.path, setting.doc));
+    let files = algorithms::all().iter().map(|file| (file.name, file.paper.as_str()));
     let modules = if typed.starts_with('@') { docs::modules() } else { &[] };
     let of_modules = modules.iter().map(|module| (module.name.as_str(), module.summary()));
     let functions = docs::all().chain(modules.iter().flat_map(|module| &module.entries)).map(entries);
     let mut seen = BTreeSet::new();
-    let all =
-        of_modules.chain(functions).chain(settings).filter(|(name, _)| name.starts_with(typed) && seen.insert(*name));
+    let all = of_modules
+        .chain(functions)
+        .chain(settings)
+        .chain(files)
+        .filter(|(name, _)| name.starts_with(typed) && seen.insert(*name));
     all.map(|(name, about)| CompletionCandidate::new(name).help(Some(about.into()))).collect()
+}
+
+/// Completes an algorithm that `r1 new --algorithm` copies.
+pub(super) fn algorithm_files() -> ArgValueCompleter {
+    ArgValueCompleter::new(|typed: &OsStr| {
+        let text = typed.to_str().unwrap_or_default();
+        let names = algorithms::all().iter().map(|file| file.name).filter(|name| name.starts_with(text));
+        names.map(CompletionCandidate::new).collect()
+    })
 }
 
 /// The runs in the directory `runs`, by name, and in other directories by path.
@@ -105,12 +119,12 @@ fn of_settings(typed: &str) -> Vec<CompletionCandidate> {
 /// The values of a setting with a fixed set: its literals, `true` and `false`.
 fn values(key: &str) -> BTreeSet<String> {
     if key == "trainer.algorithm" {
-        return ALGORITHMS.iter().map(|name| (*name).to_owned()).collect();
+        return algorithm_names().into_iter().map(str::to_owned).collect();
     }
     let mut found = BTreeSet::new();
     match key {
         "trainer.estimator" => found.extend(Estimator::NAMES.map(str::to_owned)),
-        "trainer.loss" => found.extend(Objective::NAMES.map(str::to_owned)),
+        "trainer.loss" => found.extend(Objective::names().into_iter().map(str::to_owned)),
         _ => {}
     }
     for setting in settings().filter(|setting| setting.path == key) {

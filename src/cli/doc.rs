@@ -72,6 +72,11 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         print(&module_page(module))?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(file) = crate::algorithms::find(name) {
+        let page = json!({ "algorithm": name, "paper": file.paper, "source": file.source });
+        print(&if output.json { format!("{page}\n") } else { file.source.to_owned() })?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let error = Error::new(Kind::Usage, format!("there is no function, type, module or setting `{name}`"));
     if let Some(hint) = docs::settings_hint(name) {
         return Err(error.hint(hint));

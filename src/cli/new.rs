@@ -7,20 +7,26 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::args::OutputArgs;
+use super::completers::algorithm_files;
 use super::{editor, print};
-use crate::error::{Error, Kind, Result};
+use crate::algorithms;
+use crate::error::{Error, Kind, Result, suggest};
 
 /// Write a script from a template, and a test for it
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   r1 new adder                            adder.lua and adder_test.lua
-  r1 new scripts/maze --template game")]
+  r1 new scripts/maze --template game
+  r1 new my_loss --algorithm gspo         my_loss.lua, a copy of GSPO to change")]
 pub(super) struct NewArgs {
     /// Name or path of the script
     pub(super) name: PathBuf,
     /// The template
     #[arg(long, short, value_enum, default_value = "tool")]
     pub(super) template: Template,
+    /// Write a copy of an algorithm of r1 instead, for `r1.trainer { algorithm = require("NAME") }`
+    #[arg(long, value_name = "ALGORITHM", conflicts_with = "template", add = algorithm_files())]
+    pub(super) algorithm: Option<String>,
     /// Do not write files for editors: types of r1, settings of luau-lsp, lua-language-server and
     /// stylua
     #[arg(long)]
@@ -77,6 +83,9 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
         return Err(Error::new(Kind::Usage, format!("`{}` can't be the name of a script", args.name.display())));
     }
     let script = stem.with_file_name(format!("{name}.lua"));
+    if let Some(algorithm) = &args.algorithm {
+        return copy_algorithm(algorithm, &script, output);
+    }
     let test = stem.with_file_name(format!("{name}_test.lua"));
     let (own, checks) = args.template.texts();
     let fill = |text: &str| {
@@ -88,9 +97,7 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
     let data = args.template.data().map(|(end, text)| (stem.with_file_name(format!("{name}{end}")), text));
     let files: Vec<&PathBuf> = [&script, &test].into_iter().chain(data.as_ref().map(|(path, _)| path)).collect();
     for path in &files {
-        if path.exists() {
-            return Err(Error::new(Kind::Usage, "the file exists already").at_path(path).hint("give another name"));
-        }
+        refuse_existing(path)?;
     }
     write(&script, &fill(own))?;
     write(&test, &fill(checks))?;
@@ -110,6 +117,34 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
         "{list}\n{for_editors}next\n  r1 check {script}\n  r1 test {test}\n  r1 repl {script}\n  r1 run {script}\n"
     ))?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the file of an algorithm of r1.
+fn copy_algorithm(name: &str, script: &Path, output: OutputArgs) -> Result<ExitCode> {
+    let Some(file) = algorithms::find(name) else {
+        let known = algorithms::all().iter().map(|file| file.name);
+        let error = Error::new(Kind::Usage, format!("there is no algorithm `{name}`"));
+        return Err(error.hint(suggest(name, known.collect::<Vec<_>>())));
+    };
+    refuse_existing(script)?;
+    write(script, file.source)?;
+    if output.json {
+        let files = [script];
+        return print(&format!("{}\n", json!({ "event": "new", "files": files }))).map(|()| ExitCode::SUCCESS);
+    }
+    let module = script.file_stem().unwrap_or_default().to_string_lossy();
+    print(&format!(
+        "{}\nin a recipe next to it\n  trainer = r1.trainer {{ algorithm = require(\"{module}\") }}\n",
+        script.display()
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn refuse_existing(path: &Path) -> Result<()> {
+    if path.exists() {
+        return Err(Error::new(Kind::Usage, "the file exists already").at_path(path).hint("give another name"));
+    }
+    Ok(())
 }
 
 /// The folder of the editor's project: the current directory, or the script's own if it is outside.

@@ -243,9 +243,9 @@ mod tests {
     fn values_are_those_that_r1_takes() {
         for entry in &NAMES.values {
             let known = match entry.setting {
-                "trainer.algorithm" => crate::config::ALGORITHMS.contains(&entry.value),
+                "trainer.algorithm" => crate::config::algorithm_names().contains(&entry.value),
                 "trainer.estimator" => crate::rl::advantages::Estimator::NAMES.contains(&entry.value),
-                "trainer.loss" => crate::rl::objective::Objective::NAMES.contains(&entry.value),
+                "trainer.loss" => crate::rl::objective::Objective::names().contains(&entry.value),
                 "trainer.kl.kind" => ["k1", "k2", "k3"].contains(&entry.value),
                 other => panic!("{other}"),
             };

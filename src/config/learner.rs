@@ -190,6 +190,7 @@ impl Choice {
         self.name == CUSTOM
     }
 
+    #[cfg(test)]
     pub(super) fn with(name: &str, option: &str, value: Value) -> Self {
         Self { name: name.to_owned(), options: Map::from_iter([(option.to_owned(), value)]) }
     }

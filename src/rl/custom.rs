@@ -1,4 +1,4 @@
-//! A recipe's own policy loss: the evaluation of a [`LossGraph`] over the sampled tokens of a
+//! A policy loss in Lua: the evaluation of a [`LossGraph`] over the sampled tokens of a
 //! micro-batch.
 //!
 //! Every denominator is that of the whole mini-batch, as in [`super::aggregate`], so the shares of
@@ -8,13 +8,14 @@
 use tch::{Kind as Dtype, Tensor, no_grad_guard};
 
 use super::aggregate::{Denominators, aggregate};
-use super::losses::{Clip, LOG_RATIO_LIMIT, RatioSums};
+use super::losses::{LOG_RATIO_LIMIT, LuaLoss, OPEN, RatioSums};
 use super::objective::{Inputs, MicroBatchLoss, Objective};
 use super::pack::Row;
 use super::segments::Segments;
+use crate::algorithms::Clipped;
 use crate::config::{Binary, Input, LossGraph, Op, Operand, Over, Shape, Unary};
 use crate::error::{Error, Kind, Result};
-use crate::native::{self, upload};
+use crate::native::upload;
 
 /// The denominators of a mini-batch, for each unit that a graph may name.
 #[derive(Clone, Debug)]
@@ -59,9 +60,35 @@ impl Units {
 pub struct Tokens<'a> {
     pub inputs: Inputs<'a>,
     /// `[N]` i64: the group of each.
-    pub group: &'a Tensor,
+    pub group: Option<&'a Tensor>,
     /// `[N]`: the total reward of each token's trajectory, if the graph reads it.
     pub rewards: Option<&'a Tensor>,
+    /// The denominators of the mini-batch by unit, for graphs that aggregate.
+    pub units: Option<&'a Units>,
+}
+
+impl<'a> Tokens<'a> {
+    /// The inputs that every loss has.
+    pub fn of(inputs: &Inputs<'a>) -> Self {
+        Self { inputs: *inputs, group: None, rewards: None, units: None }
+    }
+
+    /// The number of each token's sequence, `[N]` i64.
+    fn sequence(&self, over: Over) -> Result<&'a Tensor> {
+        match over {
+            Over::Step => Ok(self.inputs.step),
+            Over::Trajectory => Ok(self.inputs.trajectory),
+            Over::Group => self.group.ok_or_else(|| lacks("groups")),
+        }
+    }
+
+    fn denominators(&self, over: Over) -> Result<&'a Denominators> {
+        self.units.map(|units| units.get(over)).ok_or_else(|| lacks("denominators"))
+    }
+}
+
+fn lacks(what: &str) -> Error {
+    Error::new(Kind::Internal, format!("the loss needs {what}, which its caller does not give"))
 }
 
 /// A logged value in a micro-batch: its sum, and the number of tokens of its mean (0: it is a sum).
@@ -84,24 +111,6 @@ impl Logged {
     }
 }
 
-/// [`share`], with its numbers read from the device: the logged values in the order of
-/// [`LossGraph::logged`].
-///
-/// # Errors
-/// As [`share`] and [`Numbers::read`].
-pub fn compute(
-    graph: &LossGraph,
-    objective: &Objective,
-    tokens: &Tokens<'_>,
-    denominators: &Denominators,
-    units: &Units,
-) -> Result<(MicroBatchLoss, Vec<Logged>)> {
-    let (computed, numbers) = share(graph, objective, tokens, denominators, units)?;
-    let finite = f64::try_from(&computed.loss)?.is_finite();
-    let logged = numbers.read(graph, finite, &native::read_numbers(&numbers.on_device)?)?;
-    Ok((computed, logged))
-}
-
 /// Numbers of a micro-batch that the host reads after the update, so that a micro-batch does not
 /// wait for the device.
 #[derive(Debug)]
@@ -112,40 +121,136 @@ pub struct Numbers {
     tokens: usize,
 }
 
-/// This micro-batch's share of the loss that `graph` describes, and its numbers. A graph whose
-/// result is a loss per token is weighted and aggregated as `objective` says; the KL and entropy
-/// terms of `objective` are added either way.
+/// This micro-batch's share of a loss in Lua, and its numbers if it is the recipe's own. A graph
+/// whose result is a loss per token is weighted and aggregated as `objective` says; the KL and
+/// entropy terms of `objective` are added either way.
 ///
 /// # Errors
 /// [`Kind::Usage`] for a missing input.
-pub fn share(
-    graph: &LossGraph,
+pub(super) fn share(
+    loss: &LuaLoss,
     objective: &Objective,
     tokens: &Tokens<'_>,
     denominators: &Denominators,
-    units: &Units,
-) -> Result<(MicroBatchLoss, Numbers)> {
-    let inputs = &tokens.inputs;
-    let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
-    for node in &graph.nodes {
-        let value = evaluate(&node.op, &values, tokens, units)?;
-        values.push(value);
+) -> Result<(MicroBatchLoss, Option<Numbers>)> {
+    let graph = &loss.graph;
+    let values = evaluate(graph, tokens, false)?;
+    let value = of_values(graph, &values, objective, tokens, denominators)?;
+    if loss.file.is_some() {
+        return Ok((value, None));
     }
-    let log_ratio = inputs.logp.f_detach()?.f_sub(inputs.logp_old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?;
-    let open = Clip { low: f64::INFINITY, high: f64::INFINITY, dual: None };
-    let ratios = RatioSums::of(&log_ratio, &log_ratio.f_exp()?, inputs.advantages, open)?;
-    let result = graph.nodes.get(graph.result).map(|node| node.shape);
-    let value = values.get(graph.result).ok_or_else(|| Error::new(Kind::Internal, "the loss has no result"))?;
-    let value = match result {
-        Some(Shape::Tokens) => objective.of_tokens(value.shallow_clone(), ratios, inputs, denominators)?,
-        _ => objective.of_total(value, ratios, inputs, denominators)?,
-    };
     let _guard = no_grad_guard();
     let sums = graph.logged.iter().map(|(_, node)| Ok(values[*node].f_sum(Dtype::Double)?));
     let counts = graph.nodes.iter().zip(&values).filter(|(node, _)| node.shape != Shape::Booleans);
     let counts = counts.map(|(_, value)| Ok(value.f_isfinite()?.f_logical_not()?.f_sum(Dtype::Double)?));
     let on_device = sums.chain(counts).collect::<Result<_>>()?;
-    Ok((value, Numbers { on_device, tokens: inputs.logp.numel() }))
+    Ok((value, Some(Numbers { on_device, tokens: tokens.inputs.logp.numel() })))
+}
+
+/// The tokens that the selection of a graph chooses among all tokens of a mini-batch, `[N]` bool.
+pub(super) fn select(graph: &LossGraph, inputs: &Inputs<'_>) -> Result<Option<Tensor>> {
+    let _guard = no_grad_guard();
+    let values = evaluate(graph, &Tokens::of(inputs), true)?;
+    let count = inputs.logp.numel();
+    let at_least_one = |share: f64| ((share * count as f64) as usize).max(1);
+    let on_host = |operand: Operand, kind: Dtype| -> Result<Tensor> {
+        let value = match operand {
+            Operand::Node(node) => values[node].shallow_clone(),
+            Operand::Number(number) => Tensor::f_full([0_i64; 0], number, (Dtype::Double, inputs.logp.device()))?,
+        };
+        Ok(value.f_expand_as(inputs.logp)?.f_to_kind(kind)?.f_to_device(tch::Device::Cpu)?)
+    };
+    let chosen = match graph.selection().map(|node| &graph.nodes[node].op) {
+        Some(Op::Largest(of, share)) => {
+            let values: Vec<f64> = Vec::try_from(on_host(*of, Dtype::Double)?)?;
+            let mut order: Vec<usize> = (0..count).collect();
+            order.sort_by(|&a, &b| values[b].total_cmp(&values[a]).then(a.cmp(&b)));
+            order.truncate(at_least_one(*share));
+            order
+        }
+        Some(Op::Draw(of, share, seed)) => {
+            let holds: Vec<bool> = Vec::try_from(on_host(*of, Dtype::Bool)?)?;
+            let mut candidates: Vec<usize> = (0..count).filter(|&i| holds[i]).collect();
+            candidates.sort_by_key(|&i| scramble(seed ^ scramble(i as u64)));
+            candidates.truncate(at_least_one(*share));
+            candidates
+        }
+        _ => return Ok(None),
+    };
+    let mut mask = vec![false; count];
+    for i in chosen {
+        mask[i] = true;
+    }
+    upload(&Tensor::f_from_slice(&mask)?, inputs.logp.device()).map(Some)
+}
+
+/// The finaliser of SplitMix64: a pseudo-random order that is the same on every machine.
+fn scramble(x: u64) -> u64 {
+    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+/// The loss from the values of the nodes.
+fn of_values(
+    graph: &LossGraph,
+    values: &[Tensor],
+    objective: &Objective,
+    tokens: &Tokens<'_>,
+    denominators: &Denominators,
+) -> Result<MicroBatchLoss> {
+    let ratios = ratios(graph, values, &tokens.inputs)?;
+    let result = graph.nodes.get(graph.result).map(|node| node.shape);
+    let value = values.get(graph.result).ok_or_else(|| Error::new(Kind::Internal, "the loss has no result"))?;
+    match result {
+        Some(Shape::Tokens) => objective.of_tokens(value.shallow_clone(), ratios, &tokens.inputs, denominators),
+        _ => objective.of_total(value, ratios, &tokens.inputs, denominators),
+    }
+}
+
+/// Statistics of the ratio that the graph names, or of the ratio of each token.
+fn ratios(graph: &LossGraph, values: &[Tensor], inputs: &Inputs<'_>) -> Result<RatioSums> {
+    let _guard = no_grad_guard();
+    let log_ratio = inputs.logp.f_sub(inputs.logp_old)?.f_clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT)?;
+    let mut clip = OPEN;
+    let ratio = match &graph.ratio {
+        Some(of) => values[of.node].shallow_clone(),
+        None => log_ratio.f_exp()?,
+    };
+    match graph.ratio.map(|of| of.clipped) {
+        Some(Clipped::Tokens { low, high }) => {
+            return RatioSums::with(&log_ratio, &ratio, &values[low], &values[high], None);
+        }
+        Some(Clipped::Range { low, high }) => (clip.low, clip.high) = (low, high),
+        Some(Clipped::No) | None => {}
+    }
+    RatioSums::of(&log_ratio, &ratio, inputs.advantages, clip)
+}
+
+/// The values of all nodes. In a micro-batch, nodes for the selection alone are 0; in the whole
+/// mini-batch (`selecting`), those after the selection.
+fn evaluate(graph: &LossGraph, tokens: &Tokens<'_>, selecting: bool) -> Result<Vec<Tensor>> {
+    let inputs = &tokens.inputs;
+    let selection = graph.selection();
+    let skipped = if selection.is_some() { graph.only_for_selection() } else { Vec::new() };
+    let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
+    for (place, node) in graph.nodes.iter().enumerate() {
+        let skip = match selection {
+            Some(selection) if selecting => place >= selection,
+            Some(_) => skipped[place],
+            None => false,
+        };
+        let value = if skip {
+            Tensor::f_zeros([0_i64; 0], (inputs.logp.kind(), inputs.logp.device()))?
+        } else if selection == Some(place) {
+            inputs.selected.ok_or_else(|| lacks("a selection"))?.shallow_clone()
+        } else {
+            value_of(&node.op, &values, tokens)?
+        };
+        values.push(value);
+    }
+    Ok(values)
 }
 
 impl Numbers {
@@ -173,7 +278,7 @@ impl Numbers {
     }
 }
 
-fn evaluate(op: &Op, values: &[Tensor], tokens: &Tokens<'_>, units: &Units) -> Result<Tensor> {
+fn value_of(op: &Op, values: &[Tensor], tokens: &Tokens<'_>) -> Result<Tensor> {
     let inputs = &tokens.inputs;
     let like = (inputs.logp.kind(), inputs.logp.device());
     let get = |operand: &Operand| -> Result<Tensor> {
@@ -183,7 +288,7 @@ fn evaluate(op: &Op, values: &[Tensor], tokens: &Tokens<'_>, units: &Units) -> R
         }
     };
     let wide = |operand: &Operand| -> Result<Tensor> { Ok(get(operand)?.f_expand_as(inputs.logp)?) };
-    let segments = |over: Over| Segments::new(sequence(tokens, over), inputs.sequences);
+    let segments = |over: Over| Ok::<_, Error>(Segments::new(tokens.sequence(over)?, inputs.sequences));
     Ok(match op {
         Op::Input(input) => read(*input, tokens)?,
         Op::Unary(function, of) => {
@@ -229,29 +334,29 @@ fn evaluate(op: &Op, values: &[Tensor], tokens: &Tokens<'_>, units: &Units) -> R
         },
         Op::Where(condition, a, b) => get(a)?.f_where_self(&get(condition)?, &get(b)?)?,
         Op::SumOver(of, over) => {
-            let segments = segments(*over);
+            let segments = segments(*over)?;
             segments.spread(&segments.sum(&wide(of)?)?)?
         }
         Op::MeanOver(of, over) => {
-            let segments = segments(*over);
+            let segments = segments(*over)?;
             segments.spread(&segments.mean(&wide(of)?)?)?
         }
         Op::Count(over) => {
-            let lengths = upload(&Tensor::f_from_slice(&units.get(*over).lengths)?.f_to_kind(like.0)?, like.1)?;
-            lengths.f_index_select(0, sequence(tokens, *over))?
+            let lengths =
+                upload(&Tensor::f_from_slice(&tokens.denominators(*over)?.lengths)?.f_to_kind(like.0)?, like.1)?;
+            lengths.f_index_select(0, tokens.sequence(*over)?)?
         }
-        Op::Total(of, agg, over) => aggregate(&wide(of)?, sequence(tokens, *over), *agg, units.get(*over))?,
+        Op::Total(of, agg, over) => aggregate(&wide(of)?, tokens.sequence(*over)?, *agg, tokens.denominators(*over)?)?,
         Op::Sum(of) => wide(of)?.f_sum(None)?,
+        Op::Covariance(a, b) => centred(&wide(a)?)?.f_mul(&centred(&wide(b)?)?)?,
+        Op::Largest(..) | Op::Draw(..) => return Err(lacks("a selection")),
     })
 }
 
-/// The number of each token's sequence, `[N]` i64.
-fn sequence<'a>(tokens: &Tokens<'a>, over: Over) -> &'a Tensor {
-    match over {
-        Over::Step => tokens.inputs.step,
-        Over::Trajectory => tokens.inputs.trajectory,
-        Over::Group => tokens.group,
-    }
+/// The difference from the mean of all tokens, in f64, without gradient.
+fn centred(values: &Tensor) -> Result<Tensor> {
+    let values = values.f_detach()?.f_to_kind(Dtype::Double)?;
+    Ok(values.f_sub(&values.f_mean(Dtype::Double)?)?)
 }
 
 fn read(input: Input, tokens: &Tokens<'_>) -> Result<Tensor> {

@@ -7,8 +7,8 @@
 //! 2. [`rewards`] and [`advantages`]: one number per trajectory, step or token, from the [`rows`]
 //!    of a batch
 //! 3. [`pack`]: steps merged into rows, rows into micro-batches, and the tensors of a forward pass
-//! 4. [`objective`]: a loss by name from [`losses`], with [`kl`] and [`correction`]; [`custom`] is
-//!    the loss that a recipe writes in Lua
+//! 4. [`objective`]: a loss by name from [`losses`], with [`kl`] and [`correction`]; [`custom`]
+//!    computes those in Lua
 //! 5. [`aggregate`]: token losses into one number, with the denominators of the whole mini-batch
 //! 6. [`adamw`] with a [`schedule`], and [`ema`]: the update
 //!

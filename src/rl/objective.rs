@@ -1,4 +1,5 @@
-//! The policy objective by name: a loss, its aggregation, and its KL and entropy terms.
+//! The policy objective: a loss by name or a function of a recipe, its aggregation, and its KL and
+//! entropy terms.
 
 use std::sync::Arc;
 
@@ -7,20 +8,20 @@ use tch::Tensor;
 
 use super::advantages::Need;
 use super::aggregate::{Denominators, aggregate};
+use super::custom;
 use super::kl::{kl, kl_straight_through};
-use super::losses::{Custom, Extra, LOG_RATIO_LIMIT, LOSSES, Loss, LossFormula, RatioSums, TERMS, Tokens};
+use super::losses::{self, Formula, LOG_RATIO_LIMIT, Loss, RatioSums, TERMS, ppo_clip};
 pub use super::losses::{Terms, Unit};
 use super::options::{at_least, at_least_zero, fields, names, refuse_rest, table, take_from, unknown, within};
 use super::reference::Reference;
-use super::segments::Segments;
-use crate::config::{CUSTOM, LossAgg};
+use crate::config::{CUSTOM, Input, LossGraph};
 use crate::error::{Error, Kind, Result};
 
 /// A named loss, ready to be computed.
 #[derive(Clone, Debug)]
 pub struct Objective {
     pub name: &'static str,
-    pub formula: Arc<dyn LossFormula>,
+    pub formula: Formula,
     pub terms: Terms,
 }
 
@@ -40,7 +41,8 @@ pub struct Inputs<'a> {
     pub trajectory: &'a Tensor,
     /// i64: the step of each token, as in [`Denominators::of_steps`].
     pub step: &'a Tensor,
-    /// The numbers of trajectories and steps, and of groups for a custom loss, are below it.
+    /// The numbers of trajectories and steps, and of groups for a loss that reads them, are below
+    /// it.
     pub sequences: i64,
     /// Off-policy weights: [`super::correction::Importance`] times
     /// [`super::correction::Rejection`].
@@ -73,21 +75,15 @@ pub struct MicroBatchLoss {
 
 impl Objective {
     /// Every name.
-    pub const NAMES: [&'static str; LOSSES.len()] = {
-        let mut names = [""; LOSSES.len()];
-        let mut i = 0;
-        while i < names.len() {
-            names[i] = LOSSES[i].name;
-            i += 1;
-        }
-        names
-    };
+    pub fn names() -> Vec<&'static str> {
+        losses::names()
+    }
 
     /// Every loss, as docs/training.md lists it: its own options, and the terms in which it differs
     /// from most losses.
     pub fn reference() -> impl Iterator<Item = Reference> {
         let usual = fields(&TERMS);
-        LOSSES.iter().map(move |loss| {
+        losses::all().map(move |loss| {
             let terms = fields(&loss.terms).into_iter().filter(|(name, value)| usual[name] != *value);
             let options = loss.formula.options().into_iter().chain(terms).collect();
             let reference = Need::Reference.words().filter(|_| loss.terms.kl_coef > 0.0);
@@ -111,7 +107,7 @@ impl Objective {
     /// # Errors
     /// [`Kind::Usage`] names the nearest names of an unknown one.
     pub fn named(name: &str) -> Result<Self> {
-        Self::of(named(name)?, &mut Map::new())
+        Self::of(&named(name)?, &mut Map::new())
     }
 
     /// A loss by name with the options of a table, its own and those of [`Terms`].
@@ -128,25 +124,36 @@ impl Objective {
 
     /// [`Objective::new`]; `rest` keeps the entries that are not its options.
     pub(super) fn read(name: &str, rest: &mut Map<String, Value>) -> Result<Self> {
-        let objective = Self::of(named(name)?, rest)?;
+        let objective = Self::of(&named(name)?, rest)?;
         objective.check()?;
         Ok(objective)
     }
 
     fn of(loss: &Loss, rest: &mut Map<String, Value>) -> Result<Self> {
-        let Loss { name, formula, terms, .. } = *loss;
-        Ok(Self { name, terms: take_from(name, rest, &terms)?, formula: formula.read(name, rest)? })
+        let Loss { name, formula, terms, .. } = loss;
+        let terms = take_from(name, rest, terms)?;
+        Ok(Self { name, formula: formula.read(name, rest, &terms)?, terms })
     }
 
-    /// The terms of a custom loss, which [`super::custom::compute`] computes.
-    pub fn custom(loss_agg: LossAgg, entropy_coef: f64) -> Self {
-        let terms = Terms { loss_agg, entropy_coef, ..TERMS };
-        Self { name: CUSTOM, formula: Arc::new(Custom {}), terms }
+    /// The loss of the recipe's own function; `options` may have some of [`Terms`].
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] for a value of the wrong type.
+    pub fn of_graph(graph: Arc<LossGraph>, options: &Map<String, Value>) -> Result<Self> {
+        let terms = take_from(CUSTOM, &mut options.clone(), &TERMS)?;
+        let objective = Self { name: CUSTOM, formula: Formula::of_graph(graph), terms };
+        objective.check()?;
+        Ok(objective)
     }
 
     /// Whether it has this option.
     pub fn has_option(&self, name: &str) -> bool {
         self.options().iter().any(|own| own == name)
+    }
+
+    /// Whether the tokens that it clips are known.
+    pub fn reports_clip(&self) -> bool {
+        self.formula.graph().is_none_or(|graph| self.formula.file().is_some() || graph.ratio.is_some())
     }
 
     /// The names of all its options.
@@ -156,7 +163,6 @@ impl Objective {
     }
 
     fn check(&self) -> Result<()> {
-        self.formula.check(self.name)?;
         at_least(self.name, "horizon", self.terms.horizon.unwrap_or(1.0), f64::MIN_POSITIVE)?;
         at_least_zero(self.name, "kl_coef", self.terms.kl_coef)?;
         within(self.name, "entropy_coef", self.terms.entropy_coef, f64::MIN, f64::MAX)
@@ -168,7 +174,7 @@ impl Objective {
         if self.terms.kl_coef > 0.0 {
             needs.push(Need::Reference);
         }
-        if self.formula.needs_whole_batch() {
+        if self.formula.graph().is_some_and(|graph| graph.selection().is_some()) {
             needs.push(Need::WholeBatch);
         }
         needs
@@ -189,18 +195,43 @@ impl Objective {
     /// # Errors
     /// [`Kind::Usage`] for a KL term without `logp_ref`, or an entropy bonus without `entropy`.
     pub fn compute(&self, inputs: &Inputs<'_>, denominators: &Denominators) -> Result<MicroBatchLoss> {
-        let tokens = Tokens {
-            logp: inputs.logp,
-            logp_old: inputs.logp_old,
-            advantages: inputs.advantages,
-            sequence: inputs.sequence(self.terms.ratio_over),
-            sequences: inputs.sequences,
-        };
-        let own = if inputs.selected.is_some() { None } else { self.formula.select(&tokens)? };
-        let extra = Extra { weights: inputs.weights, selected: inputs.selected.or(own.as_ref()) };
-        let (token_loss, ratios) = self.formula.token_loss(&tokens, &extra)?;
-        let weights = inputs.weights.filter(|_| !self.formula.applies_weights());
-        self.of_tokens(token_loss, ratios, &Inputs { weights, ..*inputs }, denominators)
+        Ok(self.share(&custom::Tokens::of(inputs), denominators)?.0)
+    }
+
+    /// [`Objective::compute`] with the inputs that only losses in Lua read, and the numbers that
+    /// such a loss logs.
+    ///
+    /// # Errors
+    /// As [`Objective::compute`].
+    pub fn share(
+        &self,
+        tokens: &custom::Tokens<'_>,
+        denominators: &Denominators,
+    ) -> Result<(MicroBatchLoss, Option<custom::Numbers>)> {
+        let inputs = &tokens.inputs;
+        match &self.formula {
+            Formula::Ppo(ppo) => {
+                let (loss, ratios) = ppo_clip(inputs.logp, inputs.logp_old, inputs.advantages, ppo.clip())?;
+                Ok((self.of_tokens(loss, ratios, inputs, denominators)?, None))
+            }
+            Formula::Lua(lua) => {
+                let own = if inputs.selected.is_none() { self.select(inputs)? } else { None };
+                let inputs = Inputs { selected: inputs.selected.or(own.as_ref()), ..*inputs };
+                custom::share(lua, self, &custom::Tokens { inputs, ..*tokens }, denominators)
+            }
+        }
+    }
+
+    /// The choice of `clip_cov` and `kl_cov` among all tokens of a mini-batch, `[N]` bool; `None`
+    /// for losses that select none.
+    ///
+    /// # Errors
+    /// Those of the tensor operations.
+    pub fn select(&self, inputs: &Inputs<'_>) -> Result<Option<Tensor>> {
+        match self.formula.graph() {
+            Some(graph) if graph.selection().is_some() => custom::select(graph, inputs),
+            _ => Ok(None),
+        }
     }
 
     /// The objective of a loss per token `[N]`: weighted and aggregated, with the KL and entropy
@@ -212,10 +243,10 @@ impl Objective {
         inputs: &Inputs<'_>,
         denominators: &Denominators,
     ) -> Result<MicroBatchLoss> {
-        let Terms { loss_agg, seq, ratio_over, .. } = self.terms;
-        if let Some(weights) = inputs.weights {
-            let sequences = Segments::new(inputs.sequence(ratio_over), inputs.sequences);
-            token_loss = token_loss.f_mul(&self.formula.weights(weights, &sequences)?)?;
+        let Terms { loss_agg, seq, .. } = self.terms;
+        let applies_weights = self.formula.graph().is_some_and(|graph| graph.reads(Input::Weights));
+        if let Some(weights) = inputs.weights.filter(|_| !applies_weights) {
+            token_loss = token_loss.f_mul(weights)?;
         }
         let policy = aggregate(&token_loss, inputs.sequence(seq), loss_agg, denominators)?;
         self.of_total(&policy, ratios, inputs, denominators)
@@ -263,6 +294,6 @@ impl Objective {
     }
 }
 
-fn named(name: &str) -> Result<&'static Loss> {
-    LOSSES.iter().find(|loss| loss.name == name).ok_or_else(|| unknown("loss", name, &Objective::NAMES))
+fn named(name: &str) -> Result<Loss> {
+    losses::find(name)?.ok_or_else(|| unknown("loss", name, &Objective::names()))
 }

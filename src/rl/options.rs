@@ -38,8 +38,10 @@ pub(super) fn take_from<T: Serialize + DeserializeOwned>(
     let defaults = fields(base);
     let mut all = defaults.clone();
     for name in defaults.keys() {
-        if let Some(value) = table.remove(name) {
-            all.insert(name.clone(), value);
+        if let Some(value) = table.shift_remove(name) {
+            // Lua tables cannot hold nil: false turns an option off.
+            let off = value == Value::Bool(false) && !defaults[name].is_boolean();
+            all.insert(name.clone(), if off { Value::Null } else { value });
         }
     }
     serde_path_to_error::deserialize(Value::Object(all)).map_err(|error| {
@@ -150,6 +152,6 @@ mod tests {
         let options = |objective: &Objective| objective.formula.options();
         let changed = Objective::new("dppo_kl", &json!({"truncate": 5.0})).unwrap();
         assert_eq!(json!(options(&changed)), json!({"clip_low": 0.2, "clip_high": 0.2, "truncate": 5.0}));
-        assert_eq!(json!(options(&Objective::named("dppo_kl").unwrap()))["truncate"], json!(20.0));
+        assert_eq!(json!(options(&Objective::named("dppo_kl").unwrap()))["truncate"], json!(20));
     }
 }

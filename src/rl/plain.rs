@@ -3,6 +3,7 @@
 //! Options are tables by name; [`StepRow`] has the fields of a row.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,14 +13,13 @@ use super::advantages::{Advantages, Estimator};
 use super::aggregate::Denominators;
 use super::correction::{Importance, Mismatch, Rejection};
 use super::custom;
-use super::losses::Tokens;
 use super::objective::{Inputs, Objective, Unit};
 use super::options::{names, refuse_rest, table, take};
 use super::rewards::{Grouping, KlPenalty, Method, OverlongPenalty, RewardShaping, Shaping, shape};
 use super::rows::{Batch, StepRow};
-use crate::config::{CUSTOM, Input, LossAgg, LossGraph};
+use crate::config::{CUSTOM, Input, LossGraph};
 use crate::error::{Error, Kind, Result};
-use crate::native::load_cuda_torch;
+use crate::native::{self, load_cuda_torch};
 
 /// Options of every estimator, in addition to its own.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -42,12 +42,6 @@ struct Corrections {
     rejection: Option<Rejection>,
     /// The sequence of both.
     correction_over: Option<Unit>,
-}
-
-/// Options of a custom loss, in addition to [`Corrections`].
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Own {
-    loss_agg: Option<LossAgg>,
 }
 
 /// Converts whole numbers to integers (scripts have only floats), and empty tables inside to empty
@@ -116,9 +110,10 @@ pub struct Report {
 pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Result<Report> {
     let mut rest = table(CUSTOM, &integral(options))?;
     let corrections: Corrections = take(CUSTOM, &mut rest)?;
-    let Own { loss_agg } = take(CUSTOM, &mut rest)?;
+    let loss_agg = rest.shift_remove("loss_agg").map(|value| ("loss_agg".to_owned(), value));
     refuse_rest(CUSTOM, &rest, &["loss_agg", "importance", "rejection", "correction_over"].map(str::to_owned))?;
-    report(&Objective::custom(loss_agg.unwrap_or(LossAgg::TokenMean), 0.0), Some(graph), rows, corrections)
+    let objective = Objective::of_graph(Arc::new(graph.clone()), &loss_agg.into_iter().collect())?;
+    report(&objective, rows, corrections)
 }
 
 /// The loss `name` of `rows`, which have `logp`, `logp_old` and `advantages`. All rows together are
@@ -133,15 +128,15 @@ pub fn loss(name: &str, rows: &[StepRow], options: &Value) -> Result<Report> {
     let corrections: Corrections = take(name, &mut rest)?;
     let objective = Objective::read(name, &mut rest)?;
     refuse_rest(name, &rest, &objective.options())?;
-    report(&objective, None, rows, corrections)
+    report(&objective, rows, corrections)
 }
 
 fn report(
     objective: &Objective,
-    graph: Option<&LossGraph>,
     rows: &[StepRow],
     Corrections { importance, rejection, correction_over }: Corrections,
 ) -> Result<Report> {
+    let graph = objective.formula.graph();
     let reads = |input: Input| graph.is_some_and(|graph| graph.reads(input));
     let batch = Batch::new(rows, false)?;
     let flat = Flat::new(&batch);
@@ -194,19 +189,16 @@ fn report(
         Unit::Step => &flat.step,
     };
     let denominators = Denominators::from_tokens(sequences).with_horizon(objective.terms.horizon);
-    let computed = match graph {
-        None => objective.compute(&inputs, &denominators)?,
-        Some(graph) => {
-            let group = Tensor::f_from_slice(&flat.group)?;
-            let rewards = Tensor::f_from_slice(&flat.rewards)?;
-            let tokens = custom::Tokens { inputs, group: &group, rewards: Some(&rewards) };
-            let units = custom::Units::from_tokens(&flat.step, &flat.trajectory, &flat.group);
-            let (computed, logged) = custom::compute(graph, objective, &tokens, &denominators, &units)?;
-            let names = graph.logged.iter().map(|(name, _)| name.clone());
-            metrics.extend(names.zip(logged.into_iter().map(custom::Logged::value)));
-            computed
-        }
-    };
+    let (group, rewards) = (Tensor::f_from_slice(&flat.group)?, Tensor::f_from_slice(&flat.rewards)?);
+    let units = custom::Units::from_tokens(&flat.step, &flat.trajectory, &flat.group);
+    let tokens = custom::Tokens { inputs, group: Some(&group), rewards: Some(&rewards), units: Some(&units) };
+    let (computed, numbers) = objective.share(&tokens, &denominators)?;
+    if let (Some(graph), Some(numbers)) = (graph, numbers) {
+        let finite = f64::try_from(&computed.loss)?.is_finite();
+        let logged = numbers.read(graph, finite, &native::read_numbers(&numbers.on_device)?)?;
+        let names = graph.logged.iter().map(|(name, _)| name.clone());
+        metrics.extend(names.zip(logged.into_iter().map(custom::Logged::value)));
+    }
     let ratios = computed.ratios.read()?;
     let mut named = vec![
         ("policy_loss", f64::try_from(&computed.policy)?),
@@ -215,7 +207,7 @@ fn report(
         ("ratio_min", ratios.ratio_min),
         ("ratio_max", ratios.ratio_max),
     ];
-    if graph.is_none() {
+    if objective.reports_clip() {
         named.push(("clipfrac_low", ratios.clipfrac_low()));
         named.push(("clipfrac_high", ratios.clipfrac_high()));
         named.push(("clipfrac_dual", ratios.clipfrac_dual()));
@@ -226,13 +218,7 @@ fn report(
             metrics.insert(name.to_owned(), f64::try_from(value)?);
         }
     }
-    if let Some(chosen) = objective.formula.select(&Tokens {
-        logp: &logp,
-        logp_old: &logp_old,
-        advantages: &advantages,
-        sequence: &step,
-        sequences: flat.sequences(),
-    })? {
+    if let Some(chosen) = objective.select(&inputs)? {
         metrics.insert("selected".to_owned(), mean(&chosen)?);
     }
     let value = f64::try_from(&computed.loss)?;

@@ -6,7 +6,7 @@ use crate::error::Result;
 
 /// N tokens in S sequences.
 #[derive(Debug)]
-pub struct Segments {
+pub(super) struct Segments {
     index: Tensor,
     count: i64,
 }

@@ -34,7 +34,7 @@ pub struct Configuration {
     pub overrides: Vec<String>,
     /// Seed of every random stream; constant within a run.
     pub seed: u64,
-    /// Name of the algorithm: one of [`ALGORITHMS`](crate::config::ALGORITHMS), or `sft`.
+    /// Name of the algorithm: one of [`algorithm_names`](crate::config::algorithm_names), or `sft`.
     #[serde(default)]
     pub algorithm: String,
     /// Maximum length of prompt plus response, tokens; 0 without rollouts.

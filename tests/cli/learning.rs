@@ -37,7 +37,7 @@ return r1.recipe {
 #[test]
 fn every_algorithm_runs() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    for name in r1::config::ALGORITHMS {
+    for name in r1::config::algorithm_names() {
         let algorithm = format!("trainer.algorithm={name}");
         succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, "trainer.steps=1", &algorithm]);
         let found = last_step(&dir.path().join("runs").join(name));

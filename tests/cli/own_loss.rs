@@ -88,23 +88,34 @@ fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
 
 #[test]
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
-fn gspo_and_cispo_losses_in_lua_equal_the_built_in_ones_to_the_bit() {
-    let gspo = r#"
-    local log_ratio = b.logp - b.logp_old
-    local ratio = ((b.logp - b.logp:detach()) + log_ratio:detach():mean("step")):clamp(nil, 10):exp()
-    local push = -b.advantages
-    return b:seq_mean((push * ratio):max(push * ratio:clamp(1 - 3e-4, 1 + 4e-4)))"#;
-    assert!(both(gspo, &["trainer.loss=gspo"]).1);
-    let cispo = r"
-    local ratio = (b.logp - b.logp_old):clamp(-20, 20):detach():exp()
-    return b:token_mean(-(ratio:clamp(1 - 0.2, 1 + options.high) * b.advantages) * b.logp)";
-    let dir = with(cispo);
-    succeed(dir.path(), &["run", "a.lua", "-q", "--name", "own", "trainer.loss.high=0.3"]);
-    succeed(
-        dir.path(),
-        &["run", "a.lua", "-q", "--name", "usual", "trainer.loss={\"name\":\"cispo\",\"clip_high\":0.3}"],
-    );
-    assert!(weights_of(dir.path(), "own") == weights_of(dir.path(), "usual"));
+fn a_copy_of_an_algorithm_trains_to_the_same_weights_and_has_its_options() {
+    let recipe = |algorithm: &str| {
+        let trainer = format!("trainer = r1.trainer {{\n    algorithm = {algorithm},");
+        let recipe = RECIPE.replace("  LOSS\n", "").replace("    loss = \"custom\",\n", "");
+        recipe.replace("trainer = r1.grpo {", &trainer)
+    };
+    let (own, usual) = (recipe("require(\"mine\")"), recipe("\"gspo\""));
+    let dir = directory(&[("a.lua", &own), ("b.lua", &usual)], true);
+    let printed = succeed(dir.path(), &["new", "mine", "--algorithm", "gspo"]);
+    assert!(printed.contains("r1.trainer { algorithm = require(\"mine\") }"), "{printed}");
+    let run = |script: &str, name: &str, more: &[&str]| {
+        succeed(dir.path(), &[&["run", script, "-q", "--name", name], more].concat());
+        weights_of(dir.path(), name)
+    };
+    assert!(run("a.lua", "own", &[]) == run("b.lua", "usual", &[]));
+    let (own, usual) = (last_step(&run_dir(dir.path(), "own")), last_step(&run_dir(dir.path(), "usual")));
+    assert_eq!(own["policy/clip_frac_high"], usual["policy/clip_frac_high"]);
+    let wide = run("a.lua", "own-wide", &["trainer.loss.clip_high=0.5"]);
+    assert!(wide == run("b.lua", "usual-wide", &["trainer.loss.clip_high=0.5"]));
+    assert!(wide != weights_of(dir.path(), "own"));
+    let error = fail(dir.path(), &["run", "a.lua", "trainer.loss.clip_low=2"]);
+    assert!(error.contains("option `clip_low` of `trainer.loss` is from 0 to 1, not 2"), "{error}");
+    let error = fail(dir.path(), &["run", "a.lua", "trainer.loss.clip_lo=0.1"]);
+    assert!(error.contains("declares no option `clip_lo`") && error.contains("`clip_low`"), "{error}");
+    let error = fail(dir.path(), &["new", "other", "--algorithm", "gsp"]);
+    assert!(error.contains("there is no algorithm `gsp`") && error.contains("`gspo`"), "{error}");
+    let error = fail(dir.path(), &["new", "mine", "--algorithm", "gspo"]);
+    assert!(error.contains("the file exists already"), "{error}");
 }
 
 #[test]

@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::settings;
 use crate::config::{
-    ALGORITHMS, DataFile, DataSettings, Generated, HubData, InitModel, LoraSettings, PolicySettings, Settings, Sft,
-    Source, Trainer,
+    DataFile, DataSettings, Generated, HubData, InitModel, LoraSettings, PolicySettings, Settings, Sft, Source,
+    Trainer, algorithm_names,
 };
 use crate::schema::Is;
 
@@ -74,7 +74,7 @@ fn conditions_of_settings_match_the_type_of_the_named_setting() {
                 Is::True => kind == "boolean",
                 Is::Set => !kind.is_empty(),
                 Is::OneOf(names) if need.setting == "trainer.algorithm" => {
-                    names.iter().all(|name| ALGORITHMS.contains(name))
+                    names.iter().all(|name| algorithm_names().contains(name))
                 }
                 Is::OneOf(names) => names.iter().all(|name| kind.contains(&format!("\"{name}\""))),
             };

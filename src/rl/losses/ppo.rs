@@ -4,29 +4,28 @@
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-use super::formula::{Extra, LossFormula, Tokens};
 use super::ratios::{Clip, LOG_RATIO_LIMIT, RatioSums};
 use crate::error::Result;
 use crate::rl::options::{at_least, clip_range};
 
 /// Options of the PPO loss.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Ppo {
+pub struct Ppo {
     pub clip_low: f64,
     pub clip_high: f64,
     /// Off without it.
     pub dual_clip: Option<f64>,
 }
 
-impl LossFormula for Ppo {
-    fn check(&self, loss: &str) -> Result<()> {
+impl Ppo {
+    /// Refuses options outside of their range; `loss` is the name of the loss.
+    pub(super) fn check(&self, loss: &str) -> Result<()> {
         clip_range(loss, self.clip_low, self.clip_high)?;
         at_least(loss, "dual_clip", self.dual_clip.unwrap_or(f64::MAX), 1.0)
     }
 
-    fn token_loss(&self, tokens: &Tokens<'_>, _: &Extra<'_>) -> Result<(Tensor, RatioSums)> {
-        let clip = Clip { low: self.clip_low, high: self.clip_high, dual: self.dual_clip };
-        ppo_clip(tokens.logp, tokens.logp_old, tokens.advantages, clip)
+    pub(in crate::rl) fn clip(&self) -> Clip {
+        Clip { low: self.clip_low, high: self.clip_high, dual: self.dual_clip }
     }
 }
 

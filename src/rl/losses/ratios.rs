@@ -20,7 +20,7 @@ pub struct Clip {
 }
 
 /// For ratios without a clip.
-pub(super) const OPEN: Clip = Clip { low: f64::INFINITY, high: f64::INFINITY, dual: None };
+pub(in crate::rl) const OPEN: Clip = Clip { low: f64::INFINITY, high: f64::INFINITY, dual: None };
 
 /// Statistics of the ratios of a batch: sums over sampled tokens, so that micro-batches add up.
 #[derive(Clone, Copy, Debug, PartialEq)]

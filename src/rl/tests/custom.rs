@@ -1,11 +1,15 @@
 //! Custom losses are bitwise equal to the built-in ones, and their micro-batches add up.
 
+use std::sync::Arc;
+
+use serde_json::Map;
 use tch::Tensor;
 
 use super::super::aggregate::Denominators;
-use super::super::custom::{Tokens, Units, compute};
+use super::super::custom::{Tokens, Units};
 use super::super::objective::{Inputs, Objective};
 use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Unary};
+use crate::native;
 
 struct Tape(LossGraph);
 
@@ -64,10 +68,12 @@ fn share(graph: &LossGraph, tokens: &[usize]) -> (f64, Vec<f64>, Vec<f64>) {
         selected: None,
     };
     let units = Units::from_tokens(&TRAJECTORY, &TRAJECTORY, &GROUP);
-    let objective = Objective::custom(LossAgg::TokenMean, 0.0);
+    let objective = Objective::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
     let all = Denominators::from_tokens(&TRAJECTORY);
-    let tokens = Tokens { inputs, group: &group, rewards: None };
-    let (computed, logged) = compute(graph, &objective, &tokens, &all, &units).unwrap();
+    let tokens = Tokens { inputs, group: Some(&group), rewards: None, units: Some(&units) };
+    let (computed, numbers) = objective.share(&tokens, &all).unwrap();
+    let numbers = numbers.unwrap();
+    let logged = numbers.read(graph, true, &native::read_numbers(&numbers.on_device).unwrap()).unwrap();
     computed.loss.backward();
     let gradient = Vec::<f64>::try_from(logp.grad()).unwrap();
     (f64::try_from(computed.loss.detach()).unwrap(), gradient, logged.into_iter().map(|one| one.sum).collect())
@@ -110,10 +116,12 @@ fn a_value_that_is_not_finite_is_named_by_its_line() {
         weights: None,
         selected: None,
     };
-    let tokens = Tokens { inputs, group: &place, rewards: None };
-    let units = Units::from_tokens(&[0], &[0], &[0]);
-    let objective = Objective::custom(LossAgg::TokenMean, 0.0);
+    let tokens = Tokens::of(&inputs);
     let graph = tape.finish(Operand::Node(log));
-    let error = compute(&graph, &objective, &tokens, &Denominators::from_tokens(&[0]), &units).unwrap_err();
+    let objective = Objective::of_graph(Arc::new(graph.clone()), &Map::new()).unwrap();
+    let (_, numbers) = objective.share(&tokens, &Denominators::from_tokens(&[0])).unwrap();
+    let numbers = numbers.unwrap();
+    let read = native::read_numbers(&numbers.on_device).unwrap();
+    let error = numbers.read(&graph, false, &read).unwrap_err();
     assert_eq!(error.message, "the loss is not finite: a value that is NaN or infinite is computed at x.lua:1");
 }

@@ -309,7 +309,7 @@ proptest! {
     fn the_order_of_rows_changes_no_loss((rows, order) in shuffled()) {
         let rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.greedy).collect();
         let order: Vec<usize> = order.into_iter().filter(|&i| i < rows.len()).collect();
-        for name in Objective::NAMES {
+        for name in Objective::names() {
             let options = json!({"kl_coef": 0.1, "entropy_coef": 0.01, "importance": {}, "rejection": {"upper": 0.05}});
             let straight = plain::loss(name, &rows, &options).unwrap();
             let mixed: Vec<StepRow> = order.iter().map(|&i| rows[i].clone()).collect();
@@ -328,7 +328,7 @@ proptest! {
     #[test]
     fn masked_tokens_have_a_gradient_of_exactly_zero(rows in batch()) {
         let mut rows: Vec<StepRow> = rows.into_iter().filter(|row| !row.greedy).collect();
-        for name in Objective::NAMES {
+        for name in Objective::names() {
             let before = plain::loss(name, &rows, &Value::Null).unwrap();
             for (row, gradient) in rows.iter().zip(&before.gradient) {
                 for (sampled, gradient) in row.mask.iter().zip(gradient) {
@@ -352,7 +352,7 @@ proptest! {
         for row in &mut rows {
             row.advantages = vec![0.0];
         }
-        for name in Objective::NAMES {
+        for name in Objective::names() {
             // The penalties of KL-Cov and DRO do not depend on the advantage, and PSPO has a KL
             // term.
             if !matches!(name, "kl_cov" | "dro" | "pspo") {
@@ -365,7 +365,7 @@ proptest! {
 
 #[test]
 fn an_empty_batch_has_no_loss_and_no_advantage() {
-    for name in Objective::NAMES {
+    for name in Objective::names() {
         assert_eq!(plain::loss(name, &[], &Value::Null).unwrap().loss.abs().to_bits(), 0, "{name}");
     }
     for name in Estimator::NAMES {

@@ -88,7 +88,7 @@ pub(super) fn compare_losses(parity: &mut Parity) {
     }
     let seen: std::collections::BTreeSet<&str> = losses.iter().map(|case| case.name.as_str()).collect();
     // `pspo` is `gspo` over steps with its own defaults.
-    assert!(Objective::NAMES.iter().all(|name| seen.contains(name) || *name == "pspo"));
+    assert!(Objective::names().iter().all(|name| seen.contains(name) || *name == "pspo"));
 }
 
 pub(super) fn compare_corrections(parity: &mut Parity) {
@@ -204,4 +204,47 @@ fn detached_weights_have_the_gradient_of_reinforce() {
             assert!((got - bare * ratio).abs() < 1e-14, "{name}");
         }
     }
+}
+
+/// Gradients at two trajectories of two tokens and one, times the number of tokens.
+fn gradients(name: &str, log_ratios: [f64; 3], advantages: [f64; 3], weights: [f64; 3], options: &Value) -> Vec<f64> {
+    let old = [-1.0, -2.0, -0.5];
+    let row = |trajectory: u64, tokens: std::ops::Range<usize>| StepRow {
+        logp: tokens.clone().map(|k| old[k] + log_ratios[k]).collect(),
+        logp_old: old[tokens.clone()].to_vec(),
+        logp_rollout: tokens.clone().map(|k| old[k] - weights[k].ln()).collect(),
+        advantages: advantages[tokens.clone()].to_vec(),
+        ..StepRow::new(0, trajectory, 0, tokens.len(), 0.0)
+    };
+    let found = plain::loss(name, &[row(0, 0..2), row(1, 2..3)], options).unwrap();
+    found.gradient.concat().iter().map(|gradient| 3.0 * gradient).collect()
+}
+
+fn close(found: &[f64], want: [f64; 3]) {
+    assert!(found.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-14), "{found:?} {want:?}");
+}
+
+#[test]
+fn dro_is_a_policy_gradient_with_a_square() {
+    let options = serde_json::json!({"beta": 0.8});
+    let found = gradients("dro", [0.5, 0.0, -0.25], [2.0, -1.0, 0.0], [1.0; 3], &options);
+    close(&found, [-2.0 + 0.8 * 0.5, 1.0, 0.8 * -0.25]);
+}
+
+#[test]
+fn vespo_weighs_whole_sequences_by_a_gamma_form() {
+    let options = serde_json::json!({"k_pos": 2.0, "lambda_pos": 3.0, "k_neg": 1.0, "lambda_neg": 0.5});
+    let phi = |w: f64, k: f64, lambda: f64| lambda.exp() * w.powf(k) * (-lambda * w).exp();
+    let advantages = [2.0, 2.0, -1.0];
+    let found = gradients("vespo", [0.5, 0.25, -0.25], advantages, [1.0; 3], &options);
+    let positive = phi(0.75_f64.exp(), 2.0, 3.0);
+    close(&found, [-2.0 * positive, -2.0 * positive, phi((-0.25_f64).exp(), 1.0, 0.5)]);
+    // On policy it is REINFORCE.
+    close(&gradients("vespo", [0.0; 3], advantages, [1.0; 3], &options), [-2.0, -2.0, 1.0]);
+    // Off-policy weights are factors of the ratio.
+    let mut options = options;
+    options["importance"] = serde_json::json!({"cap": 10.0, "scope": "token"});
+    let found = gradients("vespo", [0.0; 3], advantages, [1.5, 1.0, 0.5], &options);
+    let positive = phi(1.5, 2.0, 3.0);
+    close(&found, [-2.0 * positive, -2.0 * positive, phi(0.5, 1.0, 0.5)]);
 }

@@ -11,7 +11,6 @@ use crate::model::{Model, Packed};
 use crate::reference_data::reference_data;
 use crate::rl::adamw::{AdamW, Options};
 use crate::rl::aggregate::{Denominators, aggregate};
-use crate::rl::losses::{Tokens, reinforce};
 use crate::rl::pack::{MicroBatch, Row};
 
 #[derive(Deserialize)]
@@ -74,14 +73,7 @@ fn gradients_and_ten_updates_equal_pytorch() {
         let packed = Packed { ids, positions, lengths, routing: None, on_host: None };
         let hidden = model.forward(&packed).unwrap().index_select(0, &batch.predict);
         let (logp, _) = model.logprobs(&hidden, &batch.targets, 1.0, 64).unwrap();
-        let tokens = Tokens {
-            logp: &logp,
-            logp_old: &batch.logp_old,
-            advantages: &batch.advantages,
-            sequence: &batch.step,
-            sequences: batch.sequences,
-        };
-        let (token_loss, _) = reinforce(&tokens).unwrap();
+        let token_loss = batch.advantages.neg() * &logp;
         let loss = aggregate(&token_loss, &batch.sequence, crate::config::LossAgg::TokenMean, &Denominators::of(&rows));
         (loss.unwrap(), logp)
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde_json::{Value, from_value};
+use serde_json::{Value, from_value, json};
 use tch::{Kind, Tensor};
 
 use super::padded::{Mask, Padded, assert_close, floats};
@@ -15,7 +15,8 @@ use crate::rl::advantages::{
 };
 use crate::rl::aggregate::aggregate;
 use crate::rl::kl::{KlKind, kl};
-use crate::rl::losses::{Clip, Tokens, gspo, ppo_clip, value_loss};
+use crate::rl::losses::{Clip, ppo_clip, value_loss};
+use crate::rl::objective::{Inputs, MicroBatchLoss, Objective};
 
 /// Inputs are printed to 7 decimals.
 const TOLERANCE: f64 = 1e-5;
@@ -131,17 +132,23 @@ fn sequence_loss(case: &Case) -> bool {
     let gathered = |name: &str| -> Tensor { mask.gathered(&case.read(name)) };
     let logp = gathered("log_prob").set_requires_grad(true);
     let (logp_old, advantages, sequence) = (gathered("old_log_prob"), gathered("advantages"), mask.sequence());
-    let tokens = Tokens {
+    let inputs = Inputs {
         logp: &logp,
         logp_old: &logp_old,
         advantages: &advantages,
-        sequence: &sequence,
+        logp_ref: None,
+        entropy: None,
+        trajectory: &sequence,
+        step: &sequence,
         sequences: sequence.numel() as i64,
+        weights: None,
+        selected: None,
     };
-    let (loss, stats) = gspo(&tokens, case.read("clip_low"), case.read("clip_high")).unwrap();
-    let loss = aggregate(&loss, &sequence, LossAgg::SeqMeanTokenMean, &mask.denominators()).unwrap();
+    let options = json!({ "clip_low": case.read::<f64>("clip_low"), "clip_high": case.read::<f64>("clip_high") });
+    let MicroBatchLoss { loss, ratios, .. } =
+        Objective::new("gspo", &options).unwrap().compute(&inputs, &mask.denominators()).unwrap();
     loss.backward();
-    let stats = stats.read().unwrap();
+    let stats = ratios.read().unwrap();
     let number = |name: &str| case.output[name].as_f64().unwrap();
     let got = [loss.double_value(&[]), stats.clipfrac_low() + stats.clipfrac_high(), stats.approx_kl_k1()];
     assert_close(&case.id, &got, &["loss", "pg_clipfrac", "ppo_kl"].map(number), TOLERANCE);

@@ -8,7 +8,7 @@ use crate::config::LossAgg;
 use crate::mdp::Trajectory;
 use crate::rl::advantages::{Deviation, Estimator, group_normalized};
 use crate::rl::aggregate::{Denominators, aggregate};
-use crate::rl::losses::{Clip, Tokens, ppo_clip};
+use crate::rl::losses::{Clip, ppo_clip};
 use crate::rl::objective::{Inputs, Objective};
 use crate::rl::pack::{MicroBatch, Row, merge, micro_batches};
 use crate::rl::rows::StepRow;
@@ -57,14 +57,19 @@ fn loss_and_gradient(
     let batch = batch_of(&members);
     let (logp, logp_old, advantages_of) =
         (logp_of(&batch, &members), double(&batch.logp_old), double(&batch.advantages));
-    let tokens = Tokens {
+    let inputs = Inputs {
         logp: &logp,
         logp_old: &logp_old,
         advantages: &advantages_of,
-        sequence: &batch.step,
+        logp_ref: None,
+        entropy: None,
+        trajectory: &batch.sequence,
+        step: &batch.step,
         sequences: batch.sequences,
+        weights: None,
+        selected: None,
     };
-    let selected = objective.formula.select(&tokens).unwrap();
+    let selected = objective.select(&inputs).unwrap();
     let mut places: Vec<(i64, i64)> = Vec::new(); // where each row's tokens are among all, and how many
     for row in rows {
         let first = places.last().map_or(0, |(first, count)| first + count);
@@ -99,7 +104,7 @@ fn loss_and_gradient(
 
 /// Every loss with every aggregation over both kinds of sequences, and all terms.
 fn objectives() -> Vec<Objective> {
-    let mut all: Vec<Objective> = Objective::NAMES.map(|name| Objective::named(name).unwrap()).into();
+    let mut all: Vec<Objective> = Objective::names().into_iter().map(|name| Objective::named(name).unwrap()).collect();
     for loss_agg in ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"] {
         for seq in ["trajectory", "step"] {
             let options = serde_json::json!({

@@ -1,5 +1,6 @@
 //! The read-only global `r1`: one file per part, bindings only.
 
+mod algorithm;
 mod answers;
 mod apart;
 pub(crate) mod args;
@@ -21,7 +22,6 @@ mod http;
 mod index;
 mod json;
 mod logprobs;
-pub(crate) mod loss;
 mod mcp;
 mod misplaced;
 mod model;
@@ -108,6 +108,7 @@ fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, loader: &Rc<RefCell<
     secret::install(lua, &r1, host)?;
     flow::install(lua, &r1, host)?;
     recipe::install(lua, &r1)?;
+    algorithm::install(lua, &r1)?;
     trainer::install(lua, &r1)?;
     data::install(lua, &r1)?;
     format::install(lua, &r1, host)?;

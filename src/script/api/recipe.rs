@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use mlua::{Function, Lua, Table, Value};
 use serde_json::{Map, Value as Json};
 
+use super::algorithm::OwnAlgorithm;
 use super::args::{Fields, FromField, fail, fail_with};
 use super::argument::{Argument, argument, host_object};
 use super::arguments::{Arguments, arguments};
@@ -83,7 +84,18 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
             named[name] = env.settings.clone();
         }
     }
-    let trainer = given.trainer.map(|Trainer { written, settings: trainer }| {
+    let own = given.trainer.as_ref().and_then(|trainer| trainer.own.clone());
+    let mut algorithm = None;
+    let (mut advantage, mut loss) = (advantage, loss);
+    if let Some(OwnAlgorithm { declared, loss: own_loss, advantage: own_advantage }) = own {
+        let twice = [("loss", &loss, &own_loss), ("advantage", &advantage, &own_advantage)];
+        if let Some((field, ..)) = twice.into_iter().find(|(_, a, b)| a.is_some() && b.is_some()) {
+            return Err(fail(lua, NAME, format!("`{field}` is set, and the algorithm of the trainer has one")));
+        }
+        algorithm = own_loss.is_some().then_some(Box::new(declared));
+        (loss, advantage) = (loss.or(own_loss), advantage.or(own_advantage));
+    }
+    let trainer = given.trainer.map(|Trainer { written, settings: trainer, .. }| {
         settings.insert("trainer".to_owned(), written);
         trainer
     });
@@ -127,6 +139,7 @@ fn recipe(lua: &Lua, value: &Value) -> mlua::Result<Recipe> {
         row_weight,
         advantage,
         loss,
+        algorithm,
         cold_start,
         eval,
         rows,

@@ -113,7 +113,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
             let loss = match &loss {
                 // Options unknown to the host are those of the function.
                 Value::Function(custom) => {
-                    LossFunction::Custom(super::loss::trace(&lua, custom, &own_options(&mut options))?)
+                    LossFunction::Custom(crate::algorithms::trace(&lua, custom, &own_options(&mut options))?)
                 }
                 name => LossFunction::Named(text(&lua, own.name, "name", name)?),
             };

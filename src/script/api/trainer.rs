@@ -4,6 +4,7 @@
 use mlua::{Lua, Table, UserData, Value};
 use serde_json::Value as Json;
 
+use super::algorithm::OwnAlgorithm;
 use super::args::{Fields, fail_with};
 use super::argument::{argument, host_object};
 use crate::config::{self, Learner, Sft};
@@ -15,6 +16,8 @@ pub(crate) struct Trainer {
     /// The settings as written, with `algorithm`.
     pub(crate) written: Json,
     pub(crate) settings: config::Trainer,
+    /// An algorithm of the recipe.
+    pub(crate) own: Option<OwnAlgorithm>,
 }
 
 impl UserData for Trainer {}
@@ -36,14 +39,18 @@ fn constructor(
     known: Vec<&'static str>,
 ) -> mlua::Result<()> {
     let make = move |lua: &Lua, value: Value| {
-        let mut fields = Fields::new(lua, function, &value, &known)?.rest(&[])?;
-        if name != "trainer" {
+        let own = OwnAlgorithm::of(&value);
+        let without: &[&str] = if own.is_some() { &["algorithm"] } else { &[] };
+        let mut fields = Fields::new(lua, function, &value, &known)?.rest(without)?;
+        if let Some(own) = &own {
+            own.complete(&mut fields);
+        } else if name != "trainer" {
             fields.insert("algorithm".to_owned(), Json::from(name));
         }
         let written = Json::Object(fields);
         let settings = config::Trainer::read("trainer", &written, None);
         let settings = settings.map_err(|error| fail_with(lua, function, error))?;
-        Ok(Trainer { written, settings })
+        Ok(Trainer { written, settings, own })
     };
     r1.raw_set(name, lua.create_function(make)?)
 }

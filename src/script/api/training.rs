@@ -8,10 +8,11 @@ use serde::Serialize;
 use serde_json::Value as Json;
 
 use super::args::fail;
+use super::recipe;
 use super::service::{Functions, Held, call, to_lua};
 use super::store::trajectory_table;
 use super::trajectory::directory;
-use super::{loss, recipe};
+use crate::algorithms;
 use crate::script::Services;
 use crate::script::runtime::convert::{NonJson, from_json, to_json};
 use crate::script::runtime::host::{Host, place};
@@ -75,7 +76,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     })?;
     let trace = lua.create_function(|lua, (function, options): (Function, Value)| {
         let options = if options.is_nil() { Json::Null } else { plain(lua, &options)? };
-        let graph = loss::trace(lua, &function, &options)?;
+        let graph = algorithms::trace(lua, &function, &options)?;
         serde_json::to_string(&graph).map_err(|error| fail(lua, NAME, format!("the loss: {error}")))
     })?;
     let source = include_str!("../../../lua/training.lua");

@@ -11,11 +11,11 @@ use super::cold_start::can_make_rows;
 use super::own_format::{self, Formats};
 use super::params::with_params;
 use super::row_functions::check_row_functions;
+use crate::algorithms::Trace;
 use crate::config::{Choice, EnvSettings, Limits, LossGraph, Settings, Source, Trainer};
 use crate::data::Dataset;
-use crate::error::{Error, Kind, Result, nearest, readable};
+use crate::error::{Error, Kind, Result, nearest, readable, suggest};
 use crate::script::api;
-use crate::script::api::loss::Trace;
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::describe;
@@ -363,7 +363,20 @@ fn traced(vm: &Vm, recipe: &Recipe, chosen: &Choice) -> Result<LossGraph> {
         return Err(Error::new(Kind::Script, "trainer.loss is \"custom\" and the recipe has no `loss`")
             .hint("add one: loss = function(b) … end (docs/your-own-algorithm.md)"));
     };
-    let trace = Trace::new(&vm.lua, &Json::Object(chosen.options.clone())).map_err(|error| describe(&error).error)?;
+    let trace = match &recipe.algorithm {
+        Some(algorithm) => {
+            let mut given = chosen.options.clone();
+            let options = algorithm.take_options("trainer.loss", &mut given)?;
+            if let Some(name) = given.keys().next() {
+                let hint = suggest(name, options.keys().map(String::as_str));
+                let error = Error::new(Kind::Usage, format!("the algorithm declares no option `{name}` of its loss"));
+                return Err(error.about_setting(format!("trainer.loss.{name}")).hint(hint));
+            }
+            Trace::of_declared(&vm.lua, &options)
+        }
+        None => Trace::new(&vm.lua, &Json::Object(chosen.options.clone())),
+    };
+    let trace = trace.map_err(|error| describe(&error).error)?;
     let call = Call::new(Entry::Loss, (0, 0), &vm.limits);
     let returned = vm.call_now(&call, function, trace.arguments.clone()).map_err(|failure| failure.error)?;
     trace.finish(function, &returned)

@@ -7,6 +7,7 @@ use mlua::{Function, UserData};
 use serde_json::Value as Json;
 
 use super::servers::EnvTool;
+use crate::algorithms::Algorithm;
 use crate::config::Settings;
 use crate::text::OwnOptions;
 
@@ -30,6 +31,8 @@ pub(crate) struct Recipe {
     pub(crate) advantage: Option<Function>,
     /// The loss `custom`, if defined.
     pub(crate) loss: Option<Function>,
+    /// What `r1.algorithm` declares about the loss.
+    pub(crate) algorithm: Option<Box<Algorithm>>,
     /// Supervised training before the RL loop.
     pub(crate) cold_start: Option<Box<Recipe>>,
     /// Overrides for evaluation.

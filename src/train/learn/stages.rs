@@ -55,7 +55,7 @@ impl<'a> TrainingData<'a> {
             (next_values, batch.prefixes) = (computed.next, computed.prefixes);
         }
         batch.rows = rows;
-        if objective.custom.is_some() {
+        if objective.graph().is_some() {
             batch.read_by_custom_loss(objective, all);
         }
         let is_baseline = (0..trajectories.len()).map(is_baseline).collect();

@@ -19,7 +19,7 @@ use crate::rl::adamw::AdamW;
 use crate::rl::advantages::Need;
 use crate::rl::custom;
 use crate::rl::kl::kl;
-use crate::rl::losses::{RatioStats, RatioSums, Tokens};
+use crate::rl::losses::{RatioStats, RatioSums};
 use crate::rl::objective::Inputs;
 use crate::rl::pack::{MicroBatch, Row, micro_batches};
 use crate::script::services::training::GivenAdvantages;
@@ -69,9 +69,9 @@ pub struct UpdateStats {
     pub tokens: usize,
     /// Number of sampled tokens among them.
     pub sampled: usize,
-    /// Whether the loss is a custom one.
-    pub custom: bool,
-    /// The values that a custom loss logs, by name.
+    /// Whether the tokens that the loss clips are known.
+    pub reports_clip: bool,
+    /// The values that a loss in Lua logs, by name.
     pub logged: BTreeMap<String, custom::Logged>,
     /// The sums of the numbers of a critic that shares the trunk.
     pub(crate) critic: [f64; 2],
@@ -95,7 +95,7 @@ struct Queued {
     /// The number of tokens of the ratios of each.
     ratio_tokens: Vec<usize>,
     has_kl: bool,
-    /// What a custom loss computes in each.
+    /// The numbers of a loss in Lua in each.
     of_graph: Vec<custom::Numbers>,
 }
 
@@ -183,15 +183,12 @@ impl Update<'_> {
         // Step numbers and denominators are those of the whole mini-batch.
         let rows = &data.rows;
         let denominators = objective.denominators(rows);
-        let graph = self.objective.custom.as_deref();
+        let graph = self.objective.graph().filter(|graph| graph.reads_units());
         let groups = data.groups();
         let units = graph.map(|_| custom::Units::of(rows, &groups));
-        stats.custom = graph.is_some();
+        stats.reports_clip = objective.reports_clip();
         let selected = self.selected(data)?;
-        // Some losses have a gradient at tokens without an advantage when the policy has changed.
-        let pulls =
-            objective.formula.trains_without_advantage() && (0..rows.len()).any(|row| data.rows[row].has_gradient());
-        let all = !self.objective.only_advantages() || shared.is_some() || pulls;
+        let all = !self.objective.only_advantages() || shared.is_some();
         let active: Vec<usize> = (0..rows.len()).filter(|&row| all || data.rows[row].has_gradient()).collect();
         stats.sampled = active.iter().map(|&row| rows[row].sampled()).sum();
         let micro_batches = self.micro_batches(data, &active);
@@ -230,20 +227,18 @@ impl Update<'_> {
                 weights: weights.as_ref(),
                 selected: selected.as_ref(),
             };
-            let computed = match (graph, &units) {
-                (Some(graph), Some(units)) => {
-                    let sequences = batch.sequences.max(groups.iter().max().map_or(0, |&most| most as i64 + 1));
-                    let inputs = Inputs { sequences, ..inputs };
-                    let group: Vec<i64> = batch.tokens.iter().map(|&(row, _)| groups[row] as i64).collect();
-                    let group = upload(&Tensor::f_from_slice(&group)?, device)?;
-                    let rewards = batch.column(rows, |row| &row.rewards)?;
-                    let tokens = custom::Tokens { inputs, group: &group, rewards: rewards.as_ref() };
-                    let (computed, own) = custom::share(graph, &objective, &tokens, &denominators, units)?;
-                    of_graph.push(own);
-                    computed
-                }
-                _ => objective.compute(&inputs, &denominators)?,
-            };
+            let mut group = None;
+            if graph.is_some() {
+                let of_token: Vec<i64> = batch.tokens.iter().map(|&(row, _)| groups[row] as i64).collect();
+                group = Some(upload(&Tensor::f_from_slice(&of_token)?, device)?);
+            }
+            let groups = if graph.is_some() { groups.iter().max().map_or(0, |&most| most as i64 + 1) } else { 0 };
+            let inputs = Inputs { sequences: batch.sequences.max(groups), ..inputs };
+            let rewards = batch.column(rows, |row| &row.rewards)?;
+            let (group, rewards) = (group.as_ref(), rewards.as_ref());
+            let tokens = custom::Tokens { inputs, group, rewards, units: units.as_ref() };
+            let (computed, own) = objective.share(&tokens, &denominators)?;
+            of_graph.extend(own);
             let mut loss = computed.loss;
             let mut of_critic = None;
             if let Some(value_loss) = shared {
@@ -280,7 +275,7 @@ impl Update<'_> {
     /// gradient norm.
     fn read(&self, queued: &Queued, rows: &[Row], shared: bool, stats: &mut UpdateStats) -> Result<()> {
         let Queued { micro_batches, ratio_tokens, of_graph, .. } = queued;
-        let graph = self.objective.custom.as_deref();
+        let graph = self.objective.graph();
         let (mut entropy, mut pulls, mut kl_sum) = (0.0, (0.0, 0.0), None);
         let numbers = native::read_numbers(&queued.numbers)?;
         let each = numbers.chunks((numbers.len() / micro_batches.len().max(1)).max(1));
@@ -365,14 +360,19 @@ impl Update<'_> {
         let batch = MicroBatch::new(rows, &members, self.model.config.vocab_size, self.model.device())?;
         let old = batch.column(rows, |row| &row.logp_old)?.unwrap_or_else(|| batch.logp_old.shallow_clone());
         let logp: Vec<f32> = batch.tokens.iter().map(|&(row, place)| logp[row][place]).collect();
-        let tokens = Tokens {
+        let inputs = Inputs {
             logp: &upload(&Tensor::f_from_slice(&logp)?, self.model.device())?,
             logp_old: &old,
             advantages: &batch.advantages,
-            sequence: &batch.step,
+            logp_ref: None,
+            entropy: None,
+            trajectory: &batch.sequence,
+            step: &batch.step,
             sequences: batch.sequences,
+            weights: None,
+            selected: None,
         };
-        let Some(chosen) = policy.formula.select(&tokens)? else { return Ok(None) };
+        let Some(chosen) = policy.select(&inputs)? else { return Ok(None) };
         let chosen = batch.tokens.iter().zip(Vec::<bool>::try_from(chosen)?).filter(|(_, chosen)| *chosen);
         Ok(Some(chosen.map(|(token, _)| *token).collect()))
     }

@@ -157,7 +157,7 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
 pub(crate) const CUSTOM_LOSS: &[Rule<Objective>] = &[Rule {
     setting: "trainer.importance",
     broken: |objective| {
-        let graph = objective.custom.as_ref()?;
+        let graph = objective.graph()?;
         let total = graph.nodes.get(graph.result)?.shape == Shape::Total;
         let weighs = objective.importance.is_some() || objective.rejection.is_some();
         (total && weighs && !graph.reads(Input::Weights)).then(|| {

@@ -12,12 +12,13 @@ use serde_json::Value;
 
 use super::combinations::{COMBINATIONS, CUSTOM_LOSS, Combination};
 use super::refusals;
-use crate::config::{Input, KlPlace, Learner, LossAgg, LossGraph, Over, Settings, Trainer, check_ranges};
+use crate::config::{Input, KlPlace, Learner, LossGraph, Over, Settings, Trainer, check_ranges};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Sampling;
 use crate::rl::advantages::{Estimator, Need};
 use crate::rl::correction::{Importance, Rejection};
 use crate::rl::kl::KlController;
+use crate::rl::losses::Formula;
 use crate::rl::objective as policy;
 use crate::rl::rewards::{KlPenalty, RewardShaping};
 use crate::script::Script;
@@ -29,8 +30,6 @@ pub struct Objective {
     pub estimator: Option<Estimator>,
     pub shaping: RewardShaping,
     pub policy: policy::Objective,
-    /// The custom policy loss, instead of the formula of `policy`.
-    pub custom: Option<Arc<LossGraph>>,
     pub importance: Option<Importance>,
     pub rejection: Option<Rejection>,
     /// The coefficient of the KL, in the loss or in the reward.
@@ -43,20 +42,26 @@ impl Objective {
     /// # Errors
     /// As [`Objective::new`]; `Kind::Script` for a custom loss that its settings contradict.
     pub fn of(script: &Script, learner: &Learner, critic: bool) -> Result<Self> {
-        let custom = script.loss.clone().filter(|_| learner.loss.is_custom());
-        Self::new(learner, &script.settings.sampling, critic)?.with_loss(custom)
+        let own = script.loss.clone().filter(|_| learner.loss.is_custom());
+        Self::new(learner, &script.settings.sampling, critic)?.with_loss(own)
     }
 
-    /// With a custom policy loss.
+    /// With the recipe's own policy loss.
     ///
     /// # Errors
     /// `Kind::Script` for settings that the loss does not use.
-    pub fn with_loss(mut self, custom: Option<Arc<LossGraph>>) -> Result<Self> {
-        self.custom = custom;
-        if let Some(graph) = &self.custom {
-            refusals::check(CUSTOM_LOSS, &self).map_err(|error| error.at(graph.place.clone()))?;
+    pub fn with_loss(mut self, own: Option<Arc<LossGraph>>) -> Result<Self> {
+        if let Some(graph) = own {
+            let place = graph.place.clone();
+            self.policy.formula = Formula::of_graph(graph);
+            refusals::check(CUSTOM_LOSS, &self).map_err(|error| error.at(place))?;
         }
         Ok(self)
+    }
+
+    /// The graph of a loss in Lua.
+    pub(crate) fn graph(&self) -> Option<&LossGraph> {
+        self.policy.formula.graph().map(Arc::as_ref)
     }
 
     /// The objective of `learner`; `critic`: whether its loop trains one.
@@ -97,7 +102,7 @@ impl Objective {
         let (importance, rejection) = (learner.importance, learner.rejection);
         importance.map_or(Ok(()), |given| given.check()).map_err(|error| at("importance", error))?;
         rejection.map_or(Ok(()), |given| given.check()).map_err(|error| at("rejection", error))?;
-        Ok(Self { estimator, shaping, policy, custom: None, importance, rejection, kl_coef })
+        Ok(Self { estimator, shaping, policy, importance, rejection, kl_coef })
     }
 
     /// Whether the estimator or the loss needs this.
@@ -111,18 +116,14 @@ impl Objective {
         self.kl_coef.coef() > 0.0 || self.reads(Input::LogpRef)
     }
 
-    /// Whether the custom loss reads this.
+    /// Whether a loss in Lua reads this.
     pub(crate) fn reads(&self, input: Input) -> bool {
-        self.custom.as_ref().is_some_and(|graph| graph.reads(input))
+        self.graph().is_some_and(|graph| graph.reads(input))
     }
 
     /// The largest unit whose rows must be in one micro-batch.
     pub(crate) fn together(&self) -> Over {
-        match &self.custom {
-            Some(graph) => graph.together(),
-            None if self.policy.terms.ratio_over == policy::Unit::Trajectory => Over::Trajectory,
-            None => Over::Step,
-        }
+        self.graph().map_or(Over::Step, LossGraph::together)
     }
 
     /// The current coefficient of the KL in the loss, if that of `trainer.kl` is `coef`; a penalty
@@ -134,7 +135,11 @@ impl Objective {
     /// Whether a row without advantages has no gradient.
     pub(crate) fn only_advantages(&self) -> bool {
         let terms = &self.policy.terms;
-        let loss = self.custom.as_ref().is_none_or(|graph| graph.vanishes_without_advantages());
+        // Tokens of other steps in the sequence of such a loss have the same advantage.
+        let whole = self.policy.formula.one_advantage_per_sequence();
+        let vanishes =
+            |graph: &LossGraph| graph.vanishes_without_advantages() || whole && graph.is_zero_without_advantages();
+        let loss = self.graph().is_none_or(vanishes);
         loss && terms.kl_coef == 0.0 && terms.entropy_coef == 0.0
     }
 }
@@ -147,13 +152,11 @@ fn at(field: &str, error: Error) -> Error {
 
 /// The loss with the settings that the recipe has outside of its options.
 fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
-    if learner.loss.is_custom() {
-        return Ok(policy::Objective::custom(learner.loss_agg.unwrap_or(LossAgg::TokenMean), learner.entropy));
-    }
+    let own = learner.loss.is_custom();
     let mut options = learner.loss.options.clone();
     let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
     // `unused` reports a clip that the loss does not have.
-    let clips = policy::Objective::named(&learner.loss.name)?.has_option("clip_low");
+    let clips = !own && policy::Objective::named(&learner.loss.name)?.has_option("clip_low");
     if let Some((low, high)) = learner.clip.filter(|_| clips) {
         put("clip_low", low.into());
         put("clip_high", high.into());
@@ -163,6 +166,9 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
     }
     if learner.entropy != 0.0 {
         put("entropy_coef", learner.entropy.into());
+    }
+    if own {
+        return policy::Objective::of_graph(Arc::default(), &options);
     }
     policy::Objective::new(&learner.loss.name, &Value::Object(options))
 }
@@ -175,8 +181,8 @@ mod tests {
 
     use super::*;
     use crate::config::{
-        ALGORITHMS, Algorithm, Branch, BranchAt, Choice, CriticSettings, Filter, Kl, KlKind, MiniBatchBy,
-        OverlongPenalty, Shaping,
+        Algorithm, Branch, BranchAt, Choice, CriticSettings, Filter, Kl, KlKind, MiniBatchBy, OverlongPenalty, Shaping,
+        algorithm_names,
     };
 
     fn refused(learner: &Learner, critic: bool) -> String {
@@ -185,7 +191,7 @@ mod tests {
 
     #[test]
     fn every_algorithm_has_a_valid_objective() {
-        for name in ALGORITHMS {
+        for name in algorithm_names() {
             let Algorithm { critic, settings } = Algorithm::named(name).unwrap();
             let objective = Objective::new(&settings, &Sampling::default(), critic).unwrap();
             assert_eq!(objective.has_reference(), name == "pspo", "{name}");
@@ -195,7 +201,7 @@ mod tests {
     #[test]
     fn every_estimator_and_loss_is_accepted_or_refused_with_a_reason() {
         for estimator in Estimator::NAMES {
-            for loss in policy::Objective::NAMES {
+            for loss in policy::Objective::names() {
                 let choice = |name: &str| Choice { name: name.to_owned(), options: Map::new() };
                 let learner = Learner { estimator: choice(estimator), loss: choice(loss), ..Learner::default() };
                 let critic = Estimator::new(estimator, &Value::Null).unwrap().needs().contains(&Need::Critic);

@@ -6,6 +6,8 @@
 //! line is an error. An override that makes a setting of the recipe useless (`trainer.steps=2`,
 //! `trainer.algorithm=grpo`) is a warning.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::refusals::{Rule, adapter_targets};
@@ -280,12 +282,12 @@ impl Recipe {
 
 /// The loss with its own options; `None` for one that is refused elsewhere.
 fn loss_of(learner: &Learner) -> Option<Objective> {
-    if learner.loss.is_custom() {
-        return Some(Objective::custom(learner.loss_agg.unwrap_or(LossAgg::TokenMean), learner.entropy));
-    }
     let mut options = learner.loss.options.clone();
     if let Some(loss_agg) = learner.loss_agg {
         options.insert("loss_agg".to_owned(), serde_json::to_value(loss_agg).ok()?);
+    }
+    if learner.loss.is_custom() {
+        return Objective::of_graph(Arc::default(), &options).ok();
     }
     Objective::new(&learner.loss.name, &Value::Object(options)).ok()
 }

@@ -132,7 +132,8 @@ impl Training {
         }
         let UpdateOptions { estimator, loss, graph, epochs, mini_batches, .. } = wanted;
         let mut learner = self.learner.clone();
-        let mut custom = self.objective.custom.clone();
+        let graph = self.objective.policy.formula.graph();
+        let mut custom = graph.filter(|_| learner.loss.is_custom()).cloned();
         if let Some(estimator) = estimator {
             learner.estimator = estimator.clone();
         }

@@ -190,8 +190,7 @@ fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, version: u64)
     metrics.set("policy/grad_norm", mean(&|u| u.grad_norm));
     metrics.set("policy/approx_kl", mean(&|u| u.ratios.approx_kl_k3()));
     metrics.set("policy/approx_kl_k1", mean(&|u| u.ratios.approx_kl_k1()));
-    // The clip range of a custom loss is not known here.
-    if updates.first().is_none_or(|first| !first.custom) {
+    if updates.first().is_none_or(|first| first.reports_clip) {
         metrics.set("policy/clip_frac", mean(&|u| u.ratios.clipfrac_low() + u.ratios.clipfrac_high()));
         metrics.set("policy/clip_frac_low", mean(&|u| u.ratios.clipfrac_low()));
         metrics.set("policy/clip_frac_high", mean(&|u| u.ratios.clipfrac_high()));

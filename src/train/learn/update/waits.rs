@@ -64,7 +64,7 @@ fn full_batch() -> UpdateBatch {
 #[test]
 fn micro_batches_run_without_numbers() {
     let all = full_batch();
-    let named = Formula::NAMES.into_iter().map(|name| (name, None));
+    let named = Formula::names().into_iter().map(|name| (name, None));
     let losses: Vec<_> = named.chain([("ppo", Some(Arc::new(graph())))]).collect();
     meta::with(|| {
         let mut models = vec![model(Dtype::BFloat16), model(Dtype::Float), model(Dtype::BFloat16)];
@@ -86,7 +86,7 @@ fn micro_batches_run_without_numbers() {
                 let mut learner = Learner { entropy: 0.01, ..learner(loss, 8) };
                 (learner.kl.coef, learner.critic.clip) = (0.1, 0.5);
                 let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
-                let objective = Objective { custom: graph.clone(), ..objective };
+                let objective = objective.with_loss(graph.clone()).unwrap();
                 let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
                 optimizer.zero_grad();
                 let (update, mut stats) = (
@@ -129,7 +129,7 @@ fn micro_batches_of_a_critic_run_without_numbers() {
 fn micro_batches_never_wait_for_the_device() {
     let model = model(Dtype::BFloat16);
     let all = batch(six_rows(), |trajectory| (trajectory as f64 * 0.7).sin() + 0.3);
-    for loss in Formula::NAMES {
+    for loss in Formula::names() {
         // A selection among all tokens of a mini-batch is read once; a KL needs a reference policy.
         if !Formula::named(loss).unwrap().needs().is_empty() {
             continue;
@@ -162,7 +162,7 @@ fn micro_batches_of_custom_losses_never_wait_for_the_device() {
     let update_with = |graph: LossGraph| {
         let learner = learner("ppo", 8);
         let objective = Objective::new(&learner, &Sampling::default(), false).unwrap();
-        let objective = Objective { custom: Some(graph.into()), ..objective };
+        let objective = objective.with_loss(Some(graph.into())).unwrap();
         let mut optimizer = AdamW::new(model.parameters(), adamw::Options::default()).unwrap();
         let update = Update {
             model: &model,
@@ -217,11 +217,8 @@ fn the_code_of_a_micro_batch_reads_no_numbers() {
         (include_str!("../../../rl/custom.rs"), 1),
         (include_str!("../../../rl/kl.rs"), 0),
         (include_str!("../../../rl/segments.rs"), 1),
-        (include_str!("../../../rl/losses/gspo.rs"), 0),
-        (include_str!("../../../rl/losses/geo_mean.rs"), 0),
         (include_str!("../../../rl/losses/ppo.rs"), 0),
         (include_str!("../../../rl/losses/value.rs"), 0),
-        (include_str!("../../../rl/losses/vespo.rs"), 0),
         (include_str!("../../../rl/pack.rs"), 1),
         (include_str!("../../../model/pass.rs"), 0),
         (include_str!("../../../model/decoder.rs"), 0),

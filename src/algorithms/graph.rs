@@ -7,7 +7,18 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::LossAgg;
+use super::invalid_op::{InvalidOp, MAX_NODES};
+use crate::schema::choices;
+
+choices! {
+    /// Aggregation of token losses to a scalar. `seq` is a trajectory.
+    pub enum LossAgg {
+        TokenMean = "token-mean",
+        SeqMeanTokenSum = "seq-mean-token-sum",
+        SeqMeanTokenMean = "seq-mean-token-mean",
+        SeqMeanTokenSumNorm = "seq-mean-token-sum-norm",
+    }
+}
 
 /// Inputs of a loss, one number per response token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -139,6 +150,38 @@ pub enum Op {
     Total(Operand, LossAgg, Over),
     /// Sum over all tokens of the mini-batch.
     Sum(Operand),
+    /// `(a - mean a)(b - mean b)` with the means of the whole mini-batch; for selections only.
+    Covariance(Operand, Operand),
+    /// The share of the mini-batch's tokens with the largest value, at least one.
+    Largest(Operand, f64),
+    /// A share of the mini-batch's tokens, at least one, drawn by a seed among those where the
+    /// condition holds.
+    Draw(Operand, f64, u64),
+}
+
+impl Op {
+    fn operands(&self) -> Vec<Operand> {
+        match self {
+            Self::Input(_) | Self::Count(_) => Vec::new(),
+            Self::Unary(_, of)
+            | Self::Not(of)
+            | Self::Power(of, _)
+            | Self::Clamp(of, ..)
+            | Self::SumOver(of, _)
+            | Self::MeanOver(of, _)
+            | Self::Total(of, ..)
+            | Self::Sum(of)
+            | Self::Largest(of, _)
+            | Self::Draw(of, ..) => vec![*of],
+            Self::Binary(_, a, b) | Self::Covariance(a, b) => vec![*a, *b],
+            Self::Where(condition, a, b) => vec![*condition, *a, *b],
+        }
+    }
+
+    /// Whether it selects tokens of the whole mini-batch.
+    fn selects(&self) -> bool {
+        matches!(self, Self::Largest(..) | Self::Draw(..))
+    }
 }
 
 /// Shape of a value.
@@ -166,8 +209,36 @@ pub struct LossGraph {
     pub result: usize,
     /// Nodes that are logged as metrics, by name.
     pub logged: Vec<(String, usize)>,
+    /// The ratio of the metrics `policy/ratio_*` and `policy/clip_frac*`; that of each token if the
+    /// function names none.
+    pub ratio: Option<RatioUse>,
     /// Source location of the function.
     pub place: String,
+}
+
+/// The ratio that a loss uses, and the tokens that it clips.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RatioUse {
+    /// The node of the ratio.
+    pub node: usize,
+    pub clipped: Clipped,
+}
+
+/// The tokens whose ratio a loss clips.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Clipped {
+    No,
+    /// A ratio below `1 - low` of a token with a negative advantage, or above `1 + high` of one
+    /// with a positive advantage.
+    Range {
+        low: f64,
+        high: f64,
+    },
+    /// The nodes of booleans: the tokens clipped below, and those clipped above.
+    Tokens {
+        low: usize,
+        high: usize,
+    },
 }
 
 impl LossGraph {
@@ -182,6 +253,9 @@ impl LossGraph {
             return Ok(known);
         }
         let shape = self.shape_of(&op)?;
+        if op.selects() && self.selection().is_some() {
+            return Err(InvalidOp::SecondSelection);
+        }
         if self.nodes.len() >= MAX_NODES {
             return Err(InvalidOp::TooManyNodes);
         }
@@ -235,6 +309,12 @@ impl LossGraph {
                 numbers(*b).map(|()| Tokens)
             }
             Op::Total(of, ..) | Op::Sum(of) => numbers(*of).map(|()| Total),
+            Op::Covariance(a, b) => numbers(*a).and_then(|()| numbers(*b)).map(|()| Tokens),
+            Op::Largest(_, share) | Op::Draw(_, share, _) if !(0.0..=1.0).contains(share) => {
+                Err(InvalidOp::Share { share: *share })
+            }
+            Op::Largest(of, _) => numbers(*of).map(|()| Booleans),
+            Op::Draw(of, ..) => booleans(*of).map(|()| Booleans),
             Op::Binary(Binary::And | Binary::Or, a, b) => booleans(*a).and_then(|()| booleans(*b)).map(|()| Booleans),
             Op::Binary(function, a, b) => {
                 let totals = [*a, *b].map(|operand| self.shape(operand) == Some(Total));
@@ -262,6 +342,7 @@ impl LossGraph {
             let own = match &node.op {
                 Op::Input(input) => matches!(input, Input::Logp | Input::Entropy),
                 Op::Unary(Unary::Detach | Unary::Sign, _) | Op::Not(_) | Op::Count(_) => false,
+                Op::Covariance(..) | Op::Largest(..) | Op::Draw(..) => false,
                 Op::Unary(_, of)
                 | Op::Power(of, _)
                 | Op::Clamp(of, ..)
@@ -279,9 +360,53 @@ impl LossGraph {
         flows.get(self.result).copied().unwrap_or(false)
     }
 
+    /// The node that selects tokens of the whole mini-batch; there is at most one.
+    pub fn selection(&self) -> Option<usize> {
+        self.nodes.iter().position(|node| node.op.selects())
+    }
+
+    /// For each node whether only the selection reads it, so that a micro-batch does not need it.
+    pub fn only_for_selection(&self) -> Vec<bool> {
+        let mut needed = vec![false; self.nodes.len()];
+        let ratio = self.ratio.iter().flat_map(|ratio| match ratio.clipped {
+            Clipped::Tokens { low, high } => vec![ratio.node, low, high],
+            _ => vec![ratio.node],
+        });
+        for node in self.logged.iter().map(|(_, node)| *node).chain(ratio).chain([self.result]) {
+            needed[node] = true;
+        }
+        for (place, node) in self.nodes.iter().enumerate().rev() {
+            if needed[place] && !node.op.selects() {
+                for operand in node.op.operands() {
+                    if let Operand::Node(node) = operand {
+                        needed[node] = true;
+                    }
+                }
+            }
+        }
+        needed.into_iter().map(|needed| !needed).collect()
+    }
+
+    /// The place of a covariance that is used outside of a selection: its value in a micro-batch
+    /// would depend on the split.
+    pub fn stray_covariance(&self) -> Option<&str> {
+        let skipped = self.only_for_selection();
+        let stray = |(node, skipped): &(&Node, bool)| matches!(node.op, Op::Covariance(..)) && !skipped;
+        self.nodes.iter().zip(skipped).find(stray).map(|(node, _)| node.place.as_str())
+    }
+
     /// Whether the graph reads this input.
     pub fn reads(&self, input: Input) -> bool {
         self.nodes.iter().any(|node| node.op == Op::Input(input))
+    }
+
+    /// Whether it reads groups, or counts of the whole mini-batch.
+    pub fn reads_units(&self) -> bool {
+        self.nodes.iter().any(|node| match node.op {
+            Op::Count(_) | Op::Total(..) => true,
+            Op::SumOver(_, over) | Op::MeanOver(_, over) => over == Over::Group,
+            _ => false,
+        })
     }
 
     /// Largest unit whose tokens must be in the same micro-batch; at least `Step`.
@@ -297,9 +422,11 @@ impl LossGraph {
     /// skipped.
     pub fn vanishes_without_advantages(&self) -> bool {
         // Sums over longer units may include other rows.
-        if self.together() > Over::Step {
-            return false;
-        }
+        self.together() == Over::Step && self.is_zero_without_advantages()
+    }
+
+    /// Whether the result is zero, without a gradient, at tokens of sequences with zero advantages.
+    pub fn is_zero_without_advantages(&self) -> bool {
         let mut zero: Vec<bool> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let is = |operand: &Operand| match operand {
@@ -324,48 +451,6 @@ impl LossGraph {
             zero.push(own);
         }
         zero.get(self.result).copied().unwrap_or(false)
-    }
-}
-
-/// Maximum number of nodes; stops a Lua loss that builds values in an endless loop.
-const MAX_NODES: usize = 10_000;
-
-/// The reason why an operation is refused. Displayed after the name of the function, for the author
-/// of the Lua function.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum InvalidOp {
-    /// Booleans where numbers are needed.
-    Booleans,
-    NotBooleans,
-    /// A scalar of the mini-batch in anything but a weighted sum of scalars.
-    Scalar,
-    /// A constant (`number`, `bound`) that is NaN or infinite.
-    NotFinite {
-        what: &'static str,
-        number: f64,
-    },
-    /// Bounds of `clamp` in the wrong order.
-    Bounds {
-        low: f64,
-        high: f64,
-    },
-    /// More than [`MAX_NODES`].
-    TooManyNodes,
-}
-
-impl std::fmt::Display for InvalidOp {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Booleans => f.write_str("takes numbers, got booleans: convert them with b:where(x, 1, 0)"),
-            Self::NotBooleans => f.write_str("takes booleans, such as x:lt(0)"),
-            Self::Scalar => f.write_str(
-                "takes no scalar of the mini-batch: scalars can only be added to each other and multiplied by numbers, \
-                 because everything else would depend on the split into micro-batches",
-            ),
-            Self::NotFinite { what, number } => write!(f, "got the {what} {number}, which is not finite"),
-            Self::Bounds { low, high } => write!(f, "got a lower bound of {low} above an upper bound of {high}"),
-            Self::TooManyNodes => write!(f, "exceeds the limit of {MAX_NODES} values per loss"),
-        }
     }
 }
 

@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use mlua::{AnyUserData, Function, Lua, MetaMethod, Table, UserData, UserDataMethods, Value};
-use serde_json::Value as Json;
+use serde_json::{Map, Value as Json};
 
-use super::args::{fail, raise};
-use crate::config::{Binary, Input, LossAgg, LossGraph, Op, Operand, Over, Shape, Unary};
+use super::graph::{Binary, Clipped, Input, LossAgg, LossGraph, Op, Operand, Over, RatioUse, Shape, Unary};
+use super::lua::{definition, fail, from_json, kind, misuse, place, raise};
 use crate::error::{Error, Kind, suggest};
-use crate::script::runtime::convert::{from_answer, kind};
-use crate::script::runtime::host::{misuse, place};
-use crate::script::runtime::place::definition;
 
 const NAME: &str = "loss";
+
+const RATIO_STATS: &str = "`ratio_stats` takes a ratio for each token, and a clip range: two numbers, or two booleans for \
+                           each token";
 
 /// Maximum number of values that a loss logs.
 const MOST_LOGGED: usize = 64;
@@ -24,36 +24,54 @@ const MOST_LOGGED: usize = 64;
 type Shared = Rc<RefCell<LossGraph>>;
 
 /// A function that is being traced.
-pub(crate) struct Trace {
+pub struct Trace {
     graph: Shared,
     options: Json,
+    declared: bool,
     read: Rc<RefCell<BTreeSet<String>>>,
     /// Arguments of the function.
-    pub(crate) arguments: (AnyUserData, Table),
+    pub arguments: (AnyUserData, Table),
 }
 
 impl Trace {
-    /// The batch and the options of a loss.
-    pub(crate) fn new(lua: &Lua, options: &Json) -> mlua::Result<Self> {
+    /// The batch and the options of a loss that declares none: it must read every one.
+    pub fn new(lua: &Lua, options: &Json) -> mlua::Result<Self> {
+        Self::of(lua, options.clone(), false)
+    }
+
+    /// The batch and the options of a loss, all those that it declares.
+    ///
+    /// # Errors
+    /// Those of the virtual machine.
+    pub fn of_declared(lua: &Lua, options: &Map<String, Json>) -> mlua::Result<Self> {
+        Self::of(lua, Json::Object(options.clone()), true)
+    }
+
+    fn of(lua: &Lua, options: Json, declared: bool) -> mlua::Result<Self> {
         let (graph, read) = (Shared::default(), Rc::<RefCell<BTreeSet<String>>>::default());
-        let values = match from_answer(lua, options)? {
+        let values = match from_json(lua, &options)? {
             Value::Table(values) => values,
             _ => lua.create_table()?,
         };
         // Unread options are mistakes, so every read is noted.
         let (table, meta, noted) = (lua.create_table()?, lua.create_table()?, read.clone());
-        let index = move |_: &Lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
+        let index = move |lua: &Lua, (_, name): (Value, Value)| -> mlua::Result<Value> {
+            let value: Value = values.raw_get(&name)?;
             if let Value::String(name) = &name {
-                noted.borrow_mut().insert(name.to_string_lossy());
+                let name = name.to_string_lossy();
+                if declared && value.is_nil() {
+                    return Err(fail(lua, NAME, format!("the algorithm declares no option `{name}`")));
+                }
+                noted.borrow_mut().insert(name);
             }
-            values.raw_get(name)
+            Ok(value)
         };
         meta.raw_set("__index", lua.create_function(index)?)?;
         meta.raw_set("__metatable", false)?;
         table.set_metatable(Some(meta))?;
         table.set_readonly(true);
         let batch = lua.create_userdata(Batch(graph.clone()))?;
-        Ok(Self { graph, options: options.clone(), read, arguments: (batch, table) })
+        Ok(Self { graph, options, declared, read, arguments: (batch, table) })
     }
 
     /// The graph of the function's result.
@@ -61,7 +79,7 @@ impl Trace {
     /// # Errors
     /// [`Kind::Script`] at the function: it returned no loss, or one without a gradient, or does
     /// not read an option.
-    pub(crate) fn finish(self, function: &Function, returned: &Value) -> Result<LossGraph, Error> {
+    pub fn finish(self, function: &Function, returned: &Value) -> Result<LossGraph, Error> {
         let here = definition(function).unwrap_or_default();
         let refuse = |message: String, hint: &str| {
             let error = Error::new(Kind::Script, message).hint(hint.to_owned());
@@ -86,8 +104,14 @@ impl Trace {
                 "detach and comparisons stop gradients",
             );
         }
+        if let Some(place) = graph.stray_covariance() {
+            let error = Error::new(Kind::Script, "loss: a covariance is used outside of b:largest and b:draw");
+            let hint = "its means are those of the whole mini-batch, which a micro-batch does not have";
+            return Err(error.at(place.to_owned()).hint(hint));
+        }
         let read = self.read.borrow();
-        let names = self.options.as_object().into_iter().flat_map(|options| options.keys());
+        let options = self.options.as_object().filter(|_| !self.declared);
+        let names = options.into_iter().flat_map(Map::keys);
         if let Some(name) = names.into_iter().find(|name| !read.contains(*name)) {
             let hint = suggest(name, read.iter().map(String::as_str));
             return refuse(format!("the option `{name}` is set, and the function `loss` does not read it"), &hint);
@@ -97,7 +121,7 @@ impl Trace {
 }
 
 /// Traces a function of a program.
-pub(crate) fn trace(lua: &Lua, function: &Function, options: &Json) -> mlua::Result<LossGraph> {
+pub fn trace(lua: &Lua, function: &Function, options: &Json) -> mlua::Result<LossGraph> {
     let trace = Trace::new(lua, options)?;
     let returned = function.call::<Value>(trace.arguments.clone())?;
     trace.finish(function, &returned).map_err(raise)
@@ -310,6 +334,22 @@ impl UserData for Batch {
             let unit = over(lua, "count", &unit, None)?;
             push(lua, &this.0, "count", Op::Count(unit))
         });
+        methods.add_method("covariance", |lua, this, (x, y): (Value, Value)| {
+            let get = |value: &Value| operand(lua, &this.0, "covariance", value);
+            let op = Op::Covariance(get(&x)?, get(&y)?);
+            push(lua, &this.0, "covariance", op)
+        });
+        methods.add_method("largest", |lua, this, (x, share): (Value, Value)| {
+            let x = operand(lua, &this.0, "largest", &x)?;
+            let share = number(lua, "largest", &share)?.unwrap_or(f64::NAN);
+            push(lua, &this.0, "largest", Op::Largest(x, share))
+        });
+        methods.add_method("draw", |lua, this, (condition, share, seed): (Value, Value, Value)| {
+            let condition = operand(lua, &this.0, "draw", &condition)?;
+            let share = number(lua, "draw", &share)?.unwrap_or(f64::NAN);
+            let seed = number(lua, "draw", &seed)?.unwrap_or(0.0);
+            push(lua, &this.0, "draw", Op::Draw(condition, share, seed as u64))
+        });
         methods.add_method("where", |lua, this, (condition, a, b): (Value, Value, Value)| {
             let get = |value: &Value| operand(lua, &this.0, "where", value);
             let op = Op::Where(get(&condition)?, get(&a)?, get(&b)?);
@@ -333,13 +373,48 @@ impl UserData for Batch {
             graph.logged.push((name, node));
             Ok(())
         });
+        methods.add_method("ratio_stats", |lua, this, (ratio, low, high): (Value, Value, Value)| {
+            let get = |value: &Value| operand(lua, &this.0, "ratio_stats", value);
+            let clipped = match (&low, &high) {
+                (Value::Nil, Value::Nil) => Clipped::No,
+                _ => match (get(&low)?, get(&high)?) {
+                    (Operand::Number(low), Operand::Number(high)) => Clipped::Range { low, high },
+                    (Operand::Node(low), Operand::Node(high)) => Clipped::Tokens { low, high },
+                    _ => return Err(fail(lua, NAME, RATIO_STATS)),
+                },
+            };
+            let Operand::Node(node) = get(&ratio)? else { return Err(fail(lua, NAME, RATIO_STATS)) };
+            let mut graph = this.0.borrow_mut();
+            let is = |node: usize, shape: Shape| graph.nodes[node].shape == shape;
+            let booleans = match clipped {
+                Clipped::Tokens { low, high } => is(low, Shape::Booleans) && is(high, Shape::Booleans),
+                _ => true,
+            };
+            if !is(node, Shape::Tokens) || !booleans {
+                return Err(fail(lua, NAME, RATIO_STATS));
+            }
+            graph.ratio = Some(RatioUse { node, clipped });
+            Ok(())
+        });
         methods.add_meta_method(MetaMethod::Index, |lua, this, name: Value| {
             let name = name.to_string()?;
             if let Some(input) = Input::ALL.into_iter().find(|input| input.name() == name) {
                 return push(lua, &this.0, &name, Op::Input(input));
             }
             let error = misuse(lua, format!("{NAME}: the batch has no tensor `{name}`"));
-            let functions = ["token_mean", "seq_mean", "aggregate", "sum", "count", "where", "log"];
+            let functions = [
+                "token_mean",
+                "seq_mean",
+                "aggregate",
+                "sum",
+                "count",
+                "where",
+                "log",
+                "ratio_stats",
+                "covariance",
+                "largest",
+                "draw",
+            ];
             Err(raise(error.hint(match name.as_str() {
                 "mask" => "there is none: the batch contains only sampled tokens".to_owned(),
                 _ => suggest(&name, Input::ALL.map(Input::name).into_iter().chain(functions).collect::<Vec<_>>()),

@@ -1,0 +1,258 @@
+//! The algorithms that come with r1: `lua/algorithms`, a file each.
+
+use std::collections::BTreeMap;
+use std::sync::LazyLock;
+
+use mlua::{Function, Lua, StdLib, Table, Value};
+use serde_json::{Map, Value as Json};
+
+use super::graph::LossGraph;
+use super::lua::{fail, kind, place, raise};
+use super::options::{self, Declared};
+use super::trace::Trace;
+use crate::error::{Error, Kind, Result, suggest};
+
+macro_rules! files {
+    ($($name:literal)*) => {
+        &[$(($name, include_str!(concat!("../../lua/algorithms/", $name, ".lua")))),*]
+    };
+}
+
+/// Name and text of every file.
+const FILES: &[(&str, &str)] = files![
+    "grpo" "dr_grpo" "dapo" "gspo" "cispo" "sapo" "gmpo" "gpg" "rloo" "opo" "max_rl" "grpo_passk" "rapo" "gigpo"
+    "remax" "reinforce_pp" "reinforce_pp_baseline" "ppo" "pspo" "capo" "seeupo" "gdpo" "optimal_token_baseline"
+    "luspo" "vespo" "dro" "geo_mean" "bnpo" "clip_cov" "kl_cov" "dppo_tv" "dppo_kl" "reinforce"
+];
+
+/// The fields of an algorithm.
+const FIELDS: [&str; 10] = [
+    "advantage",
+    "paper",
+    "about",
+    "remarks",
+    "critic",
+    "estimator",
+    "trainer",
+    "options",
+    "loss",
+    "one_advantage_per_sequence",
+];
+
+/// What the file of an algorithm declares.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Algorithm {
+    pub name: &'static str,
+    /// Its text.
+    pub source: &'static str,
+    /// Its paper, or the system that defines it.
+    pub paper: String,
+    /// A short description of its loss, if its name is also that of a loss.
+    pub about: String,
+    /// A note on the algorithm.
+    pub remarks: String,
+    /// Whether a critic is trained.
+    pub critic: bool,
+    /// The advantage estimator; `None` for a file that is a loss only.
+    pub estimator: Option<Choice>,
+    /// Settings of the trainer with other defaults.
+    pub trainer: Map<String, Json>,
+    pub loss: Option<Loss>,
+    /// The options of its own loss; for options of every loss, other defaults.
+    pub options: Vec<Declared>,
+    /// Whether all tokens of a sequence must have the same advantage.
+    pub one_advantage_per_sequence: bool,
+}
+
+/// An estimator or a loss by name, with options.
+pub type Choice = (String, Map<String, Json>);
+
+/// The loss of an algorithm.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loss {
+    /// A function of its file.
+    Own,
+    /// Another loss, with options.
+    Of(Choice),
+}
+
+/// A virtual machine with the tables of the files. It runs no code of users.
+struct Machine {
+    lua: Lua,
+    tables: BTreeMap<&'static str, Table>,
+}
+
+thread_local! {
+    /// Virtual machines are bound to their thread.
+    static MACHINE: Result<Machine> = Machine::new();
+}
+
+static ALGORITHMS: LazyLock<Vec<Algorithm>> = LazyLock::new(|| {
+    // A test reads every file, so that none is missing here.
+    MACHINE.with(|machine| machine.as_ref().map(Machine::declared).unwrap_or_default())
+});
+
+/// Every algorithm of a file.
+pub fn all() -> &'static [Algorithm] {
+    &ALGORITHMS
+}
+
+/// The algorithm with this name.
+pub fn find(name: &str) -> Option<&'static Algorithm> {
+    all().iter().find(|algorithm| algorithm.name == name)
+}
+
+fn internal(error: &mlua::Error) -> Error {
+    Error::new(Kind::Internal, format!("an algorithm of r1 fails: {error}"))
+}
+
+impl Machine {
+    fn new() -> Result<Self> {
+        let load = || -> mlua::Result<Self> {
+            let lua = Lua::new_with(StdLib::MATH | StdLib::TABLE | StdLib::STRING, mlua::LuaOptions::default())?;
+            let r1 = lua.create_table()?;
+            r1.raw_set("algorithm", lua.create_function(|_, table: Table| Ok(table))?)?;
+            lua.globals().raw_set("r1", r1)?;
+            lua.sandbox(true)?;
+            let mut tables = BTreeMap::new();
+            for (name, source) in FILES {
+                let chunk = lua.load(*source).set_name(format!("@@r1/algorithms/{name}.lua"));
+                tables.insert(*name, chunk.eval()?);
+            }
+            Ok(Self { lua, tables })
+        };
+        load().map_err(|error| internal(&error))
+    }
+
+    fn declared(&self) -> Vec<Algorithm> {
+        let read = |(name, source): &(&'static str, &'static str)| {
+            Algorithm::read(&self.lua, name, source, self.tables.get(name)?).ok()
+        };
+        FILES.iter().filter_map(read).collect()
+    }
+}
+
+impl Algorithm {
+    /// Reads the table of a file, whose text is `source`.
+    ///
+    /// # Errors
+    /// An unknown field, or a field of the wrong type.
+    pub fn read(lua: &Lua, name: &'static str, source: &'static str, table: &Table) -> mlua::Result<Self> {
+        const WHAT: &str = "r1.algorithm";
+        for (key, _) in table.pairs::<Value, Value>().flatten() {
+            let field = key.as_string().map(mlua::LuaString::to_string_lossy).unwrap_or_default();
+            if !FIELDS.contains(&field.as_str()) {
+                return Err(fail(lua, WHAT, format!("there is no field `{field}`; {}", suggest(&field, FIELDS))));
+            }
+        }
+        let choice = |field: &str, value: Value| match value {
+            Value::String(other) => Ok((other.to_string_lossy(), Map::new())),
+            Value::Table(other) => options::plain_table(lua, &other)
+                .and_then(|mut options| {
+                    let name = options.shift_remove("name")?.as_str()?.to_owned();
+                    Some((name, options))
+                })
+                .ok_or_else(|| fail(lua, WHAT, format!("`{field}` is a table without `name`"))),
+            other => Err(fail(lua, WHAT, format!("`{field}` must not be {}", kind(&other)))),
+        };
+        let loss = match table.raw_get("loss")? {
+            Value::Nil => None,
+            Value::Function(_) => Some(Loss::Own),
+            other => Some(Loss::Of(choice("loss", other)?)),
+        };
+        let estimator = match table.raw_get("estimator")? {
+            Value::Nil => None,
+            other => Some(choice("estimator", other)?),
+        };
+        let text = |field: &str| table.raw_get::<Option<String>>(field).map(Option::unwrap_or_default);
+        let truth = |field: &str| table.raw_get::<Option<bool>>(field).map(Option::unwrap_or_default);
+        let trainer: Option<Table> = table.raw_get("trainer")?;
+        Ok(Self {
+            name,
+            source,
+            paper: text("paper")?,
+            about: text("about")?,
+            remarks: text("remarks")?,
+            critic: truth("critic")?,
+            estimator,
+            trainer: trainer.and_then(|table| options::plain_table(lua, &table)).unwrap_or_default(),
+            loss,
+            options: options::read(table.raw_get("options")?, source).map_err(|error| {
+                raise(match place(lua) {
+                    Some(place) => error.at(place),
+                    None => error,
+                })
+            })?,
+            one_advantage_per_sequence: truth("one_advantage_per_sequence")?,
+        })
+    }
+
+    /// Whether its name is that of a loss.
+    pub fn is_loss(&self) -> bool {
+        self.loss.is_some() && !self.about.is_empty()
+    }
+
+    /// Takes the options of its loss out of `given`, which may have others; those that are not
+    /// given have their defaults.
+    ///
+    /// # Errors
+    /// [`Kind::Usage`] names an option of the wrong type or out of its range.
+    pub fn take_options(&self, what: &str, given: &mut Map<String, Json>) -> Result<Map<String, Json>> {
+        options::take(what, &self.options, given)
+    }
+
+    /// The graph of its own loss with these options.
+    ///
+    /// # Errors
+    /// [`Kind::Internal`] if it has none or fails.
+    pub fn loss_graph(&self, options: &Map<String, Json>) -> Result<LossGraph> {
+        MACHINE.with(|machine| {
+            let Machine { lua, tables } = machine.as_ref().map_err(Clone::clone)?;
+            let table = tables.get(self.name).ok_or_else(|| Error::new(Kind::Internal, "the algorithm has no file"))?;
+            let function: Function = table.raw_get("loss").map_err(|error| internal(&error))?;
+            let trace = Trace::of_declared(lua, options).map_err(|error| internal(&error))?;
+            let returned = function.call::<Value>(trace.arguments.clone()).map_err(|error| internal(&error))?;
+            trace.finish(&function, &returned)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn every_file_of_an_algorithm_is_read_and_its_loss_is_traced() {
+        assert_eq!(all().len(), FILES.len(), "{:?}", Machine::new().err());
+        let machine = Machine::new().unwrap();
+        for (name, source) in FILES {
+            let algorithm = Algorithm::read(&machine.lua, name, source, &machine.tables[name]).unwrap();
+            assert!(!algorithm.paper.is_empty() && (algorithm.is_loss() || algorithm.estimator.is_some()), "{name}");
+            if algorithm.loss == Some(Loss::Own) {
+                let mut options = algorithm.take_options(name, &mut Map::new()).unwrap();
+                options.entry("ratio_over").or_insert_with(|| "step".into());
+                assert!(algorithm.loss_graph(&options).unwrap().has_gradient(), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn options_are_refused_outside_of_their_type_and_range() {
+        let gspo = find("gspo").unwrap();
+        let refused = |option: &str, value: Json| {
+            let mut given = Map::from_iter([(option.to_owned(), value)]);
+            gspo.take_options("gspo", &mut given).unwrap_err().message
+        };
+        assert_eq!(refused("clip_low", 1.5.into()), "option `clip_low` of `gspo` is from 0 to 1, not 1.5");
+        assert_eq!(refused("clip_high", (-1).into()), "option `clip_high` of `gspo` is at least 0, not -1");
+        assert_eq!(refused("clip_high", "x".into()), "option `clip_high` of `gspo` is at least 0, not \"x\"");
+        let dro = find("dro").unwrap();
+        let mut given = Map::from_iter([("beta".to_owned(), 0.into())]);
+        assert_eq!(
+            dro.take_options("dro", &mut given).unwrap_err().message,
+            "option `beta` of `dro` is above 0, not 0"
+        );
+    }
+}

@@ -1,0 +1,71 @@
+//! Errors and values of the Lua functions of an algorithm.
+
+use mlua::serde::SerializeOptions;
+use mlua::{Function, Lua, LuaSerdeExt, Value};
+use serde_json::Value as Json;
+
+use crate::error::{Error, Kind};
+
+/// Maximum length of a message, in characters.
+const MESSAGE: usize = 2000;
+
+/// An error of the host as one of Lua.
+pub(super) fn raise(error: Error) -> mlua::Error {
+    mlua::Error::external(error)
+}
+
+/// A misuse of `function`, at the line of its caller.
+pub(super) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -> mlua::Error {
+    raise(misuse(lua, format!("{function}: {message}")))
+}
+
+/// The error for a misuse of a host function, at the calling line.
+pub(super) fn misuse(lua: &Lua, message: String) -> Error {
+    let error = Error::new(Kind::Script, message.chars().take(MESSAGE).collect::<String>());
+    match place(lua) {
+        Some(place) => error.at(place),
+        None => error,
+    }
+}
+
+/// The nearest frame of a file, as `path:line`. Sources of files start with `@`.
+pub(super) fn place(lua: &Lua) -> Option<String> {
+    let frame = |level: usize| {
+        lua.inspect_stack(level, |frame| {
+            let source = frame.source().source?.strip_prefix('@')?.to_owned();
+            Some(format!("{source}:{}", frame.current_line()?))
+        })
+    };
+    (0..64).map_while(frame).flatten().next()
+}
+
+/// The line where a function is defined: `my_loss.lua:14`.
+pub(super) fn definition(function: &Function) -> Option<String> {
+    let info = function.info();
+    let path = info.source?.strip_prefix('@')?.to_owned();
+    Some(format!("{path}:{}", info.line_defined?))
+}
+
+/// Options as a Lua value.
+pub(super) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
+    let options = SerializeOptions::new().set_array_metatable(false).serialize_none_to_null(false);
+    lua.to_value_with(json, options.serialize_unit_to_null(false))
+}
+
+/// A value in an error.
+pub(super) fn kind(value: &Value) -> String {
+    match value {
+        Value::Nil => "nil".to_owned(),
+        Value::Boolean(truth) => truth.to_string(),
+        Value::Integer(number) => format!("the number {number}"),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => {
+            let text = text.to_string_lossy();
+            let start: String = text.chars().take(40).collect();
+            let more = if start.len() < text.len() { "…" } else { "" };
+            format!("the text \"{start}{more}\"")
+        }
+        Value::Table(_) => "a table".to_owned(),
+        other => format!("a {}", other.type_name()),
+    }
+}

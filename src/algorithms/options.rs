@@ -1,0 +1,165 @@
+//! The options of an algorithm's functions: default, type and range, as its file declares them.
+//!
+//! ```lua
+//! options = {
+//!   clip_low = { 0.2, from = 0, to = 1 },    -- a number from 0 to 1
+//!   beta = { 0.1, above = 0 },
+//!   normalize = { "std", one_of = { "std", "none" } },
+//!   reward_to_go = false,                    -- the type of the default, any value
+//! }
+//! ```
+
+use mlua::{LuaSerdeExt, Table, Value};
+use serde_json::{Map, Value as Json};
+
+use super::lua::kind;
+use crate::error::{Error, Kind, Result, suggest};
+
+/// A declared option.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Declared {
+    pub name: String,
+    pub default: Json,
+    pub range: Range,
+}
+
+/// The values of an option; those of any range have the type of the default.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Range {
+    Any,
+    /// Numbers from `low` to `high`, without `low` if `above`.
+    Numbers {
+        low: f64,
+        above: bool,
+        high: f64,
+    },
+    OneOf(Vec<String>),
+}
+
+impl Declared {
+    /// Reads an entry of the table `options`.
+    pub(super) fn read(name: String, value: &Value) -> Result<Self> {
+        let refuse = |message: String| {
+            let hint = format!("write {name} = 0.2, or {name} = {{ 0.2, from = 0, to = 1 }}");
+            Err(Error::new(Kind::Script, format!("option `{name}`: {message}")).hint(hint))
+        };
+        let Value::Table(table) = value else {
+            return match plain(value) {
+                Some(default) => Ok(Self { name, default, range: Range::Any }),
+                None => refuse(format!("its default is a number, a text or a boolean, not {}", kind(value))),
+            };
+        };
+        let field = |name: &str| table.raw_get::<Value>(name).unwrap_or(Value::Nil);
+        let number = |name: &str| match field(name) {
+            Value::Integer(number) => Some(number as f64),
+            other => other.as_number(),
+        };
+        let Some(default) = table.raw_get(1).ok().as_ref().and_then(plain) else {
+            return refuse("the first entry is the default: a number, a text or a boolean".to_owned());
+        };
+        let known = ["from", "to", "above", "one_of"];
+        for (key, _) in table.pairs::<Value, Value>().flatten() {
+            let text = key.as_string().map(mlua::LuaString::to_string_lossy);
+            match text {
+                Some(text) if !known.contains(&text.as_str()) => {
+                    return refuse(format!("it has no field `{text}`; {}", suggest(&text, known)));
+                }
+                _ => {}
+            }
+        }
+        let range = match (number("from"), number("above"), number("to"), field("one_of")) {
+            (None, None, None, Value::Nil) => Range::Any,
+            (None, None, None, Value::Table(names)) => Range::OneOf(names.sequence_values().flatten().collect()),
+            (low, above, high, Value::Nil) => Range::Numbers {
+                low: low.or(above).unwrap_or(f64::NEG_INFINITY),
+                above: above.is_some(),
+                high: high.unwrap_or(f64::INFINITY),
+            },
+            _ => return refuse("give numbers as from, above and to, or names as one_of".to_owned()),
+        };
+        Ok(Self { name, default, range })
+    }
+
+    /// The value of `given`, refused if it has another type than the default or is out of range.
+    pub(super) fn check(&self, what: &str, given: &Json) -> Result<()> {
+        let refuse = |wanted: String| {
+            Err(Error::new(Kind::Usage, format!("option `{}` of `{what}` is {wanted}, not {given}", self.name)))
+        };
+        match &self.range {
+            Range::OneOf(names) => match given.as_str() {
+                Some(name) if names.iter().any(|known| known == name) => Ok(()),
+                given => {
+                    let error = refuse(format!("one of {}", names.join(", ")));
+                    let near = given.map(|name| suggest(name, names.iter().map(String::as_str)));
+                    near.map_or(error.clone(), |hint| error.map_err(|error| error.hint(hint)))
+                }
+            },
+            Range::Numbers { low, above, high } => {
+                let inside = |x: f64| x <= *high && if *above { x > *low } else { x >= *low };
+                let wanted = match (above, high.is_finite()) {
+                    (false, true) => format!("from {low} to {high}"),
+                    (true, true) => format!("above {low} and at most {high}"),
+                    (false, false) => format!("at least {low}"),
+                    (true, false) => format!("above {low}"),
+                };
+                if given.as_f64().is_some_and(inside) { Ok(()) } else { refuse(wanted) }
+            }
+            Range::Any => {
+                let wanted = match &self.default {
+                    Json::Number(_) => (given.is_number(), "a number"),
+                    Json::Bool(_) => (given.is_boolean(), "true or false"),
+                    _ => (given.is_string(), "a text"),
+                };
+                if wanted.0 { Ok(()) } else { refuse(wanted.1.to_owned()) }
+            }
+        }
+    }
+}
+
+/// A number, a text or a boolean.
+fn plain(value: &Value) -> Option<Json> {
+    match value {
+        Value::Integer(number) => Some((*number).into()),
+        Value::Number(number) => serde_json::Number::from_f64(*number).map(Json::Number),
+        Value::Boolean(truth) => Some((*truth).into()),
+        Value::String(text) => text.to_str().ok().map(|text| (*text).into()),
+        _ => None,
+    }
+}
+
+/// The entries of the table `options`, in the order in which `source` names them.
+pub(super) fn read(table: Option<Table>, source: &str) -> Result<Vec<Declared>> {
+    let mut options = Vec::new();
+    for (name, value) in table.iter().flat_map(Table::pairs::<String, Value>).flatten() {
+        options.push(Declared::read(name, &value)?);
+    }
+    options.sort_by_key(|option| (source.find(&format!("{} =", option.name)), option.name.clone()));
+    Ok(options)
+}
+
+/// Takes the values of `declared` out of `given`; the others have their defaults.
+///
+/// # Errors
+/// [`Kind::Usage`] names an option of the wrong type or out of its range.
+pub(super) fn take(what: &str, declared: &[Declared], given: &mut Map<String, Json>) -> Result<Map<String, Json>> {
+    let mut all = Map::new();
+    for option in declared {
+        let value = match given.shift_remove(&option.name) {
+            Some(value) => {
+                option.check(what, &value)?;
+                value
+            }
+            None => option.default.clone(),
+        };
+        all.insert(option.name.clone(), value);
+    }
+    Ok(all)
+}
+
+/// A table of plain values, such as `{ name = "gspo", seq = "step" }`.
+pub(super) fn plain_table(lua: &mlua::Lua, table: &Table) -> Option<Map<String, Json>> {
+    match lua.from_value(Value::Table(table.clone())) {
+        Ok(Json::Object(map)) => Some(map),
+        _ => None,
+    }
+}
