@@ -132,8 +132,8 @@ impl Training {
         }
         let UpdateOptions { estimator, loss, graph, epochs, mini_batches, .. } = wanted;
         let mut learner = self.learner.clone();
-        let graph = self.objective.policy.formula.graph();
-        let mut custom = graph.filter(|_| learner.loss.is_custom()).cloned();
+        let of_recipe = self.objective.policy.formula.graph();
+        let mut custom = of_recipe.filter(|_| learner.loss.is_custom()).cloned();
         if let Some(estimator) = estimator {
             learner.estimator = estimator.clone();
         }
