@@ -131,6 +131,31 @@ function LossBatch:count(unit) end
 ---@return r1.LossTensor
 function LossBatch:where(condition, x, y) end
 
+---The product of the differences from the means of the whole mini-batch, for `largest` and `draw` alone.
+---@param x r1.LossTensor|number
+---@param y r1.LossTensor|number
+---@return r1.LossTensor
+function LossBatch:covariance(x, y) end
+
+---The tokens with the largest values in the whole mini-batch, at least one. A loss has at most one selection.
+---@param x r1.LossTensor|number
+---@param share number Share of the tokens, from 0 to 1
+---@return r1.LossTensor # Booleans
+function LossBatch:largest(x, share) end
+
+---Tokens of the whole mini-batch drawn among those where the condition holds, at least one if there is any. A loss has at most one selection.
+---@param condition r1.LossTensor Booleans
+---@param share number Share of all tokens, from 0 to 1
+---@param seed? number Default: 0
+---@return r1.LossTensor # Booleans
+function LossBatch:draw(condition, share, seed) end
+
+---Names the ratio of the metrics policy/ratio_min, ratio_max and clip_frac. Without it they are about the ratio of each token.
+---@param ratio r1.LossTensor
+---@param low? r1.LossTensor|number Clip range below 1, such as 0.2, or booleans of the tokens clipped below
+---@param high? r1.LossTensor|number Clip range above 1, or booleans of the tokens clipped above
+function LossBatch:ratio_stats(ratio, low, high) end
+
 ---Logs the metric loss/NAME: the mean of a tensor over the computed tokens (booleans count as 0 and 1), or a scalar.
 ---@param name string
 ---@param x r1.LossTensor
@@ -376,6 +401,9 @@ function Training:save(out) end
 
 ---Training settings.
 ---@class r1.Trainer
+
+---A result of r1.algorithm.
+---@class r1.Algorithm
 
 ---A dataset of tasks.
 ---@class r1.Dataset
@@ -1171,9 +1199,14 @@ function r1.grpo(settings) end
 function r1.ppo(settings) end
 
 ---Training with an algorithm by name.
----@param settings { algorithm: string, [string]: any } Name of the algorithm, and its settings
+---@param settings { algorithm: string|r1.Algorithm, [string]: any } Name of the algorithm, and its settings
 ---@return r1.Trainer
 function r1.trainer(settings) end
+
+---An algorithm of a recipe, in the form of the files of r1: `r1 doc gspo` prints one, `r1 new NAME --algorithm gspo` copies it. A function `loss` has the declared options, which `trainer.loss` sets; a function `advantage` takes a group, as that of a recipe.
+---@param definition { advantage?: fun(group: any[], failed: number): any[], estimator?: string|table<string, any>, loss?: (fun(b: r1.LossBatch, options: table<string, any>): any)|string|table<string, any>, options?: table<string, any>, trainer?: table<string, any>, critic?: boolean, one_advantage_per_sequence?: boolean, paper?: string, about?: string, remarks?: string }
+---@return r1.Algorithm
+function r1.algorithm(definition) end
 
 ---Supervised fine-tuning on conversations: rows with `messages`, and other formats (docs/sft.md).
 ---@param settings r1.Sft

@@ -41,7 +41,8 @@ impl Formula {
     /// every loss.
     ///
     /// # Errors
-    /// [`Kind::Usage`](crate::error::Kind::Usage) for a value of the wrong type or out of its range.
+    /// [`Kind::Usage`](crate::error::Kind::Usage) for a value of the wrong type or out of its
+    /// range.
     pub fn read(&self, loss: &str, rest: &mut Map<String, Value>, terms: &Terms) -> Result<Self> {
         match self {
             Self::Ppo(ppo) => {
