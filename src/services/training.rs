@@ -25,7 +25,9 @@ impl Trainings {
         match call {
             Call::OpenTraining(request, reply) => reply.send(self.open(request)),
             Call::CloseTraining(request, reply) => {
-                self.open.remove(&request.training);
+                if let Some(run) = self.open.remove(&request.training) {
+                    run.sum_up_failures();
+                }
                 reply.send(Ok(()));
             }
             Call::SampleTrajectories(request, reply) => {

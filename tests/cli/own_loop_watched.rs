@@ -117,6 +117,14 @@ fn a_loop_in_lua_warns_as_a_run_does() {
     assert!(!text.contains("warning"), "{text}");
 }
 
+#[test]
+fn a_loop_in_lua_sums_up_its_failures() {
+    let once = recipe(&format!("if seen == 2 then error('once') end {ALONE}"), "outcome = #outcome.text % 2");
+    let text = warnings(&once, LOOP);
+    assert!(text.contains("env_error: once") && text.contains("in 1 of 4 trajectories of step 1"), "{text}");
+    assert!(text.contains("1 trajectory failed in this run and was left out"), "{text}");
+}
+
 /// A rollout that fails ends the program after a checkpoint of the steps that have ended.
 #[test]
 fn a_failed_rollout_keeps_the_weights() {

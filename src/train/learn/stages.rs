@@ -28,8 +28,8 @@ pub(crate) struct TrainingData<'a> {
     pub(crate) trainable: Trainable<'a>,
     pub(crate) batch: UpdateBatch,
     pub(crate) mismatch: SamplerMismatch,
-    /// For each trajectory, whether it is a greedy baseline, which is not trained on.
-    is_baseline: Vec<bool>,
+    /// Trajectories from this index on are greedy baselines, which are not trained on.
+    baselines_from: usize,
     /// For each truncated trajectory, the critic's value of the next observation.
     next_values: Vec<Option<f64>>,
 }
@@ -40,13 +40,13 @@ impl<'a> TrainingData<'a> {
     pub(crate) fn compute(
         policy: &TrainedPolicy,
         trajectories: &'a [Trajectory],
-        is_baseline: impl Fn(usize) -> bool,
+        baselines_from: usize,
         settings: UpdateSettings<'_>,
     ) -> Result<Self> {
         let UpdateSettings { learner, objective, .. } = settings;
         let trainable = with_generated_steps(trajectories);
         let all = trainable.trajectories();
-        let mut rows = training_rows(learner, all, &is_baseline)?;
+        let mut rows = training_rows(learner, all, |index| index >= baselines_from)?;
         let mismatch = compute_logprobs(&mut rows, &policy.model, policy.reference.as_ref(), settings)?;
         let (mut next_values, mut batch) = (Vec::new(), UpdateBatch::default());
         if let Some(critic) = &policy.critic {
@@ -58,8 +58,7 @@ impl<'a> TrainingData<'a> {
         if objective.graph().is_some() {
             batch.read_by_custom_loss(objective, all);
         }
-        let is_baseline = (0..trajectories.len()).map(is_baseline).collect();
-        Ok(Self { trainable, batch, mismatch, is_baseline, next_values })
+        Ok(Self { trainable, batch, mismatch, baselines_from, next_values })
     }
 
     /// The trajectories with the steps of generated text that is trained on.
@@ -70,7 +69,7 @@ impl<'a> TrainingData<'a> {
     /// The steps in the form that estimators read.
     pub(crate) fn steps(&self, objective: &Objective, renderer: &Renderer) -> Steps {
         let trajectories = self.trajectories();
-        let mut steps = Steps::of(trajectories, |index| self.is_baseline[index]);
+        let mut steps = Steps::of(trajectories, |index| index >= self.baselines_from);
         if objective.needs(Need::Anchors) {
             steps.set_anchors(trajectories, renderer);
         }

@@ -18,6 +18,7 @@ use crate::mdp::{Demonstration, Split, Trajectory};
 use crate::rl::advantages::Need;
 use crate::rl::pack::Row;
 use crate::rl::rows::StepRow;
+use crate::rl::schedule::Schedule;
 use crate::script::services::training::{
     AboutTraining, MetricValues, RolloutOptions, ScoringModel, SupervisedOptions, TrajectoryValueReport, UpdateOptions,
 };
@@ -50,9 +51,9 @@ impl Training {
     /// Directory, step and settings of the run.
     pub(crate) fn about(&self) -> AboutTraining {
         AboutTraining {
-            step: self.state.step,
+            step: self.run.state.step,
             steps: self.learner.steps,
-            run_dir: self.run.path().to_owned(),
+            run_dir: self.run.dir.path().to_owned(),
             rows: self.session.pool.rows(Split::Train),
             settings: Box::new(self.session.settings.clone()),
             critic: self.policy.critic.is_some(),
@@ -61,12 +62,12 @@ impl Training {
 
     /// Completed steps, and the steps of the run, which a changed recipe may change.
     pub(crate) fn progress(&self) -> (u64, usize) {
-        (self.state.step, self.learner.steps)
+        (self.run.state.step, self.learner.steps)
     }
 
     /// The trajectories of these ids.
     pub(crate) fn trajectories(&self, ids: &[String]) -> Result<Vec<Trajectory>> {
-        self.step.find(&self.run, ids)
+        self.step.find(&self.run.dir, ids)
     }
 
     /// Metrics for the line of this step.
@@ -160,7 +161,9 @@ impl Training {
 
     /// The learning rate of a call, or the recipe's at this step.
     pub(crate) fn learning_rate(&self, wanted: Option<f64>) -> Result<f64> {
-        let lr = wanted.unwrap_or_else(|| self.schedule.at(self.state.step as usize));
+        let Learner { lr: base, warmup, decay, steps: total, final_lr: floor, .. } = self.learner;
+        let schedule = Schedule { base, warmup, decay, total, floor };
+        let lr = wanted.unwrap_or_else(|| schedule.at(self.run.state.step as usize));
         if lr >= 0.0 && lr.is_finite() {
             return Ok(lr);
         }
@@ -182,7 +185,7 @@ impl Training {
         if objective.has_reference() {
             self.load_reference()?;
         }
-        let batch = self.step.batch(&self.run, ids, objective.needs(Need::Greedy), None)?;
+        let batch = self.step.batch(&self.run.dir, ids, objective.needs(Need::Greedy), None)?;
         // The running standard deviation of the returns changes with updates only.
         let returns = self.policy.returns;
         let settings = UpdateSettings::new(&learner, &objective, 0.0, self.temperature());
@@ -193,10 +196,9 @@ impl Training {
     }
 
     fn advantages_of(&mut self, batch: &Batch, settings: UpdateSettings<'_>) -> Result<Vec<Option<Vec<Vec<f64>>>>> {
-        let data =
-            TrainingData::compute(&self.policy, &batch.trajectories, |index| index >= batch.baselines_from, settings)?;
+        let data = TrainingData::compute(&self.policy, &batch.trajectories, batch.baselines_from, settings)?;
         let steps = data.steps(settings.objective, &self.session.renderer);
-        let config = advantage_config(&mut self.policy, &self.script, settings, &data.trainable)?;
+        let config = advantage_config(&mut self.policy, &self.run.script, settings, &data.trainable)?;
         let advantages = compute_advantages(steps, config, data.trajectories())?;
         if let Some(error) = advantages.skipped {
             return Err(error);
@@ -232,11 +234,12 @@ impl Training {
         let settings =
             Sft { tokens_per_batch: learner.tokens_at_once(), max_grad_norm: learner.max_grad_norm, ..Sft::default() };
         self.session.release_cache()?;
-        self.begin_update()?;
+        self.step.updating = true;
+        self.run.begin_update()?;
         let model = Rc::clone(&self.session.model);
         let done = supervised::update(&model, &mut self.policy.optimizer, &rows, &settings, lr)?;
         self.policy.average()?;
-        self.state.optimizer_step += 1;
+        self.run.state.optimizer_step += 1;
         self.step.changed = true;
         let mut values = Metrics::new();
         metrics::supervised(&mut values, &done, lr, started.elapsed().as_secs_f64());

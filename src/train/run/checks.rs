@@ -12,50 +12,55 @@ use crate::train::watch::report;
 impl Training {
     /// Reports the failures of the step, and stops the run if most of its trajectories failed.
     pub(crate) fn check_failures(&mut self, trajectories: &[Trajectory]) -> Result<()> {
-        let (script, run, step) = (&self.script.path, &self.run, self.state.step + 1);
+        let (script, run, step) = (&self.run.script.path, &self.run.dir, self.run.state.step + 1);
         let again = |trajectory: &Trajectory| Some(replay_command(script, run.path(), trajectory));
-        let store = || run.write_trajectories(step, self.state.policy_version, trajectories, &[]).map(drop);
+        let store = || run.write_trajectories(step, self.run.state.policy_version, trajectories, &[]).map(drop);
         let most = self.session.settings.rollout.max_failure_rate;
-        self.failures.check(&self.reporter, step, trajectories, most, again, store)
+        self.failures.check(&self.run.reporter, step, trajectories, most, again, store)
     }
 
     /// Warns if a trajectory of the step depended on others.
     pub(crate) fn check_shared_state(&mut self, trajectories: &[Trajectory]) {
         let Session { renderer, max_context, .. } = &self.session;
-        self.sharing.check(trajectories, &self.script, renderer, *max_context, &self.reporter);
+        self.sharing.check(trajectories, &self.run.script, renderer, *max_context, &self.run.reporter);
     }
 
     /// Warns of tools that never work, of an unknown accuracy, and of steps without a learning
     /// signal; `metrics` are those of a step with an update.
     pub(crate) fn check_signal(&mut self, trajectories: &[Trajectory], metrics: Option<&Metrics>) -> Result<()> {
-        let reporter = &self.reporter;
-        let (step, critic) = (self.state.step, self.policy.critic.is_some());
+        let reporter = &self.run.reporter;
+        let (step, critic) = (self.run.state.step, self.policy.critic.is_some());
         self.signal.check_tools(reporter, step, trajectories);
         if self.session.rows.eval.is_none() {
             self.session.check_accuracy(reporter, trajectories);
         }
         let Some(metrics) = metrics else { return Ok(()) };
         let warming = critic && step <= self.learner.critic.warmup as u64;
-        self.signal.check(reporter, step, metrics, &self.script, (critic, warming))
+        self.signal.check(reporter, step, metrics, &self.run.script, (critic, warming))
+    }
+
+    /// Reports the failures of the run at its end.
+    pub(crate) fn sum_up_failures(&self) {
+        self.failures.sum_up(&self.run.reporter);
     }
 
     /// Warns of a row that can't be read, among those that were not checked before step 1.
     pub(crate) fn report_row_check(&self) {
         if let Some(rest) = &self.session.rows.rest {
-            rest.report(&self.reporter);
+            rest.report(&self.run.reporter);
         }
     }
 
     /// Stores the trajectories of a step that ends with an error, so that the user can find the
     /// reason. The counters are unchanged, so a resumed run repeats the step.
     pub(crate) fn keep(&self, error: Error, trajectories: &[Trajectory]) -> Error {
-        let (step, run) = (self.state.step + 1, self.run.path().display());
+        let (step, run) = (self.run.state.step + 1, self.run.dir.path().display());
         let error = report::in_step(error, step);
-        let kept = match self.run.write_trajectories(step, self.state.policy_version, trajectories, &[]) {
+        let kept = match self.run.dir.write_trajectories(step, self.run.state.policy_version, trajectories, &[]) {
             Ok(_) => {
                 let named = error.trajectories().first().and_then(|number| trajectories.get(*number as usize));
                 let id = named.or(trajectories.first()).map_or("", |trajectory| &trajectory.id);
-                let script = self.script.path.display();
+                let script = self.run.script.path.display();
                 format!("the sampled trajectories are stored: r1 repl {script} --replay {run}:{id}")
             }
             Err(failed) => format!("the sampled trajectories could not be stored: {}", failed.message),

@@ -16,7 +16,6 @@ use crate::train::options::{RunOptions, Summary};
 use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::{check_supervised, validate};
 use crate::train::start::cold_start_result::{FOLDER, no_result, result};
-use crate::train::start::files;
 use crate::train::start::resume::{Opened, Resumed, record};
 
 /// A run before its first step of reinforcement learning.
@@ -36,12 +35,13 @@ pub(crate) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
         return Ok(Started::Ready(Box::new(opened)));
     }
     validate(&opened.script)?;
+    let resumed = opened.resumed.take();
     let (script, options) = (&opened.script, &opened.options);
-    let resumed = if let Some(resumed) = opened.resumed.take() {
+    let resumed = if let Some(resumed) = resumed {
         resumed
     } else {
         check(script)?;
-        let run = RunDir::create(&options.runs_dir, &files::run_name(options, script))?;
+        let run = opened.directory()?;
         record(&run, script, &options.overrides, &Origins::default(), 0, 0)?;
         let stored = run.configuration()?;
         Resumed { run, checkpoint: None, stored }

@@ -15,22 +15,17 @@ use crate::store::State;
 use crate::telemetry::Reporter;
 use crate::train::start::session::Session;
 
-/// Samples of a rollout in addition to the trajectories that are trained on.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct RolloutExtras {
-    /// A greedy baseline rollout for every group.
-    pub(crate) greedy: bool,
-    /// The prompt of the next observation, if a limit truncates a trajectory.
-    pub(crate) next_prompt: bool,
-}
-
-/// The tasks that a rollout draws from.
+/// What a rollout samples, besides the settings of the recipe.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Draw<'a> {
     /// Number of groups that the step has drawn before.
     pub(crate) first: usize,
     /// Rows of the data, one per group, instead of the next ones.
     pub(crate) rows: Option<&'a [u64]>,
+    /// A greedy baseline rollout for every group.
+    pub(crate) greedy: bool,
+    /// The prompt of the next observation, if a limit truncates a trajectory.
+    pub(crate) next_prompt: bool,
 }
 
 /// A step's trajectories.
@@ -57,7 +52,6 @@ pub(crate) fn collect(
     session: &mut Session,
     learner: &Learner,
     state: &State,
-    extras: RolloutExtras,
     draw: Draw<'_>,
     reporter: &Reporter,
 ) -> Result<Collected> {
@@ -71,7 +65,7 @@ pub(crate) fn collect(
         let label = if round == 0 { "sampling" } else { "refilling" };
         let from = draw.first + collected.groups;
         let rows = rows(session, state, from..from + missing, draw)?;
-        let trees = trees(session, learner, state, from, &rows, extras);
+        let trees = trees(session, learner, state, from, &rows, draw);
         let (found, stats) = session.rollout(trees, reporter, label)?;
         collected.groups += missing;
         collected.stats.add(&stats);
@@ -138,14 +132,7 @@ fn rows(session: &mut Session, state: &State, numbers: std::ops::Range<usize>, d
 
 /// The rollouts of the groups of a step from `first` on, one for each row. With branches the first
 /// samples of a group are roots, and the others are assigned to them in turn.
-fn trees(
-    session: &Session,
-    learner: &Learner,
-    state: &State,
-    first: usize,
-    rows: &[u64],
-    extras: RolloutExtras,
-) -> Vec<Tree> {
+fn trees(session: &Session, learner: &Learner, state: &State, first: usize, rows: &[u64], draw: Draw<'_>) -> Vec<Tree> {
     let sampling = session.with_stop(session.settings.sampling.clone());
     let greedy = session.with_stop(Sampling { temperature: 0.0, ..session.settings.sampling.clone() });
     let Branch { roots, at, width, rounds } = &learner.branch;
@@ -176,7 +163,7 @@ fn trees(
                 max_steps: None,
                 max_context: session.max_context,
                 served: false,
-                next_prompt: extras.next_prompt,
+                next_prompt: draw.next_prompt,
             }
         };
         trees.extend((0..roots).map(|root| Tree {
@@ -186,7 +173,7 @@ fn trees(
             width: *width,
             rounds: *rounds,
         }));
-        if extras.greedy {
+        if draw.greedy {
             trees.push(spec(learner.group_size).into());
         }
     }

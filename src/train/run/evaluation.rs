@@ -15,9 +15,9 @@ impl Training {
     /// The evaluation before the first step, or the one after the newest step that a killed run did
     /// not complete. A resumed run does not repeat one that is in its metrics.
     pub(crate) fn evaluate_first(&mut self) -> Result<Option<Evaluation>> {
-        let step = self.state.step;
+        let step = self.run.state.step;
         let eval = &self.session.settings.eval;
-        if self.log.has(step, EVALUATED) {
+        if self.run.log.has(step, EVALUATED) {
             return Ok(None);
         }
         if step == 0 {
@@ -29,7 +29,7 @@ impl Training {
 
     /// The evaluation of every `eval.every` steps.
     pub(crate) fn evaluate_if_due(&mut self) -> Result<()> {
-        if due(self.state.step, self.session.settings.eval.every, self.learner.steps) {
+        if due(self.run.state.step, self.session.settings.eval.every, self.learner.steps) {
             self.evaluate("held out", false)?;
         }
         Ok(())
@@ -40,7 +40,7 @@ impl Training {
     pub(crate) fn evaluate(&mut self, label: &str, examples: bool) -> Result<Option<Evaluation>> {
         self.session.engine.clear_cache();
         self.session.patience = 1;
-        let evaluated = evaluate(&mut self.session, &self.reporter, label, self.state.step);
+        let evaluated = evaluate(&mut self.session, &self.run.reporter, label, self.run.state.step);
         self.session.patience = 2;
         let (evaluation, trajectories) = match evaluated {
             Ok(Some(evaluated)) => evaluated,
@@ -50,21 +50,27 @@ impl Training {
             Err(error) => return Err(error),
         };
         let stored = self.store_evaluation(&trajectories)?;
-        let Self { session, state, .. } = &*self;
-        let is_saved = self.standing.is_saved(state.step);
-        self.best = best::keep(self.best, evaluation.accuracy, state, &self.run, is_saved, |dir| {
+        let Self { session, run, .. } = &*self;
+        let is_saved = self.run.standing.is_saved(run.state.step);
+        self.best = best::keep(self.best, evaluation.accuracy, &run.state, &run.dir, is_saved, |dir| {
             session.model.save_trained(dir)?;
             session.files.write(dir)
         })?;
-        let (script, run) = (&self.script.path, self.run.path());
+        let (script, run) = (&self.run.script.path, self.run.dir.path());
         let again =
             |trajectory: &Trajectory| stored.contains(&trajectory.id).then(|| replay_command(script, run, trajectory));
         let what = format!("the evaluation ({label})");
-        self.failures.report(&self.reporter, &what, &trajectories, again);
-        report::evaluation(&self.reporter, &mut self.log, self.state.step, label, &evaluation)?;
-        tensorboard::samples(&mut self.log, self.state.step, "eval", &trajectories)?;
+        self.failures.report(&self.run.reporter, &what, &trajectories, again);
+        report::evaluation(&self.run.reporter, &mut self.run.log, self.run.state.step, label, &evaluation)?;
+        tensorboard::samples(&mut self.run.log, self.run.state.step, "eval", &trajectories)?;
         if examples {
-            report::examples(&self.reporter, (label, self.state.step), &trajectories, &self.run, self.options.verbose)?;
+            report::examples(
+                &self.run.reporter,
+                (label, self.run.state.step),
+                &trajectories,
+                &self.run.dir,
+                self.run.options.verbose,
+            )?;
         }
         Ok(Some(evaluation))
     }
@@ -74,7 +80,7 @@ impl Training {
         let places = stored(trajectories.len(), self.session.settings.eval.store);
         let chosen: Vec<Trajectory> = places.map(|place| trajectories[place].clone()).collect();
         if !chosen.is_empty() {
-            self.run.write_evaluation(self.state.step, self.state.policy_version, &chosen)?;
+            self.run.dir.write_evaluation(self.run.state.step, self.run.state.policy_version, &chosen)?;
         }
         Ok(chosen.into_iter().map(|trajectory| trajectory.id).collect())
     }

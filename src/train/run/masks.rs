@@ -1,6 +1,6 @@
 //! The first group of a recipe as training rows: tokens, loss masks and advantages, for `r1 check`.
 
-use super::collect::{Draw, RolloutExtras, collect};
+use super::collect::{Draw, collect};
 use crate::config::{Filter, Learner, OnNan, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::load::load_renderer;
@@ -68,8 +68,8 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         return Err(Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script));
     }
     let state = State { seed: script.settings.seed, ..State::default() };
-    let extras = RolloutExtras { greedy: objective.needs(Need::Greedy), next_prompt: false };
-    let collected = collect(&mut session, &learner, &state, extras, Draw::default(), reporter)?;
+    let draw = Draw { greedy: objective.needs(Need::Greedy), ..Draw::default() };
+    let collected = collect(&mut session, &learner, &state, draw, reporter)?;
     let trajectories = &collected.trajectories;
     let trainable = with_generated_steps(trajectories);
     let all = trainable.trajectories();

@@ -23,7 +23,7 @@
 
 use std::time::Instant;
 
-use super::collect::{Draw, RolloutExtras, collect};
+use super::collect::{Draw, collect};
 use super::open_step::Batch;
 use super::training::Training;
 use crate::error::{Kind, Result};
@@ -44,20 +44,20 @@ pub(crate) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
     let mut training = Training::open(opened, reporter)?;
     let before = training.evaluate_first()?;
-    let mut summary = Summary { run_dir: training.run.path().to_owned(), before, ..Summary::default() };
+    let mut summary = Summary { run_dir: training.run.dir.path().to_owned(), before, ..Summary::default() };
     match train(&mut training) {
         Err(error) if error.kind == Kind::Interrupted => summary.interrupted = true,
         trained => trained?,
     }
     let checkpoint = training.save()?;
-    training.failures.sum_up(reporter);
+    training.sum_up_failures();
     summary.seconds = started.elapsed().as_secs_f64();
     training.close(summary, checkpoint)
 }
 
 /// The loop. In Lua it is `while t.step < t.steps do t:update(t:rollout()) t:next_step() end`.
 fn train(training: &mut Training) -> Result<()> {
-    while training.goes_on()? {
+    while training.run.goes_on(training.learner.steps)? {
         let batch = training.rollout(&RolloutOptions::default())?;
         training.update(&batch, &UpdateOptions::default())?;
         training.next_step()?;
@@ -85,13 +85,16 @@ impl Training {
         if let Some(profile) = &self.profile {
             profile.begin(&mut self.session.engine)?;
         }
-        let extras =
-            RolloutExtras { greedy: self.objective.needs(Need::Greedy), next_prompt: self.policy.critic.is_some() };
-        let draw = Draw { first: self.step.groups, rows: wanted.rows.as_deref() };
-        let collected = collect(&mut self.session, &learner, &self.state, extras, draw, &self.reporter);
+        let draw = Draw {
+            first: self.step.groups,
+            rows: wanted.rows.as_deref(),
+            greedy: self.objective.needs(Need::Greedy),
+            next_prompt: self.policy.critic.is_some(),
+        };
+        let collected = collect(&mut self.session, &learner, &self.run.state, draw, &self.run.reporter);
         let collected = collected.map_err(|error| match error.kind {
             Kind::Interrupted => error,
-            _ => self.save_before(report::in_step(error, self.state.step + 1)),
+            _ => self.save_before(report::in_step(error, self.run.state.step + 1)),
         })?;
         if let Some(profile) = &mut self.profile {
             profile.sampled(&mut self.session.engine)?;
@@ -121,12 +124,12 @@ impl Training {
             ..UpdateSettings::new(&learner, &objective, self.learning_rate(wanted.lr)?, self.temperature())
         };
         let greedy = objective.needs(Need::Greedy) && wanted.advantages.is_none();
-        let batch = self.step.batch(&self.run, ids, greedy, wanted.groups.as_deref())?;
+        let batch = self.step.batch(&self.run.dir, ids, greedy, wanted.groups.as_deref())?;
         let updated = self.update_with(&batch, settings);
         self.step.put_back(batch);
         let values = updated?;
         if let Some(profile) = self.profile.take() {
-            profile.end(&self.reporter)?;
+            profile.end(&self.run.reporter)?;
         }
         self.step.training_seconds += started.elapsed().as_secs_f64();
         self.step.values.extend(values.clone());
@@ -139,30 +142,30 @@ impl Training {
 
         // 2. Rows of tokens, with log-probabilities under learner and reference and the critic's
         //    values.
-        let mut data =
-            TrainingData::compute(&self.policy, trajectories, |index| index >= batch.baselines_from, settings)
-                .map_err(|error| self.keep(error, trajectories))?;
+        let mut data = TrainingData::compute(&self.policy, trajectories, batch.baselines_from, settings)
+            .map_err(|error| self.keep(error, trajectories))?;
 
         // 3. Advantages: one number for each sampled token. GRPO compares the return R of a
         //    trajectory with its group, A = (R - mean(R)) / (std(R) + 1e-6), without failed
         //    trajectories (rl/advantages/grpo.rs).
         let steps = data.steps(settings.objective, &self.session.renderer);
-        let advantages = advantage_config(&mut self.policy, &self.script, settings, &data.trainable)
+        let advantages = advantage_config(&mut self.policy, &self.run.script, settings, &data.trainable)
             .and_then(|config| compute_advantages(steps, config, data.trajectories()))
             .map_err(|error| self.keep(error, trajectories))?;
 
         // 4. Optimiser steps: `epochs` passes in `mini_batches` each.
-        report_skipped(&self.reporter, self.state.step + 1, advantages.skipped.as_ref());
-        self.begin_update()?;
+        report_skipped(&self.run.reporter, self.run.state.step + 1, advantages.skipped.as_ref());
+        self.step.updating = true;
+        self.run.begin_update()?;
         let outcome =
-            update_weights(&mut self.policy, &mut self.state, &mut data, &advantages, settings, &self.reporter)
+            update_weights(&mut self.policy, &mut self.run.state, &mut data, &advantages, settings, &self.run.reporter)
                 .map_err(|error| self.keep(error, trajectories))?;
 
         let by_step = data.trainable.without_generated(advantages.by_step(data.trajectories()));
         self.step.keep_advantages(trajectories, by_step, &advantages);
         self.step.changed |= outcome.updates.iter().any(|update| update.stepped);
         let mut values = Metrics::new();
-        let version = self.state.policy_version + u64::from(self.step.changed);
+        let version = self.run.state.policy_version + u64::from(self.step.changed);
         metrics::outcome(&mut values, &outcome, &self.policy, &data, &advantages, settings, version);
         self.step.update_stats.extend(outcome.updates);
         Ok(values)
@@ -182,8 +185,8 @@ impl Training {
         // 5. Records: the sampled trajectories first, then the counters that mark the step as done.
         if rolled_out {
             let advantages: Vec<_> = trajectories.iter().map(|one| step.advantages.remove(&one.id)).collect();
-            let version = self.state.policy_version;
-            self.run.write_trajectories(self.state.step + 1, version, &trajectories, &advantages)?;
+            let version = self.run.state.policy_version;
+            self.run.dir.write_trajectories(self.run.state.step + 1, version, &trajectories, &advantages)?;
             if let Some(curriculum) = &self.session.curriculum {
                 curriculum.log(&mut values);
             }
@@ -202,12 +205,12 @@ impl Training {
         metrics::memory(&mut values, self.session.model.device());
         values.extend(step.values);
         values.set("time/step", step.began.map_or(0.0, |began| began.elapsed().as_secs_f64()));
-        let (number, steps) = (self.state.step, self.learner.steps);
-        self.log.log(number, &values)?;
-        tensorboard::step(&mut self.log, number, steps, sampled, step.token_advantages)?;
+        let (number, steps) = (self.run.state.step, self.learner.steps);
+        self.run.log.log(number, &values)?;
+        tensorboard::step(&mut self.run.log, number, steps, sampled, step.token_advantages)?;
         self.curves.push(number, &values);
-        self.reporter.step(number, steps as u64, &values);
-        self.watch.check(&self.reporter, number, &values);
+        self.run.reporter.step(number, steps as u64, &values);
+        self.watch.check(&self.run.reporter, number, &values);
         if rolled_out {
             self.check_signal(&trajectories, step.compared.then_some(&values))?;
         }

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use serde_json::{Map, Value, json};
 
-use super::training::{Reloads, Training, schedule_of};
+use super::run_state::RunState;
+use super::training::{Reloads, Training};
 use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::rollout::Spec;
@@ -35,11 +36,11 @@ impl Training {
     /// Starts to watch the script, unless the user has disabled reloads.
     fn watch_script(&self) -> Result<Reloads> {
         let inbox: Arc<Mutex<Vec<Reload>>> = Arc::default();
-        let Self { options, reporter, .. } = self;
+        let RunState { options, reporter, .. } = &self.run;
         if options.no_reload {
             return Ok(Reloads { inbox, applied: 0, _watcher: None });
         }
-        let (pool, scripts, found) = (self.session.pool.replacer(), self.run.scripts(), Arc::clone(&inbox));
+        let (pool, scripts, found) = (self.session.pool.replacer(), self.run.dir.scripts(), Arc::clone(&inbox));
         let log = reporter.clone();
         let reference = self.policy.reference.is_some();
         // Reported once for each setting and value.
@@ -68,10 +69,11 @@ impl Training {
             waiting.extend(new);
             Ok(())
         };
-        let (on_refusal, again, path) = (reporter.clone(), reporter.clone(), self.script.path.clone());
-        let spec = Spec { max_context: self.session.max_context, ..Spec::new(Split::Train, 0, &self.script.settings) };
+        let (on_refusal, again, path) = (reporter.clone(), reporter.clone(), self.run.script.path.clone());
+        let spec =
+            Spec { max_context: self.session.max_context, ..Spec::new(Split::Train, 0, &self.run.script.settings) };
         let watcher = Watcher::start(WatcherOptions {
-            script: self.script.clone(),
+            script: self.run.script.clone(),
             overrides: options.overrides.clone(),
             renderer: Arc::clone(&self.session.renderer),
             budget: spec.budget(),
@@ -94,7 +96,6 @@ impl Training {
             if learner.kl != self.learner.kl {
                 self.policy.kl = self.objective.kl_coef;
             }
-            self.schedule = schedule_of(learner);
             // The number that was selected for the device stays.
             let selected = self.learner.tokens_per_batch;
             self.learner = learner.clone();
@@ -104,12 +105,19 @@ impl Training {
         }
         self.session.pool.set_retries(settings.rollout.retries);
         self.session.settings = settings;
-        record(&self.run, &script, &self.options.overrides, &self.origins, self.session.max_context, self.state.step)?;
+        record(
+            &self.run.dir,
+            &script,
+            &self.run.options.overrides,
+            &self.run.origins,
+            self.session.max_context,
+            self.run.state.step,
+        )?;
         script.logged.iter().for_each(|line| self.session.log.line(line));
-        self.script = script;
+        self.run.script = script;
         self.policy.custom_estimator = None;
         if let Some(curriculum) = &mut self.session.curriculum {
-            curriculum.reload(&self.script)?;
+            curriculum.reload(&self.run.script)?;
         }
         Ok(())
     }

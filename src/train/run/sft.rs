@@ -5,33 +5,33 @@
 //! sees the same ids as this training. The loss is the mean negative log-probability of the
 //! assistant's tokens of the batch; rows are packed without padding. docs/sft.md has the settings.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Instant;
 
+use super::run_state::{RunState, no_training_data};
 use crate::config::{Decay, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::load::{adapter, model_dir};
-use crate::model::available_memory;
+use crate::model::{Model, available_memory};
 use crate::rl::adamw::{self, AdamW};
 use crate::rl::pack::Row;
 use crate::rl::schedule::Schedule;
 use crate::script::{Split, Worker};
-use crate::store::{BEST, RunDir, State};
-use crate::telemetry::{Metrics, MetricsLog, Reporter};
+use crate::store::BEST;
+use crate::telemetry::{Bar, Metrics, Reporter};
 use crate::text::{FormatChoice, Renderer, Style};
 use crate::train::eval::held_out::{HeldOut, is_best, stops_early};
 use crate::train::learn::supervised::update;
 use crate::train::options::{RunOptions, Summary, due};
 use crate::train::rows::demonstrations::Samples;
 use crate::train::rows::order::Order;
-use crate::train::rows::row_check::{self, RowCheck};
+use crate::train::rows::row_check::{PATIENCE, RowCheck};
 use crate::train::rows::selection::arranged;
 use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::check_supervised;
-use crate::train::start::checkpoint::{Contents, load_optimizer, with_kept};
+use crate::train::start::checkpoint::{Contents, load_optimizer};
 use crate::train::start::context::{context, footprint};
-use crate::train::start::files;
 use crate::train::start::files::ModelFiles;
 use crate::train::start::memory::with_micro_batches;
 use crate::train::start::new_model;
@@ -40,224 +40,285 @@ use crate::train::start::resume::{Opened, record};
 use crate::train::start::script_log::ScriptLog;
 use crate::train::watch::metrics;
 use crate::train::watch::report;
-use crate::train::watch::report::Supervised;
-use crate::train::watch::tensorboard;
 
 /// Trains the recipe's policy on its demonstrations; returns a summary.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
-    let opened = Opened::supervised(options, reporter)?;
+    let mut opened = Opened::supervised(options, reporter)?;
     let Trainer::Sft(sft) = opened.script.settings.trainer.clone() else {
         return Err(Error::new(Kind::Usage, "this recipe's trainer is not r1.sft")
             .at_path(&options.script)
             .hint(format!("run it with `r1 run {}`, or give it a `cold_start`", options.script.display())));
     };
-    let (checkpoint, base) = (opened.checkpoint().map(Path::to_owned), opened.base()?);
-    let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
-    let (mut state, origin) = (opened.state(), opened.model_origin());
-    let Opened { mut script, options, resumed, standing } = opened;
-    let options = &options;
-    check_supervised(&sft).map_err(|error| script.placed(error))?;
-    report::warn(reporter, &unused_settings(&script)?);
-    origins::fetch_data(&script, options.fetching(reporter))?;
+    check_supervised(&sft).map_err(|error| opened.script.placed(error))?;
+    report::warn(reporter, &unused_settings(&opened.script)?);
+    origins::fetch_data(&opened.script, options.fetching(reporter))?;
     // Before the log of the script is connected: rows are read again when they are drawn.
-    let row_check = RowCheck::start(&script, 0)?;
+    let row_check = RowCheck::start(&opened.script, 0)?;
     let printed = ScriptLog::new(reporter);
-    script.listen(printed.sink());
-    let worker = Worker::new(&script, None)?;
-    let rows = worker.rows(Split::Train)?.filter(|rows| *rows > 0).ok_or_else(|| {
-        Error::new(Kind::Data, "the recipe has no training data")
-            .at_path(&options.script)
-            .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
-    })?;
-    row_check.wait(row_check::PATIENCE)?;
-    // Datasets are mixed by their weights, as in reinforcement learning; a dataset without rows has
-    // no weight.
-    let mut parts = worker.parts(Split::Train)?;
-    parts.retain(|part| part.rows > 0);
-    let order = arranged(Order::new(&parts, &[])?, &worker, &script, options.fetching(reporter))?;
-    let run = match resumed {
-        Some(resumed) => resumed.run,
-        None => RunDir::create(&options.runs_dir, &files::run_name(options, &script))?,
+    opened.script.listen(printed.sink());
+    let worker = Worker::new(&opened.script, None)?;
+    let mut training = Supervised::open(opened, &worker, row_check, printed, reporter)?;
+    let interrupted = match train(&mut training) {
+        Err(error) if error.kind == Kind::Interrupted => true,
+        trained => trained.map(|()| false)?,
     };
+    training.close(interrupted, started)
+}
 
-    // The model: from the run's newest checkpoint, made new, or loaded.
-    let policy = &script.settings.policy;
-    let (dir, origin) = match (checkpoint.clone(), &policy.init) {
-        (Some(path), _) => (path, origin),
-        (None, Some(init)) => {
-            let dir = run.path().join("init");
-            new_model::make(&dir, init, &worker, rows, script.settings.seed, reporter)?;
-            (dir, None)
-        }
-        (None, None) => {
-            let dir = model_dir(&base.model, options.fetching(reporter))?;
-            let origin = origins::origin(&policy.model, &dir);
-            (dir, Some(origin))
-        }
-    };
-    let origins = origins::origins(&script, origin)?;
-    record(&run, &script, &options.overrides, &origins, 0, state.step)?;
-    report::literal_keys(reporter, &script);
-    for note in script.left_out_of_rows() {
-        reporter.warn(&note);
+fn train(training: &mut Supervised<'_>) -> Result<()> {
+    training.evaluate_first()?;
+    while !stops_early(&training.sft, &training.run.state) && training.run.goes_on(training.sft.steps)? {
+        let batch = training.batch()?;
+        let values = training.update(&batch)?;
+        training.next_step(&batch, values)?;
+        training.save_if_due()?;
     }
-    let merging = script.settings.checkpoint.merge;
-    let seed = script.settings.seed;
-    let (mut model, dir) = adapter::load_for_training(&dir, policy, merging, seed, options.fetching(reporter))
-        .map_err(|error| adapter::placed(error, &script))?;
-    model.set_checkpointing(sft.gradient_checkpointing);
-    let (free, shape) = (available_memory(model.device()), footprint(&model, &script.settings));
-    let Trainer::Sft(sft) = with_micro_batches(&shape, &script.settings, false, free).trainer else {
-        return Err(Error::new(Kind::Internal, "the trainer has changed"));
-    };
-    let model = Rc::new(model);
-    let most = context(policy, &model.config, reporter);
-    // A renderer of any format: the renderers of the rows share its tokenizer and template.
-    let base = Renderer::load_styled(&dir, &Style { format: FormatChoice::named("answer")?, ..script.style()? })?;
-    let mut samples = Samples::new(&worker, base, &script.settings.env.format, &sft, most);
-    let files = ModelFiles::read(&dir)?.with_template_of(samples.base());
-    let eval = &script.settings.eval;
-    let held_out = HeldOut::new(&worker, &mut samples, eval)?;
-    let mut optimizer = AdamW::new(
-        model.parameters(),
-        adamw::Options { weight_decay: sft.weight_decay, betas: sft.betas, ..adamw::Options::default() },
-    )?;
-    if let Some(path) = &checkpoint {
-        load_optimizer(&mut optimizer, path)?;
-    }
-    if repeats_from.is_some() {
-        let keep = script.settings.checkpoint.keep;
-        run.repeats_after(checkpoint.as_deref().map(|path| (state.step, path)), keep)?;
-    }
-    let mut log = MetricsLog::open(run.path(), repeats_from)?;
-    tensorboard::settings(&mut log, &script)?;
-    printed.open(run.path(), repeats_from, None)?;
-    report::opening_sft(reporter, &model, &run, rows, &sft);
-    report::far_files(reporter, &script, &origins);
-    printed.top_level(&script.logged, same_script);
+    Ok(())
+}
 
-    let mut summary = Summary { run_dir: run.path().to_owned(), ..Summary::default() };
-    let schedule =
-        Schedule { base: sft.lr, warmup: sft.warmup, decay: Decay::Cosine, total: sft.steps, floor: sft.final_lr };
-    let bar = reporter.bar("training", sft.steps as u64, "steps");
-    bar.inc(state.step);
-    let mut seen_tokens = 0_usize;
-    let save = |optimizer: &AdamW, state: &State| {
-        let contents = Contents { model: &model, files: &files, optimizer, ema: None, state };
-        standing.saving(state.step, || contents.write(&run, script.settings.checkpoint.keep, |_| Ok(())))
-    };
-    let evaluate = |state: &mut State, values: &mut Metrics| -> Result<()> {
-        let Some(held_out) = &held_out else { return Ok(()) };
-        let started = Instant::now();
-        let loss = held_out.loss(&model, sft.tokens_at_once())?;
-        if is_best(state, loss) {
-            run.best(|dir| {
-                model.save_trained(dir)?;
-                files.write(dir)
-            })?;
-        }
-        held_out.report(state.step, loss, started.elapsed().as_secs_f64(), values, reporter);
-        Ok(())
-    };
-    standing.opened(state.step, checkpoint.as_ref().map(|_| state.step), options.resume_command("sft", run.path()));
-    // A run that was stopped before its first step has this loss in its checkpoint.
-    if state.step == 0 && state.best.is_none() && held_out.is_some() {
-        let mut values = Metrics::new();
-        evaluate(&mut state, &mut values)?;
-        log.log(0, &values)?;
-    }
-    while state.step < sft.steps as u64 && !stops_early(&sft, &state) {
-        row_check.report(reporter);
-        if standing.is_stopping() {
-            summary.interrupted = true;
-            break;
-        }
-        let step_started = Instant::now();
-        printed.at(state.step + 1);
-        let batch = match batch(&mut samples, &state, &sft, &order) {
-            Ok(batch) => batch,
-            Err(error) if state.step == 0 || standing.is_saved(state.step) => return Err(error),
-            Err(error) => return Err(with_kept(error, state.step, save(&optimizer, &state))),
+/// The state of supervised training, read and changed by its operations.
+struct Supervised<'a> {
+    run: RunState,
+    /// The settings, with the micro-batches that fit the device.
+    sft: Sft,
+    model: Rc<Model>,
+    files: ModelFiles,
+    optimizer: AdamW,
+    order: Order,
+    samples: Samples<'a>,
+    held_out: Option<HeldOut>,
+    row_check: RowCheck,
+    /// The output of the script.
+    printed: ScriptLog,
+    bar: Bar,
+    /// Tokens computed by this process.
+    tokens: usize,
+}
+
+impl<'a> Supervised<'a> {
+    fn open(opened: Opened, worker: &'a Worker, check: RowCheck, log: ScriptLog, reporter: &Reporter) -> Result<Self> {
+        let (checkpoint, state) = (opened.checkpoint().map(Path::to_owned), opened.state());
+        let Opened { script, options, .. } = &opened;
+        let fetching = options.fetching(reporter);
+        let rows = worker.rows(Split::Train)?.filter(|rows| *rows > 0).ok_or_else(|| no_training_data(options))?;
+        check.wait(PATIENCE)?;
+        // Datasets are mixed by their weights, as in reinforcement learning; a dataset without rows
+        // has no weight.
+        let mut parts = worker.parts(Split::Train)?;
+        parts.retain(|part| part.rows > 0);
+        let order = arranged(Order::new(&parts, &[])?, worker, script, fetching)?;
+        let dir = opened.directory()?;
+
+        // The model: from the run's newest checkpoint, made new, or loaded.
+        let policy = &script.settings.policy;
+        let (load_from, origin) = match (&checkpoint, &policy.init) {
+            (Some(path), _) => (path.clone(), opened.model_origin()),
+            (None, Some(init)) => {
+                let made = dir.path().join("init");
+                new_model::make(&made, init, worker, rows, script.settings.seed, reporter)?;
+                (made, None)
+            }
+            (None, None) => {
+                let found = model_dir(&opened.base()?.model, fetching)?;
+                let origin = origins::origin(&policy.model, &found);
+                (found, Some(origin))
+            }
         };
-        samples.report_hidden_tools(reporter);
-        let lr = schedule.at(state.step as usize);
-        if !standing.update_begins() {
-            summary.interrupted = true;
-            break;
+        let origins = origins::origins(script, origin)?;
+        record(&dir, script, &options.overrides, &origins, 0, state.step)?;
+        report::literal_keys(reporter, script);
+        for note in script.left_out_of_rows() {
+            reporter.warn(&note);
         }
-        let done = update(&model, &mut optimizer, &batch.rows, &sft, lr)?;
+        let (merging, seed) = (script.settings.checkpoint.merge, script.settings.seed);
+        let (mut model, load_from) = adapter::load_for_training(&load_from, policy, merging, seed, fetching)
+            .map_err(|error| adapter::placed(error, script))?;
+        model.set_checkpointing(script.settings.trainer.gradient_checkpointing());
+        let (free, shape) = (available_memory(model.device()), footprint(&model, &script.settings));
+        let Trainer::Sft(sft) = with_micro_batches(&shape, &script.settings, false, free).trainer else {
+            return Err(Error::new(Kind::Internal, "the trainer has changed"));
+        };
+        let most = context(policy, &model.config, reporter);
+        // A renderer of any format: the renderers of the rows share its tokenizer and template.
+        let style = Style { format: FormatChoice::named("answer")?, ..script.style()? };
+        let base = Renderer::load_styled(&load_from, &style)?;
+        let mut samples = Samples::new(worker, base, &script.settings.env.format, &sft, most);
+        let files = ModelFiles::read(&load_from)?.with_template_of(samples.base());
+        let held_out = HeldOut::new(worker, &mut samples, &script.settings.eval)?;
+        let Sft { weight_decay, betas, .. } = sft;
+        let options = adamw::Options { weight_decay, betas, ..adamw::Options::default() };
+        let mut optimizer = AdamW::new(model.parameters(), options)?;
+        if let Some(path) = &checkpoint {
+            load_optimizer(&mut optimizer, path)?;
+        }
+        let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
+        let run = RunState::open(opened, dir, origins, reporter)?;
+        log.open(run.dir.path(), repeats_from, None)?;
+        report::opening_sft(reporter, &model, &run.dir, rows, &sft);
+        report::far_files(reporter, &run.script, &run.origins);
+        log.top_level(&run.script.logged, same_script);
+        let bar = reporter.bar("training", sft.steps as u64, "steps");
+        bar.inc(run.state.step);
+        run.begins(checkpoint.is_some(), "sft");
+        Ok(Self {
+            run,
+            sft,
+            model: Rc::new(model),
+            files,
+            optimizer,
+            order,
+            samples,
+            held_out,
+            row_check: check,
+            printed: log,
+            bar,
+            tokens: 0,
+        })
+    }
+
+    /// The held-out loss of the initial model. A run that was stopped before its first step has it
+    /// in its checkpoint.
+    fn evaluate_first(&mut self) -> Result<()> {
+        if self.run.state.step == 0 && self.run.state.best.is_none() && self.held_out.is_some() {
+            let mut values = Metrics::new();
+            self.evaluate(&mut values)?;
+            self.run.log.log(0, &values)?;
+        }
+        Ok(())
+    }
+
+    /// Draws the conversations of a step: `trainer.batch_size` of them; a conversation that is left
+    /// out is replaced by the next one.
+    ///
+    /// # Errors
+    /// `Kind::Data` names a row that is not a conversation, and the checkpoint of the steps before.
+    fn batch(&mut self) -> Result<Batch> {
+        self.row_check.report(&self.run.reporter);
+        let began = Instant::now();
+        self.printed.at(self.run.state.step + 1);
+        let batch = self.draw(began).map_err(|error| self.run.with_saved(error, || self.save()))?;
+        self.samples.report_hidden_tools(&self.run.reporter);
+        Ok(batch)
+    }
+
+    fn draw(&mut self, began: Instant) -> Result<Batch> {
+        let (size, before) = (self.sft.batch_size, self.samples.too_long);
+        let (mut rows, mut taken) = (Vec::with_capacity(size), 0);
+        // One additional epoch: after it, it is known that no conversation fits.
+        let most = size as u64 + self.order.rows();
+        while rows.len() < size && taken < most {
+            let index = self.order.at(self.run.state.data_position + taken, self.run.state.seed);
+            taken += 1;
+            if let Some(row) = self.samples.row(Split::Train, index)? {
+                rows.push(Row { trajectory: rows.len(), ..row });
+            }
+        }
+        if rows.is_empty() {
+            let longest = self.samples.longest();
+            return Err(Error::new(Kind::Data, format!("no conversation of data.train fits into {longest} tokens"))
+                .hint("raise trainer.max_length or policy.max_context"));
+        }
+        Ok(Batch { began, rows, taken, too_long: self.samples.too_long - before })
+    }
+
+    /// One optimiser step; returns its metrics.
+    fn update(&mut self, batch: &Batch) -> Result<Metrics> {
+        let Sft { lr: base, warmup, steps, final_lr, .. } = self.sft;
+        let schedule = Schedule { base, warmup, decay: Decay::Cosine, total: steps, floor: final_lr };
+        let lr = schedule.at(self.run.state.step as usize);
+        self.run.begin_update()?;
+        let done = update(&self.model, &mut self.optimizer, &batch.rows, &self.sft, lr)?;
+        self.tokens += done.tokens;
+        self.bar.tokens(done.tokens as u64);
+        let mut values = Metrics::new();
+        metrics::supervised(&mut values, &done, lr, batch.began.elapsed().as_secs_f64());
+        Ok(values)
+    }
+
+    /// Ends a step: advances the counters, evaluates if it is time, writes the metrics.
+    fn next_step(&mut self, batch: &Batch, mut values: Metrics) -> Result<()> {
+        let state = &mut self.run.state;
         state.step += 1;
-        standing.step_is_done(state.step);
         state.optimizer_step += 1;
         state.policy_version += 1;
         state.data_position += batch.taken;
-        seen_tokens += done.tokens;
-        let seconds = step_started.elapsed().as_secs_f64();
-        let mut values = Metrics::new();
-        metrics::supervised(&mut values, &done, lr, seconds);
+        let step = state.step;
+        self.run.standing.step_is_done(step);
         values.set("sft/overlong", batch.too_long as f64);
-        metrics::memory(&mut values, model.device());
-        let last = state.step == sft.steps as u64;
-        if last || due(state.step, eval.every, sft.steps) {
-            evaluate(&mut state, &mut values)?;
+        metrics::memory(&mut values, self.model.device());
+        let last = step == self.sft.steps as u64;
+        if last || due(step, self.run.script.settings.eval.every, self.sft.steps) {
+            self.evaluate(&mut values)?;
         }
-        log.log(state.step, &values)?;
-        bar.inc(1);
-        bar.tokens(done.tokens as u64);
-        if due(state.step, script.settings.checkpoint.every, sft.steps) {
-            save(&optimizer, &state)?;
+        self.run.log.log(step, &values)?;
+        self.bar.inc(1);
+        if step.is_multiple_of(20) || last {
+            self.printed.flush()?;
+            self.run.reporter.step(step, self.sft.steps as u64, &values);
         }
-        if state.step.is_multiple_of(20) || last {
-            printed.flush()?;
-            reporter.step(state.step, sft.steps as u64, &values);
-        }
+        Ok(())
     }
-    printed.flush()?;
-    bar.finish();
-    let checkpoint = save(&optimizer, &state)?;
-    summary.best = held_out.is_some().then(|| run.path().join(BEST));
-    if let Some(out) = &options.out {
-        let settings = &script.settings.checkpoint;
-        let model_dir = summary.best.as_ref().unwrap_or(&checkpoint);
-        let origin = origins.model.as_ref();
-        files::export(model_dir, out, settings, model.kind(), origin, options.fetching(reporter))?;
+
+    /// Computes the held-out loss, and saves the model if it is the lowest so far.
+    fn evaluate(&mut self, values: &mut Metrics) -> Result<()> {
+        let Some(held_out) = &self.held_out else { return Ok(()) };
+        let started = Instant::now();
+        let loss = held_out.loss(&self.model, self.sft.tokens_at_once())?;
+        if is_best(&mut self.run.state, loss) {
+            self.run.dir.best(|dir| {
+                self.model.save_trained(dir)?;
+                self.files.write(dir)
+            })?;
+        }
+        held_out.report(self.run.state.step, loss, started.elapsed().as_secs_f64(), values, &self.run.reporter);
+        Ok(())
     }
-    summary.checkpoint = Some(checkpoint);
-    summary.steps = state.step as usize;
-    summary.seconds = started.elapsed().as_secs_f64();
-    let stopped = stops_early(&sft, &state).then_some(sft.patience);
-    report::closing_sft(reporter, &summary, &Supervised { tokens: seen_tokens, best: state.best, stopped }, options);
-    report::overlong(reporter, samples.too_long, samples.longest(), sft.overlong);
-    Ok(summary)
+
+    /// Writes a checkpoint, unless the newest one is of this step already.
+    fn save(&self) -> Result<PathBuf> {
+        let Self { run, model, files, optimizer, .. } = self;
+        run.save(&Contents { model, files, optimizer, ema: None, state: &run.state }, |_| Ok(()))
+    }
+
+    fn save_if_due(&self) -> Result<()> {
+        if due(self.run.state.step, self.run.script.settings.checkpoint.every, self.sft.steps) {
+            self.save()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the last checkpoint and the export, and prints the closing lines.
+    fn close(self, interrupted: bool, started: Instant) -> Result<Summary> {
+        self.printed.flush()?;
+        self.bar.finish();
+        let checkpoint = self.save()?;
+        let Self { run, sft, samples, .. } = &self;
+        let best = self.held_out.is_some().then(|| run.dir.path().join(BEST));
+        run.export(best.as_ref().unwrap_or(&checkpoint), run.options.out.as_deref(), self.model.kind())?;
+        let summary = Summary {
+            run_dir: run.dir.path().to_owned(),
+            checkpoint: Some(checkpoint),
+            steps: run.state.step as usize,
+            seconds: started.elapsed().as_secs_f64(),
+            best,
+            interrupted,
+            ..Summary::default()
+        };
+        let stopped = stops_early(sft, &run.state).then_some(sft.patience);
+        let done = report::Supervised { tokens: self.tokens, best: run.state.best, stopped };
+        report::closing_sft(&run.reporter, &summary, &done, &run.options);
+        report::overlong(&run.reporter, samples.too_long, samples.longest(), sft.overlong);
+        Ok(summary)
+    }
 }
 
 /// The conversations of one optimiser step.
 struct Batch {
+    began: Instant,
     rows: Vec<Row>,
     /// Number of rows drawn for it, including those left out.
     taken: u64,
     /// Conversations among them that are too long.
     too_long: u64,
-}
-
-/// Draws conversations until there are `trainer.batch_size`; a conversation that is left out is
-/// replaced by the next one.
-fn batch(samples: &mut Samples, state: &State, sft: &Sft, order: &Order) -> Result<Batch> {
-    let (mut rows, mut taken, before) = (Vec::with_capacity(sft.batch_size), 0, samples.too_long);
-    // One additional epoch: after it, it is known that no conversation fits.
-    let most = sft.batch_size as u64 + order.rows();
-    while rows.len() < sft.batch_size && taken < most {
-        let index = order.at(state.data_position + taken, state.seed);
-        taken += 1;
-        if let Some(row) = samples.row(Split::Train, index)? {
-            rows.push(Row { trajectory: rows.len(), ..row });
-        }
-    }
-    if rows.is_empty() {
-        let longest = samples.longest();
-        return Err(Error::new(Kind::Data, format!("no conversation of data.train fits into {longest} tokens"))
-            .hint("raise trainer.max_length or policy.max_context"));
-    }
-    Ok(Batch { rows, taken, too_long: samples.too_long - before })
 }

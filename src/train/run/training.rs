@@ -1,23 +1,23 @@
-//! The state of a run of reinforcement learning: script, policy, optimiser, run directory,
-//! counters.
+//! The state of a run of reinforcement learning: policy, engine and data, settings in effect, and
+//! checks; with what every run has (`RunState`).
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
 use super::open_step::OpenStep;
+use super::run_state::{RunState, no_training_data};
 use crate::config::{Learner, PolicySettings};
 use crate::engine::ReferenceScorer;
-use crate::error::{Error, Kind, Result};
+use crate::error::{Error, Result};
 use crate::load::model_dir;
 use crate::model::Model;
 use crate::rl::ema::Ema;
 use crate::rl::kl::KlController;
 use crate::rl::rewards::ReturnScale;
-use crate::rl::schedule::Schedule;
-use crate::script::{Reload, Script, Watcher};
-use crate::store::{BEST, Origins, RunDir, State, latest_checkpoint, trainer_state};
-use crate::telemetry::{MetricsLog, Reporter};
+use crate::script::{Reload, Watcher};
+use crate::store::{BEST, trainer_state};
+use crate::telemetry::Reporter;
 use crate::train::learn::critic::TrainedCritic;
 use crate::train::learn::policy::TrainedPolicy;
 use crate::train::learn::profile::RunProfile;
@@ -29,9 +29,7 @@ use crate::train::rows::order::Order;
 use crate::train::rules::objective::Objective;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
 use crate::train::start::best::{Best, EVALUATED, best_so_far};
-use crate::train::start::checkpoint::{Contents, load_average, load_optimizer, with_kept};
-use crate::train::start::files;
-use crate::train::start::interrupt::InterruptState;
+use crate::train::start::checkpoint::{Contents, load_average, load_optimizer};
 use crate::train::start::origins;
 use crate::train::start::resume::{Opened, record, warn_of_data};
 use crate::train::start::session::Session;
@@ -40,21 +38,16 @@ use crate::train::watch::health::HealthMonitor;
 use crate::train::watch::learning_signal::LearningSignal;
 use crate::train::watch::report;
 use crate::train::watch::shared_state::SharedStateCheck;
-use crate::train::watch::tensorboard;
 
 /// A run of reinforcement learning, ready for its next step.
 pub(crate) struct Training {
-    pub(crate) script: Script,
+    pub(crate) run: RunState,
     pub(crate) learner: Learner,
     pub(crate) objective: Objective,
     pub(crate) session: Session,
     pub(crate) policy: TrainedPolicy,
     /// The reference policy differs from the initial model, so checkpoints contain it.
     renewed: bool,
-    pub(crate) schedule: Schedule,
-    pub(crate) state: State,
-    pub(crate) run: RunDir,
-    pub(crate) log: MetricsLog,
     pub(crate) watch: HealthMonitor,
     pub(crate) failures: Failures,
     pub(crate) signal: LearningSignal,
@@ -64,12 +57,8 @@ pub(crate) struct Training {
     /// The policy's settings with the model that the run started from, which is the reference
     /// policy.
     pub(crate) base: PolicySettings,
-    pub(crate) origins: Origins,
-    pub(crate) standing: InterruptState,
     /// The best evaluation so far.
     pub(crate) best: Option<Best>,
-    pub(crate) options: RunOptions,
-    pub(crate) reporter: Reporter,
     /// The watcher of the script, from the first step on.
     pub(crate) reloads: Option<Reloads>,
     pub(crate) step: OpenStep,
@@ -89,7 +78,7 @@ pub(crate) struct Reloads {
 
 impl Training {
     /// Loads and checks everything; nothing is written before everything is validated.
-    pub(crate) fn open(opened: Opened, reporter: &Reporter) -> Result<Self> {
+    pub(crate) fn open(mut opened: Opened, reporter: &Reporter) -> Result<Self> {
         let ValidatedTrainer { learner, objective, critic, warnings } = validate(&opened.script)?;
         report::warn(reporter, &warnings);
 
@@ -97,9 +86,9 @@ impl Training {
         let (checkpoint, mut base) = (opened.checkpoint().map(Path::to_owned), opened.base()?);
         let (repeats_from, same_script) = (opened.repeats_from(), opened.same_script());
         let (state, origin) = (opened.state(), opened.model_origin());
-        let Opened { mut script, options, resumed, standing } = opened;
-        let fetching = options.fetching(reporter);
-        origins::fetch_data(&script, fetching)?;
+        let fetching = opened.options.fetching(reporter);
+        let script = &mut opened.script;
+        origins::fetch_data(script, fetching)?;
         let (dir, origin) = match (&checkpoint, origin) {
             (Some(checkpoint), Some(origin)) => (checkpoint.clone(), origin),
             (found, _) => {
@@ -114,22 +103,18 @@ impl Training {
         if script.settings.cold_start.is_some() {
             script.settings.policy = PolicySettings { model: base.model.clone(), init: None, ..written.clone() };
         }
-        let mut session = Session::open(&mut script, &dir, Some(objective.has_reference()), fetching)?;
+        let mut session = Session::open(script, &dir, Some(objective.has_reference()), fetching)?;
         script.settings.policy = written;
+        let (script, options) = (&opened.script, &opened.options);
         let mut learner = learner;
         learner.tokens_per_batch = *session.settings.trainer.tokens_per_batch_mut();
-        let origins = origins::origins(&script, Some(origin))?;
-        if let Some(resumed) = &resumed {
+        let origins = origins::origins(script, Some(origin))?;
+        if let Some(resumed) = &opened.resumed {
             warn_of_data(&resumed.stored.origins, &origins, reporter);
         }
-        let rows = session.rows.train.as_ref().map(Order::rows).ok_or_else(|| {
-            Error::new(Kind::Data, "the recipe has no training data")
-                .at_path(&options.script)
-                .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
-        })?;
+        let rows = session.rows.train.as_ref().map(Order::rows).ok_or_else(|| no_training_data(options))?;
         if let Some(order) = &session.rows.train {
-            session.curriculum =
-                Curriculum::open(&script, order, checkpoint.as_deref(), state.data_position, reporter)?;
+            session.curriculum = Curriculum::open(script, order, checkpoint.as_deref(), state.data_position, reporter)?;
         }
         freeze(&session.model, &learner.freeze).map_err(|error| error.at(script.place_of("trainer.freeze")))?;
         let mut optimizer = weights::optimizer(&session.model, &learner)
@@ -147,7 +132,7 @@ impl Training {
             None if objective.has_reference() => Some(Reference::load(&session.model, &base, fetching)?),
             None => None,
         };
-        session.engine.set_reference(reference_scorer(&session.model, &base, &options, reporter, reference.clone()));
+        session.engine.set_reference(reference_scorer(&session.model, &base, options, reporter, reference.clone()));
         if let Some(path) = &checkpoint {
             load_optimizer(&mut optimizer, path)?;
         }
@@ -164,20 +149,12 @@ impl Training {
             *coef = saved;
         }
         let returns = state.returns.map(|[gamma, count, mean, variance]| ReturnScale { gamma, count, mean, variance });
-        let goes_on = resumed.is_some();
-        let run = match resumed {
-            Some(resumed) => resumed.run,
-            None => RunDir::create(&options.runs_dir, &files::run_name(&options, &script))?,
-        };
-        record(&run, &script, &options.overrides, &origins, session.max_context, state.step)?;
-        if goes_on {
-            let keep = session.settings.checkpoint.keep;
-            run.repeats_after(checkpoint.as_deref().map(|path| (state.step, path)), keep)?;
-        }
-        let mut log = MetricsLog::open(run.path(), repeats_from)?;
-        let best = best_so_far(&run, &log)?;
-        tensorboard::settings(&mut log, &script)?;
-        if state.step >= learner.steps as u64 && goes_on {
+        let run_dir = opened.directory()?;
+        record(&run_dir, script, &options.overrides, &origins, session.max_context, state.step)?;
+        let profile = options.profile.then(|| RunProfile::new(run_dir.path()));
+        let run = RunState::open(opened, run_dir, origins, reporter)?;
+        let best = best_so_far(&run.dir, &run.log)?;
+        if state.step >= learner.steps as u64 && repeats_from.is_some() {
             reporter.warn(&format!(
                 "nothing is left to train: the run has done {} of {} steps; trainer.steps=N makes it longer",
                 state.step, learner.steps
@@ -185,19 +162,16 @@ impl Training {
         }
         // The evaluation at the end of a run is always repeated.
         let ends = state.step >= learner.steps as u64 && session.settings.eval.after;
-        let evaluation = repeats_from.map(|_| state.step).filter(|step| ends || !log.has(*step, EVALUATED));
-        session.log.open(run.path(), repeats_from, evaluation)?;
+        let evaluation = repeats_from.map(|_| state.step).filter(|step| ends || !run.log.has(*step, EVALUATED));
+        session.log.open(run.dir.path(), repeats_from, evaluation)?;
         session.log.at(state.step);
-        report::opening(reporter, &session.settings, &session.model, &run, rows, &learner);
-        report::far_files(reporter, &script, &origins);
-        report::servers(reporter, &script);
-        session.log.top_level(&script.logged, same_script);
+        report::opening(reporter, &session.settings, &session.model, &run.dir, rows, &learner);
+        report::far_files(reporter, &run.script, &run.origins);
+        report::servers(reporter, &run.script);
+        session.log.top_level(&run.script.logged, same_script);
         session.log.flush()?;
-        report::literal_keys(reporter, &script);
-        let schedule = schedule_of(&learner);
-        let saved = checkpoint.as_ref().map(|_| state.step);
-        standing.opened(state.step, saved, options.resume_command("run", run.path()));
-        let profile = options.profile.then(|| RunProfile::new(run.path()));
+        report::literal_keys(reporter, &run.script);
+        run.begins(checkpoint.is_some(), "run");
         Ok(Self {
             policy: TrainedPolicy {
                 model: Rc::clone(&session.model),
@@ -210,26 +184,18 @@ impl Training {
                 returns,
                 custom_estimator: None,
             },
-            script,
+            run,
             learner,
             objective,
             session,
             renewed,
-            schedule,
-            state,
-            run,
-            log,
             base,
-            origins,
-            standing,
             best,
-            options,
             watch: HealthMonitor::default(),
             failures: Failures::default(),
             signal: LearningSignal::default(),
             sharing: SharedStateCheck::default(),
             warned: warnings.into_iter().map(|error| error.message).collect(),
-            reporter: reporter.clone(),
             reloads: None,
             step: OpenStep::default(),
             profile,
@@ -237,44 +203,15 @@ impl Training {
         })
     }
 
-    /// Called before the weights change.
-    ///
-    /// # Errors
-    /// `Kind::Interrupted` if the user stops the run at once.
-    pub(crate) fn begin_update(&mut self) -> Result<()> {
-        if !self.standing.update_begins() {
-            return Err(Error::new(Kind::Interrupted, "stopped before the update"));
-        }
-        self.step.updating = true;
-        Ok(())
-    }
-
-    /// Whether there is another step.
-    ///
-    /// # Errors
-    /// `Kind::Interrupted` if there is one and the user stops the run before it.
-    pub(crate) fn goes_on(&self) -> Result<bool> {
-        let goes_on = self.state.step < self.learner.steps as u64;
-        if goes_on && self.standing.is_stopping() {
-            return Err(Error::new(Kind::Interrupted, "stopped before the next step"));
-        }
-        Ok(goes_on)
-    }
-
     /// Writes a checkpoint, unless the newest one is of this step already.
     pub(crate) fn save(&self) -> Result<PathBuf> {
-        let Self { session, policy, state, .. } = self;
-        if self.standing.is_saved(state.step)
-            && let Some((_, path)) = latest_checkpoint(self.run.path())?
-        {
-            return Ok(path);
-        }
+        let Self { session, policy, .. } = self;
         let contents = Contents {
             model: &session.model,
             files: &session.files,
             optimizer: &policy.optimizer,
             ema: policy.ema.as_ref(),
-            state,
+            state: &self.run.state,
         };
         let more = |dir: &Path| {
             if let Some(critic) = &policy.critic {
@@ -288,12 +225,12 @@ impl Training {
                 None => Ok(()),
             }
         };
-        self.standing.saving(state.step, || contents.write(&self.run, session.settings.checkpoint.keep, more))
+        self.run.save(&contents, more)
     }
 
     /// The checkpoint of every `checkpoint.every` steps.
     pub(crate) fn save_if_due(&self) -> Result<()> {
-        if due(self.state.step, self.session.settings.checkpoint.every, self.learner.steps) {
+        if due(self.run.state.step, self.session.settings.checkpoint.every, self.learner.steps) {
             self.save()?;
         }
         Ok(())
@@ -302,17 +239,16 @@ impl Training {
     /// Saves the trained weights before a run ends with an error in a step whose update has not
     /// begun, and adds a note to the error.
     pub(crate) fn save_before(&self, error: Error) -> Error {
-        let step = self.state.step;
-        if step == 0 || self.step.updating || self.standing.is_saved(step) {
+        if self.step.updating {
             return error;
         }
-        with_kept(error, step, self.save())
+        self.run.with_saved(error, || self.save())
     }
 
     /// Loads the reference policy, the initial model of the run, unless it is already loaded.
     pub(crate) fn load_reference(&mut self) -> Result<()> {
         if self.policy.reference.is_none() {
-            let fetching = self.options.fetching(&self.reporter);
+            let fetching = self.run.fetching();
             self.policy.reference = Some(Reference::load(&self.policy.model, &self.base, fetching)?);
         }
         Ok(())
@@ -322,10 +258,10 @@ impl Training {
     pub(crate) fn renew_reference(&mut self) -> Result<()> {
         let reference = Reference::new(self.session.model.duplicate()?);
         let own = Some(reference.clone());
-        let scorer = reference_scorer(&self.session.model, &self.base, &self.options, &self.reporter, own);
+        let scorer = reference_scorer(&self.session.model, &self.base, &self.run.options, &self.run.reporter, own);
         self.session.engine.set_reference(scorer);
         (self.policy.reference, self.renewed) = (Some(reference), true);
-        self.standing.changed();
+        self.run.standing.changed();
         Ok(())
     }
 
@@ -333,7 +269,7 @@ impl Training {
     fn save_average(&self) -> Result<()> {
         let Some(ema) = &self.policy.ema else { return Ok(()) };
         let (model, mut weights) = (&self.session.model, trained(&self.session.model));
-        let dir = self.run.path().join("ema");
+        let dir = self.run.dir.path().join("ema");
         let kept = ema.lend(&mut weights)?;
         let saved = model.save_trained(&dir);
         Ema::give_back(&mut weights, &kept)?;
@@ -345,40 +281,37 @@ impl Training {
     /// layout of Hugging Face.
     pub(crate) fn export(&self, checkpoint: &Path, out: Option<&Path>) -> Result<()> {
         self.save_average()?;
-        let Some(out) = out else { return Ok(()) };
-        let (settings, kind) = (&self.script.settings.checkpoint, self.session.model.kind());
-        let origin = self.origins.model.as_ref();
-        files::export(checkpoint, out, settings, kind, origin, self.options.fetching(&self.reporter))
+        self.run.export(checkpoint, out, self.session.model.kind())
     }
 
     /// Writes the export, runs the last evaluation, and prints the closing lines.
     pub(crate) fn close(mut self, mut summary: Summary, checkpoint: PathBuf) -> Result<Summary> {
-        self.export(&checkpoint, self.options.out.as_deref())?;
+        self.export(&checkpoint, self.run.options.out.as_deref())?;
         if !summary.interrupted && self.session.settings.eval.after {
             summary.after = self.evaluate("after", true)?;
-            summary.interrupted = self.standing.is_stopping();
+            summary.interrupted = self.run.standing.is_stopping();
         }
         self.session.log.flush()?;
         summary.checkpoint = Some(checkpoint);
-        summary.steps = self.state.step as usize;
+        summary.steps = self.run.state.step as usize;
         let best = self.best.filter(|best| best.step > 0);
-        summary.best = best.map(|_| self.run.path().join(BEST));
-        report::closing(&self.reporter, &summary, best, &self.curves, &self.options);
+        summary.best = best.map(|_| self.run.dir.path().join(BEST));
+        report::closing(&self.run.reporter, &summary, best, &self.curves, &self.run.options);
         Ok(summary)
     }
 
     /// Advances the counters by a step that sampled this number of groups. `changed`: the weights
     /// have changed.
     pub(crate) fn advance(&mut self, groups: usize, changed: bool) {
-        self.state.step += 1;
+        self.run.state.step += 1;
         if let Some(curriculum) = &mut self.session.curriculum {
             curriculum.advance();
         }
-        self.state.data_position += groups as u64;
-        self.state.policy_version += u64::from(changed);
-        self.state.returns = self.policy.returns.map(|own| [own.gamma, own.count, own.mean, own.variance]);
-        self.standing.step_is_done(self.state.step);
-        self.state.kl_coef = match self.policy.kl {
+        self.run.state.data_position += groups as u64;
+        self.run.state.policy_version += u64::from(changed);
+        self.run.state.returns = self.policy.returns.map(|own| [own.gamma, own.count, own.mean, own.variance]);
+        self.run.standing.step_is_done(self.run.state.step);
+        self.run.state.kl_coef = match self.policy.kl {
             KlController::Adaptive { coef, .. } => Some(coef),
             KlController::Fixed { .. } => None,
         };
@@ -391,11 +324,6 @@ const REFERENCE: &str = "reference";
 /// The directory of a checkpoint's reference policy, if the run has renewed it.
 fn renewed_reference(checkpoint: &Path) -> Option<PathBuf> {
     Some(trainer_state(checkpoint).join(REFERENCE)).filter(|dir| dir.is_dir())
-}
-
-pub(crate) fn schedule_of(learner: &Learner) -> Schedule {
-    let Learner { lr, warmup, decay, steps, final_lr, .. } = *learner;
-    Schedule { base: lr, warmup, decay, total: steps, floor: final_lr }
 }
 
 /// Scores texts of scripts under the reference policy, which is loaded for the first one unless the

@@ -6,10 +6,12 @@
 //! rules.
 
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use serde_json::{Map, Value, json};
 
 use super::cold_start_result;
+use super::files::run_name;
 use super::interrupt::InterruptState;
 use super::origins;
 use crate::config::refuse_server;
@@ -34,7 +36,7 @@ pub(crate) struct Opened {
 /// A run to resume.
 pub(crate) struct Resumed {
     /// Locked against other processes.
-    pub(crate) run: RunDir,
+    pub(crate) run: Rc<RunDir>,
     /// The newest checkpoint and its progress; none if the run ended before its first.
     pub(crate) checkpoint: Option<(PathBuf, State)>,
     /// The run's last configuration.
@@ -103,9 +105,20 @@ impl Opened {
         script.use_tool_lists(&run.scripts().tool_lists()?);
         origins::pin_data(&mut script, &stored.origins, options.fetching(reporter))?;
         let options = RunOptions { overrides, ..options.clone() };
-        let resumed = Resumed { run, checkpoint, stored };
+        let resumed = Resumed { run: Rc::new(run), checkpoint, stored };
         resumed.print_summary(&script, reporter);
         Ok(Self { script, options, resumed: Some(resumed), standing })
+    }
+
+    /// The directory of the run, which a new run makes.
+    ///
+    /// # Errors
+    /// Those of [`RunDir::create`].
+    pub(crate) fn directory(&self) -> Result<Rc<RunDir>> {
+        match &self.resumed {
+            Some(resumed) => Ok(Rc::clone(&resumed.run)),
+            None => RunDir::create(&self.options.runs_dir, &run_name(&self.options, &self.script)).map(Rc::new),
+        }
     }
 
     /// The policy's settings with the model that the run started from: for a resumed run its

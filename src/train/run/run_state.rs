@@ -1,0 +1,119 @@
+//! The part of a run's state that every loop has: script, progress, and the records in the run
+//! directory.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use crate::error::{Error, Kind, Result};
+use crate::hub::Fetching;
+use crate::script::Script;
+use crate::store::{Origins, RunDir, State, latest_checkpoint};
+use crate::telemetry::{MetricsLog, Reporter};
+use crate::train::options::RunOptions;
+use crate::train::start::checkpoint::{Contents, with_kept};
+use crate::train::start::files;
+use crate::train::start::interrupt::InterruptState;
+use crate::train::start::resume::Opened;
+use crate::train::watch::tensorboard;
+
+/// Read and changed by the operations of a loop, of reinforcement learning (`Training`) and of
+/// supervised training (`sft`).
+pub(crate) struct RunState {
+    pub(crate) script: Script,
+    /// As typed, with the overrides in effect.
+    pub(crate) options: RunOptions,
+    pub(crate) reporter: Reporter,
+    pub(crate) dir: Rc<RunDir>,
+    pub(crate) log: MetricsLog,
+    pub(crate) origins: Origins,
+    /// The progress, which checkpoints have.
+    pub(crate) state: State,
+    pub(crate) standing: InterruptState,
+}
+
+impl RunState {
+    /// Opens the records of a run in its directory, which has its configuration already; what a
+    /// resumed run repeats is removed.
+    pub(crate) fn open(opened: Opened, dir: Rc<RunDir>, origins: Origins, reporter: &Reporter) -> Result<Self> {
+        let (state, repeats_from) = (opened.state(), opened.repeats_from());
+        if repeats_from.is_some() {
+            let keep = opened.script.settings.checkpoint.keep;
+            dir.repeats_after(opened.checkpoint().map(|path| (state.step, path)), keep)?;
+        }
+        let mut log = MetricsLog::open(dir.path(), repeats_from)?;
+        let Opened { script, options, standing, .. } = opened;
+        tensorboard::settings(&mut log, &script)?;
+        Ok(Self { script, options, reporter: reporter.clone(), dir, log, origins, state, standing })
+    }
+
+    pub(crate) fn fetching(&self) -> Fetching<'_> {
+        self.options.fetching(&self.reporter)
+    }
+
+    /// The run begins: `saved` says whether there is a checkpoint of its state, `verb` is the
+    /// command that resumes it.
+    pub(crate) fn begins(&self, saved: bool, verb: &str) {
+        let command = self.options.resume_command(verb, self.dir.path());
+        self.standing.opened(self.state.step, saved.then_some(self.state.step), command);
+    }
+
+    /// Whether there is another step before step `last` has ended.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` if there is one and the user stops the run before it.
+    pub(crate) fn goes_on(&self, last: usize) -> Result<bool> {
+        let goes_on = self.state.step < last as u64;
+        if goes_on && self.standing.is_stopping() {
+            return Err(Error::new(Kind::Interrupted, "stopped before the next step"));
+        }
+        Ok(goes_on)
+    }
+
+    /// Called before the weights change.
+    ///
+    /// # Errors
+    /// `Kind::Interrupted` if the user stops the run at once.
+    pub(crate) fn begin_update(&self) -> Result<()> {
+        if self.standing.update_begins() {
+            return Ok(());
+        }
+        Err(Error::new(Kind::Interrupted, "stopped before the update"))
+    }
+
+    /// Writes a checkpoint, unless the newest one is of this step already; `more` adds to its
+    /// folder `trainer_state`.
+    pub(crate) fn save(&self, contents: &Contents<'_>, more: impl FnOnce(&Path) -> Result<()>) -> Result<PathBuf> {
+        let step = self.state.step;
+        if self.standing.is_saved(step)
+            && let Some((_, path)) = latest_checkpoint(self.dir.path())?
+        {
+            return Ok(path);
+        }
+        let keep = self.script.settings.checkpoint.keep;
+        self.standing.saving(step, || contents.write(&self.dir, keep, more))
+    }
+
+    /// The error that ends a run before the update of a step: the weights of the step before are
+    /// saved, and the error says where.
+    pub(crate) fn with_saved(&self, error: Error, save: impl FnOnce() -> Result<PathBuf>) -> Error {
+        let step = self.state.step;
+        if step == 0 || self.standing.is_saved(step) {
+            return error;
+        }
+        with_kept(error, step, save())
+    }
+
+    /// Writes the model of a checkpoint alone to `out`, in the layout of Hugging Face; `kind` is
+    /// its compute type.
+    pub(crate) fn export(&self, model: &Path, out: Option<&Path>, kind: tch::Kind) -> Result<()> {
+        let Some(out) = out else { return Ok(()) };
+        let (settings, origin) = (&self.script.settings.checkpoint, self.origins.model.as_ref());
+        files::export(model, out, settings, kind, origin, self.fetching())
+    }
+}
+
+pub(crate) fn no_training_data(options: &RunOptions) -> Error {
+    Error::new(Kind::Data, "the recipe has no training data")
+        .at_path(&options.script)
+        .hint("give `data = { train = … }` in the recipe, or data.train=FILE.jsonl on the command line")
+}
