@@ -42,10 +42,12 @@ end
 -- What follows or precedes the first number of an answer that has more than it: 2^3, 5 * 4, 2\pi,
 -- 12:30, \sqrt{16}, x^2. A degree sign and an exponent of ten are no such signs.
 local AFTER = {
-  "^%s*[%^*]", "^%s*[+/:x-]%s*[%d(\\]", "^%s*×", "^%s*÷", "^%s*\\times", "^%s*\\cdot", "^%s*\\div", "^%s*\\sqrt",
-  "^%s*\\pi", "^%s*π", "^%(%d",
+  "^%s*[%^*]", "^%s*[+/:x-]%s*[%d(\\]", "^%s*×", "^%s*÷", "^%s*π", "^%(%d", "^[abknxyz]%f[%A]",
+  "^%s*\\times", "^%s*\\cdot", "^%s*\\div", "^%s*\\sqrt", "^%s*\\pi", "^%s*\\l[no]", "^%s*\\[dt]?frac",
 }
-local BEFORE_NUMBER = { "\\sqrt", "√", "\\log", "\\ln", "\\binom", "[%^_]{?$", "%-%s*%($", "%w%s*[*/]%s*$" }
+local BEFORE_NUMBER = {
+  "\\sqrt", "√", "\\l[no]g?", "\\binom", "\\[dt]?frac", "[%^_]{?$", "%-%s*%($", "|%s*%-%s*$", "%w%s*[*/]%s*$",
+}
 
 local function any(text, patterns)
   for _, pattern in ipairs(patterns) do
@@ -60,11 +62,13 @@ end
 local function stated_number(text, is_formula)
   text = cleaned(text)
   text = string.match(text, ".*=(.*%d.*)") or text
-  local sign, above, below = string.match(text, "^[^%d%-]*(%-?)%s*\\[dt]?frac%s*{?%s*(%-?%d+)%s*}?%s*{?%s*(%d+)")
-  if above then return `{sign}{above}/{below}` end
   local before, digits, after = string.match(text, "^(.-)(%.?%d[%d,]*%.?%d*)()")
   if not digits then return nil end
   local number = plain(string.match(digits, "^%.") and "0" .. digits or digits)
+  local start, above, below, last = string.match(text, "^([^%d]-)\\[dt]?frac%s*{?%s*(%-?%d+)%s*}?%s*{?%s*(%d+)%s*}?()")
+  if above then
+    before, number, after = start, `{above}/{below}`, last
+  end
   local rest = string.sub(text, after)
   local function take(pattern)
     local found, tail = string.match(rest, pattern)
@@ -88,7 +92,7 @@ local function stated_number(text, is_formula)
   if any(before, BEFORE_NUMBER) or is_factorial or (any(rest, AFTER) and not is_degrees) then
     return (string.gsub(string.match(text, "^%s*(.-)%s*$"), "%.+$", ""))
   end
-  return (string.match(before, "%-%$?$") and "-" or "") .. number
+  return (string.match(before, "%-%s*%$?$") and "-" or "") .. number
 end
 
 local function final_number(text, options)

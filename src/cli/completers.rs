@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
+use std::path::Path;
 
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
 
@@ -13,6 +14,7 @@ use crate::load::MODEL_NANO;
 use crate::rl::advantages::Estimator;
 use crate::rl::objective::Objective;
 use crate::script::docs;
+use crate::store::run_names;
 
 /// Completes a Lua file.
 pub(super) fn lua_files() -> ArgValueCompleter {
@@ -84,13 +86,9 @@ pub(super) fn algorithm_files() -> ArgValueCompleter {
 fn runs_of(typed: &str) -> Vec<CompletionCandidate> {
     let (folder, name) = typed.rsplit_once('/').map_or(("", typed), |(folder, name)| (folder, name));
     let root = if folder.is_empty() { "runs" } else { folder };
-    let entries = std::fs::read_dir(root).into_iter().flatten().flatten();
-    let own = entries.filter(|entry| entry.path().join("recipe.lua").is_file()).filter_map(|entry| {
-        let own = entry.file_name().into_string().ok().filter(|own| own.starts_with(name))?;
-        Some(format!("{}{own}", if folder.is_empty() { String::new() } else { format!("{folder}/") }))
-    });
-    let sorted: BTreeSet<String> = own.collect();
-    sorted.into_iter().map(CompletionCandidate::new).collect()
+    let own = run_names(Path::new(root)).into_iter().filter(|own| own.starts_with(name));
+    let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };
+    own.map(|own| CompletionCandidate::new(format!("{folder}{own}"))).collect()
 }
 
 /// Completes `key=value`: names of settings, then values of those with a fixed set.

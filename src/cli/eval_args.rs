@@ -32,7 +32,7 @@ pub(super) struct EvalArgs {
     /// Settings of the recipe to change, such as eval.limit=0; n=N is short for eval.samples=N
     #[arg(value_name = "KEY=VALUE", add = recipe_settings())]
     overrides: Vec<String>,
-    /// A model, as policy.model; repeat it to compare others with the first
+    /// A model, as policy.model, or a run by its name; repeat it to compare others with the first
     #[arg(long, short, value_name = "MODEL", add = models())]
     model: Vec<String>,
     /// A column of the tasks: figures for each of its values; repeatable [default: data_source]

@@ -129,7 +129,11 @@ test("GSM8K compares numbers exactly", function()
     expect(rewards.gsm8k(answer, wanted[1])):equals(1)
     expect(rewards.gsm8k(answer, wanted[2])):equals(0)
   end
-  for _, answer in ipairs { "#### 10-15", "#### 10:30", "\\boxed{x^{10}}", "\\boxed{10\\pi}" } do expect(rewards.gsm8k(answer, 10)):equals(0) end
+  for answer, wanted in pairs { ["3\\frac{1}{2}"] = { 3.5, 3 }, ["\\frac{1}{2}+1"] = { 1.5, 0.5 }, ["\\sqrt{\\frac{1}{4}}"] = { 0.5, 0.25 }, ["-\\dfrac34"] = { -0.75, 3 } } do
+    expect(rewards.gsm8k("\\boxed{" .. answer .. "}", wanted[1])):equals(1)
+    expect(rewards.gsm8k("\\boxed{" .. answer .. "}", wanted[2])):equals(0)
+  end
+  for _, answer in ipairs { "#### 10-15", "#### 10:30", "\\boxed{x^{10}}", "\\boxed{10\\pi}", "\\boxed{10x}", "\\boxed{\\frac{x}{10}}" } do expect(rewards.gsm8k(answer, 10)):equals(0) end
 end)
 
 test("a multiple choice is one letter", function()
