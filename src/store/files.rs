@@ -105,28 +105,13 @@ pub(super) fn list(path: &Path) -> Result<Vec<std::path::PathBuf>> {
 }
 
 /// The folders and files of a run.
-const PARTS: [&str; 15] = [
-    "trajectories",
-    "evaluations",
-    "checkpoints",
-    "scripts",
-    "best",
-    "init",
-    "sft",
-    "profile",
-    "tb",
-    "config.json",
-    "evaluation.json",
-    "recipe.lua",
-    "metrics.jsonl",
-    "log.jsonl",
-    "examples.txt",
-];
+const PARTS: &str = "trajectories evaluations checkpoints scripts best init sft profile tb config.json evaluation.json \
+                     recipe.lua metrics.jsonl log.jsonl examples.txt";
 
 /// Refuses a run with parts that can't be read to their end, such as a FIFO. In one that is
 /// `written`, also links: files would be written and removed where they lead.
 pub(super) fn check_parts(run: &Path, written: bool) -> Result<()> {
-    for part in PARTS {
+    for part in PARTS.split_whitespace() {
         let part = run.join(part);
         let below = if part.is_dir() { list(&part)? } else { Vec::new() };
         for path in std::iter::once(part).chain(below) {
