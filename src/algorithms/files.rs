@@ -167,6 +167,7 @@ impl Algorithm {
         let text = |field: &str| table.raw_get::<Option<String>>(field).map(Option::unwrap_or_default);
         let truth = |field: &str| table.raw_get::<Option<bool>>(field).map(Option::unwrap_or_default);
         let trainer: Option<Table> = table.raw_get("trainer")?;
+        let options: Option<Table> = table.raw_get("options")?;
         Ok(Self {
             name,
             source,
@@ -177,7 +178,7 @@ impl Algorithm {
             estimator,
             trainer: trainer.and_then(|table| options::plain_table(lua, &table)).unwrap_or_default(),
             loss,
-            options: options::read(table.raw_get("options")?, source).map_err(|error| {
+            options: options::read(options.as_ref(), source).map_err(|error| {
                 raise(match place(lua) {
                     Some(place) => error.at(place),
                     None => error,

@@ -341,8 +341,12 @@ impl LossGraph {
             let from = |operand: &Operand| matches!(operand, Operand::Node(node) if flows[*node]);
             let own = match &node.op {
                 Op::Input(input) => matches!(input, Input::Logp | Input::Entropy),
-                Op::Unary(Unary::Detach | Unary::Sign, _) | Op::Not(_) | Op::Count(_) => false,
-                Op::Covariance(..) | Op::Largest(..) | Op::Draw(..) => false,
+                Op::Unary(Unary::Detach | Unary::Sign, _)
+                | Op::Not(_)
+                | Op::Count(_)
+                | Op::Covariance(..)
+                | Op::Largest(..)
+                | Op::Draw(..) => false,
                 Op::Unary(_, of)
                 | Op::Power(of, _)
                 | Op::Clamp(of, ..)

@@ -16,11 +16,11 @@ pub(super) fn raise(error: Error) -> mlua::Error {
 
 /// A misuse of `function`, at the line of its caller.
 pub(super) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -> mlua::Error {
-    raise(misuse(lua, format!("{function}: {message}")))
+    raise(misuse(lua, &format!("{function}: {message}")))
 }
 
 /// The error for a misuse of a host function, at the calling line.
-pub(super) fn misuse(lua: &Lua, message: String) -> Error {
+pub(super) fn misuse(lua: &Lua, message: &str) -> Error {
     let error = Error::new(Kind::Script, message.chars().take(MESSAGE).collect::<String>());
     match place(lua) {
         Some(place) => error.at(place),

@@ -128,9 +128,9 @@ fn plain(value: &Value) -> Option<Json> {
 }
 
 /// The entries of the table `options`, in the order in which `source` names them.
-pub(super) fn read(table: Option<Table>, source: &str) -> Result<Vec<Declared>> {
+pub(super) fn read(table: Option<&Table>, source: &str) -> Result<Vec<Declared>> {
     let mut options = Vec::new();
-    for (name, value) in table.iter().flat_map(Table::pairs::<String, Value>).flatten() {
+    for (name, value) in table.into_iter().flat_map(Table::pairs::<String, Value>).flatten() {
         options.push(Declared::read(name, &value)?);
     }
     options.sort_by_key(|option| (source.find(&format!("{} =", option.name)), option.name.clone()));

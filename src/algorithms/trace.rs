@@ -171,12 +171,12 @@ fn over(lua: &Lua, what: &str, value: &Value, usual: Option<Over>) -> mlua::Resu
     match (value, usual) {
         (Value::Nil, Some(usual)) => Ok(usual),
         (Value::String(name), _) => named(&name.to_string_lossy()).ok_or_else(|| {
-            let error = misuse(lua, format!("{NAME}: `{what}` takes one of {}", names.join(", ")));
+            let error = misuse(lua, &format!("{NAME}: `{what}` takes one of {}", names.join(", ")));
             raise(error.hint(suggest(&name.to_string_lossy(), names)))
         }),
         (Value::Nil, None) => {
             let error =
-                misuse(lua, format!("{NAME}: `{what}` takes one of {}: x:{what}(\"trajectory\")", names.join(", ")));
+                misuse(lua, &format!("{NAME}: `{what}` takes one of {}: x:{what}(\"trajectory\")", names.join(", ")));
             Err(raise(error.hint("sums and means over the mini-batch are b:sum(x), b:token_mean(x), b:seq_mean(x)")))
         }
         (other, _) => Err(fail(lua, NAME, format!("`{what}` takes one of {}, got {}", names.join(", "), kind(other)))),
@@ -266,7 +266,7 @@ impl UserData for Expression {
         });
         for (method, instead) in [(MetaMethod::Lt, "lt"), (MetaMethod::Le, "le"), (MetaMethod::Eq, "eq")] {
             methods.add_meta_function(method, move |lua, _: (Value, Value)| -> mlua::Result<bool> {
-                let error = misuse(lua, format!("{NAME}: Lua's comparisons return one boolean, not one per token"));
+                let error = misuse(lua, &format!("{NAME}: Lua's comparisons return one boolean, not one per token"));
                 Err(raise(
                     error.hint(format!("write x:{instead}(y), or gt, ge, ne; choose with b:where(condition, x, y)")),
                 ))
@@ -283,7 +283,7 @@ impl UserData for Expression {
             let more = ["logical_not", "clamp", "sum", "mean"];
             let known = UNARY.map(|(name, _)| name).into_iter().chain(BINARY.map(|(name, _)| name)).chain(more);
             let name = name.to_string()?;
-            let error = misuse(lua, format!("{NAME}: a tensor has no method `{name}`"));
+            let error = misuse(lua, &format!("{NAME}: a tensor has no method `{name}`"));
             Err(raise(error.hint(suggest(&name, known.collect::<Vec<_>>()))))
         });
     }
@@ -321,7 +321,7 @@ impl UserData for Batch {
             let way = way.as_string().map(mlua::LuaString::to_string_lossy).unwrap_or_default();
             let known = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"];
             let agg: LossAgg = serde_json::from_value(Json::from(way.as_str())).map_err(|_| {
-                let error = misuse(lua, format!("{NAME}: `aggregate` takes one of {}", known.join(", ")));
+                let error = misuse(lua, &format!("{NAME}: `aggregate` takes one of {}", known.join(", ")));
                 raise(error.hint(suggest(&way, known)))
             })?;
             push(lua, &this.0, "aggregate", Op::Total(x, agg, unit))
@@ -401,7 +401,7 @@ impl UserData for Batch {
             if let Some(input) = Input::ALL.into_iter().find(|input| input.name() == name) {
                 return push(lua, &this.0, &name, Op::Input(input));
             }
-            let error = misuse(lua, format!("{NAME}: the batch has no tensor `{name}`"));
+            let error = misuse(lua, &format!("{NAME}: the batch has no tensor `{name}`"));
             let functions = [
                 "token_mean",
                 "seq_mean",

@@ -183,3 +183,16 @@ fn doc_prints_json() {
     {"name":"r1.clock","params":[],"returns":[["number","Seconds since 1970"]],"doc":"Returns the current time. It is recorded, so a replay returns the recorded time.","example":"","since":"0.1","scope":"anywhere","value":false}
     "#);
 }
+
+#[test]
+fn doc_shows_the_file_of_an_algorithm() {
+    let dir = super::directory(&[], false);
+    let page = super::succeed(dir.path(), &["doc", "dro"]);
+    assert!(
+        page.starts_with("--- DRO (direct reward optimisation") && page.contains("return r1.algorithm {"),
+        "{page}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&super::succeed(dir.path(), &["doc", "dro", "--json"])).unwrap();
+    assert_eq!((json["algorithm"].as_str(), json["paper"].as_str()), (Some("dro"), Some("arXiv:2405.19107")));
+    assert_eq!(json["source"].as_str(), Some(page.as_str()));
+}

@@ -125,3 +125,33 @@ fn a_value_that_is_not_finite_is_named_by_its_line() {
     let error = numbers.read(&graph, false, &read).unwrap_err();
     assert_eq!(error.message, "the loss is not finite: a value that is NaN or infinite is computed at x.lua:1");
 }
+
+#[test]
+fn a_loss_that_reads_the_off_policy_weights_is_not_weighted_again() {
+    let loss = |reads: bool| {
+        let mut tape = Tape(LossGraph::default());
+        let mut result = tape.push(Op::Input(Input::Logp));
+        if reads {
+            let weights = tape.push(Op::Input(Input::Weights));
+            result = tape.push(Op::Binary(Binary::Mul, result, weights));
+        }
+        let objective = Objective::of_graph(Arc::new(tape.finish(result)), &Map::new()).unwrap();
+        let (logp, place) = (Tensor::from_slice(&[-1.0]), Tensor::from_slice(&[0_i64]));
+        let weights = Tensor::from_slice(&[3.0]);
+        let inputs = Inputs {
+            logp: &logp,
+            logp_old: &logp,
+            advantages: &logp,
+            logp_ref: None,
+            entropy: None,
+            trajectory: &place,
+            step: &place,
+            sequences: 1,
+            weights: Some(&weights),
+            selected: None,
+        };
+        let computed = objective.compute(&inputs, &Denominators::from_tokens(&[0])).unwrap();
+        f64::try_from(computed.loss).unwrap()
+    };
+    assert_eq!((loss(true), loss(false)), (-3.0, -3.0));
+}

@@ -143,3 +143,74 @@ fn bad_losses_are_refused_at_their_line() {
     let missing = refused("return r1.recipe { reward = print, trainer = r1.grpo { loss = 'custom' } }");
     assert!(missing.contains("\"custom\", and the recipe has no `loss`"), "{missing}");
 }
+
+/// A recipe with an algorithm of this definition.
+fn with_algorithm(definition: &str, rest: &str) -> String {
+    format!(
+        "local own = r1.algorithm {{ {definition} }}\nreturn r1.recipe {{ env = r1.env {{}}, reward = function() return 0 end,\n\
+         trainer = r1.trainer {{ algorithm = own }}, {rest} }}"
+    )
+}
+
+#[test]
+fn an_algorithm_of_a_recipe_has_an_estimator_a_loss_and_settings() {
+    let source = with_algorithm(
+        "critic = true, estimator = { name = 'gae', lambda = 0.9 }, trainer = { epochs = 3 },\n\
+         options = { scale = { 2, above = 0 }, loss_agg = 'seq-mean-token-mean' },\n\
+         loss = function(b, options) return -options.scale * b.advantages * b.logp end",
+        "",
+    );
+    let bench = Bench::new(&source);
+    let script = bench.load(&["trainer.loss.scale=3"]).unwrap();
+    let crate::config::Trainer::Ppo(learner) = &script.settings.trainer else { panic!("no critic") };
+    assert_eq!((learner.epochs, learner.group_size, learner.estimator.name.as_str()), (3, 1, "gae"));
+    let options = serde_json::json!({ "name": "custom", "scale": 3, "loss_agg": "seq-mean-token-mean" });
+    assert_eq!(serde_json::to_value(&learner.loss).unwrap(), options);
+    assert_ne!(script.loss.unwrap().nodes, bench.load(&[]).unwrap().loss.unwrap().nodes);
+    let error = bench.load(&["trainer.loss.scale=0"]).unwrap_err();
+    assert_eq!(error.message, "option `scale` of `trainer.loss` is above 0, not 0");
+    // Another loss by name, and a function for the advantages.
+    let source = with_algorithm("loss = { name = 'gspo', seq = 'step' }, advantage = function() return {} end", "");
+    let script = Bench::new(&source).load(&[]).unwrap();
+    let crate::config::Trainer::Grpo(learner) = &script.settings.trainer else { panic!("a critic") };
+    assert_eq!((learner.estimator.name.as_str(), learner.loss.name.as_str()), ("custom", "gspo"));
+    assert!(script.loss.is_none() && learner.loss.options["seq"] == "step");
+}
+
+#[test]
+fn algorithms_of_recipes_are_refused_with_a_reason() {
+    let loss = "loss = function(b) return b.logp end";
+    for (definition, rest, reason) in [
+        ("los = 1", "", "there is no field `los`; did you mean `loss`?"),
+        ("loss = 3", "", "`loss` must not be the number 3"),
+        ("loss = { seq = 'step' }", "", "`loss` is a table without `name`"),
+        ("advantage = 3", "", "`advantage` is a function, got the number 3"),
+        ("options = { low = {} }", "", "option `low`: the first entry is the default"),
+        ("options = { low = { 1, form = 0 } }", "", "option `low`: it has no field `form`; did you mean `from`?"),
+        (loss, loss, "`loss` is set, and the algorithm of the trainer has one"),
+        ("loss = function(b, options) return b.logp * options.lo end", "", "the algorithm declares no option `lo`"),
+    ] {
+        let error = refused(&with_algorithm(definition, rest));
+        assert!(error.contains(reason), "{error}");
+    }
+    let error = refused("return r1.algorithm(3)");
+    assert!(error.contains("r1.algorithm: takes a table, got the number 3"), "{error}");
+}
+
+#[test]
+fn selections_and_ratios_are_refused_with_a_reason() {
+    for (body, reason) in [
+        ("return b.logp * b:covariance(b.logp, b.advantages)", "a covariance is used outside of b:largest and b:draw"),
+        (
+            "local x = b:largest(b.logp, 0.1)\nreturn b:where(b:draw(x, 0.1), b.logp, 1)",
+            "`draw` is the second selection of tokens: a loss has one at most",
+        ),
+        ("return b:where(b:largest(b.logp, 2), b.logp, 1)", "`largest` got the share 2, which is not from 0 to 1"),
+        ("return b:where(b:draw(b.logp, 0.1), b.logp, 1)", "`draw` takes booleans"),
+        ("b:ratio_stats(b.logp, 0.2, b.logp:lt(0)) return b.logp", "`ratio_stats` takes a ratio for each token"),
+        ("b:ratio_stats(b:token_mean(b.logp)) return b.logp", "`ratio_stats` takes a ratio for each token"),
+    ] {
+        let error = refused(&with(body));
+        assert!(error.contains(reason), "{error}");
+    }
+}
