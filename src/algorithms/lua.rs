@@ -10,7 +10,7 @@ use crate::error::{Error, Kind};
 const MESSAGE: usize = 2000;
 
 /// An error of the host as one of Lua.
-pub(super) fn raise(error: Error) -> mlua::Error {
+pub(crate) fn raise(error: Error) -> mlua::Error {
     mlua::Error::external(error)
 }
 
@@ -40,7 +40,7 @@ pub(super) fn place(lua: &Lua) -> Option<String> {
 }
 
 /// The line where a function is defined: `my_loss.lua:14`.
-pub(super) fn definition(function: &Function) -> Option<String> {
+pub(crate) fn definition(function: &Function) -> Option<String> {
     let info = function.info();
     let path = info.source?.strip_prefix('@')?.to_owned();
     Some(format!("{path}:{}", info.line_defined?))
@@ -57,13 +57,9 @@ pub(super) fn kind(value: &Value) -> String {
     match value {
         Value::Nil => "nil".to_owned(),
         Value::Boolean(truth) => truth.to_string(),
-        Value::Integer(number) => format!("the number {number}"),
-        Value::Number(number) => format!("the number {number}"),
+        Value::Integer(_) | Value::Number(_) => format!("the number {}", value.to_string().unwrap_or_default()),
         Value::String(text) => {
-            let text = text.to_string_lossy();
-            let start: String = text.chars().take(40).collect();
-            let more = if start.len() < text.len() { "…" } else { "" };
-            format!("the text \"{start}{more}\"")
+            format!("the text {:?}", text.to_string_lossy().chars().take(40).collect::<String>())
         }
         Value::Table(_) => "a table".to_owned(),
         other => format!("a {}", other.type_name()),

@@ -13,5 +13,6 @@ mod trace;
 
 pub use files::{Algorithm, Choice, Loss, all, find};
 pub use graph::{Binary, Clipped, Input, LossAgg, LossGraph, Node, Op, Operand, Over, RatioUse, Shape, Unary};
+pub(crate) use lua::{definition, raise};
 pub use options::{Declared, Range};
 pub use trace::{Trace, trace};

@@ -58,14 +58,10 @@ impl Declared {
             return refuse("the first entry is the default: a number, a text or a boolean".to_owned());
         };
         let known = ["from", "to", "above", "one_of"];
-        for (key, _) in table.pairs::<Value, Value>().flatten() {
-            let text = key.as_string().map(mlua::LuaString::to_string_lossy);
-            match text {
-                Some(text) if !known.contains(&text.as_str()) => {
-                    return refuse(format!("it has no field `{text}`; {}", suggest(&text, known)));
-                }
-                _ => {}
-            }
+        let names = table.pairs::<Value, Value>().flatten();
+        let mut names = names.filter_map(|(key, _)| key.as_string().map(mlua::LuaString::to_string_lossy));
+        if let Some(name) = names.find(|name| !known.contains(&name.as_str())) {
+            return refuse(format!("it has no field `{name}`; {}", suggest(&name, known)));
         }
         let range = match (number("from"), number("above"), number("to"), field("one_of")) {
             (None, None, None, Value::Nil) => Range::Any,
@@ -80,39 +76,28 @@ impl Declared {
         Ok(Self { name, default, range })
     }
 
-    /// The value of `given`, refused if it has another type than the default or is out of range.
+    /// Refuses a value of another type than the default, or out of its range.
     pub(super) fn check(&self, what: &str, given: &Json) -> Result<()> {
-        let refuse = |wanted: String| {
-            Err(Error::new(Kind::Usage, format!("option `{}` of `{what}` is {wanted}, not {given}", self.name)))
-        };
-        match &self.range {
-            Range::OneOf(names) => match given.as_str() {
-                Some(name) if names.iter().any(|known| known == name) => Ok(()),
-                given => {
-                    let error = refuse(format!("one of {}", names.join(", ")));
-                    let near = given.map(|name| suggest(name, names.iter().map(String::as_str)));
-                    near.map_or(error.clone(), |hint| error.map_err(|error| error.hint(hint)))
-                }
-            },
-            Range::Numbers { low, above, high } => {
+        let (fits, wanted) = match (&self.range, &self.default) {
+            (Range::OneOf(names), _) => {
+                (given.as_str().is_some_and(|name| names.iter().any(|known| known == name)), names.join(" or "))
+            }
+            (Range::Numbers { low, above, high }, _) => {
                 let inside = |x: f64| x <= *high && if *above { x > *low } else { x >= *low };
-                let wanted = match (above, high.is_finite()) {
-                    (false, true) => format!("from {low} to {high}"),
-                    (true, true) => format!("above {low} and at most {high}"),
-                    (false, false) => format!("at least {low}"),
-                    (true, false) => format!("above {low}"),
+                let to = if high.is_finite() { format!(" to {high}") } else { String::new() };
+                let from = match (above, high.is_finite()) {
+                    (true, _) => "above",
+                    (false, true) => "from",
+                    (false, false) => "at least",
                 };
-                if given.as_f64().is_some_and(inside) { Ok(()) } else { refuse(wanted) }
+                (given.as_f64().is_some_and(inside), format!("{from} {low}{to}"))
             }
-            Range::Any => {
-                let wanted = match &self.default {
-                    Json::Number(_) => (given.is_number(), "a number"),
-                    Json::Bool(_) => (given.is_boolean(), "true or false"),
-                    _ => (given.is_string(), "a text"),
-                };
-                if wanted.0 { Ok(()) } else { refuse(wanted.1.to_owned()) }
-            }
-        }
+            (Range::Any, Json::Number(_)) => (given.is_number(), "a number".to_owned()),
+            (Range::Any, Json::Bool(_)) => (given.is_boolean(), "true or false".to_owned()),
+            (Range::Any, _) => (given.is_string(), "a text".to_owned()),
+        };
+        let message = || format!("option `{}` of `{what}` is {wanted}, not {given}", self.name);
+        if fits { Ok(()) } else { Err(Error::new(Kind::Usage, message())) }
     }
 }
 

@@ -375,26 +375,25 @@ impl UserData for Batch {
         });
         methods.add_method("ratio_stats", |lua, this, (ratio, low, high): (Value, Value, Value)| {
             let get = |value: &Value| operand(lua, &this.0, "ratio_stats", value);
+            let is = |node: usize, shape: Shape| this.0.borrow().nodes[node].shape == shape;
+            let booleans = |node: usize| is(node, Shape::Booleans);
             let clipped = match (&low, &high) {
-                (Value::Nil, Value::Nil) => Clipped::No,
+                (Value::Nil, Value::Nil) => Some(Clipped::No),
                 _ => match (get(&low)?, get(&high)?) {
-                    (Operand::Number(low), Operand::Number(high)) => Clipped::Range { low, high },
-                    (Operand::Node(low), Operand::Node(high)) => Clipped::Tokens { low, high },
-                    _ => return Err(fail(lua, NAME, RATIO_STATS)),
+                    (Operand::Number(low), Operand::Number(high)) => Some(Clipped::Range { low, high }),
+                    (Operand::Node(low), Operand::Node(high)) if booleans(low) && booleans(high) => {
+                        Some(Clipped::Tokens { low, high })
+                    }
+                    _ => None,
                 },
             };
-            let Operand::Node(node) = get(&ratio)? else { return Err(fail(lua, NAME, RATIO_STATS)) };
-            let mut graph = this.0.borrow_mut();
-            let is = |node: usize, shape: Shape| graph.nodes[node].shape == shape;
-            let booleans = match clipped {
-                Clipped::Tokens { low, high } => is(low, Shape::Booleans) && is(high, Shape::Booleans),
-                _ => true,
-            };
-            if !is(node, Shape::Tokens) || !booleans {
-                return Err(fail(lua, NAME, RATIO_STATS));
+            match (get(&ratio)?, clipped) {
+                (Operand::Node(node), Some(clipped)) if is(node, Shape::Tokens) => {
+                    this.0.borrow_mut().ratio = Some(RatioUse { node, clipped });
+                    Ok(())
+                }
+                _ => Err(fail(lua, NAME, RATIO_STATS)),
             }
-            graph.ratio = Some(RatioUse { node, clipped });
-            Ok(())
         });
         methods.add_meta_method(MetaMethod::Index, |lua, this, name: Value| {
             let name = name.to_string()?;

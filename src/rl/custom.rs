@@ -156,9 +156,9 @@ pub(super) fn select(graph: &LossGraph, inputs: &Inputs<'_>) -> Result<Option<Te
     let on_host = |operand: Operand, kind: Dtype| -> Result<Tensor> {
         let value = match operand {
             Operand::Node(node) => values[node].shallow_clone(),
-            Operand::Number(number) => Tensor::f_full([0_i64; 0], number, (Dtype::Double, inputs.logp.device()))?,
+            Operand::Number(number) => inputs.logp_old.f_full_like(number)?,
         };
-        Ok(value.f_expand_as(inputs.logp)?.f_to_kind(kind)?.f_to_device(tch::Device::Cpu)?)
+        Ok(value.f_to_kind(kind)?.f_to_device(tch::Device::Cpu)?)
     };
     let chosen = match graph.selection().map(|node| &graph.nodes[node].op) {
         Some(Op::Largest(of, share)) => {
@@ -236,11 +236,8 @@ fn evaluate(graph: &LossGraph, tokens: &Tokens<'_>, selecting: bool) -> Result<V
     let skipped = if selection.is_some() { graph.only_for_selection() } else { Vec::new() };
     let mut values: Vec<Tensor> = Vec::with_capacity(graph.nodes.len());
     for (place, node) in graph.nodes.iter().enumerate() {
-        let skip = match selection {
-            Some(selection) if selecting => place >= selection,
-            Some(_) => skipped[place],
-            None => false,
-        };
+        let skip = |selection| if selecting { place >= selection } else { skipped[place] };
+        let skip = selection.is_some_and(skip);
         let value = if skip {
             Tensor::f_zeros([0_i64; 0], (inputs.logp.kind(), inputs.logp.device()))?
         } else if selection == Some(place) {

@@ -41,21 +41,13 @@ const ESTIMATORS: &[Entry] = &[
     entry::<ReinforcePpBaseline>(
         "reinforce_pp_baseline",
         "arXiv:2501.03262",
-        "return minus the mean of the group, whitened over the batch",
+        "return minus the group's mean, whitened",
     ),
     entry::<Remax>("remax", "arXiv:2310.10505", "return minus that of a greedy rollout"),
     entry::<Gigpo>("gigpo", "arXiv:2505.10978", "`grpo`, and a comparison of steps with the same observation"),
-    entry::<Rapo>(
-        "rapo",
-        "arXiv:2509.06278",
-        "`grpo` with a factor for pairs whose winner the policy does not prefer yet",
-    ),
+    entry::<Rapo>("rapo", "arXiv:2509.06278", "`grpo` with a factor for pairs whose winner is not preferred yet"),
     entry::<Opo>("opo", "arXiv:2505.23585", "return minus the baseline of least variance"),
-    entry::<Gpg>(
-        "gpg",
-        "arXiv:2504.02546",
-        "return minus the mean of the group, scaled by all returns over those that are not 0",
-    ),
+    entry::<Gpg>("gpg", "arXiv:2504.02546", "return minus the mean of the group, times all returns over those not 0"),
     entry::<MaxRl>("max_rl", "arXiv:2602.02710", "return minus the mean of the group, over that mean"),
     entry::<GrpoPassk>("grpo_passk", "arXiv:2503.19595", "the best of a group against the second best"),
     entry::<Tree>("tree", "arXiv:2506.11902", "values of shared steps in a tree of branches"),
@@ -64,7 +56,7 @@ const ESTIMATORS: &[Entry] = &[
     entry::<TirOptimalTokenBaseline>(
         "tir_optimal_token_baseline",
         "verl 0.9.1",
-        "the same, over tokens with the same number of response tokens before them",
+        "the same, per number of tokens before",
     ),
 ];
 

@@ -19,11 +19,6 @@ pub enum Formula {
 }
 
 impl Formula {
-    /// The loss of a file, with the options that it declares.
-    pub(super) fn of_file(file: &'static Algorithm) -> Self {
-        Self::Lua(LuaLoss::new(file))
-    }
-
     /// The recipe's own function.
     pub fn of_graph(graph: Arc<LossGraph>) -> Self {
         Self::Lua(LuaLoss::of_graph(graph))
@@ -56,27 +51,19 @@ impl Formula {
 
     /// The graph of a loss in Lua.
     pub fn graph(&self) -> Option<&Arc<LossGraph>> {
-        match self {
-            Self::Ppo(_) => None,
-            Self::Lua(lua) => Some(&lua.graph),
-        }
+        if let Self::Lua(lua) = self { Some(&lua.graph) } else { None }
     }
 
     /// The file that declares it.
     pub fn file(&self) -> Option<&'static Algorithm> {
-        match self {
-            Self::Ppo(_) => None,
-            Self::Lua(lua) => lua.file,
-        }
+        if let Self::Lua(lua) = self { lua.file } else { None }
     }
 
-    /// Whether its ratio is that of a sequence (`ratio_over`) instead of that of a token.
+    /// Whether its ratio is that of a sequence (`ratio_over`) instead of that of a token. Options
+    /// that a recipe's function does not read are refused when it is traced.
     pub fn compares_sequences(&self) -> bool {
-        match self {
-            Self::Ppo(_) => false,
-            // Options that a function does not read are refused when it is traced.
-            Self::Lua(lua) => lua.file.is_none_or(|file| file.options.iter().any(|option| option.name == "ratio_over")),
-        }
+        let reads = |file: &Algorithm| file.options.iter().any(|option| option.name == "ratio_over");
+        self.graph().is_some() && self.file().is_none_or(reads)
     }
 
     /// Whether all tokens of a sequence must have the same advantage.

@@ -1,7 +1,7 @@
 //! Every loss by its name.
 
 use super::formula::Formula;
-use super::lua::declared;
+use super::lua::{LuaLoss, declared};
 use super::ppo::Ppo;
 use super::terms::{TERMS, Terms};
 use crate::algorithms::{self, Algorithm};
@@ -55,7 +55,7 @@ fn of_file(file: &'static Algorithm) -> Result<Option<Loss>> {
         None => return Ok(None),
         Some(algorithms::Loss::Own) => {
             let (mut terms, _) = declared(file);
-            (Formula::of_file(file), take_from(name, &mut terms, &TERMS)?)
+            (Formula::Lua(LuaLoss::new(file)), take_from(name, &mut terms, &TERMS)?)
         }
         Some(algorithms::Loss::Of((other, options))) => {
             let Some(other) = find(other)? else { return Ok(None) };

@@ -7,6 +7,7 @@ use mlua::{Lua, Table, Value};
 
 use super::argument::Argument;
 use super::misplaced;
+pub(crate) use crate::algorithms::raise;
 use crate::config::Limits;
 use crate::error::{Error, Kind, suggest};
 use crate::json::Odd;
@@ -17,11 +18,6 @@ use crate::script::runtime::host::{Call, Host, MESSAGE, misuse, place};
 use crate::script::runtime::limits::Slot;
 use crate::script::runtime::source_map::{Location, SourceMap};
 use crate::script::runtime::texts::Texts;
-
-/// An error as one of the VM.
-pub(crate) fn raise(error: Error) -> mlua::Error {
-    mlua::Error::external(error)
-}
 
 /// A misuse of `function`, at the line of its caller.
 pub(crate) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -> mlua::Error {

@@ -2,6 +2,7 @@
 
 use mlua::Function;
 
+pub(crate) use crate::algorithms::definition;
 use crate::error::{Error, Kind};
 
 /// An error placed at the line where `function` is defined.
@@ -15,11 +16,4 @@ pub(crate) fn at_function(function: &Function, error: Error) -> Error {
         Some(place) => error.at(place),
         None => error,
     }
-}
-
-/// The line where a function is defined: `scripts/retool.lua:14`.
-pub(crate) fn definition(function: &Function) -> Option<String> {
-    let info = function.info();
-    let path = info.source?.strip_prefix('@')?.to_owned();
-    Some(format!("{path}:{}", info.line_defined?))
 }
