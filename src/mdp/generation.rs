@@ -37,6 +37,17 @@ section! {
 }
 
 impl Sampling {
+    /// With these stop strings too, those of a tool-call format.
+    #[must_use]
+    pub fn with_stop(mut self, strings: &[String]) -> Self {
+        for stop in strings {
+            if !self.stop.contains(stop) {
+                self.stop.push(stop.clone());
+            }
+        }
+        self
+    }
+
     /// Whether top-k, top-p or min-p drops tokens.
     pub fn cuts(&self) -> bool {
         self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)

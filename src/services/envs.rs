@@ -445,13 +445,7 @@ fn with_log<T>(loaded: &Loaded, result: T) -> Logged<T> {
 }
 
 fn with_stop(renderer: &Renderer, sampling: &Sampling) -> Arc<Sampling> {
-    let mut sampling = sampling.clone();
-    for stop in renderer.stop_strings() {
-        if !sampling.stop.contains(stop) {
-            sampling.stop.push(stop.clone());
-        }
-    }
-    Arc::new(sampling)
+    Arc::new(sampling.clone().with_stop(renderer.stop_strings()))
 }
 
 fn error(stop: Stop) -> Error {

@@ -6,7 +6,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use super::run_files::training_steps;
-use super::{directory, fail, r1, shown};
+use super::{directory, fail, r1, shown, succeed};
 
 const RECIPE: &str = r#"
 local seen = 0
@@ -123,6 +123,15 @@ fn a_loop_in_lua_sums_up_its_failures() {
     let text = warnings(&once, LOOP);
     assert!(text.contains("env_error: once") && text.contains("in 1 of 4 trajectories of step 1"), "{text}");
     assert!(text.contains("1 trajectory failed in this run and was left out"), "{text}");
+}
+
+/// `t:save` writes the average of the weights, as the end of a run does.
+#[test]
+fn a_loop_in_lua_saves_the_average_of_its_weights() {
+    let program = LOOP.replace("profile = true", r#"settings = { ["trainer.ema"] = 0.9 }"#) + "t:save()\n";
+    let dir = directory(&[("a.lua", &recipe(ALONE, "outcome = #outcome.text % 2")), ("t.lua", &program)], true);
+    succeed(dir.path(), &["lua", "t.lua"]);
+    assert!(dir.path().join("runs/loop/ema/model.safetensors").is_file());
 }
 
 /// A rollout that fails ends the program after a checkpoint of the steps that have ended.

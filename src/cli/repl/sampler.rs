@@ -86,13 +86,8 @@ impl SessionPolicy {
     /// Samples one reply; Ctrl-C ends it.
     pub(super) fn reply(&self, script: &Script, mut request: Request) -> Result<Completion> {
         self.with(script, |sampler| {
-            let mut sampling = (*request.sampling).clone();
-            for stop in sampler.renderer.stop_strings() {
-                if !sampling.stop.contains(stop) {
-                    sampling.stop.push(stop.clone());
-                }
-            }
-            request.sampling = Arc::new(sampling);
+            let sampling = (*request.sampling).clone();
+            request.sampling = Arc::new(sampling.with_stop(sampler.renderer.stop_strings()));
             sampler.engine.generate(request, &|| self.interrupt.is_set(), &mut |_| ())
         })
     }

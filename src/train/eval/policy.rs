@@ -82,13 +82,8 @@ impl EvalPolicy {
     }
 
     /// The sampling with the stop strings of the tool-call format.
-    pub(crate) fn with_stop(&self, mut sampling: Sampling) -> Sampling {
-        for stop in self.renderer().stop_strings() {
-            if !sampling.stop.contains(stop) {
-                sampling.stop.push(stop.clone());
-            }
-        }
-        sampling
+    pub(crate) fn with_stop(&self, sampling: Sampling) -> Sampling {
+        sampling.with_stop(self.renderer().stop_strings())
     }
 
     /// Sets the receiver of trajectories that have ended.

@@ -29,9 +29,9 @@ pub(crate) struct TrainingData<'a> {
     pub(crate) batch: UpdateBatch,
     pub(crate) mismatch: SamplerMismatch,
     /// Trajectories from this index on are greedy baselines, which are not trained on.
-    baselines_from: usize,
+    pub(crate) baselines_from: usize,
     /// For each truncated trajectory, the critic's value of the next observation.
-    next_values: Vec<Option<f64>>,
+    pub(crate) next_values: Vec<Option<f64>>,
 }
 
 impl<'a> TrainingData<'a> {

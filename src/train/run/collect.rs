@@ -39,12 +39,6 @@ pub(crate) struct Collected {
     pub(crate) stats: Stats,
 }
 
-impl Collected {
-    pub(crate) fn is_baseline(&self, index: usize) -> bool {
-        index >= self.baselines_from
-    }
-}
-
 /// Rolls out `groups_per_step` tasks with `group_size` samples each. Groups that the filter of the
 /// recipe drops are replaced by the next tasks. The caller advances the data position by
 /// [`Collected::groups`].

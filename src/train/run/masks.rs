@@ -1,12 +1,13 @@
 //! The first group of a recipe as training rows: tokens, loss masks and advantages, for `r1 check`.
 
 use super::collect::{Draw, collect};
+use super::run_state::no_training_data;
 use crate::config::{Filter, Learner, OnNan, Sft, Trainer};
 use crate::error::{Error, Kind, Result};
 use crate::load::load_renderer;
 use crate::load::load_script;
 use crate::load::model_dir;
-use crate::mdp::{ErrorRecord, Fork};
+use crate::mdp::{ErrorRecord, Fork, Trajectory};
 use crate::rl::advantages::Need;
 use crate::rl::pack::Row;
 use crate::script::{Script, Split, Worker};
@@ -16,10 +17,10 @@ use crate::text::Renderer;
 use crate::train::learn::advantages::{AdvantageConfig, AdvantageSource};
 use crate::train::learn::custom_estimator::ScriptEstimator;
 use crate::train::learn::generated::with_generated_steps;
+use crate::train::learn::logprobs::SamplerMismatch;
 use crate::train::learn::score::sum_pi_squared;
-use crate::train::learn::stages::compute_advantages;
-use crate::train::learn::steps::Steps;
-use crate::train::learn::update_batch::{set_column, training_rows};
+use crate::train::learn::stages::{TrainingData, compute_advantages};
+use crate::train::learn::update_batch::{UpdateBatch, set_column, training_rows};
 use crate::train::options::RunOptions;
 use crate::train::rows::demonstrations::Samples;
 use crate::train::rules::validate::{ValidatedTrainer, validate};
@@ -65,7 +66,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let dir = model_dir(&script.settings.policy.model, options.fetching(reporter))?;
     let mut session = Session::open(&mut script, &dir, None, options.fetching(reporter))?;
     if session.rows.train.is_none() {
-        return Err(Error::new(Kind::Data, "the recipe has no training data").at_path(&options.script));
+        return Err(no_training_data(options));
     }
     let state = State { seed: script.settings.seed, ..State::default() };
     let draw = Draw { greedy: objective.needs(Need::Greedy), ..Draw::default() };
@@ -73,7 +74,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
     let trajectories = &collected.trajectories;
     let trainable = with_generated_steps(trajectories);
     let all = trainable.trajectories();
-    let mut rows = training_rows(&learner, all, |index| collected.is_baseline(index))?;
+    let mut rows = training_rows(&learner, all, |index| index >= collected.baselines_from)?;
     if objective.needs(Need::Squares) {
         let (temperature, budget) = (script.settings.sampling.temperature, learner.tokens_at_once());
         let squares = sum_pi_squared(&session.model, &rows, temperature, budget)?;
@@ -88,19 +89,12 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
             row.logp_ref.clone_from(&row.logprobs);
         }
     }
-    let mut steps = Steps::of(all, |index| collected.is_baseline(index));
-    if objective.needs(Need::Anchors) {
-        steps.set_anchors(all, &session.renderer);
-    }
-    if objective.needs(Need::Parts) {
-        steps.set_reward_parts(all);
-    }
-    steps.read_columns(&rows);
-    if critic {
-        for row in steps.rows.iter_mut().filter(|row| row.truncated) {
-            row.next_value = Some(0.0);
-        }
-    }
+    let truncated = |one: &Trajectory| one.steps.last().is_some_and(|step| step.truncated);
+    let next_values = all.iter().map(|one| (critic && truncated(one)).then_some(0.0)).collect();
+    let batch = UpdateBatch { rows, ..UpdateBatch::default() };
+    let (mismatch, baselines_from) = (SamplerMismatch::default(), collected.baselines_from);
+    let mut data = TrainingData { trainable, batch, mismatch, baselines_from, next_values };
+    let steps = data.steps(&objective, &session.renderer);
     let mut custom = None;
     let source = match &objective.estimator {
         Some(estimator) => AdvantageSource::Estimator(estimator),
@@ -113,7 +107,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
         given_returns: None,
         on_nan: OnNan::Stop,
     };
-    compute_advantages(steps, config, all)?.write_into(&mut rows);
+    compute_advantages(steps, config, data.trajectories())?.write_into(&mut data.batch.rows);
     let mut shown: Vec<ShownTrajectory> = trajectories
         .iter()
         .map(|trajectory| ShownTrajectory {
@@ -126,7 +120,7 @@ pub fn masks(options: &RunOptions, reporter: &Reporter) -> Result<Vec<ShownTraje
             rows: Vec::new(),
         })
         .collect();
-    for row in &rows {
+    for row in &data.batch.rows {
         shown[row.trajectory].rows.push(tokens(&session.renderer, row));
     }
     Ok(shown)

@@ -1,6 +1,7 @@
 //! The state of a loop with rollouts: script, model, tokenizer, engine and script workers, on one
 //! thread that owns every tensor.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +30,6 @@ use crate::train::rows::curriculum::Curriculum;
 use crate::train::rows::selection::Selection;
 
 /// A loaded recipe with its model, engine and workers.
-#[expect(clippy::struct_excessive_bools, reason = "switches of the command line")]
 pub(crate) struct Session {
     pub(crate) settings: Settings,
     pub(crate) model: Rc<Model>,
@@ -48,13 +48,8 @@ pub(crate) struct Session {
     pub(crate) log: ScriptLog,
     /// Longest prompt plus reply, tokens.
     pub(crate) max_context: usize,
-    /// The user has been warned of a weaker sandbox.
-    warned_of_sandbox: bool,
-    /// The user has been warned that decode steps are not recorded as CUDA graphs.
-    warned_of_graphs: bool,
-    warned_of_kernels: bool,
-    /// The user has been warned that no reward has the part `eval.accuracy`.
-    warned_of_accuracy: bool,
+    /// Subjects that the user has been warned of.
+    warned: BTreeSet<&'static str>,
     interrupt: Option<Interrupt>,
     /// Signals that end a rollout: an evaluation ends with the first, the sampling of a step with
     /// the second.
@@ -142,10 +137,7 @@ impl Session {
             files,
             log,
             max_context,
-            warned_of_sandbox: false,
-            warned_of_graphs: false,
-            warned_of_kernels: false,
-            warned_of_accuracy: false,
+            warned: BTreeSet::new(),
             interrupt: fetching.interrupt,
             patience: 2,
             finished: no_progress(),
@@ -158,13 +150,8 @@ impl Session {
     }
 
     /// Sampling settings with the tool format's stop strings added.
-    pub(crate) fn with_stop(&self, mut sampling: Sampling) -> Arc<Sampling> {
-        for stop in self.renderer.stop_strings() {
-            if !sampling.stop.contains(stop) {
-                sampling.stop.push(stop.clone());
-            }
-        }
-        Arc::new(sampling)
+    pub(crate) fn with_stop(&self, sampling: Sampling) -> Arc<Sampling> {
+        Arc::new(sampling.with_stop(self.renderer.stop_strings()))
     }
 
     /// Runs trajectories to their end: script workers step environments while this thread samples
@@ -202,22 +189,19 @@ impl Session {
         let trajectories = pending.finish();
         bar.finish();
         self.log.flush()?;
-        if let Some(why) = self.model.graphs_failure().filter(|_| !self.warned_of_graphs) {
-            self.warned_of_graphs = true;
+        if let Some(why) = self.model.graphs_failure().filter(|_| self.warned.insert("graphs")) {
             reporter.warn(&format!(
                 "decode steps are not recorded as CUDA graphs, and sampling is slower: {why}; policy.cuda_graphs=false \
                  turns recording off"
             ));
         }
-        if let Some(why) = self.model.kernels_failure().filter(|_| !self.warned_of_kernels) {
-            self.warned_of_kernels = true;
+        if let Some(why) = self.model.kernels_failure().filter(|_| self.warned.insert("kernels")) {
             reporter.warn(&format!(
                 "some of r1's CUDA kernels are not used, and libtorch's operations take their place: {why}; \
                  R1_CUDA_KERNELS=off turns all of them off"
             ));
         }
-        if tools::is_without_namespaces() && !self.warned_of_sandbox {
-            self.warned_of_sandbox = true;
+        if tools::is_without_namespaces() && self.warned.insert("sandbox") {
             reporter.warn(
                 "the system allows no namespaces: Python programs of the policy are confined by Landlock, seccomp and \
                  resource limits alone",
@@ -229,8 +213,7 @@ impl Session {
     /// Warns once if no reward has the part that is reported as accuracy.
     pub(crate) fn check_accuracy(&mut self, reporter: &Reporter, trajectories: &[Trajectory]) {
         let why = unknown_accuracy(&self.settings.eval.accuracy, trajectories);
-        if let Some(why) = why.filter(|_| !self.warned_of_accuracy) {
-            self.warned_of_accuracy = true;
+        if let Some(why) = why.filter(|_| self.warned.insert("accuracy")) {
             reporter.warn(&why);
         }
     }
