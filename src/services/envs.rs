@@ -14,7 +14,7 @@ use super::Loaded;
 use crate::engine::EngineClient;
 use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
-use crate::mdp::{Completion, FinishReason, Policy, Routing, Sampling, Seed, Status, StreamSeed, Support, Trajectory};
+use crate::mdp::{Completion, FinishReason, Policy, Routing, Seed, Status, StreamSeed, Support, Trajectory};
 use crate::rollout::{self, Attempt, Reached, Spec, Stage, Stop};
 use crate::script::services::env::{
     AboutScript, BranchResult, Branching, EnvCall, Logged, OpenScript, OpenedScript, Reset, RewardReport, RunTasks,
@@ -314,7 +314,8 @@ impl Envs {
     /// Runs trajectories with a model, concurrently.
     async fn run(&self, run: RunTasks, policy: &EngineClient) -> Result<Logged<Vec<BranchResult>>> {
         let loaded = self.script(run.script)?;
-        let sampling = with_stop(&loaded.renderer, &run.sampling.over(&loaded.script.settings.sampling)?);
+        let sampling = run.sampling.over(&loaded.script.settings.sampling)?;
+        let sampling = Arc::new(sampling.with_stop(loaded.renderer.stop_strings()));
         let mut jobs = Vec::new();
         for (group, choice) in run.tasks.iter().enumerate() {
             for sample in 0..run.samples {
@@ -374,7 +375,7 @@ async fn next_request(_: &Rc<Loaded>, stage: Stage<'_>, attempt: &mut Attempt) -
     Ok(SampleRequest {
         stop_ids: request.stop_ids.to_vec(),
         seed: Seed(request.seed.seed),
-        sampling: with_stop(attempt.renderer(stage), &request.sampling).as_ref().clone(),
+        sampling: request.sampling.as_ref().clone().with_stop(attempt.renderer(stage).stop_strings()),
         prompt_ids: request.prompt_ids,
     })
 }
@@ -442,10 +443,6 @@ fn stepped(attempt: &Attempt) -> Stepped {
 /// Adds the lines that the script logged during the call.
 fn with_log<T>(loaded: &Loaded, result: T) -> Logged<T> {
     Logged { result, log: loaded.worker.take_log() }
-}
-
-fn with_stop(renderer: &Renderer, sampling: &Sampling) -> Arc<Sampling> {
-    Arc::new(sampling.clone().with_stop(renderer.stop_strings()))
 }
 
 fn error(stop: Stop) -> Error {

@@ -64,13 +64,8 @@ impl Training {
         report::evaluation(&self.run.reporter, &mut self.run.log, self.run.state.step, label, &evaluation)?;
         tensorboard::samples(&mut self.run.log, self.run.state.step, "eval", &trajectories)?;
         if examples {
-            report::examples(
-                &self.run.reporter,
-                (label, self.run.state.step),
-                &trajectories,
-                &self.run.dir,
-                self.run.options.verbose,
-            )?;
+            let (at, verbose) = ((label, self.run.state.step), self.run.options.verbose);
+            report::examples(&self.run.reporter, at, &trajectories, &self.run.dir, verbose)?;
         }
         Ok(Some(evaluation))
     }

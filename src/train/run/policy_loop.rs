@@ -92,10 +92,7 @@ impl Training {
             next_prompt: self.policy.critic.is_some(),
         };
         let collected = collect(&mut self.session, &learner, &self.run.state, draw, &self.run.reporter);
-        let collected = collected.map_err(|error| match error.kind {
-            Kind::Interrupted => error,
-            _ => self.save_before(report::in_step(error, self.run.state.step + 1)),
-        })?;
+        let collected = collected.map_err(|error| self.save_before(report::in_step(error, self.run.state.step + 1)))?;
         if let Some(profile) = &mut self.profile {
             profile.sampled(&mut self.session.engine)?;
         }
