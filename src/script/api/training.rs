@@ -92,7 +92,8 @@ fn close(services: &dyn Services, training: u64) {
 
 /// A result, and the step and the steps of the run.
 fn at_step<T: Serialize>(lua: &Lua, _: &Functions, at: AtStep<T>) -> mlua::Result<(Value, u64, usize)> {
-    Ok((to_lua(lua, &at.result)?, at.step, at.steps))
+    let AtStep { result, step, steps } = at;
+    Ok((to_lua(lua, &result)?, step, steps))
 }
 
 fn plain(lua: &Lua, value: &Value) -> mlua::Result<Json> {

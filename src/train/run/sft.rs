@@ -147,7 +147,7 @@ impl<'a> Supervised<'a> {
         let files = ModelFiles::read(&load_from)?.with_template_of(samples.base());
         let held_out = HeldOut::new(worker, &mut samples, &script.settings.eval)?;
         let Sft { weight_decay, betas, .. } = sft;
-        let options = adamw::Options { weight_decay, betas, ..adamw::Options::default() };
+        let options = adamw::Options { betas, weight_decay, ..adamw::Options::default() };
         let mut optimizer = AdamW::new(model.parameters(), options)?;
         if let Some(path) = &checkpoint {
             load_optimizer(&mut optimizer, path)?;
