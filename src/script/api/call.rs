@@ -8,8 +8,9 @@ use serde_json::{Value as Json, json};
 
 use super::args::{fail, fail_with, raise};
 use super::arguments::{Arguments, arguments};
-use super::run_call::{CallResult, ValidatedCall};
-use super::tool_files;
+use super::tools::files;
+use super::tools::host_tool::ToolCall;
+use super::tools::run::CallResult;
 use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
 use crate::mdp::{CallKind, OutputFile, ToolRecord};
@@ -142,7 +143,7 @@ impl Answer {
 /// A call that is ready to run.
 enum Job {
     Refused(Answer),
-    Run { call: ValidatedCall, call_id: Option<String> },
+    Run { call: ToolCall, call_id: Option<String> },
 }
 
 /// Parses and validates calls, and tells whether they are the script's own. An error of the policy
@@ -152,7 +153,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         return Err(fail(lua, NAME, format!("takes a list of calls such as action.tool_calls, got {}", kind(calls))));
     };
     let CallOptions { hidden, prelude, files, .. } = CallOptions::read_optional(lua, NAME, options)?;
-    let files = Rc::new(tool_files::of_call(lua, NAME, &files)?);
+    let files = Rc::new(files::of_call(lua, NAME, &files)?);
     if calls.raw_len() > CALLS {
         return Err(fail(lua, NAME, format!("{} calls are more than {CALLS}", calls.raw_len())));
     }
@@ -215,7 +216,7 @@ fn jobs(lua: &Lua, host: &Host, call: &Call, calls: &Value, options: &Value) -> 
         };
         let (tool, prelude) = (tool.clone(), prelude.clone());
         let files = files.clone();
-        let call = ValidatedCall { tool, arguments, given, prelude, files, hidden, options, kwargs };
+        let call = ToolCall { tool, arguments, given, prelude, files, hidden, options, kwargs };
         jobs.push(Job::Run { call, call_id });
     }
     Ok((jobs, hidden))

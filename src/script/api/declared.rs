@@ -42,14 +42,14 @@ fn read() -> Vec<Function> {
         of::<data::FileArguments>("r1.data.parquet"),
         of::<data::HubOptions>("r1.data.hf"),
         of::<data::GenerateArguments>("r1.data.generate"),
-        of::<tool::LuaToolArguments>("r1.tool"),
-        of::<tool::PythonArguments>("r1.tools.python"),
-        of::<search_tool::SearchArguments>("r1.tools.search"),
+        of::<tools::lua::LuaToolArguments>("r1.tool"),
+        of::<tools::python::PythonArguments>("r1.tools.python"),
+        of::<tools::search::SearchArguments>("r1.tools.search"),
         of::<search_index::IndexSearchOptions>("Index:search"),
-        of::<table::ToolTableArguments>("r1.tools.table"),
+        of::<tools::table::ToolTableArguments>("r1.tools.table"),
         of::<table::OpenOptions>("r1.table.open"),
-        of::<tool::RhaiArguments>("r1.tools.rhai"),
-        of::<mcp::McpArguments>("r1.tools.mcp"),
+        of::<tools::rhai_programs::RhaiArguments>("r1.tools.rhai"),
+        of::<tools::mcp::McpArguments>("r1.tools.mcp"),
         of::<call::CallOptions>("r1.call_tools"),
         of::<policy::ReplyOptions>("Policy:generate"),
         of::<generate::GenerateArguments>("r1.generate"),
@@ -152,6 +152,8 @@ fn filled_in() -> Vec<(&'static str, &'static str, String)> {
         ("LossBatch:seq_mean", "unit", "trajectory".to_owned()),
         ("LossBatch:aggregate", "unit", "trajectory".to_owned()),
         ("r1.training", "runs", "runs".to_owned()),
+        // `Some(false)` turns it off.
+        ("r1.training", "reload", true.to_string()),
         ("r1.store.steps", "split", "train".to_owned()),
         ("r1.store.trajectories", "split", "train".to_owned()),
     ]
@@ -177,8 +179,8 @@ fn shown(default: &dyn Any) -> Option<String> {
         .or_else(|| as_text(default, |number: &NonNegative| number.0.to_string()))
         .or_else(|| as_text(default, |share: &index::Share| share.0.to_string()))
         .or_else(|| as_text(default, |temperature: &logprobs::Temperature| temperature.0.to_string()))
-        .or_else(|| as_text(default, |retries: &tool_limits::Retries| retries.times.0.to_string()))
-        .or_else(|| as_text(default, |cache: &tool_limits::Cache| cache.0.is_some().to_string()))
+        .or_else(|| as_text(default, |retries: &tools::limits::Retries| retries.times.0.to_string()))
+        .or_else(|| as_text(default, |cache: &tools::limits::Cache| cache.0.is_some().to_string()))
         .or_else(|| whole::<0, 10>(default))
         .or_else(|| whole::<1, ANY>(default))
         .or_else(|| whole::<0, { connection::RESTARTS }>(default))

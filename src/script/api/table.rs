@@ -1,5 +1,4 @@
-//! `r1.tools.table`: SQL over tables as a tool of the policy. `r1.table.open`: the same for
-//! scripts.
+//! `r1.table.open`: SQL over tables for scripts; and the tables of `r1.tools.table`.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,39 +6,28 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
+use mlua::{Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value};
 use serde_json::{Value as Json, json};
 
 use super::args::{Fields, FromField, charge, fail, fail_with, in_time, optional, raise, text, time_left};
-use super::argument::{ANY, Mebibytes, Seconds, Whole};
+use super::argument::{ANY, Mebibytes, Whole};
 use super::arguments::{Arguments, arguments};
 use super::resource::{ResourceArguments, placed};
-use super::tool::{ToolArguments, section};
-use super::tool_limits::LimitArguments;
 use crate::config::{Columns, Limits};
 use crate::error::{Error, Kind};
-use crate::schema::Section;
 use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
 use crate::script::runtime::host::out_of_time;
 use crate::script::runtime::require::Loader;
 use crate::script::runtime::resource::{Keep, Spec};
-use crate::script::runtime::tables::{self, NamedTable, TableSource, TableTool, ToolTables, name_of};
-use crate::script::runtime::tool::{CacheScope, CallLimits, Run, ToolHandle};
+use crate::script::runtime::tables::{self, NamedTable, TableSource, name_of};
 use crate::tools::table::{Cell, ColumnType, ColumnTypes, QueryLimits, TableNames, TableOptions, Tables, describe};
 
-const TOOL: &str = "r1.tools.table";
 const OPEN: &str = "r1.table.open";
 
 /// Largest file of a table, MiB: rows are kept in a temporary file.
 const MOST: u64 = 1024;
 
-type Files = Rc<RefCell<Loader>>;
-
-/// The function `r1.tools.table`.
-pub(super) fn constructor(lua: &Lua, loader: &Files) -> mlua::Result<Function> {
-    let loader = Rc::clone(loader);
-    lua.create_function(move |lua, value: Value| tool(lua, &value, &loader))
-}
+pub(super) type Files = Rc<RefCell<Loader>>;
 
 /// Adds `r1.table`.
 pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Files) -> mlua::Result<()> {
@@ -52,18 +40,6 @@ pub(crate) fn install(lua: &Lua, r1: &Table, loader: &Files) -> mlua::Result<()>
 }
 
 arguments! {
-    /// Arguments of `r1.tools.table`.
-    pub(super) struct ToolTableArguments {
-        tables: Value;
-        column: Option<String>;
-        preview: Whole<0, 10> = Whole(0);
-        timeout: Option<Seconds>;
-        memory: Option<Mebibytes>;
-        + tool: ToolArguments;
-        + limits: LimitArguments;
-        ..options: TableOptions::FIELDS;
-    }
-
     /// Types of a table's columns.
     struct TypeArguments {
         types: Types = Types::default();
@@ -125,59 +101,8 @@ impl From<TypeArguments> for ColumnTypes {
     }
 }
 
-/// `r1.tools.table { tables = { films = "films.csv" }, … }` or `{ column = "table" }`.
-fn tool(lua: &Lua, value: &Value, loader: &Files) -> mlua::Result<ToolHandle> {
-    let ToolTableArguments { tables, column, preview, timeout, memory, tool, limits, mut options } =
-        ToolTableArguments::read_optional(lua, TOOL, value)?;
-    let limits = CallLimits::from(limits);
-    options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
-    options.extend(memory.map(|size| ("memory_mb".to_owned(), size.0.into())));
-    let options: TableOptions = section(lua, TOOL, options)?;
-    options.check().map_err(|error| fail_with(lua, TOOL, error))?;
-    let mut tables = if tables.is_nil() { Vec::new() } else { named(lua, TOOL, &tables, loader)? };
-    if let Some(column) = column {
-        let source = TableSource::Column(column);
-        tables.push(NamedTable { name: String::new(), source, types: ColumnTypes::default() });
-    }
-    if tables.is_empty() {
-        return Err(fail(lua, TOOL, "needs `tables`, or `column` for tables of the task"));
-    }
-    let refused = |field: &str, error: Error| Err(fail_with(lua, TOOL, error.about_setting(field)));
-    let of_task = |table: &NamedTable| matches!(table.source, TableSource::Column(_));
-    let tables = if tables.iter().any(of_task) {
-        if let Some(fixed) = tables.iter().find(|table| !of_task(table)) {
-            let why = format!("table `{}` is the same for all tasks, and others are columns of the task", fixed.name);
-            let error = Error::new(Kind::Script, why).hint("use two tools: a query uses tables of one of them");
-            return refused("tables", error);
-        }
-        if limits.cache == Some(CacheScope::Run) {
-            let why = "`cache` = \"run\" would mix results of different tasks: the tables are columns of the task";
-            return refused("cache", Error::new(Kind::Script, why));
-        }
-        ToolTables::OfTask(tables)
-    } else {
-        ToolTables::Fixed(tables::open(&tables).map_err(|error| placed(lua, TOOL, error))?)
-    };
-    let run = TableTool { options, preview: preview.0 as usize, tables };
-    let mut description = tool
-        .description
-        .clone()
-        .unwrap_or_else(|| "Runs one SQL SELECT statement (SQLite) and gives its rows.".to_owned());
-    if let ToolTables::Fixed(tables) = &run.tables {
-        description.push_str(&run.describe(tables));
-    }
-    let parameters = json!({
-        "type": "object",
-        "properties": { "sql": { "type": "string", "description": "One SELECT statement" } },
-        "required": ["sql"],
-    });
-    // Tables follow a description of the recipe too.
-    let tool = ToolArguments { description: Some(description), ..tool };
-    Ok(tool.tool(lua, "sql", "", parameters, limits, Run::Table(run)))
-}
-
 /// `{ films = "films.csv", … }`, or a list of paths that name their tables.
-fn named(lua: &Lua, function: &'static str, given: &Value, loader: &Files) -> mlua::Result<Vec<NamedTable>> {
+pub(super) fn named(lua: &Lua, function: &'static str, given: &Value, loader: &Files) -> mlua::Result<Vec<NamedTable>> {
     let Value::Table(given) = given else {
         return Err(fail(lua, function, format!("`tables` must be tables by name, got {}", kind(given))));
     };

@@ -15,7 +15,7 @@ use crate::script::runtime::definitions::{Env, EvalEnv, Recipe};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::servers;
 use crate::script::runtime::task_env::{LoadedEnv, MeasuredFunction, TaskEnv};
-use crate::script::runtime::tool::{Run, Tool};
+use crate::script::runtime::tool::Tool;
 use crate::script::runtime::vm::Vm;
 use crate::script::settings::section;
 use crate::text::FormatChoice;
@@ -90,15 +90,8 @@ impl TaskEnv {
     /// Adds the tables of a task, to the descriptions of their tools too, and checks its files.
     fn add_tables(&mut self, task: &Json) -> Result<()> {
         for tool in &self.tools {
-            match &tool.run {
-                Run::Table(own) => {
-                    if let Some(tables) = own.of_task(&tool.name, task)? {
-                        self.tables.insert(tool.name.clone(), tables);
-                    }
-                }
-                // Only checked: files are made for a call.
-                Run::Python { files, .. } => files.iter().try_for_each(|file| file.read(&tool.name, task).map(drop))?,
-                _ => {}
+            if let Some(tables) = tool.host_tool().read_task(&tool.name, task)? {
+                self.tables.insert(tool.name.clone(), tables);
             }
         }
         let schema = |tool: &Rc<Tool>| tool.schema_with(self.tables.get(&tool.name).map(|tables| &**tables));
@@ -108,7 +101,7 @@ impl TaskEnv {
 
     /// The columns of the task that its tools need.
     fn tool_columns(&self) -> BTreeSet<&str> {
-        self.tools.iter().flat_map(|tool| tool.task_columns()).collect()
+        self.tools.iter().flat_map(|tool| tool.host_tool().task_columns()).collect()
     }
 
     /// The columns from which [`Set::of`] makes the same environment.
@@ -211,7 +204,7 @@ impl Envs {
     /// # Errors
     /// As [`Tool::check`].
     pub(crate) fn check_tools(&self, grants: &Grants) -> Result<()> {
-        self.all().flat_map(|known| &known.tools).try_for_each(|tool| tool.check(grants))
+        self.all().flat_map(|known| &known.tools).try_for_each(|tool| tool.host_tool().check(tool, grants))
     }
 
     /// The environment of a task.
@@ -251,7 +244,7 @@ impl Set {
         let chosen = self.choose(&columns)?;
         // A column `tools` belongs to the script if the environment has no tools.
         let wanted = columns.tools.as_ref().filter(|_| shown(&chosen.env.tools).next().is_some());
-        let needs_columns = chosen.tools.iter().any(|tool| tool.task_columns().next().is_some());
+        let needs_columns = chosen.tools.iter().any(|tool| !tool.host_tool().task_columns().is_empty());
         if !needs_columns
             && wanted.is_none()
             && columns.kwargs.is_empty()

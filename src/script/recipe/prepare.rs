@@ -20,7 +20,12 @@ impl Worker {
         self.vm.host.searches.borrow().iter().try_for_each(crate::script::runtime::passages::SearchPart::prepare)?;
         let grants = self.vm.host.grants.borrow();
         self.vm.host.connections.borrow().iter().try_for_each(|connection| connection.prepare(&grants))?;
-        self.vm.host.tools.borrow().iter().try_for_each(|tool| tool.prepare(&self.script.listings, &grants))?;
+        self.vm
+            .host
+            .tools
+            .borrow()
+            .iter()
+            .try_for_each(|tool| tool.host_tool().prepare(tool, &self.script.listings, &grants))?;
         if self.has_programs.get() { Ok(()) } else { self.find_programs(&grants) }
     }
 
@@ -28,7 +33,7 @@ impl Worker {
     fn find_programs(&self, grants: &Grants) -> Result<()> {
         let (tools, connections) = (self.vm.host.tools.borrow(), self.vm.host.connections.borrow());
         let started = |name: &str| {
-            tools.iter().any(|tool| tool.program() == Some(name))
+            tools.iter().any(|tool| tool.host_tool().program() == Some(name))
                 || connections.iter().any(|connection| connection.program.as_deref() == Some(name))
         };
         let readable = grants.readable();

@@ -13,7 +13,7 @@ use mlua::UserData;
 use serde_json::{Map, Value as Json, json};
 
 use super::grants::Grants;
-use super::tool::{CallLimits, Run, Tool, ToolRewards};
+use super::tool::{CallLimits, McpTool, Run, Tool, ToolRewards};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::tools::Output;
 use crate::tools::mcp::{Listing, RemoteTool, Server, ServerOptions};
@@ -266,7 +266,7 @@ fn of_server(server: &Rc<ToolServer>, listing: &Listing) -> Result<Vec<Rc<Tool>>
             limits: server.limits.clone(),
             hidden: false,
             place: server.place.clone(),
-            run: Run::Mcp { server: Rc::clone(server), tool: remote.name.clone() },
+            run: Run::Mcp(McpTool { server: Rc::clone(server), tool: remote.name.clone() }),
         })
     };
     Ok(remote.iter().filter(allowed).map(tool).collect())

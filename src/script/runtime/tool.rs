@@ -8,17 +8,13 @@ use mlua::{Function, UserData, UserDataFields};
 use serde_json::{Map, Value as Json, json};
 
 use super::convert::from_json;
-use super::grants::Grants;
-use super::interpreters;
 use super::passages::Passages;
-use super::servers::{Listings, ToolServer};
+use super::servers::ToolServer;
 use super::tables::{self, TableTool};
 use crate::error::{Error, Kind, Result, suggest};
-use crate::net::{AllowedAddresses, is_private_host, url_target};
 use crate::schema::section;
 use crate::search::SearchOptions;
 use crate::tools::python::InputFile;
-use crate::tools::table::Tables;
 use crate::tools::{PythonOptions, RhaiOptions};
 
 /// A tool of an environment.
@@ -52,31 +48,37 @@ section! {
 
 impl Copy for ToolRewards {}
 
-/// The way in which a call is run.
+/// The kinds of tools. What each does is in a file of `src/script/api/tools`.
 pub(crate) enum Run {
-    /// `run(arguments, options) -> text [, reward]`, or `nil, message [, reward [, retry]]`; waits
-    /// at most `timeout`.
-    Lua {
-        run: Function,
-        timeout: Option<Duration>,
-    },
-    /// `session` keeps variables and files between calls of one trajectory.
-    Python {
-        options: PythonOptions,
-        session: bool,
-        /// Files in the directory of its programs.
-        files: Vec<ToolFile>,
-    },
+    Lua(LuaTool),
+    Python(PythonTool),
     Rhai(RhaiOptions),
-    /// The tool of an MCP server, by its name on the server.
-    Mcp {
-        server: Rc<ToolServer>,
-        tool: String,
-    },
-    /// SQL over tables.
+    Mcp(McpTool),
     Table(TableTool),
-    /// A search of an index or a retrieval server.
     Search(SearchTool),
+}
+
+/// `run(arguments, options) -> text [, reward]`, or `nil, message [, reward [, retry]]`; waits at
+/// most `timeout`.
+pub(crate) struct LuaTool {
+    pub(crate) run: Function,
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// A Python interpreter.
+pub(crate) struct PythonTool {
+    pub(crate) options: PythonOptions,
+    /// Keeps variables and files between calls of one trajectory.
+    pub(crate) session: bool,
+    /// Files in the directory of its programs.
+    pub(crate) files: Vec<ToolFile>,
+}
+
+/// A tool of an MCP server.
+pub(crate) struct McpTool {
+    pub(crate) server: Rc<ToolServer>,
+    /// Its name on the server.
+    pub(crate) tool: String,
 }
 
 /// The source of the passages of a search tool.
@@ -112,7 +114,7 @@ pub(crate) enum FileSource {
 }
 
 impl ToolFile {
-    /// The file for a task. `columns` are those of [`Tool::task_columns`].
+    /// The file for a task. `columns` are those that its tools need.
     ///
     /// # Errors
     /// [`Kind::Data`] for a column that is missing, or not a table where the name needs one.
@@ -153,102 +155,9 @@ impl Tool {
         })
     }
 
-    /// The schema with the tables of a task.
-    pub(crate) fn schema_with(&self, tables: Option<&Tables>) -> Json {
-        let mut schema = self.schema();
-        if let (Run::Table(tool), Some(tables)) = (&self.run, tables) {
-            schema["function"]["description"] = format!("{}{}", self.description, tool.describe(tables)).into();
-        }
-        schema
-    }
-
-    /// The columns of the task that the tool needs.
-    pub(crate) fn task_columns(&self) -> impl Iterator<Item = &str> {
-        let (table, files): (_, &[ToolFile]) = match &self.run {
-            Run::Table(tool) => (Some(tool), &[]),
-            Run::Python { files, .. } => (None, files),
-            _ => (None, &[]),
-        };
-        let files = files.iter().filter_map(|file| match &file.source {
-            FileSource::Column(column) => Some(column.as_str()),
-            FileSource::Content(_) => None,
-        });
-        table.into_iter().flat_map(TableTool::columns).chain(files)
-    }
-
-    /// Refuses an interpreter given by path that the recipe does not declare: the interpreter runs
-    /// unconfined once to read its version and library path. A bare name is searched on the PATH,
-    /// as `python3` is.
-    pub(crate) fn check(&self, grants: &Grants) -> Result<()> {
-        if let Run::Mcp { server, .. } = &self.run {
-            return server.check(grants);
-        }
-        if let Run::Search(SearchTool { source: SearchSource::Url(url), .. }) = &self.run {
-            return self.check_url(url, grants);
-        }
-        let Run::Python { options, .. } = &self.run else { return Ok(()) };
-        let path = options.interpreter.to_string_lossy();
-        if !path.contains('/') || grants.runs(&path) {
-            return Ok(());
-        }
-        let why = format!("tool `{}`: the recipe does not declare that it runs the interpreter {path}", self.name);
-        Err(self
-            .placed(Error::new(Kind::Script, why).hint(format!("add needs = {{ \"process:{path}\" }} to r1.recipe"))))
-    }
-
-    /// Refuses a search server that the recipe does not declare.
-    fn check_url(&self, url: &str, grants: &Grants) -> Result<()> {
-        let (host, port) = url_target(url).unwrap_or_default();
-        let allowed = match grants.reach(&host, port) {
-            AllowedAddresses::Anywhere => true,
-            AllowedAddresses::Public => !is_private_host(&host),
-            AllowedAddresses::Nowhere => false,
-        };
-        if allowed {
-            return Ok(());
-        }
-        let why = format!("tool `{}`: the recipe does not declare that it sends requests to {host}:{port}", self.name);
-        Err(self.placed(
-            Error::new(Kind::Script, why).hint(format!("add needs = {{ \"http:{host}:{port}\" }} to r1.recipe")),
-        ))
-    }
-
     /// The error at the tool's declaration.
-    fn placed(&self, error: Error) -> Error {
+    pub(crate) fn placed(&self, error: Error) -> Error {
         Error { place: self.place.clone().or(error.place), ..error }
-    }
-
-    /// The program that the tool starts outside the sandbox.
-    pub(crate) fn program(&self) -> Option<&str> {
-        match &self.run {
-            Run::Mcp { server, .. } => server.program(),
-            Run::Python { options, .. } => options.interpreter.to_str(),
-            _ => None,
-        }
-    }
-
-    /// Starts the tool's resources; done before the first trajectory, so that a missing sandbox is
-    /// reported once.
-    pub(crate) fn prepare(&self, listings: &Listings, grants: &Grants) -> Result<()> {
-        match &self.run {
-            // Tables are read when the script is loaded, or with their task.
-            Run::Lua { .. } | Run::Table(_) | Run::Search(SearchTool { source: SearchSource::Url(_), .. }) => Ok(()),
-            Run::Mcp { server, .. } => server.prepare(listings, grants),
-            Run::Search(SearchTool { source: SearchSource::Index(passages), options, .. }) => {
-                passages.open().and_then(|index| index.check(options))
-            }
-            Run::Python { options, .. } => {
-                let named =
-                    |error: Error| Error { message: format!("tool `{}`: {}", self.name, error.message), ..error };
-                interpreters::python(options).map(drop).map_err(|error| self.placed(named(error)))
-            }
-            Run::Rhai(options) => interpreters::rhai(options).map(drop),
-        }
-    }
-
-    /// Whether a code block can be a call of the tool.
-    pub(crate) fn takes_code(&self) -> bool {
-        !matches!(self.run, Run::Mcp { .. }) && self.parameters.pointer("/properties/code").is_some()
     }
 }
 

@@ -4,12 +4,11 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 use mlua::{Lua, Table, Value};
-use sha2::{Digest, Sha256};
 
-use super::args::{fail, fail_with};
-use super::argument::Mebibytes;
-use super::arguments::{Arguments, arguments};
-use super::resource::placed;
+use super::super::args::{fail, fail_with};
+use super::super::argument::Mebibytes;
+use super::super::arguments::{Arguments, arguments};
+use super::super::resource::placed;
 use crate::config::Columns;
 use crate::error::{Error, Kind};
 use crate::script::runtime::convert::kind;
@@ -96,7 +95,7 @@ pub(super) fn read(
 }
 
 /// Files that a script passes with a call: texts by name.
-pub(super) fn of_call(lua: &Lua, function: &'static str, given: &Value) -> mlua::Result<Vec<InputFile>> {
+pub(crate) fn of_call(lua: &Lua, function: &'static str, given: &Value) -> mlua::Result<Vec<InputFile>> {
     let table = match given {
         Value::Nil => return Ok(Vec::new()),
         Value::Table(table) => table,
@@ -131,9 +130,4 @@ fn by_name(lua: &Lua, function: &'static str, table: &Table) -> mlua::Result<Vec
 pub(super) fn check_together(files: &[InputFile]) -> Result<(), Error> {
     let names: Vec<&str> = files.iter().map(|file| file.name.as_str()).collect();
     check_file_names(&names)
-}
-
-/// SHA-256 (hex) of files by name, for the record.
-pub(super) fn digests(files: &[InputFile]) -> std::collections::BTreeMap<String, String> {
-    files.iter().map(|file| (file.name.clone(), format!("{:x}", Sha256::digest(&file.content)))).collect()
 }

@@ -1,23 +1,26 @@
 //! `r1.tools.search`: a search tool of the policy, over an index or a retrieval server.
 
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use mlua::{Lua, Table, Value};
+use futures_util::future::LocalBoxFuture;
+use mlua::{Lua, Value};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value as Json, json};
 
-use super::args::{fail, fail_with};
-use super::argument::Whole;
-use super::arguments::{Arguments, arguments};
-use super::search_index::{Hits, HowArguments, named, searched};
-use super::tool::ToolArguments;
-use super::tool_limits::LimitArguments;
+use super::super::args::{fail, fail_with, raise};
+use super::super::argument::Whole;
+use super::super::arguments::{Arguments, arguments};
+use super::super::search_index::{Hits, HowArguments, named, searched};
+use super::declaration::ToolArguments;
+use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result};
-use crate::net::url_target;
+use crate::net::{AllowedAddresses, is_private_host, url_target};
+use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::Host;
 use crate::script::runtime::passages::SearchPart;
-use crate::script::runtime::tool::{Run, SearchSource, SearchTool, ToolHandle};
+use crate::script::runtime::servers::Listings;
+use crate::script::runtime::tool::{Run, SearchSource, SearchTool, Tool, ToolHandle};
 use crate::search::{Mode, SearchOptions, as_text, query_search_server, search_url};
 use crate::tools::Output;
 
@@ -28,7 +31,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 arguments! {
     /// Arguments of `r1.tools.search`.
-    pub(super) struct SearchArguments {
+    pub(crate) struct SearchArguments {
         index: Option<String>;
         url: Option<String>;
         k: Hits = Whole(HITS);
@@ -39,13 +42,8 @@ arguments! {
     }
 }
 
-pub(super) fn install(lua: &Lua, tools: &Table, host: &Rc<Host>) -> mlua::Result<()> {
-    let host = Rc::clone(host);
-    tools.raw_set("search", lua.create_function(move |lua, value: Value| declare(lua, &host, &value))?)
-}
-
 /// `r1.tools.search { index = DIR | url = URL, k =, … }`.
-fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
+pub(super) fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
     let SearchArguments { index, url, k, timeout, how, tool, limits } = SearchArguments::read(lua, NAME, value)?;
     let (options, written) = how.options(lua, NAME, host, &k)?;
     let refused = |field: &str, why: String| {
@@ -87,14 +85,14 @@ fn declare(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<ToolHandle> {
 
 /// The result of one attempt, as recorded.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(super) struct SearchResult {
+struct SearchResult {
     text: String,
     ok: bool,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     timed_out: bool,
     /// Another attempt may succeed.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub(super) retryable: bool,
+    retryable: bool,
     seconds: f64,
 }
 
@@ -104,7 +102,7 @@ impl SearchResult {
         Self { text, ok: false, timed_out: false, retryable: false, seconds }
     }
 
-    pub(super) fn output(&self) -> Output {
+    fn output(&self) -> Output {
         Output {
             text: self.text.clone(),
             ok: self.ok,
@@ -115,8 +113,46 @@ impl SearchResult {
     }
 }
 
+impl HostTool for SearchTool {
+    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+        Box::pin(async move {
+            let arguments = &attempt.of.arguments;
+            let request = request(&attempt.tool().name, self, arguments);
+            let live = self::attempt(self, arguments, attempt.host);
+            let result: SearchResult = attempt.call.external("search", request, live).await.map_err(raise)?;
+            let mut output = result.output();
+            output.text = attempt.cut(output.text);
+            Ok(AttemptResult { output, reward: None, retryable: result.retryable })
+        })
+    }
+
+    /// Refuses a server that the recipe does not declare.
+    fn check(&self, tool: &Tool, grants: &Grants) -> Result<()> {
+        let SearchSource::Url(url) = &self.source else { return Ok(()) };
+        let (host, port) = url_target(url).unwrap_or_default();
+        let allowed = match grants.reach(&host, port) {
+            AllowedAddresses::Anywhere => true,
+            AllowedAddresses::Public => !is_private_host(&host),
+            AllowedAddresses::Nowhere => false,
+        };
+        if allowed {
+            return Ok(());
+        }
+        let why = format!("tool `{}`: the recipe does not declare that it sends requests to {host}:{port}", tool.name);
+        let hint = format!("add needs = {{ \"http:{host}:{port}\" }} to r1.recipe");
+        Err(tool.placed(Error::new(Kind::Script, why).hint(hint)))
+    }
+
+    fn prepare(&self, _: &Tool, _: &Listings, _: &Grants) -> Result<()> {
+        match &self.source {
+            SearchSource::Url(_) => Ok(()),
+            SearchSource::Index(passages) => passages.open().and_then(|index| index.check(&self.options)),
+        }
+    }
+}
+
 /// The request of the record: what the result depends on.
-pub(super) fn request(name: &str, search: &SearchTool, arguments: &Json) -> Json {
+fn request(name: &str, search: &SearchTool, arguments: &Json) -> Json {
     let source = match &search.source {
         SearchSource::Index(passages) => {
             let mut source = json!({ "index": passages.name });
@@ -133,7 +169,7 @@ pub(super) fn request(name: &str, search: &SearchTool, arguments: &Json) -> Json
 ///
 /// # Errors
 /// [`Kind::Data`] for an index that is damaged.
-pub(super) async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<SearchResult> {
+async fn attempt(search: &SearchTool, arguments: &Json, host: &Host) -> Result<SearchResult> {
     let started = Instant::now();
     let query = arguments.get("query").and_then(Json::as_str).unwrap_or_default();
     if query.trim().is_empty() {

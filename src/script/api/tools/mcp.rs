@@ -3,20 +3,23 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use mlua::{Lua, Table, Value};
+use futures_util::future::LocalBoxFuture;
+use mlua::{Lua, Value};
 
-use super::args::{Fields, FromField};
-use super::argument::Whole;
-use super::arguments::{Arguments, arguments};
-use super::secret::{Named, Secrets};
-use super::server_place::{Command, HTTP, Place, PlaceFields};
-use super::tool_limits::LimitArguments;
+use super::super::args::{Fields, FromField};
+use super::super::argument::Whole;
+use super::super::arguments::{Arguments, arguments};
+use super::super::secret::{Named, Secrets};
+use super::super::server_place::{Command, HTTP, Place, PlaceFields};
+use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::limits::LimitArguments;
 use crate::error::{Error, Kind, Result, suggest};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::place;
-use crate::script::runtime::servers::{Opened, ServerHandle, ServerScope, ToolServer};
-use crate::script::runtime::tool::ToolRewards;
+use crate::script::runtime::servers::{Listings, Opened, ServerHandle, ServerScope, ToolServer};
+use crate::script::runtime::tool::{McpTool, Tool, ToolRewards};
+use crate::tools::Output;
 use crate::tools::mcp::ServerOptions;
 
 const NAME: &str = "r1.tools.mcp";
@@ -25,7 +28,7 @@ const RESTARTS: u64 = 1000;
 
 arguments! {
     /// Arguments of `r1.tools.mcp`.
-    pub(super) struct McpArguments {
+    pub(crate) struct McpArguments {
         command: Option<Command>;
         url: Option<String>;
         name: Option<String>;
@@ -46,7 +49,7 @@ arguments! {
 }
 
 /// The prefix of the names of a server's tools.
-pub(super) struct Prefix(String);
+pub(crate) struct Prefix(String);
 
 impl FromField for Prefix {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
@@ -61,7 +64,7 @@ impl FromField for Prefix {
 }
 
 /// `"run"` or `"trajectory"`.
-pub(super) struct Scope(ServerScope);
+pub(crate) struct Scope(ServerScope);
 
 impl FromField for Scope {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
@@ -78,7 +81,7 @@ impl FromField for Scope {
 }
 
 /// The tools that the policy may use.
-pub(super) struct Allow(Vec<String>);
+pub(crate) struct Allow(Vec<String>);
 
 impl FromField for Allow {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
@@ -100,11 +103,7 @@ impl FromField for Allow {
     }
 }
 
-pub(super) fn install(lua: &Lua, tools: &Table) -> mlua::Result<()> {
-    tools.raw_set("mcp", lua.create_function(|lua, value: Value| server(lua, &value))?)
-}
-
-fn server(lua: &Lua, value: &Value) -> mlua::Result<ServerHandle> {
+pub(super) fn declare(lua: &Lua, value: &Value) -> mlua::Result<ServerHandle> {
     let mut given = McpArguments::read(lua, NAME, value)?;
     let fields = PlaceFields {
         command: given.command.take(),
@@ -158,4 +157,35 @@ fn open(name: &str, place: &Place, limits: Limits, grants: &Grants) -> Result<Op
 /// The server's name in messages about its declaration.
 fn named(name: &str) -> String {
     format!("MCP server `{name}`")
+}
+
+impl HostTool for McpTool {
+    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+        Box::pin(async move {
+            let session = attempt.call.session.as_ref().map(|session| &session.servers);
+            let live = async {
+                let arguments = &attempt.of.arguments;
+                let output = self.server.call(&attempt.host.grants, session, &self.tool, arguments).await?;
+                // Cut before it is recorded: a server may answer with megabytes.
+                Ok(Output { text: attempt.cut(output.text), ..output })
+            };
+            attempt.recorded("", &[], live).await
+        })
+    }
+
+    fn check(&self, _: &Tool, grants: &Grants) -> Result<()> {
+        self.server.check(grants)
+    }
+
+    fn program(&self) -> Option<&str> {
+        self.server.program()
+    }
+
+    fn prepare(&self, _: &Tool, listings: &Listings, grants: &Grants) -> Result<()> {
+        self.server.prepare(listings, grants)
+    }
+
+    fn takes_code_blocks(&self) -> bool {
+        false
+    }
 }

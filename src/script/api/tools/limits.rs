@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use mlua::Value;
 
-use super::args::{Fields, FromField};
-use super::argument::{ANY, Argument, Whole, argument};
-use super::arguments::{Arguments, arguments};
+use super::super::args::{Fields, FromField};
+use super::super::argument::{ANY, Argument, Whole, argument};
+use super::super::arguments::{Arguments, arguments};
 use crate::script::runtime::tool::{CacheScope, CallLimits};
 
 /// Maximum number of retries.
@@ -16,14 +16,14 @@ const BACKOFF: Duration = Duration::from_millis(500);
 
 arguments! {
     /// Fields of a tool's declaration about its calls.
-    pub(super) struct LimitArguments {
+    pub(crate) struct LimitArguments {
         retries: Retries = Retries { times: Whole(0), backoff: BACKOFF };
         cache: Cache = Cache(None);
         concurrency: Option<Whole<1, ANY>>;
     }
 
     /// `retries = { times = 2, backoff = "1s" }`, or only the number.
-    pub(super) struct Retries {
+    pub(crate) struct Retries {
         times: Whole<0, RETRIES>, needs("a whole number from 0 to 20");
         backoff: Duration = BACKOFF;
     }
@@ -48,7 +48,7 @@ impl FromField for Retries {
 }
 
 /// `cache = true`, `"trajectory"` or `"run"`; `None` without a cache.
-pub(super) struct Cache(pub(super) Option<CacheScope>);
+pub(crate) struct Cache(pub(crate) Option<CacheScope>);
 
 argument!(Cache, "true, \"trajectory\" or \"run\"", |value| {
     let scope = match value {

@@ -1,0 +1,155 @@
+//! `r1.tools.python`: programs in sandboxed interpreters.
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use futures_util::future::LocalBoxFuture;
+use mlua::{Lua, Value};
+use serde_json::Value as Json;
+
+use super::super::args::fail_with;
+use super::super::argument::{Mebibytes, Seconds};
+use super::super::arguments::{Arguments, arguments};
+use super::declaration::{ToolArguments, code_parameters, section};
+use super::files;
+use super::host_tool::{Attempt, AttemptResult, HostTool};
+use super::limits::LimitArguments;
+use crate::error::{Error, Kind, Result};
+use crate::schema::Section;
+use crate::script::runtime::grants::Grants;
+use crate::script::runtime::interpreters;
+use crate::script::runtime::require::Loader;
+use crate::script::runtime::servers::Listings;
+use crate::script::runtime::tool::{CacheScope, CallLimits, FileSource, PythonTool, Run, Tool, ToolFile, ToolHandle};
+use crate::tools::python::PythonCall;
+use crate::tools::table::Tables;
+use crate::tools::{Python, PythonOptions};
+
+arguments! {
+    /// Arguments of `r1.tools.python`.
+    pub(crate) struct PythonArguments {
+        session: bool = false;
+        files: Value;
+        timeout: Option<Seconds>;
+        memory: Option<Mebibytes>;
+        disk: Option<Mebibytes>;
+        + tool: ToolArguments;
+        + limits: LimitArguments;
+        ..options: PythonOptions::FIELDS;
+    }
+}
+
+/// `r1.tools.python { timeout = 5, memory = "512MiB", session = false, … }`.
+pub(super) fn declare(lua: &Lua, value: &Value, loader: &RefCell<Loader>) -> mlua::Result<ToolHandle> {
+    const NAME: &str = "r1.tools.python";
+    let given = PythonArguments::read_optional(lua, NAME, value)?;
+    let PythonArguments { session, files, timeout, memory, disk, tool, limits, mut options } = given;
+    let limits = CallLimits::from(limits);
+    for (setting, given) in [("cache", limits.cache.is_some()), ("retries", limits.retries > 0)] {
+        if session && given {
+            let why = format!("`{setting}` needs independent programs: with `session` they depend on earlier ones");
+            return Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting(setting)));
+        }
+    }
+    options.extend(timeout.map(|time| ("timeout".to_owned(), time.0.into())));
+    options.extend(memory.map(|size| ("memory_mb".to_owned(), size.0.into())));
+    options.extend(disk.map(|size| ("disk_mb".to_owned(), size.0.into())));
+    let options: PythonOptions = section(lua, NAME, options)?;
+    let refuse_cache = |why: &str| Err(fail_with(lua, NAME, Error::new(Kind::Script, why).about_setting("cache")));
+    if limits.cache.is_some() && (options.keep_files || options.plots) {
+        return refuse_cache("`cache` keeps texts, and the results have files (`keep_files`, `plots`)");
+    }
+    let files = files::read(lua, NAME, &files, loader, options.disk_mb)?;
+    let of_task = |file: &ToolFile| matches!(file.source, FileSource::Column(_));
+    if limits.cache == Some(CacheScope::Run) && files.iter().any(of_task) {
+        return refuse_cache("`cache` = \"run\" would mix results of different tasks: a file is a column of the task");
+    }
+    let mut description = if session {
+        "Runs a Python program and gives what it prints. Names and files stay for the next call."
+    } else {
+        "Runs a Python program and gives what it prints. Each call starts afresh."
+    }
+    .to_owned();
+    if !files.is_empty() {
+        let names: Vec<String> = files.iter().map(|file| format!("`{}`", file.name)).collect();
+        let _ = write!(description, " Files in its directory: {}.", names.join(", "));
+    }
+    if !options.packages.is_empty() {
+        let _ = write!(description, " Packages: {}.", options.packages.join(", "));
+    }
+    Ok(tool.tool(
+        lua,
+        "python",
+        &description,
+        code_parameters(),
+        limits,
+        Run::Python(PythonTool { options, session, files }),
+    ))
+}
+
+impl HostTool for PythonTool {
+    fn call<'a>(&'a self, attempt: &'a Attempt<'a>) -> LocalBoxFuture<'a, mlua::Result<AttemptResult>> {
+        Box::pin(async move {
+            let (call, of) = (attempt.call, attempt.of);
+            let live = async {
+                let python: Arc<Python> = interpreters::python(&self.options)?;
+                let mut given = Vec::new();
+                let columns = call.env.as_ref().map_or(&Json::Null, |env| &env.columns);
+                for file in &self.files {
+                    given.push(file.read(&of.tool.name, columns)?);
+                }
+                // Those of the call replace those of the tool.
+                given.retain(|file| of.files.iter().all(|own| own.name != file.name));
+                given.extend(of.files.iter().cloned());
+                if !of.files.is_empty() {
+                    files::check_together(&given)?;
+                }
+                let code = attempt.text("code");
+                // A grader compares the whole output.
+                let output_bytes = if of.hidden { call.result } else { 0 };
+                let prelude = &of.prelude;
+                let program = PythonCall { code: &code, prelude, files: &given, session: None, output_bytes };
+                match call.session.as_ref().filter(|_| self.session) {
+                    Some(session) => session.run(&python, program).await,
+                    None => python.call(program).await,
+                }
+            };
+            attempt.recorded(&of.prelude, &of.files, live).await
+        })
+    }
+
+    fn task_columns(&self) -> Vec<&str> {
+        let columns = self.files.iter().filter_map(|file| match &file.source {
+            FileSource::Column(column) => Some(column.as_str()),
+            FileSource::Content(_) => None,
+        });
+        columns.collect()
+    }
+
+    // Only checked: files are made for a call.
+    fn read_task(&self, tool: &str, task: &Json) -> Result<Option<Arc<Tables>>> {
+        self.files.iter().try_for_each(|file| file.read(tool, task).map(drop)).map(|()| None)
+    }
+
+    // An interpreter given by path runs unconfined once to read its version and library path. A
+    // bare name is searched on the PATH, as `python3` is.
+    fn check(&self, tool: &Tool, grants: &Grants) -> Result<()> {
+        let path = self.options.interpreter.to_string_lossy();
+        if !path.contains('/') || grants.runs(&path) {
+            return Ok(());
+        }
+        let why = format!("tool `{}`: the recipe does not declare that it runs the interpreter {path}", tool.name);
+        let hint = format!("add needs = {{ \"process:{path}\" }} to r1.recipe");
+        Err(tool.placed(Error::new(Kind::Script, why).hint(hint)))
+    }
+
+    fn program(&self) -> Option<&str> {
+        self.options.interpreter.to_str()
+    }
+
+    fn prepare(&self, tool: &Tool, _: &Listings, _: &Grants) -> Result<()> {
+        let named = |error: Error| Error { message: format!("tool `{}`: {}", tool.name, error.message), ..error };
+        interpreters::python(&self.options).map(drop).map_err(|error| tool.placed(named(error)))
+    }
+}
