@@ -179,7 +179,7 @@ fn write(
             progress(index, data.len());
         }
         let published = data.raw_row(index)?;
-        (dataset.mapping)(&Row(&published)).map_err(|error| {
+        dataset.mapping.convert(&Row(&published)).map_err(|error| {
             error.at(data.place(index)).hint("the columns of this revision are not those that r1 converts")
         })
     };

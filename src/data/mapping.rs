@@ -2,14 +2,54 @@
 //! mathematics, `question`, `answers` and `paragraphs` of question answering, `table` with `header`
 //! and `rows`.
 
+use serde::Deserialize;
 use serde_json::{Map, Value as Json, json};
 
 use crate::answers::last_boxed;
 use crate::error::{Error, Kind, Result, Subject, suggest};
 use crate::json;
 
-/// Converts a row as published to the row that is written.
-pub(crate) type Mapping = fn(&Row<'_>) -> Result<Map<String, Json>>;
+/// A conversion of a published row to the row that is written, by its name in catalog.json.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum MappingName {
+    #[default]
+    AsItIs,
+    Aime,
+    Countdown,
+    Dapo,
+    Gsm8k,
+    Hotpotqa,
+    Math500,
+    Metamathqa,
+    Musique,
+    Pasa,
+    Tabfact,
+    Wikitablequestions,
+}
+
+impl MappingName {
+    /// Converts a row.
+    ///
+    /// # Errors
+    /// [`Kind::Data`] for a column that is missing or has another type.
+    pub(crate) fn convert(self, row: &Row<'_>) -> Result<Map<String, Json>> {
+        match self {
+            Self::AsItIs => Ok(row.0.clone()),
+            Self::Aime => aime(row),
+            Self::Countdown => countdown(row),
+            Self::Dapo => dapo(row),
+            Self::Gsm8k => gsm8k(row),
+            Self::Hotpotqa => hotpotqa(row),
+            Self::Math500 => math_500(row),
+            Self::Metamathqa => metamathqa(row),
+            Self::Musique => musique(row),
+            Self::Pasa => pasa(row),
+            Self::Tabfact => tabfact(row),
+            Self::Wikitablequestions => wikitablequestions(row),
+        }
+    }
+}
 
 /// A row as published.
 pub(crate) struct Row<'a>(pub(crate) &'a Map<String, Json>);
@@ -59,21 +99,15 @@ fn fields(object: Json) -> Map<String, Json> {
     fields
 }
 
-/// The row is written as published.
-#[allow(clippy::unnecessary_wraps)] // The signature of a mapping.
-pub(super) fn as_it_is(row: &Row<'_>) -> Result<Map<String, Json>> {
-    Ok(row.0.clone())
-}
-
 /// `question`, and `answer` with the final answer after `####`.
-pub(super) fn gsm8k(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn gsm8k(row: &Row<'_>) -> Result<Map<String, Json>> {
     let solution = row.text("answer")?;
     let (_, last) = solution.rsplit_once("####").ok_or_else(|| wrong("answer", "a solution that ends with #### N"))?;
     let answer = last.trim().replace(',', "");
     Ok(fields(json!({ "problem": row.text("question")?, "answer": answer, "solution": solution })))
 }
 
-pub(super) fn math_500(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn math_500(row: &Row<'_>) -> Result<Map<String, Json>> {
     Ok(fields(json!({
         "id": row.get("unique_id"),
         "problem": row.text("problem")?,
@@ -84,7 +118,7 @@ pub(super) fn math_500(row: &Row<'_>) -> Result<Map<String, Json>> {
     })))
 }
 
-pub(super) fn aime(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn aime(row: &Row<'_>) -> Result<Map<String, Json>> {
     // The answers of AIME are whole numbers from 000 to 999.
     let answer = row.plain("answer")?;
     let digits = answer.trim().trim_start_matches('0');
@@ -108,7 +142,7 @@ const DAPO_BEFORE: &str = "Solve the following math problem step by step. The la
 const DAPO_AFTER: &str = "\n\nRemember to put your answer on its own line after \"Answer:\".";
 
 /// verl's columns; the problem is that of the prompt without its instruction.
-pub(super) fn dapo(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn dapo(row: &Row<'_>) -> Result<Map<String, Json>> {
     let last = row.list("prompt")?.iter().rfind(|message| message["role"] == "user");
     let content = last.and_then(|message| message["content"].as_str()).ok_or_else(|| wrong("prompt", "messages"))?;
     let problem = content.strip_prefix(DAPO_BEFORE).unwrap_or(content);
@@ -122,7 +156,7 @@ pub(super) fn dapo(row: &Row<'_>) -> Result<Map<String, Json>> {
 }
 
 /// `query` and `response`, which ends with `The answer is: N`.
-pub(super) fn metamathqa(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn metamathqa(row: &Row<'_>) -> Result<Map<String, Json>> {
     let solution = row.text("response")?;
     let stated = solution.rsplit_once("The answer is:").map(|(_, answer)| answer.trim());
     let answer = stated.or_else(|| last_boxed(solution)).unwrap_or_default();
@@ -131,13 +165,13 @@ pub(super) fn metamathqa(row: &Row<'_>) -> Result<Map<String, Json>> {
     })))
 }
 
-pub(super) fn countdown(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn countdown(row: &Row<'_>) -> Result<Map<String, Json>> {
     Ok(fields(json!({ "target": row.need("target")?, "nums": row.list("nums")? })))
 }
 
 /// HotpotQA and 2WikiMultihopQA: `context` and `supporting_facts` as columns of lists, as lists of
 /// pairs, or as JSON text of the latter.
-pub(super) fn hotpotqa(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn hotpotqa(row: &Row<'_>) -> Result<Map<String, Json>> {
     let supporting: Vec<String> =
         pairs(row, "supporting_facts", "title", "sent_id")?.into_iter().map(|(title, _)| title).collect();
     let paragraph = |(title, sentences): (String, Json)| {
@@ -174,7 +208,7 @@ fn pairs(row: &Row<'_>, column: &str, first: &str, second: &str) -> Result<Vec<(
     items.iter().map(|item| pair(item).ok_or_else(|| wrong(column, "a list of pairs"))).collect()
 }
 
-pub(super) fn musique(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn musique(row: &Row<'_>) -> Result<Map<String, Json>> {
     let mut answers = vec![Json::from(row.text("answer")?)];
     answers.extend(row.get("answer_aliases").and_then(Json::as_array).into_iter().flatten().cloned());
     let paragraph = |own: &Json| json!({ "title": own["title"], "text": own["paragraph_text"], "is_supporting": own["is_supporting"] });
@@ -184,7 +218,7 @@ pub(super) fn musique(row: &Row<'_>) -> Result<Map<String, Json>> {
     })))
 }
 
-pub(super) fn wikitablequestions(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn wikitablequestions(row: &Row<'_>) -> Result<Map<String, Json>> {
     let table = row.need("table")?;
     if !table["header"].is_array() || !table["rows"].is_array() {
         return Err(wrong("table", "a table with header and rows"));
@@ -198,7 +232,7 @@ pub(super) fn wikitablequestions(row: &Row<'_>) -> Result<Map<String, Json>> {
 }
 
 /// `table_text` has one line per row, with cells separated by `#`; the first is the header.
-pub(super) fn tabfact(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn tabfact(row: &Row<'_>) -> Result<Map<String, Json>> {
     let cells = |line: &str| line.split('#').map(str::trim).map(Json::from).collect::<Vec<Json>>();
     let mut lines = row.text("table_text")?.lines().filter(|line| !line.trim().is_empty());
     let header = lines.next().map(cells).ok_or_else(|| wrong("table_text", "a table"))?;
@@ -217,7 +251,7 @@ pub(super) fn tabfact(row: &Row<'_>) -> Result<Map<String, Json>> {
 }
 
 /// PaSa's questions, with titles and arXiv ids of the papers that answer them.
-pub(super) fn pasa(row: &Row<'_>) -> Result<Map<String, Json>> {
+fn pasa(row: &Row<'_>) -> Result<Map<String, Json>> {
     Ok(fields(json!({
         "id": row.get("qid"),
         "question": row.text("question")?,
@@ -232,7 +266,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn mapped(mapping: Mapping, row: &Json) -> std::result::Result<Json, String> {
+    fn mapped(mapping: fn(&Row<'_>) -> Result<Map<String, Json>>, row: &Json) -> std::result::Result<Json, String> {
         mapping(&Row(row.as_object().unwrap())).map(Json::Object).map_err(|error| error.to_string())
     }
 

@@ -33,7 +33,7 @@ pub(super) fn list(output: OutputArgs) -> Result<()> {
         return print(&format!("{}\n", json!({ "datasets": all })));
     }
     let mut text = String::new();
-    for own in CATALOG {
+    for own in &*CATALOG {
         let splits: Vec<String> =
             own.splits.iter().map(|split| format!("{} {}", split.name, thousands(split.rows as f64))).collect();
         let _ = writeln!(text, "{:<18} {}", own.name, own.about);

@@ -1,4 +1,5 @@
-//! The tools of the policy, a kind in each file: its declaration and its calls ([`host_tool::HostTool`]).
+//! The tools of the policy, a kind in each file: its declaration and its calls
+//! ([`host_tool::HostTool`]).
 
 pub(super) mod declaration;
 pub(super) mod files;
