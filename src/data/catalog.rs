@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn catalog_is_sorted_and_complete() {
-        assert_eq!(CATALOG.len(), 15);
+        assert_eq!(CATALOG.len(), 14);
         assert!(CATALOG.is_sorted_by(|a, b| a.name < b.name));
         let mut names: Vec<&str> =
             CATALOG.iter().flat_map(|own| own.aliases.iter().copied().chain([own.name])).collect();

@@ -20,6 +20,7 @@ pub(crate) enum MappingName {
     Dapo,
     Gsm8k,
     Hotpotqa,
+    #[serde(rename = "math_500")]
     Math500,
     Metamathqa,
     Musique,
