@@ -26,7 +26,7 @@ const FILES: &[(&str, &str)] = files![
 ];
 
 /// The fields of an algorithm.
-const FIELDS: [&str; 10] = [
+pub(crate) const FIELDS: [&str; 10] = [
     "advantage",
     "paper",
     "about",

@@ -11,6 +11,8 @@ mod lua;
 mod options;
 mod trace;
 
+#[cfg(test)]
+pub(crate) use files::FIELDS;
 pub use files::{Algorithm, Choice, Loss, all, find};
 pub use graph::{Binary, Clipped, Input, LossAgg, LossGraph, Node, Op, Operand, Over, RatioUse, Shape, Unary};
 pub(crate) use lua::{definition, raise};

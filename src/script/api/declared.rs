@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::argument::{ANY, Bytes, Mebibytes, NonNegative, Whole};
 use super::arguments::Arguments;
 use super::*;
+use crate::algorithms::FIELDS;
 use crate::script::docs;
 use crate::script::docs::defaults::meanings;
 use crate::script::runtime::resource as resource_files;
@@ -35,6 +36,7 @@ fn read() -> Vec<Function> {
     vec![
         of::<recipe::RecipeArguments>("r1.recipe"),
         of::<env::EnvArguments>("r1.env"),
+        Function { name: "r1.algorithm", names: FIELDS.to_vec(), defaults: Vec::new() },
         of::<format::FormatArguments>("r1.format"),
         of::<resource::ResourceArguments>("r1.resource"),
         of::<data::FileArguments>("r1.data.jsonl"),
@@ -149,6 +151,7 @@ fn filled_in() -> Vec<(&'static str, &'static str, String)> {
         ("TextIndex:search", "k", index::MOST.to_string()),
         ("Tables:describe", "preview", 0.to_string()),
         ("r1.rl.entropy", "temperature", 1.to_string()),
+        ("LossBatch:draw", "seed", 0.to_string()),
         ("LossBatch:seq_mean", "unit", "trajectory".to_owned()),
         ("LossBatch:aggregate", "unit", "trajectory".to_owned()),
         ("r1.training", "runs", "runs".to_owned()),
