@@ -51,12 +51,12 @@ test-python-packages dir="target/python-packages":
     @{{dir}}/bin/python3 -m pip install --quiet numpy pandas matplotlib
     @{{torch}} && R1_PYTHON_PACKAGES="$PWD/{{dir}}/bin/python3" cargo nextest run --release --run-ignored only --no-capture -E 'test(/python_files::/)'
 
-# Tools of reference MCP servers from npm and PyPI, which are installed into target/mcp (docs/mcp.md)
+# Tools of reference MCP servers from npm and PyPI, which are installed into target/mcp (docs/guide/mcp.md)
 test-mcp: build
     @tests/mcp/setup.sh
     {{bin}} test tests/mcp/reference_test.lua
 
-# Environments of gymnasium and openenv-core from PyPI, which are installed into target/worlds (docs/env_gym.md)
+# Environments of gymnasium and openenv-core from PyPI, which are installed into target/worlds (docs/guide/env_gym.md)
 test-worlds: build
     @tests/worlds/setup.sh
     tests/worlds/run.sh {{bin}}
@@ -65,7 +65,7 @@ test-worlds: build
 test-without-kernels *args:
     @{{torch}} && cargo nextest run --release --no-default-features --no-fail-fast {{args}}
 
-# Build and run a crate that depends on r1, as in README's "As a library" (takes minutes)
+# Build and run a crate that depends on r1, as in docs/guide/library.md (takes minutes)
 test-dependent:
     @{{torch}} && cp Cargo.lock tests/dependent/ && CARGO_TARGET_DIR=target cargo run --release --manifest-path tests/dependent/Cargo.toml -- .
 
@@ -73,7 +73,7 @@ test-dependent:
 test-doc:
     @{{torch}} && cargo test --release --doc
 
-# Regenerate files from declarations: editor types, docs/{lua,settings,coming-from}.md
+# Regenerate files from declarations: editor types, docs/reference/{lua,settings,coming-from}.md
 docs:
     @{{torch}} && R1_UPDATE_DOCS=1 cargo nextest run --release -E 'test(files_made_from_the_declarations)'
 
@@ -95,42 +95,42 @@ deny:
 nano *args: build
     {{bin}} sft scripts/nano.lua --out models/r1-nano {{args}}
 
-# Measure parity with transformers and write docs/parity.md (6 GB of memory; installs transformers)
+# Measure parity with transformers and write docs/lab/parity.md (6 GB of memory; installs transformers)
 parity: parity-models parity-checkpoints
 
-# The tables of models in docs/parity.md (6 GB of memory)
+# The tables of models in docs/lab/parity.md (6 GB of memory)
 parity-models: build
     @{{torch}} && cargo nextest run --release --run-ignored only --no-capture -E 'test(parity_table)' \
-        | python3 benches/pages.py write docs/parity.md 'just parity-models'
+        | python3 benches/pages.py write docs/lab/parity.md 'just parity-models'
 
-# The tables of checkpoints in docs/parity.md (installs transformers)
+# The tables of checkpoints in docs/lab/parity.md (installs transformers)
 parity-checkpoints: build
-    @{{torch}} && tests/golden/models/exchange.sh | python3 benches/pages.py write docs/parity.md 'just parity-checkpoints'
+    @{{torch}} && tests/golden/models/exchange.sh | python3 benches/pages.py write docs/lab/parity.md 'just parity-checkpoints'
 
-# Train with seven algorithms and three seeds each, and plot docs/learning.svg (about 15 minutes)
+# Train with seven algorithms and three seeds each, and plot docs/lab/learning.svg (about 15 minutes)
 curves *args: build
     @{{torch}} && python3 benches/curves.py {{args}}
 
-# Train every template of `r1 new` with three seeds, for docs/learning.md (about 20 minutes)
+# Train every template of `r1 new` with three seeds, for docs/lab/learning.md (about 20 minutes)
 templates *args: build
     @{{torch}} && python3 benches/templates.py {{args}}
 
-# Measure the figures of a page again (`just remeasure docs/recipes/gsm8k.md --seeds 0`; `--list`)
+# Measure the figures of a page again (`just remeasure docs/guide/recipes/gsm8k.md --seeds 0`; `--list`)
 remeasure *args: build
     @{{torch}} && python3 benches/remeasure.py {{args}}
 
-# Train the recipes with three seeds, for docs/learning.md and docs/recipes (`just recipes --compare`: algorithms)
+# Train the recipes with three seeds, for docs/lab/learning.md and docs/guide/recipes (`just recipes --compare`: algorithms)
 recipes *args: build
     @{{torch}} && python3 benches/recipes.py {{args}}
 
-# Train a game with and without tree sampling, for docs/learning.md
+# Train a game with and without tree sampling, for docs/lab/learning.md
 trees *args: build
     @{{torch}} && python3 benches/trees.py {{args}}
 
-# Write docs/rl-parity.md: the largest differences from reference implementations
+# Write docs/lab/rl-parity.md: the largest differences from reference implementations
 rl-parity: build
     @{{torch}} && R1_UPDATE=1 cargo nextest run --release --no-capture the_page_of_differences \
-        | python3 benches/pages.py write docs/rl-parity.md 'just rl-parity'
+        | python3 benches/pages.py write docs/lab/rl-parity.md 'just rl-parity'
 
 # Compare with transformers and TRL, which are installed in the cache (about 6 GB)
 bench *args: build
@@ -144,7 +144,7 @@ bench-busy *args: build
 bench-scripts *args: build
     benches/run.sh scripts {{args}}
 
-# The time of a reward in Python beside one in Lua (docs/python.md)
+# The time of a reward in Python beside one in Lua (docs/guide/python.md)
 bench-python: build
     {{bin}} lua benches/python_calls.lua
 

@@ -3,8 +3,8 @@
 
     python3 benches/curves.py [--steps 40] [--seeds 0,1,2] [--runs DIR] [--draw-only]
 
-Writes docs/learning.svg (mean over seeds as a line, smallest to largest as a band) and the block
-`curves` of docs/learning.md (the table next to it). Existing runs are not repeated. Needs only a built r1 and
+Writes docs/lab/learning.svg (mean over seeds as a line, smallest to largest as a band) and the block
+`curves` of docs/lab/learning.md (the table next to it). Existing runs are not repeated. Needs only a built r1 and
 Python.
 """
 
@@ -144,9 +144,9 @@ def main():
                 continue
             run = train(args.runs, name, settings, args.steps, seed)
             found.setdefault(name, []).append(read(run))
-    draw(found, args.steps, ROOT / "docs/learning.svg")
+    draw(found, args.steps, ROOT / "docs/lab/learning.svg")
     about = f"{pages.machine('')}: `python3 benches/curves.py --steps {args.steps} --seeds {args.seeds}`."
-    pages.replace(ROOT / "docs/learning.md", "curves", [*table(found), "", *pages.lines(about)])
+    pages.replace(ROOT / "docs/lab/learning.md", "curves", [*table(found), "", *pages.lines(about)])
 
 
 if __name__ == "__main__":

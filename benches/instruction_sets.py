@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Whether the bits of a run depend on the instruction set: the table of docs/cpu-kernels.md.
+"""Whether the bits of a run depend on the instruction set: the table of docs/lab/cpu-kernels.md.
 
     python3 benches/instruction_sets.py [--r1 target/release/r1]
 

@@ -51,9 +51,9 @@ LINES = re.compile(r"^\|.*\n(?:\|.*\n)*", re.MULTILINE)
 NUMBER = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 # Tables of figures that were not measured with r1: page and header, from its start.
 OTHERS = {
-    ("docs/data.md", "name | rows (first split)"): "sizes that the publishers state",
-    ("docs/recipes/speedrun.md", "| Agent-R1 | here"): "settings",
-    ("docs/recipes/paperscout.md", "| PaperScout | here"): "settings",
+    ("docs/guide/data.md", "name | rows (first split)"): "sizes that the publishers state",
+    ("docs/guide/recipes/speedrun.md", "| Agent-R1 | here"): "settings",
+    ("docs/guide/recipes/paperscout.md", "| PaperScout | here"): "settings",
 }
 
 
@@ -278,7 +278,7 @@ def main():
         pages = [page for path in map(Path, sys.argv[2:]) for page in (sorted(path.rglob("*.md")) if path.is_dir() else [path])]
         names = [(page, str(page.resolve().relative_to(ROOT))) for page in pages]
         # Decisions and the log are dated, and stay as they were written.
-        wrong = [line for page, name in names if not name.startswith(("docs/decisions/", "docs/LOG.md"))
+        wrong = [line for page, name in names if not name.startswith(("docs/lab/decisions/", "docs/lab/LOG.md"))
                  for line in problems(name, page.read_text())]
         print("\n".join(wrong), end="\n" if wrong else "")
         return 1 if wrong else 0

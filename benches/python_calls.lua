@@ -1,5 +1,5 @@
 --- The time of a reward in Python beside one in Lua, for one caller: the rewards of
---- scripts/verl_reward.lua and scripts/gsm8k.lua on the same reply (docs/python.md).
+--- scripts/verl_reward.lua and scripts/gsm8k.lua on the same reply (docs/guide/python.md).
 ---
 ---   just bench-python            or: r1 lua benches/python_calls.lua
 

@@ -8,8 +8,8 @@
 
 A row of RECIPES is a script of scripts/. For each seed it is run, and r1 eval compares the untrained
 model, the model after the cold start if there is one, and the trained model on the same held-out
-tasks. Writes the block `measured` of docs/recipes/NAME.md, a picture docs/recipes/NAME.svg, the row
-of docs/recipes/README.md, and its row of the section "Recipes" of docs/learning.md. With --compare it trains
+tasks. Writes the block `measured` of docs/guide/recipes/NAME.md, a picture docs/guide/recipes/NAME.svg, the row
+of docs/guide/recipes/README.md, and its row of the section "Recipes" of docs/lab/learning.md. With --compare it trains
 the recipe COMPARED with several algorithms from the models after its cold start, and writes the
 section "Algorithms in a game of several turns". With --one-cold-start the seeds differ in the
 reinforcement learning only, which begins at the cold start of seed 0. With --whole every seed has
@@ -195,7 +195,7 @@ def sentence(folder, arguments):
 
 
 def measure(options, name, seeds):
-    """Writes what was measured into the page of a recipe; returns its row of docs/learning.md."""
+    """Writes what was measured into the page of a recipe; returns its row of docs/lab/learning.md."""
     lines = [
         "| seed | untrained | after the cold start | after training | steps | reply tokens, first and last step | seconds of processor time |",
         "|---|---|---|---|---|---|---|",
@@ -216,18 +216,18 @@ def measure(options, name, seeds):
         lines.append(f"| {seed} | {' | '.join(cells)} | {len(tokens)} | {tokens[0]:.0f}, {tokens[-1]:.0f} | {whole(seconds[-1])} |")
     if not runs:
         return None
-    draw([(name, runs)], ROOT / f"docs/recipes/{name}.svg")
+    draw([(name, runs)], ROOT / f"docs/guide/recipes/{name}.svg")
     shared = options.one_cold_start and len(values[0]) == 3
     about = f"Success on {tasks} held-out tasks, with intervals of 95 %.{' The seeds have the cold start of seed 0.' if shared else ''}"
     lines = [*textwrap.wrap(about, 100), "", *lines, "",
              *sentence(last, f"--only {name}{' --one-cold-start' if shared else ''}"), "",
              f"![success, reward and sampled tokens against steps]({name}.svg)", "",
              *transcript(options.runs / f"{name}-{seeds[0]}", seeds[0])]
-    pages.replace(ROOT / f"docs/recipes/{name}.md", name, lines)
+    pages.replace(ROOT / f"docs/guide/recipes/{name}.md", name, lines)
     means = [f"{sum(column) / len(column):.2f}" for column in zip(*values)]
     if len(means) == 2:
         means.insert(1, "–")
-    page = ROOT / "docs/recipes/README.md"
+    page = ROOT / "docs/guide/recipes/README.md"
     learns = f"{', '.join(means)}; {len(runs[0]['rollout/accuracy'])} steps"
     if len(runs) < 3:
         learns += f", {len(runs)} of 3 seeds"
@@ -287,7 +287,7 @@ def compare(options, seeds):
             row = [*cells, f"{sum(means) / len(means):.2f}", ", ".join(f"{end:.2f}" for end in ends), ", ".join(firsts)]
             lines.append(f"| {name} | " + " | ".join(row) + " |")
             last = folder
-    draw(curves, ROOT / "docs/recipes/algorithms.svg")
+    draw(curves, ROOT / "docs/guide/recipes/algorithms.svg")
     return [*lines, "", *sentence(last, f"--compare{' --one-cold-start' if options.one_cold_start else ''}"), "", "![success, reward and sampled tokens against steps](recipes/algorithms.svg)"]
 
 
@@ -309,7 +309,7 @@ def main():
     seeds, names = [int(seed) for seed in options.seeds.split(",")], options.only.split(",")
     if options.compare or options.whole:
         name, lines = ("algorithms", compare(options, seeds)) if options.compare else ("whole runs", whole_runs(options, names, seeds))
-        pages.replace(ROOT / "docs/learning.md", name, lines)
+        pages.replace(ROOT / "docs/lab/learning.md", name, lines)
         return
     with ThreadPoolExecutor(options.jobs) as pool:
         def all_seeds(name):
@@ -324,8 +324,8 @@ def main():
 
 
 def table(rows):
-    """Writes rows of recipes into the section "Recipes" of docs/learning.md; other rows are kept."""
-    page = ROOT / "docs/learning.md"
+    """Writes rows of recipes into the section "Recipes" of docs/lab/learning.md; other rows are kept."""
+    page = ROOT / "docs/lab/learning.md"
     old = next(body for match, body in pages.parts(page.read_text()) if match[1] == "recipes")
     kept = {line[3:].partition("]")[0]: line for line in old.split("\n") if line.startswith("| [")}
     kept.update({name: row for name, row in rows.items() if row})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Measures the figures of a page again and says which have moved.
 
-    python3 benches/remeasure.py docs/recipes/gsm8k.md [--seeds 0] [--block NAME] [--minutes 60]
-    python3 benches/remeasure.py docs/*.md --list
+    python3 benches/remeasure.py docs/guide/recipes/gsm8k.md [--seeds 0] [--block NAME] [--minutes 60]
+    python3 benches/remeasure.py docs/*/*.md --list
 
 Runs the command of each measured block of a page (benches/pages.py has their form), reads the same
 table from its output, and prints each figure as it is on the page and now, with a verdict:
@@ -18,7 +18,7 @@ table from its output, and prints each figure as it is on the page and now, with
 
 Of blocks with many figures only those are printed that are not equal. The pages are not changed.
 Runs go to a folder of the commit (--runs), where finished ones are not repeated. Exact figures may
-depend on the instruction set (docs/cpu-kernels.md): it is printed for both sides. Exit code 1: a
+depend on the instruction set (docs/lab/cpu-kernels.md): it is printed for both sides. Exit code 1: a
 figure moved or was not measured, or a command failed.
 """
 

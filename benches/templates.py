@@ -3,7 +3,7 @@
 
     python3 benches/templates.py [--r1 target/release/r1] [--seeds 0,1,2] [--jobs 1] [--only env,game]
 
-Writes the block `templates` of docs/learning.md. Seconds are those of the whole command, on one thread, evaluations
+Writes the block `templates` of docs/lab/learning.md. Seconds are those of the whole command, on one thread, evaluations
 before and after included. Needs only a built r1 and Python.
 """
 
@@ -65,7 +65,7 @@ def main():
             f"| {template} | {of[0]['steps']} | {cell('before', '{:.2f}')} | {cell('after', '{:.2f}')} | {cell('seconds', '{:.0f}')} |"
         )
     about = f"{pages.machine()}: `python3 benches/templates.py --seeds {options.seeds}`."
-    pages.replace(ROOT / "docs/learning.md", "templates", [*lines, "", *pages.lines(about)])
+    pages.replace(ROOT / "docs/lab/learning.md", "templates", [*lines, "", *pages.lines(about)])
 
 
 if __name__ == "__main__":

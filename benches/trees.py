@@ -3,7 +3,7 @@
 
     python3 benches/trees.py [--r1 target/release/r1] [--steps 60] [--seeds 0,1,2] [--runs DIR] [--report-only]
 
-Writes the block `trees` of docs/learning.md. Existing runs are not repeated. Needs only a built
+Writes the block `trees` of docs/lab/learning.md. Existing runs are not repeated. Needs only a built
 r1 and Python.
 """
 
@@ -149,7 +149,7 @@ def main():
         ordered = {name: found[name] for name in arms if name in found}
         text += [f"### {title}", "", *table(ordered, budgets, 0.8), ""]
     about = f"{pages.machine('')}: `python3 benches/trees.py --steps {args.steps} --seeds {args.seeds}`."
-    pages.replace(ROOT / "docs/learning.md", "trees", [*text, *pages.lines(about)])
+    pages.replace(ROOT / "docs/lab/learning.md", "trees", [*text, *pages.lines(about)])
 
 
 if __name__ == "__main__":

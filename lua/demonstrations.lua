@@ -1,5 +1,5 @@
 --- Demonstrations for a cold start: conversations of a good solver, as rows of r1.sft
---- (docs/sft.md).
+--- (docs/guide/sft.md).
 
 local demonstrations = {}
 

@@ -1,4 +1,4 @@
---- Gymnasium environments in Python processes: `require("@r1/env_gym")` (docs/env_gym.md).
+--- Gymnasium environments in Python processes: `require("@r1/env_gym")` (docs/guide/env_gym.md).
 ---
 --- A process holds the environments of many trajectories (lua/env_gym.py). Messages go through
 --- r1.connection: they are recorded, so that a replay needs no Python, and the recipe declares the
@@ -34,7 +34,7 @@ local function seed_of(task)
   return math.random(0, 2 ^ 31 - 1)
 end
 
---- Makes an environment. See docs/env_gym.md for the options.
+--- Makes an environment. See docs/guide/env_gym.md for the options.
 return function(given)
   if type(given) == "string" then given = { given } end
   if type(given) ~= "table" then error(`{NAME}: takes a table, got a {type(given)}`, 2) end

@@ -1,4 +1,4 @@
-"""Serves Gymnasium environments to `require("@r1/env_gym")` (docs/env_gym.md).
+"""Serves Gymnasium environments to `require("@r1/env_gym")` (docs/guide/env_gym.md).
 
 A process holds the environments of many trajectories. It reads a JSON object per line from standard
 input and writes one per line to standard output:

@@ -1,4 +1,4 @@
---- Environments behind a server: `require("@r1/env_http")` (docs/env_http.md).
+--- Environments behind a server: `require("@r1/env_http")` (docs/guide/env_http.md).
 ---
 --- Protocols: `plain` (POST /reset, POST /step), `agentgym`, the servers of AgentGym (Xi et al.,
 --- arXiv:2406.04151), and `openenv`, the servers of OpenEnv (the package openenv-core), over
@@ -204,7 +204,7 @@ local function server_of(options, state)
   }
 end
 
---- Makes an environment. See docs/env_http.md for the options.
+--- Makes an environment. See docs/guide/env_http.md for the options.
 return function(given)
   local options = check(NAME, given, OPTIONS)
   if not is_text(options.url) then error(`{NAME}: \`url\` is required: the address of the server`, 2) end

@@ -1,4 +1,4 @@
---- Rewards and tools in Python: `require("@r1/python")` (docs/python.md).
+--- Rewards and tools in Python: `require("@r1/python")` (docs/guide/python.md).
 ---
 --- The functions run in a Python process of the user outside the sandbox (lua/python_server.py and
 --- lua/python_worker.py). Calls go through r1.connection: they are recorded, so that a replay needs
@@ -73,7 +73,7 @@ local function value_of(option, state, outcome)
   return option
 end
 
---- Opens Python files. See docs/python.md for the options.
+--- Opens Python files. See docs/guide/python.md for the options.
 return function(given)
   local files, named = positional(given)
   if #files == 0 then error(`{NAME}: the first values are Python files, such as python \{ "reward.py" }`, 2) end

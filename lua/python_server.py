@@ -1,4 +1,4 @@
-"""Calls Python functions for `require("@r1/python")` (docs/python.md): the process that r1 starts.
+"""Calls Python functions for `require("@r1/python")` (docs/guide/python.md): the process that r1 starts.
 
 It reads a JSON object per line from standard input and writes one per line to standard output:
 

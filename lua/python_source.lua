@@ -1,4 +1,5 @@
---- Functions of a Python file, read from its text: `require("@r1/python_source")` (docs/python.md).
+--- Functions of a Python file, read from its text: `require("@r1/python_source")`
+--- (docs/guide/python.md).
 ---
 --- Only the signatures and docstrings of functions at the top level are read. No Python runs, so
 --- that a script loads, and a stored run is replayed, without it.

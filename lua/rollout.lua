@@ -164,7 +164,7 @@ local function safely(attempt, policy, most)
   return true
 end
 
---- Trajectories of a script with a function or a model: see docs/lua.md.
+--- Trajectories of a script with a function or a model: see docs/reference/lua.md.
 local function rollout(options)
   check(options, "table", "r1.rollout: its argument")
   if options == nil then error("r1.rollout: takes a table", 2) end

@@ -1,5 +1,5 @@
 --- Search tools over passages in memory: `require("@r1/search")`. Indexes on disk and servers have
---- r1.tools.search (docs/search.md), whose results have the same form.
+--- r1.tools.search (docs/guide/search.md), whose results have the same form.
 
 local check = require("@r1/options")
 

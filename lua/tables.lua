@@ -1,5 +1,5 @@
 --- Tables of dataset rows: `require("@r1/tables")`. r1.tools.table runs SQL over them
---- (docs/tables.md).
+--- (docs/guide/tables.md).
 
 local tables = {}
 

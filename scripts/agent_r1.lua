@@ -1,5 +1,6 @@
 --- The search agent of Agent-R1's first generation, for chats with its published checkpoints
---- (docs/recipes/speedrun.md): calls in <tool_call>, results as JSON in <tool_response>. Without an
+--- (docs/guide/recipes/speedrun.md): calls in <tool_call>, results as JSON in <tool_response>.
+--- Without an
 --- index it has a small generated knowledge base.
 ---
 ---   r1 infer --hf alphaXiv/Qwen-2.5-1.5b-instruct-grpo --script scripts/agent_r1.lua \

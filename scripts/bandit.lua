@@ -1,5 +1,5 @@
 --- RAGEN's two-armed bandit (arXiv:2504.20073): one reply chooses between a safe and a risky arm by
---- their names (docs/recipes/bandit.md).
+--- their names (docs/guide/recipes/bandit.md).
 ---
 ---   r1 run scripts/bandit.lua
 ---   r1 run scripts/bandit.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false

@@ -1,5 +1,5 @@
 --- Countdown, after TinyZero and RAGEN (arXiv:2504.20073): an expression of the given numbers whose
---- value is the target, in one reply (docs/recipes/countdown.md).
+--- value is the target, in one reply (docs/guide/recipes/countdown.md).
 ---
 ---   r1 run scripts/countdown.lua
 ---   r1 run scripts/countdown.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false

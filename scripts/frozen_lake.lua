@@ -1,5 +1,5 @@
 --- FrozenLake in turns, after RAGEN (arXiv:2504.20073): random maps, slippery ice, several actions
---- per reply (docs/recipes/frozen_lake.md).
+--- per reply (docs/guide/recipes/frozen_lake.md).
 ---
 ---   r1 run scripts/frozen_lake.lua
 ---   r1 run scripts/frozen_lake.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false

@@ -1,5 +1,5 @@
 --- An environment of Gymnasium as a recipe: FrozenLake-v1 in a Python process
---- (docs/recipes/gym.md). Needs `python3 -m pip install gymnasium`.
+--- (docs/guide/recipes/gym.md). Needs `python3 -m pip install gymnasium`.
 ---
 ---   r1 run scripts/gym.lua
 ---   r1 run scripts/gym.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false

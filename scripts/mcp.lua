@@ -1,4 +1,5 @@
---- Tools of an MCP server (docs/mcp.md). By default the server is scripts/lib/units_server.py,
+--- Tools of an MCP server (docs/guide/mcp.md). By default the server is
+--- scripts/lib/units_server.py,
 --- which converts units; params.command and params.url name another one.
 ---
 ---   r1 check scripts/mcp.lua                  starts the server and lists its tools

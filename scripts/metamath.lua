@@ -1,5 +1,5 @@
 --- MetaMathQA with further attempts, as in RAGEN (arXiv:2504.20073): the k-th attempt that is right
---- earns 1 / 2^(k-1) (docs/recipes/metamath.md).
+--- earns 1 / 2^(k-1) (docs/guide/recipes/metamath.md).
 ---
 ---   r1 run scripts/metamath.lua
 ---   r1 run scripts/metamath.lua data.train.hf=meta-math/MetaMathQA cold_start=false \

@@ -1,5 +1,5 @@
 --- Sokoban in turns, after RAGEN (arXiv:2504.20073): one box in a random room, several actions per
---- reply, the rewards of gym-sokoban (docs/recipes/sokoban.md).
+--- reply, the rewards of gym-sokoban (docs/guide/recipes/sokoban.md).
 ---
 ---   r1 run scripts/sokoban.lua
 ---   r1 run scripts/sokoban.lua policy.model=Qwen/Qwen2.5-1.5B-Instruct cold_start=false

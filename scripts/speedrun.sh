@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # HotpotQA with Qwen2.5-1.5B-Instruct, from data to index to training, with the settings of
-# Agent-R1's first generation (docs/recipes/speedrun.md).
+# Agent-R1's first generation (docs/guide/recipes/speedrun.md).
 #
 #   scripts/speedrun.sh [ppo|grpo] [KEY=VALUE …]
 set -euo pipefail

@@ -1,5 +1,6 @@
 --- Sums of two numbers with reward functions of TRL, which are used unchanged:
---- scripts/python/sum_rewards.py (docs/python.md). Rows are conversational, as in TRL: `prompt` is
+--- scripts/python/sum_rewards.py (docs/guide/python.md). Rows are conversational, as in TRL:
+--- `prompt` is
 --- a list of messages, and completions are lists of messages.
 ---
 ---   r1 run scripts/trl_rewards.lua

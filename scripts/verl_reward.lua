@@ -1,5 +1,5 @@
 --- GSM8K with a reward function of verl, which is used unchanged: scripts/python/gsm8k_reward.py
---- (docs/python.md). The rows have verl's columns. By default they are sums of two numbers.
+--- (docs/guide/python.md). The rows have verl's columns. By default they are sums of two numbers.
 ---
 ---   r1 run scripts/verl_reward.lua
 ---   r1 run scripts/verl_reward.lua policy.model=Qwen/Qwen2.5-3B-Instruct cold_start=false \

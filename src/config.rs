@@ -57,7 +57,8 @@ section! {
         seed: u64 = 0, range("≥ 0"), restart();
         /// The model that is trained.
         policy: PolicySettings = PolicySettings::default(), restart();
-        /// Datasets of tasks; several datasets, by name or as a list, are mixed (docs/data.md).
+        /// Datasets of tasks; several datasets, by name or as a list, are mixed
+        /// (docs/guide/data.md).
         data: DataSettings = DataSettings::default(), restart();
         /// Sampling of responses in training.
         sampling: Sampling = Sampling::default();
@@ -78,7 +79,7 @@ section! {
         /// Time and memory limits of script calls.
         limits: Limits = Limits::default();
         /// A recipe with r1.sft that r1 run runs once before reinforcement learning; override its
-        /// settings with cold_start.KEY, leave it out with cold_start=false (docs/sft.md).
+        /// settings with cold_start.KEY, leave it out with cold_start=false (docs/guide/sft.md).
         #[serde(skip_serializing_if = "Option::is_none")]
         cold_start: Option<Box<Settings>> = None, restart();
         /// Parameters of the script, with the names that it declares by r1.params.
@@ -218,7 +219,7 @@ impl Field for Trainer {
         const DOC: &str =
             "The algorithm: an estimator, a loss and their defaults by name. r1.grpo, r1.ppo and r1.sft set it.";
         let algorithm = Setting::new("trainer.algorithm", "string", DOC).default("\"grpo\"");
-        let algorithm = algorithm.range("one of docs/training.md, or sft").restart();
+        let algorithm = algorithm.range("one of docs/guide/training.md, or sft").restart();
         let sft = Sft::listed().into_iter().map(|setting| Setting { only: "sft", ..setting });
         std::iter::once(algorithm).chain(Learner::listed()).chain(sft).collect()
     }
@@ -317,7 +318,7 @@ section! {
         /// Evaluates after the last step.
         after: bool = true;
         /// Samples of each task; above 1, best@k, maj@k and pass@k are reported
-        /// (docs/evaluation.md).
+        /// (docs/guide/evaluation.md).
         samples: usize = 1, unit("trajectories"), range("≥ 1"), needs("data.eval", Is::Set);
         /// Sampling temperature of evaluations; 0 is greedy. The default is 0 for one sample of
         /// each task, and sampling.temperature for several.
@@ -336,7 +337,7 @@ section! {
         /// the rows' own if empty.
         env: String = String::new();
         /// Stops sampling a further model of r1 eval when its difference from the first has this
-        /// p-value, at any number of tasks (docs/evaluation.md); 0 samples all tasks.
+        /// p-value, at any number of tasks (docs/guide/evaluation.md); 0 samples all tasks.
         early_stop: f64 = 0.0, range("0 to 1");
         /// Reward part that is reported as accuracy; if empty, a task is solved when its reward is
         /// above 0.

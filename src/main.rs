@@ -9,7 +9,7 @@ fn main() -> std::process::ExitCode {
 /// A thread of libgomp that waits for others spins for milliseconds before it sleeps. If another
 /// process needs the core, a model of hundreds of barriers per token becomes ten times slower. With
 /// 1,000 turns a waiting thread sleeps after some microseconds. On an idle machine the speed is the
-/// same (docs/cpu-kernels.md).
+/// same (docs/lab/cpu-kernels.md).
 ///
 /// libgomp reads the variable when it is loaded, before `main`. Functions of `.preinit_array` run
 /// before the initialisation of libraries: this one starts the program again with the variable.

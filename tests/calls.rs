@@ -1,5 +1,5 @@
 //! Every kind of call that a script or the policy can start and that may not end: its limit, and
-//! Ctrl-C. docs/containment.md has the table of results.
+//! Ctrl-C. docs/guide/containment.md has the table of results.
 #![cfg(unix)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -264,14 +264,14 @@ fn calls_end_at_their_limit() {
     }
     let head = "| call | limit | at its limit | first Ctrl-C | second Ctrl-C |\n|---|---|---|---|---|";
     let table = format!("{head}\n{}\n", rows.join("\n"));
-    let path = root.join("docs/containment.md");
+    let path = root.join("docs/guide/containment.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let written = section(&page);
     if std::env::var_os("R1_UPDATE").is_some() {
         std::fs::write(&path, page.replace(&written, &format!("{CALLS}\n\n{table}"))).unwrap();
     }
     let page = std::fs::read_to_string(&path).unwrap();
-    assert!(page.contains(&table), "docs/containment.md is out of date; R1_UPDATE=1 writes it:\n{table}");
+    assert!(page.contains(&table), "docs/guide/containment.md is out of date; R1_UPDATE=1 writes it:\n{table}");
 }
 
 /// All calls at once, with limits of an hour. The first signal lets the step go on, the second ends

@@ -44,35 +44,41 @@ fn with_part(page: &str, name: &str, part: &str) -> String {
 /// The same tables refuse these names on the command line. `just docs` updates the page.
 #[test]
 fn files_made_from_the_declarations_of_counterparts() {
-    let there = read("docs/coming-from.md");
+    let there = read("docs/reference/coming-from.md");
     let mut made = there.clone();
     for system in SYSTEMS {
         made = with_part(&made, &system.to_lowercase(), &table(system));
     }
     made = with_part(&made, "values", &value_table());
     if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
-        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/coming-from.md"), made).unwrap();
+        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/coming-from.md"), made).unwrap();
     } else {
-        assert!(there == made, "docs/coming-from.md differs from src/config/counterparts.tsv: run `just docs`");
+        assert!(
+            there == made,
+            "docs/reference/coming-from.md differs from src/config/counterparts.tsv: run `just docs`"
+        );
     }
 }
 
 /// The tables of algorithms, estimators and losses. `just docs` updates the page.
 #[test]
 fn files_made_from_the_declarations_of_algorithms() {
-    let there = read("docs/training.md");
+    let there = read("docs/guide/training.md");
     let mut made = with_part(&there, "algorithms", &algorithms::table());
     made = with_part(&made, "estimators", &reference::table("estimator", Estimator::reference()));
     made = with_part(&made, "losses", &reference::table("loss", Objective::reference()));
     if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
-        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/training.md"), made).unwrap();
+        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/training.md"), made).unwrap();
     } else {
-        assert!(there == made, "docs/training.md differs from the declarations: run `just docs`");
+        assert!(there == made, "docs/guide/training.md differs from the declarations: run `just docs`");
     }
     let (_, every) = there.split_once("Every loss also has").unwrap();
     let (every, _) = every.split_once("<!-- losses -->").unwrap();
     for term in Objective::terms() {
-        assert!(every.contains(&format!("`{term}`")), "docs/training.md has no `{term}` among the options of losses");
+        assert!(
+            every.contains(&format!("`{term}`")),
+            "docs/guide/training.md has no `{term}` among the options of losses"
+        );
     }
 }
 
@@ -118,24 +124,24 @@ fn files_made_from_the_declarations_of_answers() {
         let Counts { correct, traps, refused: [r1, other], accepted: [ours, theirs] } = counts;
         rows.extend([format!("| {kind} | {correct} | {r1} | {other} | {traps} | {ours} | {theirs} |\n")]);
     }
-    let there = read("docs/answers.md");
+    let there = read("docs/guide/answers.md");
     let made = with_part(&there, "pairs", &rows);
     if there != made && std::env::var_os("R1_UPDATE_DOCS").is_some() {
-        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/answers.md"), made).unwrap();
+        std::fs::write(Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/answers.md"), made).unwrap();
     } else {
-        assert!(there == made, "docs/answers.md differs from the verdicts: run `just docs`");
+        assert!(there == made, "docs/guide/answers.md differs from the verdicts: run `just docs`");
     }
 }
 
 /// The glossary has every algorithm with the paper of its declaration.
 #[test]
 fn the_glossary_has_every_algorithm_with_its_paper() {
-    let page = read("docs/glossary.md");
+    let page = read("docs/reference/glossary.md");
     for (name, paper) in algorithms::papers() {
         let start = format!("| `{name}` |");
         let row = page.lines().find(|line| line.starts_with(&start));
-        let row = row.unwrap_or_else(|| panic!("docs/glossary.md has no row of `{name}`"));
-        assert!(row.contains(paper), "{paper} is the paper of `{name}`, and docs/glossary.md has {row}");
+        let row = row.unwrap_or_else(|| panic!("docs/reference/glossary.md has no row of `{name}`"));
+        assert!(row.contains(paper), "{paper} is the paper of `{name}`, and docs/reference/glossary.md has {row}");
     }
 }
 
@@ -178,11 +184,11 @@ fn missing(name: &str) -> Option<String> {
 
 #[test]
 fn every_r1_name_in_coming_from_exists() {
-    let page = read("docs/coming-from.md");
+    let page = read("docs/reference/coming-from.md");
     let ours = names(&page, |cells| (1..cells.len()).collect());
     assert!(ours.len() > 100, "{} names", ours.len());
     let wrong: Vec<String> = ours.iter().filter_map(|name| missing(name)).collect();
-    assert!(wrong.is_empty(), "docs/coming-from.md: {}", wrong.join(", "));
+    assert!(wrong.is_empty(), "docs/reference/coming-from.md: {}", wrong.join(", "));
     assert_eq!(missing("trainer.group_sise").as_deref(), Some("no setting `trainer.group_sise`"));
     assert_eq!(missing("trainer.algorithm=grop").as_deref(), Some("no algorithm `grop`"));
     assert_eq!(missing("r1.tols { … }").as_deref(), Some("no function `r1.tols`"));
@@ -190,10 +196,10 @@ fn every_r1_name_in_coming_from_exists() {
 
 #[test]
 fn the_glossary_names_existing_settings_and_every_algorithm() {
-    let page = read("docs/glossary.md");
+    let page = read("docs/reference/glossary.md");
     let ours = names(&page, |cells| vec![0, cells.len() - 1]);
     let wrong: Vec<String> = ours.iter().filter_map(|name| missing(name)).collect();
-    assert!(wrong.is_empty(), "docs/glossary.md: {}", wrong.join(", "));
+    assert!(wrong.is_empty(), "docs/reference/glossary.md: {}", wrong.join(", "));
     let (_, algorithms) = page.split_once("## Algorithms").unwrap();
     let listed = names(algorithms, |_| vec![0]);
     let expected: Vec<String> =
@@ -226,32 +232,30 @@ fn ignored_tests_have_a_just_recipe() {
     assert!(checked > 10, "{checked}");
 }
 
-/// The crate of README's "As a library" is the one that `just test-dependent` builds and runs.
+/// The crate of docs/guide/library.md is the one that `just test-dependent` builds and runs.
 #[test]
-fn the_crate_of_the_readme_is_the_one_that_is_built() {
-    let page = read("README.md");
-    let (_, part) = page.split_once("## As a library").unwrap();
-    let (part, _) = part.split_once("\n## ").unwrap();
+fn the_crate_of_the_page_is_the_one_that_is_built() {
+    let page = read("docs/guide/library.md");
     for file in ["Cargo.toml", "build.rs", "src/main.rs"] {
         let text = read(&format!("tests/dependent/{file}"));
         // Without the parts that only r1's own copy has.
         let text = text.find("[package]").map_or(&*text, |start| &text[start..]);
-        assert!(part.contains(text), "tests/dependent/{file} differs from README.md");
+        assert!(page.contains(text), "tests/dependent/{file} differs from docs/guide/library.md");
     }
 }
 
-/// The last column of the tables of docs/bad-input.md names tests.
+/// The last column of the tables of docs/guide/bad-input.md names tests.
 #[test]
 fn the_page_of_bad_input_names_existing_tests() {
     let code: String = ["src", "tests"].into_iter().flat_map(sources).map(|(_, text)| text).collect();
-    let page = read("docs/bad-input.md");
+    let page = read("docs/guide/bad-input.md");
     let mut named = 0;
     for row in page.lines().filter(|line| line.starts_with("| ") && line.contains('`')) {
         let last = row.trim_end_matches([' ', '|']).rsplit(" | ").next().unwrap();
         for name in last.split('`').skip(1).step_by(2) {
             assert!(
                 code.contains(&format!("fn {name}()")),
-                "docs/bad-input.md names a test `{name}`, which is not there"
+                "docs/guide/bad-input.md names a test `{name}`, which is not there"
             );
             named += 1;
         }
@@ -277,7 +281,7 @@ fn every_table_of_figures_can_be_measured_again() {
     assert_eq!(python(&["-m", "doctest", "pages.py"]), "");
     assert_eq!(python(&["-m", "doctest", "remeasure.py"]), "");
     python(&["pages.py", "check", "../docs"]);
-    let listed = python(&["remeasure.py", "--list", "../docs/recipes/bandit.md"]);
+    let listed = python(&["remeasure.py", "--list", "../docs/guide/recipes/bandit.md"]);
     assert!(listed.contains(": bandit. Measured on one thread of ") && listed.contains("\n  0  0.00 ("), "{listed}");
 }
 

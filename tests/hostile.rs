@@ -1,6 +1,6 @@
 //! Scripts that try to hang, fill, crash or change the host, each next to well-behaved trajectories
 //! in one worker: checks how they end, and that the others are not affected. The scripts are in
-//! `tests/lua/hostile`; docs/containment.md is the table of results.
+//! `tests/lua/hostile`; docs/guide/containment.md is the table of results.
 //!
 //! The first lines of a script describe it and give the expected status (several if any of them is
 //! correct; `refused` for a script that must not load), a part of the message, and the number of
@@ -261,7 +261,7 @@ content and 64 files. As with the rest of the report, the program can falsify th
 
 Queries of `r1.tools.table` run in the process of r1, in SQLite, each on a thread of its own. They
 can only read: an authorizer refuses everything but SELECT, files can't be attached, and extensions
-can't be loaded. Time, memory, values and statements are limited per query (docs/tables.md). SQLite
+can't be loaded. Time, memory, values and statements are limited per query (docs/guide/tables.md). SQLite
 checks the time between its instructions. Functions that could take minutes in one instruction
 (`instr`, `replace`, `trim`, LIKE, GLOB) are r1's own: they take linear time or check the time.
 `json_patch` is refused. A query that has not ended half a second after its time is left to its
@@ -347,13 +347,13 @@ fn hostile_scripts_are_contained() {
         return;
     }
     assert!(cases.len() >= 60);
-    let path = root.join("docs/containment.md");
+    let path = root.join("docs/guide/containment.md");
     let calls = section(&std::fs::read_to_string(&path).unwrap_or_default());
     if std::env::var_os("R1_UPDATE").is_some() {
         std::fs::write(&path, page(&rows, &calls)).unwrap();
     }
     let written = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(written == page(&rows, &calls), "docs/containment.md is out of date; R1_UPDATE=1 writes it");
+    assert!(written == page(&rows, &calls), "docs/guide/containment.md is out of date; R1_UPDATE=1 writes it");
 }
 
 /// Resident memory of this process in MiB; 0 if unknown.

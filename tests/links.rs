@@ -77,7 +77,7 @@ fn relative_links_of_docs_resolve() {
     assert_eq!(anchor("How `r1 run` resumes: a page"), "how-r1-run-resumes-a-page");
 }
 
-/// A page that is named as text, such as docs/resume.md.
+/// A page that is named as text, such as docs/guide/resume.md.
 #[test]
 fn pages_named_in_docs_exist() {
     let mut wrong = Vec::new();
@@ -86,7 +86,7 @@ fn pages_named_in_docs_exist() {
         let words = text.split(|c: char| c.is_whitespace() || "()[]`,;:\"'|".contains(c));
         let named = words.filter(|word| word.starts_with("docs/"));
         for name in named.map(|name| name.split('#').next().unwrap_or(name).trim_end_matches(['.', '/'])) {
-            // The others are beginnings of names, such as docs/decisions/0004.
+            // The others are beginnings of names, such as docs/lab/decisions/0004.
             if Path::new(name).extension().is_some() && !root().join(name).exists() {
                 wrong.push(format!("{}: {name}", page.strip_prefix(root()).unwrap().display()));
             }

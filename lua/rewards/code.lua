@@ -1,7 +1,8 @@
 --- Rewards for programs: tests in the sandbox, each in a separate process.
 ---
 --- Sources: pass rate over hidden tests as in APPS (arXiv:2105.09938) and LiveCodeBench
---- (arXiv:2403.07974). docs/containment.md ("How to grade programs") says why expected values stay
+--- (arXiv:2403.07974). docs/guide/containment.md ("How to grade programs") says why expected values
+--- stay
 --- in Lua.
 
 local check = require("@r1/options")

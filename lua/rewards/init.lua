@@ -1,4 +1,4 @@
---- All rewards in one table: `local rewards = require("@r1/rewards")` (docs/rewards.md).
+--- All rewards in one table: `local rewards = require("@r1/rewards")` (docs/guide/rewards.md).
 
 local rewards = {}
 for _, name in ipairs { "qa", "qa_format", "format", "numbers", "data", "penalties", "retrieval", "tables", "code" } do

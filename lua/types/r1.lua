@@ -264,7 +264,7 @@ function Training:advantages(trajectories, estimator) end
 ---Updates the policy (and critic) on trajectories.
 ---@param trajectories (r1.Trajectory|string)[] Trajectories of `rollout`, or their ids; also of earlier steps
 ---@param options? { advantages?: any[], returns?: any[], policy?: boolean, estimator?: string|table<string, any>, loss?: string|table<string, any>|(fun(b: r1.LossBatch, options: any): any), options?: table<string, any>, groups?: number[], lr?: number, epochs?: number, mini_batches?: number } Defaults: the recipe's settings
----@return table<string, number> # Metrics: docs/metrics.md
+---@return table<string, number> # Metrics: docs/reference/metrics.md
 function Training:update(trajectories, options) end
 
 ---Takes a supervised step on conversations; the loss covers the assistant's tokens.
@@ -322,7 +322,7 @@ function Training:save(out) end
 ---@field logprobs? number[] Log-probabilities of the response ids under the policy that sampled them
 ---@field support? table<string, any> The sampled-from tokens, if top-k, top-p or min-p restricted the distribution
 
----A model behind an OpenAI-compatible server (docs/environments.md).
+---A model behind an OpenAI-compatible server (docs/guide/environments.md).
 ---@class r1.ModelServer
 ---@field url string The base URL, to which /chat/completions is appended
 ---@field name string The server's name of the model
@@ -331,7 +331,7 @@ function Training:save(out) end
 ---@field timeout? number|string Seconds for one answer, or text such as "500ms"; default: 60
 ---@field retries? number Further attempts if the server is busy or unreachable; default: 3
 
----A table for SQL: one of `path`, `column` and `data` (docs/tables.md).
+---A table for SQL: one of `path`, `column` and `data` (docs/guide/tables.md).
 ---@class r1.TableSource
 ---@field path? string Path relative to the script's directory
 ---@field column? string Column of the task
@@ -353,7 +353,7 @@ function Training:save(out) end
 ---A tool of the policy.
 ---@class r1.Tool
 ---@field name string
----@field schema table<string, any> Its schema in the OpenAI shape, for `tools` of demonstrations (docs/sft.md)
+---@field schema table<string, any> Its schema in the OpenAI shape, for `tools` of demonstrations (docs/guide/sft.md)
 
 ---A passage that Index:search found.
 ---@class r1.SearchHit
@@ -789,7 +789,7 @@ function Expectation:raises(text) end
 ---@field name? string Name of the run and of its directory; the file name of the script if empty.
 ---@field seed? number Seed of every random stream: the same seed gives the same run (default 0, ≥ 0).
 ---@field policy? r1.PolicySettings The model that is trained.
----@field data? r1.DataSettings Datasets of tasks; several datasets, by name or as a list, are mixed (docs/data.md).
+---@field data? r1.DataSettings Datasets of tasks; several datasets, by name or as a list, are mixed (docs/guide/data.md).
 ---@field sampling? r1.Sampling Sampling of responses in training.
 ---@field rollout? r1.RolloutSettings Concurrency, retries and failures of rollouts.
 ---@field trainer? r1.Trainer Algorithm and its settings: a result of r1.grpo, r1.ppo, r1.sft or r1.trainer.
@@ -805,7 +805,7 @@ function Expectation:raises(text) end
 ---@field base? string Base model of an adapter (policy.model, or a resumed run's checkpoint); if empty, the one in adapter_config.json.
 ---@field dtype? "auto"|"f32"|"bf16" Type of the weights in memory; auto is f32 on the CPU and bf16 on CUDA (default "auto").
 ---@field device? "auto"|"cpu"|"cuda" Device of the model; auto is CUDA if available (default "auto").
----@field api_base? string URL of a server that has the model, for r1 eval and r1 infer (docs/evaluation.md); policy.model is then its name there. The key is in the environment: OPENAI_API_KEY or ANTHROPIC_API_KEY.
+---@field api_base? string URL of a server that has the model, for r1 eval and r1 infer (docs/guide/evaluation.md); policy.model is then its name there. The key is in the environment: OPENAI_API_KEY or ANTHROPIC_API_KEY.
 ---@field api? "auto"|"openai"|"anthropic" API of the server: chat completions or Anthropic's messages; auto is messages for api.anthropic.com (default "auto", needs policy.api_base).
 ---@field api_timeout? number|string Longest wait for the next piece of a server's reply, and for all of a reply that is not streamed. Comments and other events that keep the connection open are not pieces (default 600, seconds, > 0, needs policy.api_base).
 ---@field api_attempts? number Attempts of a request to a server that is busy, fails or breaks off (default 6, ≥ 1, needs policy.api_base).
@@ -843,7 +843,7 @@ function Expectation:raises(text) end
 ---@field rank_stabilized? boolean Scales by the square root of the rank (rsLoRA, arXiv:2312.03732) (default false).
 ---@field targets? string[] Projections with an adapter, by the end of their names (default ["q_proj","k_proj","v_proj","o_proj","gate_proj","up_proj","down_proj"]).
 
----Datasets of tasks; several datasets, by name or as a list, are mixed (docs/data.md).
+---Datasets of tasks; several datasets, by name or as a list, are mixed (docs/guide/data.md).
 ---@class r1.DataSettings
 ---@field train? r1.Dataset|string|table<string, any>|r1.Task[] Training tasks: a file, a Hub dataset, rows generated by a function, or rows.
 ---@field eval? r1.Dataset|string|table<string, any>|r1.Task[] Evaluation tasks, in the same forms; without it there is no evaluation.
@@ -853,7 +853,7 @@ function Expectation:raises(text) end
 ---@field shuffle? boolean Training rows are in a new random order in every epoch; otherwise in the order of the files (default true).
 ---@field curriculum? r1.Curriculum Sampling of training rows by their past success.
 
----Sampling of training rows by the success rate of their earlier trajectories (docs/data.md, Curricula).
+---Sampling of training rows by the success rate of their earlier trajectories (docs/guide/data.md, Curricula).
 ---@class r1.Curriculum
 ---@field low? number Lowest success rate of a row that is always drawn (default 0, 0 to 1).
 ---@field high? number Highest success rate of a row that is always drawn (default 1, 0 to 1).
@@ -887,7 +887,7 @@ function Expectation:raises(text) end
 ---@field call_rewards? r1.CallRewards Process rewards of tool calls by outcome.
 ---@field system? string System prompt of the default reset; empty for none.
 ---@field reply_prefix? string Text that every response starts with, such as `<think>`; it is part of the prompt, neither sampled nor trained on.
----@field special_tokens_in_messages? boolean Texts in messages and tool results that spell a special token (`<|im_end|>`) become that token, as in transformers. Without it only the chat template's own text has special tokens, so that a result can't end its turn and begin another one (docs/context.md) (default false).
+---@field special_tokens_in_messages? boolean Texts in messages and tool results that spell a special token (`<|im_end|>`) become that token, as in transformers. Without it only the chat template's own text has special tokens, so that a result can't end its turn and begin another one (docs/guide/context.md) (default false).
 
 ---Process rewards of tool calls; a reward that the tool returns takes precedence.
 ---@class r1.CallRewards
@@ -909,9 +909,9 @@ function Expectation:raises(text) end
 ---@field group_size? number Trajectories per task; 1 for ppo, remax and reinforce_pp (default 8, trajectories, ≥ 1).
 ---@field groups_per_step? number Tasks per step; 128 for ppo, remax and reinforce_pp (default 16, tasks, ≥ 1).
 ---@field branch? r1.Branch Tree sampling: some trajectories of a group continue from states of others.
----@field estimator? string|table<string, any> Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's function `advantage` (default "grpo", one of docs/training.md, or custom).
+---@field estimator? string|table<string, any> Advantage estimator: a name, or a table of `name` and its options. custom is the recipe's function `advantage` (default "grpo", one of docs/guide/training.md, or custom).
 ---@field shaping? r1.Shaping Reward shaping before the estimator.
----@field loss? string|table<string, any> Policy loss: a name, or a table of `name` and its options. custom is the recipe's function `loss` (default "ppo", one of docs/training.md, or custom).
+---@field loss? string|table<string, any> Policy loss: a name, or a table of `name` and its options. custom is the recipe's function `loss` (default "ppo", one of docs/guide/training.md, or custom).
 ---@field clip? number[] { low, high }: clip range of the ratio; the default of the loss if not set (0 < low ≤ 1, high > 0).
 ---@field loss_agg? "token-mean"|"seq-mean-token-sum"|"seq-mean-token-mean"|"seq-mean-token-sum-norm" Aggregation of token losses; the default of the loss if not set.
 ---@field entropy? number Coefficient of the entropy bonus (default 0).
@@ -1028,7 +1028,7 @@ function Expectation:raises(text) end
 ---@field limit? number Rows evaluated of each dataset of data.eval; 0 is all (default 128, rows, ≥ 0, needs data.eval).
 ---@field before? boolean Evaluates before the first step (default true).
 ---@field after? boolean Evaluates after the last step (default true).
----@field samples? number Samples of each task; above 1, best@k, maj@k and pass@k are reported (docs/evaluation.md) (default 1, trajectories, ≥ 1, needs data.eval).
+---@field samples? number Samples of each task; above 1, best@k, maj@k and pass@k are reported (docs/guide/evaluation.md) (default 1, trajectories, ≥ 1, needs data.eval).
 ---@field temperature? number Sampling temperature of evaluations; 0 is greedy. The default is 0 for one sample of each task, and sampling.temperature for several (≥ 0).
 ---@field top_p? number As sampling.top_p, which is the default (0 to 1).
 ---@field top_k? number As sampling.top_k, which is the default (tokens, ≥ 0).
@@ -1036,7 +1036,7 @@ function Expectation:raises(text) end
 ---@field max_new_tokens? number Longest response; the default is sampling.max_new_tokens (tokens, ≥ 1).
 ---@field max_steps? number Longest trajectory; the default is env.max_steps (steps, ≥ 1).
 ---@field env? string Environment of all evaluation tasks: a name in envs, or in the recipe an environment; the rows' own if empty.
----@field early_stop? number Stops sampling a further model of r1 eval when its difference from the first has this p-value, at any number of tasks (docs/evaluation.md); 0 samples all tasks (default 0, 0 to 1).
+---@field early_stop? number Stops sampling a further model of r1 eval when its difference from the first has this p-value, at any number of tasks (docs/guide/evaluation.md); 0 samples all tasks (default 0, 0 to 1).
 ---@field accuracy? string Reward part that is reported as accuracy; if empty, a task is solved when its reward is above 0.
 ---@field store? number Trajectories stored of each evaluation; 0 stores none (default 128, trajectories, ≥ 0).
 
@@ -1189,7 +1189,7 @@ function r1.logprobs(options) end
 function r1.reward_model(options) end
 
 ---Group-relative policy optimisation.
----@param settings r1.Learner docs/training.md
+---@param settings r1.Learner docs/guide/training.md
 ---@return r1.Trainer
 function r1.grpo(settings) end
 
@@ -1208,7 +1208,7 @@ function r1.trainer(settings) end
 ---@return r1.Algorithm
 function r1.algorithm(definition) end
 
----Supervised fine-tuning on conversations: rows with `messages`, and other formats (docs/sft.md).
+---Supervised fine-tuning on conversations: rows with `messages`, and other formats (docs/guide/sft.md).
 ---@param settings r1.Sft
 ---@return r1.Trainer
 function r1.sft(settings) end
@@ -1223,7 +1223,7 @@ function r1.last_boxed(text) end
 ---@return string?
 function r1.answer(text) end
 
----Tests whether an answer is equivalent to the reference: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Integers, fractions and decimals are compared exactly: 0.333333 is not 1/3. A unit may be missing on one side; different units are not equal. An answer that is nil is wrong; a reference that is nil or empty is an error of the dataset (r1.reference). docs/answers.md has the rules.
+---Tests whether an answer is equivalent to the reference: numbers, algebra, sets, intervals, points, matrices, equations, units, text. Integers, fractions and decimals are compared exactly: 0.333333 is not 1/3. A unit may be missing on one side; different units are not equal. An answer that is nil is wrong; a reference that is nil or empty is an error of the dataset (r1.reference). docs/guide/answers.md has the rules.
 ---@param answer string|number|nil Answer to grade: LaTeX or plain text, or a response that contains an answer
 ---@param reference string|number Correct answer
 ---@return boolean
@@ -1334,7 +1334,7 @@ function r1.tools.rhai(options) end
 ---@return r1.ToolServer # Stands for the list of its tools in env.tools
 function r1.tools.mcp(server) end
 
----A tool that answers SQL over tables (SQLite, read-only). Its description names tables and columns. docs/tables.md has the rules.
+---A tool that answers SQL over tables (SQLite, read-only). Its description names tables and columns. docs/guide/tables.md has the rules.
 ---@param options { tables?: table<string, string|any[]|r1.TableSource>, column?: string, name?: string, description?: string, preview?: number, timeout?: number|string, memory?: number|string, retries?: number|{ times: number, backoff?: number|string }, cache?: boolean|string, concurrency?: number, max_result_tokens?: number, hidden?: boolean, rewards?: { ok?: number, failed?: number, refused?: number }, max_rows?: number, max_cell?: number, output_bytes?: number, format?: "markdown"|"csv"|"json" }
 ---@return r1.Tool
 function r1.tools.table(options) end
@@ -1384,7 +1384,7 @@ function r1.rl.entropy(logits, temperature) end
 
 r1.json = {}
 
----A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it was an empty list in JSON. Data decoded from JSON keeps its nulls, long whole numbers, floats such as 3.0 and the order of its keys (docs/luau.md).
+---A value as JSON. Lists are tables with keys 1..n; an empty table is an object, unless it was an empty list in JSON. Data decoded from JSON keeps its nulls, long whole numbers, floats such as 3.0 and the order of its keys (docs/guide/luau.md).
 ---@param value any Plain data
 ---@return string
 function r1.json.encode(value) end
@@ -1557,7 +1557,7 @@ function r1.fs.write(path, text, options) end
 
 r1.index = {}
 
----Opens an index of passages on disk (docs/search.md). It is memory-mapped and opened once per process. A run opens it before its first trajectory, and a replay not at all. For a few thousand texts that are in the script or a resource, r1.text.index needs no directory; this is for corpora that were indexed once and do not fit into memory.
+---Opens an index of passages on disk (docs/guide/search.md). It is memory-mapped and opened once per process. A run opens it before its first trajectory, and a replay not at all. For a few thousand texts that are in the script or a resource, r1.text.index needs no directory; this is for corpora that were indexed once and do not fit into memory.
 ---@param directory string An index of `r1 index build`, relative to the script; in programs, to the current directory
 ---@return r1.Index
 function r1.index.open(directory) end

@@ -90,7 +90,7 @@ impl Trace {
             let got = if returned.is_nil() { "nothing".to_owned() } else { kind(returned) };
             return refuse(
                 format!("loss returned {got}; it must return a tensor of its batch"),
-                "a loss for each token, or one number such as b:token_mean(x) (docs/your-own-algorithm.md)",
+                "a loss for each token, or one number such as b:token_mean(x) (docs/guide/your-own-algorithm.md)",
             );
         };
         let mut graph = self.graph.take();

@@ -308,7 +308,7 @@ fn absolute_values_are_compared_on_both_sides_of_their_fold() {
 }
 
 /// Rewritten answers of MATH-500 with the verdicts of PRM800K, Hendrycks, Math-Verify and DAPO; the
-/// counts are the table of docs/answers.md.
+/// counts are the table of docs/guide/answers.md.
 #[test]
 fn math_answers_agree_with_other_graders() {
     // Of a grader: both accept, both reject, only r1 accepts, only the grader accepts.
@@ -331,10 +331,10 @@ fn math_answers_agree_with_other_graders() {
             _ => {}
         }
     }
-    let page = include_str!("../../docs/answers.md");
+    let page = include_str!("../../docs/guide/answers.md");
     for (grader, counts) in ["PRM800K", "Hendrycks", "Math-Verify 0.9.0", "DAPO, normalised text"].iter().zip(counts) {
         let row = format!("| {grader} | {} |", counts.map(|count| count.to_string()).join(" | "));
-        assert!(page.contains(&row), "docs/answers.md does not have the row {row}");
+        assert!(page.contains(&row), "docs/guide/answers.md does not have the row {row}");
     }
 }
 

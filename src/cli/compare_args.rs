@@ -12,7 +12,7 @@ use clap::Args;
   r1 compare grpo ppo --out curves.svg          a panel for each metric
   r1 compare grpo ppo --json                    values of every metric
 
-`end` is the mean of the last tenth of the steps. docs/metrics.md lists the metrics.")]
+`end` is the mean of the last tenth of the steps. docs/reference/metrics.md lists the metrics.")]
 pub(super) struct CompareArgs {
     /// Runs: their directories, or their names
     #[arg(value_name = "RUN", required = true)]

@@ -14,12 +14,13 @@ use crate::config::Trainer;
 use crate::script::Script;
 use crate::train;
 
-/// README.md and others in the repository's root, docs with docs/recipes, and scripts, by name.
+/// README.md and others in the repository's root, docs without decisions, and scripts, by name.
 pub(super) fn pages() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut paths: Vec<PathBuf> =
         ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root.join(name)).into();
-    for folder in ["docs", "docs/recipes", "scripts", "scripts/lib"] {
+    let docs = ["docs", "docs/learn", "docs/guide", "docs/guide/recipes", "docs/reference", "docs/lab"];
+    for folder in docs.into_iter().chain(["scripts", "scripts/lib"]) {
         paths.extend(std::fs::read_dir(root.join(folder)).unwrap().map(|entry| entry.unwrap().path()));
     }
     paths.retain(|path| path.extension().is_some_and(|end| end == "md" || end == "lua" || end == "sh"));

@@ -16,7 +16,8 @@ use crate::script::docs;
 use crate::script::docs::defaults::meanings;
 
 /// Pages that are made from the declarations, and the log of earlier versions.
-const OTHERS: [&str; 4] = ["docs/settings.md", "docs/lua.md", "docs/coming-from.md", "docs/LOG.md"];
+const OTHERS: [&str; 4] =
+    ["docs/reference/settings.md", "docs/reference/lua.md", "docs/reference/coming-from.md", "docs/lab/LOG.md"];
 
 /// A literal: a number with its unit, a quoted text, true or false.
 const LITERAL: &str = r#"-?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?: ?(?:KiB|MiB|ms|s)\b)?|"[^"]*"|true|false"#;
@@ -211,18 +212,18 @@ fn tables_of_pages_have_the_declared_defaults() {
                     _ if name.starts_with("--") => {
                         declared.flags[name].iter().find(|own| is_same(&value[1], own)).cloned()
                     }
-                    ("docs/containment.md", _) => setting(name, false),
-                    ("docs/sft.md", _) => setting(&format!("trainer.{name}"), true),
+                    ("docs/guide/containment.md", _) => setting(name, false),
+                    ("docs/guide/sft.md", _) => setting(&format!("trainer.{name}"), true),
                     (_, "setting of `r1.env`") => setting(&format!("env.{name}"), false),
                     (_, "field of `r1.tool`") => option("r1.tool", name),
-                    ("docs/environments.md", "option") => option("r1.tools.python", name),
-                    ("docs/mcp.md", _) => option("r1.tools.mcp", name),
-                    ("docs/tables.md", "option of `r1.tools.table`" | "limit") => option("r1.tools.table", name),
-                    ("docs/games.md", _) => {
+                    ("docs/guide/environments.md", "option") => option("r1.tools.python", name),
+                    ("docs/guide/mcp.md", _) => option("r1.tools.mcp", name),
+                    ("docs/guide/tables.md", "option of `r1.tools.table`" | "limit") => option("r1.tools.table", name),
+                    ("docs/guide/games.md", _) => {
                         let same = declared.in_module("lua/games/turns.lua", name, &value[1]);
                         same.then(|| value[1].to_owned())
                     }
-                    ("docs/python.md", _) => {
+                    ("docs/guide/python.md", _) => {
                         let same = declared.in_module("lua/python.lua", name, &value[1]);
                         if same { Some(value[1].to_owned()) } else { option("r1.connection", name) }
                     }
@@ -253,11 +254,11 @@ fn flags_have_the_defaults_that_pages_name() {
 #[test]
 fn modules_have_the_defaults_that_their_comments_and_pages_name() {
     const PAGES: [(&str, &[&str]); 5] = [
-        ("docs/rewards.md", &["lua/rewards/judge.lua"]),
-        ("docs/context.md", &["lua/compaction.lua"]),
-        ("docs/games.md", &["lua/games/sokoban.lua"]),
-        ("docs/env_http.md", &["lua/env_http.lua"]),
-        ("docs/env_gym.md", &["lua/env_gym.lua"]),
+        ("docs/guide/rewards.md", &["lua/rewards/judge.lua"]),
+        ("docs/guide/context.md", &["lua/compaction.lua"]),
+        ("docs/guide/games.md", &["lua/games/sokoban.lua"]),
+        ("docs/guide/env_http.md", &["lua/env_http.lua"]),
+        ("docs/guide/env_gym.md", &["lua/env_gym.lua"]),
     ];
     let (declared, mut compared) = (Declared::read(), Compared::default());
     let pattern = regex(

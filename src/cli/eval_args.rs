@@ -22,7 +22,7 @@ use crate::train::{Agent, EvalOptions};
   r1 eval scripts/retool.lua --by data_source --json       figures by column, as one JSON object
   r1 eval scripts/retool.lua --resume                      continue after Ctrl-C or a kill
 
-Tables, report.md, report.html and report.json have the same figures; docs/evaluation.md defines
+Tables, report.md, report.html and report.json have the same figures; docs/guide/evaluation.md defines
 them. r1 replay and r1 rescore --eval read the stored trajectories.")]
 pub(super) struct EvalArgs {
     /// A recipe: a Lua file that returns `r1.recipe { … }`; or a run (its directory, its name, a

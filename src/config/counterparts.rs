@@ -2,7 +2,8 @@
 //! counterparts.tsv.
 //!
 //! They are used for the hint on an unknown setting that is a name of another system, and for the
-//! tables of docs/coming-from.md. A test checks every r1 name against the settings reference.
+//! tables of docs/reference/coming-from.md. A test checks every r1 name against the settings
+//! reference.
 
 use std::fmt::Write;
 use std::sync::LazyLock;
@@ -160,7 +161,7 @@ fn quoted(names: &[&str]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" with ")
 }
 
-/// The table of a system's settings in docs/coming-from.md.
+/// The table of a system's settings in docs/reference/coming-from.md.
 pub fn table(system: &str) -> String {
     let mut table = format!("| {system} | r1 | value in r1 |\n|---|---|---|\n");
     for entry in NAMES.settings.iter().filter(|entry| entry.system == system) {
@@ -172,7 +173,7 @@ pub fn table(system: &str) -> String {
     table
 }
 
-/// The table of values in docs/coming-from.md.
+/// The table of values in docs/reference/coming-from.md.
 pub fn value_table() -> String {
     let mut table = "| value | system | r1 |\n|---|---|---|\n".to_owned();
     for ValueName { system, name, setting, value } in &NAMES.values {

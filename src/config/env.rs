@@ -40,7 +40,8 @@ section! {
         reply_prefix: String = String::new(), restart();
         /// Texts in messages and tool results that spell a special token (`<|im_end|>`) become that
         /// token, as in transformers. Without it only the chat template's own text has special
-        /// tokens, so that a result can't end its turn and begin another one (docs/context.md).
+        /// tokens, so that a result can't end its turn and begin another one
+        /// (docs/guide/context.md).
         special_tokens_in_messages: bool = false, restart();
     }
 }

@@ -21,12 +21,12 @@ section! {
         branch: Branch = Branch::default();
         /// Advantage estimator: a name, or a table of `name` and its options. custom is the
         /// recipe's function `advantage`.
-        estimator: Choice = Choice::new("grpo"), range("one of docs/training.md, or custom"), reload(Reload::Options);
+        estimator: Choice = Choice::new("grpo"), range("one of docs/guide/training.md, or custom"), reload(Reload::Options);
         /// Reward shaping before the estimator.
         shaping: Shaping = Shaping::default();
         /// Policy loss: a name, or a table of `name` and its options. custom is the recipe's
         /// function `loss`.
-        loss: Choice = Choice::new("ppo"), range("one of docs/training.md, or custom"), reload(Reload::Options);
+        loss: Choice = Choice::new("ppo"), range("one of docs/guide/training.md, or custom"), reload(Reload::Options);
         /// { low, high }: clip range of the ratio; the default of the loss if not set.
         clip: Option<(f64, f64)> = None, range("0 < low ≤ 1, high > 0");
         /// Aggregation of token losses; the default of the loss if not set.

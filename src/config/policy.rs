@@ -15,7 +15,7 @@ section! {
         dtype: Dtype = Dtype::Auto;
         /// Device of the model; auto is CUDA if available.
         device: DeviceChoice = DeviceChoice::Auto;
-        /// URL of a server that has the model, for r1 eval and r1 infer (docs/evaluation.md);
+        /// URL of a server that has the model, for r1 eval and r1 infer (docs/guide/evaluation.md);
         /// policy.model is then its name there. The key is in the environment: OPENAI_API_KEY or
         /// ANTHROPIC_API_KEY.
         api_base: String = String::new();

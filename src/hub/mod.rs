@@ -9,8 +9,8 @@
 //! user.
 //!
 //! The settings are those of Python: `HF_HOME`, `HF_HUB_CACHE`, `HF_TOKEN` (or the file that `hf
-//! auth login` writes), `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/decisions/0003 explains why this is
-//! not the `hf-hub` crate.
+//! auth login` writes), `HF_ENDPOINT`, `HF_HUB_OFFLINE`. docs/lab/decisions/0003 explains why this
+//! is not the `hf-hub` crate.
 
 mod cache;
 mod data;

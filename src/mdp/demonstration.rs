@@ -1,5 +1,5 @@
-//! A dataset row as a conversation for supervised fine-tuning. docs/sft.md lists the supported
-//! formats.
+//! A dataset row as a conversation for supervised fine-tuning. docs/guide/sft.md lists the
+//! supported formats.
 
 use serde_json::Value;
 

@@ -30,7 +30,7 @@ pub struct Evaluation {
     pub sources: BTreeMap<String, Evaluation>,
 }
 
-/// Figures of k samples of each task, as means over tasks (docs/evaluation.md).
+/// Figures of k samples of each task, as means over tasks (docs/guide/evaluation.md).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct AtK {
     /// The number of samples that every task has.

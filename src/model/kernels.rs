@@ -1,4 +1,4 @@
-//! The models that the CPU kernels support (docs/cpu-kernels.md), and their network.
+//! The models that the CPU kernels support (docs/lab/cpu-kernels.md), and their network.
 
 use tch::{Device, Kind, Tensor};
 

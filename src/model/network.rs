@@ -1,10 +1,10 @@
 //! A model and its weights: load, initialise, save; [`Model::forward`] for training,
 //! [`Model::step`] for generation.
 //!
-//! Both use the same weights and layers. The CPU kernels (docs/cpu-kernels.md) compute the layers
-//! that Qwen2, Qwen3, Llama and similar models share: in f32 for both, in bf16 for generation.
-//! libtorch operations (`decoder`) compute everything else, and everything if the kernels are
-//! disabled.
+//! Both use the same weights and layers. The CPU kernels (docs/lab/cpu-kernels.md) compute the
+//! layers that Qwen2, Qwen3, Llama and similar models share: in f32 for both, in bf16 for
+//! generation. libtorch operations (`decoder`) compute everything else, and everything if the
+//! kernels are disabled.
 
 use std::cell::{Cell, RefCell};
 use std::path::Path;

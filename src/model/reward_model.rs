@@ -95,7 +95,7 @@ fn trunk_config(json: &Value) -> Result<Config> {
         let found = &json["architectures"];
         let message = format!("`architectures` is {found} in config.json; a reward model is a …{CLASS}");
         return Err(Error::new(error::Kind::Model, message)
-            .hint("models that generate text are judges (docs/rewards.md) or score texts with r1.logprobs"));
+            .hint("models that generate text are judges (docs/guide/rewards.md) or score texts with r1.logprobs"));
     };
     let mut own = json.clone();
     // Gemma's classifiers have another prefix than its language models, but the same `model_type`.

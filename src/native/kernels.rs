@@ -1,5 +1,5 @@
-//! r1's own CUDA kernels as functions of tensors in bf16 and f32 (docs/gpu.md). The tests execute
-//! them on the CPU (`cuda::emulator`).
+//! r1's own CUDA kernels as functions of tensors in bf16 and f32 (docs/lab/gpu.md). The tests
+//! execute them on the CPU (`cuda::emulator`).
 
 use std::ffi::{c_char, c_void};
 use std::ptr::{null, null_mut};

@@ -1,5 +1,5 @@
 //! C++ over libtorch: operations that tch does not bind, and the CPU kernels (`cpu`,
-//! docs/cpu-kernels.md).
+//! docs/lab/cpu-kernels.md).
 //!
 //! Chunked log-probabilities, fused AdamW and flash attention use libtorch's operations on every
 //! device. Tensors are passed as tch's pointers. C++ exceptions become errors with libtorch's

@@ -79,8 +79,8 @@ impl Objective {
         losses::names()
     }
 
-    /// Every loss, as docs/training.md lists it: its own options, and the terms in which it differs
-    /// from most losses.
+    /// Every loss, as docs/guide/training.md lists it: its own options, and the terms in which it
+    /// differs from most losses.
     pub fn reference() -> impl Iterator<Item = Reference> {
         let usual = fields(&TERMS);
         losses::all().map(move |loss| {

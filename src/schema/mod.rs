@@ -1,6 +1,6 @@
 //! Declarations of settings: `section!` declares a table of settings once. It generates the typed
-//! struct, its defaults, the reader with its errors, the entry of the reference (docs/settings.md,
-//! `r1 doc`, editor types), and the rule for a reload of the script.
+//! struct, its defaults, the reader with its errors, the entry of the reference
+//! (docs/reference/settings.md, `r1 doc`, editor types), and the rule for a reload of the script.
 //!
 //! The settings of r1 are in `config`; this module has the macros that declare them.
 
@@ -52,7 +52,7 @@ pub struct Setting {
     pub open: bool,
 }
 
-/// The time at which a setting changes in a run whose script was changed (docs/reload.md).
+/// The time at which a setting changes in a run whose script was changed (docs/guide/reload.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Reload {

@@ -11,7 +11,8 @@
 //!   ([`Suite`], `r1 test`)
 //! - `debug`: code typed at the REPL of a loaded script, breakpoints, completion ([`Console`], `r1
 //!   repl`)
-//! - [`docs`]: the reference, read from Lua files: help, completion, editor types, docs/lua.md
+//! - [`docs`]: the reference, read from Lua files: help, completion, editor types,
+//!   docs/reference/lua.md
 //!
 //! The host keeps the state between calls, never a function: `reset(task) -> state`, `step(state,
 //! action) -> result`, `context(state, budget) -> observation`, `reward(state, outcome) -> number

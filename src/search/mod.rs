@@ -16,7 +16,7 @@
 //! corpus; the parts refer to them by number, so that a part can be added without the others.
 //!
 //! This module does not use models, Lua or the command line, and does not read corpora. See
-//! docs/search.md.
+//! docs/guide/search.md.
 
 mod analyzer;
 mod bm25;

@@ -304,12 +304,12 @@ mod tests {
         let path = dir.path().join("t.parquet");
         encode(&mut File::create(&path).unwrap(), 0, &[], &[], &path).unwrap();
         let metadata = ArrowReaderMetadata::load(&File::open(&path).unwrap(), ArrowReaderOptions::new()).unwrap();
-        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/outputs.md");
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/outputs.md");
         let page = std::fs::read_to_string(page).unwrap();
         let rows: String = page.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next()).collect();
         for field in metadata.schema().fields() {
             let name = format!("`{}`", field.name());
-            assert!(rows.contains(&name), "docs/outputs.md does not document the column {name}");
+            assert!(rows.contains(&name), "docs/reference/outputs.md does not document the column {name}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! All metrics with their descriptions. `docs/metrics.md` is generated from this list; a test keeps
-//! it current.
+//! All metrics with their descriptions. `docs/reference/metrics.md` is generated from this list; a
+//! test keeps it current.
 
 use std::fmt::Write;
 
@@ -125,7 +125,7 @@ pub const SECTIONS: &[Section] = &[
         when: "Every step of reinforcement learning.",
         names: &[
             name("script/generation", "Version of the script used by new groups; 0 is the first"),
-            name("script/reloads", "Versions loaded since the last step (docs/reload.md)"),
+            name("script/reloads", "Versions loaded since the last step (docs/guide/reload.md)"),
             name("script/memory", "Memory of the scripts' virtual machines in MiB, garbage included"),
         ],
     },
@@ -259,7 +259,7 @@ pub const SECTIONS: &[Section] = &[
             name("eval/best@<k>", "With `eval.samples` = k above 1: the best score of a task, as a mean over tasks"),
             name("eval/worst@<k>", "The worst score of a task"),
             name("eval/pass@<k>", "Share of tasks with a solved sample"),
-            name("eval/maj@<k>", "Score of a task's most frequent final answer (docs/evaluation.md)"),
+            name("eval/maj@<k>", "Score of a task's most frequent final answer (docs/guide/evaluation.md)"),
             name("eval/<part>", "Mean of a named part of the reward, unweighted"),
             name(
                 "eval/tool_call_share",
@@ -311,7 +311,7 @@ pub fn is_share(metric: &str) -> bool {
     meaning(metric).is_some_and(|meaning| meaning.starts_with("Share"))
 }
 
-/// The page `docs/metrics.md`.
+/// The page `docs/reference/metrics.md`.
 pub fn page() -> String {
     let mut page = String::from(
         "# Metrics\n\n\
@@ -337,12 +337,15 @@ mod tests {
 
     #[test]
     fn metrics_page_is_current() {
-        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/metrics.md");
         if std::env::var_os("R1_UPDATE").is_some() {
             std::fs::write(&path, page()).unwrap();
         }
         let written = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(written == page(), "docs/metrics.md is out of date; `R1_UPDATE=1 cargo test metrics_page` writes it");
+        assert!(
+            written == page(),
+            "docs/reference/metrics.md is out of date; `R1_UPDATE=1 cargo test metrics_page` writes it"
+        );
     }
 
     /// src/train logs every metric of the list, and no others.

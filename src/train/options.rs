@@ -31,7 +31,7 @@ pub struct RunOptions {
     /// This supervised run is the cold start of another run, which prints the next commands.
     pub cold_start: bool,
     /// Counts Ctrl-C and other stop signals: the first ends the loop after its step, the second at
-    /// once (docs/resume.md).
+    /// once (docs/guide/resume.md).
     pub interrupt: Option<Interrupt>,
 }
 

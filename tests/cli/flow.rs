@@ -179,10 +179,10 @@ fn flows_work_in_check_repl_and_infer() {
     assert!(printed.contains("terminated after 3 steps: reward +1.12"), "{printed}");
 }
 
-/// The recipe of docs/agents.md: the advantages of a player sum to zero over a group.
+/// The recipe of docs/guide/agents.md: the advantages of a player sum to zero over a group.
 #[test]
 fn the_self_play_of_the_page_of_agents_runs() {
-    let page = include_str!("../../docs/agents.md");
+    let page = include_str!("../../docs/guide/agents.md");
     let (_, code) = page.split_once("```lua\n").unwrap();
     let (code, _) = code.split_once("```").unwrap();
     let dir = directory(&[("a.lua", &code.replace("r1-nano", "model"))], true);

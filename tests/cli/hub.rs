@@ -135,8 +135,8 @@ fn lua_programs_load_tokenizers_and_templates_from_the_hub_without_weights() {
     ");
 }
 
-/// The command of docs/recipes/speedrun.md for a checkpoint of Agent-R1, which is a directory of a
-/// model.
+/// The command of docs/guide/recipes/speedrun.md for a checkpoint of Agent-R1, which is a directory
+/// of a model.
 #[test]
 fn a_published_checkpoint_is_chatted_with_as_an_agent_of_agent_r1() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

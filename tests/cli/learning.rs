@@ -183,7 +183,7 @@ fn a_custom_estimator_that_keeps_state_between_calls_is_refused() {
         let dir = directory(&[("a.lua", &script)], true);
         let error = fail(dir.path(), &["run", "a.lua", "-q", "trainer.steps=8"]);
         assert!(error.contains("advantage returned different numbers for the same group"), "{error}");
-        assert!(error.contains("--> a.lua:") && error.contains("docs/your-own-algorithm.md"), "{error}");
+        assert!(error.contains("--> a.lua:") && error.contains("docs/guide/your-own-algorithm.md"), "{error}");
     }
 }
 

@@ -212,7 +212,7 @@ fn listings(page: &str) -> Vec<String> {
 
 #[test]
 fn listings_of_your_own_algorithm_run() {
-    let page = include_str!("../../docs/your-own-algorithm.md");
+    let page = include_str!("../../docs/guide/your-own-algorithm.md");
     let dir = directory(&[], true);
     let (recipes, programs): (Vec<_>, Vec<_>) =
         listings(page).into_iter().partition(|code| code.starts_with("return r1.recipe"));

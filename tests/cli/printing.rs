@@ -70,10 +70,10 @@ fn script_output_of_a_run_is_json_events() {
     assert_eq!(logged.len(), 11, "{logged:?}");
     assert_eq!((&logged[0]["function"], &logged[0]["place"]), (&Value::from("script"), &Value::from("a.lua:2")));
     assert!(logged[1..].iter().all(|line| line["step"] == 1 && line["trajectory"].is_string()), "{logged:?}");
-    let page = include_str!("../../docs/outputs.md");
+    let page = include_str!("../../docs/reference/outputs.md");
     for event in &events {
         let name = event["event"].as_str().unwrap();
-        assert!(page.contains(&format!("`{name}`")), "docs/outputs.md does not document the event `{name}`");
+        assert!(page.contains(&format!("`{name}`")), "docs/reference/outputs.md does not document the event `{name}`");
     }
     let omitted = events.iter().find(|event| event["event"] == "log_omitted").unwrap();
     // 32 trajectories print twice.

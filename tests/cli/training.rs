@@ -125,7 +125,7 @@ fn a_run_writes_all_its_files() {
     // Every logged metric is documented.
     for line in metrics(&run) {
         for name in line.as_object().unwrap().keys().filter(|name| !["step", "time"].contains(&name.as_str())) {
-            assert!(r1::telemetry::names::meaning(name).is_some(), "docs/metrics.md does not explain {name}");
+            assert!(r1::telemetry::names::meaning(name).is_some(), "docs/reference/metrics.md does not explain {name}");
         }
     }
     // A group samples one task.

@@ -1,7 +1,7 @@
 //! The reference of settings: all declarations of [`Settings`] in one list.
 //!
-//! `r1 doc trainer.lr`, `r1 doc trainer`, docs/settings.md, completion and editor types are made
-//! from it.
+//! `r1 doc trainer.lr`, `r1 doc trainer`, docs/reference/settings.md, completion and editor types
+//! are made from it.
 
 mod needs;
 mod range;

@@ -12,8 +12,8 @@ use crate::native;
 
 /// Tolerance of logits compared with transformers.
 pub(super) const LOGITS: f64 = 1e-4;
-/// Tolerance between two computations in r1: 1e-5 where docs/parity.md was measured, with a margin
-/// for processors that sum in another order.
+/// Tolerance between two computations in r1: 1e-5 where docs/lab/parity.md was measured, with a
+/// margin for processors that sum in another order.
 pub(super) const WAYS: f64 = 2e-5;
 
 pub(super) struct Case {

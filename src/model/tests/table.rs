@@ -1,4 +1,4 @@
-//! The tables of docs/parity.md: differences measured by the parity tests, printed by `just
+//! The tables of docs/lab/parity.md: differences measured by the parity tests, printed by `just
 //! parity-models`.
 
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use super::{distance, lora, pack};
 use crate::model::{Model, Span};
 
 fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/parity.md")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("docs/lab/parity.md")
 }
 
 fn table(out: &mut String, first: &str, rows: &[(String, Vec<Measure>)]) {
@@ -110,7 +110,7 @@ fn parity_table_has_every_case() {
     for case in ["golden", "golden_lora", "golden_large"].into_iter().flat_map(cases) {
         assert!(
             text.contains(&format!("| {} |", case.name)),
-            "{} is not in docs/parity.md: run `just parity-models`",
+            "{} is not in docs/lab/parity.md: run `just parity-models`",
             case.name
         );
         assert_eq!(case.logits.kind(), Kind::Float);

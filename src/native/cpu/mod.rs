@@ -1,5 +1,5 @@
 //! r1's CPU kernels: matrix products, attention, and a backward pass over whole Llama-like networks
-//! (Qwen2, Llama, Qwen3 …). See docs/cpu-kernels.md for their purpose, measurements and tests.
+//! (Qwen2, Llama, Qwen3 …). See docs/lab/cpu-kernels.md for their purpose, measurements and tests.
 //!
 //! They support training, scoring and generation in f32, and generation in bf16 with f32
 //! activations. The cargo feature `cpu-kernels` builds them; `R1_KERNELS=off` disables them at run

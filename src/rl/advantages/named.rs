@@ -29,8 +29,8 @@ use crate::rl::reference::Reference;
 use crate::rl::rows::{Batch, StepRow};
 
 /// Every estimator: its name, its paper (or the system that defines it), and what it computes, for
-/// docs/training.md. An estimator is a type with its options, in a file of this folder, and a line
-/// here.
+/// docs/guide/training.md. An estimator is a type with its options, in a file of this folder, and a
+/// line here.
 const ESTIMATORS: &[Entry] = &[
     entry::<Gae>("gae", "arXiv:1506.02438", "GAE over steps (Agent-R1, arXiv:2511.14460)"),
     entry::<GaeToken>("gae_token", "arXiv:1506.02438", "GAE over sampled tokens, as in verl"),
@@ -109,7 +109,7 @@ impl Estimator {
         names
     };
 
-    /// Every estimator, as docs/training.md lists it.
+    /// Every estimator, as docs/guide/training.md lists it.
     pub fn reference() -> impl Iterator<Item = Reference> {
         let needs = |entry: &Entry| {
             (entry.read)(entry.name, Map::new()).map(|own| own.needs().iter().filter_map(|need| need.words()).collect())

@@ -8,7 +8,8 @@ use crate::algorithms::{self, Algorithm};
 use crate::error::Result;
 use crate::rl::options::take_from;
 
-/// A loss: the row of docs/training.md, its formula with the published options, and its terms.
+/// A loss: the row of docs/guide/training.md, its formula with the published options, and its
+/// terms.
 #[derive(Clone, Debug)]
 pub struct Loss {
     pub name: &'static str,

@@ -1,4 +1,4 @@
-//! The worst differences from the reference implementations, as the table of docs/rl-parity.md:
+//! The worst differences from the reference implementations, as the table of docs/lab/rl-parity.md:
 //! `R1_UPDATE=1` prints it (`just rl-parity`).
 
 use std::collections::BTreeMap;
@@ -32,10 +32,10 @@ impl Parity {
         }
     }
 
-    /// Prints the table with `R1_UPDATE=1`; otherwise checks that docs/rl-parity.md has the same
-    /// functions, references and tolerances (the differences vary with the machine).
+    /// Prints the table with `R1_UPDATE=1`; otherwise checks that docs/lab/rl-parity.md has the
+    /// same functions, references and tolerances (the differences vary with the machine).
     pub(super) fn page(&self) {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/rl-parity.md");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lab/rl-parity.md");
         let table = self.table();
         if std::env::var_os("R1_UPDATE").is_some() {
             print!("\n{table}");
@@ -49,7 +49,7 @@ impl Parity {
         assert_eq!(
             without(&std::fs::read_to_string(&path).unwrap()),
             without(&table),
-            "docs/rl-parity.md is out of date: `just rl-parity` rewrites it"
+            "docs/lab/rl-parity.md is out of date: `just rl-parity` rewrites it"
         );
     }
 

@@ -93,7 +93,8 @@ fn ended(
         Status::Truncated if trajectory.truncated_by == Some(Limit::ContextOverflow) => {
             let (steps, most) = (trajectory.steps.len(), of.map_or(script.settings.env.max_steps, |of| of.max_steps));
             let message = format!("{name} fills the context after {steps} of {most} steps; the trajectory ends there");
-            let hint = "a `context` function can shorten the prompt; docs/environments.md has the rules of scoring";
+            let hint =
+                "a `context` function can shorten the prompt; docs/guide/environments.md has the rules of scoring";
             report.add(finding(Level::Warning, "context", message).hint(hint));
         }
         Status::Terminated | Status::Truncated | Status::PolicyError | Status::Aborted => {}

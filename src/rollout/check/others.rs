@@ -183,7 +183,7 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
         }
         let place = Some(first.place_of_row(Split::Train, index));
         let found = first.row(Split::Train, index).and_then(|row| {
-            let hint = "docs/sft.md lists the formats of rows; `columns` of the dataset renames columns";
+            let hint = "docs/guide/sft.md lists the formats of rows; `columns` of the dataset renames columns";
             let it = Demonstration::read(&row).map_err(|invalid| invalid.of_row().hint(hint))?;
             let own = it.format.as_deref().map(|name| renderer.with_format(&first.format(name)?)).transpose()?;
             let renderer = own.as_ref().unwrap_or(renderer);

@@ -87,7 +87,7 @@ pub(super) fn conflict_with_flow(name: &str) -> Error {
         "context" => "a flow chooses the prompt itself: it passes the messages to policy:generate",
         _ => "a flow replaces them: it runs its own loop over policy:generate",
     };
-    let hint = format!("{does}; leave out `{name}`, or `flow` (docs/environments.md)");
+    let hint = format!("{does}; leave out `{name}`, or `flow` (docs/guide/environments.md)");
     Error::new(Kind::Script, format!("`flow` and `{name}` are both set")).hint(hint)
 }
 

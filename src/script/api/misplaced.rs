@@ -16,12 +16,12 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
         "estimator" if trainer => (
             "an estimator's name",
             "the recipe's own function goes next to the trainer: r1.recipe { advantage = function(group) … end, trainer = \
-             r1.grpo { estimator = \"custom\" } } (docs/your-own-algorithm.md)",
+             r1.grpo { estimator = \"custom\" } } (docs/guide/your-own-algorithm.md)",
         ),
         "loss" if trainer => (
             "a loss's name",
             "the recipe's own function goes next to the trainer: r1.recipe { loss = function(b) … end, trainer = r1.grpo { \
-             loss = \"custom\" } } (docs/your-own-algorithm.md)",
+             loss = \"custom\" } } (docs/guide/your-own-algorithm.md)",
         ),
         "lr" | "warmup" | "decay" | "final_lr" if trainer => (
             "plain data",
@@ -33,7 +33,7 @@ pub(crate) fn misplaced_function(function: &str, path: &str) -> Error {
         ),
         "format" if ["r1.env", "r1.text.template"].contains(&function) => (
             "a format name, or a result of r1.format",
-            "such as format = \"hermes\", or format = r1.format { parse = function(reply) … end } (docs/lua.md)",
+            "such as format = \"hermes\", or format = r1.format { parse = function(reply) … end } (docs/reference/lua.md)",
         ),
         "eval" if path == "eval.accuracy" => (
             "the name of a part of the reward",

@@ -177,7 +177,10 @@ fn cold_start(lua: &Lua, own: Recipe, trainer: Option<&config::Trainer>) -> mlua
         return refuse("is supervised training, and its trainer is not r1.sft", "give it trainer = r1.sft { … }");
     }
     if own.typed.data.train.is_none() {
-        return refuse("has no training data", "give it data = { train = … }: rows with conversations (docs/sft.md)");
+        return refuse(
+            "has no training data",
+            "give it data = { train = … }: rows with conversations (docs/guide/sft.md)",
+        );
     }
     Ok(Box::new(own))
 }
@@ -196,7 +199,7 @@ fn own_function(
     }
     let message = format!("`trainer.{choice}` is \"{CUSTOM}\", and the recipe has no `{field}`");
     let error = Error::new(Kind::Script, message).about_setting(format!("trainer.{choice}"));
-    Err(fail_with(lua, NAME, error.hint(format!("give it one: {example} (docs/your-own-algorithm.md)"))))
+    Err(fail_with(lua, NAME, error.hint(format!("give it one: {example} (docs/guide/your-own-algorithm.md)"))))
 }
 
 /// `eval = { env =, context =, reward =, … }`: what is kept in the VM, and the settings.

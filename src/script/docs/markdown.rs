@@ -1,11 +1,11 @@
-//! The reference part of docs/lua.md.
+//! The reference part of docs/reference/lua.md.
 
 use std::fmt::Write;
 
 use super::page::wrap_after;
 use super::{Entry, Param, Scope, all, named_types};
 
-/// Markers around the reference in docs/lua.md.
+/// Markers around the reference in docs/reference/lua.md.
 const BEGIN: &str = "<!-- reference: made by `r1 doc --format markdown`; changes below are lost -->\n";
 
 /// A document with its reference regenerated; the text outside the markers is kept.

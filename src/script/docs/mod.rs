@@ -1,6 +1,6 @@
 //! The reference of the Lua API, read from Lua: host functions and types from lua/types/r1.d.luau,
-//! modules from their files. Terminal help, completion and docs/lua.md show it. Tests compare it
-//! with the virtual machines and run the examples.
+//! modules from their files. Terminal help, completion and docs/reference/lua.md show it. Tests
+//! compare it with the virtual machines and run the examples.
 
 mod comment;
 mod declarations;

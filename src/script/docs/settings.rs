@@ -1,5 +1,5 @@
 //! The reference of settings, from the declarations in `config`: pages in the terminal,
-//! docs/settings.md, and the types at the end of lua/types/r1.d.luau.
+//! docs/reference/settings.md, and the types at the end of lua/types/r1.d.luau.
 
 use std::fmt::Write;
 
@@ -14,16 +14,16 @@ use crate::tools::{PythonOptions, RhaiOptions};
 const SECTIONS: [(&str, &str); 9] = [
     ("", "The run"),
     ("policy", "The model"),
-    ("data", "Datasets of tasks (docs/data.md)"),
+    ("data", "Datasets of tasks (docs/guide/data.md)"),
     ("sampling", "Sampling of responses in training"),
     ("env", "The environment: fields of `r1.env` that are data"),
     ("rollout", "Rollouts"),
     ("eval", "Evaluation on `data.eval`"),
     ("checkpoint", "Checkpoints and the exported model"),
-    ("limits", "Limits of the script (docs/containment.md)"),
+    ("limits", "Limits of the script (docs/guide/containment.md)"),
 ];
 
-const TRAINER: &str = "Training (docs/training.md)";
+const TRAINER: &str = "Training (docs/guide/training.md)";
 
 /// The settings that match a name: a setting, those of a section or table, or those with this last
 /// part.
@@ -95,7 +95,7 @@ fn default_of(setting: &Setting) -> &str {
     }
 }
 
-/// docs/settings.md.
+/// docs/reference/settings.md.
 pub fn settings_markdown() -> String {
     let mut out = "\
 # Settings

@@ -361,7 +361,7 @@ fn selected_functions(recipe: &Recipe, settings: &Settings) -> Result<()> {
 fn traced(vm: &Vm, recipe: &Recipe, chosen: &Choice) -> Result<LossGraph> {
     let Some(function) = &recipe.loss else {
         return Err(Error::new(Kind::Script, "trainer.loss is \"custom\" and the recipe has no `loss`")
-            .hint("add one: loss = function(b) … end (docs/your-own-algorithm.md)"));
+            .hint("add one: loss = function(b) … end (docs/guide/your-own-algorithm.md)"));
     };
     let trace = match &recipe.algorithm {
         Some(algorithm) => {

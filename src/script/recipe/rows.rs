@@ -181,7 +181,7 @@ impl Worker {
                 hint = format!("{hint}; columns = {{ messages = \"…\" }} renames one");
             }
             let message =
-                "the row has no column `messages`, which r1.sft needs, nor those of another format (docs/sft.md)";
+                "the row has no column `messages`, which r1.sft needs, nor those of another format (docs/guide/sft.md)";
             return Err(placed(Error::new(Kind::Data, message)).hint(hint));
         }
         let needed: &[&str] =

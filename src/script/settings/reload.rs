@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn the_page_about_reload_names_what_waits_for_a_restart() {
-        let page = include_str!("../../../docs/reload.md");
+        let page = include_str!("../../../docs/guide/reload.md");
         let row = page.lines().find(|line| line.starts_with("| after a restart |")).unwrap();
         let names: Vec<&str> = row.split('`').skip(1).step_by(2).filter(|name| *name != "r1.sft").collect();
         for setting in settings().filter(|setting| setting.only.is_empty()) {

@@ -108,7 +108,7 @@ fn errors_of_dataset_rows_have_their_line() {
     let sft = Bench::new("return r1.recipe { trainer = r1.sft {}, data = { train = 't.jsonl' } }");
     sft.file("t.jsonl", "{\"text\": \"x\"}");
     assert_snapshot!(sft.show(sft.worker().row(Split::Train, 0).unwrap_err()), @r#"
-    the row has no column `messages`, which r1.sft needs, nor those of another format (docs/sft.md)
+    the row has no column `messages`, which r1.sft needs, nor those of another format (docs/guide/sft.md)
       --> t.jsonl:1
       hint: it has `text`; columns = { messages = "…" } renames one
     "#);

@@ -323,9 +323,9 @@ fn files_made_from_the_declarations_are_up_to_date() {
     let types = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("lua/types/r1.d.luau")).unwrap();
     up_to_date("lua/types/r1.d.luau", &docs::with_settings(&types));
     up_to_date("lua/types/r1.lua", &docs::luacats());
-    up_to_date("docs/settings.md", &docs::settings_markdown());
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/lua.md");
-    up_to_date("docs/lua.md", &docs::with_reference(&std::fs::read_to_string(path).unwrap()));
+    up_to_date("docs/reference/settings.md", &docs::settings_markdown());
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reference/lua.md");
+    up_to_date("docs/reference/lua.md", &docs::with_reference(&std::fs::read_to_string(path).unwrap()));
 }
 
 #[test]
@@ -401,10 +401,10 @@ fn declared_types_have_the_fields_of_real_values() {
     }
 }
 
-/// Every listing of docs/luau.md runs and returns its stated result.
+/// Every listing of docs/guide/luau.md runs and returns its stated result.
 #[test]
 fn the_examples_of_docs_luau_have_their_stated_results() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/luau.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guide/luau.md");
     let page = std::fs::read_to_string(path).unwrap();
     let mut checked = 0;
     for block in page.split("```lua\n").skip(1).map(|rest| rest.split("```").next().unwrap()) {

@@ -75,7 +75,7 @@ fn bad_losses_are_refused_at_their_line() {
     assert_snapshot!(reported, @r#"
     loss returned the number 1; it must return a tensor of its batch
       --> x.lua:1
-      hint: a loss for each token, or one number such as b:token_mean(x) (docs/your-own-algorithm.md)
+      hint: a loss for each token, or one number such as b:token_mean(x) (docs/guide/your-own-algorithm.md)
     loss: a tensor has no method `expp`
       --> x.lua:3
       hint: did you mean `exp`?

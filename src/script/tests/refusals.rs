@@ -436,12 +436,12 @@ fn a_flow_replaces_reset_step_and_context() {
     assert_snapshot!(refused(&format!("return r1.recipe {{ env = r1.env {{ {flow}, step = function() end }} }}")), @r#"
     r1.env: `flow` and `step` are both set
       --> x.lua:1
-      hint: a flow replaces them: it runs its own loop over policy:generate; leave out `step`, or `flow` (docs/environments.md)
+      hint: a flow replaces them: it runs its own loop over policy:generate; leave out `step`, or `flow` (docs/guide/environments.md)
     "#);
     assert_snapshot!(refused(&format!("return r1.recipe {{ {flow}, context = function() end }}")), @r#"
     r1.recipe: `flow` and `context` are both set
       --> x.lua:1
-      hint: a flow chooses the prompt itself: it passes the messages to policy:generate; leave out `context`, or `flow` (docs/environments.md)
+      hint: a flow chooses the prompt itself: it passes the messages to policy:generate; leave out `context`, or `flow` (docs/guide/environments.md)
     "#);
     assert_snapshot!(refused(&format!("return r1.recipe {{ {flow}, env = r1.env {{}} }}")), @r#"
     r1.recipe: `flow` and `env` or `envs` are both set

@@ -103,7 +103,7 @@ impl ScriptEstimator {
         }
         let message = "advantage returned different numbers for the same group in a second call";
         Err(self.worker.broken_advantage(message).hint(
-            "it may not keep state between calls, because a resumed run does not have it (docs/your-own-algorithm.md)",
+            "it may not keep state between calls, because a resumed run does not have it (docs/guide/your-own-algorithm.md)",
         ))
     }
 }

@@ -51,7 +51,8 @@ pub(crate) fn values(
             found[row][place] = value;
         }
     }
-    // A full context is terminal for the policy: the value after it is 0 (docs/environments.md).
+    // A full context is terminal for the policy: the value after it is 0
+    // (docs/guide/environments.md).
     let overflowed = |trajectory: &Trajectory| trajectory.truncated_by == Some(Limit::ContextOverflow);
     let mut next: Vec<Option<f64>> = trajectories.iter().map(|t| overflowed(t).then_some(0.0)).collect();
     for (&trajectory, values) in cut.iter().zip(found.split_off(rows.len())) {

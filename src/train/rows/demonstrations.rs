@@ -20,7 +20,7 @@ pub(crate) fn read(worker: &Worker, split: Split, index: u64) -> Result<Demonstr
     Demonstration::read(&row).map_err(|invalid| {
         worker
             .about_row(split, index, invalid.of_row())
-            .hint("docs/sft.md lists the formats of rows; `columns` of the dataset renames columns")
+            .hint("docs/guide/sft.md lists the formats of rows; `columns` of the dataset renames columns")
     })
 }
 

@@ -74,7 +74,7 @@ const NO_EFFECT: &[NoEffect] = &[
             let learns = recipe.learner().is_some() && recipe.settings.cold_start.is_none();
             learns.then(|| "reinforcement learning starts from policy.model".to_owned())
         },
-        hint: "initialise it in a cold_start with r1.sft (docs/sft.md), or set policy.model",
+        hint: "initialise it in a cold_start with r1.sft (docs/guide/sft.md), or set policy.model",
     },
     NoEffect {
         settings: &[
@@ -88,7 +88,7 @@ const NO_EFFECT: &[NoEffect] = &[
             let supervised = recipe.learner().is_none();
             supervised.then(|| "supervised training has no success rates".to_owned())
         },
-        hint: "leave it out; row_order sorts the rows (docs/data.md)",
+        hint: "leave it out; row_order sorts the rows (docs/guide/data.md)",
     },
     NoEffect {
         settings: &["data.curriculum.outside"],

@@ -3,7 +3,8 @@
 //! A row of the dataset is a conversation (`mdp::Demonstration`). Its ids are encoded piece by
 //! piece exactly as in a rollout (text::Renderer::supervised), so that reinforcement learning later
 //! sees the same ids as this training. The loss is the mean negative log-probability of the
-//! assistant's tokens of the batch; rows are packed without padding. docs/sft.md has the settings.
+//! assistant's tokens of the batch; rows are packed without padding. docs/guide/sft.md has the
+//! settings.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

@@ -2,8 +2,8 @@
 //!
 //! A resumed run continues the interrupted run, with the current script, the `key=value` settings
 //! of all its command lines (the last one for a key is in effect), and its original seed.
-//! Differences from the run's last configuration are listed before training. docs/resume.md has the
-//! rules.
+//! Differences from the run's last configuration are listed before training. docs/guide/resume.md
+//! has the rules.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

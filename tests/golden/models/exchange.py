@@ -1,4 +1,4 @@
-"""Checkpoints between transformers, PEFT and r1, both ways; prints their tables of docs/parity.md.
+"""Checkpoints between transformers, PEFT and r1, both ways; prints their tables of docs/lab/parity.md.
 
     exchange.sh        (as `just parity-checkpoints` does; it installs transformers and PEFT)
 
