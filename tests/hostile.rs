@@ -261,11 +261,11 @@ content and 64 files. As with the rest of the report, the program can falsify th
 
 Queries of `r1.tools.table` run in the process of r1, in SQLite, each on a thread of its own. They
 can only read: an authorizer refuses everything but SELECT, files can't be attached, and extensions
-can't be loaded. Time, memory, values and statements are limited per query (docs/guide/tables.md). SQLite
-checks the time between its instructions. Functions that could take minutes in one instruction
-(`instr`, `replace`, `trim`, LIKE, GLOB) are r1's own: they take linear time or check the time.
-`json_patch` is refused. A query that has not ended half a second after its time is left to its
-thread, and the policy gets the error.
+can't be loaded. Time, memory, values and statements are limited per query (docs/guide/tables.md).
+SQLite checks the time between its instructions. Functions that could take minutes in one
+instruction (`instr`, `replace`, `trim`, LIKE, GLOB) are r1's own: they take linear time or check
+the time. `json_patch` is refused. A query that has not ended half a second after its time is left
+to its thread, and the policy gets the error.
 
 ### How to grade programs
 

@@ -88,7 +88,7 @@ fn conditions_of_settings_match_the_type_of_the_named_setting() {
 fn docs_training_has_only_the_generated_table_of_settings() {
     let page = include_str!("../../../docs/guide/training.md");
     let own = page.split("## Settings of `trainer`").nth(1).unwrap().split("\n## ").next().unwrap();
-    assert!(own.contains("(settings.md#trainer)") && !own.contains("|---"));
+    assert!(own.contains("(../reference/settings.md#trainer)") && !own.contains("|---"));
     let remarks: Vec<&str> = own.lines().filter_map(|line| line.strip_prefix("- `")).collect();
     for remark in &remarks {
         let name = remark.split([' ', '`']).next().unwrap();
