@@ -107,15 +107,12 @@ impl HostTool for LuaTool {
                 }
             };
             let timed_out = result.is_none();
-            let Returned { text, ok, reward, retryable } = match result {
-                Some(values) => {
-                    let returned = read_result(name, &self.run, &values)?;
-                    Returned { text: attempt.cut(returned.text), ..returned }
-                }
-                None => {
-                    let seconds = self.timeout.unwrap_or_default().as_secs_f64();
-                    Returned { text: format!("Error: timed out after {seconds} s"), ..Returned::default() }
-                }
+            let Returned { text, ok, reward, retryable } = if let Some(values) = result {
+                let returned = read_result(name, &self.run, &values)?;
+                Returned { text: attempt.cut(returned.text), ..returned }
+            } else {
+                let seconds = self.timeout.unwrap_or_default().as_secs_f64();
+                Returned { text: format!("Error: timed out after {seconds} s"), ..Returned::default() }
             };
             let seconds = started.elapsed().as_secs_f64();
             let output = Output { text, ok, timed_out, seconds, files: Vec::new() };
