@@ -158,6 +158,12 @@ impl Script {
     pub(super) fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
         vm.host.params.borrow_mut().given = settings::params(overrides);
         let recipe = run(vm, path, &source)?;
+        let replaced = overrides.iter().find(|argument| argument.starts_with("trainer.algorithm="));
+        if let Some(argument) = replaced.filter(|_| recipe.algorithm.is_some()) {
+            let message = "the recipe has an algorithm of its own, which trainer.algorithm does not replace";
+            let hint = "set trainer.loss and trainer.estimator, or change `algorithm` in the recipe";
+            return Err(Error::new(Kind::Usage, message).at(argument).hint(hint));
+        }
         let (data, mut settings) = match overrides {
             [] => (recipe.settings.clone(), (*recipe.typed).clone()),
             _ => settings::overridden(&recipe.settings, overrides)?,
