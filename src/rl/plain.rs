@@ -106,7 +106,7 @@ pub struct Report {
 /// those of [`loss`].
 ///
 /// # Errors
-/// As [`loss`], and those of [`custom::compute`].
+/// As [`loss`], and those of the evaluation of the graph.
 pub fn custom_loss(graph: &LossGraph, rows: &[StepRow], options: &Value) -> Result<Report> {
     let mut rest = table(CUSTOM, &integral(options))?;
     let corrections: Corrections = take(CUSTOM, &mut rest)?;

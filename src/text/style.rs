@@ -188,8 +188,7 @@ impl Renderer {
         Ok(!turns.last().is_some_and(Turn::is_answered))
     }
 
-    /// The text of [`Renderer::marked`](Self::marked): a conversation, and with `prompt` the
-    /// generation prompt.
+    /// The text of a conversation, and with `prompt` the generation prompt.
     pub fn text(&self, messages: &[Message], tools: &[Value], prompt: bool) -> Result<String> {
         refuse_images(messages)?;
         let end = if prompt { Next::Prompt } else { Next::End };

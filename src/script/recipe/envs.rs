@@ -202,7 +202,7 @@ impl Envs {
     /// Refuses tools with undeclared needs, in any environment.
     ///
     /// # Errors
-    /// As [`Tool::check`].
+    /// Those of the tools: a program or a server that the recipe does not declare.
     pub(crate) fn check_tools(&self, grants: &Grants) -> Result<()> {
         self.all().flat_map(|known| &known.tools).try_for_each(|tool| tool.host_tool().check(tool, grants))
     }

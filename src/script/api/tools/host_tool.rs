@@ -33,7 +33,7 @@ pub(crate) trait HostTool {
     /// Checks what `tool` needs of a task. Returns the tables that its calls query.
     ///
     /// # Errors
-    /// [`Kind::Data`] for a column that is missing or damaged.
+    /// [`Kind::Data`](crate::error::Kind::Data) for a column that is missing or damaged.
     fn read_task(&self, _tool: &str, _task: &Json) -> Result<Option<Arc<Tables>>> {
         Ok(None)
     }
