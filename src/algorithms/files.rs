@@ -164,10 +164,27 @@ impl Algorithm {
             Value::Nil => None,
             other => Some(choice("estimator", other)?),
         };
-        let text = |field: &str| table.raw_get::<Option<String>>(field).map(Option::unwrap_or_default);
-        let truth = |field: &str| table.raw_get::<Option<bool>>(field).map(Option::unwrap_or_default);
-        let trainer: Option<Table> = table.raw_get("trainer")?;
-        let options: Option<Table> = table.raw_get("options")?;
+        let text = |field: &str| match table.raw_get(field)? {
+            Value::Nil => Ok(String::new()),
+            Value::String(text) => Ok(text.to_string_lossy()),
+            other => Err(fail(lua, WHAT, format!("`{field}` must be text, got {}", kind(&other)))),
+        };
+        let truth = |field: &str| match table.raw_get(field)? {
+            Value::Nil => Ok(false),
+            Value::Boolean(truth) => Ok(truth),
+            other => Err(fail(lua, WHAT, format!("`{field}` must be true or false, got {}", kind(&other)))),
+        };
+        let trainer = match table.raw_get("trainer")? {
+            Value::Nil => Map::new(),
+            Value::Table(settings) => options::plain_table(lua, &settings)
+                .ok_or_else(|| fail(lua, WHAT, "`trainer` must be a table of settings with plain values"))?,
+            other => return Err(fail(lua, WHAT, format!("`trainer` must not be {}", kind(&other)))),
+        };
+        let options = match table.raw_get("options")? {
+            Value::Nil => None,
+            Value::Table(options) => Some(options),
+            other => return Err(fail(lua, WHAT, format!("`options` must not be {}", kind(&other)))),
+        };
         Ok(Self {
             name,
             source,
@@ -176,7 +193,7 @@ impl Algorithm {
             remarks: text("remarks")?,
             critic: truth("critic")?,
             estimator,
-            trainer: trainer.and_then(|table| options::plain_table(lua, &table)).unwrap_or_default(),
+            trainer,
             loss,
             options: options::read(options.as_ref(), source).map_err(|error| {
                 raise(match place(lua) {

@@ -42,7 +42,7 @@ impl Trace {
     /// The batch and the options of a loss, all those that it declares.
     ///
     /// # Errors
-    /// Those of the virtual machine.
+    /// Errors of the virtual machine.
     pub fn of_declared(lua: &Lua, options: &Map<String, Json>) -> mlua::Result<Self> {
         Self::of(lua, Json::Object(options.clone()), true)
     }

@@ -97,7 +97,7 @@ pub const fn luau() -> &'static str {
     include_str!("../../../lua/types/r1.d.luau")
 }
 
-/// The file is parsed when something asks for it. A test parses it, so that it can't fail here.
+/// The file is parsed at first use. A test parses it, so that parsing can't fail here.
 static DECLARED: LazyLock<declarations::Declarations> =
     LazyLock::new(|| declarations::read(&current()).unwrap_or_default());
 
