@@ -89,7 +89,7 @@ fn generate(engine: &mut Engine, vocab: u32, batch: u64, prompt: u32, new: usize
         .map(|conversation| {
             client.submit(Request {
                 // No two prompts share a prefix.
-                prompt_ids: (0..prompt).map(|place| (conversation as u32 + 1 + place * 13) % vocab).collect(),
+                prompt_ids: (0..prompt).map(|index| (conversation as u32 + 1 + index * 13) % vocab).collect(),
                 sampling: Arc::clone(&sampling),
                 stop_ids: Arc::default(),
                 seed: StreamSeed::default(),
@@ -138,7 +138,7 @@ fn host(batch: u64, new: usize) -> Result<Value> {
         let replies: Vec<_> = (0..batch)
             .map(|conversation| {
                 client.submit(Request {
-                    prompt_ids: (0..8).map(|place| (conversation as u32 * 7 + place) % 512).collect(),
+                    prompt_ids: (0..8).map(|index| (conversation as u32 * 7 + index) % 512).collect(),
                     sampling: Arc::clone(&sampling),
                     stop_ids: Arc::new(vec![1000]),
                     seed: StreamSeed { seed: 1, trajectory: conversation, step: 0 },
@@ -178,7 +178,7 @@ fn check(engine: &mut Engine, model: &Model, batch: u64, prompt: u32, new: usize
                 ..Sampling::default()
             };
             Request {
-                prompt_ids: (0..=length).map(|place| (conversation as u32 * 31 + 1 + place * 13) % vocab).collect(),
+                prompt_ids: (0..=length).map(|index| (conversation as u32 * 31 + 1 + index * 13) % vocab).collect(),
                 sampling: Arc::new(sampling),
                 stop_ids: Arc::default(),
                 seed: StreamSeed { seed: 1, trajectory: conversation, step: 0 },
@@ -201,17 +201,17 @@ fn check(engine: &mut Engine, model: &Model, batch: u64, prompt: u32, new: usize
         let targets: Vec<i64> = completion.token_ids.iter().map(|&id| i64::from(id)).collect();
         let targets = Tensor::f_from_slice(&targets)?.f_to_device(model.device())?;
         let ends: Vec<i64> = (0..tokens)
-            .scan(0, |end, place| {
-                *end += completion.support.of(place).len() as i64;
+            .scan(0, |end, index| {
+                *end += completion.support.of(index).len() as i64;
                 Some(*end)
             })
             .collect();
         let support: Vec<i64> =
-            (0..tokens).flat_map(|place| completion.support.of(place)).map(|&id| i64::from(id)).collect();
+            (0..tokens).flat_map(|index| completion.support.of(index)).map(|&id| i64::from(id)).collect();
         let support = (Tensor::f_from_slice(&support)?, Tensor::f_from_slice(&ends)?);
         let (scored, _) = model.logprobs_among(&hidden, &targets, Some(&support), 1.0, 256)?;
-        for (own, scored) in completion.logprobs.iter().zip(Vec::<f32>::try_from(scored)?) {
-            let off = f64::from((own - scored).abs());
+        for (sampled, scored) in completion.logprobs.iter().zip(Vec::<f32>::try_from(scored)?) {
+            let off = f64::from((sampled - scored).abs());
             (worst, sum, count) = (worst.max(off), sum + off, count + 1);
         }
         ids.push(completion.token_ids);

@@ -78,11 +78,11 @@ impl Prompts {
     fn of(trajectories: &[Trajectory], computed: u64) -> Result<Self> {
         let (mut shown, mut new) = (0, 0);
         for trajectory in trajectories {
-            let mut known = 0;
+            let mut shared = 0;
             for step in &trajectory.steps {
                 shown += step.prompt_ids.len() as u64;
-                new += (step.prompt_ids.len() - known) as u64;
-                known = step.prompt_ids.len() + step.response_ids.len() - 1;
+                new += (step.prompt_ids.len() - shared) as u64;
+                shared = step.prompt_ids.len() + step.response_ids.len() - 1;
             }
         }
         if computed > new {

@@ -217,8 +217,8 @@ fn reload(dir: &Path, renderer: &Arc<Renderer>) -> Result<Value> {
     let begin = Instant::now();
     write(1)?;
     for seed in 0.. {
-        let mut found = pool.start(&policy, vec![spec(seed, &script)], &no_progress())?.finish()?;
-        if found.pop().is_some_and(|trajectory| trajectory.script_hash != script.hash) {
+        let mut trajectories = pool.start(&policy, vec![spec(seed, &script)], &no_progress())?.finish()?;
+        if trajectories.pop().is_some_and(|trajectory| trajectory.script_hash != script.hash) {
             break;
         }
         std::thread::sleep(Duration::from_micros(500));

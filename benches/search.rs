@@ -34,11 +34,11 @@ const QUERIES: usize = 5000;
 
 fn main() -> Result<()> {
     // `cargo bench` adds --bench.
-    let given: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
-    let passages: u64 = given.first().map_or(Ok(100_000), |text| text.parse()).map_err(|_| {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with('-')).collect();
+    let passages: u64 = arguments.first().map_or(Ok(100_000), |text| text.parse()).map_err(|_| {
         Error::new(Kind::Usage, "the number of passages must be a whole number").hint("`just bench-search 1000000`")
     })?;
-    match given.get(1).map_or("sparse", String::as_str) {
+    match arguments.get(1).map_or("sparse", String::as_str) {
         "sparse" => sparse(passages),
         "dense" => dense(passages),
         other => Err(Error::new(Kind::Usage, format!("there is no part `{other}`")).hint("it is sparse or dense")),
@@ -203,10 +203,11 @@ fn dense(passages: u64) -> Result<()> {
             println!("{}", json!({ "search": "exact", "threads": threads, "queries": times }));
         }
         for ef in [16, 64, 256] {
-            let found = index.search_all(&texts, &options(Nearest::Candidates(ef)))?;
+            let approximate = index.search_all(&texts, &options(Nearest::Candidates(ef)))?;
             let ids = |hits: &[r1::search::Hit]| hits.iter().map(|hit| hit.id.clone()).collect::<Vec<String>>();
-            let pairs = exact.iter().zip(&found).map(|(exact, found)| (ids(exact), ids(found)));
-            let shared: usize = pairs.map(|(exact, found)| exact.iter().filter(|id| found.contains(id)).count()).sum();
+            let pairs = exact.iter().zip(&approximate).map(|(exact, approximate)| (ids(exact), ids(approximate)));
+            let shared: usize =
+                pairs.map(|(exact, approximate)| exact.iter().filter(|id| approximate.contains(id)).count()).sum();
             for threads in [1, 64] {
                 let times = measure(&index, &queries, &options(Nearest::Candidates(ef)), threads)?;
                 let recall = shared as f64 / (10 * queries.len()) as f64;
@@ -249,9 +250,9 @@ fn build(corpus: &Path, out: &Path, passages: u64) -> Result<()> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_r1"));
     command.args(["index", "build", "--quiet", "--out"]).arg(out).arg(corpus).stdout(Stdio::null());
     let mut child = command.spawn().map_err(|error| failed("start r1", &error))?;
-    let mut most = 0;
+    let mut peak = 0;
     let status = loop {
-        most = most.max(resident(&child, "VmHWM:"));
+        peak = peak.max(resident(&child, "VmHWM:"));
         if let Some(status) = child.try_wait().map_err(|error| failed("wait for r1", &error))? {
             break status;
         }
@@ -262,7 +263,7 @@ fn build(corpus: &Path, out: &Path, passages: u64) -> Result<()> {
         return Err(Error::new(Kind::Internal, "r1 index build failed"));
     }
     let speed = passages as f64 / seconds;
-    println!("{}", json!({ "build_seconds": seconds, "passages_per_second": speed, "build_peak_mib": most >> 10 }));
+    println!("{}", json!({ "build_seconds": seconds, "passages_per_second": speed, "build_peak_mib": peak >> 10 }));
     Ok(())
 }
 
@@ -288,8 +289,8 @@ fn serve_memory(index: &Path) -> Result<()> {
         let mut answer = Vec::new();
         sent.and_then(|()| stream.read_to_end(&mut answer)).map_err(|error| failed("query the server", &error))?;
     }
-    let (own, files) = (resident(&child, "RssAnon:"), resident(&child, "RssFile:"));
-    println!("{}", json!({ "serve_own_mib": own >> 10, "serve_files_mib": files >> 10 }));
+    let (private, files) = (resident(&child, "RssAnon:"), resident(&child, "RssFile:"));
+    println!("{}", json!({ "serve_own_mib": private >> 10, "serve_files_mib": files >> 10 }));
     child.kill().and_then(|()| child.wait()).map_err(|error| failed("stop the server", &error))?;
     Ok(())
 }
@@ -350,8 +351,8 @@ impl Draw {
         (self.0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    fn below(&mut self, most: u64) -> u64 {
-        (self.share() * most as f64) as u64
+    fn below(&mut self, limit: u64) -> u64 {
+        (self.share() * limit as f64) as u64
     }
 
     fn normal(&mut self) -> f32 {

@@ -102,8 +102,8 @@ fn rows(turns: &[usize], trajectory: usize, vocab: u32, separate: bool) -> Vec<R
     for (turn, &count) in turns.iter().enumerate() {
         let (sampled, step) = (turn % 2 == 1, (turn / 2) as u32);
         for _ in 0..count {
-            let place = row.ids.len() as u32;
-            row.ids.push((trajectory as u32 * 7919 + place * 104_729 + place * place * 31) % vocab.min(30_000));
+            let index = row.ids.len() as u32;
+            row.ids.push((trajectory as u32 * 7919 + index * 104_729 + index * index * 31) % vocab.min(30_000));
             row.loss_mask.push(sampled);
             row.logprobs.push(if sampled { -12.0 } else { 0.0 });
             row.steps.push(step);

@@ -204,8 +204,8 @@ impl Field for Trainer {
             return Ok(Self::Sft(Sft::read(key, &fields, None)?));
         }
         let Some(Algorithm { critic, settings }) = Algorithm::named(name) else {
-            let known: Vec<&str> = algorithm_names().into_iter().chain(["sft"]).collect();
-            return Err(Misfit::not_one_of(&at, name, &known));
+            let names: Vec<&str> = algorithm_names().into_iter().chain(["sft"]).collect();
+            return Err(Misfit::not_one_of(&at, name, &names));
         };
         let learner = Learner::read(key, &fields, Some(&settings))?;
         Ok(if critic { Self::Ppo(learner) } else { Self::Grpo(learner) })

@@ -202,8 +202,8 @@ impl Error {
 
     /// Adds the place, unless a closer one is already known.
     #[must_use]
-    pub fn at(mut self, place: impl fmt::Display) -> Self {
-        self.place.get_or_insert_with(|| place.to_string());
+    pub fn at(mut self, location: impl fmt::Display) -> Self {
+        self.place.get_or_insert_with(|| location.to_string());
         self
     }
 
@@ -251,8 +251,8 @@ pub(crate) fn trajectories_place(names: &[String], step: Option<u64>) -> String 
 /// # Errors
 /// As [`std::fs::metadata`]; `InvalidInput` for what is neither a file nor a directory.
 pub(crate) fn readable(path: &Path) -> std::io::Result<()> {
-    let found = std::fs::metadata(path)?;
-    if found.is_file() || found.is_dir() {
+    let metadata = std::fs::metadata(path)?;
+    if metadata.is_file() || metadata.is_dir() {
         return Ok(());
     }
     Err(std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a regular file"))
@@ -294,8 +294,8 @@ fn io_reason(error: &std::io::Error) -> String {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.message)?;
-        if let Some(place) = &self.place {
-            write!(f, "\n  --> {place}")?;
+        if let Some(location) = &self.place {
+            write!(f, "\n  --> {location}")?;
         }
         if let Some(hint) = &self.hint {
             write!(f, "\n  hint: {hint}")?;
@@ -307,22 +307,22 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {}
 
 /// The names nearest to `name` among `known`, best first; at most three, none if all are far.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     // No name is that long; comparing one takes time.
     if name.len() > 200 {
         return Vec::new();
     }
-    let mut scored: Vec<(f64, &str)> = known
+    let mut scored: Vec<(f64, &str)> = candidates
         .into_iter()
         .map(|candidate| {
             // Sections are few and long: a shared section is a poor reason to suggest a name.
             let (section, last) = candidate.rsplit_once('.').unwrap_or(("", candidate));
-            let (own_section, own) = name.rsplit_once('.').unwrap_or(("", name));
-            let part = strsim::jaro_winkler(&own.to_lowercase(), &last.to_lowercase());
+            let (own_section, last_name) = name.rsplit_once('.').unwrap_or(("", name));
+            let part = strsim::jaro_winkler(&last_name.to_lowercase(), &last.to_lowercase());
             let sections = match own_section {
-                own if own == section => 1.0,
+                last_name if last_name == section => 1.0,
                 "" => 0.97,
-                own => 0.88 + 0.1 * strsim::jaro_winkler(own, section),
+                last_name => 0.88 + 0.1 * strsim::jaro_winkler(last_name, section),
             };
             (part * sections, candidate)
         })
@@ -339,18 +339,18 @@ const LISTED: usize = 60;
 
 /// ``did you mean `x` or `y`?``, or the list (of the same section, for dotted names) when nothing
 /// is near. Of many names, the sections are listed (`trainer.*`).
-pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+pub fn suggest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str> + Clone) -> String {
     let quote = |names: Vec<&str>, word: &str| {
         let quoted: Vec<String> = names.iter().map(|n| format!("`{n}`")).collect();
         quoted.join(word)
     };
-    let near = nearest(name, known.clone());
+    let near = nearest(name, candidates.clone());
     if near.is_empty() {
         let section = name.split_once('.').map_or("", |(section, _)| section);
-        let inside = |candidate: &str| candidate.split_once('.').is_some_and(|(own, _)| own == section);
-        let mut all: Vec<&str> = known.clone().into_iter().filter(|candidate| inside(candidate)).collect();
+        let inside = |candidate: &str| candidate.split_once('.').is_some_and(|(table, _)| table == section);
+        let mut all: Vec<&str> = candidates.clone().into_iter().filter(|candidate| inside(candidate)).collect();
         if all.is_empty() {
-            all = known.into_iter().collect();
+            all = candidates.into_iter().collect();
         }
         if all.is_empty() {
             return "there are none".to_owned();
@@ -360,7 +360,7 @@ pub fn suggest<'a>(name: &str, known: impl IntoIterator<Item = &'a str> + Clone)
             return format!("known: {}", quote(all, ", "));
         }
         let sections =
-            all.iter().map(|name| name.split_once('.').map_or((*name).to_owned(), |(own, _)| format!("{own}.*")));
+            all.iter().map(|name| name.split_once('.').map_or((*name).to_owned(), |(table, _)| format!("{table}.*")));
         let sections: std::collections::BTreeSet<String> = sections.collect();
         return format!("known: {}", quote(sections.iter().map(String::as_str).collect(), ", "));
     }
@@ -373,8 +373,8 @@ mod tests {
 
     #[test]
     fn a_hint_does_not_list_hundreds_of_names() {
-        let known: Vec<String> = (0..100).map(|n| format!("{}.option{n}", ["data", "policy"][n % 2])).collect();
-        let all = || known.iter().map(String::as_str).chain(["seed"]);
+        let names: Vec<String> = (0..100).map(|n| format!("{}.option{n}", ["data", "policy"][n % 2])).collect();
+        let all = || names.iter().map(String::as_str).chain(["seed"]);
         assert_eq!(suggest("cold_start", all()), "known: `data.*`, `policy.*`, `seed`");
         assert_eq!(suggest("policy.option", all()).split(',').count(), 1);
         assert_eq!(suggest("xyz", all().take(9)).split(',').count(), 9);
@@ -394,15 +394,15 @@ mod tests {
 
     #[test]
     fn nearest_finds_typos_and_last_segments() {
-        let known = ["trainer.group_size", "trainer.lr", "sampling.temperature"];
-        assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
-        assert_eq!(nearest("temprature", known), ["sampling.temperature"]);
-        assert!(nearest("zzz", known).is_empty());
-        let known = ["trainer.group_size", "trainer.normalize", "trainer.lr"];
-        assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
+        let names = ["trainer.group_size", "trainer.lr", "sampling.temperature"];
+        assert_eq!(nearest("trainer.goup_size", names), ["trainer.group_size"]);
+        assert_eq!(nearest("temprature", names), ["sampling.temperature"]);
+        assert!(nearest("zzz", names).is_empty());
+        let names = ["trainer.group_size", "trainer.normalize", "trainer.lr"];
+        assert_eq!(nearest("trainer.goup_size", names), ["trainer.group_size"]);
         // A common section does not count as similarity, a misspelt one not as difference.
-        let known = ["trainer.kl.horizon", "trainer.group_size", "policy.dtype", "policy.model"];
-        assert_eq!(nearest("trainer.goup_size", known), ["trainer.group_size"]);
-        assert_eq!(nearest("polcy.model", known), ["policy.model"]);
+        let names = ["trainer.kl.horizon", "trainer.group_size", "policy.dtype", "policy.model"];
+        assert_eq!(nearest("trainer.goup_size", names), ["trainer.group_size"]);
+        assert_eq!(nearest("polcy.model", names), ["policy.model"]);
     }
 }

@@ -186,9 +186,9 @@ mod tests {
             assert_eq!(read_foreign(text.as_bytes()).unwrap(), expected, "{text}");
         }
         let error = |text: &str| read(text.as_bytes()).unwrap_err().to_string();
-        let own = |text: &str| serde_json::from_str::<Value>(text).unwrap_err().to_string();
+        let serde_error = |text: &str| serde_json::from_str::<Value>(text).unwrap_err().to_string();
         for text in [format!("[{long}, x]"), format!("{{{long}: 1}}"), format!("[{long}, 1e400]")] {
-            assert_eq!(error(&text), own(&text), "the position is the one in the text");
+            assert_eq!(error(&text), serde_error(&text), "the position is the one in the text");
         }
         // A leading zero is not JSON.
         assert!(read(b"00000000000000000000001").is_err());

@@ -247,10 +247,10 @@ fn calls_end_at_their_limit() {
     for (kind, row) in KINDS.iter().zip(1..) {
         let trajectory = &ended[&row];
         let read = trajectory.steps.first().map(|step| renderer.tokenizer().decode(&step.prompt_ids, false));
-        let said = trajectory.error_text().or(read).unwrap_or_default();
+        let text = trajectory.error_text().or(read).unwrap_or_default();
         let (status, message) = kind.ends;
-        assert_eq!(trajectory.status.name(), status, "{}: {said}", kind.what);
-        assert!(said.contains(message), "{}: {said}", kind.what);
+        assert_eq!(trajectory.status.name(), status, "{}: {text}", kind.what);
+        assert!(text.contains(message), "{}: {text}", kind.what);
         let then = match status {
             TERMINATED if kind.limit.contains("max_new_tokens") => "the response ends".to_owned(),
             TERMINATED if kind.body.contains("tool(") => "observation; the trajectory goes on".to_owned(),
@@ -290,17 +290,17 @@ fn the_second_ctrl_c_ends_a_run_during_any_call() {
             missing.remove(&number);
         }
         if let Some(status) = child.try_wait().unwrap() {
-            let mut said = String::new();
-            child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
-            panic!("the run ended with {status}: {said}");
+            let mut printed = String::new();
+            child.stderr.take().unwrap().read_to_string(&mut printed).unwrap();
+            panic!("the run ended with {status}: {printed}");
         }
         assert!(started.elapsed() < Duration::from_mins(3), "calls {missing:?} do not begin");
     }
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
-    let mut until = |words: &str| {
-        let mut said = String::new();
-        while !said.contains(words) {
-            assert!(stderr.read_line(&mut said).unwrap() > 0, "`{words}` was not reported: {said}");
+    let mut until = |expected: &str| {
+        let mut printed = String::new();
+        while !printed.contains(expected) {
+            assert!(stderr.read_line(&mut printed).unwrap() > 0, "`{expected}` was not reported: {printed}");
         }
     };
     send(&child);

@@ -18,7 +18,7 @@ fn read(path: &str) -> String {
 /// The Rust files of a folder and its subfolders with their texts.
 fn sources(folder: &str) -> Vec<(PathBuf, String)> {
     let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)];
-    let mut found = Vec::new();
+    let mut sources = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -26,11 +26,11 @@ fn sources(folder: &str) -> Vec<(PathBuf, String)> {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 let text = std::fs::read_to_string(&path).unwrap();
-                found.push((path, text));
+                sources.push((path, text));
             }
         }
     }
-    found
+    sources
 }
 
 /// `page` with the text between `<!-- name -->` and the next `<!-- end -->` replaced.
@@ -110,9 +110,9 @@ fn files_made_from_the_declarations_of_answers() {
         for counts in [counts, &mut total] {
             counts.correct += usize::from(equal);
             counts.traps += usize::from(!equal);
-            for (place, verdict) in verdicts.into_iter().enumerate() {
-                counts.refused[place] += usize::from(equal && !verdict);
-                counts.accepted[place] += usize::from(!equal && verdict);
+            for (index, verdict) in verdicts.into_iter().enumerate() {
+                counts.refused[index] += usize::from(equal && !verdict);
+                counts.accepted[index] += usize::from(!equal && verdict);
             }
         }
     }
@@ -147,16 +147,16 @@ fn the_glossary_has_every_algorithm_with_its_paper() {
 
 /// Names in backticks in r1's columns: settings, algorithms and functions.
 fn names(page: &str, columns: impl Fn(&[&str]) -> Vec<usize>) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut names = Vec::new();
     for line in page.lines().filter(|line| line.starts_with("| ")) {
         // `\|` is not a border.
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").collect();
         for column in columns(&cells) {
             let cell = cells.get(column).copied().unwrap_or_default();
-            found.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
+            names.extend(cell.split('`').skip(1).step_by(2).map(str::to_owned));
         }
     }
-    found
+    names
 }
 
 /// The reason why a name does not exist in r1; `None` if it exists.
@@ -166,10 +166,10 @@ fn missing(name: &str) -> Option<String> {
     if section == "r1" {
         let function = path.split([' ', '(', '{']).next().unwrap_or_default();
         // A namespace, such as r1.http, includes its functions.
-        let known = path.contains(' ') && !path.contains('{')
+        let is_file = path.contains(' ') && !path.contains('{')
             || docs::find(function).is_some()
             || !docs::below(function).is_empty();
-        return (!known).then(|| format!("no function `{function}`"));
+        return (!is_file).then(|| format!("no function `{function}`"));
     }
     if !path.contains('.') || path.contains([' ', '/']) || !settings().any(|setting| setting.section() == section) {
         return None;
@@ -223,8 +223,8 @@ fn ignored_tests_have_a_just_recipe() {
         }
         for (at, _) in text.match_indices("#[ignore") {
             let name = text[at..].split_once("fn ").and_then(|(_, rest)| rest.split('(').next()).unwrap_or_default();
-            let known = recipes.contains(name);
-            assert!(known, "{}: no recipe of the Justfile runs the ignored test {name}", path.display());
+            let has_recipe = recipes.contains(name);
+            assert!(has_recipe, "{}: no recipe of the Justfile runs the ignored test {name}", path.display());
             checked += 1;
         }
         assert!(!text.contains("R1_SHARED"), "{}: tests take data by reference_data()", path.display());

@@ -123,11 +123,11 @@ impl Case {
         let policy: Arc<dyn Policy> = Arc::new(Scripted::new(move |_| reply.clone()));
         let drive = |pool: &Pool, rows: &[u64]| -> BTreeMap<u64, Trajectory> {
             let specs = rows.iter().map(|row| spec(*row, &script)).collect();
-            let found = pool.start(&policy, specs, &no_progress()).unwrap().finish();
-            let found = found.unwrap_or_else(|error| panic!("{name} ends the run: {error}"));
+            let trajectories = pool.start(&policy, specs, &no_progress()).unwrap().finish();
+            let trajectories = trajectories.unwrap_or_else(|error| panic!("{name} ends the run: {error}"));
             // Trajectories are compared; the time of each differs.
             let untimed = |trajectory: Trajectory| Trajectory { seconds: 0.0, ..trajectory };
-            found.into_iter().map(|trajectory| (trajectory.task_index, untimed(trajectory))).collect()
+            trajectories.into_iter().map(|trajectory| (trajectory.task_index, untimed(trajectory))).collect()
         };
 
         let good = [0, 2, 4];
@@ -149,14 +149,15 @@ impl Case {
         assert_eq!(drive(&pool, &good), alone, "{name} leaves something behind");
         assert!(pool.memory() < 256.0, "{name} leaves {} MiB behind", pool.memory());
 
-        let mut said = (String::new(), String::new());
+        let mut outcome = (String::new(), String::new());
         for row in hostile {
             let trajectory = &together[&row];
             let error = trajectory.error_text().unwrap_or_default();
             self.check(trajectory.status.name(), &shown(&error), &error);
-            said = (trajectory.status.name().to_owned(), shown(&error).lines().next().unwrap_or_default().to_owned());
+            outcome =
+                (trajectory.status.name().to_owned(), shown(&error).lines().next().unwrap_or_default().to_owned());
         }
-        said
+        outcome
     }
 
     fn check(&self, status: &str, text: &str, raw: &str) {
@@ -201,10 +202,10 @@ fn page(rows: &[(String, String, String, String)], calls: &str) -> String {
     page.push_str(calls);
     page.push_str("\n## Hostile scripts\n");
     page.push_str("\n| script | attack | status | message |\n|---|---|---|---|\n");
-    for (name, what, status, said) in rows {
-        let said = said.replace('|', "\\|").replace('<', "&lt;");
-        let said: String = said.chars().take(110).collect();
-        let _ = writeln!(page, "| `{name}` | {what} | `{status}` | {said} |");
+    for (name, what, status, message) in rows {
+        let message = message.replace('|', "\\|").replace('<', "&lt;");
+        let message: String = message.chars().take(110).collect();
+        let _ = writeln!(page, "| `{name}` | {what} | `{status}` | {message} |");
     }
     page
 }
@@ -337,7 +338,7 @@ fn hostile_scripts_are_contained() {
             Ok((_, _)) if case.expect.len() > 1 => {
                 rows.push((case.name.clone(), case.what.clone(), case.expect.join("` or `"), String::new()));
             }
-            Ok((status, said)) => rows.push((case.name.clone(), case.what.clone(), status, said)),
+            Ok((status, message)) => rows.push((case.name.clone(), case.what.clone(), status, message)),
             Err(_) => problems.push(case.name.clone()),
         }
     }

@@ -8,7 +8,7 @@ fn root() -> &'static Path {
 
 /// The pages that people read.
 fn pages() -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut pages = Vec::new();
     let mut folders = vec![root().join("docs"), root().join("models")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
@@ -16,13 +16,13 @@ fn pages() -> Vec<PathBuf> {
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "md") {
-                found.push(path);
+                pages.push(path);
             }
         }
     }
-    found.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
-    found.sort();
-    found
+    pages.extend(["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"].map(|name| root().join(name)));
+    pages.sort();
+    pages
 }
 
 /// The text of a page without code: fenced blocks and, if `spans`, text in backticks.
@@ -66,9 +66,10 @@ fn relative_links_of_docs_resolve() {
                 continue;
             }
             count += 1;
-            let (path, heading) = link.split_once('#').map_or((&link[..], None), |(path, own)| (path, Some(own)));
+            let (path, heading) =
+                link.split_once('#').map_or((&link[..], None), |(path, heading)| (path, Some(heading)));
             let target = if path.is_empty() { page.clone() } else { page.with_file_name(path) };
-            if !target.exists() || heading.is_some_and(|own| !has_anchor(&target, own)) {
+            if !target.exists() || heading.is_some_and(|heading| !has_anchor(&target, heading)) {
                 wrong.push(format!("{shown}: {link}"));
             }
         }
@@ -83,8 +84,8 @@ fn pages_named_in_docs_exist() {
     let mut wrong = Vec::new();
     for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap();
-        let words = text.split(|c: char| c.is_whitespace() || "()[]`,;:\"'|".contains(c));
-        let named = words.filter(|word| word.starts_with("docs/"));
+        let parts = text.split(|c: char| c.is_whitespace() || "()[]`,;:\"'|".contains(c));
+        let named = parts.filter(|word| word.starts_with("docs/"));
         for name in named.map(|name| name.split('#').next().unwrap_or(name).trim_end_matches(['.', '/'])) {
             // The others are beginnings of names, such as docs/lab/decisions/0004.
             if Path::new(name).extension().is_some() && !root().join(name).exists() {

@@ -123,12 +123,12 @@ fn the_last_value_is_shown_after_output_if_wanted() {
 
 /// A virtual environment with a package of one module; its distribution has another name.
 fn environment(dir: &Path) -> PathBuf {
-    let found = std::process::Command::new("python3")
+    let output = std::process::Command::new("python3")
         .args(["-c", "import sys; print(sys.executable); print('%d.%d' % sys.version_info[:2])"])
         .output()
         .unwrap();
-    let found = String::from_utf8(found.stdout).unwrap();
-    let (python, version) = found.trim().split_once('\n').unwrap();
+    let output = String::from_utf8(output.stdout).unwrap();
+    let (python, version) = output.trim().split_once('\n').unwrap();
     let site = dir.join(format!("lib/python{version}/site-packages"));
     std::fs::create_dir_all(dir.join("bin")).unwrap();
     std::fs::create_dir_all(site.join("tiny_sums")).unwrap();
@@ -186,8 +186,9 @@ fn with_packages() -> PathBuf {
 #[ignore = "needs numpy, pandas and matplotlib: just test-python-packages"]
 fn numpy_pandas_and_plots_run_in_the_sandbox() {
     let packages = vec!["numpy".to_owned(), "pandas".to_owned()];
-    let own = PythonOptions { interpreter: with_packages(), packages, plots: true, memory_mb: 2048, ..options() };
-    let python = Python::new(own).unwrap();
+    let with_plots =
+        PythonOptions { interpreter: with_packages(), packages, plots: true, memory_mb: 2048, ..options() };
+    let python = Python::new(with_plots).unwrap();
     let files = [file("t.csv", b"name,n\na,1\nb,5\n")];
     let output = run(&python, "import pandas as pd\npd.read_csv('t.csv')['n'].sum()", &files);
     assert_eq!((output.text.as_str(), output.ok), ("np.int64(6)", true));

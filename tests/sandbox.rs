@@ -608,8 +608,8 @@ fn hostile(namespaces: bool) {
         async move {
             let output = python.run(code, prelude).await.unwrap();
             let good = match outcome {
-                Fails(words) => !output.ok && output.text.contains(words) && !output.timed_out,
-                Prints(words) => output.ok && output.text == *words,
+                Fails(expected) => !output.ok && output.text.contains(expected) && !output.timed_out,
+                Prints(expected) => output.ok && output.text == *expected,
                 TimesOut => {
                     !output.ok
                         && output.timed_out
@@ -655,13 +655,13 @@ fn output_before_a_python_time_out_is_shown() {
 
 #[test]
 fn an_interpreter_that_is_not_python_is_refused() {
-    for (interpreter, words) in
+    for (interpreter, expected) in
         [("/nonexistent/python3", "can't run"), ("/bin/true", "invalid description"), ("/bin/false", "failed")]
     {
         let options = PythonOptions { interpreter: interpreter.into(), ..PythonOptions::default() };
         let error = Python::new(options).unwrap_err();
         assert_eq!(error.kind, r1::Kind::Tool);
-        assert!(error.message.contains(words), "{error}");
+        assert!(error.message.contains(expected), "{error}");
     }
     let options = PythonOptions { preload: vec!["no_such_module".to_owned()], ..PythonOptions::default() };
     assert!(Python::new(options).unwrap_err().message.contains("no_such_module"));

@@ -7,7 +7,7 @@ use mlua::{Function, Lua, StdLib, Table, Value};
 use serde_json::{Map, Value as Json};
 
 use super::graph::LossGraph;
-use super::lua::{fail, kind, place, raise};
+use super::lua::{fail, kind, location, raise};
 use super::options::{self, Declared};
 use super::trace::Trace;
 use crate::error::{Error, Kind, Result, suggest};
@@ -196,8 +196,8 @@ impl Algorithm {
             trainer,
             loss,
             options: options::read(options.as_ref(), source).map_err(|error| {
-                raise(match place(lua) {
-                    Some(place) => error.at(place),
+                raise(match location(lua) {
+                    Some(location) => error.at(location),
                     None => error,
                 })
             })?,
@@ -215,8 +215,8 @@ impl Algorithm {
     ///
     /// # Errors
     /// [`Kind::Usage`] names an option of the wrong type or out of its range.
-    pub fn take_options(&self, what: &str, given: &mut Map<String, Json>) -> Result<Map<String, Json>> {
-        options::take(what, &self.options, given)
+    pub fn take_options(&self, what: &str, options: &mut Map<String, Json>) -> Result<Map<String, Json>> {
+        options::take(what, &self.options, options)
     }
 
     /// The graph of its own loss with these options.
@@ -260,16 +260,16 @@ mod tests {
     fn options_are_refused_outside_of_their_type_and_range() {
         let gspo = find("gspo").unwrap();
         let refused = |option: &str, value: Json| {
-            let mut given = Map::from_iter([(option.to_owned(), value)]);
-            gspo.take_options("gspo", &mut given).unwrap_err().message
+            let mut options = Map::from_iter([(option.to_owned(), value)]);
+            gspo.take_options("gspo", &mut options).unwrap_err().message
         };
         assert_eq!(refused("clip_low", 1.5.into()), "option `clip_low` of `gspo` is from 0 to 1, not 1.5");
         assert_eq!(refused("clip_high", (-1).into()), "option `clip_high` of `gspo` is at least 0, not -1");
         assert_eq!(refused("clip_high", "x".into()), "option `clip_high` of `gspo` is at least 0, not \"x\"");
         let dro = find("dro").unwrap();
-        let mut given = Map::from_iter([("beta".to_owned(), 0.into())]);
+        let mut options = Map::from_iter([("beta".to_owned(), 0.into())]);
         assert_eq!(
-            dro.take_options("dro", &mut given).unwrap_err().message,
+            dro.take_options("dro", &mut options).unwrap_err().message,
             "option `beta` of `dro` is above 0, not 0"
         );
     }

@@ -197,7 +197,7 @@ pub struct Node {
     pub op: Op,
     pub shape: Shape,
     /// Source location, such as `recipe.lua:12`; empty if unknown.
-    pub place: String,
+    pub location: String,
 }
 
 /// A traced and validated loss.
@@ -213,7 +213,7 @@ pub struct LossGraph {
     /// function names none.
     pub ratio: Option<RatioUse>,
     /// Source location of the function.
-    pub place: String,
+    pub location: String,
 }
 
 /// The ratio that a loss uses, and the tokens that it clips.
@@ -246,11 +246,11 @@ impl LossGraph {
     ///
     /// # Errors
     /// Operands of the wrong shape, non-finite constants, too many nodes.
-    pub fn push(&mut self, op: Op, place: String) -> Result<usize, InvalidOp> {
+    pub fn push(&mut self, op: Op, location: String) -> Result<usize, InvalidOp> {
         if matches!(op, Op::Input(_) | Op::Count(_))
-            && let Some(known) = self.nodes.iter().position(|node| node.op == op)
+            && let Some(index) = self.nodes.iter().position(|node| node.op == op)
         {
-            return Ok(known);
+            return Ok(index);
         }
         let shape = self.shape_of(&op)?;
         if op.selects() && self.selection().is_some() {
@@ -259,7 +259,7 @@ impl LossGraph {
         if self.nodes.len() >= MAX_NODES {
             return Err(InvalidOp::TooManyNodes);
         }
-        self.nodes.push(Node { op, shape, place });
+        self.nodes.push(Node { op, shape, location });
         Ok(self.nodes.len() - 1)
     }
 
@@ -339,7 +339,7 @@ impl LossGraph {
         let mut flows: Vec<bool> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let from = |operand: &Operand| matches!(operand, Operand::Node(node) if flows[*node]);
-            let own = match &node.op {
+            let flow = match &node.op {
                 Op::Input(input) => matches!(input, Input::Logp | Input::Entropy),
                 Op::Unary(Unary::Detach | Unary::Sign, _)
                 | Op::Not(_)
@@ -359,7 +359,7 @@ impl LossGraph {
                 }
                 Op::Where(_, a, b) => from(a) || from(b),
             };
-            flows.push(own);
+            flows.push(flow);
         }
         flows.get(self.result).copied().unwrap_or(false)
     }
@@ -379,8 +379,8 @@ impl LossGraph {
         for node in self.logged.iter().map(|(_, node)| *node).chain(ratio).chain([self.result]) {
             needed[node] = true;
         }
-        for (place, node) in self.nodes.iter().enumerate().rev() {
-            if needed[place] && !node.op.selects() {
+        for (index, node) in self.nodes.iter().enumerate().rev() {
+            if needed[index] && !node.op.selects() {
                 for operand in node.op.operands() {
                     if let Operand::Node(node) = operand {
                         needed[node] = true;
@@ -396,7 +396,7 @@ impl LossGraph {
     pub fn stray_covariance(&self) -> Option<&str> {
         let skipped = self.only_for_selection();
         let stray = |(node, skipped): &(&Node, bool)| matches!(node.op, Op::Covariance(..)) && !skipped;
-        self.nodes.iter().zip(skipped).find(stray).map(|(node, _)| node.place.as_str())
+        self.nodes.iter().zip(skipped).find(stray).map(|(node, _)| node.location.as_str())
     }
 
     /// Whether the graph reads this input.
@@ -437,7 +437,7 @@ impl LossGraph {
                 Operand::Node(node) => zero[*node],
                 Operand::Number(number) => *number == 0.0,
             };
-            let own = match &node.op {
+            let is_zero = match &node.op {
                 Op::Input(input) => *input == Input::Advantages,
                 Op::Unary(Unary::Neg | Unary::Abs | Unary::Sign | Unary::Detach, of)
                 | Op::SumOver(of, _)
@@ -452,7 +452,7 @@ impl LossGraph {
                 Op::Clamp(of, low, high) => is(of) && low.unwrap_or(0.0) <= 0.0 && high.unwrap_or(0.0) >= 0.0,
                 _ => false,
             };
-            zero.push(own);
+            zero.push(is_zero);
         }
         zero.get(self.result).copied().unwrap_or(false)
     }

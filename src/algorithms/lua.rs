@@ -22,14 +22,14 @@ pub(super) fn fail(lua: &Lua, function: &str, message: impl std::fmt::Display) -
 /// The error for a misuse of a host function, at the calling line.
 pub(super) fn misuse(lua: &Lua, message: &str) -> Error {
     let error = Error::new(Kind::Script, message.chars().take(MESSAGE).collect::<String>());
-    match place(lua) {
-        Some(place) => error.at(place),
+    match location(lua) {
+        Some(location) => error.at(location),
         None => error,
     }
 }
 
 /// The nearest frame of a file, as `path:line`. Sources of files start with `@`.
-pub(super) fn place(lua: &Lua) -> Option<String> {
+pub(super) fn location(lua: &Lua) -> Option<String> {
     let frame = |level: usize| {
         lua.inspect_stack(level, |frame| {
             let source = frame.source().source?.strip_prefix('@')?.to_owned();

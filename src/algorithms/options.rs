@@ -57,11 +57,11 @@ impl Declared {
         let Some(default) = table.raw_get(1).ok().as_ref().and_then(plain) else {
             return refuse("the first entry is the default: a number, a text or a boolean".to_owned());
         };
-        let known = ["from", "to", "above", "one_of"];
+        let fields = ["from", "to", "above", "one_of"];
         let names = table.pairs::<Value, Value>().flatten();
         let mut names = names.filter_map(|(key, _)| key.as_string().map(mlua::LuaString::to_string_lossy));
-        if let Some(name) = names.find(|name| !known.contains(&name.as_str())) {
-            return refuse(format!("it has no field `{name}`; {}", suggest(&name, known)));
+        if let Some(name) = names.find(|name| !fields.contains(&name.as_str())) {
+            return refuse(format!("it has no field `{name}`; {}", suggest(&name, fields)));
         }
         let range = match (number("from"), number("above"), number("to"), field("one_of")) {
             (None, None, None, Value::Nil) => Range::Any,
@@ -77,10 +77,10 @@ impl Declared {
     }
 
     /// Refuses a value of another type than the default, or out of its range.
-    pub(super) fn check(&self, what: &str, given: &Json) -> Result<()> {
+    pub(super) fn check(&self, what: &str, value: &Json) -> Result<()> {
         let (fits, wanted) = match (&self.range, &self.default) {
             (Range::OneOf(names), _) => {
-                (given.as_str().is_some_and(|name| names.iter().any(|known| known == name)), names.join(" or "))
+                (value.as_str().is_some_and(|name| names.iter().any(|allowed| allowed == name)), names.join(" or "))
             }
             (Range::Numbers { low, above, high }, _) => {
                 let inside = |x: f64| x <= *high && if *above { x > *low } else { x >= *low };
@@ -90,13 +90,13 @@ impl Declared {
                     (false, true) => "from",
                     (false, false) => "at least",
                 };
-                (given.as_f64().is_some_and(inside), format!("{from} {low}{to}"))
+                (value.as_f64().is_some_and(inside), format!("{from} {low}{to}"))
             }
-            (Range::Any, Json::Number(_)) => (given.is_number(), "a number".to_owned()),
-            (Range::Any, Json::Bool(_)) => (given.is_boolean(), "true or false".to_owned()),
-            (Range::Any, _) => (given.is_string(), "a text".to_owned()),
+            (Range::Any, Json::Number(_)) => (value.is_number(), "a number".to_owned()),
+            (Range::Any, Json::Bool(_)) => (value.is_boolean(), "true or false".to_owned()),
+            (Range::Any, _) => (value.is_string(), "a text".to_owned()),
         };
-        let message = || format!("option `{}` of `{what}` is {wanted}, not {given}", self.name);
+        let message = || format!("option `{}` of `{what}` is {wanted}, not {value}", self.name);
         if fits { Ok(()) } else { Err(Error::new(Kind::Usage, message())) }
     }
 }
@@ -126,10 +126,10 @@ pub(super) fn read(table: Option<&Table>, source: &str) -> Result<Vec<Declared>>
 ///
 /// # Errors
 /// [`Kind::Usage`] names an option of the wrong type or out of its range.
-pub(super) fn take(what: &str, declared: &[Declared], given: &mut Map<String, Json>) -> Result<Map<String, Json>> {
+pub(super) fn take(what: &str, declared: &[Declared], values: &mut Map<String, Json>) -> Result<Map<String, Json>> {
     let mut all = Map::new();
     for option in declared {
-        let value = match given.shift_remove(&option.name) {
+        let value = match values.shift_remove(&option.name) {
             Some(value) => {
                 option.check(what, &value)?;
                 value

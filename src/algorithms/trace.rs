@@ -10,7 +10,7 @@ use mlua::{AnyUserData, Function, Lua, MetaMethod, Table, UserData, UserDataMeth
 use serde_json::{Map, Value as Json};
 
 use super::graph::{Binary, Clipped, Input, LossAgg, LossGraph, Op, Operand, Over, RatioUse, Shape, Unary};
-use super::lua::{definition, fail, from_json, kind, misuse, place, raise};
+use super::lua::{definition, fail, from_json, kind, location, misuse, raise};
 use crate::error::{Error, Kind, suggest};
 
 const NAME: &str = "loss";
@@ -85,8 +85,9 @@ impl Trace {
             let error = Error::new(Kind::Script, message).hint(hint.to_owned());
             Err(if here.is_empty() { error } else { error.at(here.clone()) })
         };
-        let given = returned.as_userdata().and_then(|data| data.borrow::<Expression>().ok().map(|own| own.node));
-        let Some(result) = given else {
+        let node =
+            returned.as_userdata().and_then(|data| data.borrow::<Expression>().ok().map(|expression| expression.node));
+        let Some(result) = node else {
             let got = if returned.is_nil() { "nothing".to_owned() } else { kind(returned) };
             return refuse(
                 format!("loss returned {got}; it must return a tensor of its batch"),
@@ -97,17 +98,17 @@ impl Trace {
         if graph.nodes[result].shape == Shape::Booleans {
             return refuse("loss returned booleans".to_owned(), "convert them with b:where(x, 1, 0)");
         }
-        (graph.result, graph.place) = (result, here.clone());
+        (graph.result, graph.location) = (result, here.clone());
         if !graph.has_gradient() {
             return refuse(
                 "the loss has no gradient: it does not depend on b.logp or b.entropy".to_owned(),
                 "detach and comparisons stop gradients",
             );
         }
-        if let Some(place) = graph.stray_covariance() {
+        if let Some(location) = graph.stray_covariance() {
             let error = Error::new(Kind::Script, "loss: a covariance is used outside of b:largest and b:draw");
             let hint = "its means are those of the whole mini-batch, which a micro-batch does not have";
-            return Err(error.at(place.to_owned()).hint(hint));
+            return Err(error.at(location.to_owned()).hint(hint));
         }
         let read = self.read.borrow();
         let options = self.options.as_object().filter(|_| !self.declared);
@@ -134,7 +135,7 @@ struct Expression {
 }
 
 fn push(lua: &Lua, graph: &Shared, what: &str, op: Op) -> mlua::Result<Expression> {
-    let pushed = graph.borrow_mut().push(op, place(lua).unwrap_or_default());
+    let pushed = graph.borrow_mut().push(op, location(lua).unwrap_or_default());
     let node = pushed.map_err(|why| fail(lua, NAME, format!("`{what}` {why}")))?;
     Ok(Expression { graph: graph.clone(), node })
 }
@@ -145,9 +146,9 @@ fn operand(lua: &Lua, graph: &Shared, what: &str, value: &Value) -> mlua::Result
         Value::Integer(number) => Ok(Operand::Number(*number as f64)),
         Value::Number(number) => Ok(Operand::Number(*number)),
         Value::UserData(data) if data.is::<Expression>() => {
-            let own = data.borrow::<Expression>()?;
-            if Rc::ptr_eq(&own.graph, graph) {
-                return Ok(Operand::Node(own.node));
+            let expression = data.borrow::<Expression>()?;
+            if Rc::ptr_eq(&expression.graph, graph) {
+                return Ok(Operand::Node(expression.node));
             }
             Err(fail(lua, NAME, format!("`{what}` got a tensor of another batch")))
         }
@@ -165,11 +166,11 @@ fn number(lua: &Lua, what: &str, value: &Value) -> mlua::Result<Option<f64>> {
 }
 
 /// A unit by name; the default is `usual`.
-fn over(lua: &Lua, what: &str, value: &Value, usual: Option<Over>) -> mlua::Result<Over> {
+fn over(lua: &Lua, what: &str, value: &Value, default_value: Option<Over>) -> mlua::Result<Over> {
     let names = Over::ALL.map(Over::name);
     let named = |name: &str| Over::ALL.into_iter().find(|over| over.name() == name);
-    match (value, usual) {
-        (Value::Nil, Some(usual)) => Ok(usual),
+    match (value, default_value) {
+        (Value::Nil, Some(default_value)) => Ok(default_value),
         (Value::String(name), _) => named(&name.to_string_lossy()).ok_or_else(|| {
             let error = misuse(lua, &format!("{NAME}: `{what}` takes one of {}", names.join(", ")));
             raise(error.hint(suggest(&name.to_string_lossy(), names)))
@@ -281,10 +282,10 @@ impl UserData for Expression {
         });
         methods.add_meta_method(MetaMethod::Index, |lua, _, name: Value| -> mlua::Result<Value> {
             let more = ["logical_not", "clamp", "sum", "mean"];
-            let known = UNARY.map(|(name, _)| name).into_iter().chain(BINARY.map(|(name, _)| name)).chain(more);
+            let methods = UNARY.map(|(name, _)| name).into_iter().chain(BINARY.map(|(name, _)| name)).chain(more);
             let name = name.to_string()?;
             let error = misuse(lua, &format!("{NAME}: a tensor has no method `{name}`"));
-            Err(raise(error.hint(suggest(&name, known.collect::<Vec<_>>()))))
+            Err(raise(error.hint(suggest(&name, methods.collect::<Vec<_>>()))))
         });
     }
 }
@@ -319,10 +320,10 @@ impl UserData for Batch {
             let x = operand(lua, &this.0, "aggregate", &x)?;
             let unit = over(lua, "aggregate", &unit, Some(Over::Trajectory))?;
             let way = way.as_string().map(mlua::LuaString::to_string_lossy).unwrap_or_default();
-            let known = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"];
+            let ways = ["token-mean", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm"];
             let agg: LossAgg = serde_json::from_value(Json::from(way.as_str())).map_err(|_| {
-                let error = misuse(lua, &format!("{NAME}: `aggregate` takes one of {}", known.join(", ")));
-                raise(error.hint(suggest(&way, known)))
+                let error = misuse(lua, &format!("{NAME}: `aggregate` takes one of {}", ways.join(", ")));
+                raise(error.hint(suggest(&way, ways)))
             })?;
             push(lua, &this.0, "aggregate", Op::Total(x, agg, unit))
         });
@@ -364,7 +365,7 @@ impl UserData for Batch {
                 return Err(fail(lua, NAME, "`log` takes a tensor of the batch, got a number"));
             };
             let mut graph = this.0.borrow_mut();
-            if graph.logged.iter().any(|(known, _)| *known == name) {
+            if graph.logged.iter().any(|(metric, _)| *metric == name) {
                 return Err(fail(lua, NAME, format!("`{name}` is logged twice")));
             }
             if graph.logged.len() == MOST_LOGGED {

@@ -186,7 +186,7 @@ impl Parser<'_> {
                 )
             })
         };
-        let found = match &kinds(0, 7)[..] {
+        let fraction = match &kinds(0, 7)[..] {
             [
                 Some(Kind::Command(name)),
                 Some(Kind::Mark('{')),
@@ -211,7 +211,7 @@ impl Parser<'_> {
             ] if self.spaced() => proper(above, below, 3),
             _ => None,
         };
-        let (above, below, count) = found?;
+        let (above, below, count) = fraction?;
         self.skip(count);
         Some(Expr::Quotient(Box::new(above), Box::new(below)))
     }

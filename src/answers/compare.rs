@@ -227,15 +227,15 @@ impl Comparison {
             return equal;
         }
         let wanted = if a.any(&is_open) || b.any(&is_open) { DEFINED } else { 1 };
-        let mut found = 0;
+        let mut count = 0;
         for index in 0..POINTS {
             let point = self.point(index);
             if let (Some(a), Some(b)) = (exact::evaluate(a, point), exact::evaluate(b, point)) {
                 if a != b {
                     return false;
                 }
-                found += 1;
-                if found == wanted {
+                count += 1;
+                if count == wanted {
                     return true;
                 }
             }
@@ -304,7 +304,7 @@ impl Comparison {
         let (a, b) = if factor_a.is_some() && factor_a == factor_b { (&rest_a, &rest_b) } else { (a, b) };
         let logarithm = |part: &Expr| matches!(part, Expr::Call(Function::Ln | Function::Log, _));
         let logarithms = a.any(&logarithm) || b.any(&logarithm);
-        let mut found = 0;
+        let mut count = 0;
         for index in 0..POINTS {
             let point = self.point(index);
             let (Some(x), Some(y)) = (float::evaluate(a, point), float::evaluate(b, point)) else { continue };
@@ -312,7 +312,7 @@ impl Comparison {
                 return false;
             }
             if x.agrees(y) {
-                found += 1;
+                count += 1;
             } else if index.is_multiple_of(2)
                 || (x.is_real() && y.is_real())
                 || (logarithms && x.is_real() != y.is_real())
@@ -325,7 +325,7 @@ impl Comparison {
                 break;
             }
         }
-        found >= wanted && (wanted == 1 || self.folds_alike(a, b))
+        count >= wanted && (wanted == 1 || self.folds_alike(a, b))
     }
 
     /// Whether two expressions with absolute values or roots do not differ far from 0, where

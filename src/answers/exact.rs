@@ -123,7 +123,7 @@ fn call(function: Function, arguments: &[Expr], point: Point) -> Option<Gaussian
     for argument in arguments {
         values.push(evaluate(argument, point)?.as_real()?.clone());
     }
-    let whole = |value: &Rational, most: i64| value.as_i64().filter(|value| (0..=most).contains(value));
+    let whole = |value: &Rational, limit: i64| value.as_i64().filter(|value| (0..=limit).contains(value));
     let value = match (function, values.as_slice()) {
         (Function::Abs, [value]) => {
             if value.is_negative() {

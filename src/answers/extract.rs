@@ -34,7 +34,7 @@ fn content(text: &str, at: usize) -> Option<std::ops::Range<usize>> {
     let begin = text.len() - inner.len();
     let mut depth = 1_usize;
     let mut escaped = false;
-    for (place, c) in inner.char_indices() {
+    for (offset, c) in inner.char_indices() {
         match c {
             _ if escaped => escaped = false,
             '\\' => escaped = true,
@@ -42,7 +42,7 @@ fn content(text: &str, at: usize) -> Option<std::ops::Range<usize>> {
             '}' => {
                 depth -= 1;
                 if depth == 0 {
-                    return Some(begin..begin + place);
+                    return Some(begin..begin + offset);
                 }
             }
             _ => {}
@@ -74,10 +74,10 @@ pub(super) enum Final {
 /// The final answer of a reply.
 pub(super) fn final_answer(text: &str) -> Final {
     let boxed = boxes(text);
-    let from = boxed.as_ref().map_or(0, |found| found.end);
+    let from = boxed.as_ref().map_or(0, |answer| answer.end);
     match (statement::last(&text[from..], boxed.is_some()), boxed) {
         (Stated::Answer(answer), _) => Final::Answer(answer),
-        (_, Some(found)) => Final::Answer(found.text),
+        (_, Some(answer)) => Final::Answer(answer.text),
         (Stated::Unclear, None) => Final::Unclear,
         (Stated::Nothing, None) => formula(text).map_or(Final::Text, Final::Answer),
     }
@@ -150,10 +150,10 @@ fn joins(between: &str) -> bool {
     if between.len() > BETWEEN || between.contains('.') {
         return false;
     }
-    let words = || between.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
+    let tokens = || between.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty());
     let styles = |word: &str| matches!(word, "quad" | "qquad" | "text" | "textbf" | "mathrm");
-    let connects = words().any(|word| matches!(word, "and" | "or"));
-    words().all(styles) || (connects && !words().any(|word| STATES.contains(&word)))
+    let connects = tokens().any(|word| matches!(word, "and" | "or"));
+    tokens().all(styles) || (connects && !tokens().any(|word| STATES.contains(&word)))
 }
 
 /// A part of a text: a formula between its delimiters, or prose.
@@ -168,8 +168,8 @@ pub(super) struct Piece<'a> {
 pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
     let mut out = Vec::new();
     let (mut prose, mut at) = (0, 0);
-    while let Some(found) = text[at..].find(['$', '\\']) {
-        let start = at + found;
+    while let Some(offset) = text[at..].find(['$', '\\']) {
+        let start = at + offset;
         let rest = &text[start..];
         let (open, close) = if rest.starts_with("$$") {
             ("$$", "$$")
@@ -244,7 +244,7 @@ fn closing(text: &str, close: &str) -> Option<usize> {
 pub(super) fn formula(text: &str) -> Option<String> {
     let pieces = pieces(tail(text));
     let mut last = pieces.iter().rposition(|piece| piece.math)?;
-    let words = |piece: &Piece| {
+    let lower_words = |piece: &Piece| {
         piece
             .text
             .split(|c: char| !c.is_alphabetic())
@@ -253,18 +253,18 @@ pub(super) fn formula(text: &str) -> Option<String> {
             .collect::<Vec<_>>()
     };
     let connects = |piece: &Piece| {
-        words(piece).iter().all(|word| matches!(word.as_str(), "and" | "or" | "maybe" | "perhaps" | "possibly"))
+        lower_words(piece).iter().all(|word| matches!(word.as_str(), "and" | "or" | "maybe" | "perhaps" | "possibly"))
             && !piece.text.contains(|c: char| c.is_alphanumeric() && !c.is_alphabetic())
     };
     let light = pieces.iter().enumerate().all(|(at, piece)| {
         piece.math
             || (at < last && connects(piece))
-            || (at > last && words(piece).len() <= 3 && !piece.text.contains('\n'))
+            || (at > last && lower_words(piece).len() <= 3 && !piece.text.contains('\n'))
     });
     if light {
         return Some(pieces.iter().map(|piece| piece.text).collect::<Vec<_>>().join(" "));
     }
-    while last > 0 && !pieces[last - 1].math && excludes(&words(&pieces[last - 1])) {
+    while last > 0 && !pieces[last - 1].math && excludes(&lower_words(&pieces[last - 1])) {
         last = pieces[..last].iter().rposition(|piece| piece.math)?;
     }
     let mut first = last;
@@ -280,7 +280,7 @@ pub(super) fn formula(text: &str) -> Option<String> {
 }
 
 /// Whether the words before a formula say that it is not the answer.
-fn excludes(words: &[String]) -> bool {
-    let last = |count: usize| words.len().checked_sub(count).map_or("", |at| words[at].as_str());
+fn excludes(before: &[String]) -> bool {
+    let last = |count: usize| before.len().checked_sub(count).map_or("", |at| before[at].as_str());
     matches!(last(1), "not" | "than") || (last(2) == "instead" && last(1) == "of")
 }

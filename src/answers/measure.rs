@@ -72,37 +72,37 @@ impl Parser<'_> {
             self.units.push(unit);
             return Some(true);
         }
-        let mut words = String::new();
+        let mut phrase = String::new();
         loop {
             match self.peek() {
                 Some(Kind::Text(text)) if !self.at_connector() && words::magnitude(text).is_none() => {
-                    words += " ";
-                    words += text;
+                    phrase += " ";
+                    phrase += text;
                 }
                 Some(Kind::Word(word))
                     if !self.at_connector()
                         && named(word).is_none()
                         && words::magnitude(word).is_none()
-                        && (!words.is_empty()
+                        && (!phrase.is_empty()
                             || word == "per"
                             || (self.after_value() && words::is_unit(word, self.spaced()))) =>
                 {
-                    words += " ";
-                    words += word;
+                    phrase += " ";
+                    phrase += word;
                 }
                 _ => break,
             }
             self.skip(1);
         }
-        if words.is_empty() {
+        if phrase.is_empty() {
             return Some(false);
         }
-        if !words::may_be_unit(&words) {
+        if !words::may_be_unit(&phrase) {
             return None;
         }
-        words += &self.unit_power()?;
-        words += &self.rate()?;
-        self.units.push(words);
+        phrase += &self.unit_power()?;
+        phrase += &self.rate()?;
+        self.units.push(phrase);
         Some(true)
     }
 

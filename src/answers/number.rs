@@ -135,8 +135,8 @@ impl Rational {
 
     /// The cost of an operation on the value: reducing a fraction is quadratic in its length.
     pub(super) fn cost(&self) -> u64 {
-        let words = self.words();
-        1 + words + words * words / 4
+        let length = self.words();
+        1 + length + length * length / 4
     }
 }
 

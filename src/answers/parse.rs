@@ -70,24 +70,24 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn mark(&mut self, mark: char) -> bool {
-        let found = matches!(self.peek(), Some(Kind::Mark(c)) if *c == mark);
-        self.at += usize::from(found);
-        found
+        let matches = matches!(self.peek(), Some(Kind::Mark(c)) if *c == mark);
+        self.at += usize::from(matches);
+        matches
     }
 
     pub(super) fn command(&mut self, name: &str) -> bool {
-        let found = matches!(self.peek(), Some(Kind::Command(c)) if c == name);
-        self.at += usize::from(found);
-        found
+        let matches = matches!(self.peek(), Some(Kind::Command(c)) if c == name);
+        self.at += usize::from(matches);
+        matches
     }
 
     fn word(&mut self, names: &[&str]) -> bool {
-        let found = match self.peek() {
+        let matches = match self.peek() {
             Some(Kind::Word(word) | Kind::Text(word)) => names.iter().any(|name| word.eq_ignore_ascii_case(name)),
             _ => false,
         };
-        self.at += usize::from(found);
-        found
+        self.at += usize::from(matches);
+        matches
     }
 
     pub(super) fn at_connector(&self) -> bool {
@@ -293,9 +293,9 @@ impl<'a> Parser<'a> {
     }
 
     fn union_letter(&mut self) -> bool {
-        let found = self.at_union_letter();
-        self.at += usize::from(found);
-        found
+        let matches = self.at_union_letter();
+        self.at += usize::from(matches);
+        matches
     }
 
     /// `(…)`, `[…)`, `\{…\}`, `{…}` or `\langle…\rangle`, after its opening delimiter.

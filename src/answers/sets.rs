@@ -144,8 +144,8 @@ fn unordered(by: &Comparison, a: &[Expr], b: &[Expr]) -> bool {
     }
     let mut left: Vec<&Expr> = b.iter().collect();
     a.iter().all(|item| match left.iter().position(|other| by.equal(item, other)) {
-        Some(found) => {
-            left.swap_remove(found);
+        Some(index) => {
+            left.swap_remove(index);
             true
         }
         None => false,

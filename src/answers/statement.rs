@@ -226,16 +226,16 @@ fn begin(lower: &str, at: usize, boxed: bool) -> Option<usize> {
         return None;
     }
     let line = before.rsplit('\n').next().unwrap_or_default();
-    let words: Vec<&str> =
+    let line_words: Vec<&str> =
         line.split(|c: char| c.is_whitespace() || matches!(c, '*' | '#' | '_')).filter(|w| !w.is_empty()).collect();
-    let is_final = words.last() == Some(&"final");
+    let is_final = line_words.last() == Some(&"final");
     // A heading: the line has no other word.
     let ending = rest.split('\n').next().unwrap_or_default();
     let heads = |word: &&str| matches!(*word, "final" | "the" | "my" | "our" | "short" | "correct");
-    if words.iter().all(heads) && ending.chars().all(|c| c.is_whitespace() || matches!(c, '*' | '#' | '_' | ':')) {
+    if line_words.iter().all(heads) && ending.chars().all(|c| c.is_whitespace() || matches!(c, '*' | '#' | '_' | ':')) {
         return Some(lower.len() - rest.len() + ending.len());
     }
-    if words.iter().rev().take(4).any(|word| OTHERS.contains(word)) {
+    if line_words.iter().rev().take(4).any(|word| OTHERS.contains(word)) {
         return None;
     }
     for _ in 0..WORDS {
@@ -265,8 +265,8 @@ fn starts_with_words(text: &str, phrase: &str) -> bool {
 }
 
 /// The first bytes of a text, up to `most`.
-fn head(text: &str, most: usize) -> &str {
-    let mut end = text.len().min(most);
+fn head(text: &str, limit: usize) -> &str {
+    let mut end = text.len().min(limit);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
@@ -279,15 +279,15 @@ fn sentence(text: &str) -> usize {
     let mut at = 0;
     for piece in pieces(text) {
         if !piece.math {
-            for (place, c) in piece.text.char_indices() {
-                let rest = &text[at + place + c.len_utf8()..];
+            for (offset, c) in piece.text.char_indices() {
+                let rest = &text[at + offset + c.len_utf8()..];
                 let ends = matches!(c, '.' | '!' | '?')
                     && rest.trim_start_matches(['*', '"', ')', '_', '!', '?']).starts_with(char::is_whitespace);
                 if ends
                     || (rest.trim_matches(['*', '"', ')', '_', '!', '?']).is_empty() && matches!(c, '.' | '!' | '?'))
-                    || (c == '\n' && at + place > 0)
+                    || (c == '\n' && at + offset > 0)
                 {
-                    return at + place;
+                    return at + offset;
                 }
             }
         }
@@ -318,8 +318,8 @@ pub(super) fn value(sentence: &str) -> Stated {
     if rest.trim_matches(['*', '_', '.', '"']).is_empty() || rest.contains("\\boxed") {
         return Stated::Nothing;
     }
-    let words: Vec<String> = words(rest);
-    if words.first().is_some_and(|word| COMMENTS.contains(&word.as_str()))
+    let first_words: Vec<String> = words(rest);
+    if first_words.first().is_some_and(|word| COMMENTS.contains(&word.as_str()))
         && !rest.contains(|c: char| c.is_ascii_digit())
     {
         return Stated::Nothing;
@@ -335,7 +335,7 @@ pub(super) fn value(sentence: &str) -> Stated {
         let prose = rest.split_whitespace().filter(|word| word.chars().any(char::is_alphabetic)).count() >= 3;
         let mut numbers = rest.split_whitespace().filter(|word| word.starts_with(|c: char| c.is_ascii_digit()));
         return match (prose, numbers.next(), numbers.next()) {
-            (true, Some(_), None) if self::words(rest).iter().any(|word| CONDITIONS.contains(&word.as_str())) => {
+            (true, Some(_), None) if words(rest).iter().any(|word| CONDITIONS.contains(&word.as_str())) => {
                 Stated::Unclear
             }
             (true, Some(number), None) => Stated::Answer(number.to_owned()),
@@ -347,8 +347,8 @@ pub(super) fn value(sentence: &str) -> Stated {
         return Stated::Unclear;
     }
     let last = pieces.last().filter(|piece| !piece.math).map_or("", |piece| piece.text);
-    let conditional = self::words(last).iter().any(|word| CONDITIONS.contains(&word.as_str()));
-    let connected = |text: &str| self::words(text).iter().all(|word| matches!(word.as_str(), "and" | "or"));
+    let conditional = words(last).iter().any(|word| CONDITIONS.contains(&word.as_str()));
+    let connected = |text: &str| words(text).iter().all(|word| matches!(word.as_str(), "and" | "or"));
     let several = pieces[first..].iter().any(|piece| !piece.math && piece.text != last && !connected(piece.text));
     if conditional || (several && before.trim().is_empty()) {
         return Stated::Unclear;
@@ -357,8 +357,8 @@ pub(super) fn value(sentence: &str) -> Stated {
 }
 
 fn words(text: &str) -> Vec<String> {
-    let words = text.split(|c: char| !c.is_alphabetic() && c != '\'').filter(|word| !word.is_empty());
-    words.map(str::to_lowercase).collect()
+    let parts = text.split(|c: char| !c.is_alphabetic() && c != '\'').filter(|word| !word.is_empty());
+    parts.map(str::to_lowercase).collect()
 }
 
 fn hedged(before: &str) -> bool {
@@ -373,8 +373,8 @@ fn explained(text: &str) -> usize {
         let start = if piece.math { piece.end } else { from };
         from = piece.end;
         let Some(prose) = lower.get(start..piece.end).filter(|_| !piece.math) else { continue };
-        for (place, c) in prose.char_indices() {
-            let at = start + place;
+        for (offset, c) in prose.char_indices() {
+            let at = start + offset;
             if at == 0 {
                 continue;
             }

@@ -386,10 +386,10 @@ impl Lexer<'_> {
         let inside = &self.chars[from..end - 1];
         self.at = end;
         let content = inside.iter().collect::<String>().replace('~', " ");
-        let words = content.trim();
+        let phrase = content.trim();
         self.spaced |= content.starts_with(char::is_whitespace);
         let readable = inside.iter().any(|c| c.is_ascii_digit() || *c == '\\');
-        if readable || matches!(words, "and" | "or" | "," | ", and" | ", or") {
+        if readable || matches!(phrase, "and" | "or" | "," | ", and" | ", or") {
             if nesting > 4 {
                 return None;
             }
@@ -401,24 +401,24 @@ impl Lexer<'_> {
             self.spaced = content.ends_with(char::is_whitespace);
             return (self.out.len() <= MAX_LENGTH).then_some(());
         }
-        if words.is_empty() {
+        if phrase.is_empty() {
             self.spaced = true;
             return Some(());
         }
-        let words = words.trim_start_matches('(').trim_end_matches(')').trim_end_matches(['.', ',']).trim();
+        let phrase = phrase.trim_start_matches('(').trim_end_matches(')').trim_end_matches(['.', ',']).trim();
         // `\text{million dollars}`
-        let words = match words.split_once(' ') {
+        let phrase = match phrase.split_once(' ') {
             Some((first, rest)) if super::words::magnitude(first).is_some() => {
                 self.push(Kind::Text(first.to_owned()))?;
                 rest.trim()
             }
-            _ => words,
+            _ => phrase,
         };
-        let mut letters = words.chars();
+        let mut letters = phrase.chars();
         match (letters.next(), letters.next()) {
             (None, _) => Some(()),
             (Some(letter), None) if letter.is_alphabetic() => self.push(Kind::Text(letter.to_string())),
-            _ => self.push(Kind::Text(words.to_owned())),
+            _ => self.push(Kind::Text(phrase.to_owned())),
         }?;
         self.spaced = content.ends_with(char::is_whitespace);
         Some(())

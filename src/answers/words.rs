@@ -82,8 +82,8 @@ pub(super) const UNIT_LETTERS: [char; 16] =
     ['m', 'g', 's', 'h', 'L', 'l', 'N', 'J', 'W', 'V', 'A', 'K', 'C', 'F', 'Ω', 'M'];
 
 /// Whether a phrase may be a unit.
-pub(super) fn may_be_unit(words: &str) -> bool {
-    !words.split(|c: char| !c.is_alphabetic()).any(|word| {
+pub(super) fn may_be_unit(phrase: &str) -> bool {
+    !phrase.split(|c: char| !c.is_alphabetic()).any(|word| {
         let word = word.to_lowercase();
         !word.is_empty() && NOT_UNITS.split_whitespace().any(|other| other == word)
     })
@@ -91,10 +91,10 @@ pub(super) fn may_be_unit(words: &str) -> bool {
 
 /// The normalized name of a unit; `None` for a word without a meaning, such as `units`. A rate is
 /// `km/h`.
-pub(super) fn unit(words: &str) -> Option<String> {
-    let words = words.trim().trim_end_matches('.').replace("per cent", "percent");
-    let words = words.replace(" per ", "/").replace("per ", "/");
-    let mut parts = words.split('/').map(str::trim);
+pub(super) fn unit(phrase: &str) -> Option<String> {
+    let phrase = phrase.trim().trim_end_matches('.').replace("per cent", "percent");
+    let phrase = phrase.replace(" per ", "/").replace("per ", "/");
+    let mut parts = phrase.split('/').map(str::trim);
     let first = parts.next().filter(|part| !part.is_empty()).and_then(simple_unit);
     let rest: Vec<String> = parts.filter_map(simple_unit).collect();
     match (first, rest.is_empty()) {
@@ -103,37 +103,37 @@ pub(super) fn unit(words: &str) -> Option<String> {
     }
 }
 
-fn simple_unit(words: &str) -> Option<String> {
-    let words = words.to_lowercase();
-    let (words, power) = match words.split_once(' ') {
+fn simple_unit(term: &str) -> Option<String> {
+    let term = term.to_lowercase();
+    let (term, power) = match term.split_once(' ') {
         Some(("square" | "sq" | "sq.", rest)) => (rest.to_owned(), "^2"),
         Some(("cubic" | "cu" | "cu.", rest)) => (rest.to_owned(), "^3"),
-        _ => (words, ""),
+        _ => (term, ""),
     };
-    let (words, written) = match words.split_once(['^', '²', '³']) {
+    let (term, written) = match term.split_once(['^', '²', '³']) {
         Some((name, power)) => {
-            let power = if power.is_empty() { if words.ends_with('²') { "2" } else { "3" } } else { power.trim() };
+            let power = if power.is_empty() { if term.ends_with('²') { "2" } else { "3" } } else { power.trim() };
             (name.trim().to_owned(), format!("^{power}"))
         }
-        None => (words, String::new()),
+        None => (term, String::new()),
     };
-    let single = singular(&words);
+    let single = singular(&term);
     if FILLERS.contains(&single.as_str()) {
         return None;
     }
     let name = UNITS
         .iter()
         .find(|(name, others)| {
-            [words.as_str(), single.as_str()].iter().any(|word| name == word || others.contains(word))
+            [term.as_str(), single.as_str()].iter().any(|word| name == word || others.contains(word))
         })
         .map_or(single.as_str(), |(name, _)| name);
     Some(format!("{name}{power}{written}"))
 }
 
-fn singular(words: &str) -> String {
-    match words.strip_suffix('s') {
+fn singular(term: &str) -> String {
+    match term.strip_suffix('s') {
         Some(stem) if stem.chars().count() > 2 && !stem.ends_with(['s', 'u', 'i']) => stem.to_owned(),
-        _ => words.to_owned(),
+        _ => term.to_owned(),
     }
 }
 
@@ -141,10 +141,10 @@ fn singular(words: &str) -> String {
 pub(super) fn is_unit(word: &str, spaced: bool) -> bool {
     let lower = word.to_lowercase();
     let single = singular(&lower);
-    let known = UNITS.iter().any(|(name, others)| {
+    let is_listed = UNITS.iter().any(|(name, others)| {
         [lower.as_str(), single.as_str()].iter().any(|word| name == word || others.contains(word))
     });
-    known || (spaced && word.chars().count() >= 4) || FILLERS.contains(&single.as_str())
+    is_listed || (spaced && word.chars().count() >= 4) || FILLERS.contains(&single.as_str())
 }
 
 /// The value of a word such as `million`.
@@ -197,11 +197,11 @@ pub(super) fn choice(text: &str) -> Option<char> {
     // `A) or B)` is no choice.
     let mut before = ' ';
     let other = behind.char_indices().any(|(at, c)| {
-        let found = ('A'..='J').contains(&c)
+        let is_choice = ('A'..='J').contains(&c)
             && !before.is_alphanumeric()
             && !behind[at + 1..].starts_with(char::is_alphanumeric);
         before = c;
-        found
+        is_choice
     });
     (!other && !behind.trim_start().starts_with([',', ';', '/', '|', '&'])).then_some(letter)
 }
@@ -224,8 +224,8 @@ pub(super) fn range(text: &str) -> Option<(String, &str)> {
 /// Normalizes a phrase: single spaces, no punctuation at the ends, lower case unless it is a single
 /// letter.
 pub(super) fn phrase(text: &str) -> String {
-    let words: Vec<&str> = text.split_whitespace().collect();
-    let joined = words.join(" ");
+    let parts: Vec<&str> = text.split_whitespace().collect();
+    let joined = parts.join(" ");
     let ends = |c: char| c.is_ascii_punctuation() && c != '\\';
     let trimmed = joined.trim_matches(ends);
     let kept = if trimmed.is_empty() { joined.as_str() } else { trimmed };

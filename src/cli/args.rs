@@ -222,8 +222,8 @@ impl CheckArgs {
         match model.flatten() {
             Some(word) if word.contains('=') => overrides.insert(0, word),
             Some(word) if script.is_none() => script = Some(word.into()),
-            Some(word) if script.as_ref().is_some_and(|own| own.to_string_lossy().contains('=')) => {
-                overrides.extend(script.take().map(|own| own.display().to_string()));
+            Some(word) if script.as_ref().is_some_and(|path| path.to_string_lossy().contains('=')) => {
+                overrides.extend(script.take().map(|path| path.display().to_string()));
                 script = Some(word.into());
             }
             Some(model) => {
@@ -370,7 +370,7 @@ pub(super) struct ReplayArgs {
     /// Trajectories: STEP, STEP-GROUP or STEP-GROUP-SAMPLE; of evaluations eval or eval-STEP…
     /// [default: all of training]; settings as KEY=VALUE
     #[arg(value_name = "ID|KEY=VALUE")]
-    pub(super) given: Vec<IdOrSetting>,
+    pub(super) ids_or_settings: Vec<IdOrSetting>,
     /// Only the last N steps of the run; 0: all
     #[arg(long, value_name = "N", default_value = "0")]
     pub(super) last: usize,

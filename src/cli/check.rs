@@ -48,20 +48,20 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
     if is_interrupted() {
         return Err(Error::new(Kind::Interrupted, "the check was stopped"));
     }
-    let place = Some(loaded.script.path.display().to_string());
+    let script_path = Some(loaded.script.path.display().to_string());
     report.findings.extend(loaded.script.left_out_of_rows().into_iter().map(|message| Finding {
         level: Level::Note,
         rule: "data",
         message,
-        place: place.clone(),
+        place: script_path.clone(),
         hint: None,
         repeat: Vec::new(),
     }));
     report.findings.splice(0..0, doubts.into_iter().chain(context_error(&loaded)).map(setting_warning));
     let demonstrations = cold_start(&loaded, &wanted, &reporter)?;
-    if let Some(found) = &demonstrations {
+    if let Some(conversations) = &demonstrations {
         report.findings.extend(
-            found
+            conversations
                 .findings
                 .iter()
                 .cloned()
@@ -89,11 +89,11 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
 
 /// The report on the recipe's cold start, if it has one.
 fn cold_start(loaded: &Loaded, wanted: &Options, reporter: &Reporter) -> Result<Option<Report>> {
-    let Some(own) = loaded.script.cold_start()? else { return Ok(None) };
+    let Some(script) = loaded.script.cold_start()? else { return Ok(None) };
     let doubts = train::check_cold_start(&loaded.script)?;
     // The recipe's model, or a model that has yet to be created.
-    let own = Loaded::new(own, reporter)?;
-    let mut report = check::supervised(&own.script, &own.renderer, wanted)?;
+    let phase = Loaded::new(script, reporter)?;
+    let mut report = check::supervised(&phase.script, &phase.renderer, wanted)?;
     let doubts = doubts.into_iter().map(|error| {
         let message = error.message.trim_start_matches("cold_start: ").to_owned();
         setting_warning(Error { message, ..error })
@@ -112,7 +112,7 @@ fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
     }
     let ValidatedTrainer { learner, objective, critic, warnings } = train::validate(script)?;
     let yes = |truth: bool, what: &'static str| if truth { what } else { "" };
-    let words = format!(
+    let description = format!(
         "estimator {}, loss {}{}{}{}",
         learner.estimator.name,
         learner.loss.name,
@@ -122,7 +122,7 @@ fn objective(script: &Script) -> Result<(Words, Vec<Error>)> {
     );
     let facts = json!({ "estimator": learner.estimator, "loss": learner.loss, "critic": critic,
                         "reference": objective.has_reference() });
-    Ok((Some((words, facts)), warnings))
+    Ok((Some((description, facts)), warnings))
 }
 
 /// An error if the recipe's context is longer than the model supports.
@@ -202,8 +202,8 @@ fn print_json(
     }
     let one =
         |it: &ShownTrajectory| json!({ "id": it.id, "status": it.status, "reward": it.reward, "steps": it.steps });
-    if let Some(found) = cold_start {
-        line["cold_start"] = json!({ "conversations": found.tasks, "longest": found.longest_prompt });
+    if let Some(phase) = cold_start {
+        line["cold_start"] = json!({ "conversations": phase.tasks, "longest": phase.longest_prompt });
     }
     line["model"] = json!(rolled.map(|all| all.iter().map(one).collect::<Vec<_>>()));
     print(&format!("{line}\n"))
@@ -221,8 +221,8 @@ fn print_report(
     let script = options.script.display();
     let mut out = String::new();
     match objective {
-        Some((words, _)) => {
-            let _ = writeln!(out, "{script}: {words}");
+        Some((description, _)) => {
+            let _ = writeln!(out, "{script}: {description}");
             let rewards = match report.rewards_in_words() {
                 Some((low, high)) => format!("; rewards from {low} to {high}"),
                 None => String::new(),
@@ -255,11 +255,11 @@ fn print_report(
             );
         }
     }
-    if let Some(found) = cold_start {
+    if let Some(phase) = cold_start {
         let _ = writeln!(
             out,
             "cold start: {} of {} conversations, the longest of {} tokens, the context holds {}",
-            found.tasks, found.rows, found.longest_prompt, found.budget
+            phase.tasks, phase.rows, phase.longest_prompt, phase.budget
         );
     }
     if loaded.stands_in {
@@ -288,7 +288,7 @@ fn print_report(
     }
     let paint = |style: Style, text: &str| style.force_styling(colour).apply_to(text).to_string();
     let (mut errors, mut warnings) = (0, 0);
-    for Finding { level, rule, message, place, hint, repeat } in &report.findings {
+    for Finding { level, rule, message, place: location, hint, repeat } in &report.findings {
         let word = match level {
             Level::Error => paint(Style::new().red().bold(), "error"),
             Level::Warning => paint(Style::new().yellow().bold(), "warning"),
@@ -300,8 +300,8 @@ fn print_report(
             Level::Note => {}
         }
         let _ = writeln!(out, "\n{word} ({rule}): {message}");
-        if let Some(place) = place {
-            let _ = writeln!(out, "  --> {place}");
+        if let Some(location) = location {
+            let _ = writeln!(out, "  --> {location}");
         }
         if let Some(hint) = hint {
             let _ = writeln!(out, "  {}: {hint}", paint(Style::new().cyan(), "hint"));

@@ -36,7 +36,7 @@ type Curves = BTreeMap<String, Curve>;
 
 pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
     let runs = names(&args.runs);
-    let open = |given: &PathBuf| read_curves(StoredRun::open(given, &args.runs_dir)?.path());
+    let open = |folder: &PathBuf| read_curves(StoredRun::open(folder, &args.runs_dir)?.path());
     let curves = args.runs.iter().map(open).collect::<Result<Vec<Curves>>>()?;
     let metrics = metrics(args, &curves, output.json)?;
     if let Some(path) = &args.out {
@@ -58,11 +58,11 @@ pub(super) fn run(args: &CompareArgs, output: OutputArgs) -> Result<ExitCode> {
 }
 
 /// The last part of each path, or the whole one where two are equal.
-fn names(given: &[PathBuf]) -> Vec<String> {
+fn names(paths: &[PathBuf]) -> Vec<String> {
     let short = |path: &Path| path.file_name().map(|name| name.to_string_lossy().into_owned());
-    let repeats = |path: &PathBuf| given.iter().filter(|other| short(other) == short(path)).count() > 1;
+    let repeats = |path: &PathBuf| paths.iter().filter(|other| short(other) == short(path)).count() > 1;
     let full = |path: &PathBuf| path.display().to_string();
-    given.iter().map(|path| short(path).filter(|_| !repeats(path)).unwrap_or_else(|| full(path))).collect()
+    paths.iter().map(|path| short(path).filter(|_| !repeats(path)).unwrap_or_else(|| full(path))).collect()
 }
 
 /// The metrics to show: the given ones, or the usual ones that a run has.
@@ -70,17 +70,18 @@ fn names(given: &[PathBuf]) -> Vec<String> {
 /// # Errors
 /// [`Kind::Usage`] for a metric that no run has, with the nearest one.
 fn metrics(args: &CompareArgs, curves: &[Curves], json: bool) -> Result<Vec<String>> {
-    let known: BTreeSet<&str> = curves.iter().flat_map(|curves| curves.keys().map(String::as_str)).collect();
-    if let Some(unknown) = args.metric.iter().find(|metric| !known.contains(metric.as_str())) {
+    let available: BTreeSet<&str> = curves.iter().flat_map(|curves| curves.keys().map(String::as_str)).collect();
+    if let Some(unknown) = args.metric.iter().find(|metric| !available.contains(metric.as_str())) {
         let error = Error::new(Kind::Usage, format!("no run has the metric `{unknown}`")).at("--metric");
-        return Err(error.hint(suggest(unknown, known.iter().copied())));
+        return Err(error.hint(suggest(unknown, available.iter().copied())));
     }
-    let all = || known.iter().map(|name| (*name).to_owned()).collect();
-    let usual = || USUAL.iter().filter(|name| known.contains(**name)).map(|name| (*name).to_owned()).collect();
+    let all = || available.iter().map(|name| (*name).to_owned()).collect();
+    let default_metrics =
+        || USUAL.iter().filter(|name| available.contains(**name)).map(|name| (*name).to_owned()).collect();
     Ok(match args.metric.is_empty() {
         false => args.metric.clone(),
         true if args.all || json => all(),
-        true => usual(),
+        true => default_metrics(),
     })
 }
 
@@ -88,9 +89,9 @@ fn table(metric: &str, runs: &[String], curves: &[Curves], unicode: bool) -> Vec
     let share = is_share(metric);
     let heading = ["run", "curve", "first", "end", "last", "lowest", "highest"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    let own = curves.iter().filter_map(|curves| curves.get(metric));
+    let run_curves = curves.iter().filter_map(|curves| curves.get(metric));
     // All runs of a metric are drawn in the same range.
-    let bounds = own
+    let bounds = run_curves
         .flat_map(Curve::values)
         .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
     let bounds = if share { (0.0, 1.0) } else { bounds };

@@ -86,9 +86,9 @@ pub(super) fn algorithm_files() -> ArgValueCompleter {
 fn runs_of(typed: &str) -> Vec<CompletionCandidate> {
     let (folder, name) = typed.rsplit_once('/').map_or(("", typed), |(folder, name)| (folder, name));
     let root = if folder.is_empty() { "runs" } else { folder };
-    let own = run_names(Path::new(root)).into_iter().filter(|own| own.starts_with(name));
+    let names = run_names(Path::new(root)).into_iter().filter(|names| names.starts_with(name));
     let folder = if folder.is_empty() { String::new() } else { format!("{folder}/") };
-    own.map(|own| CompletionCandidate::new(format!("{folder}{own}"))).collect()
+    names.map(|names| CompletionCandidate::new(format!("{folder}{names}"))).collect()
 }
 
 /// Completes `key=value`: names of settings, then values of those with a fixed set.
@@ -119,22 +119,22 @@ fn values(key: &str) -> BTreeSet<String> {
     if key == "trainer.algorithm" {
         return algorithm_names().into_iter().map(str::to_owned).collect();
     }
-    let mut found = BTreeSet::new();
+    let mut values = BTreeSet::new();
     match key {
-        "trainer.estimator" => found.extend(Estimator::NAMES.map(str::to_owned)),
-        "trainer.loss" => found.extend(Objective::names().into_iter().map(str::to_owned)),
+        "trainer.estimator" => values.extend(Estimator::NAMES.map(str::to_owned)),
+        "trainer.loss" => values.extend(Objective::names().into_iter().map(str::to_owned)),
         _ => {}
     }
     for setting in settings().filter(|setting| setting.path == key) {
         for kind in setting.kind.split('|').map(str::trim) {
             match kind.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')) {
-                Some(literal) => drop(found.insert(literal.to_owned())),
-                None if kind == "boolean" => found.extend(["false".to_owned(), "true".to_owned()]),
+                Some(literal) => drop(values.insert(literal.to_owned())),
+                None if kind == "boolean" => values.extend(["false".to_owned(), "true".to_owned()]),
                 None => {}
             }
         }
     }
-    found
+    values
 }
 
 #[cfg(test)]

@@ -62,10 +62,10 @@ pub(super) fn run(args: &DocArgs, output: OutputArgs) -> Result<ExitCode> {
         print(&page)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let found = docs::find_settings(name);
-    if !found.is_empty() {
-        let page = || format!("{}{}", docs::settings_page(&found), values(name));
-        print(&if output.json { format!("{}\n", json!(found)) } else { page() })?;
+    let settings = docs::find_settings(name);
+    if !settings.is_empty() {
+        let page = || format!("{}{}", docs::settings_page(&settings), values(name));
+        print(&if output.json { format!("{}\n", json!(settings)) } else { page() })?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Some(module) = docs::module(name) {

@@ -35,18 +35,18 @@ pub(super) fn pages() -> Vec<(String, String)> {
 /// Commands of fenced blocks, of the indented lines of a script's comments, and `r1 …` in the text
 /// (with `whole` false: they may be incomplete), with page and line.
 struct Documented {
-    place: String,
+    location: String,
     command: String,
     whole: bool,
 }
 
 fn commands() -> Vec<Documented> {
-    let mut found = Vec::new();
+    let mut commands = Vec::new();
     for (page, text) in pages() {
         let comment = if page.ends_with(".lua") { "---" } else { "#" };
         let (mut fenced, mut shell, mut begun) = (false, false, String::new());
         for (number, line) in (1..).zip(text.lines()) {
-            let place = format!("{page}:{number}");
+            let location = format!("{page}:{number}");
             let mut line = line;
             if page.ends_with(".md") {
                 if let Some(language) = line.trim_start().strip_prefix("```") {
@@ -65,38 +65,38 @@ fn commands() -> Vec<Documented> {
                 }
                 begun.push_str(line.trim_end_matches('\\'));
                 if !line.ends_with('\\') {
-                    found.push(Documented { place, command: std::mem::take(&mut begun), whole: true });
+                    commands.push(Documented { location, command: std::mem::take(&mut begun), whole: true });
                 }
             } else {
                 let spans = line.split('`').skip(1).step_by(2).filter(|span| span.starts_with("r1 "));
-                found.extend(spans.map(|span| Documented {
-                    place: place.clone(),
+                commands.extend(spans.map(|span| Documented {
+                    location: location.clone(),
                     command: span.to_owned(),
                     whole: false,
                 }));
             }
         }
     }
-    found
+    commands
 }
 
 /// Splits a command into words as a shell does, without a comment: `# …`, or a remark after several
 /// spaces.
-fn words(command: &str) -> Vec<String> {
-    let (mut words, mut word, mut quote, mut open) = (Vec::new(), String::new(), None, false);
+fn split_words(command: &str) -> Vec<String> {
+    let (mut parts, mut word, mut quote, mut open) = (Vec::new(), String::new(), None, false);
     let mut spaces = 0;
     for letter in command.chars() {
         if quote.is_none() && letter == ' ' {
             spaces += 1;
             if open {
-                words.push(std::mem::take(&mut word));
+                parts.push(std::mem::take(&mut word));
                 open = false;
             }
             continue;
         }
         if spaces > 1 || (spaces == 1 && letter == '#') || (quote.is_none() && matches!(letter, '|' | '>' | ';' | '&'))
         {
-            return words;
+            return parts;
         }
         (spaces, open) = (0, true);
         match (quote, letter) {
@@ -106,33 +106,36 @@ fn words(command: &str) -> Vec<String> {
         }
     }
     if open {
-        words.push(word);
+        parts.push(word);
     }
-    words
+    parts
 }
 
 #[test]
 fn commands_are_split_as_a_shell_does() {
-    assert_eq!(words("r1 infer -p \"a b\"   # a question"), ["r1", "infer", "-p", "a b"]);
-    assert_eq!(words("r1 lua -e 'return \"x\"' | cat"), ["r1", "lua", "-e", "return \"x\""]);
-    assert_eq!(words("r1 run a.lua --resume      the newest run"), ["r1", "run", "a.lua", "--resume"]);
+    assert_eq!(split_words("r1 infer -p \"a b\"   # a question"), ["r1", "infer", "-p", "a b"]);
+    assert_eq!(split_words("r1 lua -e 'return \"x\"' | cat"), ["r1", "lua", "-e", "return \"x\""]);
+    assert_eq!(split_words("r1 run a.lua --resume      the newest run"), ["r1", "run", "a.lua", "--resume"]);
 }
 
 #[test]
 fn documented_commands_are_accepted_by_the_parser() {
     let mut wrong = Vec::new();
     let mut checked = 0;
-    for Documented { place, command, whole } in commands() {
+    for Documented { location, command, whole } in commands() {
         if command.contains('…') {
             continue;
         }
         checked += 1;
-        let words = words(&command);
-        if !Cli::command().get_subcommands().any(|known| words.get(1).is_some_and(|word| word == known.get_name())) {
-            wrong.push(format!("{place}: {command}: there is no such command"));
+        let arguments = split_words(&command);
+        if !Cli::command()
+            .get_subcommands()
+            .any(|command| arguments.get(1).is_some_and(|word| word == command.get_name()))
+        {
+            wrong.push(format!("{location}: {command}: there is no such command"));
             continue;
         }
-        let Err(error) = Cli::command().try_get_matches_from(words) else { continue };
+        let Err(error) = Cli::command().try_get_matches_from(arguments) else { continue };
         // `r1 infer` and `r1 check --masks` inside a sentence only name a command and a flag.
         let part = matches!(
             error.kind(),
@@ -141,7 +144,7 @@ fn documented_commands_are_accepted_by_the_parser() {
                 | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand
         );
         if whole || !part {
-            wrong.push(format!("{place}: {command}\n{error}"));
+            wrong.push(format!("{location}: {command}\n{error}"));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -153,9 +156,9 @@ fn documented_settings_are_accepted_by_their_recipes() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut wrong = Vec::new();
     let mut checked = 0;
-    for Documented { place, command, .. } in commands() {
-        let words = words(&command);
-        let verb = words.get(1).map(String::as_str).unwrap_or_default();
+    for Documented { location, command, .. } in commands() {
+        let arguments = split_words(&command);
+        let verb = arguments.get(1).map(String::as_str).unwrap_or_default();
         if !["run", "sft", "check", "repl", "eval", "infer", "mcp", "replay", "rescore"].contains(&verb) {
             continue;
         }
@@ -167,16 +170,16 @@ fn documented_settings_are_accepted_by_their_recipes() {
             let path = name.unwrap_or_else(|| word.clone());
             (path.ends_with(".lua") && root.join(&path).is_file()).then_some(path)
         };
-        let Some(script) = words
+        let Some(script) = arguments
             .iter()
             .find(|word| word.ends_with(".lua"))
-            .or(words.iter().find(|word| word.starts_with("runs/")))
+            .or(arguments.iter().find(|word| word.starts_with("runs/")))
             .and_then(script_of)
         else {
             continue;
         };
         let of_setting = |word: &&String| word.contains('=') && !word.starts_with('-');
-        let settings: Vec<String> = words.iter().skip(2).filter(of_setting).cloned().collect();
+        let settings: Vec<String> = arguments.iter().skip(2).filter(of_setting).cloned().collect();
         let settings: Vec<String> = settings
             .into_iter()
             .map(|setting| setting.strip_prefix("n=").map_or(setting.clone(), |n| format!("eval.samples={n}")))
@@ -193,8 +196,8 @@ fn documented_settings_are_accepted_by_their_recipes() {
         match loaded {
             // The user's own file.
             Err(error) if error.message.contains("can't read the resource") => checked += 1,
-            Err(error) if !refused => wrong.push(format!("{place}: {command}\n{error}")),
-            Ok(()) if refused => wrong.push(format!("{place}: {command}: is documented as refused")),
+            Err(error) if !refused => wrong.push(format!("{location}: {command}\n{error}")),
+            Ok(()) if refused => wrong.push(format!("{location}: {command}: is documented as refused")),
             _ => checked += 1,
         }
     }

@@ -33,7 +33,7 @@ fn is_same(named: &str, declared: &str) -> bool {
 fn setting(path: &str, supervised: bool) -> Option<String> {
     settings()
         .find(|setting| setting.path == path && (setting.only == "sft") == supervised)
-        .map(|found| found.default.clone())
+        .map(|listed| listed.default.clone())
 }
 
 /// The default of an option of a host function, as its declaration names it.
@@ -46,19 +46,19 @@ fn option(function: &str, name: &str) -> Option<String> {
 
 /// Flags of all commands, with their defaults.
 fn flags() -> BTreeMap<String, Vec<String>> {
-    fn add(command: &clap::Command, found: &mut BTreeMap<String, Vec<String>>) {
+    fn add(command: &clap::Command, flags: &mut BTreeMap<String, Vec<String>>) {
         for argument in command.get_arguments() {
             let Some(name) = argument.get_long() else { continue };
-            let own = found.entry(format!("--{name}")).or_default();
-            own.extend(argument.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()));
+            let defaults = flags.entry(format!("--{name}")).or_default();
+            defaults.extend(argument.get_default_values().iter().map(|value| value.to_string_lossy().into_owned()));
             let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
-            own.extend(regex(r"\[default[^\]]*?(LITERAL)").captures(&help).map(|found| found[1].to_owned()));
+            defaults.extend(regex(r"\[default[^\]]*?(LITERAL)").captures(&help).map(|flags| flags[1].to_owned()));
         }
-        command.get_subcommands().for_each(|command| add(command, found));
+        command.get_subcommands().for_each(|command| add(command, flags));
     }
-    let mut found = BTreeMap::new();
-    add(&Cli::command(), &mut found);
-    found
+    let mut flags = BTreeMap::new();
+    add(&Cli::command(), &mut flags);
+    flags
 }
 
 /// The declared defaults with a name, as a page or a module names it.
@@ -101,8 +101,8 @@ impl Declared {
                 // `options.timeout or TIMEOUT`, `positive(options, "timeout", TIMEOUT)`
                 let value = r#"(-?\d[\d.]*(?:e-?\d+)?(?:/\d+)?|"[^"]*"|[A-Z_]+)"#;
                 let used = regex(&format!(r#"[.(]{name}or{value}|"{name}",{value}\)"#));
-                let mut values = used.captures_iter(&code).map(|found| {
-                    let value = found.get(1).or(found.get(2)).unwrap().as_str();
+                let mut values = used.captures_iter(&code).map(|capture| {
+                    let value = capture.get(1).or(capture.get(2)).unwrap().as_str();
                     Self::constant(&code, value)
                 });
                 values.any(|value| is_same(named, &value) || named.replace(' ', "") == value)
@@ -113,9 +113,9 @@ impl Declared {
     /// The value of a local constant: `local TIMEOUT, BYTES = 30, 2 ^ 20`.
     fn constant(code: &str, name: &str) -> String {
         let declared = regex(r"local((?:[A-Z_]+,)*[A-Z_]+)=((?:[\d^.]+,)*[\d^.]+)");
-        for found in declared.captures_iter(code) {
-            let place = found[1].split(',').position(|own| own == name);
-            if let Some(value) = place.and_then(|place| found[2].split(',').nth(place)) {
+        for captures in declared.captures_iter(code) {
+            let index = captures[1].split(',').position(|declared_name| declared_name == name);
+            if let Some(value) = index.and_then(|index| captures[2].split(',').nth(index)) {
                 return value.split_once('^').map_or(value.to_owned(), |(base, power)| {
                     base.parse::<f64>().unwrap().powi(power.parse().unwrap()).to_string()
                 });
@@ -133,10 +133,10 @@ struct Compared {
 }
 
 impl Compared {
-    fn add(&mut self, place: &str, name: &str, named: &str, declared: Option<&str>) {
+    fn add(&mut self, location: &str, name: &str, named: &str, declared: Option<&str>) {
         self.count += 1;
         if !declared.is_some_and(|declared| is_same(named, declared)) {
-            self.wrong.push(format!("{place}: the default of {name} is said to be {named}; declared: {declared:?}"));
+            self.wrong.push(format!("{location}: the default of {name} is said to be {named}; declared: {declared:?}"));
         }
     }
 
@@ -171,12 +171,12 @@ fn settings_have_the_defaults_that_pages_name() {
         let text = text.replace('\n', " ");
         for pattern in &patterns {
             // A setting without a value of its own is described.
-            for found in
-                pattern.captures_iter(&text).filter(|found| setting(&found[1], false).as_deref() != Some("null"))
+            for captures in
+                pattern.captures_iter(&text).filter(|captures| setting(&captures[1], false).as_deref() != Some("null"))
             {
-                let named = found.iter().skip(2).flatten().next().unwrap().as_str();
-                let declared = setting(&found[1], false);
-                compared.add(&page, &found[1], named, declared.as_deref());
+                let named = captures.iter().skip(2).flatten().next().unwrap().as_str();
+                let declared = setting(&captures[1], false);
+                compared.add(&page, &captures[1], named, declared.as_deref());
             }
         }
     }
@@ -195,22 +195,22 @@ fn tables_of_pages_have_the_declared_defaults() {
                 column = column.filter(|_| line.starts_with("|--"));
                 continue;
             }
-            if let Some(place) = cells.iter().position(|cell| *cell == "default") {
-                (column, of) = (Some(place), cells[0].to_owned());
+            if let Some(index) = cells.iter().position(|cell| *cell == "default") {
+                (column, of) = (Some(index), cells[0].to_owned());
                 continue;
             }
             let Some(cell) = column.and_then(|column| cells.get(column)) else { continue };
             let names: Vec<&str> = cells[0].split('`').skip(1).step_by(2).collect();
             let values: Vec<&str> = cell.split(", ").collect();
-            for (place, name) in names.iter().enumerate() {
-                let value = if names.len() == values.len() { values[place] } else { cell };
-                let (Some(value), true) = (literal.captures(value), place == 0 || names.len() == values.len()) else {
+            for (index, name) in names.iter().enumerate() {
+                let value = if names.len() == values.len() { values[index] } else { cell };
+                let (Some(value), true) = (literal.captures(value), index == 0 || names.len() == values.len()) else {
                     continue;
                 };
                 let name = name.split(' ').next().unwrap_or_default();
-                let found = match (page.as_str(), of.as_str()) {
+                let declared_value = match (page.as_str(), of.as_str()) {
                     _ if name.starts_with("--") => {
-                        declared.flags[name].iter().find(|own| is_same(&value[1], own)).cloned()
+                        declared.flags[name].iter().find(|default| is_same(&value[1], default)).cloned()
                     }
                     ("docs/guide/containment.md", _) => setting(name, false),
                     ("docs/guide/sft.md", _) => setting(&format!("trainer.{name}"), true),
@@ -229,7 +229,7 @@ fn tables_of_pages_have_the_declared_defaults() {
                     }
                     _ => continue,
                 };
-                compared.add(&page, name, &value[1], found.as_deref());
+                compared.add(&page, name, &value[1], declared_value.as_deref());
             }
         }
     }
@@ -242,9 +242,11 @@ fn flags_have_the_defaults_that_pages_name() {
     let (flags, mut compared) = (flags(), Compared::default());
     let pattern = regex(r"`(--[a-z0-9-]+)(?: [A-Z]+)?`(?: [a-z]+){0,2} \((LITERAL)\)");
     for (page, text) in own_pages() {
-        for found in pattern.captures_iter(&text.replace('\n', " ")) {
-            let declared = flags.get(&found[1]).and_then(|own| own.iter().find(|own| is_same(&found[2], own)));
-            compared.add(&page, &found[1], &found[2], declared.map(String::as_str));
+        for captures in pattern.captures_iter(&text.replace('\n', " ")) {
+            let declared = flags
+                .get(&captures[1])
+                .and_then(|defaults| defaults.iter().find(|defaults| is_same(&captures[2], defaults)));
+            compared.add(&page, &captures[1], &captures[2], declared.map(String::as_str));
         }
     }
     compared.finish(3);
@@ -273,20 +275,20 @@ fn modules_have_the_defaults_that_their_comments_and_pages_name() {
         let text = pages().into_iter().find(|(name, _)| name == page).unwrap().1.replace('\n', " ");
         texts.push((page.to_owned(), text, modules.iter().map(|&module| module.to_owned()).collect()));
     }
-    for (place, text, modules) in texts {
-        for found in pattern.captures_iter(&text) {
-            let names: Vec<&str> = found[1].split('`').skip(1).step_by(2).collect();
-            let values: Vec<&str> = found[2].split(", ").collect();
+    for (location, text, modules) in texts {
+        for captures in pattern.captures_iter(&text) {
+            let names: Vec<&str> = captures[1].split('`').skip(1).step_by(2).collect();
+            let values: Vec<&str> = captures[2].split(", ").collect();
             // A name of a setting, and a value such as `options.seen`.
             for (at, name) in names.iter().enumerate().filter(|(_, name)| setting(name, false).is_none()) {
                 if names.len() != values.len() && at + 1 < names.len() {
                     continue;
                 }
                 let named = if names.len() == values.len() { values[at] } else { values[0] };
-                let own = modules.iter().any(|module| declared.in_module(module, name, named));
+                let is_declared = modules.iter().any(|module| declared.in_module(module, name, named));
                 let passed = option("r1.connection", name);
-                let known = if own { Some(named) } else { passed.as_deref() };
-                compared.add(&place, name, named, known);
+                let default_value = if is_declared { Some(named) } else { passed.as_deref() };
+                compared.add(&location, name, named, default_value);
             }
         }
     }

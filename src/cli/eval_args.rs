@@ -81,12 +81,12 @@ impl EvalArgs {
                     // Without the overrides given now: they change the settings of the evaluation.
                     (None, None) => format!("{}-eval", agent.open(&[])?.script.settings.name),
                 };
-                let found = newest_run(&self.runs_dir, &name)?;
+                let newest = newest_run(&self.runs_dir, &name)?;
                 let missing = || {
                     let why = format!("there is no evaluation `{name}` to continue");
                     Error::new(Kind::Usage, why).at_path(&self.runs_dir).hint("start it without --resume")
                 };
-                Some(found.ok_or_else(missing)?)
+                Some(newest.ok_or_else(missing)?)
             }
         };
         // A run by its name, as other commands take it.

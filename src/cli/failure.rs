@@ -92,17 +92,17 @@ pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     if let Ok(done) = panic::catch_unwind(panic::AssertUnwindSafe(body)) {
         return done;
     }
-    let (message, place) = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
-    Err(panic_error(&message, place))
+    let (message, location) = PANIC.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_default();
+    Err(panic_error(&message, location))
 }
 
 /// Some failures of libtorch are panics of tch; running out of memory is not an internal error.
-fn panic_error(message: &str, place: String) -> Error {
+fn panic_error(message: &str, location: String) -> Error {
     let first = message.lines().next().unwrap_or_default();
     if let Some(error) = out_of_memory(message, &format!("out of memory: {first}")) {
         return error;
     }
-    Error::new(Kind::Internal, format!("internal error in r1: {first}")).at(place).hint(concat!(
+    Error::new(Kind::Internal, format!("internal error in r1: {first}")).at(location).hint(concat!(
         "please report it, with the command and this message, at ",
         env!("CARGO_PKG_REPOSITORY"),
         "/issues; RUST_BACKTRACE=1 shows more"
@@ -116,18 +116,18 @@ fn note_panic(info: &PanicHookInfo<'_>) {
     let payload = info.payload();
     let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     let message = text.unwrap_or("a panic without a message").to_owned();
-    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let location = info.location().map(ToString::to_string).unwrap_or_default();
     let backtrace = Backtrace::capture();
     if backtrace.status() == BacktraceStatus::Captured {
         write_ignoring_errors(io::stderr(), &format!("{backtrace}\n"));
     }
     let thread = std::thread::current();
     if thread.name() == Some("main") {
-        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some((message, place));
+        *PANIC.lock().unwrap_or_else(PoisonError::into_inner) = Some((message, location));
     } else {
         // The thread that joins it handles the panic.
         let name = thread.name().unwrap_or("without a name");
-        write_ignoring_errors(io::stderr(), &format!("warning: the thread {name} panicked at {place}: {message}\n"));
+        write_ignoring_errors(io::stderr(), &format!("warning: the thread {name} panicked at {location}: {message}\n"));
     }
 }
 

@@ -97,8 +97,8 @@ pub(super) fn meant(error: &clap::Error, typed: &[OsString]) -> Option<Error> {
         return Some(refused.hint(format!("{hint}; settings are written as key=value")));
     };
     // `--lr 3` or `--lr=3`.
-    let given = typed.iter().find_map(|word| word.strip_prefix(flag.as_str())?.strip_prefix('='));
-    let next = typed.iter().position(|word| *word == flag).and_then(|place| typed.get(place + 1));
-    let value = given.or(next.copied().filter(|word| !word.starts_with('-'))).unwrap_or("VALUE");
+    let inline = typed.iter().find_map(|word| word.strip_prefix(flag.as_str())?.strip_prefix('='));
+    let next = typed.iter().position(|word| *word == flag).and_then(|index| typed.get(index + 1));
+    let value = inline.or(next.copied().filter(|word| !word.starts_with('-'))).unwrap_or("VALUE");
     Some(refused.hint(format!("settings are written as key=value: {key}={value}")))
 }

@@ -32,24 +32,24 @@ pub(super) async fn serve<T>(
 pub(super) fn generate(
     engine: &mut Engine,
     renderer: &Renderer,
-    own: &Sampling,
+    defaults: &Sampling,
     request: &GenerateRequest,
     interrupt: Interrupt,
 ) -> Result<SampledText> {
     let prompt_ids = renderer.prompt_without_prefix(&request.messages, &[])?;
-    let (length, most) = (prompt_ids.len(), engine.capacity());
-    if length >= most {
-        return Err(Error::new(Kind::Env, format!("the prompt has {length} tokens and the context holds {most}")));
+    let (length, limit) = (prompt_ids.len(), engine.capacity());
+    if length >= limit {
+        return Err(Error::new(Kind::Env, format!("the prompt has {length} tokens and the context holds {limit}")));
     }
     let options = &request.options;
     let sampling = Sampling {
-        max_new_tokens: options.max_new_tokens.unwrap_or(own.max_new_tokens).clamp(1, most - length),
-        temperature: options.temperature.unwrap_or(own.temperature),
-        top_k: options.top_k.unwrap_or(own.top_k),
-        top_p: options.top_p.unwrap_or(own.top_p),
-        min_p: options.min_p.unwrap_or(own.min_p),
+        max_new_tokens: options.max_new_tokens.unwrap_or(defaults.max_new_tokens).clamp(1, limit - length),
+        temperature: options.temperature.unwrap_or(defaults.temperature),
+        top_k: options.top_k.unwrap_or(defaults.top_k),
+        top_p: options.top_p.unwrap_or(defaults.top_p),
+        min_p: options.min_p.unwrap_or(defaults.min_p),
         stop: options.stop.clone(),
-        ..own.clone()
+        ..defaults.clone()
     };
     let wanted = Request {
         prompt_ids: prompt_ids.clone(),
@@ -60,11 +60,11 @@ pub(super) fn generate(
         chat: None,
     };
     let completion = engine.generate(wanted, &|| interrupt.is_set(), &mut |_| ())?;
-    let own = match completion.token_ids.split_last() {
+    let response = match completion.token_ids.split_last() {
         Some((last, rest)) if renderer.stop_ids().contains(last) => rest,
         _ => &completion.token_ids,
     };
-    let text = renderer.parse(&renderer.tokenizer().decode(own, false), &[])?.content;
+    let text = renderer.parse(&renderer.tokenizer().decode(response, false), &[])?.content;
     Ok(SampledText { prompt_ids, completion, text })
 }
 

@@ -65,12 +65,12 @@ fn source(args: &LuaArgs) -> Result<(PathBuf, String, &[String])> {
             Err(Error::new(Kind::Usage, "there is nothing to run")
                 .hint("give a file, -e CODE, or - for standard input"))
         }
-        given => {
+        split => {
             let mut source = String::new();
             io::stdin()
                 .read_to_string(&mut source)
                 .map_err(|error| Error::io(Kind::Script, "read the script", "stdin", &error))?;
-            Ok((PathBuf::from("stdin"), source, given.map_or(&[], |(_, rest)| rest)))
+            Ok((PathBuf::from("stdin"), source, split.map_or(&[], |(_, rest)| rest)))
         }
     }
 }

@@ -36,8 +36,9 @@ pub(super) fn run(args: &ManArgs) -> Result<ExitCode> {
     let page = match &args.command {
         None => command,
         Some(name) => command.find_subcommand(name).cloned().ok_or_else(|| {
-            let known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
-            Error::new(Kind::Usage, format!("there is no command `{name}`")).hint(suggest(name, known.iter().copied()))
+            let commands: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+            Error::new(Kind::Usage, format!("there is no command `{name}`"))
+                .hint(suggest(name, commands.iter().copied()))
         })?,
     };
     let mut text = Vec::new();

@@ -168,9 +168,9 @@ fn task(worker: &Worker, row: u64) -> Result<Value> {
 
 /// A tool from its schema in the format of the OpenAI API.
 fn tool(schema: &Value) -> RemoteTool {
-    let own = &schema["function"];
-    let text = |name: &str| own[name].as_str().unwrap_or_default().to_owned();
-    RemoteTool { name: text("name"), description: text("description"), parameters: own["parameters"].clone() }
+    let function = &schema["function"];
+    let text = |name: &str| function[name].as_str().unwrap_or_default().to_owned();
+    RemoteTool { name: text("name"), description: text("description"), parameters: function["parameters"].clone() }
 }
 
 /// The sessions of clients, with their states.

@@ -87,7 +87,7 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
         return copy_algorithm(algorithm, &script, output);
     }
     let test = stem.with_file_name(format!("{name}_test.lua"));
-    let (own, checks) = args.template.texts();
+    let (template, checks) = args.template.texts();
     let fill = |text: &str| {
         text.replace("{{name}}", &name)
             .replace("{{file}}", &script.display().to_string())
@@ -99,7 +99,7 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
     for path in &files {
         refuse_existing(path)?;
     }
-    write(&script, &fill(own))?;
+    write(&script, &fill(template))?;
     write(&test, &fill(checks))?;
     if let Some((path, text)) = &data {
         write(path, text)?;
@@ -122,9 +122,9 @@ pub(super) fn run(args: &NewArgs, output: OutputArgs) -> Result<ExitCode> {
 /// Writes the file of an algorithm of r1.
 fn copy_algorithm(name: &str, script: &Path, output: OutputArgs) -> Result<ExitCode> {
     let Some(file) = algorithms::find(name) else {
-        let known = algorithms::all().iter().map(|file| file.name);
+        let algorithm_names = algorithms::all().iter().map(|file| file.name);
         let error = Error::new(Kind::Usage, format!("there is no algorithm `{name}`"));
-        return Err(error.hint(suggest(name, known.collect::<Vec<_>>())));
+        return Err(error.hint(suggest(name, algorithm_names.collect::<Vec<_>>())));
     };
     refuse_existing(script)?;
     write(script, file.source)?;
@@ -150,8 +150,8 @@ fn refuse_existing(path: &Path) -> Result<()> {
 /// The folder of the editor's project: the current directory, or the script's own if it is outside.
 fn root_of(script: &Path) -> PathBuf {
     let below = script.is_relative() && script.components().all(|part| part != Component::ParentDir);
-    let own = script.parent().map(Path::to_owned).unwrap_or_default();
-    if below { PathBuf::new() } else { own }
+    let parent = script.parent().map(Path::to_owned).unwrap_or_default();
+    if below { PathBuf::new() } else { parent }
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

@@ -53,7 +53,7 @@ impl Recorded {
             let from = if last == 0 { 0 } else { all.len().saturating_sub(last) };
             return Ok(all[from..].iter().map(|step| (split, *step)).collect());
         }
-        let mut found = Vec::new();
+        let mut steps = Vec::new();
         for split in Split::ALL {
             let ids: Vec<&Id> = ids.iter().filter(|id| id.split == split).collect();
             if ids.is_empty() {
@@ -75,9 +75,9 @@ impl Recorded {
                 return Err(Error::new(Kind::Usage, message).hint(hint));
             }
             let named = all.into_iter().filter(|step| ids.iter().any(|id| id.covers((split, *step))));
-            found.extend(named.map(|step| (split, step)));
+            steps.extend(named.map(|step| (split, step)));
         }
-        Ok(found)
+        Ok(steps)
     }
 
     /// All steps of a split; at least one.
@@ -104,9 +104,9 @@ impl Recorded {
         let ids: Vec<&Id> = ids.iter().filter(|id| id.covers(step)).collect();
         for id in &ids {
             if !all.iter().any(|trajectory| id.names(trajectory)) {
-                let known = all.iter().map(|trajectory| trajectory.id.as_str());
+                let ids = all.iter().map(|trajectory| trajectory.id.as_str());
                 return Err(Error::new(Kind::Usage, format!("the run has no trajectory {}", id.text))
-                    .hint(suggest(&id.text, known)));
+                    .hint(suggest(&id.text, ids)));
             }
         }
         Ok(all.into_iter().filter(|trajectory| ids.iter().any(|id| id.names(trajectory))).collect())
@@ -188,7 +188,7 @@ pub(super) struct Id {
 
 impl Id {
     fn covers(&self, (split, step): StoredStep) -> bool {
-        self.split == split && self.step.is_none_or(|own| own == step)
+        self.split == split && self.step.is_none_or(|wanted_step| wanted_step == step)
     }
 
     fn names(&self, trajectory: &Trajectory) -> bool {

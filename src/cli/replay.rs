@@ -23,8 +23,8 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
     let reporter = output.reporter();
     let colour = reporter.is_coloured();
     let (mut ids, mut overrides) = (Vec::new(), Vec::new());
-    for given in args.given {
-        match given {
+    for argument in args.ids_or_settings {
+        match argument {
             IdOrSetting::Id(id) => ids.push(id),
             IdOrSetting::Setting(setting) => overrides.push(setting),
         }

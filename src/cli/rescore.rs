@@ -208,8 +208,8 @@ fn print_report(
         pairs.iter().flat_map(|pair| pair.old_parts.keys().chain(pair.new_parts.keys())).collect();
     for name in names {
         let mean = |of: fn(&Pair) -> &BTreeMap<String, f64>| {
-            let own: Vec<f64> = pairs.iter().filter_map(|pair| of(pair).get(name).copied()).collect();
-            if own.is_empty() { "-".to_owned() } else { number(own.iter().sum::<f64>() / own.len() as f64) }
+            let rewards: Vec<f64> = pairs.iter().filter_map(|pair| of(pair).get(name).copied()).collect();
+            if rewards.is_empty() { "-".to_owned() } else { number(rewards.iter().sum::<f64>() / rewards.len() as f64) }
         };
         rows.push(vec![name.clone(), mean(|pair| &pair.old_parts), mean(|pair| &pair.new_parts)]);
     }

@@ -43,14 +43,14 @@ pub(super) type Flag<'a> = (&'a str, Option<String>, &'a [&'a str]);
 /// [`Kind::Usage`] with both.
 pub(super) fn refuse_both(flags: &[Flag<'_>], overrides: &[String]) -> Result<()> {
     let is_same = |a: &str, b: &str| a == b || a.parse::<f64>().is_ok_and(|a| b.parse() == Ok(a));
-    for (flag, given, keys) in flags {
-        let Some(given) = given else { continue };
+    for (flag, flag_value, keys) in flags {
+        let Some(flag_value) = flag_value else { continue };
         for typed in overrides {
             if let Some((key, value)) = typed.split_once('=')
                 && keys.contains(&key)
-                && !is_same(given, value.trim_matches('"'))
+                && !is_same(flag_value, value.trim_matches('"'))
             {
-                let message = format!("{flag} {given} and {typed} differ, and stand for the same");
+                let message = format!("{flag} {flag_value} and {typed} differ, and stand for the same");
                 return Err(Error::new(Kind::Usage, message).hint("leave out one of them"));
             }
         }
@@ -66,11 +66,11 @@ mod tests {
     #[test]
     fn flags_and_settings_with_other_values_are_refused() {
         let flags: [Flag<'_>; 2] = [("--seed", Some("1".to_owned()), &["seed"]), ("--name", None, &["name"])];
-        let given = |typed: &str| refuse_both(&flags, &["trainer.lr=1".to_owned(), typed.to_owned()]);
+        let refuse = |typed: &str| refuse_both(&flags, &["trainer.lr=1".to_owned(), typed.to_owned()]);
         for same in ["seed=1", "seed=1.0", "name=a", "sampling.seed=2"] {
-            assert!(given(same).is_ok(), "{same}");
+            assert!(refuse(same).is_ok(), "{same}");
         }
-        let error = given("seed=2").unwrap_err();
+        let error = refuse("seed=2").unwrap_err();
         assert_eq!(error.message, "--seed 1 and seed=2 differ, and stand for the same");
         assert_eq!(error.kind, Kind::Usage);
     }
@@ -78,10 +78,10 @@ mod tests {
     #[test]
     fn a_setting_after_resume_is_not_its_value() {
         let mut overrides = vec!["seed=1".to_owned()];
-        let given = |text: &str| Some(Some(PathBuf::from(text)));
-        assert_eq!(without_setting(given("trainer.steps=9"), &mut overrides), Some(None));
+        let argument = |text: &str| Some(Some(PathBuf::from(text)));
+        assert_eq!(without_setting(argument("trainer.steps=9"), &mut overrides), Some(None));
         assert_eq!(overrides, ["trainer.steps=9", "seed=1"]);
-        assert_eq!(without_setting(given("runs/a"), &mut overrides), given("runs/a"));
+        assert_eq!(without_setting(argument("runs/a"), &mut overrides), argument("runs/a"));
         assert_eq!(without_setting(None, &mut overrides), None);
         assert_eq!(overrides.len(), 2);
     }

@@ -87,7 +87,7 @@ fn one_file(
     if !output.json && !output.quiet {
         print(&format!("{}\n", file.display()))?;
     }
-    for (index, (name, place)) in suite.names().iter().enumerate() {
+    for (index, (name, location)) in suite.names().iter().enumerate() {
         if filter.is_some_and(|filter| !name.contains(filter)) {
             counts.left_out += 1;
             continue;
@@ -105,7 +105,7 @@ fn one_file(
                 json!({ "message": failure.error.message, "place": failure.error.place, "hint": failure.error.hint,
                         "expected": expected, "actual": actual, "traceback": failure.traceback })
             });
-            let line = json!({ "event": "test", "file": file, "name": name, "place": place,
+            let line = json!({ "event": "test", "file": file, "name": name, "place": location,
                                "ok": failure.is_none(), "seconds": verdict.seconds, "failure": failure,
                                "printed": *printed.borrow() });
             print(&format!("{line}\n"))?;
@@ -139,30 +139,30 @@ fn report(name: &str, verdict: &Verdict, printed: &str, colour: bool) -> String 
 /// The files to run: the named ones, those in named directories, or those in `tests/lua`, `scripts`
 /// and the current directory.
 fn files(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for path in named {
         if path.is_dir() {
-            below(path, true, &mut found)?;
+            below(path, true, &mut files)?;
         } else {
-            found.push(path.clone());
+            files.push(path.clone());
         }
     }
     if named.is_empty() {
         for (folder, deep) in [("tests/lua", true), ("scripts", true), (".", false)] {
             if Path::new(folder).is_dir() {
-                below(Path::new(folder), deep, &mut found)?;
+                below(Path::new(folder), deep, &mut files)?;
             }
         }
     }
-    if found.is_empty() {
-        let place = if named.is_empty() { "tests/lua, scripts or this directory" } else { "the directories named" };
-        return Err(Error::new(Kind::Usage, format!("there are no tests in {place}"))
+    if files.is_empty() {
+        let location = if named.is_empty() { "tests/lua, scripts or this directory" } else { "the directories named" };
+        return Err(Error::new(Kind::Usage, format!("there are no tests in {location}"))
             .hint(format!("test files are named NAME{ENDING}; `r1 new NAME` writes a script and its test")));
     }
-    Ok(found)
+    Ok(files)
 }
 
-fn below(folder: &Path, deep: bool, found: &mut Vec<PathBuf>) -> Result<()> {
+fn below(folder: &Path, deep: bool, files: &mut Vec<PathBuf>) -> Result<()> {
     let failed = |e: &std::io::Error| Error::io(Kind::Data, "look for tests in", folder, e);
     let mut paths = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(|e| failed(&e))? {
@@ -171,9 +171,9 @@ fn below(folder: &Path, deep: bool, found: &mut Vec<PathBuf>) -> Result<()> {
     paths.sort();
     for path in paths {
         if path.is_dir() && deep {
-            below(&path, deep, found)?;
+            below(&path, deep, files)?;
         } else if path.to_string_lossy().ends_with(ENDING) {
-            found.push(path.strip_prefix("./").map_or_else(|_| path.clone(), Path::to_path_buf));
+            files.push(path.strip_prefix("./").map_or_else(|_| path.clone(), Path::to_path_buf));
         }
     }
     Ok(())

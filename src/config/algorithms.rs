@@ -131,9 +131,9 @@ mod tests {
         assert_eq!((&defaults["estimator"], &defaults["loss"]), (&named("grpo"), &named("ppo")));
         for (name, critic, differs) in expected {
             let algorithm = Algorithm::named(name).unwrap();
-            let mut found = fields(&algorithm.settings);
-            found.retain(|field, value| defaults[field] != *value);
-            assert_eq!(Value::Object(found), differs, "{name}");
+            let mut actual = fields(&algorithm.settings);
+            actual.retain(|field, value| defaults[field] != *value);
+            assert_eq!(Value::Object(actual), differs, "{name}");
             assert_eq!(algorithm.critic, critic, "{name}");
         }
         assert!(Algorithm::named("grop").is_none());

@@ -73,14 +73,14 @@ fn counterpart(name: &str) -> Option<&'static Counterpart> {
         return None;
     }
     let mut best = None;
-    let mut most = 0;
+    let mut longest = 0;
     for entry in &NAMES.settings {
         let shared = shared_segments(entry.name, name);
         let last = last_part(entry.name);
         let named = last.contains('_') && !super::settings().any(|setting| setting.name() == last);
         let significant = shared > 1 || named || !entry.name.contains('.');
-        if shared > most && significant {
-            most = shared;
+        if shared > longest && significant {
+            longest = shared;
             best = Some(entry);
         }
     }
@@ -151,10 +151,10 @@ fn last_part(key: &str) -> &str {
 
 /// The hint for an unknown value of `setting` that another system has.
 pub fn value_hint(setting: &str, value: &str) -> Option<String> {
-    let known = |entry: &&ValueName| entry.name == value && entry.setting == setting;
+    let in_setting = |entry: &&ValueName| entry.name == value && entry.setting == setting;
     let elsewhere = |entry: &&ValueName| entry.name == value;
-    let found = NAMES.values.iter().find(known).or_else(|| NAMES.values.iter().find(elsewhere))?;
-    Some(format!("`{value}` of {} is `{}={}` in r1", found.system, found.setting, found.value))
+    let counterpart = NAMES.values.iter().find(in_setting).or_else(|| NAMES.values.iter().find(elsewhere))?;
+    Some(format!("`{value}` of {} is `{}={}` in r1", counterpart.system, counterpart.setting, counterpart.value))
 }
 
 fn quoted(names: &[&str]) -> String {
@@ -243,14 +243,14 @@ mod tests {
     #[test]
     fn values_are_those_that_r1_takes() {
         for entry in &NAMES.values {
-            let known = match entry.setting {
+            let is_valid = match entry.setting {
                 "trainer.algorithm" => crate::config::algorithm_names().contains(&entry.value),
                 "trainer.estimator" => crate::rl::advantages::Estimator::NAMES.contains(&entry.value),
                 "trainer.loss" => crate::rl::objective::Objective::names().contains(&entry.value),
                 "trainer.kl.kind" => ["k1", "k2", "k3"].contains(&entry.value),
                 other => panic!("{other}"),
             };
-            assert!(known, "{entry:?}");
+            assert!(is_valid, "{entry:?}");
         }
     }
 

@@ -56,7 +56,7 @@ impl DataSettings {
         match (self.overlong_prompts, self.check_rows) {
             // These modes measure every prompt, however long that takes.
             (OverlongPrompts::Filter | OverlongPrompts::Error, _) | (_, 0) => rows,
-            (OverlongPrompts::Auto | OverlongPrompts::Keep, most) => rows.min(most),
+            (OverlongPrompts::Auto | OverlongPrompts::Keep, limit) => rows.min(limit),
         }
     }
 }

@@ -150,7 +150,7 @@ impl Field for Choice {
         "string | {[string]: any}".to_owned()
     }
 
-    fn read(key: &str, json: &Value, usual: Option<&Self>) -> Result<Self, Misfit> {
+    fn read(key: &str, json: &Value, default_value: Option<&Self>) -> Result<Self, Misfit> {
         let odd = || Misfit::wanted(key, "a name, or a table with `name`", json);
         match json {
             Value::String(name) => Ok(Self::new(name)),
@@ -158,7 +158,7 @@ impl Field for Choice {
                 let mut options = fields.clone();
                 let name = match options.remove("name") {
                     Some(Value::String(name)) => name,
-                    None => usual.map(|usual| usual.name.clone()).ok_or_else(odd)?,
+                    None => default_value.map(|default_value| default_value.name.clone()).ok_or_else(odd)?,
                     Some(_) => return Err(odd()),
                 };
                 Ok(Self { name, options })
@@ -281,8 +281,8 @@ mod tests {
 
     #[test]
     fn a_choice_is_a_name_or_a_table() {
-        let usual = Choice::new("gae");
-        let read = |json: Value| Choice::read("trainer.estimator", &json, Some(&usual));
+        let default_value = Choice::new("gae");
+        let read = |json: Value| Choice::read("trainer.estimator", &json, Some(&default_value));
         assert_eq!(read(json!("rloo")).unwrap(), Choice::new("rloo"));
         assert_eq!(read(json!({ "lambda": 0.9 })).unwrap(), Choice::with("gae", "lambda", json!(0.9)));
         assert!(read(json!({ "name": 3 })).unwrap_err().to_string().contains("a name, or a table with `name`"));

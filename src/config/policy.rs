@@ -143,9 +143,9 @@ choices! {
 
 impl Switch {
     /// The choice, or `usual` for auto.
-    pub fn unless_auto(self, usual: bool) -> bool {
+    pub fn unless_auto(self, default_value: bool) -> bool {
         match self {
-            Self::Auto => usual,
+            Self::Auto => default_value,
             Self::On => true,
             Self::Off => false,
         }

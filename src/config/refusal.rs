@@ -10,7 +10,7 @@ impl From<Misfit> for Error {
     fn from(misfit: Misfit) -> Self {
         let error = Self::new(Kind::Script, misfit.to_string()).about_setting(&misfit.key);
         match misfit.why {
-            MisfitReason::Unknown { name, known } => error.hint(unknown_hint(&misfit.key, &name, &known)),
+            MisfitReason::Unknown { name, names } => error.hint(unknown_hint(&misfit.key, &name, &names)),
             MisfitReason::NotOneOf { got, names } => match counterparts::value_hint(&misfit.key, &got) {
                 Some(hint) => error.hint(hint),
                 None if nearest(&got, names.iter().copied()).is_empty() => error,
@@ -31,7 +31,7 @@ const MISSPELT: f64 = 0.75;
 /// The hint for an unknown setting with the dotted name `key`, which is `name` among `known`: its
 /// r1 name if it is a name of another system, the section that has it, or the nearest names.
 /// Misspellings of names of other systems count.
-pub fn unknown_hint(key: &str, name: &str, known: &[&str]) -> String {
+pub fn unknown_hint(key: &str, name: &str, names: &[&str]) -> String {
     if let Some(hint) = counterparts::hint(key) {
         return hint;
     }
@@ -42,7 +42,7 @@ pub fn unknown_hint(key: &str, name: &str, known: &[&str]) -> String {
         return format!("`{key}` is a section of settings, which `r1 doc {key}` lists");
     }
     let last = last_part(key);
-    let in_section = known.iter().map(|other| similarity(last, last_part(other))).fold(0.0, f64::max);
+    let in_section = names.iter().map(|other| similarity(last, last_part(other))).fold(0.0, f64::max);
     let elsewhere = settings().map(|setting| similarity(last, setting.name())).fold(0.0, f64::max);
     if let Some((similar, hint)) = counterparts::misspelt(key)
         && similar >= MISSPELT
@@ -59,7 +59,7 @@ pub fn unknown_hint(key: &str, name: &str, known: &[&str]) -> String {
         paths.truncate(3);
         return format!("did you mean {}?", paths.join(" or "));
     }
-    suggest(name, known.iter().copied())
+    suggest(name, names.iter().copied())
 }
 
 fn last_part(key: &str) -> &str {
@@ -89,8 +89,8 @@ mod tests {
             ("trainer", "`trainer` is a section of settings"),
             ("trainer.overlong", "`trainer.overlong` is a setting of r1.sft"),
         ] {
-            let given = unknown_hint(typed, typed, &all);
-            assert!(given.starts_with(hint), "{typed}: {given}");
+            let text = unknown_hint(typed, typed, &all);
+            assert!(text.starts_with(hint), "{typed}: {text}");
         }
         // Among the fields of a table, as in a script.
         let hint = unknown_hint("policy.max_tokns", "max_tokns", &["model", "dtype"]);

@@ -134,7 +134,7 @@ impl Source {
         let dataset = |value: &Json| value.is_string() || value.is_object() || value.is_array();
         // A single misspelt field is not taken for the name of a dataset.
         let near = |name: &String| fields.len() == 1 && !nearest(name, of_one()).is_empty();
-        let meant = |name: &String| of_one().any(|known| known == name) || near(name);
+        let meant = |name: &String| of_one().any(|field| field == name) || near(name);
         !fields.is_empty() && fields.values().all(dataset) && !fields.keys().any(meant)
     }
 
@@ -151,8 +151,8 @@ impl Source {
     fn read_one(key: &str, json: &Json, fields: &Map<String, Json>) -> Result<Self, Misfit> {
         Self::read_kind(key, json, fields).map_err(|misfit| match misfit.why {
             // A dataset among several has more fields.
-            MisfitReason::Unknown { name, known } => {
-                Misfit { why: MisfitReason::Unknown { name, known: [&known, PartOptions::FIELDS].concat() }, ..misfit }
+            MisfitReason::Unknown { name, names } => {
+                Misfit { why: MisfitReason::Unknown { name, names: [&names, PartOptions::FIELDS].concat() }, ..misfit }
             }
             _ => misfit,
         })
@@ -211,13 +211,13 @@ impl Field for Source {
     }
 
     /// The fields of all kinds, for this split.
-    fn settings(own: Setting) -> Vec<Setting> {
-        let mut all = vec![own.clone()];
+    fn settings(split: Setting) -> Vec<Setting> {
+        let mut all = vec![split.clone()];
         let kinds = [DataFile::listed(), HubData::listed(), Generated::listed(), PartOptions::listed()];
         for setting in kinds.into_iter().flatten() {
             // The reference, which has these names, is static.
-            let path = join(own.path, setting.name()).leak();
-            if !all.iter().any(|known| known.path == path) {
+            let path = join(split.path, setting.name()).leak();
+            if !all.iter().any(|listed| listed.path == path) {
                 all.push(Setting { path, ..setting });
             }
         }
@@ -228,8 +228,8 @@ impl Field for Source {
 impl Part {
     /// A dataset of a mixture, with the name in its options.
     fn read(key: &str, json: &Json) -> Result<(Option<String>, Self), Misfit> {
-        let (mut own, mut options) = (json.clone(), Map::new());
-        if let Some(fields) = own.as_object_mut() {
+        let (mut json, mut options) = (json.clone(), Map::new());
+        if let Some(fields) = json.as_object_mut() {
             for name in PartOptions::FIELDS {
                 options.extend(fields.remove(*name).map(|value| ((*name).to_owned(), value)));
             }
@@ -243,7 +243,7 @@ impl Part {
             let message = format!("`{key}` is {weight}");
             return Err(Misfit::refused(&key, message, "a weight is above 0; leave the dataset out instead"));
         }
-        match Source::read(key, &own, None)? {
+        match Source::read(key, &json, None)? {
             Source::Mixed(_) => Err(Misfit::refused(key, format!("`{key}` has datasets within a dataset"), "")),
             source => Ok((name, Self { weight, env, source })),
         }
@@ -256,10 +256,10 @@ fn rows(key: &str, items: &[Json]) -> Result<Vec<Json>, Misfit> {
         let hint = "a path, a dataset of r1.data, or a list of rows such as { { prompt = \"…\" } }";
         return Err(Misfit::refused(key, format!("`{key}` has no rows"), hint));
     }
-    let row = |(place, item): (usize, &Json)| match item {
+    let row = |(index, item): (usize, &Json)| match item {
         Json::Object(_) => Ok(item.clone()),
         Json::Array(none) if none.is_empty() => Ok(Json::Object(Map::new())),
-        other => Err(Misfit::wanted(&format!("{key}[{place}]"), "a table", other)),
+        other => Err(Misfit::wanted(&format!("{key}[{index}]"), "a table", other)),
     };
     (1..).zip(items).map(row).collect()
 }

@@ -135,9 +135,9 @@ impl TextEncoder for Loaded {
     }
 
     fn encode(&self, texts: &[String]) -> Result<Vec<f32>> {
-        let most = self.options.max_tokens;
+        let limit = self.options.max_tokens;
         let rows: Vec<Vec<u32>> =
-            texts.iter().map(|text| self.tokenizer.encode_truncated(text, most)).collect::<Result<_>>()?;
+            texts.iter().map(|text| self.tokenizer.encode_truncated(text, limit)).collect::<Result<_>>()?;
         let rows: Vec<&[u32]> = rows.iter().map(Vec::as_slice).collect();
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let mut vectors = model.encode(&rows, self.pooling)?;

@@ -52,13 +52,13 @@ impl CrossEncoder {
         let real = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
         // The lock is held while a model is loaded, so that two threads do not load it twice.
         let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
-        loaded.retain(|own| own.strong_count() > 0);
-        if let Some(own) = loaded.iter().filter_map(Weak::upgrade).find(|own| own.directory == real) {
-            return Ok(own);
+        loaded.retain(|encoder| encoder.strong_count() > 0);
+        if let Some(encoder) = loaded.iter().filter_map(Weak::upgrade).find(|encoder| encoder.directory == real) {
+            return Ok(encoder);
         }
-        let own = Arc::new(Self::load(dir)?);
-        loaded.push(Arc::downgrade(&own));
-        Ok(own)
+        let encoder = Arc::new(Self::load(dir)?);
+        loaded.push(Arc::downgrade(&encoder));
+        Ok(encoder)
     }
 
     pub fn directory(&self) -> &Path {

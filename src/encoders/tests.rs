@@ -59,9 +59,9 @@ fn cross_encoder(dir: &Path) -> PathBuf {
 
 fn corpus() -> Vec<Json> {
     let text = |number: usize| {
-        let words: Vec<String> =
-            (0..3 + number % 5).map(|place| format!("w{}", (number * 7 + place * 3) % 40)).collect();
-        words.join(" ")
+        let terms: Vec<String> =
+            (0..3 + number % 5).map(|index| format!("w{}", (number * 7 + index * 3) % 40)).collect();
+        terms.join(" ")
     };
     (0..30).map(|number| json!({ "id": number, "title": format!("w{number}"), "text": text(number) })).collect()
 }
@@ -74,8 +74,8 @@ fn pairs_of_texts_are_cut_as_by_transformers() {
     let tokenizer = Tokenizer::load(dir.path()).unwrap();
     for case in golden["pairs"]["cases"].as_array().unwrap() {
         let (first, second) = (case["texts"][0].as_str().unwrap(), case["texts"][1].as_str().unwrap());
-        let most = case["most"].as_u64().unwrap() as usize;
-        let (ids, types) = tokenizer.encode_pair(first, second, most).unwrap();
+        let limit = case["most"].as_u64().unwrap() as usize;
+        let (ids, types) = tokenizer.encode_pair(first, second, limit).unwrap();
         assert_eq!((json!(ids), json!(types)), (case["ids"].clone(), case["types"].clone()), "{case}");
     }
     let error = tokenizer.encode_pair("w1", "w2", 3).unwrap_err().message;
@@ -86,26 +86,26 @@ fn pairs_of_texts_are_cut_as_by_transformers() {
 fn encoders_pool_tokens_and_normalise_as_their_options_say() {
     let dir = tempfile::tempdir().unwrap();
     let directory = encoder(dir.path());
-    let own = model::Encoder::load(&directory).unwrap();
+    let layers = model::Encoder::load(&directory).unwrap();
     let rows: [&[u32]; 2] = [&[2, 5, 6, 7, 3], &[2, 30, 3]];
     let texts = ["w1 w2 w3".to_owned(), "w26".to_owned()];
     for pooling in [Pooling::Mean, Pooling::Cls] {
-        let expected = own.encode(&rows, pooling).unwrap();
+        let expected = layers.encode(&rows, pooling).unwrap();
         for similarity in [Similarity::Cosine, Similarity::Dot] {
             let settings = EncoderSettings { pooling: Some(pooling), similarity, ..EncoderSettings::default() };
             let encoder = load_encoder(&directory, settings).unwrap();
             assert_eq!(encoder.options().pooling, pooling.name());
-            let found = encoder.encode(&texts).unwrap();
-            for (found, expected) in found.chunks(24).zip(expected.chunks(24)) {
+            let actual = encoder.encode(&texts).unwrap();
+            for (actual, expected) in actual.chunks(24).zip(expected.chunks(24)) {
                 let length = expected.iter().map(|number| number * number).sum::<f32>().sqrt();
                 assert!((length - 1.0).abs() > 0.1, "{length}");
                 let scale = if similarity == Similarity::Cosine { length } else { 1.0 };
-                let apart = found.iter().zip(expected).map(|(a, b)| (a - b / scale).abs()).fold(0.0, f32::max);
+                let apart = actual.iter().zip(expected).map(|(a, b)| (a - b / scale).abs()).fold(0.0, f32::max);
                 assert!(apart < 1e-6, "{} {}: {apart}", pooling.name(), similarity.name());
             }
         }
     }
-    let (mean, cls) = (own.encode(&rows, Pooling::Mean).unwrap(), own.encode(&rows, Pooling::Cls).unwrap());
+    let (mean, cls) = (layers.encode(&rows, Pooling::Mean).unwrap(), layers.encode(&rows, Pooling::Cls).unwrap());
     assert!(mean.iter().zip(&cls).any(|(one, other)| (one - other).abs() > 0.01));
     // The pooling of the model's files is the default.
     std::fs::create_dir(directory.join("1_Pooling")).unwrap();
@@ -190,12 +190,12 @@ fn reranked_hits_have_the_order_and_scores_of_the_cross_encoder() {
     let query = "w4 w7 w10 w13";
     let first = index.search(query, 1000, Mode::Sparse).unwrap();
     assert!(first.len() > 6, "{}", first.len());
-    let (own, tokenizer) = (model::CrossEncoder::load(&directory).unwrap(), Tokenizer::load(&directory).unwrap());
+    let (scorer, tokenizer) = (model::CrossEncoder::load(&directory).unwrap(), Tokenizer::load(&directory).unwrap());
     let mut expected: Vec<(String, f64)> = first
         .iter()
         .map(|hit| {
             let (ids, types) = tokenizer.encode_pair(query, &format!("{} {}", hit.title, hit.text), 40).unwrap();
-            (hit.id.clone(), f64::from(own.scores(&[Pair { ids, types }]).unwrap()[0]))
+            (hit.id.clone(), f64::from(scorer.scores(&[Pair { ids, types }]).unwrap()[0]))
         })
         .collect();
     expected.sort_by(|one, other| other.1.total_cmp(&one.1));
@@ -204,16 +204,16 @@ fn reranked_hits_have_the_order_and_scores_of_the_cross_encoder() {
         ..SearchOptions::new(k, Mode::Sparse)
     };
     // Two queries, the second without hits.
-    let mut found = index.search_all(&[query, "absent"], &with(5, Some(first.len()))).unwrap();
-    assert!(found.pop().unwrap().is_empty());
-    let found = found.pop().unwrap();
-    assert_eq!(found.iter().map(|hit| hit.rank).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
-    for (hit, (id, score)) in found.iter().zip(&expected) {
+    let mut actual = index.search_all(&[query, "absent"], &with(5, Some(first.len()))).unwrap();
+    assert!(actual.pop().unwrap().is_empty());
+    let actual = actual.pop().unwrap();
+    assert_eq!(actual.iter().map(|hit| hit.rank).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    for (hit, (id, score)) in actual.iter().zip(&expected) {
         assert_eq!(hit.id, *id);
         assert!((hit.score - score).abs() < 1e-5, "{score} {hit:?}");
     }
     assert_ne!(
-        found.iter().map(|hit| &hit.id).collect::<Vec<_>>(),
+        actual.iter().map(|hit| &hit.id).collect::<Vec<_>>(),
         first[..5].iter().map(|hit| &hit.id).collect::<Vec<_>>()
     );
     // Only the best `top` are read again.

@@ -19,8 +19,8 @@ impl Engine {
     pub(super) fn compute(&mut self, plan: &[(usize, usize)], stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
         let spans: Vec<Span<'_>> = plan
             .iter()
-            .map(|&(place, count)| {
-                let running = &self.running[place];
+            .map(|&(index, count)| {
+                let running = &self.running[index];
                 let start = self.slots.ids(running.slot).len();
                 Span { slot: running.slot, start, ids: &running.sequence[start..start + count] }
             })
@@ -36,8 +36,8 @@ impl Engine {
         self.count_step(spans.len(), self.cache.decoding());
         let recorded = self.cache.take_routing()?;
         let mut experts = recorded.as_slice();
-        for &(place, count) in plan {
-            let running = &mut self.running[place];
+        for &(index, count) in plan {
+            let running = &mut self.running[index];
             let start = self.slots.ids(running.slot).len();
             if !running.is_sampling() {
                 running.prefilled += count;
@@ -58,8 +58,8 @@ impl Engine {
         on_token: &mut dyn FnMut(u32),
     ) -> Result<()> {
         let mut ready = Vec::with_capacity(plan.len());
-        for (row, &(place, _)) in plan.iter().enumerate() {
-            let running = &self.running[place];
+        for (row, &(index, _)) in plan.iter().enumerate() {
+            let running = &self.running[index];
             if self.slots.ids(running.slot).len() < running.sequence.len() {
                 continue;
             }
@@ -67,24 +67,24 @@ impl Engine {
                 let cached = running.request.prompt_ids.len() - running.prefilled;
                 add(&self.progress.cached_tokens, cached as u64);
             }
-            ready.push((row, place));
+            ready.push((row, index));
         }
         let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
-        for (&(_, place), drawn) in ready.iter().zip(self.draw(&ready, logits)?) {
+        for (&(_, index), drawn) in ready.iter().zip(self.draw(&ready, logits)?) {
             let drawn = match drawn {
                 Ok(drawn) => drawn,
                 Err(error) => {
-                    ended.push((place, Err(error)));
+                    ended.push((index, Err(error)));
                     continue;
                 }
             };
             add(&self.progress.sampled_tokens, 1);
             let id = drawn.id;
-            self.running[place].on_device = false;
-            let reason = self.running[place].push(drawn, self.vocab.get(id), self.options.capacity);
+            self.running[index].on_device = false;
+            let reason = self.running[index].push(drawn, self.vocab.get(id), self.options.capacity);
             on_token(id);
             if let Some(reason) = reason {
-                ended.push((place, Ok(reason)));
+                ended.push((index, Ok(reason)));
             }
         }
         self.end(ended, outcome);
@@ -95,8 +95,8 @@ impl Engine {
     pub(super) fn end(&mut self, ended: Vec<(usize, Result<FinishReason>)>, outcome: &mut Outcome) {
         // In reverse order, so that indices stay valid.
         let mut leaving: Vec<(Running, Result<FinishReason>)> = Vec::with_capacity(ended.len());
-        for (place, reason) in ended.into_iter().rev() {
-            leaving.push((self.running.remove(place), reason));
+        for (index, reason) in ended.into_iter().rev() {
+            leaving.push((self.running.remove(index), reason));
         }
         for (running, reason) in leaving.into_iter().rev() {
             outcome.count(reason.as_ref().err());
@@ -116,15 +116,15 @@ impl Engine {
     fn draw(&mut self, ready: &[(usize, usize)], logits: &Tensor) -> Result<Vec<Result<Drawn>>> {
         let begin = Instant::now();
         if self.tensor_sampling {
-            let uniforms: Vec<f64> = ready.iter().map(|&(_, place)| self.running[place].uniform()).collect();
+            let uniforms: Vec<f64> = ready.iter().map(|&(_, index)| self.running[index].uniform()).collect();
             let rows: Vec<Row<'_>> =
-                ready.iter().zip(uniforms).map(|(&(_, place), uniform)| self.running[place].row(uniform)).collect();
+                ready.iter().zip(uniforms).map(|(&(_, index), uniform)| self.running[index].row(uniform)).collect();
             let drawn = tensor_sampler::draw(&chosen(logits, ready)?, &rows)?;
             if logits.device().is_cuda() {
                 add_time(&self.progress.model_nanoseconds, begin.elapsed());
             }
             let all = ready.iter().zip(drawn);
-            return Ok(all.map(|(&(_, place), drawn)| drawn.ok_or_else(|| self.running[place].not_finite())).collect());
+            return Ok(all.map(|(&(_, index), drawn)| drawn.ok_or_else(|| self.running[index].not_finite())).collect());
         }
         self.logits.resize(logits.numel(), 0.0);
         logits.f_to_kind(Type::Float)?.f_to_device(Device::Cpu)?.f_copy_data(&mut self.logits, logits.numel())?;
@@ -134,7 +134,7 @@ impl Engine {
         let vocab = logits.size()[1] as usize;
         let row = |row: usize| row * vocab..(row + 1) * vocab;
         let draws =
-            ready.iter().map(|&(at, place)| self.running[place].draw(&mut self.sampler, &mut self.logits[row(at)]));
+            ready.iter().map(|&(at, index)| self.running[index].draw(&mut self.sampler, &mut self.logits[row(at)]));
         Ok(draws.collect())
     }
 }

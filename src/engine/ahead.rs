@@ -108,18 +108,18 @@ impl Engine {
     /// As `plan`; tokens that are not read count as computed when their step is queued.
     pub(super) fn plan_ahead(&mut self) -> Result<Plan> {
         let (mut plan, mut allowance) = (Plan::default(), self.options.prefill_tokens);
-        for place in 0..self.running.len() {
-            if !self.running[place].started {
-                if allowance == 0 || self.awaits_prefix(place) {
+        for index in 0..self.running.len() {
+            if !self.running[index].started {
+                if allowance == 0 || self.awaits_prefix(index) {
                     continue;
                 }
-                self.copy_prefix(place)?;
-                self.running[place].started = true;
+                self.copy_prefix(index)?;
+                self.running[index].started = true;
             }
-            let running = &self.running[place];
+            let running = &self.running[index];
             if running.sampled() > 0 {
                 if !running.is_full(self.options.capacity) {
-                    plan.decode.push(place);
+                    plan.decode.push(index);
                 }
                 continue;
             }
@@ -128,8 +128,8 @@ impl Engine {
             allowance -= piece;
             match (missing, piece) {
                 (_, 0) => {}
-                (1, _) => plan.decode.push(place),
-                _ => plan.prompts.push((place, piece, piece == missing)),
+                (1, _) => plan.decode.push(index),
+                _ => plan.prompts.push((index, piece, piece == missing)),
             }
         }
         Ok(plan)
@@ -156,31 +156,31 @@ impl Engine {
     /// Computes the prompts of the step: a row of logits for each. `None` without prompts, and if
     /// `stop` ended it.
     fn prefill(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
-        let held = |place: usize| self.running[place].sequence.len() + self.running[place].unread;
-        let longest = plan.decode.iter().map(|&place| held(place));
-        let longest = longest.chain(plan.prompts.iter().map(|&(place, ..)| held(place))).max().unwrap_or(0);
+        let held = |index: usize| self.running[index].sequence.len() + self.running[index].unread;
+        let longest = plan.decode.iter().map(|&index| held(index));
+        let longest = longest.chain(plan.prompts.iter().map(|&(index, ..)| held(index))).max().unwrap_or(0);
         if longest > self.cache.capacity() {
             self.cache.reserve(longest.max(self.cache.capacity() * 3 / 2).min(self.options.rows()))?;
         }
         if plan.prompts.is_empty() {
             return Ok(None);
         }
-        let spans = plan.prompts.iter().map(|&(place, count, _)| {
-            let running = &self.running[place];
+        let spans = plan.prompts.iter().map(|&(index, count, _)| {
+            let running = &self.running[index];
             let start = self.slots.ids(running.slot).len();
             Span { slot: running.slot, start, ids: &running.sequence[start..start + count] }
         });
         let spans: Vec<Span<'_>> = spans.collect();
         let Some(logits) = self.model.step_until(&mut self.cache, &spans, stop)? else { return Ok(None) };
-        for &(place, count, _) in &plan.prompts {
-            self.count_prompt(place, count);
+        for &(index, count, _) in &plan.prompts {
+            self.count_prompt(index, count);
         }
         Ok(Some(logits))
     }
 
     /// Records that the next `count` tokens of a prompt are in the cache.
-    fn count_prompt(&mut self, place: usize, count: usize) {
-        let running = &mut self.running[place];
+    fn count_prompt(&mut self, index: usize, count: usize) {
+        let running = &mut self.running[index];
         let start = self.slots.ids(running.slot).len();
         running.prefilled += count;
         add(&self.progress.prefilled_tokens, count as u64);
@@ -200,18 +200,18 @@ impl Engine {
         on_device: &mut OnDevice,
     ) -> Result<Option<InFlight>> {
         let ended = plan.prompts.iter().enumerate().filter(|(_, (.., ends))| *ends);
-        let ended: Vec<(usize, usize)> = ended.map(|(row, &(place, ..))| (row, place)).collect();
-        let after: Vec<usize> = ended.iter().map(|&(_, place)| place).collect();
+        let ended: Vec<(usize, usize)> = ended.map(|(row, &(index, ..))| (row, index)).collect();
+        let after: Vec<usize> = ended.iter().map(|&(_, index)| index).collect();
         self.write_inputs(plan.decode.iter().chain(&after).copied(), on_device)?;
         let OnDevice { next, sampler } = on_device;
         let sampler = &*sampler;
         let (mut numbers, mut parts, mut decoding) = (Vec::new(), Vec::new(), self.cache.decoding());
         let vocab = self.model.config.vocab_size as i64;
-        let slots = |places: &[usize]| -> Vec<usize> { places.iter().map(|&place| self.running[place].slot).collect() };
+        let slots = |places: &[usize]| -> Vec<usize> { places.iter().map(|&index| self.running[index].slot).collect() };
         let kinds = |places: &[usize]| {
             let mut kinds = Kinds::default();
-            for &place in places {
-                kinds.add(&self.running[place].request.sampling, vocab);
+            for &index in places {
+                kinds.add(&self.running[index].request.sampling, vocab);
             }
             kinds
         };
@@ -241,15 +241,15 @@ impl Engine {
             add_part(self.model.draw_ahead(next, &slots(&after), &logits.f_index_select(0, &rows)?, &draw)?, kinds)?;
         }
         self.count_step(plan.decode.len() + plan.prompts.len(), decoding);
-        for &place in &plan.decode {
-            if self.running[place].sampled() == 0 {
-                self.count_prompt(place, 1);
+        for &index in &plan.decode {
+            if self.running[index].sampled() == 0 {
+                self.count_prompt(index, 1);
             }
         }
         let mut requests = Vec::with_capacity(plan.decode.len() + after.len());
-        for &place in plan.decode.iter().chain(&after) {
-            self.running[place].unread += 1;
-            requests.push(self.running[place].serial);
+        for &index in plan.decode.iter().chain(&after) {
+            self.running[index].unread += 1;
+            requests.push(self.running[index].serial);
         }
         if requests.is_empty() {
             return Ok(None);
@@ -262,8 +262,8 @@ impl Engine {
     fn write_inputs(&mut self, places: impl Iterator<Item = usize> + Clone, on_device: &mut OnDevice) -> Result<()> {
         let mut joining = Vec::new();
         let mut rows: Vec<&Running> = Vec::new();
-        for place in places.clone() {
-            let running = &self.running[place];
+        for index in places.clone() {
+            let running = &self.running[index];
             if !running.on_device {
                 let last = running.sequence.last().copied().unwrap_or(0);
                 joining.push((running.slot, last, running.sequence.len().saturating_sub(1)));
@@ -274,14 +274,14 @@ impl Engine {
         }
         if !joining.is_empty() {
             on_device.next.set(&self.model, &joining)?;
-            let new = places.clone().map(|place| &self.running[place]).filter(|running| !running.on_device);
+            let new = places.clone().map(|index| &self.running[index]).filter(|running| !running.on_device);
             on_device.sampler.join(&new.collect::<Vec<_>>())?;
         }
         if !rows.is_empty() {
             on_device.sampler.set(&rows)?;
         }
-        for place in places {
-            self.running[place].on_device = true;
+        for index in places {
+            self.running[index].on_device = true;
         }
         Ok(())
     }
@@ -300,26 +300,26 @@ impl Engine {
         let mut ended: Vec<(usize, Result<FinishReason>)> = Vec::new();
         for (serial, (part, row, numbers)) in requests.into_iter().zip(rows) {
             // A request that ended in between has no use for its token.
-            let Some(place) = self.running.iter().position(|running| running.serial == serial) else { continue };
-            let running = &mut self.running[place];
+            let Some(index) = self.running.iter().position(|running| running.serial == serial) else { continue };
+            let running = &mut self.running[index];
             running.unread -= 1;
             let rest = || part.rest.as_ref().map(|rest| rest.get(row as i64));
             let Some(drawn) = drawn(numbers, part.kinds, rest, &running.request.sampling)? else {
-                ended.push((place, Err(running.not_finite())));
+                ended.push((index, Err(running.not_finite())));
                 continue;
             };
             add(&self.progress.sampled_tokens, 1);
             let id = drawn.id;
             let reason = running.push(drawn, self.vocab.get(id), self.options.capacity);
             if let Some(reason) = reason {
-                ended.push((place, Ok(reason)));
+                ended.push((index, Ok(reason)));
             } else if running.unread > 0 {
                 // The queued step writes the token to the cache.
                 self.slots.extend(running.slot, &[id], &mut &[][..]);
             }
             on_token(id);
         }
-        ended.sort_by_key(|&(place, _)| place);
+        ended.sort_by_key(|&(index, _)| index);
         self.end(ended, outcome);
         Ok(())
     }

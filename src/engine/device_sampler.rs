@@ -138,9 +138,9 @@ impl DeviceSampler {
         if let Some(seen) = &self.seen {
             let (mut at, mut ids) = (Vec::new(), Vec::new());
             for running in requests {
-                let own = running.penalised();
-                at.extend(std::iter::repeat_n(running.slot as i64, own.len()));
-                ids.extend(own.iter().map(|&id| i64::from(id)));
+                let penalised = running.penalised();
+                at.extend(std::iter::repeat_n(running.slot as i64, penalised.len()));
+                ids.extend(penalised.iter().map(|&id| i64::from(id)));
             }
             let mut seen = seen.shallow_clone();
             let _ = seen.f_index_fill_(0, &slots, 0)?;
@@ -155,12 +155,12 @@ impl DeviceSampler {
         }
         if let Some([ids, values]) = &self.biases {
             let (mut own_ids, mut own_values): (Vec<i64>, Vec<f32>) = (Vec::new(), Vec::new());
-            for (place, running) in requests.iter().enumerate() {
+            for (index, running) in requests.iter().enumerate() {
                 let bias = &running.request.sampling.logit_bias;
                 own_ids.extend(bias.keys().map(|&id| i64::from(id)));
                 own_values.extend(bias.values().map(|&value| value as f32));
-                own_ids.resize((place + 1) * BIASES, 0);
-                own_values.resize((place + 1) * BIASES, 0.0);
+                own_ids.resize((index + 1) * BIASES, 0);
+                own_values.resize((index + 1) * BIASES, 0.0);
             }
             let shape = [requests.len() as i64, width];
             let own_ids = upload(&Tensor::f_from_slice(&own_ids)?.f_view(shape)?, self.device)?;

@@ -339,8 +339,8 @@ impl Engine {
                 self.waiting.push_back(pending);
             }
         }
-        while let Some(place) = self.running.iter().position(|running| overdue(running.deadline)) {
-            let running = self.running.remove(place);
+        while let Some(index) = self.running.iter().position(|running| overdue(running.deadline)) {
+            let running = self.running.remove(index);
             outcome.count(None);
             self.slots.park(running.slot);
             let routing = self.slots.routing(running.slot);
@@ -379,31 +379,31 @@ impl Engine {
     fn plan(&mut self) -> Result<Vec<(usize, usize)>> {
         let mut allowance = self.options.prefill_tokens;
         let mut plan = Vec::with_capacity(self.running.len());
-        for place in 0..self.running.len() {
-            if !self.running[place].started {
-                if allowance == 0 || self.awaits_prefix(place) {
+        for index in 0..self.running.len() {
+            if !self.running[index].started {
+                if allowance == 0 || self.awaits_prefix(index) {
                     continue;
                 }
-                self.copy_prefix(place)?;
-                self.running[place].started = true;
+                self.copy_prefix(index)?;
+                self.running[index].started = true;
             }
-            let running = &self.running[place];
+            let running = &self.running[index];
             let missing = running.sequence.len() - self.slots.ids(running.slot).len();
             if running.is_sampling() {
-                plan.push((place, missing));
+                plan.push((index, missing));
             } else if allowance > 0 {
                 let piece = missing.min(allowance);
                 allowance -= piece;
-                plan.push((place, piece));
+                plan.push((index, piece));
             }
         }
         Ok(plan)
     }
 
     /// Whether an earlier request is computing a prefix of at least half of this prompt.
-    pub(super) fn awaits_prefix(&self, place: usize) -> bool {
-        let prompt = self.running[place].cacheable();
-        let ahead = self.running[..place].iter();
+    pub(super) fn awaits_prefix(&self, index: usize) -> bool {
+        let prompt = self.running[index].cacheable();
+        let ahead = self.running[..index].iter();
         // Requests that sample already have their whole prompt in the cache.
         let coming = ahead.filter(|other| !other.is_sampling()).map(|other| shared(other.cacheable(), prompt)).max();
         let Some(coming) = coming.filter(|&coming| coming >= WORTH_COPYING) else { return false };
@@ -412,11 +412,11 @@ impl Engine {
     }
 
     /// Copies the longest prefix that any slot holds.
-    pub(super) fn copy_prefix(&mut self, place: usize) -> Result<()> {
-        let running = &self.running[place];
-        let own = self.slots.ids(running.slot).len();
+    pub(super) fn copy_prefix(&mut self, index: usize) -> Result<()> {
+        let running = &self.running[index];
+        let cached = self.slots.ids(running.slot).len();
         let (from, length) = self.slots.longest_prefix(running.cacheable());
-        if length >= own + WORTH_COPYING {
+        if length >= cached + WORTH_COPYING {
             self.cache.copy_prefix(from, running.slot, length)?;
             self.slots.copy(from, running.slot, length);
         }

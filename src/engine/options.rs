@@ -67,8 +67,8 @@ impl EngineOptions {
     }
 
     fn sized_within(config: &Config, kind: Kind, concurrency: usize, max_context: usize, memory: u64) -> Self {
-        let usual = config.max_position_embeddings;
-        let capacity = if max_context == 0 { usual } else { max_context.min(config.longest_context()) };
+        let longest = config.max_position_embeddings;
+        let capacity = if max_context == 0 { longest } else { max_context.min(config.longest_context()) };
         let mut options = Self { slots: 1, capacity, prefill_tokens: 2048, memory };
         if config.turns_by_length(capacity) {
             // Dynamic rotary scaling depends on the length of each chunk, so prompts are not split.
@@ -113,10 +113,10 @@ impl EngineOptions {
                 return Err(refuse(format!("an engine with 0 {name} can't generate")));
             }
         }
-        let most = config.longest_context();
-        if self.capacity < 2 || self.capacity > most {
+        let limit = config.longest_context();
+        if self.capacity < 2 || self.capacity > limit {
             return Err(refuse(format!(
-                "a context of {} tokens is outside 2 to {most}, the limit of the model",
+                "a context of {} tokens is outside 2 to {limit}, the limit of the model",
                 self.capacity
             )));
         }
@@ -199,7 +199,9 @@ mod tests {
         // 3 MiB for each slot.
         let size = |slots, held: u64, learning: u64| {
             let sized = |memory| EngineOptions::sized_within(&config, kind, slots, 1024, memory);
-            EngineOptions::shared(Some(80 * gib), (held * gib, learning * gib), sized, |own| own.bytes(&config, kind))
+            EngineOptions::shared(Some(80 * gib), (held * gib, learning * gib), sized, |options| {
+                options.bytes(&config, kind)
+            })
         };
         let of = |(options, released): (EngineOptions, bool)| (options.slots, options.memory / gib, released);
         // All slots fit beside 20 + 30 GiB.

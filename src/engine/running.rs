@@ -159,9 +159,9 @@ impl Running {
         self.sequence.push(id);
         self.logprobs.push(logprob);
         if sampling.penalises()
-            && let Err(place) = self.penalised.binary_search(&id)
+            && let Err(index) = self.penalised.binary_search(&id)
         {
-            self.penalised.insert(place, id);
+            self.penalised.insert(index, id);
         }
         if let Some(tokens) = &self.tokens {
             // A closed token stream does not affect the completion.

@@ -228,10 +228,10 @@ impl Sampler {
         let (mut sorted, mut kept) = (0, 0.0);
         while sorted < self.order.len() {
             let piece = self.sort_front(probabilities, sorted, (sorted * 3).max(32));
-            for place in sorted..sorted + piece {
-                kept += p(self.order[place]);
+            for index in sorted..sorted + piece {
+                kept += p(self.order[index]);
                 if kept >= top_p * mass {
-                    self.order.truncate(place + 1);
+                    self.order.truncate(index + 1);
                     return kept;
                 }
             }
@@ -269,8 +269,8 @@ fn largest(probabilities: &[f32]) -> u32 {
             *lane = larger(*lane, p);
         }
     }
-    let most = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |most, &p| larger(most, p));
-    probabilities.iter().position(|&p| p >= most).unwrap_or(0) as u32
+    let maximum = lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |maximum, &p| larger(maximum, p));
+    probabilities.iter().position(|&p| p >= maximum).unwrap_or(0) as u32
 }
 
 /// Sum in four independent lanes.
@@ -291,12 +291,12 @@ fn sum(values: &[f32]) -> f64 {
 fn walk(masses: impl Iterator<Item = f64>, target: f64) -> (usize, f64) {
     let mut left = target;
     let mut last = (0, 0.0);
-    for (place, mass) in masses.enumerate() {
+    for (index, mass) in masses.enumerate() {
         if mass > left {
-            return (place, left);
+            return (index, left);
         }
         if mass > 0.0 {
-            last = (place, left);
+            last = (index, left);
         }
         left -= mass;
     }

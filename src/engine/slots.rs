@@ -66,34 +66,34 @@ impl Slots {
     /// busy. The slot keeps the common prefix, except for the prompt's last token, whose logits
     /// must be computed.
     pub(super) fn assign_slot(&mut self, conversation: u64, prompt: &[u32]) -> Option<usize> {
-        let own = |slot: &Slot| slot.hold == Hold::Warm(conversation);
+        let is_own_slot = |slot: &Slot| slot.hold == Hold::Warm(conversation);
         let free = |slot: &Slot| slot.hold == Hold::Free;
-        let place = self
-            .most_shared(prompt, own)
+        let index = self
+            .most_shared(prompt, is_own_slot)
             .or_else(|| self.most_shared(prompt, free))
             .or_else(|| self.least_recent(|slot| matches!(slot.hold, Hold::Warm(_))))?;
         self.clock += 1;
-        let slot = &mut self.slots[place];
+        let slot = &mut self.slots[index];
         let keep = shared(&slot.ids, prompt).min(prompt.len().saturating_sub(1));
         slot.ids.truncate(keep);
         slot.experts.truncate(keep * self.width);
         slot.hold = Hold::Busy { conversation, released: false };
         slot.used = self.clock;
-        Some(place)
+        Some(index)
     }
 
     /// Slot with the longest prefix of `prompt`, and its length.
     pub(super) fn longest_prefix(&self, prompt: &[u32]) -> (usize, usize) {
         let lengths = self.slots.iter().map(|slot| shared(&slot.ids, prompt)).enumerate();
-        lengths.fold((0, 0), |best, (place, length)| if length > best.1 { (place, length) } else { best })
+        lengths.fold((0, 0), |best, (index, length)| if length > best.1 { (index, length) } else { best })
     }
 
     /// Appends `ids`, now in the cache, to the slot. Takes their experts from the front of
     /// `experts`, which has those of all tokens of the step.
     pub(super) fn extend(&mut self, slot: usize, ids: &[u32], experts: &mut &[u16]) {
         self.slots[slot].ids.extend_from_slice(ids);
-        if let Some((own, rest)) = experts.split_at_checked(ids.len() * self.width) {
-            self.slots[slot].experts.extend_from_slice(own);
+        if let Some((cached, rest)) = experts.split_at_checked(ids.len() * self.width) {
+            self.slots[slot].experts.extend_from_slice(cached);
             *experts = rest;
         }
     }
@@ -145,20 +145,21 @@ impl Slots {
     /// equals.
     fn most_shared(&self, prompt: &[u32], pass: impl Fn(&Slot) -> bool) -> Option<usize> {
         let mut best: Option<(usize, usize)> = None;
-        for (place, slot) in self.slots.iter().enumerate().filter(|(_, slot)| pass(slot)) {
+        for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| pass(slot)) {
             let length = shared(&slot.ids, prompt);
-            let better = best
-                .is_none_or(|(rival, most)| length > most || (length == most && slot.used < self.slots[rival].used));
+            let better = best.is_none_or(|(rival, best_length)| {
+                length > best_length || (length == best_length && slot.used < self.slots[rival].used)
+            });
             if better {
-                best = Some((place, length));
+                best = Some((index, length));
             }
         }
-        best.map(|(place, _)| place)
+        best.map(|(index, _)| index)
     }
 
     fn least_recent(&self, pass: impl Fn(&Slot) -> bool) -> Option<usize> {
         let passing = self.slots.iter().enumerate().filter(|(_, slot)| pass(slot));
-        passing.min_by_key(|(_, slot)| slot.used).map(|(place, _)| place)
+        passing.min_by_key(|(_, slot)| slot.used).map(|(index, _)| index)
     }
 }
 
@@ -179,11 +180,11 @@ mod tests {
     use super::*;
 
     fn run(slots: &mut Slots, conversation: u64, ids: &[u32]) -> (usize, usize) {
-        let place = slots.assign_slot(conversation, ids).unwrap();
-        let cached = slots.ids(place).len();
-        slots.extend(place, &ids[cached..], &mut &[][..]);
-        slots.park(place);
-        (place, cached)
+        let index = slots.assign_slot(conversation, ids).unwrap();
+        let cached = slots.ids(index).len();
+        slots.extend(index, &ids[cached..], &mut &[][..]);
+        slots.park(index);
+        (index, cached)
     }
 
     #[test]
@@ -217,12 +218,12 @@ mod tests {
     #[test]
     fn busy_slots_are_never_evicted() {
         let mut slots = Slots::new(1);
-        let place = slots.assign_slot(1, &[1]).unwrap();
+        let index = slots.assign_slot(1, &[1]).unwrap();
         assert_eq!(slots.assign_slot(1, &[1]), None);
         slots.release(1);
         assert_eq!(slots.assign_slot(2, &[1]), None);
-        slots.park(place);
-        assert_eq!(slots.assign_slot(2, &[1]), Some(place));
+        slots.park(index);
+        assert_eq!(slots.assign_slot(2, &[1]), Some(index));
     }
 
     #[test]
@@ -257,22 +258,22 @@ mod tests {
             let mut busy: Vec<(usize, Vec<u32>)> = Vec::new();
             for (kind, conversation, ids) in moves {
                 match kind {
-                    0 | 1 => if let Some(place) = slots.assign_slot(conversation, &ids) {
-                        prop_assert!(busy.iter().all(|(taken, _)| *taken != place));
-                        prop_assert!(slots.ids(place).len() < ids.len());
-                        prop_assert!(ids.starts_with(slots.ids(place)));
-                        busy.push((place, ids));
+                    0 | 1 => if let Some(index) = slots.assign_slot(conversation, &ids) {
+                        prop_assert!(busy.iter().all(|(taken, _)| *taken != index));
+                        prop_assert!(slots.ids(index).len() < ids.len());
+                        prop_assert!(ids.starts_with(slots.ids(index)));
+                        busy.push((index, ids));
                     } else {
                         prop_assert_eq!(busy.len(), 3);
                     },
-                    2 => if let Some((place, ids)) = busy.pop() {
+                    2 => if let Some((index, ids)) = busy.pop() {
                         let (from, length) = slots.longest_prefix(&ids[..ids.len() - 1]);
                         prop_assert_eq!(&slots.ids(from)[..length], &ids[..length]);
-                        prop_assert!(length >= slots.ids(place).len());
-                        slots.copy(from, place, length);
-                        slots.extend(place, &ids[length..], &mut &[][..]);
-                        prop_assert_eq!(slots.ids(place), &ids[..]);
-                        slots.park(place);
+                        prop_assert!(length >= slots.ids(index).len());
+                        slots.copy(from, index, length);
+                        slots.extend(index, &ids[length..], &mut &[][..]);
+                        prop_assert_eq!(slots.ids(index), &ids[..]);
+                        slots.park(index);
                     },
                     _ => slots.release(conversation),
                 }

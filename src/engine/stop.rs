@@ -36,7 +36,7 @@ impl StopMatcher {
     /// Processes the bytes of the next token; true if they complete a string.
     pub(super) fn push(&mut self, bytes: &[u8]) -> bool {
         // No short circuit: every automaton must process every byte.
-        self.patterns.iter_mut().fold(false, |found, pattern| pattern.push(bytes) | found)
+        self.patterns.iter_mut().fold(false, |stopped, pattern| pattern.push(bytes) | stopped)
     }
 }
 
@@ -66,7 +66,7 @@ impl Pattern {
     }
 
     fn push(&mut self, input: &[u8]) -> bool {
-        let mut found = false;
+        let mut completed = false;
         for &byte in input {
             if self.matched == self.bytes.len() {
                 self.matched = self.fallback[self.matched];
@@ -77,9 +77,9 @@ impl Pattern {
             if self.bytes[self.matched] == byte {
                 self.matched += 1;
             }
-            found |= self.matched == self.bytes.len();
+            completed |= self.matched == self.bytes.len();
         }
-        found
+        completed
     }
 }
 
@@ -96,8 +96,8 @@ mod tests {
     #[test]
     fn stop_string_spans_tokens() {
         let mut stop = matcher(&["</code>"]);
-        let found: Vec<bool> = ["1 <", "/co", "d", "e> and more"].iter().map(|t| stop.push(t.as_bytes())).collect();
-        assert_eq!(found, [false, false, false, true]);
+        let stops: Vec<bool> = ["1 <", "/co", "d", "e> and more"].iter().map(|t| stop.push(t.as_bytes())).collect();
+        assert_eq!(stops, [false, false, false, true]);
     }
 
     #[test]

@@ -59,9 +59,9 @@ fn draw_from(logits: &Tensor, rows: &[Row<'_>], softmax: Softmax) -> Result<Vec<
     let numbers = if numbers.is_empty() { Vec::new() } else { list::<f64>(&Tensor::f_cat(&numbers, 0)?)? };
     let (mut all, mut rest): (Vec<Option<Drawn>>, _) = ((0..rows.len()).map(|_| None).collect(), numbers.as_slice());
     for group in groups {
-        let (own, after) = rest.split_at(3 * group.places.len());
+        let (group_numbers, after) = rest.split_at(3 * group.places.len());
         rest = after;
-        group.read(own, rows, &mut all)?;
+        group.read(group_numbers, rows, &mut all)?;
     }
     Ok(all)
 }
@@ -82,15 +82,15 @@ impl Group {
     /// Rows over the whole vocabulary, and greedy ones.
     fn whole(probabilities: &Tensor, rows: &[Row<'_>], places: Vec<usize>) -> Result<Self> {
         let p = selected(probabilities, &places)?;
-        let greedy: Vec<bool> = places.iter().map(|&place| rows[place].sampling.temperature == 0.0).collect();
-        let uniform: Vec<f64> = places.iter().map(|&place| rows[place].uniform).collect();
+        let greedy: Vec<bool> = places.iter().map(|&row_index| rows[row_index].sampling.temperature == 0.0).collect();
+        let uniform: Vec<f64> = places.iter().map(|&row_index| rows[row_index].uniform).collect();
         let (uniform, greedy) = match (greedy.contains(&true), greedy.contains(&false)) {
             (_, false) => (None, Greedy::All),
             (false, true) => (Some(column(&uniform, &p)?), Greedy::None),
             (true, true) => (Some(column(&uniform, &p)?), Greedy::Some(column(&greedy, &p)?)),
         };
         let (_, numbers, mass) = whole(&p, uniform.as_ref(), &greedy)?;
-        let top = most(&places, rows, |sampling| sampling.top_logprobs) as i64;
+        let top = largest(&places, rows, |sampling| sampling.top_logprobs) as i64;
         let ranked = if top > 0 { Some(Ranked::new(&p, top, &vocabulary(&p)?)?) } else { None };
         Ok(Self { places, numbers, ranked, mass })
     }
@@ -99,11 +99,11 @@ impl Group {
     fn cut(probabilities: &Tensor, rows: &[Row<'_>], places: Vec<usize>) -> Result<Self> {
         let (p, vocab) = (selected(probabilities, &places)?, probabilities.size()[1]);
         let of = |number: fn(&Row<'_>) -> f64| -> Result<Tensor> {
-            column(&places.iter().map(|&place| number(&rows[place])).collect::<Vec<f64>>(), &p)
+            column(&places.iter().map(|&row_index| number(&rows[row_index])).collect::<Vec<f64>>(), &p)
         };
-        let most = most(&places, rows, |sampling| limit(sampling, vocab) as usize) as i64;
-        let ranked = Ranked::new(&p, most, &vocabulary(&p)?)?;
-        let limits: Vec<i64> = places.iter().map(|&place| limit(rows[place].sampling, vocab)).collect();
+        let longest = largest(&places, rows, |sampling| limit(sampling, vocab) as usize) as i64;
+        let ranked = Ranked::new(&p, longest, &vocabulary(&p)?)?;
+        let limits: Vec<i64> = places.iter().map(|&row_index| limit(rows[row_index].sampling, vocab)).collect();
         let bounds = Bounds {
             limits: column(&limits, &p)?,
             top_p: of(|row| top_p(row.sampling))?,
@@ -116,30 +116,30 @@ impl Group {
     /// Writes the draws of the group to their places; `numbers` are its own on the host.
     fn read(self, numbers: &[f64], rows: &[Row<'_>], all: &mut [Option<Drawn>]) -> Result<()> {
         let (numbers, _) = numbers.as_chunks::<3>();
-        let largest = numbers.iter().map(|[_, _, kept]| *kept as i64).max().unwrap_or(0);
-        let top = most(&self.places, rows, |sampling| sampling.top_logprobs) as i64;
+        let width_needed = numbers.iter().map(|[_, _, kept]| *kept as i64).max().unwrap_or(0);
+        let top = largest(&self.places, rows, |sampling| sampling.top_logprobs) as i64;
         let (mut ids, mut logprobs, mut width) = (Vec::new(), Vec::new(), 0);
         if let Some(ranked) = &self.ranked {
             let top = top.min(ranked.count);
-            width = largest.max(top) as usize;
+            width = width_needed.max(top) as usize;
             ids = list::<i64>(&ranked.ids.f_narrow(1, 0, width as i64)?)?;
             if top > 0 {
                 logprobs = list::<f32>(&ranked.logprobs(top, &self.mass)?)?;
             }
         }
-        for (row, (&place, [id, logprob, kept])) in self.places.iter().zip(numbers).enumerate() {
+        for (row, (&row_index, [id, logprob, kept])) in self.places.iter().zip(numbers).enumerate() {
             if logprob.is_nan() {
                 continue;
             }
             let ids: Vec<u32> = ids.iter().skip(row * width).take(width).map(|&id| id as u32).collect();
             let kept = *kept as usize;
-            let top = rows[place].sampling.top_logprobs.min(if kept > 0 { kept } else { width });
+            let top = rows[row_index].sampling.top_logprobs.min(if kept > 0 { kept } else { width });
             let stride = logprobs.len() / self.places.len();
-            let own = logprobs.iter().skip(row * stride).take(stride);
+            let row_logprobs = logprobs.iter().skip(row * stride).take(stride);
             let mut support = ids.get(..kept).unwrap_or_default().to_vec();
             support.sort_unstable();
-            let top = ids.iter().copied().zip(own.copied()).take(top).collect();
-            all[place] = Some(Drawn { id: *id as u32, logprob: *logprob as f32, support, top });
+            let top = ids.iter().copied().zip(row_logprobs.copied()).take(top).collect();
+            all[row_index] = Some(Drawn { id: *id as u32, logprob: *logprob as f32, support, top });
         }
         Ok(())
     }
@@ -171,8 +171,8 @@ pub(super) fn whole(p: &Tensor, uniform: Option<&Tensor>, greedy: &Greedy) -> Re
         let before = sums.f_constant_pad_nd([1, 0])?.f_gather(1, &block, false)?;
         let index = block.f_unsqueeze(2)?.f_expand([-1, -1, BLOCK], false)?;
         let inside = blocks.f_gather(1, &index, false)?.f_squeeze_dim(1)?.f_cumsum(1, Kind::Double)?;
-        let place = place_of(&inside, &last(&inside)?, &target.f_sub(&before)?)?;
-        Ok(block.f_mul_scalar(BLOCK)?.f_add(&place)?)
+        let offset = place_of(&inside, &last(&inside)?, &target.f_sub(&before)?)?;
+        Ok(block.f_mul_scalar(BLOCK)?.f_add(&offset)?)
     };
     let id = match (greedy, uniform) {
         (Greedy::None, Some(uniform)) => sampled(uniform)?,
@@ -218,9 +218,9 @@ pub(super) fn cut(ranked: &Ranked, bounds: &Bounds, uniform: &Tensor) -> Result<
     let likely = count(&kept.f_ge_tensor(&least)?)?;
     let kept = bounds.limits.f_minimum(&sufficient)?.f_minimum(&likely)?.f_clamp_min(1)?;
     let mass = sums.f_gather(1, &kept.f_sub_scalar(1)?, false)?;
-    let place = place_of(&sums, &mass, &uniform.f_mul(&mass)?)?;
-    let (id, own) = (ranked.ids.f_gather(1, &place, false)?, ranked.values.f_gather(1, &place, false)?);
-    let numbers = packed(&id, &own, &mass, Some(&kept))?;
+    let rank = place_of(&sums, &mass, &uniform.f_mul(&mass)?)?;
+    let (id, chosen) = (ranked.ids.f_gather(1, &rank, false)?, ranked.values.f_gather(1, &rank, false)?);
+    let numbers = packed(&id, &chosen, &mass, Some(&kept))?;
     Ok((id, numbers, mass))
 }
 
@@ -281,13 +281,13 @@ fn shifted(logits: &Tensor, rows: &[Row<'_>]) -> Result<Tensor> {
     let mut penalised: Vec<(i64, f32)> = Vec::new();
     let mut biased: Vec<(i64, f32)> = Vec::new();
     for (row, begin) in rows.iter().zip((0..).step_by(vocab as usize)) {
-        let known = |id: u32| i64::from(id) < vocab;
+        let in_vocab = |id: u32| i64::from(id) < vocab;
         if row.sampling.penalises() {
             let penalty = row.sampling.repetition_penalty as f32;
-            let ids = row.penalised.iter().filter(|&&id| known(id));
+            let ids = row.penalised.iter().filter(|&&id| in_vocab(id));
             penalised.extend(ids.map(|&id| (begin + i64::from(id), penalty)));
         }
-        let bias = row.sampling.logit_bias.iter().filter(|&(&id, _)| known(id));
+        let bias = row.sampling.logit_bias.iter().filter(|&(&id, _)| in_vocab(id));
         biased.extend(bias.map(|(&id, &bias)| (begin + i64::from(id), bias as f32)));
     }
     if penalised.is_empty() && biased.is_empty() {
@@ -379,13 +379,13 @@ fn selected(x: &Tensor, places: &[usize]) -> Result<Tensor> {
     if places.len() as i64 == x.size()[0] {
         return Ok(x.shallow_clone());
     }
-    let places: Vec<i64> = places.iter().map(|&place| place as i64).collect();
+    let places: Vec<i64> = places.iter().map(|&row_index| row_index as i64).collect();
     Ok(x.f_index_select(0, &upload(&Tensor::f_from_slice(&places)?, x.device())?)?)
 }
 
 /// The largest number that the settings of a group have.
-fn most(places: &[usize], rows: &[Row<'_>], number: impl Fn(&Sampling) -> usize) -> usize {
-    places.iter().map(|&place| number(rows[place].sampling)).max().unwrap_or(0)
+fn largest(places: &[usize], rows: &[Row<'_>], number: impl Fn(&Sampling) -> usize) -> usize {
+    places.iter().map(|&row_index| number(rows[row_index].sampling)).max().unwrap_or(0)
 }
 
 /// All numbers of a tensor, on the host.

@@ -107,12 +107,12 @@ fn naive(model: &Model, ids: &[u32]) -> Vec<f32> {
 
 /// Log-probabilities are bitwise equal with the CPU kernels, which sum in the same order for every
 /// batch. libtorch, in a build without them, rounds differently.
-fn assert_same(found: &[f32], expected: &[f32]) {
+fn assert_same(actual: &[f32], expected: &[f32]) {
     if crate::native::has_cpu_kernels() {
-        assert_eq!(found, expected);
+        assert_eq!(actual, expected);
     } else {
-        let close = found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4);
-        assert!(close && found.len() == expected.len(), "{found:?} {expected:?}");
+        let close = actual.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4);
+        assert!(close && actual.len() == expected.len(), "{actual:?} {expected:?}");
     }
 }
 
@@ -142,8 +142,8 @@ fn completion_has_top_logprobs_and_support() {
         replies(&mut engine(2), vec![request(&prompt(1, 6), 1, cut), request(&prompt(2, 6), 2, sampled(9))]);
     assert!(completions[1].support.is_whole());
     let (model, mut ids, mut sizes) = (model(), prompt(1, 6), Vec::new());
-    for (place, (&id, logprob)) in completions[0].token_ids.iter().zip(&completions[0].logprobs).enumerate() {
-        let (all, kept) = (naive(&model, &ids), completions[0].support.of(place));
+    for (index, (&id, logprob)) in completions[0].token_ids.iter().zip(&completions[0].logprobs).enumerate() {
+        let (all, kept) = (naive(&model, &ids), completions[0].support.of(index));
         assert!(kept.contains(&id) && kept.is_sorted());
         let least = kept.iter().map(|&id| all[id as usize]).fold(f32::INFINITY, f32::min);
         assert!((0..VOCAB).filter(|id| !kept.contains(&(*id as u32))).all(|id| all[id] <= least + 1e-4));
@@ -290,12 +290,12 @@ fn stop_string_ends_the_response_with_the_token_that_completes_it() {
     let cut = bytes.windows(2).position(|pair| pair == "é".as_bytes()).unwrap();
     let letters = bytes.windows(2).position(|pair| pair.iter().all(u8::is_ascii)).unwrap();
     let word = String::from_utf8(bytes[letters..letters + 2].to_vec()).unwrap();
-    for (stop, place) in [("é".to_owned(), cut), (word, letters)] {
+    for (stop, index) in [("é".to_owned(), cut), (word, letters)] {
         let sampling = Sampling { stop: vec!["zzzz".to_owned(), stop], ..sampled(40) };
         let (stopped, _) = replies(&mut engine(1), vec![request(&prompt(3, 9), 1, sampling)]);
         assert_eq!(stopped[0].finish_reason, FinishReason::StopString);
-        assert_eq!(stopped[0].token_ids, ids[..place + 2]);
-        assert_eq!(stopped[0].logprobs.len(), place + 2);
+        assert_eq!(stopped[0].token_ids, ids[..index + 2]);
+        assert_eq!(stopped[0].logprobs.len(), index + 2);
     }
 }
 
@@ -374,7 +374,7 @@ fn repetition_penalty_equals_that_of_penalised_logits() {
     let model = model();
     let _guard = tch::no_grad_guard();
     let mut ids = submitted.prompt_ids.clone();
-    for (place, &id) in reply.token_ids.iter().enumerate() {
+    for (index, &id) in reply.token_ids.iter().enumerate() {
         let hidden = model.forward(&Packed::from_rows(&[&ids[..]], Device::Cpu).unwrap()).unwrap();
         let logits = model.logits(&hidden.narrow(0, ids.len() as i64 - 1, 1)).unwrap();
         let mut logits: Vec<f32> = logits.view(-1).try_into().unwrap();
@@ -385,9 +385,9 @@ fn repetition_penalty_equals_that_of_penalised_logits() {
         logits[8] -= 100.0;
         let logprobs: Vec<f32> = Tensor::from_slice(&logits).log_softmax(-1, Kind::Float).try_into().unwrap();
         let best = (0..VOCAB).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
-        assert_eq!(id as usize, best, "token {place}");
-        assert!((reply.logprobs[place] - logprobs[best]).abs() < 1e-4);
-        let [first, second] = reply.top_logprobs[place][..] else { panic!("expected two top_logprobs") };
+        assert_eq!(id as usize, best, "token {index}");
+        assert!((reply.logprobs[index] - logprobs[best]).abs() < 1e-4);
+        let [first, second] = reply.top_logprobs[index][..] else { panic!("expected two top_logprobs") };
         assert!(first.0 == id && (first.1 - logprobs[best]).abs() < 1e-4 && second.1 <= first.1);
         ids.push(id);
     }

@@ -84,9 +84,9 @@ pub(super) fn majority(samples: &[(f64, Option<&str>)], k: usize) -> f64 {
     let mut order: Vec<usize> = (0..n).collect();
     let mut sum = 0.0;
     for _ in 0..DRAWS {
-        for place in 0..k {
-            let other = place + (random.next_u64() % (n - place) as u64) as usize;
-            order.swap(place, other);
+        for index in 0..k {
+            let other = index + (random.next_u64() % (n - index) as u64) as usize;
+            order.swap(index, other);
         }
         sum += subset(&order[..k]);
     }
@@ -102,10 +102,10 @@ fn vote(samples: &[(f64, Option<&str>)]) -> f64 {
             *sum += score;
         }
     }
-    let most = answers.values().map(|(count, _)| *count).max();
-    let means: Vec<f64> = match most {
-        Some(most) => {
-            answers.values().filter(|(count, _)| *count == most).map(|(count, sum)| sum / *count as f64).collect()
+    let highest = answers.values().map(|(count, _)| *count).max();
+    let means: Vec<f64> = match highest {
+        Some(highest) => {
+            answers.values().filter(|(count, _)| *count == highest).map(|(count, sum)| sum / *count as f64).collect()
         }
         None => samples.iter().map(|(score, _)| *score).collect(),
     };

@@ -92,21 +92,21 @@ fn drawing(report: &Report) -> String {
     for (at, name) in names.iter().enumerate() {
         let top = row * at as f64 + 6.0;
         let _ = writeln!(svg, "<text x=\"0\" y=\"{}\">{}</text>", top + row / 2.0, escaped(name));
-        for (policy, place) in report.policies.iter().zip(0_u32..) {
-            let Some(found) = policy.figures.metric(name) else { continue };
-            let (y, colour) = (top + line * (f64::from(place) + 0.5), COLOURS[place as usize % COLOURS.len()]);
+        for (policy, index) in report.policies.iter().zip(0_u32..) {
+            let Some(interval) = policy.figures.metric(name) else { continue };
+            let (y, colour) = (top + line * (f64::from(index) + 0.5), COLOURS[index as usize % COLOURS.len()]);
             let _ = writeln!(
                 svg,
                 "<g stroke=\"{colour}\" fill=\"{colour}\"><line x1=\"{}\" x2=\"{}\" y1=\"{y}\" y2=\"{y}\" stroke-width=\"2\"/>\
                  <circle cx=\"{}\" cy=\"{y}\" r=\"4\"/><title>{} {} {} [{}, {}]</title></g>",
-                x(found.low),
-                x(found.high),
-                x(found.value),
+                x(interval.low),
+                x(interval.high),
+                x(interval.value),
                 escaped(&policy.model),
                 escaped(name),
-                number(found.value),
-                number(found.low),
-                number(found.high)
+                number(interval.value),
+                number(interval.low),
+                number(interval.high)
             );
         }
     }

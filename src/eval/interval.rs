@@ -53,7 +53,7 @@ fn resampled(values: &[f64]) -> Vec<f64> {
 /// From a quantile of the normal distribution to the probability of the bootstrap distribution.
 fn bca(values: &[f64], mean: f64, sorted: &[f64]) -> impl Fn(f64) -> f64 {
     // Sums of the same values in another order differ by their rounding: they are ties.
-    let tie = 1e-12 * values.iter().fold(0.0, |most, value| f64::max(most, value.abs()));
+    let tie = 1e-12 * values.iter().fold(0.0, |largest, value| f64::max(largest, value.abs()));
     let below = sorted.partition_point(|one| *one < mean - tie);
     let up_to = sorted.partition_point(|one| *one <= mean + tie);
     let bias = normal_quantile((below + up_to) as f64 / (2 * sorted.len()) as f64);
@@ -71,9 +71,9 @@ fn bca(values: &[f64], mean: f64, sorted: &[f64]) -> impl Fn(f64) -> f64 {
 
 /// The value at a probability, between neighbours as numpy does it.
 fn at(sorted: &[f64], probability: f64) -> f64 {
-    let place = probability.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
-    let (low, high) = (place.floor() as usize, place.ceil() as usize);
-    sorted[low] + (sorted[high] - sorted[low]) * (place - place.floor())
+    let position = probability.clamp(0.0, 1.0) * (sorted.len() - 1) as f64;
+    let (low, high) = (position.floor() as usize, position.ceil() as usize);
+    sorted[low] + (sorted[high] - sorted[low]) * (position - position.floor())
 }
 
 /// Wilson's score interval of a share (doi:10.1080/01621459.1927.10502953).
@@ -105,8 +105,8 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
-    fn is_near(found: Estimate, low: f64, high: f64, by: f64) {
-        assert!((found.low - low).abs() < by && (found.high - high).abs() < by, "{found:?}, not {low} {high}");
+    fn is_near(estimate: Estimate, low: f64, high: f64, by: f64) {
+        assert!((estimate.low - low).abs() < by && (estimate.high - high).abs() < by, "{estimate:?}, not {low} {high}");
     }
 
     /// tests/golden/eval/intervals.py prints the intervals of scipy, with 400,000 resamples.
@@ -117,10 +117,10 @@ mod tests {
                 case[key].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect()
             };
             let (values, wanted) = (numbers("values"), numbers("interval"));
-            let found = estimate(&values, true).unwrap();
+            let interval = estimate(&values, true).unwrap();
             let width = wanted[1] - wanted[0];
-            is_near(found, wanted[0], wanted[1], 0.05 * width);
-            assert!((found.value - mean_of(&values)).abs() < 1e-12);
+            is_near(interval, wanted[0], wanted[1], 0.05 * width);
+            assert!((interval.value - mean_of(&values)).abs() < 1e-12);
         }
     }
 
@@ -163,8 +163,8 @@ mod tests {
         for values in [&[1.0, 2.0, 3.0][..], &[0.0, 1.0, 1.0, 3.0], &[1.0, 7.0, 7.0, 7.0, 3.0, 6.0]] {
             let whole = estimate(values, false).unwrap();
             let tenths: Vec<f64> = values.iter().map(|value| value / 10.0).collect();
-            let found = estimate(&tenths, false).unwrap();
-            is_near(found, whole.low / 10.0, whole.high / 10.0, 1e-9);
+            let interval = estimate(&tenths, false).unwrap();
+            is_near(interval, whole.low / 10.0, whole.high / 10.0, 1e-9);
         }
     }
 
@@ -176,8 +176,8 @@ mod tests {
         let covered = (0..rounds)
             .filter(|_| {
                 let values: Vec<f64> = (0..60).map(|_| f64::from(u8::from(random.next_u32() % 10 < 3))).collect();
-                let found = estimate(&values, true).unwrap();
-                found.low <= 0.3 && 0.3 <= found.high
+                let interval = estimate(&values, true).unwrap();
+                interval.low <= 0.3 && 0.3 <= interval.high
             })
             .count();
         let share = covered as f64 / f64::from(rounds);

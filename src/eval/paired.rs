@@ -94,9 +94,9 @@ mod tests {
             let values: Vec<f64> =
                 case["differences"].as_array().unwrap().iter().map(|number| number.as_f64().unwrap()).collect();
             let wanted = case["p"].as_f64().unwrap();
-            let found = difference(&values).unwrap();
-            assert!((found.p - wanted).abs() < 0.012, "{found:?}, not {wanted}");
-            assert_eq!(found.tasks, values.len());
+            let paired = difference(&values).unwrap();
+            assert!((paired.p - wanted).abs() < 0.012, "{paired:?}, not {wanted}");
+            assert_eq!(paired.tasks, values.len());
         }
     }
 }

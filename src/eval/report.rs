@@ -41,7 +41,7 @@ pub struct Figures {
 impl Figures {
     /// A metric by name.
     pub fn metric(&self, name: &str) -> Option<Estimate> {
-        self.metrics.iter().find(|(own, _)| own == name).map(|(_, estimate)| *estimate)
+        self.metrics.iter().find(|(key, _)| key == name).map(|(_, estimate)| *estimate)
     }
 }
 
@@ -142,10 +142,11 @@ const MEASURES: [Measure; 7] = [
 impl Report {
     /// Computes the figures from the trajectories of each policy.
     pub fn new(recipe: &str, n: usize, temperature: f64, policies: &[PolicySamples], options: &ReportOptions) -> Self {
-        let found: Vec<BTreeMap<u64, Task<'_>>> =
+        let policy_tasks: Vec<BTreeMap<u64, Task<'_>>> =
             policies.iter().map(|policy| tasks(&policy.trajectories, &options.accuracy)).collect();
-        let votes = found.iter().flat_map(BTreeMap::values).any(|task| task.samples.iter().any(|s| s.answer.is_some()));
-        let values: Vec<BTreeMap<u64, TaskFigures>> = found
+        let votes =
+            policy_tasks.iter().flat_map(BTreeMap::values).any(|task| task.samples.iter().any(|s| s.answer.is_some()));
+        let values: Vec<BTreeMap<u64, TaskFigures>> = policy_tasks
             .iter()
             .zip(policies)
             .map(|(tasks, policy)| {
@@ -154,7 +155,7 @@ impl Report {
                 scored.map(|(index, task)| (*index, figures(task))).collect()
             })
             .collect();
-        let reports = policies.iter().zip(&found).zip(&values);
+        let reports = policies.iter().zip(&policy_tasks).zip(&values);
         let comparisons = (1..policies.len()).map(|at| compare(policies, &values, at)).collect();
         Self {
             recipe: recipe.to_owned(),
@@ -223,9 +224,9 @@ fn task_figures(
     let scores: Vec<f64> = samples.iter().map(|sample| sample.score).collect();
     let answers: Vec<(f64, Option<&str>)> =
         samples.iter().map(|sample| (sample.score, sample.answer.as_deref())).collect();
-    let mut found = Vec::new();
+    let mut figures = Vec::new();
     let mut add = |order: usize, k: usize, name: String, share: bool, value: f64| {
-        found.push((Metric { order, k, name, share }, value));
+        figures.push((Metric { order, k, name, share }, value));
     };
     // The expectation of a mean does not depend on k: tasks with fewer samples have it too.
     for k in options.ks.iter().copied().filter(|k| *k == 1 || Some(k) == options.ks.last()) {
@@ -245,7 +246,7 @@ fn task_figures(
         *parts.entry(name).or_default() += value / count;
     }
     for (name, value) in parts {
-        let is_taken = MEASURES.iter().any(|(own, _)| *own == name) || name.contains('@');
+        let is_taken = MEASURES.iter().any(|(taken, _)| *taken == name) || name.contains('@');
         let shown = if is_taken { format!("parts.{name}") } else { name.to_owned() };
         add(PARTS, 0, shown, name == options.accuracy || ["em", "f1"].contains(&name), value);
     }
@@ -262,7 +263,7 @@ fn task_figures(
         add(TOOLS, 0, format!("tool_calls.{name}"), false, mean(&|one| calls(one, Some(name)).count() as f64));
         add(TOOLS, 0, format!("tool_seconds.{name}"), false, mean(&|one| tool_seconds(one, Some(name))));
     }
-    found
+    figures
 }
 
 /// The figures of tasks and of their trajectories.
@@ -272,12 +273,12 @@ fn figures<'a>(
     trajectories: impl Iterator<Item = &'a Trajectory>,
 ) -> Figures {
     let mut columns: BTreeMap<&Metric, Vec<f64>> = BTreeMap::new();
-    let mut found = Figures::default();
+    let mut figures = Figures::default();
     for (index, task) in tasks {
-        found.samples += task.samples.len();
-        let Some(own) = values.get(index) else { continue };
-        found.tasks += 1;
-        for (metric, value) in own {
+        figures.samples += task.samples.len();
+        let Some(task_values) = values.get(index) else { continue };
+        figures.tasks += 1;
+        for (metric, value) in task_values {
             columns.entry(metric).or_default().push(*value);
         }
     }
@@ -285,15 +286,15 @@ fn figures<'a>(
     // samples.
     for (metric, values) in &mut columns {
         if metric.order == PARTS || metric.order == TOOLS {
-            values.resize(found.tasks, 0.0);
+            values.resize(figures.tasks, 0.0);
         }
     }
-    found.missing = trajectories.filter(|one| is_missing(one.status)).count();
-    found.metrics = columns
+    figures.missing = trajectories.filter(|one| is_missing(one.status)).count();
+    figures.metrics = columns
         .iter()
         .filter_map(|(metric, values)| Some((metric.name.clone(), estimate(values, metric.share)?)))
         .collect();
-    found
+    figures
 }
 
 /// Figures of the tasks with each value of each column; tasks without the column are left out.
@@ -311,9 +312,9 @@ fn slices(
             }
         }
         let figures = |(value, indices): (String, Vec<u64>)| {
-            let own = indices.iter().filter_map(|index| tasks.get_key_value(index));
+            let slice_tasks = indices.iter().filter_map(|index| tasks.get_key_value(index));
             let trajectories = trajectories.iter().filter(|one| indices.binary_search(&one.task_index).is_ok());
-            (value, figures(own, values, trajectories))
+            (value, figures(slice_tasks, values, trajectories))
         };
         (column.clone(), members.into_iter().map(figures).collect())
     };
@@ -329,19 +330,19 @@ fn counts<'a>(
     trajectories: &'a [Trajectory],
     name: impl Fn(&'a Trajectory) -> Option<&'static str>,
 ) -> BTreeMap<String, usize> {
-    let mut found = BTreeMap::new();
+    let mut counts = BTreeMap::new();
     for name in trajectories.iter().filter_map(name) {
-        *found.entry(name.to_owned()).or_insert(0) += 1;
+        *counts.entry(name.to_owned()).or_insert(0) += 1;
     }
-    found
+    counts
 }
 
 /// Policy `at` against the first, on the tasks that both have.
 fn compare(policies: &[PolicySamples], values: &[BTreeMap<u64, TaskFigures>], at: usize) -> Comparison {
     let mut columns: BTreeMap<&Metric, Vec<f64>> = BTreeMap::new();
-    for (index, own) in &values[at] {
+    for (index, figures) in &values[at] {
         let Some(other) = values[0].get(index) else { continue };
-        for (metric, value) in own {
+        for (metric, value) in figures {
             if let Some((_, before)) = other.iter().find(|(other, _)| other == metric) {
                 columns.entry(metric).or_default().push(value - before);
             }
@@ -406,7 +407,7 @@ mod tests {
         );
         assert_eq!((value("mean@1"), value("maj@2")), (Some(2.5 / 3.0), Some(1.0)));
         let slices: Vec<_> =
-            slices["level"].iter().map(|(name, own)| (name.as_str(), own.tasks, own.missing)).collect();
+            slices["level"].iter().map(|(name, slice)| (name.as_str(), slice.tasks, slice.missing)).collect();
         assert_eq!(slices, [("2", 1, 0), ("hard", 1, 1)]);
         assert_eq!(failures.len(), 2);
     }

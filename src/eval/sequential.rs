@@ -118,11 +118,11 @@ mod tests {
     use super::*;
 
     /// Runs with the task at which each was settled at a level of 5 %, if it was.
-    fn settled(rounds: u64, most: usize, draw: impl Fn(&mut ChaCha8Rng) -> f64) -> Vec<Option<usize>> {
+    fn settled(rounds: u64, limit: usize, draw: impl Fn(&mut ChaCha8Rng) -> f64) -> Vec<Option<usize>> {
         let round = |seed: u64| {
             let mut random = ChaCha8Rng::seed_from_u64(seed);
             let mut test = Betting::new();
-            (1..=most).find(|_| {
+            (1..=limit).find(|_| {
                 test.add(draw(&mut random));
                 test.p() <= 0.05
             })
@@ -141,9 +141,9 @@ mod tests {
     /// With a look after each of 500 tasks, equal policies are told apart in at most 5 % of runs.
     #[test]
     fn equal_policies_are_rarely_told_apart_with_a_look_after_every_task() {
-        let share = |found: Vec<Option<usize>>| {
-            let count = found.len() as f64;
-            found.into_iter().flatten().count() as f64 / count
+        let share = |ends: Vec<Option<usize>>| {
+            let count = ends.len() as f64;
+            ends.into_iter().flatten().count() as f64 / count
         };
         // Three kinds of tasks: solved or not, with a rare difference, with any score.
         let often = |random: &mut ChaCha8Rng| solved(random, 0.5) - solved(random, 0.5);
@@ -173,10 +173,10 @@ mod tests {
     #[test]
     fn a_difference_is_settled_before_all_tasks_are_sampled() {
         let better = |random: &mut ChaCha8Rng| solved(random, 0.7) - solved(random, 0.5);
-        let mut found: Vec<usize> = settled(400, 500, better).into_iter().flatten().collect();
-        assert!(found.len() >= 390, "{} of 400", found.len());
-        found.sort_unstable();
-        assert!(found[found.len() / 2] < 200, "the median is {}", found[found.len() / 2]);
+        let mut ends: Vec<usize> = settled(400, 500, better).into_iter().flatten().collect();
+        assert!(ends.len() >= 390, "{} of 400", ends.len());
+        ends.sort_unstable();
+        assert!(ends[ends.len() / 2] < 200, "the median is {}", ends[ends.len() / 2]);
     }
 
     #[test]

@@ -16,20 +16,20 @@ const SLICES: usize = 20;
 /// The tables of a report: metrics, slices, failures. `all`: every metric, not only the most
 /// important ones.
 pub fn tables(report: &Report, all: bool) -> Vec<Titled> {
-    let mut found = vec![(title(report), metrics(report, all))];
+    let mut tables = vec![(title(report), metrics(report, all))];
     let columns: std::collections::BTreeSet<&String> =
         report.policies.iter().flat_map(|policy| policy.slices.keys()).collect();
     for column in columns {
         let rows = slices(report, column, if all { usize::MAX } else { SLICES });
         if rows.len() > 1 {
-            found.push((format!("mean@{} by {column}", report.n), rows));
+            tables.push((format!("mean@{} by {column}", report.n), rows));
         }
     }
     let failures = failures(report);
     if failures.len() > 1 {
-        found.push(("Trajectories that failed or were truncated".to_owned(), failures));
+        tables.push(("Trajectories that failed or were truncated".to_owned(), failures));
     }
-    found
+    tables
 }
 
 fn title(report: &Report) -> String {
@@ -49,7 +49,7 @@ fn headings(report: &Report) -> Vec<String> {
     let short = |policy: &PolicyReport| {
         let name = policy.model.trim_end_matches('/');
         // A model behind a server may be `URL#NAME`.
-        let name = name.rsplit_once('#').filter(|(url, _)| url.contains("://")).map_or(name, |(_, own)| own);
+        let name = name.rsplit_once('#').filter(|(url, _)| url.contains("://")).map_or(name, |(_, fragment)| fragment);
         name.rsplit('/').next().unwrap_or(name).to_owned()
     };
     let names: Vec<String> = report.policies.iter().map(short).collect();
@@ -87,8 +87,8 @@ fn metrics(report: &Report, all: bool) -> Vec<Vec<String>> {
         let mut row = vec![name.clone()];
         row.extend(report.policies.iter().map(|policy| policy.figures.metric(name).map_or_else(String::new, estimate)));
         row.extend(report.comparisons.iter().map(|comparison| {
-            let found = comparison.metrics.iter().find(|(own, _)| own == name);
-            found.map_or_else(String::new, |(_, found)| difference(*found))
+            let metric = comparison.metrics.iter().find(|(key, _)| key == name);
+            metric.map_or_else(String::new, |(_, metric)| difference(*metric))
         }));
         row
     };
@@ -125,26 +125,30 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-fn slices(report: &Report, column: &str, most: usize) -> Vec<Vec<String>> {
+fn slices(report: &Report, column: &str, limit: usize) -> Vec<Vec<String>> {
     let mut heading = vec![column.to_owned(), "tasks".to_owned()];
     heading.extend(headings(report));
     let of = |policy: &PolicyReport, value: &str| -> Option<Figures> { policy.slices.get(column)?.get(value).cloned() };
-    let mut values: Vec<&String> =
-        report.policies.iter().filter_map(|policy| policy.slices.get(column)).flat_map(|own| own.keys()).collect();
+    let mut values: Vec<&String> = report
+        .policies
+        .iter()
+        .filter_map(|policy| policy.slices.get(column))
+        .flat_map(|slices| slices.keys())
+        .collect();
     values.sort();
     values.dedup();
     let mut rows = vec![heading];
-    for value in values.iter().take(most) {
-        let found: Vec<Option<Figures>> = report.policies.iter().map(|policy| of(policy, value)).collect();
-        let tasks = found.iter().flatten().map(|figures| figures.tasks).max().unwrap_or_default();
+    for value in values.iter().take(limit) {
+        let row_figures: Vec<Option<Figures>> = report.policies.iter().map(|policy| of(policy, value)).collect();
+        let tasks = row_figures.iter().flatten().map(|figures| figures.tasks).max().unwrap_or_default();
         let mut row = vec![(*value).clone(), tasks.to_string()];
         let name = format!("mean@{}", report.n);
         let mean = |figures: Option<Figures>| figures?.metric(&name);
-        row.extend(found.into_iter().map(|figures| mean(figures).map_or_else(String::new, estimate)));
+        row.extend(row_figures.into_iter().map(|figures| mean(figures).map_or_else(String::new, estimate)));
         rows.push(row);
     }
-    if values.len() > most {
-        rows.push(vec![format!("… {} more", values.len() - most)]);
+    if values.len() > limit {
+        rows.push(vec![format!("… {} more", values.len() - limit)]);
     }
     rows
 }

@@ -9,7 +9,9 @@ impl Evaluation {
     /// Means over `trajectories`, together and by source; a failed one counts as wrong.
     pub fn of(trajectories: &[Trajectory], accuracy: &str) -> Self {
         let all: Vec<&Trajectory> = trajectories.iter().collect();
-        let sources = by_source(&all).into_iter().map(|(name, own)| (name.to_owned(), Self::over(&own, accuracy)));
+        let sources = by_source(&all)
+            .into_iter()
+            .map(|(name, trajectories)| (name.to_owned(), Self::over(&trajectories, accuracy)));
         Self { sources: sources.collect(), ..Self::over(&all, accuracy) }
     }
 
@@ -42,13 +44,13 @@ impl Evaluation {
 
 /// Trajectories by the source of their tasks; trajectories whose task has none are left out.
 pub fn by_source<'a>(trajectories: &[&'a Trajectory]) -> BTreeMap<&'a str, Vec<&'a Trajectory>> {
-    let mut found: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
+    let mut groups: BTreeMap<&str, Vec<&Trajectory>> = BTreeMap::new();
     for trajectory in trajectories {
         if let Some(source) = source(trajectory) {
-            found.entry(source).or_default().push(trajectory);
+            groups.entry(source).or_default().push(trajectory);
         }
     }
-    found
+    groups
 }
 
 /// The source of a trajectory's task: its column `data_source`, which a dataset with a name fills.

@@ -16,19 +16,19 @@ pub fn at_k(trajectories: &[&Trajectory], score: impl Fn(&Trajectory) -> f64) ->
     let k = tasks.values().map(Vec::len).min().filter(|k| *k > 1)?;
     let votes = tasks.values().flatten().any(|(_, answer)| answer.is_some());
     let count = tasks.len() as f64;
-    let mut found = AtK { k, majority: votes.then_some(0.0), ..AtK::default() };
+    let mut figures = AtK { k, majority: votes.then_some(0.0), ..AtK::default() };
     for samples in tasks.values() {
         let scores: Vec<f64> = samples.iter().map(|(score, _)| *score).collect();
-        found.best += best(&scores, k) / count;
-        found.worst += worst(&scores, k) / count;
-        found.pass += pass(&scores, k) / count;
-        if let Some(sum) = &mut found.majority {
+        figures.best += best(&scores, k) / count;
+        figures.worst += worst(&scores, k) / count;
+        figures.pass += pass(&scores, k) / count;
+        if let Some(sum) = &mut figures.majority {
             let answers: Vec<(f64, Option<&str>)> =
                 samples.iter().map(|(score, answer)| (*score, answer.as_deref())).collect();
             *sum += majority(&answers, k) / count;
         }
     }
-    Some(found)
+    Some(figures)
 }
 
 #[cfg(test)]
@@ -54,8 +54,8 @@ mod tests {
             sample(1, "#### 8"),
         ];
         let right = |one: &Trajectory| f64::from(u8::from(one.steps[0].text.contains('7')));
-        let found = at_k(&all.iter().collect::<Vec<_>>(), right);
-        assert_eq!(found, Some(AtK { k: 3, best: 0.5, worst: 0.0, pass: 0.5, majority: Some(0.5) }));
+        let figures = at_k(&all.iter().collect::<Vec<_>>(), right);
+        assert_eq!(figures, Some(AtK { k: 3, best: 0.5, worst: 0.0, pass: 0.5, majority: Some(0.5) }));
         let fewer = at_k(&all[1..].iter().collect::<Vec<_>>(), right).unwrap();
         assert_eq!((fewer.k, fewer.best), (2, 0.5), "the smallest number of samples of a task");
         assert!(at_k(&all.iter().skip(5).collect::<Vec<_>>(), right).is_none(), "one sample");

@@ -144,7 +144,7 @@ impl Folder {
             Some(index) => files::shards(&fs::read(dir.join(index)).ok()?, &names).ok()?,
             None => plan.weights,
         };
-        let has = |name: &str| names.iter().any(|known| known == name);
+        let has = |name: &str| names.iter().any(|present| present == name);
         let whole = shards.iter().all(|shard| has(shard)) && (has("tokenizer.json") || !has("config.json"));
         whole.then_some(dir)
     }
@@ -167,14 +167,14 @@ impl Folder {
 }
 
 /// Every file below `dir`, by its relative path.
-fn walk(dir: &Path, within: &str, found: &mut Vec<String>) {
+fn walk(dir: &Path, within: &str, paths: &mut Vec<String>) {
     for entry in fs::read_dir(dir.join(within)).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };
         let path = if within.is_empty() { name } else { format!("{within}/{name}") };
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            walk(dir, &path, found);
+            walk(dir, &path, paths);
         } else if is_path(&path) && dir.join(&path).is_file() {
-            found.push(path);
+            paths.push(path);
         }
     }
 }

@@ -55,12 +55,12 @@ pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<Str
     let mut data: Vec<&str> = names.iter().map(String::as_str).filter(|name| has_rows(name)).collect();
     data.sort_unstable();
     if !wanted.file.is_empty() {
-        let found: Vec<&str> = data.iter().copied().filter(|name| matches(wanted.file, name)).collect();
-        if found.is_empty() {
+        let matching: Vec<&str> = data.iter().copied().filter(|name| matches(wanted.file, name)).collect();
+        if matching.is_empty() {
             return Err(Error::new(Kind::Data, format!("the dataset has no file `{}`", wanted.file))
                 .hint(suggest(wanted.file, data.iter().copied())));
         }
-        return Ok(owned(&found));
+        return Ok(owned(&matching));
     }
     if data.is_empty() {
         return Err(Error::new(Kind::Data, "the dataset has no files in a supported format")
@@ -75,24 +75,24 @@ pub(super) fn choose(names: &[String], wanted: &DataFiles<'_>) -> Result<Vec<Str
     }
     let nameless = || NAMES.iter().all(|names| named(&data, names[0]).is_empty());
     let mut splits = wanted.splits.iter().map(|split| match (*split, named(&data, split)) {
-        ("train", found) if found.is_empty() && nameless() => ("train", data.clone()),
-        found => found,
+        ("train", files) if files.is_empty() && nameless() => ("train", data.clone()),
+        files => files,
     });
-    let Some((split, found)) = splits.find(|(_, found)| !found.is_empty()) else {
+    let Some((split, files)) = splits.find(|(_, files)| !files.is_empty()) else {
         let split = wanted.splits.join("` or `");
         return Err(Error::new(Kind::Data, format!("the dataset has no split `{split}`"))
             .hint(format!("{}; `file` names one", available("files", &owned(&data)))));
     };
     // The same rows may exist in several formats.
-    let ending = ENDINGS.iter().find(|ending| found.iter().any(|name| name.ends_with(**ending))).copied();
-    let found: Vec<&str> =
-        found.into_iter().filter(|name| ending.is_some_and(|ending| name.ends_with(ending))).collect();
-    let of = subsets(&owned(&found));
+    let ending = ENDINGS.iter().find(|ending| files.iter().any(|name| name.ends_with(**ending))).copied();
+    let files: Vec<&str> =
+        files.into_iter().filter(|name| ending.is_some_and(|ending| name.ends_with(ending))).collect();
+    let of = subsets(&owned(&files));
     if of.len() > 1 {
         return Err(Error::new(Kind::Data, format!("the dataset has the split `{split}` more than once"))
             .hint(format!("choose with `subset`: {}", of.join(", "))));
     }
-    Ok(owned(&found))
+    Ok(owned(&files))
 }
 
 /// Whether all parts of numbered files exist (`train-00000-of-00002.parquet`).
@@ -118,14 +118,14 @@ fn has_rows(name: &str) -> bool {
 
 /// The files with a split's name in their path.
 fn named<'a>(data: &[&'a str], split: &str) -> Vec<&'a str> {
-    let own = [split];
-    let called = NAMES.iter().find(|names| names[0] == split).copied().unwrap_or(&own);
-    let words = |name: &&str| {
+    let split_names = [split];
+    let called = NAMES.iter().find(|names| names[0] == split).copied().unwrap_or(&split_names);
+    let has_name = |name: &&str| {
         let stem = name.rsplit_once('.').map_or(*name, |(stem, _)| stem);
         stem.split(['/', '-', '_', '.', ' ']).any(|word| called.iter().any(|called| word.eq_ignore_ascii_case(called)))
     };
     // A name of several words is matched literally.
-    data.iter().copied().filter(|name| words(name) || (split.contains(['-', '_']) && name.contains(split))).collect()
+    data.iter().copied().filter(|name| has_name(name) || (split.contains(['-', '_']) && name.contains(split))).collect()
 }
 
 fn folders(name: &str) -> impl Iterator<Item = &str> {
@@ -135,14 +135,14 @@ fn folders(name: &str) -> impl Iterator<Item = &str> {
 /// The folders that distinguish files: neither `data` nor the name of a split.
 fn subsets(names: &[String]) -> Vec<String> {
     let plain = |folder: &&str| *folder != "data" && !NAMES.iter().any(|names| names.contains(folder));
-    let mut found: Vec<String> = names
+    let mut subsets: Vec<String> = names
         .iter()
         .filter(|name| has_rows(name))
         .map(|name| folders(name).filter(plain).collect::<Vec<_>>().join("/"))
         .collect();
-    found.sort_unstable();
-    found.dedup();
-    found
+    subsets.sort_unstable();
+    subsets.dedup();
+    subsets
 }
 
 fn available(what: &str, names: &[String]) -> String {

@@ -86,7 +86,7 @@ impl Download<'_> {
             let old = || {
                 entry
                     .metadata()
-                    .and_then(|found| found.modified())
+                    .and_then(|metadata| metadata.modified())
                     .is_ok_and(|time| time.elapsed().is_ok_and(|age| age > ABANDONED))
             };
             if ours && name.ends_with(".incomplete") && old() {

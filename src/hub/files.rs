@@ -129,9 +129,9 @@ pub(super) fn shards(index: &[u8], names: &[String]) -> Result<Vec<String>> {
     let map = index["weight_map"].as_object().ok_or_else(|| bad("has no `weight_map`".to_owned()))?;
     let mut shards = BTreeSet::new();
     for file in map.values() {
-        let name = file
-            .as_str()
-            .filter(|name| is_path(name) && name.ends_with(".safetensors") && names.iter().any(|known| known == name));
+        let name = file.as_str().filter(|name| {
+            is_path(name) && name.ends_with(".safetensors") && names.iter().any(|listed| listed == name)
+        });
         shards.insert(
             name.ok_or_else(|| bad(format!("names {file}, which is not a file of the repository")))?.to_owned(),
         );

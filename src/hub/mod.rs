@@ -167,8 +167,8 @@ impl Hub {
             Found::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
-        let place = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
-        let plan = files::plan(&listing.names).map_err(place)?;
+        let at_page = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
+        let plan = files::plan(&listing.names).map_err(at_page)?;
         let dir = folder.snapshot(commit);
         let mut weights = plan.weights;
         if let Some(index) = &plan.index {
@@ -176,7 +176,7 @@ impl Hub {
             self.fetch_files(&folder, id, commit, std::slice::from_ref(index), &quiet)?;
             let path = dir.join(index);
             let bytes = std::fs::read(&path).map_err(|error| cache::failed("read", &path, &error))?;
-            weights.extend(files::shards(&bytes, &listing.names).map_err(place)?);
+            weights.extend(files::shards(&bytes, &listing.names).map_err(at_page)?);
         }
         let names: Vec<String> = plan.small.into_iter().chain(weights).collect();
         self.fetch_files(&folder, id, commit, &names, watch)?;
@@ -196,8 +196,8 @@ impl Hub {
             Found::Listing(listing) => listing,
         };
         let commit = listing.commit.as_str();
-        let place = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
-        let names = files::text(&listing.names).map_err(place)?;
+        let at_page = |error: Error| error.at(format!("{}/{}/tree/{commit}", self.remote.endpoint, id.page()));
+        let names = files::text(&listing.names).map_err(at_page)?;
         self.fetch_files(&folder, id, commit, &names, watch)?;
         // A revision with cached weights keeps its commit, so that it works offline.
         if folder.complete(&id.revision).is_none() {
@@ -277,7 +277,7 @@ impl Hub {
         // Files with the same content are one blob, which is downloaded once.
         let mut blobs: Vec<(&Meta, Vec<&str>)> = Vec::new();
         for meta in &metas {
-            match blobs.iter_mut().find(|(known, _)| known.etag == meta.etag) {
+            match blobs.iter_mut().find(|(earlier, _)| earlier.etag == meta.etag) {
                 Some((_, names)) => names.push(&meta.name),
                 None => blobs.push((meta, vec![&meta.name])),
             }
@@ -335,10 +335,10 @@ fn concurrently<T: Sync, R: Send>(
         for _ in 0..CONCURRENT_DOWNLOADS.min(items.len()) {
             scope.spawn(|| {
                 loop {
-                    let place = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(place) else { return };
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    let Some(item) = items.get(index) else { return };
                     match work(item, &watch) {
-                        Ok(result) => done.lock().unwrap_or_else(PoisonError::into_inner).push((place, result)),
+                        Ok(result) => done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result)),
                         Err(error) => {
                             // The others fail because they are stopped; keep the first failure.
                             failed().get_or_insert(error);
@@ -353,7 +353,7 @@ fn concurrently<T: Sync, R: Send>(
         return Err(error);
     }
     let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(place, _)| *place);
+    done.sort_by_key(|(index, _)| *index);
     Ok(done.into_iter().map(|(_, result)| result).collect())
 }
 

@@ -123,7 +123,7 @@ impl Remote {
             Error::new(id.kind.error(), format!("{} does not respond like a Hub server: {what}", self.endpoint))
                 .at(format!("{id}/{file}"))
         };
-        if response.header("x-repo-commit").is_some_and(|own| own != commit) {
+        if response.header("x-repo-commit").is_some_and(|served| served != commit) {
             return Err(odd("the file is of another commit").into());
         }
         let linked = response.header("x-linked-etag");
@@ -263,9 +263,9 @@ impl Remote {
                 .hint("check the spelling; if it is private or gated, set HF_TOKEN to a token that may read it"),
             _ => {
                 let body = response.bytes(2000, LISTING_TIME, watch.stop).unwrap_or_default();
-                let words = own_words.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());
-                let words: String = words.lines().next().unwrap_or_default().chars().take(200).collect();
-                new(format!("the Hub refuses `{id}`: {} {words}", status_message(status)).trim_end().to_owned())
+                let reason = own_words.unwrap_or_else(|| String::from_utf8_lossy(&body).trim().to_owned());
+                let reason: String = reason.lines().next().unwrap_or_default().chars().take(200).collect();
+                new(format!("the Hub refuses `{id}`: {} {reason}", status_message(status)).trim_end().to_owned())
             }
         }
     }

@@ -64,14 +64,14 @@ pub(crate) fn base_dir(
     fetching: Fetching<'_>,
 ) -> Result<PathBuf> {
     const OVERRIDE: &str = "--base DIR (r1 infer), policy.base=DIR or r1.model(…, { base = DIR }) names another copy";
-    let given = Some(&policy.base).filter(|base| !base.is_empty()).cloned();
-    let name = given.clone().or_else(|| config.base()).ok_or_else(|| {
+    let from_settings = Some(&policy.base).filter(|base| !base.is_empty()).cloned();
+    let name = from_settings.clone().or_else(|| config.base()).ok_or_else(|| {
         Error::new(Kind::Model, "the adapter does not name its base model")
             .at_path(dir.join("adapter_config.json"))
             .hint(format!("name it in `base_model_name_or_path`; {OVERRIDE}"))
     })?;
     let base = model_dir(&name, fetching).map_err(|error| {
-        if given.is_some() {
+        if from_settings.is_some() {
             return error;
         }
         let hint = error.hint.map_or_else(|| OVERRIDE.to_owned(), |hint| format!("{hint}; {OVERRIDE}"));
@@ -107,7 +107,7 @@ pub(crate) fn load_for_training(
                 .hint("add one with policy.lora = { rank = 16 }"));
         }
         (None, _) => {}
-        (Some(wanted), Some(found)) => same(wanted, found).map_err(|error| error.at_path(dir))?,
+        (Some(wanted), Some(present)) => same(wanted, present).map_err(|error| error.at_path(dir))?,
         (Some(wanted), None) => {
             let mut config = new(wanted);
             let (name, revision) = base_of(&policy.model, dir);
@@ -156,24 +156,24 @@ pub(crate) fn is_new(policy: &PolicySettings, fetching: Fetching<'_>) -> Result<
 }
 
 /// Refuses an adapter that differs from the settings of the recipe.
-fn same(wanted: &LoraSettings, found: &LoraConfig) -> Result<()> {
-    let refuse = |name: &str, wanted: &str, found: &str| {
-        Err(Error::new(Kind::Script, format!("policy.lora.{name} is {wanted}, but the policy's adapter has {found}"))
+fn same(wanted: &LoraSettings, present: &LoraConfig) -> Result<()> {
+    let refuse = |name: &str, wanted: &str, present: &str| {
+        Err(Error::new(Kind::Script, format!("policy.lora.{name} is {wanted}, but the policy's adapter has {present}"))
             .hint("leave policy.lora out to continue with the adapter"))
     };
-    if wanted.rank != found.rank {
-        return refuse("rank", &wanted.rank.to_string(), &found.rank.to_string());
+    if wanted.rank != present.rank {
+        return refuse("rank", &wanted.rank.to_string(), &present.rank.to_string());
     }
-    if wanted.alpha.to_bits() != found.alpha.to_bits() {
-        return refuse("alpha", &wanted.alpha.to_string(), &found.alpha.to_string());
+    if wanted.alpha.to_bits() != present.alpha.to_bits() {
+        return refuse("alpha", &wanted.alpha.to_string(), &present.alpha.to_string());
     }
-    if wanted.rank_stabilized != found.rank_stabilised {
-        return refuse("rank_stabilized", &wanted.rank_stabilized.to_string(), &found.rank_stabilised.to_string());
+    if wanted.rank_stabilized != present.rank_stabilised {
+        return refuse("rank_stabilized", &wanted.rank_stabilized.to_string(), &present.rank_stabilised.to_string());
     }
     let set = |names: &[String]| -> BTreeSet<String> { names.iter().cloned().collect() };
     // `None` for a file with a pattern instead of a list.
-    if !found.target_modules.is_empty() && set(&wanted.targets) != set(&found.target_modules) {
-        return refuse("targets", &wanted.targets.join(", "), &found.target_modules.join(", "));
+    if !present.target_modules.is_empty() && set(&wanted.targets) != set(&present.target_modules) {
+        return refuse("targets", &wanted.targets.join(", "), &present.target_modules.join(", "));
     }
     Ok(())
 }

@@ -77,7 +77,7 @@ fn unpacked(cache: &Path, name: &str) -> Result<PathBuf> {
         return Err(Error::new(Kind::Model, why));
     }
     let is_whole = || {
-        let same = |(name, bytes): &(&str, &[u8])| std::fs::read(dir.join(name)).is_ok_and(|own| own == *bytes);
+        let same = |(name, bytes): &(&str, &[u8])| std::fs::read(dir.join(name)).is_ok_and(|present| present == *bytes);
         is_own(&dir).unwrap_or(false) && NANO_FILES.iter().all(same)
     };
     if is_whole() {

@@ -68,9 +68,9 @@ fn by_name(name: &str, fetching: Fetching<'_>, fetch: Fetch) -> Result<PathBuf> 
 /// The run of the directory `runs` with the name of a model that does not exist, or a similar one.
 fn near_run(name: &str) -> String {
     let names = run_names(Path::new(RUNS));
-    let known = names.iter().map(String::as_str).chain([MODEL_NANO]);
+    let candidates = names.iter().map(String::as_str).chain([MODEL_NANO]);
     let path = |name: &str| if name == MODEL_NANO { name.to_owned() } else { format!("{RUNS}/{name}") };
-    nearest(name, known).first().map_or_else(String::new, |near| format!("did you mean `{}`? or ", path(near)))
+    nearest(name, candidates).first().map_or_else(String::new, |near| format!("did you mean `{}`? or ", path(near)))
 }
 
 /// The error for `runs/NAME` without that run: it is not looked up on the Hub.
@@ -82,9 +82,10 @@ fn missing_run(name: &str) -> Option<Error> {
         return None;
     }
     let error = Error::new(Kind::Model, format!("there is no run or model `{name}`"));
-    let known = runs.iter().map(String::as_str);
+    let candidates = runs.iter().map(String::as_str);
     let name_of_run = path.file_name().unwrap_or_default().to_string_lossy();
-    let hint = if runs.is_empty() { format!("{} has no runs", folder.display()) } else { suggest(&name_of_run, known) };
+    let hint =
+        if runs.is_empty() { format!("{} has no runs", folder.display()) } else { suggest(&name_of_run, candidates) };
     Some(error.hint(format!("{hint}; r1 infer --hf {name} is a model of the Hub")))
 }
 

@@ -48,11 +48,11 @@ impl ToolCall {
     /// # Errors
     /// The missing field or the invalid JSON; the path is that within the call.
     pub fn from_json(json: &Value) -> Result<Self, Invalid> {
-        let own = json.get("function").filter(|function| function.is_object()).unwrap_or(json);
-        let Some(name) = own.get("name").and_then(Value::as_str) else {
+        let function = json.get("function").filter(|function| function.is_object()).unwrap_or(json);
+        let Some(name) = function.get("name").and_then(Value::as_str) else {
             return Err(Invalid::new("", "is not a call; a call is { name = …, arguments = { … } }"));
         };
-        let arguments = match own.get("arguments") {
+        let arguments = match function.get("arguments") {
             None | Some(Value::Null) => Value::Object(Map::new()),
             Some(Value::String(text)) if text.trim().is_empty() => Value::Object(Map::new()),
             Some(Value::String(text)) => json::read(text.as_bytes())
@@ -96,8 +96,8 @@ fn message(json: &Value, at: &str) -> Result<DatasetMessage, Invalid> {
         let names: Vec<&str> = ROLES.iter().map(|(name, _)| *name).collect();
         return Err(field("role", format!("is \"{name}\"; it is one of `{}`", names.join("`, `"))));
     };
-    let mut given = DatasetMessage { message: Message::new(role, Content::default()), trained: true };
-    let message = &mut given.message;
+    let mut row = DatasetMessage { message: Message::new(role, Content::default()), trained: true };
+    let message = &mut row.message;
     for (name, value) in fields.iter().filter(|(_, value)| !value.is_null()) {
         let text = || value.as_str().map(str::to_owned).ok_or_else(|| field(name, "is not text".to_owned()));
         match name.as_str() {
@@ -110,13 +110,13 @@ fn message(json: &Value, at: &str) -> Result<DatasetMessage, Invalid> {
                 let calls = value.as_array();
                 let calls = calls.ok_or_else(|| field(name, "is not a list of calls".to_owned()))?;
                 for (index, call) in calls.iter().enumerate() {
-                    let place = || format!("{at}.tool_calls[{}]", index + 1);
-                    let call = ToolCall::from_json(call).map_err(|error| error.inside(&place()))?;
+                    let path = || format!("{at}.tool_calls[{}]", index + 1);
+                    let call = ToolCall::from_json(call).map_err(|error| error.inside(&path()))?;
                     message.tool_calls.push(call);
                 }
             }
             "weight" => {
-                given.trained = match value.as_f64() {
+                row.trained = match value.as_f64() {
                     Some(0.0) => false,
                     Some(1.0) => true,
                     _ => return Err(field(name, format!("is {value}; it is 0 or 1"))),
@@ -129,7 +129,7 @@ fn message(json: &Value, at: &str) -> Result<DatasetMessage, Invalid> {
             }
         }
     }
-    Ok(given)
+    Ok(row)
 }
 
 fn content(json: &Value, at: &str) -> Result<Content, Invalid> {
@@ -163,7 +163,7 @@ pub fn parts(list: &[Value]) -> Result<Content, serde_json::Error> {
 /// # Errors
 /// The type of the invalid value.
 pub fn tools(json: Option<&Value>) -> Result<Vec<Value>, Invalid> {
-    let not_a_list = |found: &Value| Invalid::new("tools", format!("must be a list, not {}", kind(found)));
+    let not_a_list = |value: &Value| Invalid::new("tools", format!("must be a list, not {}", kind(value)));
     match json {
         None | Some(Value::Null) => Ok(Vec::new()),
         Some(Value::Array(tools)) => Ok(tools.clone()),

@@ -60,7 +60,7 @@ impl Demonstration {
     /// # Errors
     /// The invalid column or message.
     pub fn read(row: &Value) -> Result<Self, Invalid> {
-        let given = match Shape::of(row) {
+        let messages = match Shape::of(row) {
             Some(Shape::Messages) => conversation::messages(&row["messages"], "messages")?,
             Some(Shape::Completion) => completion(row)?,
             Some(Shape::ShareGpt) => share_gpt(row)?,
@@ -73,9 +73,10 @@ impl Demonstration {
                 ));
             }
         };
-        let trained = given.iter().map(|given| given.trained && given.message.role == Role::Assistant).collect();
+        let trained =
+            messages.iter().map(|message| message.trained && message.message.role == Role::Assistant).collect();
         Ok(Self {
-            messages: given.into_iter().map(|given| given.message).collect(),
+            messages: messages.into_iter().map(|message| message.message).collect(),
             trained,
             tools: conversation::tools(row.get("tools"))?,
             format: row.get("format").and_then(Value::as_str).map(str::to_owned),
@@ -85,18 +86,18 @@ impl Demonstration {
 
 /// Text is the user's message and the reply; with messages, those of the prompt have no loss.
 fn completion(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
-    let mut given = match &row["prompt"] {
+    let mut messages = match &row["prompt"] {
         Value::String(text) => vec![plain(Role::User, text)],
         list => conversation::messages(list, "prompt")?,
     };
-    for given in &mut given {
-        given.trained = false;
+    for messages in &mut messages {
+        messages.trained = false;
     }
     match &row["completion"] {
-        Value::String(text) => given.push(plain(Role::Assistant, text)),
-        list => given.extend(conversation::messages(list, "completion")?),
+        Value::String(text) => messages.push(plain(Role::Assistant, text)),
+        list => messages.extend(conversation::messages(list, "completion")?),
     }
-    Ok(given)
+    Ok(messages)
 }
 
 fn alpaca(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
@@ -107,12 +108,12 @@ fn alpaca(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
     };
     let (system, instruction, input) = (text("system")?, text("instruction")?, text("input")?);
     let prompt = if input.is_empty() { instruction.to_owned() } else { format!("{instruction}\n\n{input}") };
-    let mut given = Vec::new();
+    let mut messages = Vec::new();
     if !system.is_empty() {
-        given.push(plain(Role::System, system));
+        messages.push(plain(Role::System, system));
     }
-    given.extend([plain(Role::User, &prompt), plain(Role::Assistant, text("output")?)]);
-    Ok(given)
+    messages.extend([plain(Role::User, &prompt), plain(Role::Assistant, text("output")?)]);
+    Ok(messages)
 }
 
 fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
@@ -125,9 +126,9 @@ fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
     if list[0].get("role").is_some() {
         return conversation::messages(&row[COLUMN], COLUMN);
     }
-    let mut given: Vec<DatasetMessage> = Vec::new();
+    let mut messages: Vec<DatasetMessage> = Vec::new();
     if let Some(system) = row.get("system").and_then(Value::as_str).filter(|text| !text.is_empty()) {
-        given.push(plain(Role::System, system));
+        messages.push(plain(Role::System, system));
     }
     for (index, item) in list.iter().enumerate() {
         let at = format!("{COLUMN}[{}]", index + 1);
@@ -142,17 +143,17 @@ fn share_gpt(row: &Value) -> Result<Vec<DatasetMessage>, Invalid> {
             "gpt" | "assistant" | "chatgpt" | "bing" | "bard" | "model" | "function_call" => Role::Assistant,
             "tool" | "observation" | "function_response" => Role::Tool,
             other => {
-                let known = "`system`, `human`, `gpt`, `function_call`, `observation`";
-                return Err(Invalid::new(format!("{at}.from"), format!("is \"{other}\"; it is one of {known}")));
+                let senders = "`system`, `human`, `gpt`, `function_call`, `observation`";
+                return Err(Invalid::new(format!("{at}.from"), format!("is \"{other}\"; it is one of {senders}")));
             }
         };
         if from == "function_call" {
-            given.push(calls(value, &at)?);
+            messages.push(calls(value, &at)?);
         } else {
-            given.push(plain(role, value));
+            messages.push(plain(role, value));
         }
     }
-    Ok(given)
+    Ok(messages)
 }
 
 /// The JSON text of one call or of a list of calls.
@@ -160,11 +161,11 @@ fn calls(text: &str, at: &str) -> Result<DatasetMessage, Invalid> {
     let at = format!("{at}.value");
     let json = json::read(text.as_bytes()).map_err(|error| Invalid::new(&at, format!("is not JSON: {error}")))?;
     let list = json.as_array().cloned().unwrap_or_else(|| vec![json]);
-    let mut given = plain(Role::Assistant, "");
+    let mut message = plain(Role::Assistant, "");
     for call in &list {
-        given.message.tool_calls.push(ToolCall::from_json(call).map_err(|error| error.inside(&at))?);
+        message.message.tool_calls.push(ToolCall::from_json(call).map_err(|error| error.inside(&at))?);
     }
-    Ok(given)
+    Ok(message)
 }
 
 fn plain(role: Role, text: &str) -> DatasetMessage {

@@ -29,13 +29,13 @@ impl fmt::Display for FailingTool {
 pub fn failing_tools<'a>(calls: impl IntoIterator<Item = &'a ToolRecord>, least: usize) -> Vec<FailingTool> {
     /// Characters of a result that are shown.
     const SHOWN: usize = 200;
-    let mut found: BTreeMap<&str, (usize, bool, &str)> = BTreeMap::new();
+    let mut tools: BTreeMap<&str, (usize, bool, &str)> = BTreeMap::new();
     for call in calls.into_iter().filter(|call| call.kind.has_run()) {
-        let own = found.entry(&call.name).or_insert((0, false, &call.output));
-        own.0 += 1;
-        own.1 |= call.ok;
+        let tool = tools.entry(&call.name).or_insert((0, false, &call.output));
+        tool.0 += 1;
+        tool.1 |= call.ok;
     }
-    let failing = found.into_iter().filter(|(_, (count, works, _))| *count >= least && !works);
+    let failing = tools.into_iter().filter(|(_, (count, works, _))| *count >= least && !works);
     failing
         .map(|(name, (calls, _, output))| {
             let line = output.trim().lines().next().unwrap_or_default();

@@ -136,16 +136,16 @@ impl Support {
     }
 
     /// The set of the token at `place`; empty for the full distribution.
-    pub fn of(&self, place: usize) -> &[u32] {
-        let Some(&end) = self.ends.get(place) else { return &[] };
-        let begin = place.checked_sub(1).map_or(0, |before| self.ends[before]);
+    pub fn of(&self, index: usize) -> &[u32] {
+        let Some(&end) = self.ends.get(index) else { return &[] };
+        let begin = index.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.ids.get(begin as usize..end as usize).unwrap_or_default()
     }
 
     /// Adds the sets of `count` tokens from `place` on, which is not before the end.
-    pub fn append(&mut self, place: usize, count: usize, other: &Self) {
+    pub fn append(&mut self, index: usize, count: usize, other: &Self) {
         if !other.is_whole() {
-            self.ends.resize(place, self.ids.len() as u32);
+            self.ends.resize(index, self.ids.len() as u32);
             (0..count).for_each(|token| self.push(other.of(token)));
         }
     }

@@ -103,10 +103,10 @@ pub const ARGUMENTS_DEPTH: usize = 64;
 impl ToolCall {
     /// Whether the arguments are nested more than [`ARGUMENTS_DEPTH`] deep.
     pub fn is_too_deep(&self) -> bool {
-        fn is_deeper(value: &Value, most: usize) -> bool {
+        fn is_deeper(value: &Value, limit: usize) -> bool {
             match value {
-                Value::Array(items) => most == 0 || items.iter().any(|item| is_deeper(item, most - 1)),
-                Value::Object(fields) => most == 0 || fields.values().any(|item| is_deeper(item, most - 1)),
+                Value::Array(items) => limit == 0 || items.iter().any(|item| is_deeper(item, limit - 1)),
+                Value::Object(fields) => limit == 0 || fields.values().any(|item| is_deeper(item, limit - 1)),
                 _ => false,
             }
         }

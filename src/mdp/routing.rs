@@ -51,9 +51,9 @@ impl Routing {
     }
 
     /// The experts of the token at `place`; empty if it has no record.
-    pub fn of(&self, place: usize) -> &[u16] {
+    pub fn of(&self, index: usize) -> &[u16] {
         let width = self.width as usize;
-        let Some(at) = place.checked_sub(self.start as usize) else { return &[] };
+        let Some(at) = index.checked_sub(self.start as usize) else { return &[] };
         self.experts.get(at * width..(at + 1) * width).unwrap_or_default()
     }
 }

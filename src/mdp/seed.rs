@@ -65,9 +65,9 @@ mod tests {
     #[test]
     fn seeds_pass_through_lua_without_rounding() {
         for seed in [0, 7, LIMIT, LIMIT + 1, 17_400_000_000_000_000_001, u64::MAX] {
-            let given = seed_value(seed);
-            assert!(given.as_u64().is_none_or(|number| number <= LIMIT));
-            assert_eq!(serde_json::from_value::<Seed>(given).unwrap().0, seed);
+            let value = seed_value(seed);
+            assert!(value.as_u64().is_none_or(|number| number <= LIMIT));
+            assert_eq!(serde_json::from_value::<Seed>(value).unwrap().0, seed);
             assert!(environment_seed(seed) < LIMIT);
         }
         for odd in [Value::from(-1), Value::from(1.5), Value::from(1.74e19), Value::from("7x"), Value::Null] {

@@ -82,9 +82,9 @@ impl StepRow {
             Value::Object(table) if table.is_empty() => Vec::new(),
             other => return Err(Error::new(Kind::Usage, format!("the rows are a list of tables, not {other}"))),
         };
-        let known = Self::names();
-        let place = |index: usize| format!("row {}", index + 1);
-        let read = |(index, row)| Self::read(row, &known).map_err(|error| error.at(place(index)));
+        let names = Self::names();
+        let location = |index: usize| format!("row {}", index + 1);
+        let read = |(index, row)| Self::read(row, &names).map_err(|error| error.at(location(index)));
         list.into_iter().enumerate().map(read).collect()
     }
 
@@ -93,12 +93,12 @@ impl StepRow {
         fields.as_object().into_iter().flat_map(Map::keys).cloned().collect()
     }
 
-    fn read(row: Value, known: &[String]) -> Result<Self> {
+    fn read(row: Value, names: &[String]) -> Result<Self> {
         let Value::Object(mut fields) = row else {
             return Err(Error::new(Kind::Usage, format!("a row is a table, not {row}")));
         };
-        if let Some(field) = fields.keys().find(|field| !known.contains(field)) {
-            let hint = suggest(field, known.iter().map(String::as_str));
+        if let Some(field) = fields.keys().find(|field| !names.contains(field)) {
+            let hint = suggest(field, names.iter().map(String::as_str));
             return Err(Error::new(Kind::Usage, format!("unknown field `{field}`")).hint(hint));
         }
         if !fields.contains_key("mask") {

@@ -38,8 +38,8 @@ impl Packed {
     /// Its tokens on the host.
     pub(super) fn host(&self) -> Result<Cow<'_, OnHost>> {
         let routed = self.routing.as_ref().map_or(0, Tensor::numel);
-        if let Some(own) = self.on_host.as_ref().filter(|own| own.routing.len() == routed) {
-            return Ok(Cow::Borrowed(own));
+        if let Some(on_host) = self.on_host.as_ref().filter(|on_host| on_host.routing.len() == routed) {
+            return Ok(Cow::Borrowed(on_host));
         }
         let list = |tensor: &Tensor| -> Result<Vec<i64>> { Ok(Vec::<i64>::try_from(tensor)?) };
         let routing = self.routing.as_ref().map(|routing| list(&routing.f_flatten(0, 1)?)).transpose()?;

@@ -79,15 +79,15 @@ impl Critic {
         let path = dir.join(FILE);
         let damaged =
             |why: String| Error::new(error::Kind::Store, format!("can't read the value head: {why}")).at_path(&path);
-        let found = Tensor::read_safetensors(&path).map_err(|why| damaged(why.to_string()))?;
+        let tensors = Tensor::read_safetensors(&path).map_err(|why| damaged(why.to_string()))?;
         let _guard = tch::no_grad_guard();
-        for (name, mut own) in self.head() {
-            let saved = found.iter().find(|(found, _)| *found == name).map(|(_, tensor)| tensor);
+        for (name, mut parameter) in self.head() {
+            let saved = tensors.iter().find(|(key, _)| *key == name).map(|(_, tensor)| tensor);
             let saved = saved.ok_or_else(|| damaged(format!("`{name}` is missing")))?;
-            if saved.size() != own.size() {
-                return Err(damaged(format!("`{name}` is {:?}, not {:?}", saved.size(), own.size())));
+            if saved.size() != parameter.size() {
+                return Err(damaged(format!("`{name}` is {:?}, not {:?}", saved.size(), parameter.size())));
             }
-            own.f_copy_(saved)?;
+            parameter.f_copy_(saved)?;
         }
         Ok(())
     }

@@ -96,8 +96,8 @@ impl CrossEncoder {
             let types: Vec<&[u32]> = batch.iter().map(|at| pairs[*at].types.as_slice()).collect();
             let (hidden, _) = self.encoder.hidden(&ids, Some(&types))?;
             let pooled = self.pooler.linear(&hidden.f_select(1, 0)?)?.f_tanh()?;
-            let own: Vec<f32> = self.classifier.linear(&pooled)?.f_view(-1)?.try_into()?;
-            batch.iter().zip(own).for_each(|(at, score)| scores[*at] = score);
+            let batch_scores: Vec<f32> = self.classifier.linear(&pooled)?.f_view(-1)?.try_into()?;
+            batch.iter().zip(batch_scores).for_each(|(at, score)| scores[*at] = score);
         }
         Ok(scores)
     }

@@ -104,7 +104,7 @@ impl Model {
         if pieces.is_empty() {
             return self.step_recorded(cache, items).map(Some);
         }
-        let of = |places: &[usize]| -> Vec<Span<'_>> { places.iter().map(|&place| items[place]).collect() };
+        let of = |places: &[usize]| -> Vec<Span<'_>> { places.iter().map(|&index| items[index]).collect() };
         let Some(prefilled) = self.step_eager(cache, &of(&pieces), stop)? else { return Ok(None) };
         let decoded = self.step_recorded(cache, &of(&single))?;
         let logits = Tensor::f_cat(&[decoded, prefilled], 0)?;
@@ -149,10 +149,10 @@ impl Model {
             cache.decoding = Decoding::Recordable;
             return self.step_padded(cache, items, size);
         }
-        let place = match cache.recorded.iter().position(|it| it.inputs.size == size) {
-            Some(place) => place,
+        let index = match cache.recorded.iter().position(|it| it.inputs.size == size) {
+            Some(index) => index,
             None => match self.record_sizes(cache, size) {
-                Ok(place) => place,
+                Ok(index) => index,
                 Err(error) => {
                     // After a failed recording, single operations replace the graph.
                     self.graphs.replace(Graphs::Failed(error.message));
@@ -161,7 +161,7 @@ impl Model {
                 }
             },
         };
-        let mut it = cache.recorded.swap_remove(place);
+        let mut it = cache.recorded.swap_remove(index);
         let launched = it.inputs.write(items, cache).and_then(|()| it.graph.launch());
         let logits = it.logits.f_narrow(0, 0, count);
         cache.recorded.push(it);
@@ -174,15 +174,15 @@ impl Model {
     fn record_sizes(&self, cache: &mut KvCache, size: usize) -> Result<usize> {
         let begin = Instant::now();
         for other in buckets(cache.slots()) {
-            let known = cache.recorded.iter().any(|it| it.inputs.size == other);
-            if !known && (other == size || cache.recording + begin.elapsed() < RECORDING) {
+            let is_recorded = cache.recorded.iter().any(|it| it.inputs.size == other);
+            if !is_recorded && (other == size || cache.recording + begin.elapsed() < RECORDING) {
                 let recorded = self.record(cache, other)?;
                 cache.recorded.push(recorded);
             }
         }
         cache.recording += begin.elapsed();
-        let place = cache.recorded.iter().position(|it| it.inputs.size == size);
-        place.ok_or_else(|| Error::new(error::Kind::Internal, "a step was not recorded"))
+        let index = cache.recorded.iter().position(|it| it.inputs.size == size);
+        index.ok_or_else(|| Error::new(error::Kind::Internal, "a step was not recorded"))
     }
 
     fn record(&self, cache: &KvCache, size: usize) -> Result<Recorded> {
@@ -211,7 +211,7 @@ impl Model {
     }
 
     fn one_token(&self, cache: &KvCache, inputs: &Inputs) -> Result<Tensor> {
-        let part = |place| inputs.tokens.f_select(0, place);
+        let part = |row| inputs.tokens.f_select(0, row);
         let varlen = inputs.varlen(cache.capacity())?;
         let x = self.span_layers(cache, [&part(0)?, &part(1)?, &part(2)?], &[], &varlen, &|| false)?;
         let Some(x) = x else { return Err(Error::new(error::Kind::Internal, "a step ended early without a stop")) };
@@ -241,14 +241,14 @@ impl Model {
             let with = With { arithmetic: Arithmetic::Libtorch, routes: &cache.routes(), cached: Some(cached) };
             x = self.layer(index, layer, &x, &angles, with, |q, new| {
                 if let Some([k, v]) = new {
-                    let place = [Some(slots), Some(positions)];
-                    let _ = keys.f_index_put_(&place, k, false)?;
-                    let _ = values.f_index_put_(&place, v, false)?;
+                    let at = [Some(slots), Some(positions)];
+                    let _ = keys.f_index_put_(&at, k, false)?;
+                    let _ = values.f_index_put_(&at, v, false)?;
                 }
                 let (keys, values, scores) = (keys.f_flatten(0, 1)?, values.f_flatten(0, 1)?, self.scores(index));
                 if let (true, 1, Some(lengths)) = (self.kernels.attention, varlen.most_queries, &varlen.keys) {
-                    let (places, most) = ([&varlen.first_key, lengths], varlen.most_keys);
-                    return native::decode_attention([q, &keys, &values], places, most, scores.scale, scores.window);
+                    let (places, longest) = ([&varlen.first_key, lengths], varlen.most_keys);
+                    return native::decode_attention([q, &keys, &values], places, longest, scores.scale, scores.window);
                 }
                 varlen.attend(q, &keys, &values, scores)
             })?;

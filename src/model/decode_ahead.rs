@@ -123,12 +123,12 @@ impl Model {
         let _guard = tch::no_grad_guard();
         check(cache, slots)?;
         let size = bucket(slots.len());
-        let place = cache.prepared.iter().position(|it| (it.size, it.sampling) == (size, sampling));
-        let place = match place {
-            Some(place) => place,
+        let index = cache.prepared.iter().position(|it| (it.size, it.sampling) == (size, sampling));
+        let index = match index {
+            Some(index) => index,
             None => self.prepare(cache, next, size, sampling, draw)?,
         };
-        let mut it = cache.prepared.swap_remove(place);
+        let mut it = cache.prepared.swap_remove(index);
         if it.written != slots {
             it.inputs.write(slots, size, cache, self)?;
             slots.clone_into(&mut it.written);
@@ -187,8 +187,8 @@ impl Model {
         let begin = Instant::now();
         let sizes = if records { buckets(cache.slots()) } else { vec![size] };
         for other in sizes {
-            let known = cache.prepared.iter().any(|it| (it.size, it.sampling) == (other, sampling));
-            if known || (other != size && cache.recording + begin.elapsed() > RECORDING) {
+            let is_prepared = cache.prepared.iter().any(|it| (it.size, it.sampling) == (other, sampling));
+            if is_prepared || (other != size && cache.recording + begin.elapsed() > RECORDING) {
                 continue;
             }
             let mut inputs = Inputs::new(other, self)?;
@@ -207,8 +207,8 @@ impl Model {
             cache.prepared.push(Prepared { size: other, sampling, written: Vec::new(), inputs, recorded });
         }
         cache.recording += if records { begin.elapsed() } else { Duration::ZERO };
-        let place = cache.prepared.iter().position(|it| (it.size, it.sampling) == (size, sampling));
-        place.ok_or_else(|| Error::new(error::Kind::Internal, "a step was not prepared"))
+        let index = cache.prepared.iter().position(|it| (it.size, it.sampling) == (size, sampling));
+        index.ok_or_else(|| Error::new(error::Kind::Internal, "a step was not prepared"))
     }
 
     fn record_ahead(

@@ -122,8 +122,8 @@ impl Model {
             let host = batch.host()?;
             let mut rest = host.positions.as_slice();
             for (tokens, length) in &mut rows {
-                let (own, after) = rest.split_at(rest.len().min(usize::try_from(*tokens).unwrap_or(0)));
-                *length = own.iter().max().map_or(0, |last| last + 1);
+                let (row_positions, after) = rest.split_at(rest.len().min(usize::try_from(*tokens).unwrap_or(0)));
+                *length = row_positions.iter().max().map_or(0, |last| last + 1);
                 rest = after;
             }
         }
@@ -178,16 +178,16 @@ impl Model {
         let heads = |x: &Tensor| x.f_view([h.size()[0], -1, self.config.head_dim as i64]);
         let [queries, keys] = [self.config.num_attention_heads, self.config.num_key_value_heads].map(|n| n as i64);
         let adapted = !adapter_disabled && parts.iter().any(|part| part.lora.is_some());
-        let own = self.kernels.rope && with.arithmetic == Arithmetic::Libtorch;
+        let fused_rope = self.kernels.rope && with.arithmetic == Arithmetic::Libtorch;
         // The kernel adds the biases.
-        if let (true, Some(stack), Some(cached), false) = (own, stack, with.cached, adapted) {
+        if let (true, Some(stack), Some(cached), false) = (fused_rope, stack, with.cached, adapted) {
             let projections = stack.without_biases(h, &parts)?;
             let biases = parts.map(|part| part.bias.as_ref());
             return self.own_heads(layer, &projections, biases, angles, Some(cached));
         }
         // Queries and keys side by side, as the rotation needs them.
         if let (Some(stack), Some((cos, sin)), true) =
-            (stack, angles, self.varlen && !own && layer.head_norms.is_none() && !adapted)
+            (stack, angles, self.varlen && !fused_rope && layer.head_norms.is_none() && !adapted)
         {
             let values = layer.v.weight.size()[0];
             let all = stack.apply_in(h, &parts, &[layer.q.weight.size()[0] + layer.k.weight.size()[0], values])?;
@@ -201,7 +201,7 @@ impl Model {
                 parts.iter().map(|part| part.apply(h, adapter_disabled, with.arithmetic)).collect::<Result<Vec<_>>>()?
             }
         };
-        if own && with.cached.is_some() {
+        if fused_rope && with.cached.is_some() {
             return self.own_heads(layer, &all, [None; 3], angles, with.cached);
         }
         let [q, k, v] = all.as_slice() else { return Err(unexpected()) };
@@ -209,7 +209,7 @@ impl Model {
         if let Some(norms) = &layer.head_norms {
             (q, k) = (self.norm(&q, &norms.q)?, self.norm(&k, &norms.k)?);
         }
-        if own && angles.is_some() {
+        if fused_rope && angles.is_some() {
             let all = [q.f_flatten(1, 2)?, k.f_flatten(1, 2)?, v.shallow_clone()];
             return self.own_heads(layer, &all, [None; 3], angles, None);
         }
@@ -314,18 +314,19 @@ impl Model {
     pub(super) fn angles(&self, positions: &Tensor, rows: &[(i64, i64)]) -> Result<Angles> {
         let longest = self.config.max_position_embeddings;
         let mut all = Vec::with_capacity(self.config.ropes.len());
-        for (rope, usual) in self.config.ropes.iter().zip(&self.frequencies) {
-            let wide = usual.kind();
+        for (rope, frequencies) in self.config.ropes.iter().zip(&self.frequencies) {
+            let wide = frequencies.kind();
             let positions = positions.f_to_kind(wide)?;
             let half = if rope.is_dynamic() && rows.iter().any(|&(_, length)| length as usize > longest) {
-                let own = |&(tokens, length): &(i64, i64)| -> Result<Tensor> {
-                    let own = rope.frequencies(self.config.head_dim, longest, length, (wide, self.device))?;
-                    Ok(own.f_unsqueeze(0)?.f_expand([tokens, -1], false)?)
+                let row_frequencies = |&(tokens, length): &(i64, i64)| -> Result<Tensor> {
+                    let row_frequencies =
+                        rope.frequencies(self.config.head_dim, longest, length, (wide, self.device))?;
+                    Ok(row_frequencies.f_unsqueeze(0)?.f_expand([tokens, -1], false)?)
                 };
-                let each = rows.iter().map(own).collect::<Result<Vec<_>>>()?;
+                let each = rows.iter().map(row_frequencies).collect::<Result<Vec<_>>>()?;
                 positions.f_unsqueeze(1)?.f_mul(&Tensor::f_cat(&each, 0)?)?
             } else {
-                positions.f_outer(usual)?
+                positions.f_outer(frequencies)?
             };
             all.push(plain::angles(&half, rope.magnitude(), self.kind)?);
         }

@@ -76,8 +76,8 @@ impl Pooling {
             ["mean" | "mean_tokens"] => Ok(Some(Self::Mean)),
             ["cls" | "cls_token"] => Ok(Some(Self::Cls)),
             _ => {
-                let found = if on.is_empty() { "none".to_owned() } else { on.join(", ") };
-                Err(Error::new(error::Kind::Model, format!("the pooling of this model is not supported: {found}"))
+                let modes = if on.is_empty() { "none".to_owned() } else { on.join(", ") };
+                Err(Error::new(error::Kind::Model, format!("the pooling of this model is not supported: {modes}"))
                     .at_path(path)
                     .hint("mean and cls are supported"))
             }
@@ -111,8 +111,8 @@ impl BertConfig {
     fn from_json(json: &Value) -> Result<Self> {
         let refused = |why: String| Error::new(error::Kind::Model, format!("config.json: {why}"));
         if json["model_type"] != "bert" {
-            let found = &json["model_type"];
-            return Err(refused(format!("`model_type` is {found}; an encoder is a `bert` model"))
+            let value = &json["model_type"];
+            return Err(refused(format!("`model_type` is {value}; an encoder is a `bert` model"))
                 .hint("BERT, BGE, E5, GTE, Contriever and MiniLM checkpoints of the class BertModel are supported"));
         }
         let position = json["position_embedding_type"].as_str().unwrap_or("absolute");
@@ -125,8 +125,8 @@ impl BertConfig {
             }
         }
         let size = |name: &str| {
-            let found = json[name].as_u64().filter(|size| (1..=LARGEST).contains(size));
-            found.map(|size| size as usize).ok_or_else(|| {
+            let value = json[name].as_u64().filter(|size| (1..=LARGEST).contains(size));
+            value.map(|size| size as usize).ok_or_else(|| {
                 refused(format!("`{name}` is {}; it must be a whole number from 1 to {LARGEST}", json[name]))
             })
         };
@@ -136,8 +136,8 @@ impl BertConfig {
             "relu" => Activation::Relu,
             "silu" | "swish" => Activation::Silu,
             other => {
-                let known = "gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish";
-                return Err(refused(format!("`hidden_act` is {other:?}; supported are {known}")));
+                let activations = "gelu, gelu_new, gelu_pytorch_tanh, relu, silu, swish";
+                return Err(refused(format!("`hidden_act` is {other:?}; supported are {activations}")));
             }
         };
         let config = Self {
@@ -297,8 +297,8 @@ impl Encoder {
         let layers = (0..config.layers).map(|index| maker.layer(index, &config)).collect::<Result<_>>()?;
         let head = head(&mut maker, hidden)?;
         weights::read(&files, &maker.named, |name| {
-            let own = name.strip_prefix(prefix).unwrap_or(name);
-            own.starts_with("pooler.") || own == "embeddings.position_ids" || name.starts_with("cls.")
+            let tensor_name = name.strip_prefix(prefix).unwrap_or(name);
+            tensor_name.starts_with("pooler.") || tensor_name == "embeddings.position_ids" || name.starts_with("cls.")
         })?;
         Ok((Self { config, word, position, token_type, embedding_norm, layers }, head))
     }
@@ -328,8 +328,8 @@ impl Encoder {
         let _guard = tch::no_grad_guard();
         let mut vectors = vec![0.0; rows.len() * self.config.hidden];
         for batch in batches(&rows.iter().map(|row| row.len()).collect::<Vec<_>>(), tokens) {
-            let own: Vec<&[u32]> = batch.iter().map(|at| rows[*at]).collect();
-            let pooled: Vec<f32> = self.pooled(&own, pooling)?.f_view(-1)?.try_into()?;
+            let batch_rows: Vec<&[u32]> = batch.iter().map(|at| rows[*at]).collect();
+            let pooled: Vec<f32> = self.pooled(&batch_rows, pooling)?.f_view(-1)?.try_into()?;
             for (at, vector) in batch.iter().zip(pooled.chunks_exact(self.config.hidden)) {
                 vectors[at * self.config.hidden..][..self.config.hidden].copy_from_slice(vector);
             }
@@ -371,13 +371,15 @@ impl Encoder {
         let shape = [rows.len() as i64, longest as i64];
         let padded = |rows: &[&[u32]]| -> Result<Tensor> {
             let mut all = vec![0_i64; rows.len() * longest];
-            for (row, own) in rows.iter().zip(all.chunks_exact_mut(longest.max(1))) {
-                own.iter_mut().zip(*row).for_each(|(id, own)| *id = i64::from(*own));
+            for (row, padded_row) in rows.iter().zip(all.chunks_exact_mut(longest.max(1))) {
+                padded_row.iter_mut().zip(*row).for_each(|(cell, id)| *cell = i64::from(*id));
             }
             Ok(Tensor::f_from_slice(&all)?.f_view(shape)?)
         };
         let mut mask = vec![false; rows.len() * longest];
-        rows.iter().zip(mask.chunks_exact_mut(longest.max(1))).for_each(|(row, own)| own[..row.len()].fill(true));
+        rows.iter()
+            .zip(mask.chunks_exact_mut(longest.max(1)))
+            .for_each(|(row, mask_row)| mask_row[..row.len()].fill(true));
         let mask = Tensor::f_from_slice(&mask)?.f_view(shape)?;
         let types = types.map(padded).transpose()?;
         Ok((self.forward(&padded(rows)?, &mask, types.as_ref())?, mask))
@@ -393,13 +395,13 @@ impl Encoder {
     fn forward(&self, ids: &Tensor, mask: &Tensor, types: Option<&Tensor>) -> Result<Tensor> {
         let config = &self.config;
         let (rows, tokens) = ids.size2()?;
-        let words = Tensor::f_embedding(&self.word, ids, -1, false, false)?;
+        let embedded = Tensor::f_embedding(&self.word, ids, -1, false, false)?;
         let types = match types {
             Some(types) => Tensor::f_embedding(&self.token_type, types, -1, false, false)?,
             None => self.token_type.f_narrow(0, 0, 1)?,
         };
         let places = self.position.f_narrow(0, 0, tokens)?.f_add(&types)?;
-        let mut x = self.embedding_norm.norm(&words.f_add(&places)?, config.eps)?;
+        let mut x = self.embedding_norm.norm(&embedded.f_add(&places)?, config.eps)?;
         // Every query attends to the tokens of its own row: [B, 1, 1, T].
         let mask = mask.f_view([rows, 1, 1, tokens])?;
         for layer in &self.layers {

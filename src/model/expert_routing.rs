@@ -29,8 +29,8 @@ impl Routes<'_> {
         match self {
             Self::Free => {}
             Self::Recorded(record) => record.borrow_mut().push(ids.shallow_clone()),
-            Self::Given(given) => {
-                let ids = given.f_where_self(&given.f_ge(0)?, &ids)?;
+            Self::Given(chosen_ids) => {
+                let ids = chosen_ids.f_where_self(&chosen_ids.f_ge(0)?, &ids)?;
                 return Ok((all.f_gather(-1, &ids, false)?, ids));
             }
         }
@@ -47,11 +47,11 @@ impl Model {
 
     /// Refuses a record of another model.
     pub(super) fn check_routing(&self, routing: &Tensor) -> Result<()> {
-        let (found, own) = (routing.size().get(1).copied().unwrap_or(0), self.routing_width() as i64);
-        if found == own {
+        let (width, expected) = (routing.size().get(1).copied().unwrap_or(0), self.routing_width() as i64);
+        if width == expected {
             return Ok(());
         }
-        let message = format!("the routing record has {found} experts per token, the model chooses {own}");
+        let message = format!("the routing record has {width} experts per token, the model chooses {expected}");
         Err(Error::new(error::Kind::Model, message).hint("the record is of another model"))
     }
 

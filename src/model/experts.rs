@@ -39,8 +39,8 @@ impl GroupedExperts {
         let all_down = Stack::new(down.shallow_clone(), None);
         let experts = (0..count)
             .map(|expert| {
-                let own = gate_up.f_narrow(0, (expert * 2 * inner) as i64, 2 * inner as i64)?;
-                let both = Stack::new(own, None);
+                let weights = gate_up.f_narrow(0, (expert * 2 * inner) as i64, 2 * inner as i64)?;
+                let both = Stack::new(weights, None);
                 let (gate, up) = (both.part(0, inner)?, both.part(inner, inner)?);
                 Ok(Mlp { gate, up, gate_up: Some(both), down: all_down.part(expert * hidden, hidden)? })
             })
@@ -96,18 +96,18 @@ impl Model {
     ) -> Result<Tensor> {
         // Indices into the flat [T * chosen] list, by expert.
         let mut places = vec![Vec::new(); experts.len()];
-        for (place, id) in (0i64..).zip(Vec::<i64>::try_from(ids)?) {
-            if let Some(own) = usize::try_from(id).ok().and_then(|id| places.get_mut(id)) {
-                own.push(place);
+        for (index, id) in (0i64..).zip(Vec::<i64>::try_from(ids)?) {
+            if let Some(indices) = usize::try_from(id).ok().and_then(|id| places.get_mut(id)) {
+                indices.push(index);
             }
         }
         let mut out = h.f_zeros_like()?;
         for (expert, places) in experts.iter().zip(places).filter(|(_, places)| !places.is_empty()) {
             let places = native::upload(&Tensor::f_from_slice(&places)?, h.device())?;
             let tokens = places.f_floor_divide_scalar(chosen as i64)?;
-            let own = self.feed_forward(expert, &h.f_index_select(0, &tokens)?, arithmetic)?;
-            let own = own.f_mul(&shares.f_index_select(0, &places)?.f_unsqueeze(1)?)?;
-            out = out.f_index_add(0, &tokens, &own)?;
+            let output = self.feed_forward(expert, &h.f_index_select(0, &tokens)?, arithmetic)?;
+            let output = output.f_mul(&shares.f_index_select(0, &places)?.f_unsqueeze(1)?)?;
+            out = out.f_index_add(0, &tokens, &output)?;
         }
         Ok(out)
     }
@@ -127,11 +127,11 @@ impl Model {
         let counts = Tensor::f_zeros([experts.len() as i64], (Kind::Int64, h.device()))?;
         let ends = counts.f_scatter_add(0, ids, &ids.f_ones_like()?)?.f_cumsum(0, Kind::Int)?;
         let x = h.f_index_select(0, &order.f_floor_divide_scalar(chosen)?)?;
-        let leaves: Vec<&Tensor> = experts.iter().flat_map(|own| [&own.gate.weight, &own.up.weight]).collect();
+        let leaves: Vec<&Tensor> = experts.iter().flat_map(|expert| [&expert.gate.weight, &expert.up.weight]).collect();
         let both = native::grouped_linear(&x, &grouped.gate_up, &ends, &leaves)?;
         let halves = both.f_chunk(2, 1)?;
         let inner = self.gated(&halves[0], &halves[1], Arithmetic::Libtorch)?;
-        let leaves: Vec<&Tensor> = experts.iter().map(|own| &own.down.weight).collect();
+        let leaves: Vec<&Tensor> = experts.iter().map(|expert| &expert.down.weight).collect();
         let out = native::grouped_linear(&inner, &grouped.down, &ends, &leaves)?;
         let out = out.f_mul(&shares.f_index_select(0, &order)?.f_unsqueeze(1)?)?;
         // Back in the order of the tokens, so that sums have a fixed order.

@@ -93,10 +93,10 @@ impl Model {
     }
 
     /// [`save`](Self::save) with shards of at most `most` bytes and at least one tensor.
-    pub fn save_sharded(&self, dir: &Path, most: u64) -> Result<()> {
+    pub fn save_sharded(&self, dir: &Path, limit: u64) -> Result<()> {
         self.refuse_adapter()?;
         std::fs::create_dir_all(dir).map_err(|error| Error::io(error::Kind::Store, "write", dir, &error))?;
-        weights::write(dir, &self.parameters.named(), most)?;
+        weights::write(dir, &self.parameters.named(), limit)?;
         let mut config = self.config.to_json();
         // The newer name of the field below, which could have another value.
         if let Some(object) = config.as_object_mut() {

@@ -104,15 +104,15 @@ pub fn check_kernels(device: Device, large: bool) -> Result<Vec<KernelCheck>> {
             Shapes { heads: 8, kv_heads: 4, head_dim: 256, lengths: ragged, window: Some(1024), ..wide },
         ]);
     }
-    let mut found = Vec::new();
+    let mut checks = Vec::new();
     for shapes in &all {
         for kind in [Kind::BFloat16, Kind::Float] {
             for name in ["norm", "rope", "gated", "logprobs", "attention"] {
-                found.extend(check(name, shapes, device, kind)?);
+                checks.extend(check(name, shapes, device, kind)?);
             }
         }
     }
-    Ok(found)
+    Ok(checks)
 }
 
 /// Compares a kernel with libtorch's operations; no comparisons if it does not support the sizes.
@@ -158,10 +158,10 @@ impl Case<'_> {
         let (x, weight) = (x.f_narrow(1, hidden, hidden)?, self.numbers(3, &[hidden])?);
         let mut all = Vec::new();
         for added in [false, true] {
-            let run = |inputs: &[Tensor], own: bool| -> Result<Vec<Tensor>> {
+            let run = |inputs: &[Tensor], fused: bool| -> Result<Vec<Tensor>> {
                 let [x, delta, weight] = inputs else { return Ok(Vec::new()) };
                 let delta = added.then_some(delta);
-                let (norm, sum) = if own {
+                let (norm, sum) = if fused {
                     native::add_norm(x, delta, weight, 1e-5, offset)?
                 } else {
                     let sum = delta.map_or_else(|| Ok(x.shallow_clone()), |delta| x.f_add(delta))?;
@@ -184,10 +184,13 @@ impl Case<'_> {
         let both = self.numbers(1, &[tokens, 2 * inner])?;
         let (gate, up) = (both.f_narrow(1, 0, inner)?.f_mul_scalar(3.0)?, both.f_narrow(1, inner, inner)?);
         let activation = if gelu { Activation::GeluTanh } else { Activation::Silu };
-        let run = |inputs: &[Tensor], own: bool| -> Result<Vec<Tensor>> {
+        let run = |inputs: &[Tensor], fused: bool| -> Result<Vec<Tensor>> {
             let [gate, up] = inputs else { return Ok(Vec::new()) };
-            let out =
-                if own { native::gated(gate, up, gelu)? } else { Arithmetic::Libtorch.gated(activation, gate, up)? };
+            let out = if fused {
+                native::gated(gate, up, gelu)?
+            } else {
+                Arithmetic::Libtorch.gated(activation, gate, up)?
+            };
             Ok(vec![out])
         };
         let difference = self.compare(&[&gate, &up], 2, &run)?;
@@ -221,22 +224,22 @@ impl Case<'_> {
         };
         let plainly = |inputs: &[Tensor], decorated: bool, turned: bool| -> Result<Vec<Tensor>> {
             let mut out = Vec::new();
-            for place in 0..3 {
-                let mut x = inputs[place].shallow_clone();
+            for index in 0..3 {
+                let mut x = inputs[index].shallow_clone();
                 if decorated {
-                    x = x.f_add(&inputs[3 + place])?;
+                    x = x.f_add(&inputs[3 + index])?;
                 }
                 let mut x = x.f_reshape([tokens, -1, dim])?;
-                if decorated && place < 2 {
-                    x = plain_norm(&x, &inputs[6 + place], offset)?;
+                if decorated && index < 2 {
+                    x = plain_norm(&x, &inputs[6 + index], offset)?;
                 }
-                out.push(if turned && place < 2 { plain::rotate(&x, &inputs[8], &inputs[9])? } else { x });
+                out.push(if turned && index < 2 { plain::rotate(&x, &inputs[8], &inputs[9])? } else { x });
             }
             Ok(out)
         };
         let inputs: Vec<&Tensor> = parts.iter().chain(&biases).chain(&norms).chain([&cos, &sin]).collect();
-        let run = |inputs: &[Tensor], own: bool| -> Result<Vec<Tensor>> {
-            if !own {
+        let run = |inputs: &[Tensor], fused: bool| -> Result<Vec<Tensor>> {
+            if !fused {
                 return plainly(inputs, false, true);
             }
             let (mut out, new) = with(inputs, None, false, true)?;
@@ -244,14 +247,14 @@ impl Case<'_> {
             Ok(out)
         };
         let shape = format!("{tokens} tokens, {heads} and {kv_heads} heads of {dim}");
-        let mut found = vec![self.report("rope", &format!("{shape}, learning"), self.compare(&inputs, 3, &run)?)];
+        let mut checks = vec![self.report("rope", &format!("{shape}, learning"), self.compare(&inputs, 3, &run)?)];
         // Into a cache, at places in another order.
         let (slots, capacity) = (tokens.min(3), (tokens + 2) / 3 + 4);
         let _guard = tch::no_grad_guard();
         for (decorated, turned) in [(true, true), (false, true), (true, false)] {
-            let place = Tensor::f_arange(tokens, (Kind::Int64, self.options.1))?;
-            let slot = place.f_remainder(slots)?;
-            let position = place.f_floor_divide_scalar(slots)?.f_add_scalar(2)?;
+            let row = Tensor::f_arange(tokens, (Kind::Int64, self.options.1))?;
+            let slot = row.f_remainder(slots)?;
+            let position = row.f_floor_divide_scalar(slots)?.f_add_scalar(2)?;
             let caches = || Tensor::f_full([slots, capacity, kv_heads, dim], 9.0, (self.options.0, self.options.1));
             let (keys, values) = (caches()?, caches()?);
             let cached = Cached { keys: &keys, values: &values, slots: &slot, positions: &position };
@@ -266,9 +269,9 @@ impl Case<'_> {
                 *new = cache;
             }
             let what = format!("{shape}, cache, biases and norms {decorated}, rotation {turned}");
-            found.push(self.report("rope", &what, largest(&out, &expected)?));
+            checks.push(self.report("rope", &what, largest(&out, &expected)?));
         }
-        Ok(found)
+        Ok(checks)
     }
 
     fn logprobs(&self) -> Result<Vec<KernelCheck>> {
@@ -288,20 +291,20 @@ impl Case<'_> {
             ends.push(support.len() as i64);
         }
         let support = (Tensor::f_from_slice(&support)?, Tensor::f_from_slice(&ends)?);
-        let mut found = Vec::new();
+        let mut checks = Vec::new();
         for (among, temperature) in [(false, 1.0), (true, 0.7)] {
-            let run = |inputs: &[Tensor], own: bool| -> Result<Vec<Tensor>> {
+            let run = |inputs: &[Tensor], use_kernel: bool| -> Result<Vec<Tensor>> {
                 let [x, head] = inputs else { return Ok(Vec::new()) };
-                let softmax = Softmax { temperature, chunk: 4096.min(tokens as usize * 2 / 3 + 1), fused: own };
+                let softmax = Softmax { temperature, chunk: 4096.min(tokens as usize * 2 / 3 + 1), fused: use_kernel };
                 let (logp, entropy) = native::logprobs(None, x, head, &targets, among.then_some(&support), softmax)?;
                 Ok(vec![logp, entropy])
             };
             let what = format!("{tokens} x {vocab}, support {among}, temperature {temperature}");
             // The CPU rounds logits in bf16, which is not the kernel's.
             let rounded = self.options.0 == Kind::BFloat16;
-            found.push(self.report("logprobs", &what, self.compare_as(&[&x, &head], 2, &run, rounded)?));
+            checks.push(self.report("logprobs", &what, self.compare_as(&[&x, &head], 2, &run, rounded)?));
         }
-        Ok(found)
+        Ok(checks)
     }
 
     fn attention(&self) -> Result<Vec<KernelCheck>> {
@@ -321,7 +324,7 @@ impl Case<'_> {
             Ok(Tensor::f_from_slice(numbers)?.f_to_kind(Kind::Int)?.f_to_device(self.options.1)?)
         };
         // Slots in reverse order.
-        let mut first: Vec<i64> = (0..count).map(|place| (count - place) * capacity).collect();
+        let mut first: Vec<i64> = (0..count).map(|slot| (count - slot) * capacity).collect();
         first.push(0);
         let varlen = Varlen {
             first_query: narrow(&(0..=count).collect::<Vec<_>>())?,
@@ -331,17 +334,17 @@ impl Case<'_> {
             most_keys: capacity,
         };
         let wide = wide(&[&q, &keys, &values])?;
-        let mut found = Vec::new();
+        let mut checks = Vec::new();
         for (scale, window) in [(None, None), (Some(0.3), Some(window.unwrap_or(17)))] {
             let scores = Scores { window, scale };
             let expected = varlen.attend_plain(&wide[0], &wide[1], &wide[2], scores)?;
             let places = [&varlen.first_key, varlen.keys.as_ref().unwrap_or(&varlen.first_key)];
-            let own = native::decode_attention([&q, &keys, &values], places, capacity, scale, window)?;
+            let output = native::decode_attention([&q, &keys, &values], places, capacity, scale, window)?;
             let what =
                 format!("{count} sequences to {longest}, {heads} and {kv_heads} heads of {dim}, window {window:?}");
-            found.push(self.report("attention", &what, largest(&[own], &[expected])?));
+            checks.push(self.report("attention", &what, largest(&[output], &[expected])?));
         }
-        Ok(found)
+        Ok(checks)
     }
 
     /// Compares outputs, and the gradients of the first `trained` inputs, of a kernel with those of
@@ -353,12 +356,12 @@ impl Case<'_> {
     /// As [`compare`](Self::compare); with `same_type` libtorch's operations have the inputs of the
     /// kernel.
     fn compare_as(&self, inputs: &[&Tensor], trained: usize, run: &Run<'_>, same_type: bool) -> Result<f64> {
-        let learn = |inputs: Vec<Tensor>, own: bool| -> Result<Vec<Tensor>> {
+        let learn = |inputs: Vec<Tensor>, fused: bool| -> Result<Vec<Tensor>> {
             let mut leaves = Vec::new();
-            for (place, input) in inputs.into_iter().enumerate() {
-                leaves.push(input.f_detach()?.f_set_requires_grad(place < trained)?);
+            for (index, input) in inputs.into_iter().enumerate() {
+                leaves.push(input.f_detach()?.f_set_requires_grad(index < trained)?);
             }
-            let outputs = run(&leaves, own)?;
+            let outputs = run(&leaves, fused)?;
             let mut loss = Tensor::f_zeros([], (Kind::Double, self.options.1))?;
             for (seed, output) in (20..).zip(&outputs) {
                 let weights = self.numbers(seed, &output.size())?.f_to_kind(Kind::Double)?;
@@ -386,17 +389,17 @@ fn wide(inputs: &[&Tensor]) -> Result<Vec<Tensor>> {
 
 /// The largest difference of tensors, each relative to its largest number; infinite if their
 /// numbers or shapes differ.
-fn largest(found: &[Tensor], expected: &[Tensor]) -> Result<f64> {
-    if found.len() != expected.len()
-        || found.iter().zip(expected).any(|(found, expected)| found.size() != expected.size())
+fn largest(actual: &[Tensor], expected: &[Tensor]) -> Result<f64> {
+    if actual.len() != expected.len()
+        || actual.iter().zip(expected).any(|(actual, expected)| actual.size() != expected.size())
     {
         return Ok(f64::INFINITY);
     }
     let mut worst = 0.0;
-    for (found, expected) in found.iter().zip(expected) {
-        let most = |x: &Tensor| -> Result<f64> { Ok(x.f_abs()?.f_max()?.f_double_value(&[])?) };
-        let difference = most(&found.f_to_kind(Kind::Double)?.f_sub(expected)?)?;
-        let relative = difference / most(expected)?.max(1e-6);
+    for (actual, expected) in actual.iter().zip(expected) {
+        let largest_of = |x: &Tensor| -> Result<f64> { Ok(x.f_abs()?.f_max()?.f_double_value(&[])?) };
+        let difference = largest_of(&actual.f_to_kind(Kind::Double)?.f_sub(expected)?)?;
+        let relative = difference / largest_of(expected)?.max(1e-6);
         if relative.is_nan() || relative > worst {
             worst = relative;
         }

@@ -22,8 +22,8 @@ pub(super) struct Linear {
 impl Linear {
     /// x `[T, in]` to `[T, out]`; `adapter_disabled` skips the adapter.
     pub(super) fn apply(&self, x: &Tensor, adapter_disabled: bool, arithmetic: Arithmetic) -> Result<Tensor> {
-        let own = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
-        self.adapted(own, x, adapter_disabled, arithmetic)
+        let output = arithmetic.linear(x, &self.weight, self.bias.as_ref())?;
+        self.adapted(output, x, adapter_disabled, arithmetic)
     }
 
     /// Without an adapter: its own copy of the weight if there is one, else the same tensors.
@@ -35,14 +35,14 @@ impl Linear {
     /// Adds the adapter's contribution to `own`, the projection of x without it.
     pub(super) fn adapted(
         &self,
-        own: Tensor,
+        output: Tensor,
         x: &Tensor,
         adapter_disabled: bool,
         arithmetic: Arithmetic,
     ) -> Result<Tensor> {
         match self.lora.as_ref().filter(|_| !adapter_disabled) {
-            Some(lora) => lora.add_to(&own, x, arithmetic),
-            None => Ok(own),
+            Some(lora) => lora.add_to(&output, x, arithmetic),
+            None => Ok(output),
         }
     }
 }
@@ -319,8 +319,8 @@ impl Parameters {
             .iter_mut()
             .enumerate()
             .flat_map(|(index, layer)| {
-                let own = layer.linears_mut();
-                own.into_iter().map(move |(name, linear)| (format!("model.layers.{index}.{name}"), linear))
+                let linears = layer.linears_mut();
+                linears.into_iter().map(move |(name, linear)| (format!("model.layers.{index}.{name}"), linear))
             })
             .collect()
     }
@@ -446,14 +446,14 @@ impl Mlp {
     }
 
     fn walk<'a>(&'a self, name: &str, f: &mut dyn FnMut(&str, Part<'a>)) {
-        for (own, linear) in [("gate", &self.gate), ("up", &self.up), ("down", &self.down)] {
-            f(&format!("{name}.{own}_proj"), Part::Linear(linear));
+        for (part, linear) in [("gate", &self.gate), ("up", &self.up), ("down", &self.down)] {
+            f(&format!("{name}.{part}_proj"), Part::Linear(linear));
         }
     }
 
     fn linears_mut<'a>(&'a mut self, name: &str, all: &mut Vec<(String, &'a mut Linear)>) {
-        for (own, linear) in [("gate", &mut self.gate), ("up", &mut self.up), ("down", &mut self.down)] {
-            all.push((format!("{name}.{own}_proj"), linear));
+        for (part, linear) in [("gate", &mut self.gate), ("up", &mut self.up), ("down", &mut self.down)] {
+            all.push((format!("{name}.{part}_proj"), linear));
         }
     }
 }

@@ -123,7 +123,7 @@ impl LoraConfig {
             return Err(wrong("bias", get("bias"), "only \"none\" is supported"));
         }
         if let Some(value) = source.get("init_lora_weights")
-            && !(value.is_null() || value.is_boolean() || BEGINNINGS.iter().any(|known| value == known))
+            && !(value.is_null() || value.is_boolean() || BEGINNINGS.iter().any(|beginning| value == beginning))
         {
             let expected = "this initialisation changes the base weights";
             return Err(wrong("init_lora_weights", value, expected)
@@ -223,16 +223,16 @@ impl Lora {
 
     /// `own` `[T, out]`, the projection of x `[T, in]`, plus the adapter's contribution, in the
     /// type of x.
-    pub(super) fn add_to(&self, own: &Tensor, x: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
+    pub(super) fn add_to(&self, output: &Tensor, x: &Tensor, arithmetic: Arithmetic) -> Result<Tensor> {
         if self.narrow && arithmetic == Arithmetic::Libtorch {
             // The matrices have few elements: all operations on T tokens are two products.
             let a = self.a.f_to_kind(x.kind())?;
             let b = self.b.f_mul_scalar(self.scale)?.f_to_kind(x.kind())?;
-            return Ok(own.f_addmm(&x.f_linear(&a, None::<&Tensor>)?, &b.f_tr()?)?);
+            return Ok(output.f_addmm(&x.f_linear(&a, None::<&Tensor>)?, &b.f_tr()?)?);
         }
         let inner = arithmetic.linear(&x.f_to_kind(self.a.kind())?, &self.a, None)?;
         let added = arithmetic.linear(&inner, &self.b, None)?.f_mul_scalar(self.scale)?;
-        Ok(own.f_add(&added)?.f_to_kind(x.kind())?)
+        Ok(output.f_add(&added)?.f_to_kind(x.kind())?)
     }
 
     /// Adds B A to the projection's weight.
@@ -253,13 +253,13 @@ pub(super) fn attach(parameters: &mut Parameters, config: &LoraConfig, seed: u64
         return Err(Error::new(ErrorKind::Usage, "an adapter needs a rank above 0 and a finite alpha"));
     }
     let linears = parameters.linears_mut();
-    let known: Vec<String> = linears.iter().map(|(name, _)| name.clone()).collect();
+    let projection_names: Vec<String> = linears.iter().map(|(name, _)| name.clone()).collect();
     if let Some(lost) = config
         .target_modules
         .iter()
-        .find(|end| !known.iter().any(|name| name == *end || name.ends_with(&format!(".{end}"))))
+        .find(|end| !projection_names.iter().any(|name| name == *end || name.ends_with(&format!(".{end}"))))
     {
-        let names = projections(&known);
+        let names = projections(&projection_names);
         let message = format!("`policy.lora.targets`: the model has no projection `{lost}`");
         return Err(Error::new(ErrorKind::Script, message).hint(suggest(lost, names.iter().map(String::as_str))));
     }
@@ -347,8 +347,9 @@ fn freeze(parameters: &Parameters, frozen: bool) -> Result<()> {
 }
 
 /// Names of the projections of a layer, for a hint.
-fn projections(known: &[String]) -> Vec<String> {
-    let mut ends: Vec<String> = known.iter().filter_map(|name| name.rsplit('.').next()).map(str::to_owned).collect();
+fn projections(linear_names: &[String]) -> Vec<String> {
+    let mut ends: Vec<String> =
+        linear_names.iter().filter_map(|name| name.rsplit('.').next()).map(str::to_owned).collect();
     ends.sort_unstable();
     ends.dedup();
     ends

@@ -62,7 +62,7 @@ fn bytes(x: &Tensor) -> u64 {
 }
 
 /// Pairs of projections with an adapter and their copies.
-fn adapted<'a>(own: &'a Parameters, copies: &'a Parameters) -> Vec<(&'a Linear, &'a Linear)> {
+fn adapted<'a>(parameters: &'a Parameters, copies: &'a Parameters) -> Vec<(&'a Linear, &'a Linear)> {
     fn linears(parameters: &Parameters) -> Vec<&Linear> {
         let mut all = Vec::new();
         parameters.walk(&mut |_, part| {
@@ -72,7 +72,7 @@ fn adapted<'a>(own: &'a Parameters, copies: &'a Parameters) -> Vec<(&'a Linear, 
         });
         all
     }
-    linears(own).into_iter().zip(linears(copies)).filter(|(from, _)| from.lora.is_some()).collect()
+    linears(parameters).into_iter().zip(linears(copies)).filter(|(from, _)| from.lora.is_some()).collect()
 }
 
 /// `x` in `kind`; bf16 by stochastic rounding, other types to the nearest number.
@@ -82,9 +82,9 @@ fn rounded(x: &Tensor, kind: Kind) -> Result<Tensor> {
     }
     // bf16 has the upper 16 bits of f32. Adding 16 random bits rounds the magnitude up in
     // proportion to the lower ones.
-    let place = Tensor::f_arange(x.numel() as i64, (Kind::Int64, x.device()))?;
+    let index = Tensor::f_arange(x.numel() as i64, (Kind::Int64, x.device()))?;
     // A multiplicative hash of the place, whose upper bits are uniform.
-    let noise = place.f_add_scalar(1)?.f_mul_scalar(2_654_435_761_i64)?.f_bitwise_and(0xffff_ffff_i64)?;
+    let noise = index.f_add_scalar(1)?.f_mul_scalar(2_654_435_761_i64)?.f_bitwise_and(0xffff_ffff_i64)?;
     let noise = noise.f_bitwise_right_shift_tensor_scalar(16)?.f_to_kind(Kind::Int)?.f_view_as(x)?;
     let bits = x.f_contiguous()?.f_view_dtype(Kind::Int)?.f_add(&noise)?.f_bitwise_and(-65536_i64)?;
     // Exact: the lower bits are zero.
@@ -106,10 +106,10 @@ mod tests {
             // The distance of two numbers of bf16 near the base.
             let grid = if base > 1.0 { 2.0 * step } else { step };
             let x = Tensor::full([256, 256], base + change * grid, (Kind::Float, Device::Cpu));
-            let found = rounded(&x, Kind::BFloat16).unwrap().to_kind(Kind::Double);
-            let near = found.subtract_scalar(base).abs().max().double_value(&[]);
+            let rounded = rounded(&x, Kind::BFloat16).unwrap().to_kind(Kind::Double);
+            let near = rounded.subtract_scalar(base).abs().max().double_value(&[]);
             assert!(near <= grid + 1e-9, "{base} {change}: {near}");
-            let mean = found.mean(Kind::Double).double_value(&[]);
+            let mean = rounded.mean(Kind::Double).double_value(&[]);
             let off = (mean - base) / grid - change;
             assert!(off.abs() < 0.01, "{base} {change}: {off} of {count} numbers");
             // To the nearest, the change would be lost.

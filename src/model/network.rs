@@ -145,8 +145,8 @@ impl Model {
         let all = |parameters: &Parameters| parameters.named().into_iter().chain(lora::named(parameters));
         {
             let _guard = tch::no_grad_guard();
-            for ((_, mut own), (_, theirs)) in all(&parameters).zip(all(&self.parameters)) {
-                own.f_copy_(&theirs)?;
+            for ((_, mut target), (_, theirs)) in all(&parameters).zip(all(&self.parameters)) {
+                target.f_copy_(&theirs)?;
             }
         }
         let copy = Self::new(self.config.clone(), parameters, self.device, self.kind)?;

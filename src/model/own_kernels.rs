@@ -47,12 +47,12 @@ impl Kernels {
     /// Those of the kernels that agree with libtorch's operations, and what is wrong with the first
     /// other.
     pub(super) fn agreeing(wanted: &[&str], shapes: &Shapes, device: Device, kind: Kind) -> (Self, Option<String>) {
-        let (mut own, mut failure) = (Self::default(), None);
+        let (mut kernels, mut failure) = (Self::default(), None);
         for name in wanted {
             let wrong = match check(name, shapes, device, kind) {
                 // No kernel for these sizes.
-                Ok(found) if found.is_empty() => continue,
-                Ok(found) => found
+                Ok(cases) if cases.is_empty() => continue,
+                Ok(cases) => cases
                     .into_iter()
                     .find(|case| !case.agrees())
                     .map(|case| format!("`{name}` differs from libtorch by {:.1e} ({})", case.difference, case.case)),
@@ -61,10 +61,10 @@ impl Kernels {
             if let Some(wrong) = wrong {
                 failure.get_or_insert(wrong);
             } else {
-                own.set(name);
+                kernels.set(name);
             }
         }
-        (own, failure)
+        (kernels, failure)
     }
 
     fn set(&mut self, name: &str) {

@@ -30,7 +30,7 @@ impl Arithmetic {
     /// The activation of `gate` times `up`, both `[T, n]`.
     pub(super) fn gated(self, activation: Activation, gate: &Tensor, up: &Tensor) -> Result<Tensor> {
         let activated = match (self, activation) {
-            (Self::Rowwise, own) => return native::gated_rows(gate, up, own == Activation::GeluTanh),
+            (Self::Rowwise, activation) => return native::gated_rows(gate, up, activation == Activation::GeluTanh),
             (Self::Libtorch, Activation::Silu) => gate.f_silu()?,
             (Self::Libtorch, Activation::GeluTanh) => gate.f_gelu("tanh")?,
         };
@@ -115,7 +115,7 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
     let mut order: Vec<usize> = (0..lengths.len()).filter(|&row| lengths[row] > 0).collect();
     order.sort_by_key(|&row| std::cmp::Reverse(lengths[row]));
     // Index of each token of the packed batch in the concatenated padded outputs.
-    let mut place = vec![0; total as usize];
+    let mut index = vec![0; total as usize];
     let (mut outputs, mut offset) = (Vec::new(), 0);
     let mut rest = order.as_slice();
     while let Some(&first) = rest.first() {
@@ -128,7 +128,7 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
             for token in 0..longest {
                 gather.push(starts[row] + token.min(lengths[row] - 1));
                 if token < lengths[row] {
-                    place[(starts[row] + token) as usize] = offset;
+                    index[(starts[row] + token) as usize] = offset;
                 }
                 offset += 1;
             }
@@ -151,8 +151,8 @@ pub(super) fn attend_rows(q: &Tensor, k: &Tensor, v: &Tensor, lengths: &[i64], s
     if outputs.is_empty() {
         return Ok(q.f_zeros_like()?);
     }
-    let place = native::upload(&Tensor::f_from_slice(&place)?, device)?;
-    Ok(Tensor::f_cat(&outputs, 0)?.f_index_select(0, &place)?)
+    let index = native::upload(&Tensor::f_from_slice(&index)?, device)?;
+    Ok(Tensor::f_cat(&outputs, 0)?.f_index_select(0, &index)?)
 }
 
 /// Attention of q `[B, H, L, D]` over cached k and v `[B, Hkv, C, D]`; `visible` [B, 1, L, C] is
@@ -171,6 +171,6 @@ pub(super) fn attend_cache(
 
 /// Repeats key or value heads for each query head: `[B, Hkv, L, D]` to `[B, H, L, D]`.
 fn repeat(x: &Tensor, heads: i64) -> Result<Tensor> {
-    let own = x.size()[1];
-    if own == heads { Ok(x.shallow_clone()) } else { Ok(x.f_repeat_interleave_self_int(heads / own, 1, None)?) }
+    let present = x.size()[1];
+    if present == heads { Ok(x.shallow_clone()) } else { Ok(x.f_repeat_interleave_self_int(heads / present, 1, None)?) }
 }

@@ -92,21 +92,21 @@ impl RewardModel {
 fn trunk_config(json: &Value) -> Result<Config> {
     let class = json["architectures"].as_array().and_then(|classes| classes.first()?.as_str());
     let Some(family) = class.and_then(|class| class.strip_suffix(CLASS)) else {
-        let found = &json["architectures"];
-        let message = format!("`architectures` is {found} in config.json; a reward model is a …{CLASS}");
+        let architectures = &json["architectures"];
+        let message = format!("`architectures` is {architectures} in config.json; a reward model is a …{CLASS}");
         return Err(Error::new(error::Kind::Model, message)
             .hint("models that generate text are judges (docs/guide/rewards.md) or score texts with r1.logprobs"));
     };
-    let mut own = json.clone();
+    let mut config = json.clone();
     // Gemma's classifiers have another prefix than its language models, but the same `model_type`.
-    own["architectures"] =
-        if own["model_type"].is_null() { json!([format!("{family}ForCausalLM")]) } else { json!(null) };
+    config["architectures"] =
+        if config["model_type"].is_null() { json!([format!("{family}ForCausalLM")]) } else { json!(null) };
     // The output head, which such a checkpoint does not have, is not allocated.
-    own["tie_word_embeddings"] = json!(true);
+    config["tie_word_embeddings"] = json!(true);
     for unused in ["num_labels", "classifier_dropout"] {
-        if let Some(object) = own.as_object_mut() {
+        if let Some(object) = config.as_object_mut() {
             object.remove(unused);
         }
     }
-    Config::from_json(&own)
+    Config::from_json(&config)
 }

@@ -48,19 +48,19 @@ impl PrefixDedup {
                 let at = of.len();
                 let (Some(&id), Some(&position)) = (ids.get(at), positions.get(at)) else { return Ok(None) };
                 let routed = experts.get(at * width..(at + 1) * width).unwrap_or_default();
-                let own = *tree.entry((before, id, position, routed)).or_insert_with(|| {
+                let node = *tree.entry((before, id, position, routed)).or_insert_with(|| {
                     first.push(at as i64);
                     first.len() - 1
                 });
-                of.push(own as i64);
-                before = Some(own);
+                of.push(node as i64);
+                before = Some(node);
             }
         }
         if of.len() != ids.len() || first.len() as f64 > (1.0 - WORTH) * ids.len() as f64 {
             return Ok(None);
         }
-        let place = |list: &[i64]| -> Result<Tensor> { upload(&Tensor::f_from_slice(list)?, batch.ids.device()) };
-        Ok(Some(Self { representative: place(&first)?, index: place(&of)? }))
+        let uploaded = |list: &[i64]| -> Result<Tensor> { upload(&Tensor::f_from_slice(list)?, batch.ids.device()) };
+        Ok(Some(Self { representative: uploaded(&first)?, index: uploaded(&of)? }))
     }
 
     /// `[T, …]` to `[D, …]`: selects the first copies.

@@ -50,9 +50,9 @@ impl Model {
             let with = With { arithmetic, routes: &cache.routes(), cached: Some(cached) };
             x = self.layer(index, layer, &x, &angles, with, |q, new| {
                 if let Some([k, v]) = new {
-                    let place = [Some(&slots), Some(&positions)];
-                    let _ = keys.f_index_put_(&place, k, false)?;
-                    let _ = values.f_index_put_(&place, v, false)?;
+                    let cells = [Some(&slots), Some(&positions)];
+                    let _ = keys.f_index_put_(&cells, k, false)?;
+                    let _ = values.f_index_put_(&cells, v, false)?;
                 }
                 if arithmetic == Arithmetic::Rowwise {
                     let scale = scores.scale.unwrap_or((self.config.head_dim as f64).powf(-0.5));
@@ -63,10 +63,10 @@ impl Model {
                     let held = |x: &Tensor| -> Result<Tensor> {
                         Ok(x.f_narrow(1, 0, group.context)?.f_index_select(0, &group.slots)?.f_transpose(1, 2)?)
                     };
-                    let own = q.f_index_select(0, &group.tokens)?;
-                    let own = own.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
+                    let queries = q.f_index_select(0, &group.tokens)?;
+                    let queries = queries.f_view([-1, group.length, q.size()[1], q.size()[2]])?.f_transpose(1, 2)?;
                     let visible = group.visible(scores.window);
-                    let seen = plain::attend_cache(&own, &held(&keys)?, &held(&values)?, visible, scores)?;
+                    let seen = plain::attend_cache(&queries, &held(&keys)?, &held(&values)?, visible, scores)?;
                     let seen = seen.f_transpose(1, 2)?.f_reshape([-1, q.size()[1], q.size()[2]])?;
                     let _ = out.f_index_copy_(0, &group.tokens, &seen)?;
                 }
@@ -96,8 +96,8 @@ impl Model {
         let longest = rows.iter().map(|(_, length)| *length).max().unwrap_or(0);
         let tables = (0..(longest + TABLE - 1) / TABLE)
             .map(|table| {
-                let own = Tensor::f_arange_start(table * TABLE, (table + 1) * TABLE, (Kind::Int64, self.device))?;
-                self.angles(&own, &[])
+                let positions = Tensor::f_arange_start(table * TABLE, (table + 1) * TABLE, (Kind::Int64, self.device))?;
+                self.angles(&positions, &[])
             })
             .collect::<Result<Vec<_>>>()?;
         (0..self.config.ropes.len())
@@ -162,6 +162,6 @@ impl SpanGroup {
     }
 
     fn visible(&self, window: Option<usize>) -> Option<&Tensor> {
-        self.visible.iter().find(|(own, _)| *own == window).map(|(_, visible)| visible)
+        self.visible.iter().find(|(key, _)| *key == window).map(|(_, visible)| visible)
     }
 }

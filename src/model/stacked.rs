@@ -66,7 +66,8 @@ impl Stack {
     pub(super) fn apply(&self, x: &Tensor, parts: &[&Linear], adapter_disabled: bool) -> Result<Vec<Tensor>> {
         let sizes: Vec<i64> = parts.iter().map(|part| part.weight.size()[0]).collect();
         let each = self.apply_in(x, parts, &sizes)?;
-        let adapted = |(part, own): (&&Linear, Tensor)| part.adapted(own, x, adapter_disabled, Arithmetic::Libtorch);
+        let adapted =
+            |(part, output): (&&Linear, Tensor)| part.adapted(output, x, adapter_disabled, Arithmetic::Libtorch);
         parts.iter().zip(each).map(adapted).collect()
     }
 

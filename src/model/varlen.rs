@@ -39,8 +39,8 @@ impl Varlen {
     /// Rows of these lengths, with their own keys.
     pub(super) fn rows(lengths: &[i64], device: Device) -> Result<Self> {
         let first = numbers(&begins(lengths.iter().copied()), device)?;
-        let most = lengths.iter().copied().max().unwrap_or(0);
-        let (most_queries, most_keys) = (most, most);
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let (most_queries, most_keys) = (longest, longest);
         Ok(Self { first_key: first.shallow_clone(), first_query: first, keys: None, most_queries, most_keys })
     }
 
@@ -69,8 +69,8 @@ impl Varlen {
         if !q.device().is_cuda() {
             return self.attend_plain(q, k, v, scores);
         }
-        let (begins, most) = ([&self.first_query, &self.first_key], [self.most_queries, self.most_keys]);
-        native::flash([q, k, v], begins, self.keys.as_ref(), most, scores.scale, scores.window)
+        let (begins, limit) = ([&self.first_query, &self.first_key], [self.most_queries, self.most_keys]);
+        native::flash([q, k, v], begins, self.keys.as_ref(), limit, scores.scale, scores.window)
     }
 
     /// Reference implementation of the kernel, sequence by sequence.
@@ -82,15 +82,15 @@ impl Varlen {
             None => first_key.windows(2).map(|pair| pair[1] - pair[0]).collect(),
         };
         let mut all = Vec::new();
-        for (place, &keys) in counts.iter().enumerate() {
-            let count = queries[place + 1] - queries[place];
-            let own = |x: &Tensor, first: i64, count: i64| -> Result<Tensor> {
+        for (index, &keys) in counts.iter().enumerate() {
+            let count = queries[index + 1] - queries[index];
+            let part = |x: &Tensor, first: i64, count: i64| -> Result<Tensor> {
                 Ok(x.f_narrow(0, first, count)?.f_transpose(0, 1)?.f_unsqueeze(0)?)
             };
             let last = Tensor::f_arange_start(keys - count, keys, (Kind::Int64, q.device()))?;
             let visible = plain::visible(&last, keys, scores.window)?.f_view([1, 1, count, keys])?;
-            let (k, v) = (own(k, first_key[place], keys)?, own(v, first_key[place], keys)?);
-            let out = plain::attend_cache(&own(q, queries[place], count)?, &k, &v, Some(&visible), scores)?;
+            let (k, v) = (part(k, first_key[index], keys)?, part(v, first_key[index], keys)?);
+            let out = plain::attend_cache(&part(q, queries[index], count)?, &k, &v, Some(&visible), scores)?;
             all.push(out.f_squeeze_dim(0)?.f_transpose(0, 1)?);
         }
         if all.is_empty() { Ok(q.f_zeros_like()?) } else { Ok(Tensor::f_cat(&all, 0)?) }

@@ -42,12 +42,12 @@ const MAX_JSON: u64 = 64 << 20;
 pub(super) fn read_json(path: &Path, what: &str) -> Result<serde_json::Value> {
     let failed = |error: &std::io::Error| Error::io(Kind::Model, &format!("read {what}"), path, error);
     let bad = |why: String| Error::new(Kind::Model, format!("{what} {why}")).at_path(path);
-    let found = std::fs::metadata(path).map_err(|error| failed(&error))?;
-    if !found.is_file() {
+    let metadata = std::fs::metadata(path).map_err(|error| failed(&error))?;
+    if !metadata.is_file() {
         return Err(bad("is not a file".to_owned()));
     }
-    if found.len() > MAX_JSON {
-        return Err(bad(format!("has {} bytes; no model's has more than {MAX_JSON}", found.len())));
+    if metadata.len() > MAX_JSON {
+        return Err(bad(format!("has {} bytes; no model's has more than {MAX_JSON}", metadata.len())));
     }
     let bytes = std::fs::read(path).map_err(|error| failed(&error))?;
     serde_json::from_slice(&bytes).map_err(|error| bad(format!("is not JSON: {error}")))
@@ -69,9 +69,9 @@ pub(super) fn numbers(files: &[PathBuf]) -> Result<u128> {
 /// Shape of a tensor of the files; `None` if there is no such tensor.
 pub(super) fn shape_of(files: &[PathBuf], name: &str) -> Result<Option<Vec<i64>>> {
     for path in files {
-        let found = with_tensors(path, |tensors| Ok(tensors.tensor(name).ok().map(|view| shape(&view))))?;
-        if found.is_some() {
-            return Ok(found);
+        let tensor_shape = with_tensors(path, |tensors| Ok(tensors.tensor(name).ok().map(|view| shape(&view))))?;
+        if tensor_shape.is_some() {
+            return Ok(tensor_shape);
         }
     }
     Ok(None)
@@ -98,18 +98,18 @@ pub(super) fn names(path: &Path) -> Result<BTreeSet<String>> {
 
 /// Whether two tensors of the files differ; false if one of them is missing.
 pub(super) fn differ(files: &[PathBuf], one: &str, other: &str) -> Result<bool> {
-    let mut found = Vec::new();
+    let mut digests = Vec::new();
     for path in files {
         with_tensors(path, |tensors| {
             for (_, view) in tensors.iter().filter(|(name, _)| *name == one || *name == other) {
                 let mut hasher = DefaultHasher::new();
                 view.data().hash(&mut hasher);
-                found.push((shape(&view), view.dtype(), hasher.finish()));
+                digests.push((shape(&view), view.dtype(), hasher.finish()));
             }
             Ok(())
         })?;
     }
-    Ok(matches!(found.as_slice(), [one, other] if one != other))
+    Ok(matches!(digests.as_slice(), [one, other] if one != other))
 }
 
 /// Maps a file and passes its tensors to `f`.
@@ -185,12 +185,12 @@ impl Problems {
 
 /// Writes the tensors to `dir`: one file, or shards of at most `most` bytes (at least one tensor
 /// each) with an index. Other weight files of earlier saves are removed at the end.
-pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], most: u64) -> Result<()> {
+pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], limit: u64) -> Result<()> {
     let mut shards: Vec<(u64, &[(String, Tensor)])> = Vec::new();
     let mut start = 0;
     for (at, (_, tensor)) in parameters.iter().enumerate() {
         let bytes = bytes(tensor);
-        if let Some(last) = shards.last_mut().filter(|(held, _)| held + bytes <= most) {
+        if let Some(last) = shards.last_mut().filter(|(held, _)| held + bytes <= limit) {
             *last = (last.0 + bytes, &parameters[start..=at]);
         } else {
             start = at;
@@ -203,10 +203,10 @@ pub(super) fn write(dir: &Path, parameters: &[(String, Tensor)], most: u64) -> R
         kept.push(SINGLE.to_owned());
     } else {
         let mut map = serde_json::Map::new();
-        for (index, (_, own)) in shards.iter().enumerate() {
+        for (index, (_, tensors)) in shards.iter().enumerate() {
             let name = format!("model-{:05}-of-{:05}.safetensors", index + 1, shards.len());
-            write_file(&dir.join(&name), own)?;
-            map.extend(own.iter().map(|(tensor, _)| (tensor.clone(), name.clone().into())));
+            write_file(&dir.join(&name), tensors)?;
+            map.extend(tensors.iter().map(|(tensor, _)| (tensor.clone(), name.clone().into())));
             kept.push(name);
         }
         map.sort_keys();

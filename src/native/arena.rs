@@ -59,11 +59,11 @@ mod tests {
         let shapes: [&[i64]; 5] = [&[3], &[5, 7], &[0], &[1 << 12, 1 << 13], &[2, 2, 2]];
         let kinds = [Kind::Float, Kind::BFloat16, Kind::Float, Kind::BFloat16, Kind::Double];
         let mut all: Vec<Tensor> = Vec::new();
-        for (place, (shape, kind)) in shapes.into_iter().zip(kinds).enumerate() {
+        for (index, (shape, kind)) in shapes.into_iter().zip(kinds).enumerate() {
             let mut taken = arena.take(shape, (kind, Device::Cpu))?;
             assert_eq!((taken.size().as_slice(), taken.kind()), (shape, kind));
             assert_eq!(taken.data_ptr() as usize % 64, 0);
-            let _ = taken.fill_(place as f64 + 1.0);
+            let _ = taken.fill_(index as f64 + 1.0);
             all.push(taken);
         }
         drop(arena);

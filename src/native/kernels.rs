@@ -43,7 +43,7 @@ fn started() {
     unsafe { r1_kernels_launcher(launcher) }
 }
 
-fn given(tensor: Option<&Tensor>) -> *const c_void {
+fn optional_pointer(tensor: Option<&Tensor>) -> *const c_void {
     tensor.map_or(null(), pointer)
 }
 
@@ -63,7 +63,9 @@ pub(crate) fn add_norm(
     started();
     let mut out = [null_mut(); 2];
     // SAFETY: the pointers are live for the call; C++ writes both tensors.
-    checked(unsafe { r1_kernel_add_norm(pointer(x), given(delta), pointer(weight), eps, offset, out.as_mut_ptr()) })?;
+    checked(unsafe {
+        r1_kernel_add_norm(pointer(x), optional_pointer(delta), pointer(weight), eps, offset, out.as_mut_ptr())
+    })?;
     Ok((owned(out[0]), owned(out[1])))
 }
 
@@ -104,11 +106,11 @@ pub(crate) struct Cached<'a> {
 pub(crate) fn rotated_heads(heads: &Heads<'_>, cached: Option<Cached<'_>>) -> Result<(Tensor, Option<[Tensor; 2]>)> {
     started();
     let [q, k, v] = heads.projections.map(pointer);
-    let [q_bias, k_bias, v_bias] = heads.biases.map(given);
+    let [q_bias, k_bias, v_bias] = heads.biases.map(optional_pointer);
     let [q_norm, k_norm] = heads.norms.map_or([null(); 2], |norms| norms.map(pointer));
     let (cos, sin) = heads.angles.map_or((null(), null()), |(cos, sin)| (pointer(cos), pointer(sin)));
     let parts = [q, k, v, q_bias, k_bias, v_bias, q_norm, k_norm, cos, sin];
-    let places = cached.map(|own| [own.keys, own.values, own.slots, own.positions].map(pointer));
+    let places = cached.map(|cache| [cache.keys, cache.values, cache.slots, cache.positions].map(pointer));
     let mut out = [null_mut(); 3];
     // SAFETY: the pointers are live for the call, and null where C++ allows it.
     checked(unsafe {

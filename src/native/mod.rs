@@ -282,7 +282,7 @@ pub(crate) fn flash(
     qkv: [&Tensor; 3],
     begins: [&Tensor; 2],
     keys: Option<&Tensor>,
-    most: [i64; 2],
+    limit: [i64; 2],
     scale: Option<f64>,
     window: Option<usize>,
 ) -> Result<Tensor> {
@@ -291,7 +291,7 @@ pub(crate) fn flash(
     let (scale, window) = (scale.unwrap_or(0.0), window.map_or(0, |window| window as i64));
     // SAFETY: the pointers are live for the call; null is allowed.
     checked(unsafe {
-        r1_flash(qkv.map(pointer).as_ptr(), sequences.as_ptr(), most[0], most[1], scale, window, &raw mut out)
+        r1_flash(qkv.map(pointer).as_ptr(), sequences.as_ptr(), limit[0], limit[1], scale, window, &raw mut out)
     })?;
     Ok(owned(out))
 }

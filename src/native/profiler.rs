@@ -73,14 +73,14 @@ mod tests {
         start_profile(Device::Cpu).unwrap();
         x.linear(&x, None::<&Tensor>).sum(Type::Float).backward();
         let all = stop_profile(&path).unwrap();
-        let of = |name: &str| all.iter().find(|own| own.name == name).unwrap();
+        let of = |name: &str| all.iter().find(|operation| operation.name == name).unwrap();
         // A sum of all numbers calls the one over dimensions.
         assert_eq!((of("aten::linear").count, of("aten::sum").count), (1, 2));
         // The product of the backward pass, too.
         assert!(of("aten::mm").count >= 2, "{all:?}");
-        assert!(all.iter().all(|own| !own.on_device && own.seconds >= 0.0));
+        assert!(all.iter().all(|operation| !operation.on_device && operation.seconds >= 0.0));
         // Calls of other operations do not count twice.
-        let total: f64 = all.iter().map(|own| own.seconds).sum();
+        let total: f64 = all.iter().map(|operation| operation.seconds).sum();
         assert!(total > 0.0 && of("aten::linear").seconds < total);
         let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         assert!(trace["traceEvents"].as_array().unwrap().iter().any(|event| event["name"] == "aten::linear"));

@@ -169,7 +169,7 @@ fn answer(url: String, response: &FullResponse) -> HttpResponse {
     let mut headers: Vec<(String, String)> = Vec::new();
     for (name, value) in &response.headers {
         let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-        match headers.iter_mut().find(|(own, _)| own == name.as_str()) {
+        match headers.iter_mut().find(|(present, _)| present == name.as_str()) {
             Some((_, all)) => {
                 all.push_str(", ");
                 all.push_str(&value);

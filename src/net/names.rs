@@ -46,15 +46,15 @@ impl Names {
 
 impl Resolver for Names {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
-        let found = self.system.resolve(uri, config, timeout).map_err(|error| match error {
+        let addresses = self.system.resolve(uri, config, timeout).map_err(|error| match error {
             // The system's error has no kind of its own.
             ureq::Error::Io(error) => ureq::Error::Other(Box::new(Unresolved(error))),
             other => other,
         })?;
         // The user chooses the proxy.
         let to_proxy = config.proxy().is_some_and(|proxy| uri.host() == Some(proxy.host()));
-        match found.iter().find(|address| self.public_only && !to_proxy && !is_public(address.ip())) {
-            None => Ok(found),
+        match addresses.iter().find(|address| self.public_only && !to_proxy && !is_public(address.ip())) {
+            None => Ok(addresses),
             Some(address) => Err(ureq::Error::Other(Box::new(Inside(address.ip())))),
         }
     }

@@ -41,8 +41,8 @@ impl HeldBytes {
     /// Counts more bytes; false if all clients would hold more than the limit. One client alone may
     /// hold `most` bytes.
     #[must_use]
-    pub fn add(&mut self, bytes: usize, most: usize) -> bool {
-        let free = |all: usize| Some(all + bytes).filter(|all| *all <= AT_ONCE.max(most));
+    pub fn add(&mut self, bytes: usize, limit: usize) -> bool {
+        let free = |all: usize| Some(all + bytes).filter(|all| *all <= AT_ONCE.max(limit));
         let is_free = HELD.fetch_update(Ordering::Relaxed, Ordering::Relaxed, free).is_ok();
         self.0 += if is_free { bytes } else { 0 };
         is_free
@@ -109,8 +109,8 @@ pub fn refuse_web_pages(headers: &HeaderMap, local: bool) -> Option<Response<Ful
     {
         return Some(refused(403, "the header `Host` is not this machine: use localhost or 127.0.0.1"));
     }
-    let own = |origin: &str| origin.split_once("://").map(|(_, authority)| authority) == host;
-    let origin = text(ORIGIN).filter(|origin| !own(origin))?;
+    let is_same_host = |origin: &str| origin.split_once("://").map(|(_, authority)| authority) == host;
+    let origin = text(ORIGIN).filter(|origin| !is_same_host(origin))?;
     let why = format!("requests of web pages are refused: the header `Origin` is {origin}");
     Some(refused(403, &why))
 }

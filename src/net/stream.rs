@@ -81,21 +81,21 @@ async fn through(proxy: &Proxy, host: &str, port: u16) -> Result<Box<dyn ByteStr
             )));
         }
     };
-    let own = |fault| match fault {
+    let by_proxy = |fault| match fault {
         Fault::Absent(why) => Fault::Absent(no_proxy_answer(proxy, &why)),
         Fault::Broken(why) => Fault::Broken(format!("{name} {why}")),
         other => other,
     };
     let proxy_host = proxy.host().trim_start_matches('[').trim_end_matches(']');
-    let mut stream: Box<dyn ByteStream> = Box::new(dial(proxy_host, proxy.port(), false).await.map_err(own)?);
+    let mut stream: Box<dyn ByteStream> = Box::new(dial(proxy_host, proxy.port(), false).await.map_err(by_proxy)?);
     if secure {
         let broken = |fault| match fault {
-            Fault::Broken(why) => own(Fault::Broken(format!("does not accept the connection: {why}"))),
+            Fault::Broken(why) => by_proxy(Fault::Broken(format!("does not accept the connection: {why}"))),
             other => other,
         };
         stream = encrypt(proxy_host, stream).await.map_err(broken)?;
     }
-    tunnel(&mut stream, &request(proxy, host, port), host, port).await.map_err(own)?;
+    tunnel(&mut stream, &request(proxy, host, port), host, port).await.map_err(by_proxy)?;
     Ok(stream)
 }
 
@@ -165,13 +165,13 @@ fn status(line: &str) -> Option<u16> {
 
 /// Connects to the first address of the host that accepts.
 async fn dial(host: &str, port: u16, public_only: bool) -> Result<TcpStream, Fault> {
-    let found = tokio::net::lookup_host((host, port)).await.map_err(|error| Fault::Absent(error.to_string()))?;
-    let found: Vec<SocketAddr> = found.collect();
-    if let Some(inside) = found.iter().find(|address| public_only && !is_public(address.ip())) {
+    let addresses = tokio::net::lookup_host((host, port)).await.map_err(|error| Fault::Absent(error.to_string()))?;
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    if let Some(inside) = addresses.iter().find(|address| public_only && !is_public(address.ip())) {
         return Err(Fault::NotPublic(format!("{} is not a public address", inside.ip())));
     }
     let mut last = "the name has no address".to_owned();
-    for address in found {
+    for address in addresses {
         match TcpStream::connect(address).await {
             Ok(stream) => {
                 // Requests are small, and each waits for its answer.
@@ -200,10 +200,11 @@ fn tls_config() -> Result<Arc<ClientConfig>, Fault> {
         let broken = |error: &dyn std::fmt::Display| Fault::Broken(format!("TLS: {error}"));
         let mut roots = RootCertStore::empty();
         match own_certificates().map_err(|error| broken(&error))? {
-            Some(own) => {
-                let own = own.iter().map(|certificate| CertificateDer::from(certificate.der().to_vec()));
+            Some(certificates) => {
+                let certificates =
+                    certificates.iter().map(|certificate| CertificateDer::from(certificate.der().to_vec()));
                 // As in ureq: certificates that can't be used are skipped.
-                roots.add_parsable_certificates(own);
+                roots.add_parsable_certificates(certificates);
             }
             None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
         }

@@ -161,8 +161,11 @@ fn fault(error: WsError, max_bytes: usize) -> Fault {
         }
         WsError::Http(response) => {
             let body = response.body().as_deref().map(String::from_utf8_lossy).unwrap_or_default();
-            let said = if body.trim().is_empty() { String::new() } else { format!(": {}", clip(body.trim())) };
-            format!("the server answers with status {} and does not open a WebSocket{said}", response.status().as_u16())
+            let reason = if body.trim().is_empty() { String::new() } else { format!(": {}", clip(body.trim())) };
+            format!(
+                "the server answers with status {} and does not open a WebSocket{reason}",
+                response.status().as_u16()
+            )
         }
         WsError::Io(error) => error.to_string(),
         other => other.to_string(),

@@ -70,7 +70,7 @@ fn tool(schema: &Value) -> Value {
 
 /// The messages without those of the system.
 fn messages(all: &[ChatMessage]) -> Vec<Value> {
-    let mut found: Vec<(&str, Vec<Value>)> = Vec::new();
+    let mut turns: Vec<(&str, Vec<Value>)> = Vec::new();
     let text_block = |text: &str| (!text.trim().is_empty()).then(|| json!({ "type": "text", "text": text }));
     for message in all {
         let (role, blocks) = match message {
@@ -83,7 +83,7 @@ fn messages(all: &[ChatMessage]) -> Vec<Value> {
                 ("user", vec![json!({ "type": "tool_result", "tool_use_id": id, "content": text })])
             }
         };
-        match found.last_mut().filter(|(last, _)| *last == role) {
+        match turns.last_mut().filter(|(last, _)| *last == role) {
             Some((_, last)) => {
                 // Results come before text.
                 let results = last.iter().take_while(|block| block["type"] == "tool_result").count();
@@ -92,10 +92,10 @@ fn messages(all: &[ChatMessage]) -> Vec<Value> {
                 last.splice(at..at, blocks);
             }
             None if blocks.is_empty() => {}
-            None => found.push((role, blocks)),
+            None => turns.push((role, blocks)),
         }
     }
-    found.into_iter().map(|(role, blocks)| json!({ "role": role, "content": blocks })).collect()
+    turns.into_iter().map(|(role, blocks)| json!({ "role": role, "content": blocks })).collect()
 }
 
 fn call(call: &ToolCall) -> Value {
@@ -106,7 +106,7 @@ fn call(call: &ToolCall) -> Value {
 pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), Failure> {
     let Some(kind) = event["type"].as_str() else {
         return match (error_of(event), event.as_object()) {
-            (Some(words), _) => Err(Failure::Failed(words)),
+            (Some(message), _) => Err(Failure::Failed(message)),
             // It keeps the connection open.
             (None, Some(fields)) if fields.is_empty() => Ok(()),
             _ => Err(Failure::Foreign("its events have no `type`".to_owned())),
@@ -133,7 +133,7 @@ pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>
             usage(reply, &event["usage"]);
             match &event["content"] {
                 Value::Array(blocks) => {
-                    (0..).zip(blocks).try_for_each(|(index, own)| block(reply, Some(index), own, show))?;
+                    (0..).zip(blocks).try_for_each(|(index, content)| block(reply, Some(index), content, show))?;
                 }
                 // Servers that imitate the API.
                 Value::String(text) => reply.add_content(text, show),
@@ -143,8 +143,8 @@ pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>
             end(reply, &event["stop_reason"])?;
         }
         "error" => {
-            let words = error_of(event).unwrap_or_else(|| event.to_string());
-            return Err(Failure::Failed(words));
+            let message = error_of(event).unwrap_or_else(|| event.to_string());
+            return Err(Failure::Failed(message));
         }
         // `ping`, the ends of blocks, and events of later versions.
         _ => {}
@@ -215,7 +215,7 @@ mod tests {
         let call = |id: &str| ToolCall { id: Some(id.to_owned()), name: "f".to_owned(), arguments: json!({ "n": 1 }) };
         let user = |text: &str| ChatMessage::User(text.to_owned());
         let result = |id: &str| ChatMessage::Result { id: id.to_owned(), text: format!("result {id}") };
-        let found = messages(&[
+        let merged = messages(&[
             ChatMessage::System("s".to_owned()),
             user("one"),
             user("two"),
@@ -230,7 +230,7 @@ mod tests {
         let results = |id: &str| json!({ "type": "tool_result", "tool_use_id": id, "content": format!("result {id}") });
         let used = |id: &str| json!({ "type": "tool_use", "id": id, "name": "f", "input": { "n": 1 } });
         assert_eq!(
-            found,
+            merged,
             [
                 json!({ "role": "user", "content": [text("one"), text("two")] }),
                 json!({ "role": "assistant", "content": [used("a"), used("b")] }),
@@ -263,12 +263,12 @@ mod tests {
             "usage": { "input_tokens": 5, "cache_read_input_tokens": 7, "output_tokens": 3 },
         });
         event(&mut reply, &whole, &mut |_| ()).unwrap();
-        let found = reply.finish(4, false, 0);
-        assert_eq!((found.content.as_str(), found.reasoning.as_deref()), ("I compute.", Some("Hm.")));
-        assert_eq!((found.usage.prompt_tokens, found.usage.response_tokens), (12, 3));
-        assert_eq!(found.finish_reason, FinishReason::Length);
+        let completion = reply.finish(4, false, 0);
+        assert_eq!((completion.content.as_str(), completion.reasoning.as_deref()), ("I compute.", Some("Hm.")));
+        assert_eq!((completion.usage.prompt_tokens, completion.usage.response_tokens), (12, 3));
+        assert_eq!(completion.finish_reason, FinishReason::Length);
         let call = ToolCall { id: Some("r1c000004".to_owned()), name: "f".to_owned(), arguments: json!({ "n": 2 }) };
-        assert_eq!(found.calls, [RawCall::Call(call)]);
+        assert_eq!(completion.calls, [RawCall::Call(call)]);
         let error = json!({ "type": "error", "error": { "type": "overloaded_error", "message": "Overloaded" } });
         let failure = event(&mut PartialReply::default(), &error, &mut |_| ()).unwrap_err();
         assert_eq!(failure, Failure::Failed("Overloaded".to_owned()));

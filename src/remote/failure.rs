@@ -21,7 +21,7 @@ pub enum Failure {
     Refused {
         status: u16,
         /// The server's message.
-        words: String,
+        text: String,
         /// The wait that the server requests.
         after: Option<Duration>,
         /// The address that it moved to.
@@ -64,9 +64,9 @@ impl Failure {
     pub(super) fn refused(status: u16, after: Option<Duration>, moved: Option<String>, body: &[u8]) -> Self {
         let parsed: Value = serde_json::from_slice(body).unwrap_or_default();
         let code = parsed["error"]["code"].as_str().unwrap_or_default();
-        let words = words_of(body);
-        let overflow = matches!(status, 400 | 413 | 422) && (code == "context_length_exceeded" || is_overflow(&words));
-        Self::Refused { status, words, after, moved, overflow, no_quota: code == "insufficient_quota" }
+        let text = words_of(body);
+        let overflow = matches!(status, 400 | 413 | 422) && (code == "context_length_exceeded" || is_overflow(&text));
+        Self::Refused { status, text, after, moved, overflow, no_quota: code == "insufficient_quota" }
     }
 
     /// Whether another request may have a reply: the server is busy, failed, or was interrupted.
@@ -86,15 +86,15 @@ impl Failure {
 }
 
 /// Whether a refusal is about the length of the prompt. Only OpenAI has a code for it.
-fn is_overflow(words: &str) -> bool {
-    ["maximum context length", "prompt is too long"].iter().any(|part| words.contains(part))
+fn is_overflow(text: &str) -> bool {
+    ["maximum context length", "prompt is too long"].iter().any(|part| text.contains(part))
 }
 
 /// The message in the body of an error response: JSON's message, a web page's title, or the first
 /// line.
 fn words_of(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
-    let words = match serde_json::from_slice::<Value>(body) {
+    let message = match serde_json::from_slice::<Value>(body) {
         Ok(answer) => error_of(&answer).unwrap_or_else(|| answer.to_string()),
         // Web pages repeat the status in their title.
         Err(_) if text.trim_start().starts_with('<') => {
@@ -103,7 +103,7 @@ fn words_of(body: &[u8]) -> String {
         }
         Err(_) => text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default().to_owned(),
     };
-    short(&words)
+    short(&message)
 }
 
 /// The title of a web page.
@@ -119,19 +119,19 @@ fn title(page: &str) -> Option<&str> {
 /// The error message in a server's JSON.
 pub(super) fn error_of(answer: &Value) -> Option<String> {
     let error = answer.get("error").filter(|error| !error.is_null());
-    let words = error.and_then(|error| error["message"].as_str().or(error.as_str()));
-    let words = words.or_else(|| answer["message"].as_str()).or_else(|| answer["detail"].as_str());
+    let text = error.and_then(|error| error["message"].as_str().or(error.as_str()));
+    let text = text.or_else(|| answer["message"].as_str()).or_else(|| answer["detail"].as_str());
     let listed = || {
         // A list of errors about fields of the request.
         let wrong = |one: &Value| {
-            let place = one["loc"].as_array().and_then(|place| place.last()?.as_str());
+            let field = one["loc"].as_array().and_then(|field| field.last()?.as_str());
             let message = one["msg"].as_str()?;
-            Some(place.map_or_else(|| message.to_owned(), |place| format!("{place}: {message}")))
+            Some(field.map_or_else(|| message.to_owned(), |field| format!("{field}: {message}")))
         };
         let all: Vec<String> = answer["detail"].as_array()?.iter().filter_map(wrong).collect();
         Some(all.join("; ")).filter(|all| !all.is_empty())
     };
-    words.map(str::to_owned).or_else(listed).or_else(|| error.map(Value::to_string))
+    text.map(str::to_owned).or_else(listed).or_else(|| error.map(Value::to_string))
 }
 
 /// Text of a server on one line of a message.
@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn error_messages_of_servers_are_read_in_any_format() {
-        for (body, words) in [
+        for (body, text) in [
             ("", ""),
             ("\n busy \nlater", "busy"),
             (r#"{"error": {"message": "No key.", "code": 7}}"#, "No key."),
@@ -164,7 +164,7 @@ mod tests {
             ("<!doctype html><p>İ<title>x", "a web page"),
             ("\u{1b}[2Jgone", "␛[2Jgone"),
         ] {
-            assert_eq!(words_of(body.as_bytes()), words, "{body}");
+            assert_eq!(words_of(body.as_bytes()), text, "{body}");
         }
         assert_eq!(words_of("x".repeat(1000).as_bytes()).chars().count(), WORDS + 1);
     }

@@ -22,9 +22,9 @@ impl Server {
                 new(format!("{base} responded with {status}: it moved to {}", short(to)))
                     .hint(format!("use the new address in {setting}"))
             }
-            Failure::Refused { status, words, no_quota, .. } => {
-                let colon = if words.is_empty() { "" } else { ": " };
-                let error = new(format!("{base} responded with {status}{colon}{words}"));
+            Failure::Refused { status, text, no_quota, .. } => {
+                let colon = if text.is_empty() { "" } else { ": " };
+                let error = new(format!("{base} responded with {status}{colon}{text}"));
                 let key = self.api.key_variable();
                 match status {
                     401 | 403 if self.key.is_none() => error.hint(format!("set {key} to a key of that server")),
@@ -36,8 +36,8 @@ impl Server {
                     _ => error,
                 }
             }
-            Failure::Failed(words) => {
-                new(format!("{base} failed during its reply: {}", short(words))).hint("see the server's log")
+            Failure::Failed(text) => {
+                new(format!("{base} failed during its reply: {}", short(text))).hint("see the server's log")
             }
             Failure::Filtered => new(format!("{base} failed during its reply: its content filter stopped the reply"))
                 .hint("see the server's log"),

@@ -77,9 +77,9 @@ pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>
     };
     reply.is_of_api = true;
     let Some(choice) = choices.first() else { return Ok(()) };
-    let given = |name: &str| choice.get(name).filter(|value| !value.is_null());
-    let delta = given("delta").or_else(|| given("message")).unwrap_or(&Value::Null);
-    if delta.is_null() && given("text").is_some() {
+    let present = |name: &str| choice.get(name).filter(|value| !value.is_null());
+    let delta = present("delta").or_else(|| present("message")).unwrap_or(&Value::Null);
+    if delta.is_null() && present("text").is_some() {
         return Err(Failure::Foreign("its choices have `text`, as those of completions, not of a chat".to_owned()));
     }
     if !matches!(delta, Value::Null | Value::Object(_)) {
@@ -114,8 +114,8 @@ const CONTENT: [&str; 7] = ["content", "text", "delta", "message", "output", "re
 
 /// An event without a choice: an error of the server, or nothing.
 fn without_choice(event: &Value) -> Result<(), Failure> {
-    if let Some(words) = error_of(event) {
-        return Err(Failure::Failed(words));
+    if let Some(message) = error_of(event) {
+        return Err(Failure::Failed(message));
     }
     match CONTENT.into_iter().find(|name| !is_empty(&event[*name])) {
         Some(name) => Err(Failure::Foreign(format!("its answer has no `choices`, and has `{name}`"))),
@@ -134,8 +134,8 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn misfit(what: &str, wanted: &str, found: &Value) -> Failure {
-    Failure::Foreign(format!("{what} of its answer is not {wanted}: {found}"))
+fn misfit(what: &str, wanted: &str, value: &Value) -> Failure {
+    Failure::Foreign(format!("{what} of its answer is not {wanted}: {value}"))
 }
 
 /// Adds the content of a message: text, or a list of parts with text or reasoning.

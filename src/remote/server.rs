@@ -211,7 +211,7 @@ impl Server {
         show: &mut Show<'_>,
     ) -> Result<(), Failure> {
         let response = self.send(chat, sampling, stop)?;
-        let (most, mut pieces) = (most_pieces(sampling.max_tokens), 0);
+        let (piece_limit, mut pieces) = (most_pieces(sampling.max_tokens), 0);
         let mut event = |event: &Value| {
             let before = (partial.pieces, partial.finish);
             match self.api {
@@ -228,9 +228,11 @@ impl Server {
                 return Ok(Part::Nothing);
             }
             pieces += 1;
-            if pieces > most {
-                let tokens = sampling.max_tokens.map_or_else(String::new, |most| format!(", and max_tokens is {most}"));
-                return Err(Failure::Foreign(format!("its reply has more than {most} pieces{tokens}")));
+            if pieces > piece_limit {
+                let tokens = sampling
+                    .max_tokens
+                    .map_or_else(String::new, |max_tokens| format!(", and max_tokens is {max_tokens}"));
+                return Err(Failure::Foreign(format!("its reply has more than {piece_limit} pieces{tokens}")));
             }
             Ok(Part::Piece)
         };
@@ -294,9 +296,9 @@ impl Server {
 /// 1, 2, 4, … seconds, at most [`LONGEST_WAIT`], less up to a half: many requests that failed
 /// together do not come back together.
 fn backoff(attempts: u32) -> Duration {
-    let most = Duration::from_secs(1 << (attempts - 1).min(6)).min(LONGEST_WAIT);
+    let longest = Duration::from_secs(1 << (attempts - 1).min(6)).min(LONGEST_WAIT);
     let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().subsec_nanos();
-    most.mul_f64(1.0 - 0.5 * f64::from(nanos % 1000) / 1000.0)
+    longest.mul_f64(1.0 - 0.5 * f64::from(nanos % 1000) / 1000.0)
 }
 
 /// A flag or a setting with a value, as typed.

@@ -54,8 +54,8 @@ pub(super) fn events(
     while let Some(bytes) = response.next(stop).map_err(Failure::during)? {
         total += bytes.len();
         if total > STREAM {
-            let most = STREAM >> 20;
-            return Err(Failure::Foreign(format!("its reply has more than {most} MiB and does not end")));
+            let limit = STREAM >> 20;
+            return Err(Failure::Foreign(format!("its reply has more than {limit} MiB and does not end")));
         }
         if reader.add(&bytes)? {
             return Ok(());

@@ -216,7 +216,7 @@ fn calls_of_openai_servers_are_read_in_any_form() {
     ] {
         let events: Vec<Value> = deltas.iter().map(|delta| chunk(delta, None)).chain([end()]).collect();
         let reply = streamed(ServerApi::OpenAi, &data(&events)).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let found: Vec<Value> = reply
+        let actual: Vec<Value> = reply
             .calls
             .iter()
             .map(|call| match call {
@@ -224,7 +224,7 @@ fn calls_of_openai_servers_are_read_in_any_form() {
                 other => panic!("{name}: {other:?}"),
             })
             .collect();
-        assert_eq!(found, expected, "{name}");
+        assert_eq!(actual, expected, "{name}");
     }
 }
 

@@ -262,7 +262,7 @@ impl Numbers {
         if let (false, Some((node, _))) = (loss_is_finite, nodes.zip(counts).find(|(_, count)| **count > 0.0)) {
             let what = match &node.op {
                 Op::Input(input) => format!("b.{} has a value that is NaN or infinite", input.name()),
-                _ => format!("a value that is NaN or infinite is computed at {}", node.place),
+                _ => format!("a value that is NaN or infinite is computed at {}", node.location),
             };
             let error = Error::new(Kind::Numeric, format!("the loss is not finite: {what}"));
             return Err(error.hint("this optimiser step was not taken; bound the operation with :clamp(low, high)"));

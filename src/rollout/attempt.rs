@@ -83,7 +83,7 @@ impl Attempt {
 
     /// The renderer of its environment.
     pub fn renderer<'a>(&'a self, stage: Stage<'a>) -> &'a Renderer {
-        self.state.renderer().map_or(stage.renderer, |own| own)
+        self.state.renderer().map_or(stage.renderer, |renderer| renderer)
     }
 
     /// The prompt of the next step: calls the context policy and encodes its observation. `None` if
@@ -138,9 +138,9 @@ impl Attempt {
             let checked = budget::check(renderer, tools, &prompt.observation, budget);
             checked.map_err(|error| worker.over_budget(&self.state, error))?;
         }
-        let most = self.spec.most_tokens();
-        if tokens >= most {
-            let error = budget::overflow(renderer, tools, &prompt.observation, tokens, most);
+        let limit = self.spec.most_tokens();
+        if tokens >= limit {
+            let error = budget::overflow(renderer, tools, &prompt.observation, tokens, limit);
             return Err(Failure::new(Status::ContextOverflow, error).into());
         }
         Ok(prompt)
@@ -184,14 +184,14 @@ impl Attempt {
     pub fn room(&self) -> usize {
         let prompt = self.shown.as_ref().map_or(0, |prompt| prompt.ids.len());
         let left = self.tokens_left().unwrap_or(usize::MAX);
-        let own = self.state.of_reply().0.unwrap_or(usize::MAX);
-        self.spec.sampling.max_new_tokens.min(self.spec.most_tokens().saturating_sub(prompt)).min(left).min(own)
+        let reply_limit = self.state.of_reply().0.unwrap_or(usize::MAX);
+        self.spec.sampling.max_new_tokens.min(self.spec.most_tokens().saturating_sub(prompt)).min(left).min(reply_limit)
     }
 
     /// Rest of `env.max_tokens`; `None` without that limit.
     fn tokens_left(&self) -> Option<usize> {
-        let most = self.state.settings().max_tokens;
-        (most > 0).then(|| most.saturating_sub(self.trajectory.response_tokens()))
+        let limit = self.state.settings().max_tokens;
+        (limit > 0).then(|| limit.saturating_sub(self.trajectory.response_tokens()))
     }
 
     /// The request for the next response; `None` if the context is full, as in
@@ -207,15 +207,15 @@ impl Attempt {
         let renderer = self.renderer(stage);
         let stop_strings_missing = renderer.stop_strings().iter().any(|stop| !sampling.stop.contains(stop));
         if self.state.renderer().is_some() && stop_strings_missing {
-            let mut own = (*sampling).clone();
-            own.stop.extend(renderer.stop_strings().iter().cloned());
-            sampling = own.into();
+            let mut changed = (*sampling).clone();
+            changed.stop.extend(renderer.stop_strings().iter().cloned());
+            sampling = changed.into();
         }
         let stop = self.state.of_reply().1;
         if !stop.is_empty() {
-            let mut own = (*sampling).clone();
-            own.stop.extend(stop);
-            sampling = own.into();
+            let mut changed = (*sampling).clone();
+            changed.stop.extend(stop);
+            sampling = changed.into();
         }
         let chat = match self.shown.as_ref().filter(|_| self.spec.served) {
             Some(Prompt { observation, .. }) => {

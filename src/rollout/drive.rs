@@ -166,12 +166,12 @@ async fn writing(
     stage: Stage<'_>,
     policy: &dyn Policy,
     attempt: &mut Attempt,
-    most: usize,
+    limit: usize,
     points: Option<&mut Points<'_>>,
 ) -> Result<(), Stop> {
     let mut requests = attempt.state().record().listen();
     let spec = attempt.spec().clone();
-    with_policy(stage, policy, &spec, &mut requests, run_steps(stage, policy, attempt, most, points)).await
+    with_policy(stage, policy, &spec, &mut requests, run_steps(stage, policy, attempt, limit, points)).await
 }
 
 /// Runs until the end, or until there are `most` steps.
@@ -179,11 +179,11 @@ async fn run_steps(
     stage: Stage<'_>,
     policy: &dyn Policy,
     attempt: &mut Attempt,
-    most: usize,
+    limit: usize,
     mut points: Option<&mut Points<'_>>,
 ) -> Result<(), Stop> {
     while attempt.over().is_none() {
-        if attempt.trajectory().steps.len() >= most {
+        if attempt.trajectory().steps.len() >= limit {
             return Ok(());
         }
         let Some(request) = attempt.request(stage).await? else { break };

@@ -50,8 +50,8 @@ pub(super) fn of_row(error: Error, worker: &Worker, spec: &Spec, task: &Value) -
     if error.subject.as_deref() != Some(&Subject::Reference) {
         return error;
     }
-    let place = worker.place_of_row(spec.split, spec.task_index);
-    let message = format!("{} in row {} of data.{} ({place})", error.message, spec.task_index, spec.split.name());
+    let location = worker.place_of_row(spec.split, spec.task_index);
+    let message = format!("{} in row {} of data.{} ({location})", error.message, spec.task_index, spec.split.name());
     let columns: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
     let hint = if columns.is_empty() {
         "the task has no columns".to_owned()

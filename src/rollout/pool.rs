@@ -107,11 +107,11 @@ impl Pool {
             let (jobs, queue) = mpsc::unbounded_channel();
             let (ready, loaded) = oneshot::channel();
             let memory = Arc::new(AtomicU64::new(0));
-            let (first, renderer, own) = (Arc::clone(&first), Arc::clone(renderer), Arc::clone(&memory));
+            let (first, renderer, shared_memory) = (Arc::clone(&first), Arc::clone(renderer), Arc::clone(&memory));
             let handle = std::thread::Builder::new()
                 .name(format!("script-{index}"))
                 .stack_size(STACK)
-                .spawn(move || work(first, renderer, each, &own, ready, queue))
+                .spawn(move || work(first, renderer, each, &shared_memory, ready, queue))
                 .map_err(|error| Error::new(Kind::Internal, format!("can't start a script worker thread: {error}")))?;
             pool.threads.push(Thread { jobs, memory, handle: Some(handle) });
             let (train, eval) = loaded.blocking_recv().map_err(|_| worker_ended())??;
@@ -280,13 +280,13 @@ mod tests {
                     assert_eq!(replacer.replace(script), 1);
                 }
             });
-            let found = pool.start(&policy, specs(0..6), &progress).unwrap().finish().unwrap();
-            for group in found.chunks(4) {
+            let trajectories = pool.start(&policy, specs(0..6), &progress).unwrap().finish().unwrap();
+            for group in trajectories.chunks(4) {
                 assert!(group.iter().all(|trajectory| trajectory.script_hash == group[0].script_hash));
                 let wanted = if group[0].script_hash == one.hash { 1.0 } else { 2.0 };
                 assert!(group.iter().all(|t| (t.total_reward() - wanted).abs() < 1e-9), "{group:?}");
             }
-            assert_eq!((&found[0].script_hash, &found[23].script_hash), (&one.hash, &two.hash));
+            assert_eq!((&trajectories[0].script_hash, &trajectories[23].script_hash), (&one.hash, &two.hash));
             assert_eq!(pool.generation(), 1);
             let later = pool.start(&policy, specs(6..8), &no_progress()).unwrap().finish().unwrap();
             assert!(later.iter().all(|trajectory| trajectory.script_hash == two.hash));

@@ -39,12 +39,12 @@ pub fn prompt_ids(
     messages: &[Message],
     turns: &[Turn],
 ) -> Result<(Vec<u32>, Option<usize>)> {
-    for (place, turn) in turns.iter().enumerate().rev() {
+    for (index, turn) in turns.iter().enumerate().rev() {
         if let Some(shown) = &turn.shown
             && (std::ptr::eq(&raw const *turn.tools, tools) || *turn.tools == *tools)
             && let Extension::Appends(added) = renderer.extend(shown, &turn.response, &turn.text, messages, tools)?
         {
-            return Ok(([turn.ids.as_slice(), &turn.response, &added].concat(), Some(place)));
+            return Ok(([turn.ids.as_slice(), &turn.response, &added].concat(), Some(index)));
         }
     }
     Ok((renderer.prompt(messages, tools)?, None))
@@ -114,7 +114,7 @@ impl Prompt {
 
     /// A row only continues with the step right before it.
     fn new(observation: Observation, ids: Vec<u32>, continues: Option<usize>, count: usize, prefixed: bool) -> Self {
-        let new_row = continues.is_none_or(|place| place + 1 != count);
+        let new_row = continues.is_none_or(|index| index + 1 != count);
         Self { observation, ids, new_row, continues, prefixed }
     }
 
@@ -134,8 +134,8 @@ impl Prompt {
         let vocabulary = renderer.tokenizer().vocab_size();
         let sampled = |id: &u32| last.iter().any(|turn| turn.response.contains(id) || turn.ids.contains(id));
         let outside = |id: &&u32| **id as usize >= vocabulary && !sampled(id);
-        let given: &[u32] = if let Observation::TokenIds(ids) = &self.observation { ids } else { &[] };
-        let message = match given.iter().find(outside) {
+        let token_ids: &[u32] = if let Observation::TokenIds(ids) = &self.observation { ids } else { &[] };
+        let message = match token_ids.iter().find(outside) {
             _ if self.ids.is_empty() => "the observation is empty".to_owned(),
             Some(id) => format!("the observation has the token id {id}; the vocabulary ends at {}", vocabulary - 1),
             None => return Ok(()),

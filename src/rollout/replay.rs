@@ -152,23 +152,23 @@ pub fn first_difference(renderer: &Renderer, recorded: &Trajectory, replayed: &R
                 .or_else(|| differs("prompt ids", format!("{:?}", old.prompt_ids), format!("{:?}", new.prompt_ids)));
         }
         let prompt =
-            |step: &Step| step.server.as_ref().map_or_else(String::new, |own| format!("{:#}", json!(own.prompt)));
-        if let Some(found) = differs("prompt", prompt(old), prompt(new)) {
-            return Some(found);
+            |step: &Step| step.server.as_ref().map_or_else(String::new, |server| format!("{:#}", json!(server.prompt)));
+        if let Some(mismatch) = differs("prompt", prompt(old), prompt(new)) {
+            return Some(mismatch);
         }
         if let Some(left) = here("step") {
             return external_call(left);
         }
         let last = index + 1 == recorded.steps.len();
         let reward = |step: &Step| if last && !same_outcome { String::new() } else { number(step.reward) };
-        let found = differs("new_row", old.new_row.to_string(), new.new_row.to_string())
+        let mismatch = differs("new_row", old.new_row.to_string(), new.new_row.to_string())
             .or_else(|| differs("text", old.text.clone(), new.text.clone()))
             .or_else(|| differs("tools", tools(old), tools(new)))
             .or_else(|| differs("reward", reward(old), reward(new)))
             .or_else(|| differs("terminated", old.terminated.to_string(), new.terminated.to_string()))
             .or_else(|| differs("truncated", old.truncated.to_string(), new.truncated.to_string()));
-        if found.is_some() {
-            return found;
+        if mismatch.is_some() {
+            return mismatch;
         }
     }
     if let Some(left) = left {

@@ -62,21 +62,21 @@ pub fn validate_rows(
     let threads = search.rows.len().div_ceil(ROWS_PER_THREAD).clamp(1, cores);
     let chunks = Mutex::new(search.rows.chunks(CHUNK));
     let over = AtomicBool::new(false);
-    let found: Mutex<std::result::Result<RowValidation, (u64, Error)>> = Mutex::new(Ok(RowValidation::default()));
+    let shared: Mutex<std::result::Result<RowValidation, (u64, Error)>> = Mutex::new(Ok(RowValidation::default()));
     std::thread::scope(|scope| {
         let work = || {
             let searched = thread(search, &chunks, &over, stop, seen);
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut shared = shared.lock().unwrap_or_else(PoisonError::into_inner);
             match searched {
                 Ok(more) => {
-                    if let Ok(all) = &mut *found {
+                    if let Ok(all) = &mut *shared {
                         all.add(more);
                     }
                 }
                 Err((row, error)) => {
                     // The first invalid row, independent of the thread that finds it.
-                    if found.as_ref().err().is_none_or(|(known, _)| row < *known) {
-                        *found = Err((row, error));
+                    if shared.as_ref().err().is_none_or(|(first_row, _)| row < *first_row) {
+                        *shared = Err((row, error));
                     }
                 }
             }
@@ -86,10 +86,10 @@ pub fn validate_rows(
         work();
         drop(started);
     });
-    let found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let mut found = found.map_err(|(_, error)| error)?;
-    found.overlong.sort_unstable();
-    Ok(found)
+    let validation = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let mut validation = validation.map_err(|(_, error)| error)?;
+    validation.overlong.sort_unstable();
+    Ok(validation)
 }
 
 /// Stack size of a thread in bytes, as for script workers.
@@ -109,32 +109,32 @@ fn thread(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime =
         runtime.map_err(|error| (0, Error::new(Kind::Internal, format!("can't start a runtime: {error}"))))?;
-    let mut own = worker()?;
-    let mut found = RowValidation::default();
+    let mut validator = worker()?;
+    let mut validation = RowValidation::default();
     loop {
         let chunk = chunks.lock().unwrap_or_else(PoisonError::into_inner).next();
-        let Some(chunk) = chunk.filter(|_| !over.load(Ordering::Relaxed)) else { return Ok(found) };
+        let Some(chunk) = chunk.filter(|_| !over.load(Ordering::Relaxed)) else { return Ok(validation) };
         if stop() {
             return Err((0, Error::new(Kind::Interrupted, "stopped while the data was validated")));
         }
         for &row in chunk {
-            let validated = runtime.block_on(validate_row(search, &own, row, &mut found));
+            let validated = runtime.block_on(validate_row(search, &validator, row, &mut validation));
             validated.map_err(|error| {
                 over.store(true, Ordering::Relaxed);
                 (row, error)
             })?;
         }
-        drop(own.take_log());
-        if own.needs_replacement() {
-            own = worker()?;
+        drop(validator.take_log());
+        if validator.needs_replacement() {
+            validator = worker()?;
         }
         seen(chunk.len() as u64);
     }
 }
 
-async fn validate_row(search: &Search<'_>, worker: &Worker, row: u64, found: &mut RowValidation) -> Result<()> {
+async fn validate_row(search: &Search<'_>, worker: &Worker, row: u64, validation: &mut RowValidation) -> Result<()> {
     let task = worker.row(search.split, row)?;
-    found.notices.extend(worker.notice(search.split, &task));
+    validation.notices.extend(worker.notice(search.split, &task));
     if !search.prompts {
         return Ok(());
     }
@@ -143,16 +143,16 @@ async fn validate_row(search: &Search<'_>, worker: &Worker, row: u64, found: &mu
     let record = Record::replay(Vec::new(), Strictness::Exact);
     let made = prompt(search, worker, &task, &spec, &record).await;
     if record.close().is_some() {
-        found.unseen += 1;
+        validation.unseen += 1;
         return Ok(());
     }
     match made {
-        Ok(Some(tokens)) => found.too_long(row, Some(tokens), worker.place_of_row(search.split, row)),
+        Ok(Some(tokens)) => validation.too_long(row, Some(tokens), worker.place_of_row(search.split, row)),
         Ok(None) => {}
         Err(failure) if failure.status == Status::ContextOverflow => {
-            found.too_long(row, None, worker.place_of_row(search.split, row));
+            validation.too_long(row, None, worker.place_of_row(search.split, row));
         }
-        Err(failure) => match &mut found.failed {
+        Err(failure) => match &mut validation.failed {
             Some((count, first, error)) => {
                 *count += 1;
                 if row < *first {
@@ -197,15 +197,15 @@ async fn prompt(
 }
 
 impl RowValidation {
-    fn too_long(&mut self, row: u64, tokens: Option<usize>, place: String) {
+    fn too_long(&mut self, row: u64, tokens: Option<usize>, location: String) {
         self.overlong.push(row);
-        self.longer((row, tokens, place));
+        self.longer((row, tokens, location));
     }
 
     /// Keeps the longest as the example; the first one on ties.
     fn longer(&mut self, new: (u64, Option<usize>, String)) {
         let key = |(row, tokens, _): &(u64, Option<usize>, String)| (tokens.unwrap_or(0), std::cmp::Reverse(*row));
-        if self.example.as_ref().is_none_or(|known| key(&new) > key(known)) {
+        if self.example.as_ref().is_none_or(|longest| key(&new) > key(longest)) {
             self.example = Some(new);
         }
     }

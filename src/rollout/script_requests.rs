@@ -75,8 +75,8 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &Gen
         (renderer.prompt_without_prefix(&messages, &[])?, None)
     };
     let options = &request.options;
-    let own = &spec.sampling;
-    let wanted = options.max_new_tokens.unwrap_or(own.max_new_tokens).max(1);
+    let defaults = &spec.sampling;
+    let wanted = options.max_new_tokens.unwrap_or(defaults.max_new_tokens).max(1);
     let room = spec.most_tokens().saturating_sub(prompt_ids.len());
     if room == 0 {
         let message = format!("the prompt has {} tokens and the context holds {}", prompt_ids.len(), spec.max_context);
@@ -84,12 +84,12 @@ async fn write(stage: Stage<'_>, policy: &dyn Policy, spec: &Spec, request: &Gen
     }
     let sampling = Sampling {
         max_new_tokens: wanted.min(room),
-        temperature: options.temperature.unwrap_or(own.temperature),
-        top_k: options.top_k.unwrap_or(own.top_k),
-        top_p: options.top_p.unwrap_or(own.top_p),
-        min_p: options.min_p.unwrap_or(own.min_p),
+        temperature: options.temperature.unwrap_or(defaults.temperature),
+        top_k: options.top_k.unwrap_or(defaults.top_k),
+        top_p: options.top_p.unwrap_or(defaults.top_p),
+        min_p: options.min_p.unwrap_or(defaults.min_p),
         stop: options.stop.clone(),
-        ..(**own).clone()
+        ..(**defaults).clone()
     };
     // A separate conversation: the trajectory does not continue from it.
     let conversation = request.seed ^ spec.seed.trajectory.rotate_left(32);

@@ -72,17 +72,17 @@ impl Spec {
     /// The specification of a stored trajectory, under the settings of its run. `max_context` is
     /// the run's, in tokens.
     pub fn of_recorded(trajectory: &Trajectory, settings: &Settings, max_context: usize) -> Self {
-        let usual = Self::new(trajectory.split, trajectory.task_index, settings).as_evaluated(settings);
+        let defaults = Self::new(trajectory.split, trajectory.task_index, settings).as_evaluated(settings);
         let served = !settings.policy.api_base.is_empty();
         Self {
             id: trajectory.id.clone(),
             group: trajectory.group,
             sample: trajectory.sample,
             env_seed: trajectory.seed,
-            max_context: if max_context == 0 && !served { usual.max_context } else { max_context },
+            max_context: if max_context == 0 && !served { defaults.max_context } else { max_context },
             served,
             next_prompt: trajectory.split == Split::Train && matches!(settings.trainer, Trainer::Ppo(_)),
-            ..usual
+            ..defaults
         }
     }
 

@@ -85,7 +85,7 @@ async fn run_tree(machines: &Machines, job: &Job, permit: OwnedSemaphorePermit, 
         let (kept, later) = (&offered, states_from(round + 1));
         let branches = specs.iter().enumerate().map(|(branch, spec)| {
             let from = chosen.get(branch / tree.width.max(1) % chosen.len().max(1));
-            let from = from.map(|&(handle, place)| (&kept[handle][place], handles[handle].clone()));
+            let from = from.map(|&(handle, point)| (&kept[handle][point], handles[handle].clone()));
             async move {
                 // The semaphore is never closed.
                 let _permit = permits.acquire().await;
@@ -120,12 +120,12 @@ async fn run_branch<'a>(
     generation: &Arc<Generation>,
     spec: &Spec,
     from: Option<(&Point, BranchHandle<'a>)>,
-    most: usize,
+    limit: usize,
 ) -> Option<(BranchHandle<'a>, Vec<Point>)> {
     let Job { tree, batch, .. } = job;
     let policy = batch.policy.as_ref();
     let conversation = Rc::new(Conversation(policy, spec.seed.trajectory));
-    let mut points = Points::new(&tree.at, spec.seed, most);
+    let mut points = Points::new(&tree.at, spec.seed, limit);
     let (point, mut parent) = from.unzip();
     let mut state_worker = parent.as_ref().map(|parent| Rc::clone(&parent.state_worker));
     let made = with_retries(machines, batch, generation, spec, async |worker, spec| {
@@ -233,8 +233,8 @@ impl Machines {
     fn rest(&self, generation: &Arc<Generation>, worker: &Rc<Worker>) {
         let full = worker.needs_replacement();
         let mut all = self.all.borrow_mut();
-        let own = all.iter_mut().find(|machine| Rc::ptr_eq(&machine.worker, worker));
-        if let Some(machine) = own.filter(|machine| full && machine.replaced.strong_count() == 0)
+        let machine = all.iter_mut().find(|machine| Rc::ptr_eq(&machine.worker, worker));
+        if let Some(machine) = machine.filter(|machine| full && machine.replaced.strong_count() == 0)
             && let Ok(fresh) = Worker::new(&generation.script, Some(Arc::clone(&self.renderer)))
         {
             machine.replaced = Rc::downgrade(&machine.worker);

@@ -59,7 +59,7 @@ pub(super) struct Points<'a> {
     at: &'a BranchAt,
     seed: StreamSeed,
     /// Maximum number of states.
-    most: usize,
+    limit: usize,
     kept: Vec<Point>,
 }
 
@@ -80,16 +80,16 @@ impl Point {
 }
 
 impl<'a> Points<'a> {
-    pub(super) fn new(at: &'a BranchAt, seed: StreamSeed, most: usize) -> Self {
-        Self { at, seed, most, kept: Vec::new() }
+    pub(super) fn new(at: &'a BranchAt, seed: StreamSeed, limit: usize) -> Self {
+        Self { at, seed, limit, kept: Vec::new() }
     }
 
     /// Considers a state with the response `reply`, and keeps it if its rank is among the highest
     /// so far.
     pub(super) fn consider(&mut self, attempt: &Attempt, reply: &Completion) -> Result<(), Stop> {
         // Shared steps, including the state of the fork, belong to the parent.
-        let own = attempt.trajectory().own_steps();
-        let Some(last) = own.last().filter(|_| self.most > 0) else { return Ok(()) };
+        let steps = attempt.trajectory().own_steps();
+        let Some(last) = steps.last().filter(|_| self.limit > 0) else { return Ok(()) };
         let step = attempt.trajectory().steps.len();
         let rank = match self.at {
             // The highest of uniform numbers are a sample without replacement, also over several
@@ -100,14 +100,14 @@ impl<'a> Points<'a> {
             BranchAt::Steps(list) if list.contains(&(step as u32)) => 0.0,
             BranchAt::FirstTool | BranchAt::Steps(_) => return Ok(()),
         };
-        let mut place = self.kept.len();
-        if place == self.most {
+        let mut index = self.kept.len();
+        if index == self.limit {
             let lowest = self.kept.iter().enumerate().min_by(|(_, a), (_, b)| {
                 // The latest one is dropped on ties.
                 a.rank.total_cmp(&b.rank).then(b.step().cmp(&a.step()))
             });
             match lowest {
-                Some((lowest, point)) if point.rank < rank => place = lowest,
+                Some((lowest, point)) if point.rank < rank => index = lowest,
                 _ => return Ok(()),
             }
         }
@@ -115,7 +115,7 @@ impl<'a> Points<'a> {
         let copy = attempt.fork(attempt.spec().clone());
         let attempt = copy.map_err(|error| Failure::new(Status::ScriptLimit, error))?;
         let point = Point { attempt, rank, used: false };
-        match self.kept.get_mut(place) {
+        match self.kept.get_mut(index) {
             Some(kept) => *kept = point,
             None => self.kept.push(point),
         }
@@ -145,21 +145,21 @@ impl<'a> Points<'a> {
 
 /// Selects `most` of the states that the trajectories of a tree offer, as (trajectory, index), in
 /// this order. Unused states are preferred.
-pub(super) fn choose(offered: &mut [Vec<Point>], most: usize) -> Vec<(usize, usize)> {
+pub(super) fn choose(offered: &mut [Vec<Point>], limit: usize) -> Vec<(usize, usize)> {
     let places = offered.iter().enumerate();
-    let places = places.flat_map(|(trajectory, points)| (0..points.len()).map(move |place| (trajectory, place)));
+    let places = places.flat_map(|(trajectory, points)| (0..points.len()).map(move |point| (trajectory, point)));
     let (mut fresh, mut used) = (Vec::new(), Vec::new());
-    for (trajectory, place) in places {
-        if offered[trajectory][place].used { &mut used } else { &mut fresh }.push((trajectory, place));
+    for (trajectory, point) in places {
+        if offered[trajectory][point].used { &mut used } else { &mut fresh }.push((trajectory, point));
     }
     let mut chosen = if fresh.is_empty() { used } else { fresh };
-    let rank = |&(trajectory, place): &(usize, usize)| offered[trajectory][place].rank;
+    let rank = |&(trajectory, point): &(usize, usize)| offered[trajectory][point].rank;
     // The sort is stable: the earliest comes first on ties.
     chosen.sort_by(|a, b| rank(b).total_cmp(&rank(a)));
-    chosen.truncate(most);
+    chosen.truncate(limit);
     chosen.sort_unstable();
-    for &(trajectory, place) in &chosen {
-        offered[trajectory][place].used = true;
+    for &(trajectory, point) in &chosen {
+        offered[trajectory][point].used = true;
     }
     chosen
 }

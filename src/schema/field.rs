@@ -31,11 +31,11 @@ pub trait Field {
     ///
     /// # Errors
     /// A value of another type; `key` is the name of the setting.
-    fn read(key: &str, json: &Json, usual: Option<&Self::Value>) -> Result<Self::Value, Misfit>;
+    fn read(key: &str, json: &Json, default_value: Option<&Self::Value>) -> Result<Self::Value, Misfit>;
 
     /// The settings of a declared field: itself, or those of its table.
-    fn settings(own: Setting) -> Vec<Setting> {
-        vec![own]
+    fn settings(setting: Setting) -> Vec<Setting> {
+        vec![setting]
     }
 
     /// The tables of settings that the value has, for editor types.
@@ -102,7 +102,7 @@ where
     fn read(key: &str, json: &Json, _: Option<&Self>) -> Result<Self, Misfit> {
         match json.as_array().map(Vec::as_slice) {
             Some([first, second]) => {
-                let at = |place: usize| format!("{key}[{place}]");
+                let at = |index: usize| format!("{key}[{index}]");
                 Ok((A::read(&at(1), first, None)?, B::read(&at(2), second, None)?))
             }
             _ if A::kind() == B::kind() => Err(Misfit::wanted(key, &format!("a list of two {}s", A::kind()), json)),
@@ -159,11 +159,11 @@ impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Option<T> {
         T::lua()
     }
 
-    fn read(key: &str, json: &Json, usual: Option<&Self>) -> Result<Self, Misfit> {
+    fn read(key: &str, json: &Json, default_value: Option<&Self>) -> Result<Self, Misfit> {
         if json.is_null() {
             return Ok(None);
         }
-        T::read(key, json, usual.and_then(Option::as_ref)).map(Some)
+        T::read(key, json, default_value.and_then(Option::as_ref)).map(Some)
     }
 
     fn tables() -> Vec<Table> {
@@ -171,12 +171,12 @@ impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Option<T> {
     }
 
     /// A table that may be missing is a setting, and so are its fields.
-    fn settings(own: Setting) -> Vec<Setting> {
-        let inner = T::settings(own.clone());
-        if inner.iter().any(|setting| setting.path == own.path) {
+    fn settings(outer: Setting) -> Vec<Setting> {
+        let inner = T::settings(outer.clone());
+        if inner.iter().any(|setting| setting.path == outer.path) {
             return inner;
         }
-        std::iter::once(own).chain(inner).collect()
+        std::iter::once(outer).chain(inner).collect()
     }
 }
 
@@ -198,7 +198,7 @@ impl<T: Field<Value = T> + Clone + PartialEq + Serialize> Field for Vec<T> {
             Json::Object(fields) if fields.is_empty() => &[],
             other => return Err(Misfit::wanted(key, "a list", other)),
         };
-        (1..).zip(items).map(|(place, item)| T::read(&format!("{key}[{place}]"), item, None)).collect()
+        (1..).zip(items).map(|(index, item)| T::read(&format!("{key}[{index}]"), item, None)).collect()
     }
 
     fn tables() -> Vec<Table> {

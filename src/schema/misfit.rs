@@ -15,7 +15,7 @@ pub struct Misfit {
 #[derive(Clone, Debug, PartialEq)]
 pub enum MisfitReason {
     /// There is no such field. `name` is the last part of the key, `known` the fields of its table.
-    Unknown { name: String, known: Vec<&'static str> },
+    Unknown { name: String, names: Vec<&'static str> },
     /// The type is another.
     Wanted { wanted: String, got: Json },
     /// It is none of these names.
@@ -25,8 +25,8 @@ pub enum MisfitReason {
 }
 
 impl Misfit {
-    pub fn unknown(at: &str, name: &str, known: &[&'static str]) -> Self {
-        Self { key: join(at, name), why: MisfitReason::Unknown { name: name.to_owned(), known: known.to_vec() } }
+    pub fn unknown(at: &str, name: &str, names: &[&'static str]) -> Self {
+        Self { key: join(at, name), why: MisfitReason::Unknown { name: name.to_owned(), names: names.to_vec() } }
     }
 
     /// `wanted`: `a number`, `a list of two numbers`.

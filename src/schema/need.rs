@@ -62,10 +62,10 @@ impl Need {
     /// Whether the other setting switches its table on and off, and this setting is in that table.
     pub fn is_switch_of(&self, path: &str) -> bool {
         let table = |path: &'static str| path.rsplit_once('.').map_or("", |(table, _)| table);
-        let own = table(self.setting);
+        let own_table = table(self.setting);
         !matches!(self.is, Is::OneOf(_))
-            && own.contains('.')
-            && path.strip_prefix(own).is_some_and(|rest| rest.starts_with('.'))
+            && own_table.contains('.')
+            && path.strip_prefix(own_table).is_some_and(|rest| rest.starts_with('.'))
     }
 }
 

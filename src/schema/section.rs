@@ -41,8 +41,8 @@ pub struct Table {
 ///
 /// # Errors
 /// The first unknown or invalid field.
-pub fn read<S: Section>(at: &str, json: &Json, usual: &S) -> Result<S, Misfit> {
-    let mut section = usual.clone();
+pub fn read<S: Section>(at: &str, json: &Json, defaults: &S) -> Result<S, Misfit> {
+    let mut section = defaults.clone();
     for (name, value) in fields_of(at, json)? {
         if !section.set(name, &join(at, name), value)? {
             return Err(Misfit::unknown(at, name, S::FIELDS));
@@ -120,13 +120,13 @@ macro_rules! section {
             fn declared() -> Vec<$crate::schema::Setting> {
                 #[allow(unused_imports)] // some sections have no such rule
                 use $crate::schema::{Is, Reload};
-                let usual = Self::default();
+                let defaults = Self::default();
                 let all = |setting: $crate::schema::Setting| setting $(.$all($($all_arguments)*))*;
                 vec![$(
                     all($crate::schema::Setting::of::<$crate::schema::section!(@field $Type $(, $How)?)>(
                         concat!($prefix, stringify!($field)),
                         concat!($($doc),+),
-                        &usual.$field,
+                        &defaults.$field,
                     ))
                     $(.$option($($argument)*))*
                 ),+]
@@ -136,8 +136,8 @@ macro_rules! section {
                 let mut declared = Self::declared().into_iter();
                 let mut all = Vec::new();
                 $(
-                    let own = declared.next().into_iter();
-                    all.extend(own.flat_map(
+                    let tables = declared.next().into_iter();
+                    all.extend(tables.flat_map(
                         <$crate::schema::section!(@field $Type $(, $How)?) as $crate::schema::Field>::settings
                     ));
                     let _ = stringify!($field);
@@ -186,9 +186,9 @@ macro_rules! section {
             fn read(
                 key: &str,
                 json: &serde_json::Value,
-                usual: Option<&Self>,
+                defaults: Option<&Self>,
             ) -> Result<Self, $crate::schema::Misfit> {
-                $crate::schema::read(key, json, &usual.cloned().unwrap_or_default())
+                $crate::schema::read(key, json, &defaults.cloned().unwrap_or_default())
             }
 
             fn settings(_: $crate::schema::Setting) -> Vec<$crate::schema::Setting> {
@@ -196,12 +196,12 @@ macro_rules! section {
             }
 
             fn tables() -> Vec<$crate::schema::Table> {
-                let own = $crate::schema::Table {
+                let table = $crate::schema::Table {
                     name: stringify!($Name),
                     about: <Self as $crate::schema::Section>::about(),
                     fields: <Self as $crate::schema::Section>::declared(),
                 };
-                let mut all = vec![own];
+                let mut all = vec![table];
                 $(
                     all.extend(<$crate::schema::section!(@field $Type $(, $How)?) as $crate::schema::Field>::tables());
                     let _ = stringify!($field);

@@ -44,8 +44,8 @@ section! {
 
 #[test]
 fn a_declaration_generates_all_parts_of_a_setting() {
-    let usual = Outer::default();
-    assert_eq!((usual.rate, usual.inner.depth, Outer::FIELDS[0]), (1e-6, 3, "rate"));
+    let defaults = Outer::default();
+    assert_eq!((defaults.rate, defaults.inner.depth, Outer::FIELDS[0]), (1e-6, 3, "rate"));
     let all = Outer::listed();
     let paths: Vec<&str> = all.iter().map(|setting| setting.path).collect();
     let expected = [
@@ -72,7 +72,7 @@ fn a_setting_names_what_it_needs_to_have_an_effect() {
     let names = Outer::declared().pop().unwrap();
     assert_eq!(names.needs, [Need { setting: "outer.rate", is: Is::Positive }]);
     assert_eq!(names.summary(), "Names (steps, needs outer.rate > 0).");
-    for (is, words, met, unmet, why) in [
+    for (is, description, met, unmet, why) in [
         (Is::Positive, "a.b > 0", json!(0.1), json!(0), "a.b is 0"),
         (Is::Positive, "a.b > 0", json!(1), json!(0.0), "a.b is 0"),
         (Is::True, "a.b = true", json!(true), json!(false), "a.b is false"),
@@ -82,7 +82,7 @@ fn a_setting_names_what_it_needs_to_have_an_effect() {
         (Is::OneOf(&["x", "y", "z"]), "a.b = \"x\", \"y\" or \"z\"", json!("z"), json!(null), "a.b is not set"),
     ] {
         let need = Need { setting: "a.b", is };
-        assert_eq!((need.words().as_str(), need.unmet(&met)), (words, None));
+        assert_eq!((need.words().as_str(), need.unmet(&met)), (description, None));
         assert_eq!(need.unmet(&unmet).as_deref(), Some(why));
     }
     let switch = Need { setting: "a.b.on", is: Is::True };

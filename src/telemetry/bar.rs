@@ -179,8 +179,8 @@ fn style(bar: Option<usize>, unicode: bool, tokens: Arc<Tokens>, started: Instan
             }
         })
         .with_key("left", |state: &ProgressState, w: &mut dyn fmt::Write| {
-            let known = state.pos() > 0 && state.elapsed().as_secs_f64() > 0.3;
-            if known && state.len().is_some_and(|len| len > state.pos()) {
+            let is_measured = state.pos() > 0 && state.elapsed().as_secs_f64() > 0.3;
+            if is_measured && state.len().is_some_and(|len| len > state.pos()) {
                 let _ = write!(w, "{} left", duration(state.eta().as_secs_f64()));
             }
         })

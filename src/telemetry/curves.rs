@@ -57,7 +57,7 @@ pub fn read_curves(run: &Path) -> Result<BTreeMap<String, Curve>> {
         let error = Error::io(Kind::Store, "read the metrics", &path, &error);
         error.hint("name a directory that `r1 run` or `r1 sft` made, such as runs/NAME")
     })?;
-    let mut found: BTreeMap<String, BTreeMap<u64, f64>> = BTreeMap::new();
+    let mut curves: BTreeMap<String, BTreeMap<u64, f64>> = BTreeMap::new();
     let mut damaged = None;
     for (line, number) in BufReader::new(file).lines().zip(1_u64..) {
         let line = line.map_err(|error| Error::io(Kind::Store, "read the metrics", &path, &error))?;
@@ -66,17 +66,17 @@ pub fn read_curves(run: &Path) -> Result<BTreeMap<String, Curve>> {
         }
         let Some((step, fields)) = read(&line) else {
             // The last line is incomplete if the run was killed while it was written.
-            let place = format!("{}:{number}", path.display());
-            damaged = Some(Error::new(Kind::Store, "a line of the metrics is damaged").at(place));
+            let location = format!("{}:{number}", path.display());
+            damaged = Some(Error::new(Kind::Store, "a line of the metrics is damaged").at(location));
             continue;
         };
         for (name, value) in fields {
             if let Some(value) = value.as_f64().filter(|value| value.is_finite() && name.contains('/')) {
-                found.entry(name).or_default().insert(step, value);
+                curves.entry(name).or_default().insert(step, value);
             }
         }
     }
-    Ok(found.into_iter().map(|(name, values)| (name, Curve(values.into_iter().collect()))).collect())
+    Ok(curves.into_iter().map(|(name, values)| (name, Curve(values.into_iter().collect()))).collect())
 }
 
 fn read(line: &str) -> Option<(u64, Map<String, Value>)> {

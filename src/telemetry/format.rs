@@ -7,8 +7,8 @@ pub fn thousands(value: f64) -> String {
     }
     let digits = format!("{:.0}", value.abs());
     let mut text = if value <= -0.5 { "-".to_owned() } else { String::new() };
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
             text.push(',');
         }
         text.push(digit);

@@ -100,7 +100,7 @@ impl MetricsLog {
             .map_err(|error| Error::io(Kind::Store, "read metrics", &self.path, &error))?;
         let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let values = lines.filter_map(|line| Some((line["step"].as_u64()?, line[metric].as_f64()?)));
-        Ok(values.reduce(|best, own| if own.1 > best.1 { own } else { best }))
+        Ok(values.reduce(|best, point| if point.1 > best.1 { point } else { best }))
     }
 
     /// Logs the metrics of a step. Each step has one line: metrics of the same step as the last
@@ -147,21 +147,21 @@ impl MetricsLog {
     /// # Errors
     /// `Kind::Store`.
     pub fn settings(&mut self, settings: &Value) -> Result<()> {
-        fn flatten(at: &str, value: &Value, found: &mut BTreeMap<String, Value>) {
+        fn flatten(at: &str, value: &Value, flat: &mut BTreeMap<String, Value>) {
             match value {
                 Value::Object(fields) => {
                     for (name, value) in fields {
                         let path = if at.is_empty() { name.clone() } else { format!("{at}.{name}") };
-                        flatten(&path, value, found);
+                        flatten(&path, value, flat);
                     }
                 }
                 Value::Null => {}
-                other => drop(found.insert(at.to_owned(), other.clone())),
+                other => drop(flat.insert(at.to_owned(), other.clone())),
             }
         }
-        let mut found = BTreeMap::new();
-        flatten("", settings, &mut found);
-        self.events.hyperparameters(now(), &found)
+        let mut flat = BTreeMap::new();
+        flatten("", settings, &mut flat);
+        self.events.hyperparameters(now(), &flat)
     }
 
     /// Truncates the file at `start` and appends a line.

@@ -296,8 +296,8 @@ pub const SECTIONS: &[Section] = &[
 /// Description of a metric; `None` for an unknown name.
 pub fn meaning(metric: &str) -> Option<&'static str> {
     let all = || SECTIONS.iter().flat_map(|section| section.names);
-    let exact = all().find(|known| known.name == metric);
-    exact.or_else(|| all().find(|known| matches_pattern(known.name, metric))).map(|known| known.meaning)
+    let exact = all().find(|entry| entry.name == metric);
+    exact.or_else(|| all().find(|entry| matches_pattern(entry.name, metric))).map(|entry| entry.meaning)
 }
 
 fn matches_pattern(pattern: &str, metric: &str) -> bool {

@@ -208,13 +208,13 @@ impl EventFile {
     pub(super) fn hyperparameters(&mut self, time: f64, settings: &BTreeMap<String, Json>) -> Result<()> {
         let one = |(name, value): (&String, &Json)| {
             let none = Hyperparameter::default();
-            let own = match value {
+            let value = match value {
                 Json::Bool(flag) => Hyperparameter { flag: Some(*flag), ..none },
                 Json::Number(number) => Hyperparameter { number: number.as_f64(), ..none },
                 Json::String(text) => Hyperparameter { text: Some(text.clone()), ..none },
                 other => Hyperparameter { text: Some(other.to_string()), ..none },
             };
-            (name.clone(), own)
+            (name.clone(), value)
         };
         let started = Started { values: settings.iter().map(one).collect(), start_time: time };
         let content = Hyperparameters { started: Some(started) }.encode_to_vec();
@@ -253,10 +253,10 @@ impl Histogram {
         let width = (max - min) / count as f64;
         let mut bucket = vec![0.0; count];
         for value in &finite {
-            let place = if width > 0.0 { ((value - min) / width) as usize } else { 0 };
-            bucket[place.min(count - 1)] += 1.0;
+            let index = if width > 0.0 { ((value - min) / width) as usize } else { 0 };
+            bucket[index.min(count - 1)] += 1.0;
         }
-        let limit = |place: usize| if place + 1 == count { max } else { min + width * (place + 1) as f64 };
+        let limit = |index: usize| if index + 1 == count { max } else { min + width * (index + 1) as f64 };
         Some(Self {
             min,
             max,
@@ -360,8 +360,8 @@ mod tests {
         file.text(2.0, 3, "t", "hi").unwrap();
         let settings = BTreeMap::from([("lr".to_owned(), Json::from(0.5)), ("on".to_owned(), Json::from(true))]);
         file.hyperparameters(2.0, &settings).unwrap();
-        let found: Vec<String> = read(&file.path)[1..].iter().map(|event| hex(&event.encode_to_vec())).collect();
-        assert_eq!(found, BYTES);
+        let written: Vec<String> = read(&file.path)[1..].iter().map(|event| hex(&event.encode_to_vec())).collect();
+        assert_eq!(written, BYTES);
     }
 
     /// Computed by tests/golden/tensorboard/make.py.

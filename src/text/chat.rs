@@ -20,16 +20,16 @@ pub fn chat_messages(
     earlier: &EarlierCall<'_>,
     format: Option<&Format>,
 ) -> Result<Vec<ChatMessage>> {
-    let mut found = Vec::with_capacity(messages.len());
+    let mut converted = Vec::with_capacity(messages.len());
     // Ids of calls without a result so far.
     let mut open: Vec<String> = Vec::new();
-    for (place, message) in messages.iter().enumerate() {
+    for (index, message) in messages.iter().enumerate() {
         let text = message.content.text();
-        found.push(match message.role {
+        converted.push(match message.role {
             Role::System => ChatMessage::System(text),
             Role::User => ChatMessage::User(text),
             Role::Assistant => {
-                let results = messages[place + 1..].iter().take_while(|next| next.role == Role::Tool);
+                let results = messages[index + 1..].iter().take_while(|next| next.role == Role::Tool);
                 let calls: Vec<ToolCall> = results
                     .filter_map(|result| result.tool_call_id.as_deref())
                     .filter_map(|id| call_of(message, &text, id, earlier))
@@ -47,14 +47,14 @@ pub fn chat_messages(
             }
         });
     }
-    Ok(found)
+    Ok(converted)
 }
 
 /// The call of a reply with this id: one of the message itself, or an earlier one of a reply with
 /// the same text.
 fn call_of(message: &Message, text: &str, id: &str, earlier: &EarlierCall<'_>) -> Option<ToolCall> {
-    if let Some(own) = message.tool_calls.iter().find(|call| call.id.as_deref() == Some(id)) {
-        return Some(own.clone());
+    if let Some(call) = message.tool_calls.iter().find(|call| call.id.as_deref() == Some(id)) {
+        return Some(call.clone());
     }
     let (reply, call) = earlier(id)?;
     (reply == text).then(|| call.clone())

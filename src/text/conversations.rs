@@ -298,7 +298,7 @@ fn native_tool_calls_extend_in_real_templates() {
         let last = if format == "harmony" { "<|channel|>final<|message|>It is 42." } else { "It is 42." };
         let mut play = Play::new(&renderer, tools.to_vec(), vec![Message::user("q")]);
         let steps = [(reply.as_str(), ends[0], Message::tool("42")), (last, ends[1], Message::user("why"))];
-        let found = steps.map(|(reply, end, answer)| {
+        let appended = steps.map(|(reply, end, answer)| {
             let extension = play.end_with(reply, Some(end), Message::assistant(reply), vec![answer]);
             let grown = matches!(extension, Extension::Appends(_));
             if grown {
@@ -314,8 +314,8 @@ fn native_tool_calls_extend_in_real_templates() {
             }
             grown
         });
-        eprintln!("{name} ({format}): appends {found:?}");
-        assert_eq!(found, appends, "{name}");
+        eprintln!("{name} ({format}): appends {appended:?}");
+        assert_eq!(appended, appends, "{name}");
     }
 }
 

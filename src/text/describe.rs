@@ -78,15 +78,18 @@ pub(super) fn first_call(tools: &[Value]) -> Option<ToolCall> {
 }
 
 fn object(schema: &Value, root: &Value, depth: usize) -> Value {
-    let known = schema["properties"].as_object();
+    let properties = schema["properties"].as_object();
     let required: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let names: Vec<&str> = if required.is_empty() {
-        known.into_iter().flatten().map(|(name, _)| name.as_str()).take(OPTIONAL).collect()
+        properties.into_iter().flatten().map(|(name, _)| name.as_str()).take(OPTIONAL).collect()
     } else {
         required
     };
-    let value =
-        |name: &str| known.and_then(|known| known.get(name)).map_or_else(|| "…".into(), |own| sample(own, root, depth));
+    let value = |name: &str| {
+        properties
+            .and_then(|properties| properties.get(name))
+            .map_or_else(|| "…".into(), |property| sample(property, root, depth))
+    };
     names.into_iter().map(|name| (name.to_owned(), value(name))).collect::<Map<_, _>>().into()
 }
 
@@ -127,12 +130,12 @@ fn sample(schema: &Value, root: &Value, depth: usize) -> Value {
 pub(super) fn put(messages: &mut Vec<Value>, text: &str, takes_system: bool) {
     let is = |message: &Value, role: Role| message["role"] == role.name();
     let first = messages.first().is_some_and(|message| is(message, Role::System));
-    let found = if first || takes_system {
+    let message = if first || takes_system {
         messages.first_mut().filter(|_| first)
     } else {
         messages.iter_mut().find(|message| is(message, Role::User))
     };
-    match found {
+    match message {
         Some(message) => {
             let content = message["content"].as_str().unwrap_or_default();
             let parts = if first { [content, text] } else { [text, content] };

@@ -108,20 +108,20 @@ impl Renderer {
             return Ok(end_of_prefix(grown, reply_text).map(|end| grown[end..].to_owned()));
         }
         let sampled = self.parse(reply_text, tools)?;
-        let mut found = None;
+        let mut ends = None;
         for (end, length) in self.ends_in(grown).take(ENDS_TRIED) {
             let printed = &grown[..end];
             // A result inside the turn is between the reply and the end of the turn.
             if let Some(reply_end) = end_of_prefix(printed, reply_text) {
-                found = Some((reply_end, end, length));
+                ends = Some((reply_end, end, length));
             } else if self.parse(printed, tools)?.equals_without_ids(&sampled) {
-                found = Some((end, end, length));
+                ends = Some((end, end, length));
             }
-            if found.is_some() {
+            if ends.is_some() {
                 break;
             }
         }
-        let Some((reply_end, end, length)) = found else { return Ok(None) };
+        let Some((reply_end, end, length)) = ends else { return Ok(None) };
         let (inside, rest) = (&grown[reply_end..end], &grown[end..]);
         let closing = if ended && inside.trim().is_empty() { &rest[length..] } else { rest };
         let inside = if inside.trim().is_empty() { "" } else { inside };

@@ -55,9 +55,9 @@ pub(super) fn register(environment: &mut Environment<'static>) {
         check_list(&value)?;
         minijinja::filters::map(state, value, options)
     });
-    environment.add_filter("split", |value: &Jinja, separator: Option<Arc<str>>, most: Option<i64>| {
+    environment.add_filter("split", |value: &Jinja, separator: Option<Arc<str>>, limit: Option<i64>| {
         check_list(value)?;
-        minijinja::filters::split(value, separator, most)
+        minijinja::filters::split(value, separator, limit)
     });
     environment.add_filter("lines", |value: &Jinja| {
         check_list(value)?;

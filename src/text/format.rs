@@ -27,8 +27,8 @@ enum Inner {
 
 impl PartialEq for Format {
     fn eq(&self, other: &Self) -> bool {
-        let (own, other) = (self.inner(), other.inner());
-        own.name() == other.name() && own.version() == other.version()
+        let (this, other) = (self.inner(), other.inner());
+        this.name() == other.name() && this.version() == other.version()
     }
 }
 
@@ -50,7 +50,7 @@ impl Format {
         formats::ALL.iter().map(|format| Self(Inner::BuiltIn(*format)))
     }
 
-    pub(super) fn own(format: Arc<dyn ToolFormat>) -> Self {
+    pub(super) fn from_shared(format: Arc<dyn ToolFormat>) -> Self {
         Self(Inner::Own(format))
     }
 
@@ -80,8 +80,8 @@ impl Format {
     }
 
     /// The error for a name that is neither a built-in format nor in `own`.
-    pub fn unknown(name: &str, own: &[&str]) -> Error {
-        let names = formats::ALL.iter().map(|format| format.name()).chain([AUTO]).chain(own.iter().copied());
+    pub fn unknown(name: &str, recipe_names: &[&str]) -> Error {
+        let names = formats::ALL.iter().map(|format| format.name()).chain([AUTO]).chain(recipe_names.iter().copied());
         Error::new(Kind::Script, format!("unknown format `{name}`")).hint(suggest(name, names))
     }
 
@@ -220,13 +220,13 @@ mod tests {
         ] {
             assert_eq!(of(name).name(), expected, "{name}");
         }
-        let mut found: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
+        let mut counts: std::collections::BTreeMap<String, usize> = std::collections::BTreeMap::new();
         for entry in std::fs::read_dir(&dir).unwrap() {
             let path = entry.unwrap().path();
             if path.extension().is_some_and(|extension| extension == "jinja") {
-                *found.entry(of(path.file_stem().unwrap().to_str().unwrap()).name().to_owned()).or_default() += 1;
+                *counts.entry(of(path.file_stem().unwrap().to_str().unwrap()).name().to_owned()).or_default() += 1;
             }
         }
-        eprintln!("formats of {} templates: {found:?}", found.values().sum::<usize>());
+        eprintln!("formats of {} templates: {counts:?}", counts.values().sum::<usize>());
     }
 }

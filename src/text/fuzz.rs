@@ -56,9 +56,9 @@ fn repeat_with_seeds(check: impl Fn(&mut Dice)) {
     let mut seed = 0;
     while Instant::now() < end || seed < 20 {
         let begin = computed();
-        let said = Seed(seed);
+        let on_panic = Seed(seed);
         check(&mut Dice(ChaCha8Rng::seed_from_u64(seed)));
-        drop(said);
+        drop(on_panic);
         let took = computed().saturating_sub(begin);
         assert!(took < Duration::from_secs(30), "seed {seed} took {took:?}");
         seed += 1;
@@ -80,7 +80,7 @@ fn mutate(dice: &mut Dice, pieces: &mut Vec<String>, others: &[String]) {
             3 => pieces.insert(at, dice.pick(others).clone()),
             _ => {
                 let piece = &mut pieces[at];
-                let cut = piece.char_indices().map(|(place, _)| place).nth(dice.below(piece.len())).unwrap_or(0);
+                let cut = piece.char_indices().map(|(at, _)| at).nth(dice.below(piece.len())).unwrap_or(0);
                 piece.truncate(cut);
             }
         }
@@ -149,9 +149,9 @@ fn mutated_templates_render_or_give_an_error() {
 #[test]
 fn mutated_tokenizers_load_or_give_an_error() {
     const FILES: [&str; 2] = ["tokenizer.json", "tokenizer_config.json"];
-    fn places<'a>(value: &'a mut Value, found: &mut Vec<&'a mut Value>) {
+    fn places<'a>(value: &'a mut Value, out: &mut Vec<&'a mut Value>) {
         match value {
-            Value::Object(fields) => fields.values_mut().for_each(|field| places(field, found)),
+            Value::Object(fields) => fields.values_mut().for_each(|field| places(field, out)),
             // For a long list only the first and last items are tried.
             Value::Array(items) => {
                 let last = items.len().saturating_sub(1);
@@ -159,9 +159,9 @@ fn mutated_tokenizers_load_or_give_an_error() {
                     .iter_mut()
                     .enumerate()
                     .filter(|(at, _)| *at < 3 || *at == last)
-                    .for_each(|(_, item)| places(item, found));
+                    .for_each(|(_, item)| places(item, out));
             }
-            leaf => found.push(leaf),
+            leaf => out.push(leaf),
         }
     }
     let dir = tempfile::tempdir().unwrap();
@@ -187,10 +187,10 @@ fn mutated_tokenizers_load_or_give_an_error() {
         let mut changed = originals.clone();
         for file in &mut changed {
             for _ in 0..dice.below(3) {
-                let mut found = Vec::new();
-                places(file, &mut found);
-                let at = dice.below(found.len());
-                *found.swap_remove(at) = dice.pick(&values).clone();
+                let mut fields = Vec::new();
+                places(file, &mut fields);
+                let at = dice.below(fields.len());
+                *fields.swap_remove(at) = dice.pick(&values).clone();
             }
             if let (Value::Object(fields), 0) = (&mut *file, dice.below(3)) {
                 let at = dice.below(fields.len());

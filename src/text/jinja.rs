@@ -61,12 +61,12 @@ fn each(value: Value) -> Result<Value, Error> {
 #[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn sum(parts: Vec<Value>) -> Result<Value, Error> {
     let (mut whole, mut safe) = (String::new(), false);
-    for (place, part) in parts.iter().enumerate() {
+    for (index, part) in parts.iter().enumerate() {
         let Some(text) = part.as_str() else {
             let kind = if part.kind() == ValueKind::Undefined { "nothing".to_owned() } else { part.kind().to_string() };
             return Err(Error::new(ErrorKind::InvalidOperation, format!("{kind} is added to a text")));
         };
-        if place > 0 && part.is_safe() && !safe {
+        if index > 0 && part.is_safe() && !safe {
             whole = escape(&whole);
         }
         let escaped = (safe && !part.is_safe()).then(|| escape(text));
@@ -122,7 +122,7 @@ pub(super) fn translate(source: &str) -> Result<Translated, usize> {
         };
         out.push_str(&rest[..start + 2]);
         let body = &inner[..end];
-        if open != "{#" && !raw && words(body) > WORDS {
+        if open != "{#" && !raw && count_words(body) > WORDS {
             return Err(1 + source[..source.len() - inner.len()].matches('\n').count());
         }
         let bare = body.trim_start_matches(['-', '+']);
@@ -162,7 +162,7 @@ pub(super) fn translate(source: &str) -> Result<Translated, usize> {
 }
 
 /// Names, numbers, strings and signs of a tag.
-fn words(body: &str) -> usize {
+fn count_words(body: &str) -> usize {
     let bytes = body.as_bytes();
     let (mut count, mut at) = (0, 0);
     while let Some(&byte) = bytes.get(at) {
@@ -289,9 +289,9 @@ fn added(expression: &str) -> Option<String> {
     }
     let mut parts = Vec::new();
     let mut from = 0;
-    for place in places.into_iter().chain([expression.len()]) {
-        parts.push(&expression[from..place]);
-        from = place + 1;
+    for end in places.into_iter().chain([expression.len()]) {
+        parts.push(&expression[from..end]);
+        from = end + 1;
     }
     if parts.iter().any(|part| part.trim().is_empty()) {
         return None;
@@ -300,14 +300,17 @@ fn added(expression: &str) -> Option<String> {
 }
 
 /// The first position at or after `from`, outside brackets and strings, of one of these words.
-fn word(text: &str, from: usize, words: &[&str]) -> Option<usize> {
+fn word(text: &str, from: usize, keywords: &[&str]) -> Option<usize> {
     let mut before = None;
-    let found = first(text.get(from..)?, |rest, _| {
+    let offset = first(text.get(from..)?, |rest, _| {
         let apart = !before.is_some_and(is_part_of_word);
         before = rest.chars().next();
-        apart && words.iter().any(|word| rest.strip_prefix(word).is_some_and(|rest| !rest.starts_with(is_part_of_word)))
+        apart
+            && keywords
+                .iter()
+                .any(|word| rest.strip_prefix(word).is_some_and(|rest| !rest.starts_with(is_part_of_word)))
     });
-    found.map(|place| from + place)
+    offset.map(|at| from + at)
 }
 
 fn is_part_of_word(letter: char) -> bool {
@@ -317,7 +320,7 @@ fn is_part_of_word(letter: char) -> bool {
 /// The first position outside brackets and strings where `holds(rest of the text, position)`.
 fn first(text: &str, mut holds: impl FnMut(&str, usize) -> bool) -> Option<usize> {
     let (mut depth, mut quote, mut escaped) = (0_usize, None, false);
-    for (place, letter) in text.char_indices() {
+    for (at, letter) in text.char_indices() {
         if let Some(open) = quote {
             if !escaped && letter == open {
                 quote = None;
@@ -325,8 +328,8 @@ fn first(text: &str, mut holds: impl FnMut(&str, usize) -> bool) -> Option<usize
             escaped = !escaped && letter == '\\';
             continue;
         }
-        if depth == 0 && holds(&text[place..], place) {
-            return Some(place);
+        if depth == 0 && holds(&text[at..], at) {
+            return Some(at);
         }
         match letter {
             '"' | '\'' => quote = Some(letter),

@@ -59,11 +59,11 @@ impl Reader<'_> {
     }
 
     fn eat(&mut self, token: char) -> Read<bool> {
-        let found = self.peek()? == token;
-        if found {
+        let matches = self.peek()? == token;
+        if matches {
             self.rest = &self.rest[token.len_utf8()..];
         }
-        Ok(found)
+        Ok(matches)
     }
 
     fn expect(&mut self, token: char) -> Read<()> {
@@ -308,7 +308,7 @@ impl Reader<'_> {
 fn number(text: &str) -> Option<Value> {
     let (sign, digits) = text.strip_prefix('-').map_or(("", text), |digits| ("-", digits));
     let prefix = digits.get(..2).unwrap_or_default().to_ascii_lowercase();
-    let base = [("0x", 16), ("0o", 8), ("0b", 2)].into_iter().find(|(known, _)| *known == prefix);
+    let base = [("0x", 16), ("0o", 8), ("0b", 2)].into_iter().find(|(sign, _)| *sign == prefix);
     let text = match base {
         Some((_, base)) => {
             let digits = digits[2..].strip_prefix(['+', '-']).map_or(&digits[2..], |_| "");

@@ -30,11 +30,11 @@ pub enum Malformed {
     /// The arguments are a string, and the string is not JSON.
     ArgumentsNotJson(serde_json::Error),
     /// The JSON value of a call is not an object.
-    NotAnObject { found: &'static str },
+    NotAnObject { actual: &'static str },
     /// A field of a call is missing.
     NoField(&'static str),
     /// A field of a call has another type.
-    Field { name: &'static str, wanted: &'static str, found: &'static str },
+    Field { name: &'static str, wanted: &'static str, actual: &'static str },
     /// The call is not in Python's syntax, at this byte of it.
     Syntax { what: String, at: usize },
     /// The block of calls was opened and not closed.
@@ -91,11 +91,11 @@ impl fmt::Display for Malformed {
             Self::Stray(Stray::Outside(open, close)) => write!(f, "unexpected text outside of {open}…{close}"),
             Self::NotJson(error) => write!(f, "not valid JSON, {error}"),
             Self::ArgumentsNotJson(error) => write!(f, "`arguments` is a string that is not valid JSON, {error}"),
-            Self::NotAnObject { found } => {
-                write!(f, "expected a JSON object with `name` and `arguments`, found {found}")
+            Self::NotAnObject { actual } => {
+                write!(f, "expected a JSON object with `name` and `arguments`, found {actual}")
             }
             Self::NoField(name) => write!(f, "`{name}` is missing"),
-            Self::Field { name, wanted, found } => write!(f, "`{name}` must be {wanted}, found {found}"),
+            Self::Field { name, wanted, actual } => write!(f, "`{name}` must be {wanted}, found {actual}"),
             Self::Syntax { what, .. } => f.write_str(what),
             Self::Unclosed { open, close } => write!(f, "{open} was not closed with {close}"),
         }

@@ -34,7 +34,7 @@ pub(super) struct Marks {
     /// In all messages but the policy's.
     others: Option<Regex>,
     /// In the policy's turns.
-    own: Option<Regex>,
+    assistant: Option<Regex>,
 }
 
 /// Removes the separators from a rendering.
@@ -58,7 +58,7 @@ pub(super) fn end_of_prefix(text: &str, prefix: &str) -> Option<usize> {
 impl Marks {
     /// The marks of a tokenizer. `between`: what the template prints around an assistant's turn.
     pub(super) fn new(tokenizer: &Tokenizer, between: &str, format: &dyn ToolFormat) -> Result<Self> {
-        let (mut others, mut own) = (Vec::new(), Vec::new());
+        let (mut others, mut assistant) = (Vec::new(), Vec::new());
         let outer = ["bos_token", "eos_token", "pad_token"].map(|name| tokenizer.named_token(name));
         let outer = outer.into_iter().collect::<Result<Vec<_>>>()?;
         for (text, special) in tokenizer.added_tokens() {
@@ -67,18 +67,18 @@ impl Marks {
             let is_outer = outer.iter().flatten().any(|token| *token == text);
             let is_of_format = format.end_tokens().contains(&text.as_str());
             if (is_between || is_outer && !is_of_format) && !format.hides_headers() {
-                own.push(text.clone());
+                assistant.push(text.clone());
             }
             if special || is_between {
                 others.push(text);
             }
         }
-        Ok(Self { others: any_of(others, tokenizer)?, own: any_of(own, tokenizer)? })
+        Ok(Self { others: any_of(others, tokenizer)?, assistant: any_of(assistant, tokenizer)? })
     }
 
     /// Disables the marks in messages.
     pub(super) fn disabled<'m>(&self, messages: &'m [Message]) -> Cow<'m, [Message]> {
-        self.in_messages(messages, self.own.as_ref())
+        self.in_messages(messages, self.assistant.as_ref())
     }
 
     /// The same for a conversation that a model judges: none of its turns is the judge's own.
@@ -86,13 +86,13 @@ impl Marks {
         self.in_messages(messages, self.others.as_ref())
     }
 
-    fn in_messages<'m>(&self, messages: &'m [Message], own: Option<&Regex>) -> Cow<'m, [Message]> {
+    fn in_messages<'m>(&self, messages: &'m [Message], assistant: Option<&Regex>) -> Cow<'m, [Message]> {
         let others = self.others.as_ref();
         let mut out = Cow::Borrowed(messages);
-        for (place, message) in messages.iter().enumerate() {
-            let marks = if message.role == Role::Assistant { own } else { others };
+        for (index, message) in messages.iter().enumerate() {
+            let marks = if message.role == Role::Assistant { assistant } else { others };
             if let Cow::Owned(text) = disable(&message.content.text(), marks) {
-                out.to_mut()[place].content = Content::Text(text);
+                out.to_mut()[index].content = Content::Text(text);
             }
             let texts = [(&message.reasoning_content, marks), (&message.name, others), (&message.tool_call_id, others)];
             let [reasoning, name, id] = texts.map(|(text, marks)| match disable(text.as_deref()?, marks) {
@@ -100,18 +100,18 @@ impl Marks {
                 Cow::Borrowed(_) => None,
             });
             if reasoning.is_some() {
-                out.to_mut()[place].reasoning_content = reasoning;
+                out.to_mut()[index].reasoning_content = reasoning;
             }
             if name.is_some() {
-                out.to_mut()[place].name = name;
+                out.to_mut()[index].name = name;
             }
             if id.is_some() {
-                out.to_mut()[place].tool_call_id = id;
+                out.to_mut()[index].tool_call_id = id;
             }
             for (number, call) in
-                message.tool_calls.iter().enumerate().filter(|(_, call)| found(&call.arguments, others))
+                message.tool_calls.iter().enumerate().filter(|(_, call)| has_mark(&call.arguments, others))
             {
-                out.to_mut()[place].tool_calls[number].arguments = disable_in(&call.arguments, others);
+                out.to_mut()[index].tool_calls[number].arguments = disable_in(&call.arguments, others);
             }
         }
         out
@@ -120,7 +120,7 @@ impl Marks {
     /// Disables the marks in the descriptions of tools, which a server may have written.
     pub(super) fn disabled_in_tools<'t>(&self, tools: &'t [Value]) -> Cow<'t, [Value]> {
         let others = self.others.as_ref();
-        if tools.iter().any(|tool| found(tool, others)) {
+        if tools.iter().any(|tool| has_mark(tool, others)) {
             return tools.iter().map(|tool| disable_in(tool, others)).collect();
         }
         Cow::Borrowed(tools)
@@ -158,12 +158,12 @@ fn disable<'t>(text: &'t str, marks: Option<&Regex>) -> Cow<'t, str> {
 }
 
 /// Whether a text in the value has a mark.
-fn found(value: &Value, marks: Option<&Regex>) -> bool {
+fn has_mark(value: &Value, marks: Option<&Regex>) -> bool {
     let in_text = |text: &str| marks.is_some_and(|marks| marks.is_match(text));
     match value {
         Value::String(text) => in_text(text),
-        Value::Array(items) => items.iter().any(|item| found(item, marks)),
-        Value::Object(fields) => fields.iter().any(|(name, value)| in_text(name) || found(value, marks)),
+        Value::Array(items) => items.iter().any(|item| has_mark(item, marks)),
+        Value::Object(fields) => fields.iter().any(|(name, value)| in_text(name) || has_mark(value, marks)),
         Value::Null | Value::Bool(_) | Value::Number(_) => false,
     }
 }

@@ -12,12 +12,12 @@ use super::values::Items;
 /// # Errors
 /// [`ErrorKind::UnknownMethod`] for a method that the value does not have here.
 pub(super) fn call(state: &State, value: &Jinja, name: &str, args: &[Jinja]) -> Result<Jinja, Error> {
-    let own = match (value.as_str(), value.kind()) {
+    let result = match (value.as_str(), value.kind()) {
         (Some(text), _) => of_text(text, name, args)?,
         (None, ValueKind::Map) => of_map(value, name, args)?,
         _ => None,
     };
-    match own {
+    match result {
         Some(result) => Ok(result),
         None => minijinja_contrib::pycompat::unknown_method_callback(state, value, name, args),
     }
@@ -47,9 +47,9 @@ fn of_text(text: &str, name: &str, args: &[Jinja]) -> Result<Option<Jinja>, Erro
         let () = from_args(args)?;
         Ok(Some(Jinja::from(!text.is_empty() && text.chars().all(holds))))
     };
-    let cased = |other: fn(char) -> bool, own: fn(char) -> bool| -> Result<Option<Jinja>, Error> {
+    let cased = |other: fn(char) -> bool, wanted: fn(char) -> bool| -> Result<Option<Jinja>, Error> {
         let () = from_args(args)?;
-        Ok(Some(Jinja::from(is_cased(text, other, own))))
+        Ok(Some(Jinja::from(is_cased(text, other, wanted))))
     };
     Ok(Some(match name {
         "format" => {
@@ -96,14 +96,14 @@ fn of_text(text: &str, name: &str, args: &[Jinja]) -> Result<Option<Jinja>, Erro
         }
         "split" | "rsplit" => {
             check_size(text.len().saturating_mul(ITEM))?;
-            let (separator, most, options): (Option<&str>, Option<i64>, Kwargs) = from_args(args)?;
+            let (separator, limit, options): (Option<&str>, Option<i64>, Kwargs) = from_args(args)?;
             let separator = separator.or(options.get("sep")?);
-            let most = most.or(options.get("maxsplit")?).and_then(|most| usize::try_from(most).ok());
+            let limit = limit.or(options.get("maxsplit")?).and_then(|limit| usize::try_from(limit).ok());
             options.assert_all_used()?;
             if separator == Some("") {
                 return Err(Error::new(ErrorKind::InvalidOperation, "empty separator"));
             }
-            split(text, separator, most.unwrap_or(usize::MAX), name == "rsplit").into_iter().map(Jinja::from).collect()
+            split(text, separator, limit.unwrap_or(usize::MAX), name == "rsplit").into_iter().map(Jinja::from).collect()
         }
         "splitlines" => {
             check_size(text.len().saturating_mul(ITEM))?;
@@ -120,8 +120,8 @@ fn of_text(text: &str, name: &str, args: &[Jinja]) -> Result<Option<Jinja>, Erro
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
             let first = name == "partition";
-            let found = if first { text.split_once(separator) } else { text.rsplit_once(separator) };
-            let parts = match found {
+            let halves = if first { text.split_once(separator) } else { text.rsplit_once(separator) };
+            let parts = match halves {
                 Some((before, after)) => [before, separator, after],
                 None if first => [text, "", ""],
                 None => ["", "", text],
@@ -134,11 +134,11 @@ fn of_text(text: &str, name: &str, args: &[Jinja]) -> Result<Option<Jinja>, Erro
         }
         "find" | "rfind" | "index" | "rindex" => {
             let (what, start, end): (&str, Option<usize>, Option<usize>) = from_args(args)?;
-            let offset = |place: usize| text.char_indices().nth(place).map_or(text.len(), |(at, _)| at);
+            let offset = |index: usize| text.char_indices().nth(index).map_or(text.len(), |(at, _)| at);
             let (from, to) = (offset(start.unwrap_or(0)), end.map_or(text.len(), offset));
             let within = text.get(from..to).unwrap_or_default();
-            let found = if name.starts_with('r') { within.rfind(what) } else { within.find(what) };
-            match found {
+            let offset = if name.starts_with('r') { within.rfind(what) } else { within.find(what) };
+            match offset {
                 Some(at) => text[..from + at].chars().count().into(),
                 None if name.ends_with("find") => (-1).into(),
                 None => return Err(Error::new(ErrorKind::InvalidOperation, "substring not found")),
@@ -174,8 +174,8 @@ pub(super) fn padded(text: &str, width: usize, fill: char, side: &str) -> String
 }
 
 /// `str.islower` and `str.isupper`: letters without case do not count, but there must be one with.
-pub(super) fn is_cased(text: &str, other: fn(char) -> bool, own: fn(char) -> bool) -> bool {
-    text.chars().any(own) && !text.chars().any(other)
+pub(super) fn is_cased(text: &str, other: fn(char) -> bool, wanted: fn(char) -> bool) -> bool {
+    text.chars().any(wanted) && !text.chars().any(other)
 }
 
 /// `str.isspace`; Python counts four separators of ASCII.
@@ -184,40 +184,40 @@ pub(super) fn is_space(letter: char) -> bool {
 }
 
 /// `text.split(separator, most)`; without a separator at runs of white space.
-fn split<'a>(text: &'a str, separator: Option<&str>, most: usize, from_end: bool) -> Vec<&'a str> {
-    let parts = most.saturating_add(1);
-    let mut found: Vec<&str> = match separator {
+fn split<'a>(text: &'a str, separator: Option<&str>, limit: usize, from_end: bool) -> Vec<&'a str> {
+    let parts = limit.saturating_add(1);
+    let mut pieces: Vec<&str> = match separator {
         Some(separator) if from_end => text.rsplitn(parts, separator).collect(),
         Some(separator) => return text.splitn(parts, separator).collect(),
         None => {
-            let mut found = Vec::new();
+            let mut pieces = Vec::new();
             let mut rest = if from_end { text.trim_end_matches(is_space) } else { text.trim_start_matches(is_space) };
             while !rest.is_empty() {
                 let cut = if from_end { rest.rfind(is_space) } else { rest.find(is_space) };
-                match cut.filter(|_| found.len() < most) {
+                match cut.filter(|_| pieces.len() < limit) {
                     None => {
-                        found.push(rest);
+                        pieces.push(rest);
                         break;
                     }
                     Some(at) if from_end => {
                         let word = rest[at..].trim_start_matches(is_space);
-                        found.push(word);
+                        pieces.push(word);
                         rest = rest[..at].trim_end_matches(is_space);
                     }
                     Some(at) => {
-                        found.push(&rest[..at]);
+                        pieces.push(&rest[..at]);
                         rest = rest[at..].trim_start_matches(is_space);
                     }
                 }
             }
             if !from_end {
-                return found;
+                return pieces;
             }
-            found
+            pieces
         }
     };
-    found.reverse();
-    found
+    pieces.reverse();
+    pieces
 }
 
 /// `text.splitlines(keep)`.
@@ -225,18 +225,18 @@ fn lines(text: &str, keep: bool) -> Vec<&str> {
     let is_end = |letter: char| {
         matches!(letter, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}')
     };
-    let (mut found, mut rest) = (Vec::new(), text);
+    let (mut lines, mut rest) = (Vec::new(), text);
     while let Some(at) = rest.find(is_end) {
         let after = if rest[at..].starts_with("\r\n") {
             at + 2
         } else {
             at + rest[at..].chars().next().map_or(1, char::len_utf8)
         };
-        found.push(&rest[..if keep { after } else { at }]);
+        lines.push(&rest[..if keep { after } else { at }]);
         rest = &rest[after..];
     }
     if !rest.is_empty() {
-        found.push(rest);
+        lines.push(rest);
     }
-    found
+    lines
 }

@@ -93,15 +93,15 @@ impl<'a> Parser<'a> {
     }
 
     fn skip_name(&mut self, name: &str) -> bool {
-        let found = self.is_name(name);
-        self.at += usize::from(found);
-        found
+        let matches = self.is_name(name);
+        self.at += usize::from(matches);
+        matches
     }
 
     fn skip(&mut self, sign: &str) -> bool {
-        let found = self.peek() == Some(Token::Sign(sign));
-        self.at += usize::from(found);
-        found
+        let matches = self.peek() == Some(Token::Sign(sign));
+        self.at += usize::from(matches);
+        matches
     }
 
     /// The start of the next token.
@@ -219,7 +219,7 @@ impl<'a> Parser<'a> {
 
     fn compare(&mut self, left: Node, name: &str, sign: (usize, usize), right: Node) {
         let simple = |kinds: &[Kind]| kinds.contains(&left.kind) || kinds.contains(&right.kind);
-        let order = ORDERS.iter().find(|(own, ..)| *own == name);
+        let order = ORDERS.iter().find(|(operator, ..)| *operator == name);
         match (name, order) {
             // Texts and numbers are compared as in Python.
             ("==" | "!=", _) if simple(&[Kind::Text, Kind::Scalar]) => {}
@@ -277,13 +277,13 @@ impl<'a> Parser<'a> {
     fn product(&mut self) -> Option<Node> {
         let mut left = self.power()?;
         while let Some(Token::Sign(sign @ ("*" | "/" | "//" | "%"))) = self.peek() {
-            let place = (self.start(), self.start() + sign.len());
+            let span = (self.start(), self.start() + sign.len());
             self.at += 1;
             let right = self.power()?;
             match sign {
                 "*" => [left, right].into_iter().for_each(|node| self.edits.mark(node, FACTOR)),
-                "//" => self.edits.call(left, place, right, "", FLOOR_DIVIDE),
-                "%" => self.edits.call(left, place, right, "", MODULO),
+                "//" => self.edits.call(left, span, right, "", FLOOR_DIVIDE),
+                "%" => self.edits.call(left, span, right, "", MODULO),
                 _ => {}
             }
             left = self.joined(left.start, [left, right]);

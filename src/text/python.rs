@@ -229,8 +229,8 @@ fn write_repr(out: &mut impl Write, value: &Jinja) -> std::fmt::Result {
             if let Some(range) = values::range(value) {
                 return out.write_str(range);
             }
-            let own = value.downcast_object_ref::<Items>().map(Items::brackets);
-            let (open, close) = own.unwrap_or_else(|| ("[".to_owned(), "]"));
+            let brackets = value.downcast_object_ref::<Items>().map(Items::brackets);
+            let (open, close) = brackets.unwrap_or_else(|| ("[".to_owned(), "]"));
             out.write_str(&open)?;
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
                 if index > 0 {

@@ -121,9 +121,9 @@ fn agrees(row: &Value, reply: &Reply) -> bool {
             (call["name"].as_str().unwrap().to_owned(), arguments)
         })
         .collect();
-    let found: Vec<(String, Value)> =
+    let calls: Vec<(String, Value)> =
         reply.tool_calls.iter().map(|call| (call.name.clone(), call.arguments.clone())).collect();
-    found == expected
+    calls == expected
         && text("content") == reply.content
         && text("reasoning_content") == reply.reasoning.clone().unwrap_or_default()
 }

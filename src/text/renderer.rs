@@ -95,19 +95,22 @@ impl Renderer {
         };
         let result = json!({"role": "tool", "content": HERE, "name": "f", "tool_call_id": "call00001"});
         let answered = render(json!([user, {"role": "assistant", "content": "c"}, result]), false);
-        let own = format.inner();
+        let tool_format = format.inner();
         let ability = TemplateSupport {
-            native: if own.is_native() { Native::from_template(&probed, own) } else { None },
-            results: own.uses_tool_role() && answered.is_ok_and(|text| text.contains(HERE)),
+            native: if tool_format.is_native() { Native::from_template(&probed, tool_format) } else { None },
+            results: tool_format.uses_tool_role() && answered.is_ok_and(|text| text.contains(HERE)),
         };
         let mut stops: Vec<u32> = first.map(|(id, _)| id).filter(|_| !marker.is_empty()).into_iter().collect();
-        stops.extend(own.end_tokens().iter().filter_map(|token| tokenizer.id_of(token)));
+        stops.extend(tool_format.end_tokens().iter().filter_map(|token| tokenizer.id_of(token)));
         let stop_ids = stop_ids(&tokenizer, &stops)?;
-        let ends = [marker.as_str()].into_iter().chain(own.end_tokens().iter().copied()).chain(own.later_end());
+        let ends = [marker.as_str()]
+            .into_iter()
+            .chain(tool_format.end_tokens().iter().copied())
+            .chain(tool_format.later_end());
         let ends = ends.filter(|end| !end.is_empty()).map(str::to_owned).collect();
         let later = render(json!([user, {"role": "assistant", "content": HERE}, user]), false).unwrap_or_default();
         let later = later.split_once(HERE).map_or("", |(_, later)| later);
-        let marks = Marks::new(&tokenizer, &format!("{before_reply}{marker}{later}"), own)?;
+        let marks = Marks::new(&tokenizer, &format!("{before_reply}{marker}{later}"), tool_format)?;
         Ok(Self {
             before_reply: before_reply.to_owned(),
             generation_prompt: prompt.to_owned(),
@@ -116,7 +119,7 @@ impl Renderer {
             ability,
             ends,
             stop_ids: Arc::new(stop_ids),
-            stop_strings: own.stop_strings().into_iter().map(str::to_owned).collect(),
+            stop_strings: tool_format.stop_strings().into_iter().map(str::to_owned).collect(),
             code_tool: CODE_TOOL.to_owned(),
             reply_prefix: String::new(),
             styled: Mutex::default(),
@@ -338,7 +341,7 @@ impl Renderer {
 
 /// End-of-reply ids: from generation_config.json, else `eos_token` of tokenizer_config.json; and
 /// those of the template and the format.
-fn stop_ids(tokenizer: &Tokenizer, own: &[u32]) -> Result<Vec<u32>> {
+fn stop_ids(tokenizer: &Tokenizer, format_ids: &[u32]) -> Result<Vec<u32>> {
     let config = tokenizer.json("generation_config.json")?;
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
     let mut ids: Vec<u32> = match &config["eos_token_id"] {
@@ -348,7 +351,7 @@ fn stop_ids(tokenizer: &Tokenizer, own: &[u32]) -> Result<Vec<u32>> {
     if ids.is_empty() {
         ids.extend(tokenizer.named_token("eos_token")?.and_then(|token| tokenizer.id_of(&token)));
     }
-    for id in own {
+    for id in format_ids {
         if !ids.contains(id) {
             ids.push(*id);
         }

@@ -78,7 +78,7 @@ fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), SchemaError> 
             ("type", value) => {
                 let names = type_names(value);
                 if names.is_empty() || names.iter().any(|name| !TYPES.contains(name)) {
-                    return wrong(at, SchemaFault::Type { found: value.clone(), known: &TYPES });
+                    return wrong(at, SchemaFault::Type { actual: value.clone(), names: &TYPES });
                 }
             }
             ("properties", Value::Object(properties)) => {
@@ -110,7 +110,7 @@ fn refuse_at(schema: &Value, at: &str, depth: usize) -> Result<(), SchemaError> 
             }
             (keyword, _) if CHECKED.contains(&keyword) || NOTES.contains(&keyword) => {}
             (keyword, _) => {
-                return wrong(at, SchemaFault::Keyword { keyword: keyword.to_owned(), known: &CHECKED });
+                return wrong(at, SchemaFault::Keyword { keyword: keyword.to_owned(), names: &CHECKED });
             }
         }
     }
@@ -193,8 +193,8 @@ fn check_object(
     for (name, value) in fields {
         let at = || format!("{at}.{name}");
         let mut is_known = false;
-        let own = properties.and_then(|properties| properties.get(name));
-        for schema in own.into_iter().chain(patterns.iter().filter_map(|(_, schema, regex)| {
+        let schema = properties.and_then(|properties| properties.get(name));
+        for schema in schema.into_iter().chain(patterns.iter().filter_map(|(_, schema, regex)| {
             regex.as_ref().is_some_and(|regex| regex.is_match(name)).then_some(*schema)
         })) {
             check_at(schema, value, &at(), depth - 1)?;
@@ -206,9 +206,9 @@ fn check_object(
         }
         match keywords.get("additionalProperties") {
             Some(Value::Bool(false)) => {
-                let known = properties.into_iter().flat_map(|properties| properties.keys()).cloned();
-                let known = known.chain(patterns.iter().map(|(pattern, ..)| format!("/{pattern}/"))).collect();
-                return Err(ArgumentError::new(at(), Violation::Unknown { known }));
+                let names = properties.into_iter().flat_map(|properties| properties.keys()).cloned();
+                let names = names.chain(patterns.iter().map(|(pattern, ..)| format!("/{pattern}/"))).collect();
+                return Err(ArgumentError::new(at(), Violation::Unknown { names }));
             }
             Some(schema) => check_at(schema, value, &at(), depth - 1)?,
             None => {}
@@ -241,7 +241,7 @@ fn check_text(keywords: &Map<String, Value>, text: &str, at: &str) -> Result<(),
 fn check_number(
     keywords: &Map<String, Value>,
     number: Option<f64>,
-    given: &Value,
+    value: &Value,
     at: &str,
 ) -> Result<(), ArgumentError> {
     type Fits = fn(f64, f64) -> bool;
@@ -254,7 +254,7 @@ fn check_number(
     ];
     for (keyword, fits, word) in bounds {
         if let Some(bound) = keywords.get(keyword).and_then(Value::as_f64).filter(|bound| !fits(number, *bound)) {
-            return Err(ArgumentError::expected(at, Expected::Bound(word, bound), given.clone()));
+            return Err(ArgumentError::expected(at, Expected::Bound(word, bound), value.clone()));
         }
     }
     Ok(())
@@ -262,7 +262,7 @@ fn check_number(
 
 fn in_bounds(
     keywords: &Map<String, Value>,
-    [least, most]: [&str; 2],
+    [least, maximum]: [&str; 2],
     count: usize,
     at: &str,
     what: &'static str,
@@ -271,8 +271,8 @@ fn in_bounds(
     if let Some(least) = bound(least).filter(|least| (count as u64) < *least) {
         return Err(ArgumentError::expected(at, Expected::Count("at least", least, what), count));
     }
-    if let Some(most) = bound(most).filter(|most| (count as u64) > *most) {
-        return Err(ArgumentError::expected(at, Expected::Count("at most", most, what), count));
+    if let Some(maximum) = bound(maximum).filter(|maximum| (count as u64) > *maximum) {
+        return Err(ArgumentError::expected(at, Expected::Count("at most", maximum, what), count));
     }
     Ok(())
 }
@@ -311,8 +311,8 @@ fn is_long(value: &Value) -> bool {
 
 /// The schema of a tool's parameter, with tools as in the OpenAI API.
 pub(super) fn parameter<'a>(tools: &'a [Value], function: &str, key: &str) -> Option<&'a Value> {
-    let own = |tool: &'a Value| tool.get("function").unwrap_or(tool);
-    let tool = tools.iter().map(own).find(|tool| tool.get("name").and_then(Value::as_str) == Some(function))?;
+    let function_of = |tool: &'a Value| tool.get("function").unwrap_or(tool);
+    let tool = tools.iter().map(function_of).find(|tool| tool.get("name").and_then(Value::as_str) == Some(function))?;
     tool.get("parameters")?.get("properties")?.get(key)
 }
 

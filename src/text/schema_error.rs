@@ -19,13 +19,13 @@ pub enum Violation {
     /// It must be another value: `string or null`, `at least 1`, `have at most 2 items`.
     Expected {
         expected: Expected,
-        found: Value,
+        actual: Value,
     },
     /// It is required.
     Missing,
     /// There is no such argument; `known` are the others.
     Unknown {
-        known: Vec<String>,
+        names: Vec<String>,
     },
     /// The schema allows no value.
     NotAllowed,
@@ -54,8 +54,8 @@ impl ArgumentError {
         Self { path: path.into(), why: Box::new(why) }
     }
 
-    pub(super) fn expected(path: &str, expected: Expected, found: impl Into<Value>) -> Self {
-        Self::new(path, Violation::Expected { expected, found: found.into() })
+    pub(super) fn expected(path: &str, expected: Expected, actual: impl Into<Value>) -> Self {
+        Self::new(path, Violation::Expected { expected, actual: actual.into() })
     }
 }
 
@@ -63,17 +63,17 @@ impl fmt::Display for ArgumentError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = &self.path;
         match &*self.why {
-            Violation::Expected { expected: expected @ Expected::Count(..), found } => {
-                write!(f, "{path} must have {expected}, got {found}")
+            Violation::Expected { expected: expected @ Expected::Count(..), actual } => {
+                write!(f, "{path} must have {expected}, got {actual}")
             }
-            Violation::Expected { expected: expected @ Expected::Pattern(_), found } => {
-                write!(f, "{path} must match {expected}, got {}", describe(found))
+            Violation::Expected { expected: expected @ Expected::Pattern(_), actual } => {
+                write!(f, "{path} must match {expected}, got {}", describe(actual))
             }
-            Violation::Expected { expected, found } => {
-                write!(f, "{path} must be {expected}, got {}", describe(found))
+            Violation::Expected { expected, actual } => {
+                write!(f, "{path} must be {expected}, got {}", describe(actual))
             }
             Violation::Missing => write!(f, "{path} is missing"),
-            Violation::Unknown { known } => write!(f, "{path} is unknown; known: {}", known.join(", ")),
+            Violation::Unknown { names } => write!(f, "{path} is unknown; known: {}", names.join(", ")),
             Violation::NotAllowed => write!(f, "{path} is not allowed"),
             Violation::TooDeep => write!(f, "{path} is nested too deep"),
             Violation::NoAlternative => write!(f, "{path} fits nothing that is allowed"),
@@ -113,8 +113,8 @@ pub enum SchemaFault {
     TooDeep,
     /// A type that JSON Schema does not have.
     Type {
-        found: Value,
-        known: &'static [&'static str],
+        actual: Value,
+        names: &'static [&'static str],
     },
     /// A regular expression that can't be read.
     Pattern(regex::Error),
@@ -123,7 +123,7 @@ pub enum SchemaFault {
     /// A keyword that is not checked.
     Keyword {
         keyword: String,
-        known: &'static [&'static str],
+        names: &'static [&'static str],
     },
 }
 
@@ -134,11 +134,11 @@ impl fmt::Display for SchemaError {
         match &self.why {
             SchemaFault::NotATable => f.write_str("is not a table"),
             SchemaFault::TooDeep => f.write_str("is nested too deep"),
-            SchemaFault::Type { found, known } => write!(f, "has the type {found}; known: {}", known.join(", ")),
+            SchemaFault::Type { actual, names } => write!(f, "has the type {actual}; known: {}", names.join(", ")),
             SchemaFault::Pattern(error) => write!(f, "can't be read: {error}"),
             SchemaFault::Value(value) => write!(f, "is {value}"),
-            SchemaFault::Keyword { keyword, known } => {
-                write!(f, "has the keyword `{keyword}`, which is not checked; known: {}", known.join(", "))
+            SchemaFault::Keyword { keyword, names } => {
+                write!(f, "has the keyword `{keyword}`, which is not checked; known: {}", names.join(", "))
             }
         }
     }

@@ -8,10 +8,10 @@ const SCHEMA: [&str; 7] = ["type", "description", "enum", "properties", "items",
 
 /// An object whose fields are sorted by name has no order of its own: its known fields come first,
 /// in the usual order. Another order is that of JSON text, and is kept.
-fn known_first(fields: &Map<String, Value>, known: &[&str]) -> Map<String, Value> {
+fn known_first(fields: &Map<String, Value>, first: &[&str]) -> Map<String, Value> {
     let mut names: Vec<&String> = fields.keys().collect();
     if names.is_sorted() {
-        names.sort_by_key(|name| known.iter().position(|known| known == name).unwrap_or(known.len()));
+        names.sort_by_key(|name| first.iter().position(|first| first == name).unwrap_or(first.len()));
     }
     names.into_iter().map(|name| (name.clone(), fields[name].clone())).collect()
 }
@@ -66,10 +66,10 @@ mod tests {
     #[test]
     fn tools_without_an_order_get_the_usual_one() {
         let sorted = r#"{"function":{"description":"Adds.","name":"add","parameters":{"properties":{"a":{"description":"One","type":"number"},"b":{"items":{"enum":[1],"type":"number"},"type":"array"}},"required":["a"],"type":"object"}},"type":"function"}"#;
-        let usual = r#"{"type":"function","function":{"name":"add","description":"Adds.","parameters":{"type":"object","properties":{"a":{"type":"number","description":"One"},"b":{"type":"array","items":{"type":"number","enum":[1]}}},"required":["a"]}}}"#;
+        let default_value = r#"{"type":"function","function":{"name":"add","description":"Adds.","parameters":{"type":"object","properties":{"a":{"type":"number","description":"One"},"b":{"type":"array","items":{"type":"number","enum":[1]}}},"required":["a"]}}}"#;
         let mut row = serde_json::json!({ "tools": [serde_json::from_str::<Value>(sorted).unwrap()] });
         order_tools(&mut row);
-        assert_eq!(row["tools"][0].to_string(), usual);
+        assert_eq!(row["tools"][0].to_string(), default_value);
     }
 
     #[test]

@@ -104,8 +104,8 @@ pub(super) fn narrow_fields(text: &str, style: FormatStyle, values: &[Value]) ->
 
 /// Size in bytes of the text after a replacement.
 pub(super) fn replaced(text: &str, from: &str, to: &str, count: Option<usize>) -> usize {
-    let found = text.matches(from).count().min(count.unwrap_or(usize::MAX));
-    text.len().saturating_add(found.saturating_mul(to.len()))
+    let count = text.matches(from).count().min(count.unwrap_or(usize::MAX));
+    text.len().saturating_add(count.saturating_mul(to.len()))
 }
 
 #[allow(clippy::expect_used)] // patterns of this file, which the tests compile

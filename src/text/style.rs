@@ -120,7 +120,7 @@ impl Renderer {
     /// `Kind::Model` if the template can't be used.
     pub fn styled(&self, style: &Style) -> Result<Arc<Self>> {
         let mut made = self.styled.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, renderer)) = made.iter().find(|(known, _)| known == style) {
+        if let Some((_, renderer)) = made.iter().find(|(made_style, _)| made_style == style) {
             return Ok(Arc::clone(renderer));
         }
         let format = style.format.of(&self.template);
@@ -216,7 +216,7 @@ impl Renderer {
         }
         let format = self.format.inner();
         match format.describe(tools)? {
-            Some(own) => Ok(Some(own)),
+            Some(text) => Ok(Some(text)),
             None if describe::is_wanted(self.describe, format, self.shown) => {
                 describe::text(format, tools, &self.code_tool)
             }

@@ -73,21 +73,21 @@ fn a_reply_that_continues_its_turn_has_no_second_prefix() {
 
 #[test]
 fn template_variables_are_set_in_every_rendering() {
-    let usual = with_template(THINKING, "thinking", "hermes");
+    let renderer = with_template(THINKING, "thinking", "hermes");
     let kwargs = Map::from_iter([("enable_thinking".to_owned(), json!(false))]);
-    let template = usual.template().with_kwargs(&kwargs).unwrap();
+    let template = renderer.template().with_kwargs(&kwargs).unwrap();
     let text = |template: &super::Template| {
         template.render(&[json!({"role": "user", "content": "q"})], None, true, &Map::new())
     };
-    assert!(text(usual.template()).unwrap().ends_with("<|im_start|>assistant\n"));
+    assert!(text(renderer.template()).unwrap().ends_with("<|im_start|>assistant\n"));
     assert!(text(&template).unwrap().ends_with("<|im_start|>assistant\n<think>\n\n</think>\n\n"));
     let style = Style { template_kwargs: kwargs, ..Style::of_format(FormatChoice::named("hermes").unwrap()) };
-    let styled = usual.styled(&style).unwrap();
+    let styled = renderer.styled(&style).unwrap();
     assert!(styled.prompt_text(&[Message::user("q")], &[]).unwrap().ends_with("</think>\n\n"));
 
     let refused = |name: &str| {
         let kwargs = Map::from_iter([(name.to_owned(), json!(true))]);
-        let error = usual.template().with_kwargs(&kwargs).map(drop).unwrap_err();
+        let error = renderer.template().with_kwargs(&kwargs).map(drop).unwrap_err();
         (error.message, error.hint.unwrap_or_default())
     };
     let (message, hint) = refused("enable_thinkng");

@@ -177,8 +177,8 @@ mod tests {
         for line in read("assistant_mask_goldens.jsonl").lines() {
             let row: Value = serde_json::from_str(line).unwrap();
             let (name, conversation) = (row["template"].as_str().unwrap(), row["conversation"].as_str().unwrap());
-            let known = ["trl__qwen2_5_training", "trl__qwen3_training", "trl__qwen3_instruct_2507_training"];
-            let Some(renderer) = known.contains(&name).then(|| real(name, "hermes")) else { continue };
+            let tagged = ["trl__qwen2_5_training", "trl__qwen3_training", "trl__qwen3_instruct_2507_training"];
+            let Some(renderer) = tagged.contains(&name).then(|| real(name, "hermes")) else { continue };
             let input = &inputs["conversations"][conversation];
             let Some(messages) = messages(&input["messages"]) else { continue };
             let tools = input["tools"].as_array().map_or(&[][..], Vec::as_slice);

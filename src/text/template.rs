@@ -178,22 +178,22 @@ impl Template {
             }
             if !self.reads(name) {
                 let message = format!("the chat template does not read `{name}` (policy.template_kwargs)");
-                let mut known: Vec<String> = [DEFAULT, TOOL_USE]
+                let mut variables: Vec<String> = [DEFAULT, TOOL_USE]
                     .iter()
                     .filter_map(|part| self.environment.get_template(part).ok())
                     .flat_map(|template| template.undeclared_variables(false))
-                    .filter(|known| {
-                        !OWN.contains(&known.as_str())
-                            && !self.tokens.contains_key(known)
-                            && self.environment.globals().all(|(own, _)| own != known)
+                    .filter(|variable| {
+                        !OWN.contains(&variable.as_str())
+                            && !self.tokens.contains_key(variable)
+                            && self.environment.globals().all(|(global, _)| global != variable)
                     })
                     .collect();
-                known.sort_unstable();
-                known.dedup();
-                let hint = if known.is_empty() {
+                variables.sort_unstable();
+                variables.dedup();
+                let hint = if variables.is_empty() {
                     "it has no variables of its own".to_owned()
                 } else {
-                    suggest(name, known.iter().map(String::as_str))
+                    suggest(name, variables.iter().map(String::as_str))
                 };
                 return Err(Error::new(Kind::Script, message).at(&self.origin).hint(hint));
             }
@@ -215,9 +215,9 @@ impl Template {
     /// other is tried, so that loading ends soon for any template.
     #[must_use]
     pub(super) fn for_probes(&self) -> Self {
-        let mut own = Self { longest: PROBE_LONGEST, spent: Some(Arc::default()), ..self.clone() };
-        own.environment.set_fuel(Some(PROBE_FUEL));
-        own
+        let mut probe = Self { longest: PROBE_LONGEST, spent: Some(Arc::default()), ..self.clone() };
+        probe.environment.set_fuel(Some(PROBE_FUEL));
+        probe
     }
 
     /// Renders a conversation. `messages` is any value that serialises to a list of messages as in
@@ -255,7 +255,7 @@ impl Template {
             return Err(Error::new(Kind::Script, format!("{what}: others took too much")).at(&self.origin));
         }
         let _budget = Budget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
-        let mut out = Bounded { text: Vec::new(), most: self.longest };
+        let mut out = Bounded { text: Vec::new(), limit: self.longest };
         let render = || self.environment.get_template(name)?.render_captured_to(context, &mut out).map(drop);
         products::catch(render).map_err(|error: minijinja::Error| {
             if let Some(spent) = self.spent.as_ref().filter(|_| over_limit(&error)) {
@@ -315,13 +315,13 @@ fn over_limit(error: &minijinja::Error) -> bool {
 /// The output of a rendering, at most `most` bytes.
 struct Bounded {
     text: Vec<u8>,
-    most: usize,
+    limit: usize,
 }
 
 impl std::io::Write for Bounded {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        if self.text.len() + bytes.len() > self.most {
-            return Err(std::io::Error::other(format!("a prompt of more than {} bytes", self.most)));
+        if self.text.len() + bytes.len() > self.limit {
+            return Err(std::io::Error::other(format!("a prompt of more than {} bytes", self.limit)));
         }
         self.text.extend_from_slice(bytes);
         Ok(bytes.len())

@@ -76,8 +76,8 @@ pub(super) fn show(renderer: &Renderer, ids: &[u32], mask: &[bool]) -> String {
 /// The file of a model's template: in tests/golden/text, or in the reference data.
 fn template_file(name: &str) -> PathBuf {
     let file = format!("templates/{name}.jinja");
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/text").join(&file);
-    if own.exists() { own } else { reference_data("chat-templates").join(file) }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/text").join(&file);
+    if path.exists() { path } else { reference_data("chat-templates").join(file) }
 }
 
 /// A model's template with the small tokenizer.

@@ -26,10 +26,10 @@ pub(crate) struct TimeLimit {
 }
 
 impl TimeLimit {
-    pub(crate) fn new(most: Duration) -> Self {
+    pub(crate) fn new(limit: Duration) -> Self {
         let clock = Clock::of_this_thread();
-        let end = clock.now().saturating_add(u64::try_from(most.as_nanos()).unwrap_or(u64::MAX));
-        Self { before: MOST.replace(most.min(MOST.get())), clock, end }
+        let end = clock.now().saturating_add(u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        Self { before: MOST.replace(limit.min(MOST.get())), clock, end }
     }
 
     /// Whether the thread has reached the limit.

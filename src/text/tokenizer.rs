@@ -36,15 +36,15 @@ pub fn named_templates(dir: &Path) -> Result<Vec<String>> {
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => return Ok(Vec::new()),
         Err(error) => return Err(failed(&error)),
     };
-    let mut found = Vec::new();
+    let mut names = Vec::new();
     for entry in entries {
         let name = entry.map_err(|error| failed(&error))?.file_name();
         if let Some(name) = name.to_str().filter(|name| name.ends_with(".jinja")) {
-            found.push(format!("{TEMPLATES}/{name}"));
+            names.push(format!("{TEMPLATES}/{name}"));
         }
     }
-    found.sort_unstable();
-    Ok(found)
+    names.sort_unstable();
+    Ok(names)
 }
 
 /// A tokenizer with the files it was loaded from.
@@ -116,18 +116,18 @@ fn bounded(tokenizer: &Value) -> Result<(), Unbounded> {
     }
     fn growth(part: &Value) -> f64 {
         let children = ["normalizers", "pretokenizers", "decoders", "processors"].map(|name| part[name].as_array());
-        let own = match (part["type"].as_str(), part["content"].as_str()) {
+        let factor = match (part["type"].as_str(), part["content"].as_str()) {
             (Some("Replace"), Some(content)) => {
                 let pattern = part["pattern"]["String"].as_str().map_or(0, str::len);
                 (content.len() as f64 / pattern.max(1) as f64).max(1.0)
             }
             _ => 1.0,
         };
-        children.into_iter().flatten().flatten().fold(own, |product, child| product * growth(child))
+        children.into_iter().flatten().flatten().fold(factor, |product, child| product * growth(child))
     }
     fn strips_ends(part: &Value) -> bool {
-        let own = part["type"] == "Strip" && part["stop"].as_u64().is_some_and(|stop| stop > 0);
-        own || part["decoders"].as_array().is_some_and(|parts| parts.iter().any(strips_ends))
+        let is_strip = part["type"] == "Strip" && part["stop"].as_u64().is_some_and(|stop| stop > 0);
+        is_strip || part["decoders"].as_array().is_some_and(|parts| parts.iter().any(strips_ends))
     }
     if strips_ends(&tokenizer["decoder"]) {
         return Err(Unbounded::StripsEnds);
@@ -152,12 +152,12 @@ impl Tokenizer {
             let path = dir.join(&name);
             let io = |error: &std::io::Error| Error::io(Kind::Model, "read the tokenizer", &path, error);
             match std::fs::metadata(&path) {
-                Ok(found) if !found.is_file() => {
+                Ok(metadata) if !metadata.is_file() => {
                     return Err(Error::new(Kind::Model, "this is not a regular file").at_path(&path));
                 }
-                Ok(found) if found.len() > MOST_BYTES => {
+                Ok(metadata) if metadata.len() > MOST_BYTES => {
                     let message =
-                        format!("the file has {} bytes; no tokenizer's has more than {MOST_BYTES}", found.len());
+                        format!("the file has {} bytes; no tokenizer's has more than {MOST_BYTES}", metadata.len());
                     return Err(Error::new(Kind::Model, message).at_path(&path));
                 }
                 Ok(_) => {
@@ -178,12 +178,12 @@ impl Tokenizer {
 
     /// A tokenizer from the contents of its files, by name.
     pub(super) fn from_files(files: BTreeMap<String, Vec<u8>>, origin: String) -> Result<Self> {
-        let place = |name: &str| format!("{origin}/{name}");
+        let path = |name: &str| format!("{origin}/{name}");
         let json = files
             .get("tokenizer.json")
             .ok_or_else(|| Error::new(Kind::Model, "there is no tokenizer.json").at(&origin))?;
         let bad = |why: &dyn std::fmt::Display| {
-            Error::new(Kind::Model, format!("can't read the tokenizer: {why}")).at(place("tokenizer.json"))
+            Error::new(Kind::Model, format!("can't read the tokenizer: {why}")).at(path("tokenizer.json"))
         };
         let parsed: Value = serde_json::from_slice(json).map_err(|error| bad(&error))?;
         bounded(&parsed).map_err(|why| bad(&why))?;
@@ -243,7 +243,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Kind::Model`] if the tokenizer can't encode the text.
-    pub fn encode_truncated(&self, text: &str, most: usize) -> Result<Vec<u32>> {
+    pub fn encode_truncated(&self, text: &str, limit: usize) -> Result<Vec<u32>> {
         let bad = |why: &dyn std::fmt::Display| {
             Error::new(Kind::Model, format!("can't encode a text of {} bytes: {why}", text.len())).at(&self.origin)
         };
@@ -251,7 +251,7 @@ impl Tokenizer {
         let around =
             self.inner.get_post_processor().map_or(0, |part| tokenizers::PostProcessor::added_tokens(part, false));
         let truncate = std::panic::AssertUnwindSafe(|| {
-            encoding.truncate(most.saturating_sub(around), 0, tokenizers::TruncationDirection::Right);
+            encoding.truncate(limit.saturating_sub(around), 0, tokenizers::TruncationDirection::Right);
             self.inner.post_process(encoding, None, true)
         });
         let encoded =
@@ -265,7 +265,7 @@ impl Tokenizer {
     ///
     /// # Errors
     /// [`Kind::Model`] if the tokenizer can't encode the texts, or `most` leaves no room for them.
-    pub fn encode_pair(&self, first: &str, second: &str, most: usize) -> Result<(Vec<u32>, Vec<u32>)> {
+    pub fn encode_pair(&self, first: &str, second: &str, limit: usize) -> Result<(Vec<u32>, Vec<u32>)> {
         let bad = |why: &dyn std::fmt::Display| {
             let bytes = first.len() + second.len();
             Error::new(Kind::Model, format!("can't encode two texts of {bytes} bytes: {why}")).at(&self.origin)
@@ -274,7 +274,7 @@ impl Tokenizer {
         let around =
             self.inner.get_post_processor().map_or(0, |part| tokenizers::PostProcessor::added_tokens(part, true));
         let room =
-            most.checked_sub(around).filter(|room| *room > 0).ok_or_else(|| bad(&"there is no room for them"))?;
+            limit.checked_sub(around).filter(|room| *room > 0).ok_or_else(|| bad(&"there is no room for them"))?;
         let join = std::panic::AssertUnwindSafe(|| {
             let [first, second] = pair;
             let params = tokenizers::TruncationParams { max_length: room, ..tokenizers::TruncationParams::default() };
@@ -394,13 +394,13 @@ impl Tokenizer {
         } else {
             self.json("special_tokens_map.json")?
         };
-        let usual = NAMES.into_iter().filter_map(|name| {
+        let named = NAMES.into_iter().filter_map(|name| {
             let token = config.get(name).filter(|token| !token.is_null()).or_else(|| older.get(name))?;
             Some((name.to_owned(), content(token)?.to_owned()))
         });
         let extra = config.get("extra_special_tokens").and_then(Value::as_object).into_iter().flatten();
         let extra = extra.filter_map(|(name, token)| Some((name.clone(), content(token)?.to_owned())));
-        Ok(extra.chain(usual).filter(|(_, token)| !token.is_empty()).collect())
+        Ok(extra.chain(named).filter(|(_, token)| !token.is_empty()).collect())
     }
 }
 

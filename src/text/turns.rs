@@ -219,7 +219,7 @@ fn detect_between(template: &Template, role: Role, next: Next) -> Option<String>
         Role::System | Role::Tool => &[Role::User, Role::Assistant],
     };
     let long = [Role::User, Role::Assistant].iter().chain(lead);
-    let mut found: Option<String> = None;
+    let mut separator: Option<String> = None;
     for roles in [lead.iter().collect::<Vec<_>>(), long.collect()] {
         let mut messages: Vec<(Role, String)> =
             roles.into_iter().copied().chain([role]).enumerate().map(|(index, role)| (role, mark(index))).collect();
@@ -237,13 +237,13 @@ fn detect_between(template: &Template, role: Role, next: Next) -> Option<String>
                 Next::Message(_) => after.split_once(&to)?.0,
                 Next::Prompt | Next::End => after,
             };
-            if found.as_deref().is_some_and(|earlier| earlier != between) {
+            if separator.as_deref().is_some_and(|earlier| earlier != between) {
                 return None;
             }
-            found = Some(between.to_owned());
+            separator = Some(between.to_owned());
         }
     }
-    found
+    separator
 }
 
 /// Whether the content of a role is stripped; `None` if it is changed in another way.

@@ -52,7 +52,7 @@ fn shown(tokens: &[TokenTree]) -> String {
 
 /// The generic arguments after the `<` at `at`: each as its tokens.
 fn generics(tokens: &[TokenTree], at: usize) -> Vec<Vec<TokenTree>> {
-    let (mut depth, mut found) = (0, vec![Vec::new()]);
+    let (mut depth, mut arguments) = (0, vec![Vec::new()]);
     for (index, token) in tokens.iter().enumerate().skip(at) {
         let punct = if let TokenTree::Punct(punct) = token { punct.as_char() } else { ' ' };
         // The arrow of a function type closes nothing.
@@ -65,12 +65,12 @@ fn generics(tokens: &[TokenTree], at: usize) -> Vec<Vec<TokenTree>> {
         match (depth, punct) {
             (0, _) => break,
             (1, '<') => {}
-            (1, ',') => found.push(Vec::new()),
-            _ => found.last_mut().expect("one at least").push(token.clone()),
+            (1, ',') => arguments.push(Vec::new()),
+            _ => arguments.last_mut().expect("one at least").push(token.clone()),
         }
     }
-    found.retain(|tokens| !tokens.is_empty());
-    found
+    arguments.retain(|tokens| !tokens.is_empty());
+    arguments
 }
 
 /// The index after the item that begins at `at`.
@@ -84,7 +84,7 @@ fn item_end(tokens: &[TokenTree], at: usize) -> usize {
 
 /// Every `Result<T, E>` with text as `E`, and every `type Err` that is text. Items for tests are
 /// left out.
-fn text_errors(tokens: TokenStream, found: &mut Vec<String>) {
+fn text_errors(tokens: TokenStream, errors: &mut Vec<String>) {
     let tokens: Vec<TokenTree> = tokens.into_iter().collect();
     let is = |at: usize, text: &str| tokens.get(at).is_some_and(|token| token.to_string() == text);
     let mut skipped = 0;
@@ -99,21 +99,21 @@ fn text_errors(tokens: TokenStream, found: &mut Vec<String>) {
                     skipped = item_end(&tokens, at + 2);
                 }
             }
-            TokenTree::Group(group) => text_errors(group.stream(), found),
+            TokenTree::Group(group) => text_errors(group.stream(), errors),
             TokenTree::Ident(word) if word == "Result" && is(at + 1, "<") => {
                 let arguments = generics(&tokens, at + 1);
                 if let [_, error] = &arguments[..]
                     && TEXT.contains(&shown(error).as_str())
                 {
                     let arguments: Vec<String> = arguments.iter().map(|argument| shown(argument)).collect();
-                    found.push(format!("Result<{}>", arguments.join(", ")));
+                    errors.push(format!("Result<{}>", arguments.join(", ")));
                 }
             }
             TokenTree::Ident(word) if word == "type" && is(at + 1, "Err") && is(at + 2, "=") => {
                 let end = (at..tokens.len()).find(|&end| is(end, ";")).unwrap_or(tokens.len());
                 let error = shown(&tokens[at + 3..end]);
                 if TEXT.contains(&error.as_str()) {
-                    found.push(format!("type Err = {error}"));
+                    errors.push(format!("type Err = {error}"));
                 }
             }
             _ => {}
@@ -127,9 +127,9 @@ fn no_error_type_is_text() {
     let mut wrong = Vec::new();
     for source in sources() {
         let tokens = source.text.parse().unwrap_or_else(|error| panic!("{}: {error}", source.path.display()));
-        let mut found = Vec::new();
-        text_errors(tokens, &mut found);
-        wrong.extend(found.into_iter().map(|found| format!("{}: {found}", source.path.display())));
+        let mut errors = Vec::new();
+        text_errors(tokens, &mut errors);
+        wrong.extend(errors.into_iter().map(|errors| format!("{}: {errors}", source.path.display())));
     }
     assert!(
         wrong.is_empty(),
@@ -152,8 +152,8 @@ fn text_errors_are_found_in_every_form() {
         ("fn f() -> Result<fn(String) -> String, Error> { x.collect::<Result<Vec<_>, _>>() }", 0),
         ("struct Result2<A, String>(A, String);", 0),
     ] {
-        let mut found = Vec::new();
-        text_errors(code.parse().expect("tokens"), &mut found);
-        assert_eq!(found.len(), wrong, "{code}: {found:?}");
+        let mut errors = Vec::new();
+        text_errors(code.parse().expect("tokens"), &mut errors);
+        assert_eq!(errors.len(), wrong, "{code}: {errors:?}");
     }
 }

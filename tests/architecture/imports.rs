@@ -42,26 +42,26 @@ impl Source {
 /// All files below `src` that a build without tests has.
 pub(super) fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
-    let (mut found, mut folders) = (Vec::new(), vec![root.clone()]);
+    let (mut sources, mut folders) = (Vec::new(), vec![root.clone()]);
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(&folder).expect("src is readable") {
             let path = entry.expect("src is readable").path();
             if path.is_dir() {
                 folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
-                found.push(read(&root, path));
+                sources.push(read(&root, path));
             }
         }
     }
-    let for_tests: BTreeSet<Vec<String>> = found
+    let for_tests: BTreeSet<Vec<String>> = sources
         .iter()
         .flat_map(|source| {
             source.test_modules.iter().map(|name| [&source.module[..], std::slice::from_ref(name)].concat())
         })
         .collect();
-    found.retain(|source| !(1..=source.module.len()).any(|length| for_tests.contains(&source.module[..length])));
-    found.sort_by(|a, b| a.path.cmp(&b.path));
-    found
+    sources.retain(|source| !(1..=source.module.len()).any(|length| for_tests.contains(&source.module[..length])));
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
 }
 
 fn read(root: &Path, path: PathBuf) -> Source {
@@ -97,8 +97,9 @@ fn test_lines(text: &str) -> Vec<std::ops::Range<usize>> {
         .map(|start| {
             let depth = indentation(lines[start]);
             let end = (start + 1..lines.len()).find(|&line| {
-                let own = lines[line];
-                indentation(own) == depth && (own.trim_end().ends_with(';') || own.trim() == "}" || own.ends_with("{}"))
+                let text = lines[line];
+                indentation(text) == depth
+                    && (text.trim_end().ends_with(';') || text.trim() == "}" || text.ends_with("{}"))
             });
             start..end.map_or(lines.len(), |end| end + 1)
         })
@@ -273,7 +274,7 @@ pub(super) fn graph(sources: &[Source]) -> Vec<BTreeSet<usize>> {
     sources
         .iter()
         .enumerate()
-        .map(|(own, source)| {
+        .map(|(importer, source)| {
             // Paths that begin with a module of the file's own folder.
             let below = source.foreign.iter().map(|path| [&source.module[..], &path[..]].concat());
             let below = below.filter(|path| files.contains_key(&path[..=source.module.len()]));
@@ -283,7 +284,7 @@ pub(super) fn graph(sources: &[Source]) -> Vec<BTreeSet<usize>> {
                 .cloned()
                 .chain(below)
                 .filter_map(|path| find(&path))
-                .filter(|&file| file != own)
+                .filter(|&file| file != importer)
                 .collect()
         })
         .collect()
@@ -304,14 +305,14 @@ pub(super) fn circles(members: &BTreeSet<usize>, graph: &[BTreeSet<usize>]) -> V
     };
     let reached: BTreeMap<usize, BTreeSet<usize>> = members.iter().map(|&file| (file, reach(file))).collect();
     let mut done = BTreeSet::new();
-    let mut found = Vec::new();
+    let mut circles = Vec::new();
     for &file in members {
         if !done.contains(&file) && reached[&file].contains(&file) {
             let circle: Vec<usize> =
                 reached[&file].iter().copied().filter(|other| reached[other].contains(&file)).collect();
             done.extend(circle.iter().copied());
-            found.push(circle);
+            circles.push(circle);
         }
     }
-    found
+    circles
 }

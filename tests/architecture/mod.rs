@@ -208,17 +208,17 @@ fn folders_import_only_allowed_folders() {
     let edges: BTreeMap<&str, &[&str]> = EDGES.iter().copied().collect();
     let mut wrong = Vec::new();
     for source in sources() {
-        let own = source.folder();
-        if own == "lib" || own == "main" {
+        let importer = source.folder();
+        if importer == "lib" || importer == "main" {
             continue;
         }
         let allowed = edges
-            .get(own.as_str())
-            .unwrap_or_else(|| panic!("`{own}` is not in EDGES: add its allowed imports to this test"));
+            .get(importer.as_str())
+            .unwrap_or_else(|| panic!("`{importer}` is not in EDGES: add its allowed imports to this test"));
         for name in source.paths.iter().filter_map(|path| path.first()) {
-            let known = edges.contains_key(name.as_str());
-            if known && *name != own && name != "error" && !allowed.contains(&name.as_str()) {
-                wrong.push(format!("{}: {own} imports {name}", source.path.display()));
+            let is_folder = edges.contains_key(name.as_str());
+            if is_folder && *name != importer && name != "error" && !allowed.contains(&name.as_str()) {
+                wrong.push(format!("{}: {importer} imports {name}", source.path.display()));
             }
         }
     }
@@ -238,10 +238,10 @@ fn folders_with_an_order_import_only_those_below_them() {
         let [first, second, ..] = &source.module[..] else { continue };
         let Some(order) = order(first) else { continue };
         let index = |name: &String| order.iter().position(|folder| folder == name);
-        let own = index(second).unwrap_or_else(|| panic!("`src/{first}/{second}` is not in ORDERS"));
+        let own_index = index(second).unwrap_or_else(|| panic!("`src/{first}/{second}` is not in ORDERS"));
         for other in used.into_iter().map(|other| &sources[other]) {
             let [folder, inner, ..] = &other.module[..] else { continue };
-            if folder == first && index(inner).is_some_and(|other| other > own) {
+            if folder == first && index(inner).is_some_and(|other| other > own_index) {
                 wrong.push(format!("{} imports {}", source.path.display(), other.path.display()));
             }
         }
@@ -266,11 +266,11 @@ fn import_cycles_between_files_do_not_grow() {
     }
     let mut wrong = Vec::new();
     for (folder, files) in &folders {
-        let most = CYCLES.iter().find(|(listed, _)| listed == folder).map_or(1, |(_, most)| *most);
+        let limit = CYCLES.iter().find(|(listed, _)| listed == folder).map_or(1, |(_, limit)| *limit);
         let cycles = circles(files, &graph);
-        if let Some(largest) = cycles.iter().max_by_key(|cycle| cycle.len()).filter(|cycle| cycle.len() > most) {
+        if let Some(largest) = cycles.iter().max_by_key(|cycle| cycle.len()).filter(|cycle| cycle.len() > limit) {
             let names: Vec<String> = largest.iter().map(|&file| sources[file].module.join("::")).collect();
-            wrong.push(format!("{folder}: {} files, at most {most}: {}", names.len(), names.join(", ")));
+            wrong.push(format!("{folder}: {} files, at most {limit}: {}", names.len(), names.join(", ")));
         }
     }
     assert!(wrong.is_empty(), "import cycles that have grown:\n{}", wrong.join("\n"));
@@ -294,9 +294,9 @@ fn crates_are_used_only_in_allowed_folders() {
 fn other_folders_do_not_use_libtorch_directly_or_through_another_folder() {
     let mut uses: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for source in sources().iter().filter(|source| !["lib", "main"].contains(&source.folder().as_str())) {
-        let own = uses.entry(source.folder()).or_default();
-        own.extend(source.paths.iter().filter_map(|path| path.first()).cloned());
-        own.extend(source.foreign.iter().map(|path| path[0].clone()).filter(|name| name == "tch"));
+        let imports = uses.entry(source.folder()).or_default();
+        imports.extend(source.paths.iter().filter_map(|path| path.first()).cloned());
+        imports.extend(source.foreign.iter().map(|path| path[0].clone()).filter(|name| name == "tch"));
     }
     let mut reached = BTreeSet::from(["tch".to_owned()]);
     loop {
@@ -408,17 +408,17 @@ fn wide_lines(path: &str, text: &str, mut select: impl FnMut(&str) -> bool) -> V
 }
 
 fn files_below(folder: &Path, extensions: &[&str]) -> Vec<PathBuf> {
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for entry in std::fs::read_dir(folder).expect("a readable folder") {
         let path = entry.expect("a readable entry").path();
         if path.is_dir() {
-            found.extend(files_below(&path, extensions));
+            files.extend(files_below(&path, extensions));
         } else if path.extension().is_some_and(|extension| extensions.iter().any(|one| extension == *one)) {
-            found.push(path);
+            files.push(path);
         }
     }
-    found.sort();
-    found
+    files.sort();
+    files
 }
 
 /// Lines of code in src: comments, blank lines and tests are not counted. Lower it when the code

@@ -53,8 +53,8 @@ fn names_that_are_not_found_have_the_nearest() {
         (&["infer", "--model", "sokobn", "-p", "a"], "there is no model `sokobn`", "did you mean `runs/sokoban`?"),
     ] {
         let output = r1(dir.path(), args).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(message) && said.contains(hint), "{args:?}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(message) && text.contains(hint), "{args:?}: {text}");
     }
 }
 
@@ -74,8 +74,8 @@ fn arguments_are_checked_before_a_run_begins() {
         (&["sft", "game.lua", "--out", "file/model"], "this is a file; a directory is written"),
     ] {
         let output = r1(dir.path(), args).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success() && said.contains(message), "{args:?}: {said}");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && text.contains(message), "{args:?}: {text}");
     }
     assert!(!dir.path().join("runs").exists());
 }

@@ -50,13 +50,13 @@ fn rows_have_replies_in_their_order_and_a_stopped_file_continues() {
     succeed(at, &args);
     let out = at.join("out.jsonl");
     let whole = std::fs::read(&out).unwrap();
-    let found = lines(&out);
-    assert_eq!(found.len(), 3);
-    for (index, line) in found.iter().enumerate() {
+    let rows = lines(&out);
+    assert_eq!(rows.len(), 3);
+    for (index, line) in rows.iter().enumerate() {
         assert_eq!(line["index"], index);
         assert!(line["reply"].is_string() && line["finish_reason"].is_string(), "{line}");
     }
-    assert_eq!((&found[0]["row"]["id"], &found[2]["row"]["prompt"]), (&7.into(), &"three".into()));
+    assert_eq!((&rows[0]["row"]["id"], &rows[2]["row"]["prompt"]), (&7.into(), &"three".into()));
     // Killed within the second line.
     let first = whole.iter().position(|byte| *byte == b'\n').unwrap() + 1;
     std::fs::write(&out, &whole[..first + 9]).unwrap();
@@ -104,9 +104,12 @@ fn rows_are_tasks_of_a_recipe_that_shows_them() {
     let args = ["infer", "--script", "a.lua", "--input", "in.jsonl", "--output", "out.jsonl"];
     let output = r1(at, &args).output().unwrap();
     assert_eq!(output.status.code(), Some(6), "{}", shown(at, &output));
-    let found = lines(&at.join("out.jsonl"));
-    assert!(found[1]["error"].as_str().unwrap().contains("a bad row") && found[1].get("reply").is_none(), "{found:?}");
-    assert!(found[0]["reply"].is_string() && found[2]["row"]["problem"] == "two", "{found:?}");
+    let replies = lines(&at.join("out.jsonl"));
+    assert!(
+        replies[1]["error"].as_str().unwrap().contains("a bad row") && replies[1].get("reply").is_none(),
+        "{replies:?}"
+    );
+    assert!(replies[0]["reply"].is_string() && replies[2]["row"]["problem"] == "two", "{replies:?}");
     let refused = fail(at, &["infer", "--model", "r1-nano", "--input", "other.jsonl", "--output", "o.jsonl"]);
     assert!(refused.contains("neither a column `prompt` nor `messages`"), "{refused}");
 }

@@ -189,12 +189,12 @@ fn every_kind_of_algorithm_trains_on_branches() {
     ] {
         let args = ["run", "a.lua", "-q", "--name", name, "trainer.steps=1"];
         succeed(dir.path(), &[&args[..], &more].concat());
-        let found = timeless_metrics(dir.path(), name).pop().unwrap();
+        let metrics = timeless_metrics(dir.path(), name).pop().unwrap();
         assert!(
-            found["policy/grad_norm"].as_f64().is_some_and(|norm| norm.is_finite() && norm > 0.0),
-            "{name}: {found:?}"
+            metrics["policy/grad_norm"].as_f64().is_some_and(|norm| norm.is_finite() && norm > 0.0),
+            "{name}: {metrics:?}"
         );
-        assert_eq!(found["rollout/branches"], 6.0, "{name}");
+        assert_eq!(metrics["rollout/branches"], 6.0, "{name}");
     }
     let custom = still().replace("estimator = \"tree\"", "estimator = \"custom\"").replace(
         "  reward = function",

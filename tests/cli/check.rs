@@ -16,7 +16,7 @@ fn findings(source: &str) -> Vec<String> {
     let text = shown(dir.path(), &output);
     let lines: Vec<Value> =
         String::from_utf8(output.stdout).unwrap().lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let found: Vec<String> = lines
+    let findings: Vec<String> = lines
         .iter()
         .filter(|line| line["event"] == "finding")
         .map(|line| {
@@ -25,9 +25,9 @@ fn findings(source: &str) -> Vec<String> {
         })
         .collect();
     assert!(lines.last().is_some_and(|line| line["event"] == "check"), "{text}");
-    let broken = found.iter().any(|line| line.starts_with("error"));
+    let broken = findings.iter().any(|line| line.starts_with("error"));
     assert_eq!(output.status.code(), Some(if broken { 6 } else { 0 }), "{text}");
-    found
+    findings
 }
 
 /// A recipe with some parts replaced.
@@ -49,9 +49,12 @@ fn recipe(parts: &[(&str, &str)]) -> String {
         data = { train = r1.data.generate { count = 9, row = function(index) ROW end } },\n\
         sampling = { max_new_tokens = 8 }, trainer = r1.grpo { group_size = 2 } }"
         .to_owned();
-    for (name, usual) in sound {
-        let own = parts.iter().find(|(own, _)| *own == name).map_or(usual, |(_, own)| own);
-        text = text.replace(name, own);
+    for (name, default_value) in sound {
+        let replacement = parts
+            .iter()
+            .find(|(replacement, _)| *replacement == name)
+            .map_or(default_value, |(_, replacement)| replacement);
+        text = text.replace(name, replacement);
     }
     text
 }
@@ -64,8 +67,8 @@ fn check_passes_for_a_correct_recipe() {
 #[test]
 fn a_server_that_is_not_there_is_the_only_error_of_a_check() {
     let reset = "local answer, why = r1.http.get('http://127.0.0.1:1/') if not answer then error(why, 0) end return {}";
-    let found = findings(&recipe(&[("RESET", reset), ("MORE", "needs = { 'http://127.0.0.1:1/' },")]));
-    assert_eq!(found, ["error reset x.lua:3: connection refused"]);
+    let lines = findings(&recipe(&[("RESET", reset), ("MORE", "needs = { 'http://127.0.0.1:1/' },")]));
+    assert_eq!(lines, ["error reset x.lua:3: connection refused"]);
 }
 
 #[test]
@@ -150,8 +153,8 @@ fn check_finds_each_contract_violation_with_its_line() {
     ];
     for (parts, wanted) in cases {
         let source = recipe(&parts);
-        let found = findings(&source);
-        assert!(found.iter().any(|line| line.starts_with(wanted)), "{wanted}\n{found:#?}\n{source}");
+        let lines = findings(&source);
+        assert!(lines.iter().any(|line| line.starts_with(wanted)), "{wanted}\n{lines:#?}\n{source}");
     }
     // With tools that are executed, there are no findings.
     let sound = findings(&recipe(&[("TOOLS", add), ("STEP", &answered)]));
@@ -161,8 +164,9 @@ fn check_finds_each_contract_violation_with_its_line() {
 #[test]
 fn check_runs_an_estimator_on_synthetic_groups() {
     let with = |algorithm: &str, body: &str| {
-        let own = format!("advantage = function(group) {body} end, trainer = r1.{algorithm} {{ estimator = 'custom',");
-        findings(&recipe(&[]).replace("trainer = r1.grpo {", &own).replace("sampling =", "\n sampling ="))
+        let with_advantage =
+            format!("advantage = function(group) {body} end, trainer = r1.{algorithm} {{ estimator = 'custom',");
+        findings(&recipe(&[]).replace("trainer = r1.grpo {", &with_advantage).replace("sampling =", "\n sampling ="))
     };
     let list = "local list = {} for i, one in ipairs(group) do list[i] =";
     for (body, wanted) in [
@@ -186,14 +190,14 @@ fn check_runs_an_estimator_on_synthetic_groups() {
             "for a group with a single trajectory: attempt to index nil",
         ),
     ] {
-        let found = with("grpo", body);
-        let broken = found.iter().find(|line| line.starts_with("error advantage x.lua:"));
-        assert!(broken.is_some_and(|line| line.contains(wanted)), "{wanted}: {found:#?}");
+        let lines = with("grpo", body);
+        let broken = lines.iter().find(|line| line.starts_with("error advantage x.lua:"));
+        assert!(broken.is_some_and(|line| line.contains(wanted)), "{wanted}: {lines:#?}");
     }
     let sound = format!("{list} one.total end return list");
     assert_eq!(with("grpo", &sound), Vec::<String>::new());
-    let found = with("ppo", &sound);
-    assert!(found[0].contains("advantage must return a second list"), "{found:#?}");
+    let lines = with("ppo", &sound);
+    assert!(lines[0].contains("advantage must return a second list"), "{lines:#?}");
     let values = format!("{list} one.values[1] + (one.truncated and one.next_value or 0) end return list, list");
     assert_eq!(with("ppo", &values), Vec::<String>::new());
 }
@@ -205,10 +209,10 @@ fn check_also_tests_rows_between() {
         ("ROW", "return { n = index == 2 and 'two' or index }"),
         ("RESET", "return { n = task.n + 1, messages = { r1.user('Say ' .. task.n) } }"),
     ]);
-    let found = findings(&broken);
+    let lines = findings(&broken);
     assert!(
-        found.iter().any(|line| line.starts_with("error reset x.lua:3: attempt to perform arithmetic")),
-        "{found:#?}"
+        lines.iter().any(|line| line.starts_with("error reset x.lua:3: attempt to perform arithmetic")),
+        "{lines:#?}"
     );
 }
 
@@ -259,8 +263,8 @@ fn check_compares_resets_with_the_same_external_answers() {
         findings(&recipe(&[("LOCALS", "local count = 0"), ("RESET", &reset), ("MORE", &needs)]))
     };
     assert_eq!(counting("answer.body"), Vec::<String>::new());
-    let found = counting("count");
-    assert!(found.iter().any(|line| line.contains("reset gives another state for the same task")), "{found:#?}");
+    let lines = counting("count");
+    assert!(lines.iter().any(|line| line.contains("reset gives another state for the same task")), "{lines:#?}");
 }
 
 /// Each endless loop would otherwise reach its limit for every reply, task and machine.
@@ -426,14 +430,14 @@ return r1.recipe { policy = { model = "model" }, data = { train = { row } }, tra
 /// Without the names and arguments in its prompt, a policy cannot call tools.
 #[test]
 fn a_chat_template_that_prints_no_tools_is_reported_before_a_run() {
-    let words = "the model's chat template does not print tools: the policy does not see `add`";
+    let message = "the model's chat template does not print tools: the policy does not see `add`";
     let dir = directory(&[("a.lua", WITH_A_TOOL), ("s.lua", ROWS_WITH_A_TOOL)], false);
     super::copy(&Path::new(env!("CARGO_MANIFEST_DIR")).join("models/r1-nano"), &dir.path().join("model"));
     let reported = |args: &[&str]| {
         let output = r1(dir.path(), args).output().unwrap();
         let text = shown(dir.path(), &output);
         assert!(output.status.success(), "{text}");
-        text.contains(words)
+        text.contains(message)
     };
     assert!(!reported(&["check", "a.lua"]) && !reported(&["run", "a.lua"]));
     let path = dir.path().join("model/tokenizer_config.json");
@@ -478,7 +482,7 @@ fn missing_interpreters_and_packages_are_reported_at_the_line_of_their_tool() {
         ("packages = { 'no_such_package' }", "the Python package `no_such_package` is not installed for Python 3."),
     ] {
         let local = format!("\nlocal python = r1.tools.python {{ {options} }}");
-        let found = findings(&recipe(&[("LOCALS", &local), ("TOOLS", "tools = { python },")]));
-        assert!(found[0].starts_with(&format!("error tools x.lua:2: tool `python`: {why}")), "{found:?}");
+        let lines = findings(&recipe(&[("LOCALS", &local), ("TOOLS", "tools = { python },")]));
+        assert!(lines[0].starts_with(&format!("error tools x.lua:2: tool `python`: {why}")), "{lines:?}");
     }
 }

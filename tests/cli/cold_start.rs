@@ -39,9 +39,9 @@ const ROWS: &str = r#"{"prompt": "Say 3", "completion": "I say 3"}
 
 /// The files of all checkpoints and of the best model of a run, with their bytes.
 fn kept(run: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = files(run);
-    found.retain(|name, _| name.contains("checkpoints/") || name.contains("best/"));
-    found
+    let mut kept = files(run);
+    kept.retain(|name, _| name.contains("checkpoints/") || name.contains("best/"));
+    kept
 }
 
 #[cfg_attr(not(feature = "cpu-kernels"), ignore = "equal bits need the CPU kernels")]
@@ -96,8 +96,8 @@ fn a_cold_start_recipe_runs_sft_and_then_rl() {
     succeed(dir.path(), &["sft", "a.lua", "-q", "--name", "short", "cold_start.trainer.steps=1"]);
     assert!(!dir.path().join("runs/short").join(last).exists());
     // The same as a separate recipe.
-    let own = "return r1.recipe {\n env = r1.env { format = 'hermes' }, policy = { model = 'model' }, seed = 4,\n data = { train = 'train.jsonl', eval = { { prompt = 'Say 9', completion = 'I say 9' } } },\n trainer = r1.sft { steps = 3, batch_size = 2, lr = 1e-3, warmup = 0 },\n eval = { every = 1 }, checkpoint = { every = 1, keep = 0 } }";
-    fs::write(dir.path().join("own.lua"), own).unwrap();
+    let recipe = "return r1.recipe {\n env = r1.env { format = 'hermes' }, policy = { model = 'model' }, seed = 4,\n data = { train = 'train.jsonl', eval = { { prompt = 'Say 9', completion = 'I say 9' } } },\n trainer = r1.sft { steps = 3, batch_size = 2, lr = 1e-3, warmup = 0 },\n eval = { every = 1 }, checkpoint = { every = 1, keep = 0 } }";
+    fs::write(dir.path().join("own.lua"), recipe).unwrap();
     let start = RECIPE.find("  cold_start = ").unwrap();
     let end = RECIPE.find("  data = { train = r1.data").unwrap();
     let required = [&RECIPE[..start], "  cold_start = require(\"own\"),\n", &RECIPE[end..]].concat();
@@ -164,7 +164,7 @@ fn both_phases_are_checked_before_a_cold_start() {
     let json = succeed(dir.path(), &["check", "a.lua", "--json"]);
     let last: Value = serde_json::from_str(json.lines().last().unwrap()).unwrap();
     assert!(last["cold_start"]["conversations"].as_u64() >= Some(3), "{last}");
-    for (setting, words) in [
+    for (setting, message) in [
         ("cold_start.trainer.warmup=9", "cold_start: trainer.warmup is 9 and trainer.steps 3"),
         ("cold_start.trainer.lr=-1", "cold_start: trainer.lr is -1"),
         ("cold_start.trainer.step=9", "unknown setting `cold_start.trainer.step`"),
@@ -174,7 +174,7 @@ fn both_phases_are_checked_before_a_cold_start() {
     ] {
         for command in ["run", "check"] {
             let error = fail(dir.path(), &[command, "a.lua", "-q", setting]);
-            assert!(error.contains(words) && error.contains(setting), "{command} {setting}: {error}");
+            assert!(error.contains(message) && error.contains(setting), "{command} {setting}: {error}");
         }
         assert!(!dir.path().join("runs").exists(), "{setting}");
     }
@@ -184,7 +184,7 @@ fn both_phases_are_checked_before_a_cold_start() {
         fs::write(dir.path().join("b.lua"), [&RECIPE[..start], text, &RECIPE[end..]].concat()).unwrap();
         fail(dir.path(), &["run", "b.lua", "-q"])
     };
-    for (text, words) in [
+    for (text, message) in [
         ("  cold_start = \"own.lua\",\n", "`cold_start` must be a recipe with r1.sft, got"),
         ("  cold_start = r1.sft {},\n", "got the trainer alone"),
         ("  cold_start = { trainer = r1.sft {} },\n", "`cold_start` has no training data"),
@@ -195,7 +195,7 @@ fn both_phases_are_checked_before_a_cold_start() {
         ("  cold_start = { trainer = r1.sft {}, dat = 3 },\n", "unknown field `dat`"),
     ] {
         let error = part(text);
-        assert!(error.contains(words) && error.contains("b.lua:"), "{text}: {error}");
+        assert!(error.contains(message) && error.contains("b.lua:"), "{text}: {error}");
     }
     let sft = RECIPE.replace(
         "trainer = r1.grpo { steps = 2, group_size = 2, groups_per_step = 2, lr = 1e-3, kl = { coef = 0.1 } }",

@@ -42,7 +42,7 @@ fn with(more: &str) -> tempfile::TempDir {
 fn drawn(dir: &Path, run: &str) -> Vec<Vec<u64>> {
     let rows = |step: u64| {
         let all = stored(dir, run, step);
-        let rows: BTreeMap<u64, u64> = all.iter().map(|own| (own.group, own.task_index)).collect();
+        let rows: BTreeMap<u64, u64> = all.iter().map(|trajectory| (trajectory.group, trajectory.task_index)).collect();
         rows.into_values().collect()
     };
     (1..=6).map(rows).collect()
@@ -74,8 +74,8 @@ fn a_band_skips_rows_that_are_solved_always_or_never() {
     assert_eq!(first, (0..9).collect::<Vec<u64>>());
     let counts = counts(dir.path(), "band", 3);
     let outside = |row: u64| {
-        let own = &counts[&row.to_string()];
-        let rate = own["successes"].as_f64().unwrap() / own["attempts"].as_f64().unwrap();
+        let row_counts = &counts[&row.to_string()];
+        let rate = row_counts["successes"].as_f64().unwrap() / row_counts["attempts"].as_f64().unwrap();
         !(0.1..=0.9).contains(&rate)
     };
     assert!(outside(0) && outside(2));

@@ -204,7 +204,7 @@ fn the_list_has_every_dataset() {
     assert!(text.contains("licence  MIT\n") && text.contains("from     openai/gsm8k@740312add88f (arXiv:"), "{text}");
     let all: Value = serde_json::from_str(&succeed(dir.path(), &["data", "list", "--json"])).unwrap();
     let names: Vec<&str> =
-        all["datasets"].as_array().unwrap().iter().map(|own| own["name"].as_str().unwrap()).collect();
+        all["datasets"].as_array().unwrap().iter().map(|dataset| dataset["name"].as_str().unwrap()).collect();
     for name in ["gsm8k", "math-500", "dapo-math-17k", "aime24", "hotpotqa", "2wikimultihopqa", "musique"] {
         assert!(names.contains(&name), "{names:?}");
     }

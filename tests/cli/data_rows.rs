@@ -146,15 +146,15 @@ fn statistics_of_columns_are_printed() {
       values      1 2, 2 2
     "##);
     let dir = directory(&[("tasks.jsonl", TASKS)], true);
-    let found = succeed(dir.path(), &["data", "stats", "tasks.jsonl", "--tokenizer", "model", "--json"]);
-    let found: Value = serde_json::from_str(&found).unwrap();
-    let problem = &found["columns"][0];
+    let statistics = succeed(dir.path(), &["data", "stats", "tasks.jsonl", "--tokenizer", "model", "--json"]);
+    let statistics: Value = serde_json::from_str(&statistics).unwrap();
+    let problem = &statistics["columns"][0];
     assert_eq!(
         (&problem["name"], &problem["types"]["text"], &problem["distinct"]),
         (&json!("problem"), &json!(4), &json!(4))
     );
     assert!(problem["tokens"]["most"].as_f64().unwrap() > 1.0 && problem["characters"]["least"] == 68.0, "{problem}");
-    assert_eq!(found["columns"][2]["values"], json!([["1", 2], ["2", 2]]));
+    assert_eq!(statistics["columns"][2]["values"], json!([["1", 2], ["2", 2]]));
 }
 
 #[test]
@@ -259,10 +259,10 @@ fn rows_that_overlap_with_evaluation_are_left_out() {
       tasks.jsonl:2 has "bob sells 12 of his 30 pens on monday and half of the" of eval.jsonl:1
     clean.jsonl: 3 rows
     "##);
-    let found = succeed(dir.path(), &[&clean[..], &["--ngram", "8", "--json", "--report", "rows.jsonl"]].concat());
-    let found: Value = serde_json::from_str(&found).unwrap();
-    assert_eq!((&found["rows"], &found["kept"]), (&json!(4), &json!(2)), "{found}");
-    assert_eq!(found["overlaps"][1]["ngram"], "pens on monday and half of the rest");
+    let overlaps = succeed(dir.path(), &[&clean[..], &["--ngram", "8", "--json", "--report", "rows.jsonl"]].concat());
+    let overlaps: Value = serde_json::from_str(&overlaps).unwrap();
+    assert_eq!((&overlaps["rows"], &overlaps["kept"]), (&json!(4), &json!(2)), "{overlaps}");
+    assert_eq!(overlaps["overlaps"][1]["ngram"], "pens on monday and half of the rest");
     assert_eq!(std::fs::read_to_string(dir.path().join("rows.jsonl")).unwrap().lines().count(), 2);
     insta::assert_snapshot!(run(&["data", "decontaminate", "tasks.jsonl", "--against", "none.jsonl", "--out", "x.jsonl"]), @r##"
     exit: 4

@@ -74,35 +74,35 @@ fn the_commands_of_the_readme_run() {
         }
         // README's run is longer than the one here.
         let typed = command.replace("12-3-0", "1-0-0");
-        let mut words: Vec<String> = Vec::new();
+        let mut arguments: Vec<String> = Vec::new();
         for (index, part) in typed.split(['"', '\'']).enumerate() {
             // Quotes are not nested there, except in the program of `r1 lua`.
             if typed.starts_with("r1 lua") {
-                words = vec!["lua".into(), "-e".into(), "return r1.model(\"r1-nano\"):config()".into()];
+                arguments = vec!["lua".into(), "-e".into(), "return r1.model(\"r1-nano\"):config()".into()];
                 break;
             }
             if index % 2 == 1 {
-                words.push(part.to_owned());
+                arguments.push(part.to_owned());
             } else {
-                words.extend(part.split_whitespace().map(str::to_owned));
+                arguments.extend(part.split_whitespace().map(str::to_owned));
             }
         }
-        words.retain(|word| word != "r1");
+        arguments.retain(|word| word != "r1");
         let short = SHORT.iter().find(|(begin, _)| typed.starts_with(begin)).map_or(&[][..], |(_, more)| more);
         // Shortened sizes take precedence over README's settings of sizes, but not of algorithms.
-        words.extend(short.iter().map(|word| (*word).to_owned()));
+        arguments.extend(short.iter().map(|word| (*word).to_owned()));
         let is_script = |word: &&String| Path::new(word).extension().is_some_and(|extension| extension == "lua");
-        let script = words.iter().find(is_script).map(|word| dir.path().join(word));
+        let script = arguments.iter().find(is_script).map(|word| dir.path().join(word));
         let text = script.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default();
         if typed.starts_with("r1 run") && text.contains("cold_start = {") {
-            words.push("cold_start.trainer.steps=1".to_owned());
+            arguments.push("cold_start.trainer.steps=1".to_owned());
         }
         if typed.starts_with("r1 infer") && !typed.contains(" -p ") {
-            words.extend(["-p", "What is 2 + 2?"].map(str::to_owned));
+            arguments.extend(["-p", "What is 2 + 2?"].map(str::to_owned));
         }
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let output = r1(dir.path(), &words).output().unwrap();
-        assert!(output.status.success(), "{command}\n{words:?}\n{}", shown(dir.path(), &output));
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let output = r1(dir.path(), &arguments).output().unwrap();
+        assert!(output.status.success(), "{command}\n{arguments:?}\n{}", shown(dir.path(), &output));
         ran += 1;
     }
     assert!(ran > 14, "only {ran} commands ran");

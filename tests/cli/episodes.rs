@@ -36,9 +36,9 @@ fn a_full_context_is_scored_and_trained_on() {
         let small = ["trainer.group_size=4", "trainer.groups_per_step=2"];
         succeed(dir.path(), &[&["run", "a.lua", "-q", &algorithm], &small[..]].concat());
         let run = dir.path().join("runs/a");
-        let found = last_step(&run);
-        let number = |name: &str| found[name].as_f64().unwrap();
-        assert_eq!((number("rollout/overflow_share"), number("reward/full")), (1.0, 1.0), "{algorithm}: {found:?}");
+        let metrics = last_step(&run);
+        let number = |name: &str| metrics[name].as_f64().unwrap();
+        assert_eq!((number("rollout/overflow_share"), number("reward/full")), (1.0, 1.0), "{algorithm}: {metrics:?}");
         assert_eq!((number("rollout/truncated_share"), number("rollout/failed_share")), (1.0, 0.0));
         assert_eq!((number("rollout/truncated/context_overflow"), number("rollout/retries")), (8.0, 0.0));
         assert!(number("policy/grad_norm") > 0.0, "{algorithm}");
@@ -67,9 +67,9 @@ fn trajectories_without_a_step_do_not_stop_training() {
         let dir = directory(&[("a.lua", &script)], true);
         let settings = ["trainer.groups_per_step=8", "trainer.group_size=2", "rollout.retries=3"];
         succeed(dir.path(), &[&["run", "a.lua", "-q", algorithm], &settings[..]].concat());
-        let found = stored(dir.path(), "a", 1);
-        let empty: Vec<_> = found.iter().filter(|trajectory| trajectory.steps.is_empty()).collect();
-        assert_eq!((empty.len(), found.len()), (8, 16), "{algorithm}");
+        let trajectories = stored(dir.path(), "a", 1);
+        let empty: Vec<_> = trajectories.iter().filter(|trajectory| trajectory.steps.is_empty()).collect();
+        assert_eq!((empty.len(), trajectories.len()), (8, 16), "{algorithm}");
         assert!(empty.iter().all(|it| (it.status, it.retries) == (Status::ContextOverflow, 0)));
     }
 }

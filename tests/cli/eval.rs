@@ -50,10 +50,10 @@ fn stored(run: &Path) -> Vec<Trajectory> {
 }
 
 fn near(value: &Value, wanted: f64) {
-    let found = value["value"].as_f64().unwrap_or_else(|| panic!("{value}"));
-    assert!((found - wanted).abs() < 1e-9, "{found}, not {wanted}");
+    let mean = value["value"].as_f64().unwrap_or_else(|| panic!("{value}"));
+    assert!((mean - wanted).abs() < 1e-9, "{mean}, not {wanted}");
     let (low, high) = (value["low"].as_f64().unwrap(), value["high"].as_f64().unwrap());
-    assert!(low <= found && found <= high, "{value}");
+    assert!(low <= mean && mean <= high, "{value}");
 }
 
 #[test]

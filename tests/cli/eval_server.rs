@@ -99,8 +99,8 @@ fn files(dir: &Path) -> Vec<std::path::PathBuf> {
 #[test]
 fn a_server_is_evaluated_with_tools_usage_and_cost() {
     let dir = directory(&[("a.lua", RECIPE), ("tasks.jsonl", &tasks(6))], false);
-    let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let peak = Arc::clone(&most);
+    let (now, highest) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let peak = Arc::clone(&highest);
     let server = serving(move |request, _| {
         peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
         std::thread::sleep(Duration::from_millis(30));
@@ -109,12 +109,12 @@ fn a_server_is_evaluated_with_tools_usage_and_cost() {
         response
     });
     let base = format!("{}/v1", server.url);
-    let found = report(
+    let report = report(
         dir.path(),
         &base,
         &["policy.price.input=10", "policy.price.output=100", "n=2", "eval.temperature=0.5", "rollout.concurrency=3"],
     );
-    assert_eq!((&found["tasks"], &found["samples"], &found["missing"]), (&6.into(), &12.into(), &0.into()));
+    assert_eq!((&report["tasks"], &report["samples"], &report["missing"]), (&6.into(), &12.into(), &0.into()));
     for (metric, wanted) in [
         ("mean@2", 1.0),
         ("maj@2", 1.0),
@@ -126,12 +126,12 @@ fn a_server_is_evaluated_with_tools_usage_and_cost() {
         // 50 prompt tokens and 12 response tokens.
         ("cost", 0.0017),
     ] {
-        assert!((value(&found, metric) - wanted).abs() < 1e-9, "{metric}: {}", found["metrics"][metric]);
+        assert!((value(&report, metric) - wanted).abs() < 1e-9, "{metric}: {}", report["metrics"][metric]);
     }
-    assert!((found["cost"].as_f64().unwrap() - 12.0 * 0.0017).abs() < 1e-9);
-    assert!(value(&found, "seconds") >= 0.06, "two requests of 30 ms: {}", found["metrics"]["seconds"]);
-    assert!(value(&found, "tool_seconds.double") < value(&found, "seconds"));
-    assert!((2..=3).contains(&most.load(Ordering::SeqCst)), "{most:?} requests at once");
+    assert!((report["cost"].as_f64().unwrap() - 12.0 * 0.0017).abs() < 1e-9);
+    assert!(value(&report, "seconds") >= 0.06, "two requests of 30 ms: {}", report["metrics"]["seconds"]);
+    assert!(value(&report, "tool_seconds.double") < value(&report, "seconds"));
+    assert!((2..=3).contains(&highest.load(Ordering::SeqCst)), "{highest:?} requests at once");
     let requests = server.requests();
     assert_eq!(requests.len(), 24);
     assert!(requests.iter().all(|request| request.path == "/v1/chat/completions"));
@@ -198,9 +198,9 @@ fn anthropics_messages_api_is_used_with_its_blocks() {
         ])
     });
     let base = format!("{}/v1", server.url);
-    let found = report(dir.path(), &base, &["policy.api=anthropic"]);
+    let report = report(dir.path(), &base, &["policy.api=anthropic"]);
     for (metric, wanted) in [("mean@1", 1.0), ("tool_calls", 1.0), ("tokens", 18.0), ("prompt_tokens", 40.0)] {
-        assert!((value(&found, metric) - wanted).abs() < 1e-9, "{metric}: {found}");
+        assert!((value(&report, metric) - wanted).abs() < 1e-9, "{metric}: {report}");
     }
     let requests = server.requests();
     let request = requests.iter().find(|request| body(request)["messages"].as_array().unwrap().len() == 3).unwrap();
@@ -251,12 +251,12 @@ fn failures_of_a_server_are_missing_samples_with_their_kind() {
         let fast = ["policy.api_attempts=1", "policy.api_timeout=2", "rollout.retries=0", "rollout.concurrency=1"];
         let output = eval(dir.path(), &server.url, &fast);
         let notes = String::from_utf8_lossy(&output.stderr).into_owned();
-        let found: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{message}: {notes}"));
-        assert_eq!(found["failures"], json!({ "policy_error": 1 }), "{message}");
-        assert_eq!((&found["tasks"], &found["missing"]), (&3.into(), &1.into()), "{message}");
-        assert!((value(&found, "mean@1") - 1.0).abs() < 1e-9, "{message}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{message}: {notes}"));
+        assert_eq!(report["failures"], json!({ "policy_error": 1 }), "{message}");
+        assert_eq!((&report["tasks"], &report["missing"]), (&3.into(), &1.into()), "{message}");
+        assert!((value(&report, "mean@1") - 1.0).abs() < 1e-9, "{message}");
         // Three of three solved tasks leave an uncertainty.
-        assert!(found["metrics"]["mean@1"]["low"].as_f64().unwrap() < 0.5, "{message}: {found}");
+        assert!(report["metrics"]["mean@1"]["low"].as_f64().unwrap() < 0.5, "{message}: {report}");
         assert!(notes.contains("1 of 4 samples are missing"), "{message}: {notes}");
         let failed = stored(dir.path()).into_iter().find(|one| one.status == Status::PolicyError).unwrap();
         assert!(failed.error_text().unwrap().contains(message), "{message}: {:?}", failed.error_text());
@@ -278,10 +278,10 @@ fn a_server_that_fails_half_of_the_time_is_asked_again() {
                 .with("Retry-After", "0"),
         },
     });
-    let found = report(dir.path(), &server.url, &["rollout.concurrency=1"]);
-    assert_eq!((&found["missing"], &found["failures"]), (&0.into(), &json!({})));
-    assert!((value(&found, "mean@1") - 1.0).abs() < 1e-9);
-    assert_eq!(found["repeated_requests"], 11, "all but the first of 12 requests fail once");
+    let report = report(dir.path(), &server.url, &["rollout.concurrency=1"]);
+    assert_eq!((&report["missing"], &report["failures"]), (&0.into(), &json!({})));
+    assert!((value(&report, "mean@1") - 1.0).abs() < 1e-9);
+    assert_eq!(report["repeated_requests"], 11, "all but the first of 12 requests fail once");
 }
 
 #[test]
@@ -300,9 +300,9 @@ fn an_evaluation_with_missing_samples_continues_with_them() {
     *broken.lock().unwrap() = false;
     let output =
         r1(dir.path(), &["eval", "a.lua", "--resume", "--json"]).env("NO_PROXY", "127.0.0.1").output().unwrap();
-    let found: Value =
+    let report: Value =
         serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", shown(dir.path(), &output)));
-    assert_eq!((&found["missing"], &found["tasks"]), (&0.into(), &4.into()));
+    assert_eq!((&report["missing"], &report["tasks"]), (&0.into(), &4.into()));
 }
 
 /// Of the samples that are left, the server refuses all: the figures are those of the others.
@@ -317,8 +317,8 @@ fn an_evaluation_with_refused_samples_is_reported_when_it_continues() {
         r1(dir.path(), &["eval", "a.lua", "--resume", "--json"]).env("NO_PROXY", "127.0.0.1").output().unwrap();
     let text = shown(dir.path(), &output);
     assert!(output.status.success(), "{text}");
-    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&found["missing"], &found["tasks"], value(&found, "mean@1")), (&2.into(), &2.into(), 1.0), "{text}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["missing"], &report["tasks"], value(&report, "mean@1")), (&2.into(), &2.into(), 1.0), "{text}");
 }
 
 #[test]
@@ -353,11 +353,11 @@ fn prompts_that_are_too_long_for_the_server_are_wrong_answers() {
         }
         too_long()
     });
-    let found = report(dir.path(), &server.url, &["rollout.concurrency=1"]);
+    let report = report(dir.path(), &server.url, &["rollout.concurrency=1"]);
     // The first task ends after its first step, the second before it.
-    assert_eq!(found["truncated"], json!({ "context_overflow": 1 }));
-    assert_eq!(found["failures"], json!({ "context_overflow": 1 }));
-    assert_eq!((&found["missing"], value(&found, "mean@1")), (&0.into(), 0.0));
+    assert_eq!(report["truncated"], json!({ "context_overflow": 1 }));
+    assert_eq!(report["failures"], json!({ "context_overflow": 1 }));
+    assert_eq!((&report["missing"], value(&report, "mean@1")), (&0.into(), 0.0));
     let replayed = succeed(dir.path(), &["replay", "a-eval", "eval", "-q"]);
     assert!(replayed.starts_with("2 trajectories: every observation"), "{replayed}");
 }
@@ -375,17 +375,17 @@ fn a_server_is_compared_with_another_and_sampling_stops_early() {
     let run = |more: &[&str]| {
         let args = ["eval", "a.lua", "--json", "--model", &models[0], "--model", &models[1], "rollout.concurrency=4"];
         let output = r1(dir.path(), &[&args[..], more].concat()).env("NO_PROXY", "127.0.0.1").output().unwrap();
-        let found: Value =
+        let report: Value =
             serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", shown(dir.path(), &output)));
-        found
+        report
     };
-    let found = run(&["eval.early_stop=0.01"]);
-    let test = &found["comparisons"][0]["sequential"];
-    assert_eq!((&test["stopped"], &test["level"]), (&true.into(), &0.01.into()), "{found}");
+    let report = run(&["eval.early_stop=0.01"]);
+    let test = &report["comparisons"][0]["sequential"];
+    assert_eq!((&test["stopped"], &test["level"]), (&true.into(), &0.01.into()), "{report}");
     let used = test["tasks"].as_u64().unwrap();
     assert!(used < 60 && test["p"].as_f64().unwrap() <= 0.01, "{test}");
-    assert_eq!(found["models"][1]["tasks"], used);
-    assert_eq!(found["models"][0]["tasks"], 60);
+    assert_eq!(report["models"][1]["tasks"], used);
+    assert_eq!(report["models"][0]["tasks"], 60);
     let page = std::fs::read_to_string(dir.path().join("runs/a-eval/report.md")).unwrap();
     assert!(page.contains("valid at any number of tasks (level 0.01); sampling stopped there"), "{page}");
     let again = run(&["eval.early_stop=0.01", "--resume"]);
@@ -431,6 +431,6 @@ fn calls_in_the_text_of_a_server_are_run() {
         };
         streamed(&[delta(&json!({ "content": text })), finish("stop")])
     });
-    let found = report(dir.path(), &server.url, &[]);
-    assert_eq!((value(&found, "mean@1"), value(&found, "tool_calls")), (1.0, 1.0));
+    let report = report(dir.path(), &server.url, &[]);
+    assert_eq!((value(&report, "mean@1"), value(&report, "tool_calls")), (1.0, 1.0));
 }

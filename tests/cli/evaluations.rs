@@ -78,9 +78,9 @@ fn trajectories_of_evaluations_are_stored_and_replay() {
 /// `r1 eval`; those of training stay as they are.
 #[test]
 fn the_reward_of_evaluations_is_their_own() {
-    let own = "env = env(\"held\", 3), accuracy = \"short\", temperature = 0.7,
+    let eval_settings = "env = env(\"held\", 3), accuracy = \"short\", temperature = 0.7,
         reward = function(state, outcome) return { short = #outcome.text < 9 and 1 or 0 } end,";
-    let recipe = RECIPE.replace("env = env(\"held\", 3),", own);
+    let recipe = RECIPE.replace("env = env(\"held\", 3),", eval_settings);
     let dir = directory(&[("a.lua", &recipe)], true);
     let summary = succeed(dir.path(), &["run", "a.lua", "--json", "trainer.steps=1"]);
     let run = dir.path().join("runs/a");
@@ -144,10 +144,13 @@ fn an_evaluation_is_stored_the_same_by_a_resumed_run() {
 #[test]
 fn the_model_with_the_highest_accuracy_is_kept() {
     // The accuracies of the evaluations at steps 0 to 3.
-    let own = "seen = seen + 1 return ({ 0, 1, 1, 0 })[seen] or 0";
+    let reward_code = "seen = seen + 1 return ({ 0, 1, 1, 0 })[seen] or 0";
     let recipe = RECIPE
         .replacen("local function env", "local seen = 0\nlocal function env", 1)
-        .replace("every = 1 }", &format!("every = 1, reward = function() {own} end }}, rollout = {{ workers = 1 }}"))
+        .replace(
+            "every = 1 }",
+            &format!("every = 1, reward = function() {reward_code} end }}, rollout = {{ workers = 1 }}"),
+        )
         .replace(
             "return { reward = #action.text % 3 }",
             "return { reward = word == 'train' and #action.text % 3 or 0 }",

@@ -89,8 +89,8 @@ fn metrics(dir: &std::path::Path, run: &str) -> (Vec<serde_json::Value>, Vec<f64
     let lines = run_files::metrics(&run_files::run_dir(dir, run));
     let of_evaluation = |line: &serde_json::Value| -> Option<serde_json::Value> {
         let fields = line.as_object().unwrap().iter().filter(|(name, _)| name.starts_with("eval/"));
-        let found: serde_json::Map<_, _> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
-        (!found.is_empty()).then(|| found.into())
+        let step: serde_json::Map<_, _> = fields.map(|(name, value)| (name.clone(), value.clone())).collect();
+        (!step.is_empty()).then(|| step.into())
     };
     let evaluations = lines.iter().filter_map(of_evaluation).collect();
     (evaluations, lines.iter().filter_map(|line| line["reward/mean"].as_f64()).collect())

@@ -314,8 +314,8 @@ fn a_resumed_cold_start_reads_its_dataset_at_its_commit() {
           trainer = r1.grpo { steps = 1, group_size = 2, groups_per_step = 1 },
         }"#;
     let dir = directory(&[("a.lua", recipe)], false);
-    let repo = |said: &str| {
-        let row = |n: usize| format!("{{\"prompt\": \"Say {n}\", \"completion\": \"{said} {n}\"}}\n");
+    let repo = |verb: &str| {
+        let row = |n: usize| format!("{{\"prompt\": \"Say {n}\", \"completion\": \"{verb} {n}\"}}\n");
         let mut repo = Repo::new(&[("train.jsonl", (1..5).map(row).collect::<String>().as_bytes())]);
         repo.kind = "datasets";
         repo

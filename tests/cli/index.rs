@@ -107,7 +107,7 @@ fn r1_index_reads_folders_of_text_csv_and_compressed_lines() {
     ] {
         std::fs::write(dir.path().join(name), text).unwrap();
     }
-    let found = |index: &str, query: &str| {
+    let search = |index: &str, query: &str| {
         let text = succeed(dir.path(), &["index", "search", index, query, "--json"]);
         let lines = text.lines().filter(|line| line.starts_with('{'));
         lines
@@ -118,15 +118,15 @@ fn r1_index_reads_folders_of_text_csv_and_compressed_lines() {
             .collect::<Vec<_>>()
     };
     succeed(dir.path(), &["index", "build", "notes", "--out", "n"]);
-    assert_eq!(found("n", "about rivers"), ["deep/b.md: A heading", "a.txt: a"]);
+    assert_eq!(search("n", "about rivers"), ["deep/b.md: A heading", "a.txt: a"]);
     succeed(dir.path(), &["index", "build", "c.csv", "--out", "c"]);
-    assert_eq!(found("c", "hills"), ["2: Hills"]);
+    assert_eq!(search("c", "hills"), ["2: Hills"]);
     let packed = std::fs::File::create(dir.path().join("z.jsonl.gz")).unwrap();
     let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
     packed.write_all(CORPUS.as_bytes()).unwrap();
     packed.finish().unwrap();
     succeed(dir.path(), &["index", "build", "z.jsonl.gz", "--out", "z"]);
-    assert_eq!(found("z", "alps"), ["b: Mountains"]);
+    assert_eq!(search("z", "alps"), ["b: Mountains"]);
 }
 
 #[test]
@@ -306,9 +306,9 @@ fn text_files_are_indexed_and_long_ones_split() {
     let hits = succeed(dir.path(), &["index", "search", "texts", "fruit", "--json"]);
     assert!(hits.contains(r#""id":"a.md""#) && hits.contains("Apples"), "{hits}");
     let rows = ["index", "build", "c.jsonl", "--out", "rows"];
-    let refused = |more: &[&str], words: &str| {
+    let refused = |more: &[&str], message: &str| {
         let error = fail(dir.path(), &[&rows[..], more].concat());
-        assert!(error.contains(words) && !dir.path().join("rows.part").exists(), "{error}");
+        assert!(error.contains(message) && !dir.path().join("rows.part").exists(), "{error}");
     };
     refused(&["a.md"], "the corpus mixes text files with other files");
     refused(&["--chunk-words", "5", "--chunk-overlap", "5"], "--chunk-overlap is 5, and a chunk has 5 words");

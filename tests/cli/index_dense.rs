@@ -125,9 +125,12 @@ fn r1_index_finds_synonyms_with_an_encoder() {
         let dir = built(&["--vectors", vectors]);
         let dir = dir.path();
         assert!(hits(dir, "river", "sparse").is_empty());
-        let found = hits(dir, "River", "dense");
-        assert_eq!(ids(&found), ["a", "c", "b"]);
-        assert!(found[0].1 <= 1.001 && found[0].1 > found[1].1 && found[1].1 > found[2].1, "{found:?}");
+        let dense_hits = hits(dir, "River", "dense");
+        assert_eq!(ids(&dense_hits), ["a", "c", "b"]);
+        assert!(
+            dense_hits[0].1 <= 1.001 && dense_hits[0].1 > dense_hits[1].1 && dense_hits[1].1 > dense_hits[2].1,
+            "{dense_hits:?}"
+        );
         // The first one of both rankings.
         let fused = hits(dir, "stream river", "hybrid");
         assert!((fused[0].1 - 2.0 / 61.0).abs() < 1e-12 && fused[0].0 == "a", "{fused:?}");

@@ -115,12 +115,12 @@ fn the_field_of_a_row_and_of_a_result_are_named() {
 fn a_value_of_the_script_is_named_by_its_path() {
     let dir = directory(&[], false);
     let tool = "r1.tool { name = 't', run = print,\n  parameters = {\n    n = { type = 'integr' } } }";
-    for (program, path, place) in [
+    for (program, path, location) in [
         ("r1.json.encode({ a = { b = print } })", "value.a.b", "-e:1"),
         (tool, "parameters.n", "-e:3"),
         ("r1.tool { name = 't', run = print, parameters = { n = 4 } }", "parameters.n", "-e:1"),
     ] {
         let error = error(dir.path(), &["lua", "-e", program]);
-        assert_eq!((&error["subject"], &error["place"]), (&json!({ "setting": path }), &json!(place)), "{error}");
+        assert_eq!((&error["subject"], &error["place"]), (&json!({ "setting": path }), &json!(location)), "{error}");
     }
 }

@@ -139,10 +139,10 @@ fn left(run: &Path) -> BTreeMap<String, Vec<u8>> {
         scrub(&mut value);
         value.to_string().into_bytes()
     };
-    let mut found = files(run);
+    let mut kept = files(run);
     // TensorBoard has a file for each process. The configuration keeps the history of the run.
-    found.retain(|name, _| !name.contains("tb/events") && !name.ends_with("config.json") || name.contains("step-"));
-    for (name, bytes) in &mut found {
+    kept.retain(|name, _| !name.contains("tb/events") && !name.ends_with("config.json") || name.contains("step-"));
+    for (name, bytes) in &mut kept {
         if name.ends_with(".jsonl") {
             // Lines of trajectories that run at the same time have no order.
             let mut lines: Vec<Vec<u8>> =
@@ -156,16 +156,16 @@ fn left(run: &Path) -> BTreeMap<String, Vec<u8>> {
             *bytes = scrubbed(serde_json::to_value(all).unwrap());
         }
     }
-    found
+    kept
 }
 
 fn assert_same(whole: &BTreeMap<String, Vec<u8>>, run: &Path, point: &str) {
-    let found = left(run);
+    let resumed = left(run);
     let names = |files: &BTreeMap<String, Vec<u8>>| files.keys().cloned().collect::<Vec<_>>();
-    assert_eq!(names(whole), names(&found), "{point}");
+    assert_eq!(names(whole), names(&resumed), "{point}");
     for (name, bytes) in whole {
         let text = |bytes: &[u8]| String::from_utf8_lossy(&bytes[..bytes.len().min(3000)]).into_owned();
-        assert!(*bytes == found[name], "{point}: {name}\n{}\n{}", text(bytes), text(&found[name]));
+        assert!(*bytes == resumed[name], "{point}: {name}\n{}\n{}", text(bytes), text(&resumed[name]));
     }
 }
 
@@ -253,9 +253,9 @@ fn a_run_killed_during_a_reload_or_an_update_resumes_to_the_same_files() {
         succeed(dir, &[&["run", "a.lua", "--name", "whole", "--no-reload"][..], &more].concat());
         let whole = dir.join("runs/whole");
         let without_scripts = |run: &Path| {
-            let mut found = left(run);
-            found.retain(|name, _| !name.starts_with("scripts/") && name != "log.jsonl");
-            for (name, bytes) in &mut found {
+            let mut actual = left(run);
+            actual.retain(|name, _| !name.starts_with("scripts/") && name != "log.jsonl");
+            for (name, bytes) in &mut actual {
                 if name == "metrics.jsonl" {
                     let text = String::from_utf8(std::mem::take(bytes)).unwrap();
                     let mut lines = json_lines(&text);
@@ -265,12 +265,12 @@ fn a_run_killed_during_a_reload_or_an_update_resumes_to_the_same_files() {
                     *bytes = serde_json::to_vec(&lines).unwrap();
                 }
             }
-            found
+            actual
         };
-        let (expected, found) = (without_scripts(&whole), without_scripts(&run));
-        assert!(expected.keys().eq(found.keys()), "{call}: {:?} {:?}", expected.keys(), found.keys());
+        let (expected, actual) = (without_scripts(&whole), without_scripts(&run));
+        assert!(expected.keys().eq(actual.keys()), "{call}: {:?} {:?}", expected.keys(), actual.keys());
         for (name, bytes) in &expected {
-            assert!(*bytes == found[name], "{call}: {name}");
+            assert!(*bytes == actual[name], "{call}: {name}");
         }
     }
 }

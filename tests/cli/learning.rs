@@ -40,10 +40,10 @@ fn every_algorithm_runs() {
     for name in r1::config::algorithm_names() {
         let algorithm = format!("trainer.algorithm={name}");
         succeed(dir.path(), &["run", "a.lua", "-q", "--name", name, "trainer.steps=1", &algorithm]);
-        let found = last_step(&dir.path().join("runs").join(name));
-        assert!(found["policy/grad_norm"].as_f64().is_some_and(f64::is_finite), "{name}: {found:?}");
-        assert_eq!(found.get("critic/loss").is_some(), ["ppo", "pspo", "capo"].contains(&name), "{name}");
-        assert_eq!(found.get("kl/mean").is_some(), name == "pspo", "{name}");
+        let metrics = last_step(&dir.path().join("runs").join(name));
+        assert!(metrics["policy/grad_norm"].as_f64().is_some_and(f64::is_finite), "{name}: {metrics:?}");
+        assert_eq!(metrics.get("critic/loss").is_some(), ["ppo", "pspo", "capo"].contains(&name), "{name}");
+        assert_eq!(metrics.get("kl/mean").is_some(), name == "pspo", "{name}");
     }
 }
 
@@ -135,9 +135,9 @@ fn a_recipe_defines_an_estimator() {
     return advantages";
     let dir = with(grpo);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "own"]);
-    let usual = ["trainer.estimator.name=grpo", "trainer.estimator.normalize=none"];
+    let plain_estimator = ["trainer.estimator.name=grpo", "trainer.estimator.normalize=none"];
     let plain = directory(&[("a.lua", RECIPE)], true);
-    succeed(plain.path(), &[&["run", "a.lua", "-q", "--name", "usual"], &usual[..]].concat());
+    succeed(plain.path(), &[&["run", "a.lua", "-q", "--name", "usual"], &plain_estimator[..]].concat());
     assert!(weights(&dir.path().join("runs/own"), 2) == weights(&plain.path().join("runs/usual"), 2));
 
     let dir = with("return { 1 }");
@@ -151,8 +151,8 @@ fn a_recipe_defines_an_estimator() {
     assert!(error.contains("error: step 1: an advantage is NaN\n  --> trajectory 1-0-0 step 0"), "{error}");
     assert!(error.contains("the function `advantage` of a.lua:"), "{error}");
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "skip", "trainer.on_nan=skip"]);
-    let found = last_step(&dir.path().join("runs/skip"));
-    assert_eq!((&found["policy/skipped"], &found["policy/version"]), (&Value::from(1.0), &Value::from(0.0)));
+    let metrics = last_step(&dir.path().join("runs/skip"));
+    assert_eq!((&metrics["policy/skipped"], &metrics["policy/version"]), (&Value::from(1.0), &Value::from(0.0)));
     // The reward's components, the row, the status, and the number of failures in the group.
     let seen = "for _, one in ipairs(group) do
       assert(one.parts.outcome * 1 == one.parts.outcome and one.status == 'truncated')
@@ -208,9 +208,9 @@ fn groups_without_variance_are_resampled() {
     );
     let dir = directory(&[("a.lua", &script)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "trainer.filter.uniform=true", "trainer.filter.refills=9"]);
-    let found = last_step(&dir.path().join("runs/a"));
-    let number = |name: &str| found[name].as_f64().unwrap();
-    assert!(number("rollout/dropped_groups") > 0.0, "{found:?}");
+    let metrics = last_step(&dir.path().join("runs/a"));
+    let number = |name: &str| metrics[name].as_f64().unwrap();
+    assert!(number("rollout/dropped_groups") > 0.0, "{metrics:?}");
     assert_eq!(number("rollout/groups") - number("rollout/dropped_groups"), 2.0);
     assert_eq!(number("reward/uniform_groups"), 0.0);
 }
@@ -241,14 +241,14 @@ fn the_last_refill_round_keeps_all_groups() {
         let run = dir.path().join("runs").join(name);
         let stored = r1::store::read_trajectories(&run.join("trajectories/step-000001.parquet")).unwrap();
         let of = |greedy: bool| -> Vec<(u64, u64)> {
-            let own = stored.iter().filter(|trajectory| (trajectory.sample == 3) == greedy);
-            own.map(|trajectory| (trajectory.group, trajectory.task["row"].as_u64().unwrap())).collect()
+            let selected = stored.iter().filter(|trajectory| (trajectory.sample == 3) == greedy);
+            selected.map(|trajectory| (trajectory.group, trajectory.task["row"].as_u64().unwrap())).collect()
         };
         let mut groups = of(false);
         groups.dedup();
         assert_eq!(groups, of(true), "greedy baselines are those of the groups that are kept");
-        let found = last_step(&run);
-        let number = |name: &str| found[name].as_f64().unwrap() as usize;
+        let metrics = last_step(&run);
+        let number = |name: &str| metrics[name].as_f64().unwrap() as usize;
         (groups, number("rollout/groups"), number("rollout/dropped_groups"))
     };
     // The order of the rows.
@@ -261,7 +261,7 @@ fn the_last_refill_round_keeps_all_groups() {
         (Some(1), "3", [1, 4], 5, 3),
         (Some(0), "2", [0, 3], 4, 2),
     ] {
-        let row = varies.map(|place: usize| order[place].1);
+        let row = varies.map(|index: usize| order[index].1);
         let vary: Vec<String> = (0..8).map(|number| (Some(number) == row).to_string()).collect();
         fs::write(dir.path().join("a.lua"), script(&vary.join(", "))).unwrap();
         let name = format!("{varies:?}-{refills}");
@@ -299,13 +299,13 @@ fn a_recipe_defines_an_estimator_with_a_critic() {
         last_step(&dir.join("runs/a"))
     };
     let (dir, plain) = (with(gae), directory(&[("a.lua", &RECIPE.replace("r1.grpo", "r1.ppo"))], true));
-    let own = run(dir.path(), &[]);
+    let custom = run(dir.path(), &[]);
     let options = ["gamma=0.9", "lambda=0.8", "whiten=none"].map(|option| format!("trainer.estimator.{option}"));
-    let usual = run(plain.path(), &options.each_ref().map(String::as_str));
+    let built_in = run(plain.path(), &options.each_ref().map(String::as_str));
     for name in ["critic/loss", "policy/loss", "policy/grad_norm", "advantage/std"] {
-        assert_eq!(own[name], usual[name], "{name}");
+        assert_eq!(custom[name], built_in[name], "{name}");
     }
-    assert!(own["critic/loss"].as_f64().unwrap() > 0.0, "{own:?}");
+    assert!(custom["critic/loss"].as_f64().unwrap() > 0.0, "{custom:?}");
     let file = |dir: &Path, file: &str| fs::read(dir.join("runs/a/checkpoints/step-000003").join(file)).unwrap();
     for name in ["model.safetensors", "trainer_state/critic/value_head.safetensors"] {
         assert!(file(dir.path(), name) == file(plain.path(), name), "{name}");
@@ -324,19 +324,19 @@ fn truncated_sampling_distributions_are_used_in_training() {
         [("plain", "trainer.epochs=2"), ("penalty", "trainer.kl.coef=0.1"), ("own", "trainer.recompute_above=1e-9")]
     {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name, more], &cuts[..]].concat());
-        let found = last_step(&dir.path().join("runs").join(name));
-        let number = |name: &str| found[name].as_f64().unwrap();
+        let metrics = last_step(&dir.path().join("runs").join(name));
+        let number = |name: &str| metrics[name].as_f64().unwrap();
         // The engine's and the learner's log-probabilities are those of the truncated distribution.
-        assert!(number("mismatch/max_abs") < 1e-4, "{name}: {found:?}");
-        assert!(number("policy/grad_norm") > 0.0, "{name}: {found:?}");
-        assert!(number("policy/entropy") < f64::ln(40.0) + 1e-6, "{name}: {found:?}");
+        assert!(number("mismatch/max_abs") < 1e-4, "{name}: {metrics:?}");
+        assert!(number("policy/grad_norm") > 0.0, "{name}: {metrics:?}");
+        assert!(number("policy/entropy") < f64::ln(40.0) + 1e-6, "{name}: {metrics:?}");
     }
 }
 
 #[test]
 fn contradictory_trainer_settings_are_refused_before_a_run() {
     let dir = directory(&[("a.lua", RECIPE)], true);
-    for (settings, words) in [
+    for (settings, message) in [
         (&["trainer.estimator=gae"][..], "use r1.ppo"),
         (&["trainer.group_size=1"], "compares the trajectories of a group"),
         (&["trainer.mini_batches=5"], "a step has 4 trajectories"),
@@ -345,7 +345,7 @@ fn contradictory_trainer_settings_are_refused_before_a_run() {
         (&["trainer.estimator=gigpo", "trainer.loss=pspo"], "gae"),
     ] {
         let error = fail(dir.path(), &[&["run", "a.lua"], settings].concat());
-        assert!(error.contains(words), "{settings:?}: {error}");
+        assert!(error.contains(message), "{settings:?}: {error}");
     }
     assert!(!dir.path().join("runs").exists());
 }
@@ -411,8 +411,8 @@ fn nan_advantages_stop_or_skip_a_step_and_keep_the_last_checkpoint() {
         assert_eq!(seen, "16\ntruncated\n");
         let output = r1(dir.path(), &[&on[..], &["trainer.on_nan=skip"]].concat()).output().unwrap();
         assert!(output.status.success(), "{}", shown(dir.path(), &output));
-        let found = last_step(&run);
-        let number = |name: &str| found[name].as_f64().unwrap();
+        let metrics = last_step(&run);
+        let number = |name: &str| metrics[name].as_f64().unwrap();
         assert_eq!((number("step"), number("policy/skipped"), number("policy/updates")), (4.0, 2.0, 0.0));
         let (last, after) = r1::store::latest_checkpoint(&run).unwrap().unwrap();
         let weights = |dir: &Path| fs::read(dir.join("model.safetensors")).unwrap();
@@ -518,11 +518,11 @@ return r1.recipe {
 "#;
     let dir = directory(&[("a.lua", script)], true);
     succeed(dir.path(), &["run", "a.lua", "-q"]);
-    let found = last_step(&dir.path().join("runs/a"));
-    assert_eq!((found["reward/min"].as_f64(), found["reward/max"].as_f64()), (Some(3.25), Some(3.25)));
+    let metrics = last_step(&dir.path().join("runs/a"));
+    assert_eq!((metrics["reward/min"].as_f64(), metrics["reward/max"].as_f64()), (Some(3.25), Some(3.25)));
     // Shaped separately by PRIME's method they are 1, next to an outcome of 3.
     let settings = ["trainer.shaping.prime=true", "trainer.algorithm=reinforce_pp", "trainer.estimator.whiten=none"];
     succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", "prime"], &settings[..]].concat());
-    let found = last_step(&dir.path().join("runs/prime"));
-    assert!((found["advantage/max"].as_f64().unwrap() - 4.0).abs() < 1e-4, "{found:?}");
+    let metrics = last_step(&dir.path().join("runs/prime"));
+    assert!((metrics["advantage/max"].as_f64().unwrap() - 4.0).abs() < 1e-4, "{metrics:?}");
 }

@@ -43,11 +43,11 @@ fn run(dir: &Path, args: &[&str]) -> String {
 fn runs_with_mcp_tools_are_replayed_and_rescored_without_the_server() {
     let dir = directory(&[("a.lua", COUNTING), ("server.py", SERVER)], true);
     let output = r1(dir.path(), &["run", "a.lua"]).output().unwrap();
-    let said = shown(dir.path(), &output);
-    assert!(output.status.success(), "{said}");
+    let printed = shown(dir.path(), &output);
+    assert!(output.status.success(), "{printed}");
     let line =
         "tools    MCP server test-server 1.2.3, outside the sandbox: python3 server.py (23 tools: echo, add, count,";
-    assert!(said.contains(line), "{said}");
+    assert!(printed.contains(line), "{printed}");
     // The server and its counter no longer exist.
     std::fs::remove_file(dir.path().join("server.py")).unwrap();
     let same = "exit: 0\n--- stdout\n8 trajectories: every observation, reward and status as recorded";
@@ -223,9 +223,9 @@ fn mcp_clients_use_the_tools_of_a_recipe() {
     assert!(wrong && text.contains("no tool `sub`; tools: `add`, `far_echo`"), "{text}");
     let unknown = client.ask("no/such/method", &json!({}));
     assert_eq!(unknown["error"]["code"], -32601);
-    let (code, said) = client.end();
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("sum 205") && said.contains("a fault of the script"), "{said}");
+    let (code, printed) = client.end();
+    assert_eq!(code, Some(0), "{printed}");
+    assert!(printed.contains("sum 205") && printed.contains("a fault of the script"), "{printed}");
 }
 
 #[test]
@@ -273,13 +273,13 @@ fn serving(dir: &Path, token: Option<&str>) -> (Child, String, String) {
         command.env("R1_MCP_TOKEN", token);
     }
     let mut child = command.stdin(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut text = String::new();
     let mut line = String::new();
     while !line.contains("http://127.0.0.1:") {
         text += &line;
         line.clear();
-        assert!(said.read_line(&mut line).unwrap() > 0, "it ended: {text}");
+        assert!(stderr.read_line(&mut line).unwrap() > 0, "it ended: {text}");
     }
     let (_, rest) = line.split_once("http://127.0.0.1:").unwrap();
     (child, rest.split('/').next().unwrap().to_owned(), text)
@@ -293,8 +293,8 @@ fn hello() -> Value {
 #[test]
 fn mcp_clients_over_http_send_the_token() {
     let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
-    let (mut child, port, said) = serving(dir.path(), Some("s3cret"));
-    assert!(!said.contains("can run the tools"), "{said}");
+    let (mut child, port, text) = serving(dir.path(), Some("s3cret"));
+    assert!(!text.contains("can run the tools"), "{text}");
     for (header, status) in [
         ("", "401"),
         ("Authorization: Bearer s3cre\r\n", "401"),
@@ -310,8 +310,8 @@ fn mcp_clients_over_http_send_the_token() {
 #[test]
 fn mcp_clients_over_http_have_a_session_each() {
     let dir = directory(&[("a.lua", LEDGER), ("server.py", SERVER)], false);
-    let (mut child, port, said) = serving(dir.path(), None);
-    assert!(said.contains("every user of this machine can run the tools"), "{said}");
+    let (mut child, port, text) = serving(dir.path(), None);
+    assert!(text.contains("every user of this machine can run the tools"), "{text}");
     let hello = hello();
     let open = || {
         let (status, session, body) = posted(&port, "", &hello);

@@ -125,8 +125,8 @@ fn the_memory_plan_includes_sampling_supports() {
     let planned = |setting: &str, part: &str| {
         let args = ["run", "a.lua", "--plan", "--json", "policy.max_context=64", setting];
         let plan: Value = serde_json::from_slice(&r1(dir.path(), &args).output().unwrap().stdout).unwrap();
-        let own = |share: &&Value| share["what"] == "sets that tokens were drawn from";
-        plan[part].as_array().unwrap().iter().find(own).map(|share| share["bytes"].as_u64().unwrap())
+        let is_support = |share: &&Value| share["what"] == "sets that tokens were drawn from";
+        plan[part].as_array().unwrap().iter().find(is_support).map(|share| share["bytes"].as_u64().unwrap())
     };
     // 32 trajectories of 64 tokens; micro-batches of 2048.
     assert_eq!(planned("sampling.top_k=20", "sampling"), Some(20 * 4 * 2048));

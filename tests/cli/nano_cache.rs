@@ -18,9 +18,10 @@ fn layers(dir: &Path, home: Option<&Path>, temporary: &Path) -> String {
 
 /// The unpacked directory below a cache.
 fn unpacked(cache: &Path) -> PathBuf {
-    let found: Vec<PathBuf> = std::fs::read_dir(cache.join("r1")).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(found.len(), 1, "{found:?}");
-    found[0].clone()
+    let folders: Vec<PathBuf> =
+        std::fs::read_dir(cache.join("r1")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(folders.len(), 1, "{folders:?}");
+    folders[0].clone()
 }
 
 /// Files that were changed, cut or removed are unpacked again.
@@ -59,15 +60,15 @@ fn the_embedded_model_needs_no_home() {
     }
     // A directory can't be made below a file.
     for (home, temporary) in [(None, &first), (Some(dir.path().join("file")), &second)] {
-        let said = layers(dir.path(), home.as_deref(), temporary);
-        assert!(said.parse::<u32>().is_ok(), "{said}");
+        let text = layers(dir.path(), home.as_deref(), temporary);
+        assert!(text.parse::<u32>().is_ok(), "{text}");
         let cache = std::fs::read_dir(temporary).unwrap().map(|entry| entry.unwrap().path());
         let cache = cache.filter(|path| path.to_string_lossy().contains("r1-cache-")).collect::<Vec<_>>();
         assert_eq!(cache.len(), 1, "{cache:?}");
         unpacked(&cache[0]);
     }
-    let said = layers(dir.path(), None, &dir.path().join("file"));
-    assert!(said.contains("unpack the embedded model") && said.contains("XDG_CACHE_HOME"), "{said}");
+    let text = layers(dir.path(), None, &dir.path().join("file"));
+    assert!(text.contains("unpack the embedded model") && text.contains("XDG_CACHE_HOME"), "{text}");
 }
 
 /// Libraries of libtorch end the process there with a message about themselves.
@@ -79,14 +80,14 @@ fn a_deleted_working_directory_is_named() {
     let command = format!("cd gone && rmdir ../gone && exec '{}' version", env!("CARGO_BIN_EXE_r1"));
     let output = std::process::Command::new("sh").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(said.starts_with("error: the working directory can't be used: "), "{said}");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(text.starts_with("error: the working directory can't be used: "), "{text}");
     // Documentation needs none.
-    for (args, known) in [("--help", "Usage: r1"), ("run -h", "Usage: r1 run"), ("doc trainer.lr", "trainer.lr")] {
+    for (args, expected) in [("--help", "Usage: r1"), ("run -h", "Usage: r1 run"), ("doc trainer.lr", "trainer.lr")] {
         std::fs::create_dir(&gone).unwrap();
         let command = format!("cd gone && rmdir ../gone && exec '{}' {args}", env!("CARGO_BIN_EXE_r1"));
         let output = std::process::Command::new("sh").args(["-c", &command]).current_dir(dir.path()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains(known), "{args}: {output:?}");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains(expected), "{args}: {output:?}");
     }
 }

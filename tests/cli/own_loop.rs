@@ -80,11 +80,11 @@ print(t:save())
     // does not run.
     let clocked = ["time", "throughput", "memory", "script", "rollout/cached_share", "eval"];
     let timed = |name: &str| clocked.iter().any(|start| name.starts_with(start));
-    for (run, own) in
+    for (run, from_loop) in
         training_steps(&dir.path().join("runs/run")).iter().zip(training_steps(&dir.path().join("runs/loop")))
     {
         for (name, value) in run.as_object().unwrap().iter().filter(|(name, _)| !timed(name)) {
-            assert_eq!(*value, own[name], "{name}");
+            assert_eq!(*value, from_loop[name], "{name}");
         }
     }
     assert!(dir.path().join("exported/model.safetensors").is_file());
@@ -164,7 +164,7 @@ fn invalid_training_loop_calls_are_errors_with_their_line() {
         fs::write(dir.path().join("t.lua"), format!("local t = r1.training('a.lua')\n{body}")).unwrap();
         fail(dir.path(), &["lua", "t.lua"])
     };
-    for (body, words) in [
+    for (body, message) in [
         ("t:rollout { sample = 2 }", "unknown field `sample`"),
         ("t:rollout { rows = { 8 } }", "there is no row 8: the training data has 8"),
         ("t:update { 'x' }", "this run has no trajectory `x`"),
@@ -185,7 +185,7 @@ fn invalid_training_loop_calls_are_errors_with_their_line() {
         ("t:logprobs({}, { model = 'other' })", "`model` is \"policy\" or \"reference\""),
     ] {
         let error = printed(body);
-        assert!(error.contains(words) && error.contains("t.lua:"), "{body}: {error}");
+        assert!(error.contains(message) && error.contains("t.lua:"), "{body}: {error}");
     }
 }
 

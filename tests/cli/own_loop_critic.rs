@@ -78,10 +78,10 @@ t:next_step()
     let dir = directory(&[("a.lua", RECIPE), ("t.lua", program), ("h.lua", by_hand)], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run"]);
     succeed(dir.path(), &["lua", "t.lua"]);
-    let (run, own) = (checkpoint_files(dir.path(), "run", 3), checkpoint_files(dir.path(), "loop", 3));
-    assert!(run.keys().any(|name| name.contains("critic/")) && run.keys().eq(own.keys()));
+    let (run, from_loop) = (checkpoint_files(dir.path(), "run", 3), checkpoint_files(dir.path(), "loop", 3));
+    assert!(run.keys().any(|name| name.contains("critic/")) && run.keys().eq(from_loop.keys()));
     for (name, bytes) in &run {
-        assert!(*bytes == own[name], "{name}");
+        assert!(*bytes == from_loop[name], "{name}");
     }
     // Also with a shared trunk.
     fs::remove_dir_all(dir.path().join("runs/loop")).unwrap();
@@ -145,11 +145,12 @@ fn a_recipe_inside_a_program_equals_a_recipe_file() {
             "{open}\nwhile t.step < t.steps do\n  t:update(t:rollout())\n  t:next_step()\nend\nt:save()\nprint(t.step)\n"
         )
     };
-    let own = program(&format!(
+    let with_program = program(&format!(
         "local words = require('words')\nlocal t = r1.training({}, {{ name = 'own', settings = {{ ['trainer.steps'] = arg[1] }} }})",
         table.replace("\"Go on\"", "words.on")
     ));
-    let dir = directory(&[("a.lua", RECIPE), ("own.lua", &own), ("words.lua", "return { on = 'Go on' }")], true);
+    let dir =
+        directory(&[("a.lua", RECIPE), ("own.lua", &with_program), ("words.lua", "return { on = 'Go on' }")], true);
     succeed(dir.path(), &["run", "a.lua", "-q", "--name", "run", "trainer.steps=2"]);
     assert_eq!(succeed(dir.path(), &["lua", "own.lua", "2"]).trim(), "2");
     assert!(checkpoint_files(dir.path(), "run", 2) == checkpoint_files(dir.path(), "own", 2));
@@ -160,10 +161,10 @@ fn a_recipe_inside_a_program_equals_a_recipe_file() {
     succeed(dir.path(), &["run", "a.lua", "-q", "--resume", "run", "trainer.steps=3"]);
     assert!(checkpoint_files(dir.path(), "run", 3) == checkpoint_files(dir.path(), "own", 3));
 
-    let refused = |text: &str, words: &str| {
+    let refused = |text: &str, message: &str| {
         fs::write(dir.path().join("b.lua"), text).unwrap();
         let error = fail(dir.path(), &["lua", "b.lua", "7"]);
-        assert!(error.contains(words) && error.contains("b.lua"), "{text}: {error}");
+        assert!(error.contains(message) && error.contains("b.lua"), "{text}: {error}");
     };
     let varies = table.replace("seed = 3", "seed = tonumber(arg[1]) or 0");
     refused(

@@ -99,13 +99,13 @@ fn warnings(recipe: &str, program: &str) -> String {
 fn a_loop_in_lua_warns_as_a_run_does() {
     let shared = recipe("return { messages = { r1.user(task.prompt .. seen) } }", "outcome = 1");
     let text = warnings(&shared, LOOP);
-    for words in [
+    for warning in [
         "trajectories share state",
         "--> a.lua:6",
         "step 1: no token was trained: the trajectories of each group earned the same reward",
         "step 3: nothing could be learned in the first 3 steps",
     ] {
-        assert_eq!(text.matches(words).count(), 1, "{words}: {text}");
+        assert_eq!(text.matches(warning).count(), 1, "{warning}: {text}");
     }
     let varied = recipe(ALONE, "outcome = #outcome.text % 3");
     let large = LOOP.replace("profile = true", r#"settings = { ["trainer.lr"] = 0.5 }"#);

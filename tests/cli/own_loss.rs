@@ -63,12 +63,12 @@ const PPO: &str = r#"
 fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
     let (dir, same) = both(PPO, &["trainer.loss=ppo"]);
     assert!(same);
-    let (own, usual) = (last_step(&run_dir(dir.path(), "own")), last_step(&run_dir(dir.path(), "usual")));
+    let (in_lua, built_in) = (last_step(&run_dir(dir.path(), "own")), last_step(&run_dir(dir.path(), "usual")));
     for name in ["policy/loss", "policy/grad_norm", "policy/approx_kl", "policy/tokens"] {
-        assert_eq!(own[name], usual[name], "{name}");
+        assert_eq!(in_lua[name], built_in[name], "{name}");
     }
-    assert_eq!(own["loss/clip_frac"], usual["policy/clip_frac_high"]);
-    assert!(own["loss/policy"].is_number() && own.get("policy/clip_frac").is_none());
+    assert_eq!(in_lua["loss/clip_frac"], built_in["policy/clip_frac_high"]);
+    assert!(in_lua["loss/policy"].is_number() && in_lua.get("policy/clip_frac").is_none());
     // A loss per token is aggregated with trainer.loss_agg, and the trainer's KL and entropy terms
     // are added.
     let settings = ["trainer.loss_agg=seq-mean-token-mean", "trainer.entropy=0.01", "trainer.kl.coef=0.1"];
@@ -76,14 +76,14 @@ fn a_ppo_loss_in_lua_equals_the_built_in_one_to_the_bit() {
         succeed(dir.path(), &[&["run", "a.lua", "-q", "--name", name], &settings[..], more].concat());
         weights_of(dir.path(), name)
     };
-    let usual = run("terms-usual", &["trainer.loss=ppo"]);
+    let built_in = run("terms-usual", &["trainer.loss=ppo"]);
     let by_token = PPO.replace(
         "return b:token_mean(b:where(b.advantages:lt(0), loss:min(push * 3), loss))",
         "return b:where(b.advantages:lt(0), loss:min(push * 3), loss)",
     );
     fs::write(dir.path().join("a.lua"), RECIPE.replace("LOSS", &format!("loss = function(b)\n{by_token}\n  end,")))
         .unwrap();
-    assert!(run("terms-own", &[]) == usual);
+    assert!(run("terms-own", &[]) == built_in);
 }
 
 #[test]
@@ -94,8 +94,8 @@ fn a_copy_of_an_algorithm_trains_to_the_same_weights_and_has_its_options() {
         let recipe = RECIPE.replace("  LOSS\n", "").replace("    loss = \"custom\",\n", "");
         recipe.replace("trainer = r1.grpo {", &trainer)
     };
-    let (own, usual) = (recipe("require(\"mine\")"), recipe("\"gspo\""));
-    let dir = directory(&[("a.lua", &own), ("b.lua", &usual)], true);
+    let (copied, built_in) = (recipe("require(\"mine\")"), recipe("\"gspo\""));
+    let dir = directory(&[("a.lua", &copied), ("b.lua", &built_in)], true);
     let printed = succeed(dir.path(), &["new", "mine", "--algorithm", "gspo"]);
     assert!(printed.contains("r1.trainer { algorithm = require(\"mine\") }"), "{printed}");
     let run = |script: &str, name: &str, more: &[&str]| {
@@ -103,8 +103,8 @@ fn a_copy_of_an_algorithm_trains_to_the_same_weights_and_has_its_options() {
         weights_of(dir.path(), name)
     };
     assert!(run("a.lua", "own", &[]) == run("b.lua", "usual", &[]));
-    let (own, usual) = (last_step(&run_dir(dir.path(), "own")), last_step(&run_dir(dir.path(), "usual")));
-    assert_eq!(own["policy/clip_frac_high"], usual["policy/clip_frac_high"]);
+    let (copied, built_in) = (last_step(&run_dir(dir.path(), "own")), last_step(&run_dir(dir.path(), "usual")));
+    assert_eq!(copied["policy/clip_frac_high"], built_in["policy/clip_frac_high"]);
     let wide = run("a.lua", "own-wide", &["trainer.loss.clip_high=0.5"]);
     assert!(wide == run("b.lua", "usual-wide", &["trainer.loss.clip_high=0.5"]));
     assert!(wide != weights_of(dir.path(), "own"));

@@ -23,10 +23,10 @@ fn recipes() -> Vec<PathBuf> {
         // A cold start, which is one level deeper, has a supervised trainer too.
         text.contains("r1.recipe") && !text.contains("\n  trainer = r1.sft") && !text.contains("env_gym")
     };
-    let mut found: Vec<PathBuf> = entries.filter(is_recipe).collect();
-    found.sort();
-    assert!(found.len() >= 20, "{found:?}");
-    found
+    let mut recipes: Vec<PathBuf> = entries.filter(is_recipe).collect();
+    recipes.sort();
+    assert!(recipes.len() >= 20, "{recipes:?}");
+    recipes
 }
 
 #[test]

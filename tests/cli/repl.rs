@@ -67,8 +67,8 @@ fn repl_call_arguments_are_json_or_lua() {
             .collect::<Vec<_>>()
     };
     for typed in [":tool double {\"n\": 21}", ":tool double { n = 21 }", ":tool double {n=40+2-21}"] {
-        let found = results(typed);
-        assert!(found.len() == 1 && found[0].ends_with("42"), "{typed}: {found:?}");
+        let printed = results(typed);
+        assert!(printed.len() == 1 && printed[0].ends_with("42"), "{typed}: {printed:?}");
     }
     let odd = results(":tool double {n: 21}").join("\n");
     assert!(odd.contains("neither JSON (key must be a string at line 1 column 2) nor Lua ("), "{odd}");

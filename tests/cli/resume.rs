@@ -232,12 +232,12 @@ fn a_run_in_the_first_layout_is_resumed() {
     train("whole", &["trainer.steps=4"]);
     train("parts", &[]);
     let pruned = dir.path().join("runs/parts/checkpoints/step-000002");
-    let own = pruned.join("trainer_state");
-    for entry in fs::read_dir(&own).unwrap() {
+    let state = pruned.join("trainer_state");
+    for entry in fs::read_dir(&state).unwrap() {
         let path = entry.unwrap().path();
         fs::rename(&path, pruned.join(path.file_name().unwrap())).unwrap();
     }
-    fs::remove_dir(&own).unwrap();
+    fs::remove_dir(&state).unwrap();
     // They had no history and no name of the algorithm either.
     let path = dir.path().join("runs/parts/config.json");
     let mut old: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();

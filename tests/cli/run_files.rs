@@ -55,18 +55,18 @@ pub(crate) fn checkpoint_files(dir: &Path, run: &str, step: u64) -> BTreeMap<Str
 
 /// Every file below a directory, by its relative path.
 pub(crate) fn files(dir: &Path) -> BTreeMap<String, Vec<u8>> {
-    fn collect(root: &Path, dir: &Path, found: &mut BTreeMap<String, Vec<u8>>) {
+    fn collect(root: &Path, dir: &Path, files: &mut BTreeMap<String, Vec<u8>>) {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                collect(root, &path, found);
+                collect(root, &path, files);
             } else {
                 let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-                found.insert(name, fs::read(&path).unwrap());
+                files.insert(name, fs::read(&path).unwrap());
             }
         }
     }
-    let mut found = BTreeMap::new();
-    collect(dir, dir, &mut found);
-    found
+    let mut files = BTreeMap::new();
+    collect(dir, dir, &mut files);
+    files
 }

@@ -13,7 +13,7 @@ fn server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let count = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
-    let own = count.clone();
+    let seen = count.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
@@ -21,7 +21,7 @@ fn server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
             let mut head = String::new();
             while reader.read_line(&mut head).unwrap_or(0) > 2 {}
             if head.contains(VALUE) {
-                own.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                seen.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
             let _ =
                 write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{head}", head.len());
@@ -31,13 +31,13 @@ fn server() -> (String, std::sync::Arc<std::sync::atomic::AtomicUsize>) {
 }
 
 /// The files below a directory that contain the value.
-fn holding(dir: &Path, found: &mut Vec<String>) {
+fn holding(dir: &Path, holders: &mut Vec<String>) {
     for entry in std::fs::read_dir(dir).unwrap() {
         let path = entry.unwrap().path();
         if path.is_dir() {
-            holding(&path, found);
+            holding(&path, holders);
         } else if std::fs::read(&path).unwrap().windows(VALUE.len()).any(|window| window == VALUE.as_bytes()) {
-            found.push(path.display().to_string());
+            holders.push(path.display().to_string());
         }
     }
 }
@@ -69,15 +69,15 @@ fn no_file_of_a_run_holds_a_secret() {
     let output = r1(dir.path(), &["run", "a.lua"]).env("OWN_KEY", VALUE).output().unwrap();
     assert!(output.status.success(), "{}", shown(dir.path(), &output));
     assert!(count.load(std::sync::atomic::Ordering::Relaxed) >= 4, "the server was sent the value");
-    let mut found = Vec::new();
-    holding(&dir.path().join("runs"), &mut found);
-    assert_eq!(found, Vec::<String>::new());
-    let said = shown(dir.path(), &output);
-    assert!(!said.contains(VALUE), "{said}");
-    assert!(said.contains("use the environment variable OWN_KEY"), "{said}");
-    assert!(said.contains("a.lua:17 may contain an API key"), "{said}");
+    let mut holders = Vec::new();
+    holding(&dir.path().join("runs"), &mut holders);
+    assert_eq!(holders, Vec::<String>::new());
+    let text = shown(dir.path(), &output);
+    assert!(!text.contains(VALUE), "{text}");
+    assert!(text.contains("use the environment variable OWN_KEY"), "{text}");
+    assert!(text.contains("a.lua:17 may contain an API key"), "{text}");
 
     let output = r1(dir.path(), &["run", "a.lua", "--name", "b"]).env_remove("OWN_KEY").output().unwrap();
-    let said = shown(dir.path(), &output);
-    assert!(!output.status.success() && said.contains("the environment variable OWN_KEY"), "{said}");
+    let text = shown(dir.path(), &output);
+    assert!(!output.status.success() && text.contains("the environment variable OWN_KEY"), "{text}");
 }

@@ -41,8 +41,8 @@ fn sft_trains_on_rows_of_every_published_format() {
         ("sft/packed_tokens", 100.0, 400.0),
         ("sft/overlong", 0.0, 0.0),
     ] {
-        let found = values(&run, name);
-        assert!(found.len() == 2 && found.iter().all(|value| (low..=high).contains(value)), "{name}: {found:?}");
+        let losses = values(&run, name);
+        assert!(losses.len() == 2 && losses.iter().all(|value| (low..=high).contains(value)), "{name}: {losses:?}");
     }
 }
 

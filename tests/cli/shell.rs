@@ -5,19 +5,19 @@ use std::process::Command;
 use super::{cli_snapshot, directory, fail, succeed};
 
 /// The completions that bash offers for the last of `words`, with the script printed by r1.
-fn offered(words: &[&str]) -> Vec<String> {
+fn offered(line: &[&str]) -> Vec<String> {
     let dir = directory(&[("a.lua", ""), ("b.txt", "")], false);
     std::fs::create_dir_all(dir.path().join("runs/retool")).unwrap();
     std::fs::write(dir.path().join("runs/retool/recipe.lua"), "").unwrap();
-    let last = words.last().unwrap();
+    let last = line.last().unwrap();
     let code = format!(
         "source <({} completions bash); COMP_WORDS=({}); COMP_CWORD={}; COMP_LINE='{}'; COMP_POINT=${{#COMP_LINE}}; \
          COMP_WORDBREAKS=$' \\t\\n\"\\'><=;|&(:'; $(complete -p r1 | sed 's/.*-F \\([^ ]*\\).*/\\1/') r1 \"$1\" x; \
          printf '%s\\n' \"${{COMPREPLY[@]}}\"",
         env!("CARGO_BIN_EXE_r1"),
-        words.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
-        words.len() - 1,
-        words.join(" ").replace(" = ", "="),
+        line.iter().map(|word| format!("'{word}'")).collect::<Vec<_>>().join(" "),
+        line.len() - 1,
+        line.join(" ").replace(" = ", "="),
     );
     let output = Command::new("bash")
         .args(["-c", &code, "bash", last.trim_start_matches('=')])

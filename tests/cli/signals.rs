@@ -53,11 +53,11 @@ fn send(child: &Child, signal: libc::c_int) {
 }
 
 /// Reads stderr up to a line with these words.
-fn read_until(child: &mut Child, words: &str) -> String {
+fn read_until(child: &mut Child, expected: &str) -> String {
     let mut stderr = BufReader::new(child.stderr.take().unwrap());
     let mut received = String::new();
-    while !received.contains(words) {
-        assert!(stderr.read_line(&mut received).unwrap() > 0, "`{words}` was not reported: {received}");
+    while !received.contains(expected) {
+        assert!(stderr.read_line(&mut received).unwrap() > 0, "`{expected}` was not reported: {received}");
     }
     child.stderr = Some(stderr.into_inner());
     received

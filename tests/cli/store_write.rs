@@ -51,7 +51,7 @@ print(r1.store.trajectories("edited.parquet")[1].reward)
     // The written trajectories can be replayed.
     succeed(dir.path(), &["replay", "runs/a"]);
 
-    for (code, words) in [
+    for (code, message) in [
         ("r1.store.write('own.parquet', {})", "the file exists"),
         ("r1.store.write('own.txt', {})", "is not a Parquet file"),
         ("r1.store.write('x.parquet', { { id = '1', rewrd = 1 } })", "trajectory 1: a trajectory has no field `rewrd`"),
@@ -63,7 +63,7 @@ print(r1.store.trajectories("edited.parquet")[1].reward)
         ("r1.store.write('x.parquet', { { id = '1', status = 'fine' } })", "a field has the wrong type"),
     ] {
         let error = fail(dir.path(), &["lua", "-e", code]);
-        assert!(error.contains(words), "{code}: {error}");
+        assert!(error.contains(message), "{code}: {error}");
     }
     assert!(!dir.path().join("x.parquet").exists());
 }

@@ -32,9 +32,9 @@ fn with(reward: &str) -> String {
 
 /// Every tensor file of a checkpoint by its path, with its bytes.
 fn tensors(checkpoint: &Path) -> BTreeMap<String, Vec<u8>> {
-    let mut found = files(checkpoint);
-    found.retain(|name, _| name.ends_with(".safetensors"));
-    found
+    let mut tensors = files(checkpoint);
+    tensors.retain(|name, _| name.ends_with(".safetensors"));
+    tensors
 }
 
 fn state(dir: &Path, step: u64, name: &str) -> u64 {
@@ -293,10 +293,10 @@ fn privileged_text_can_be_a_function_of_the_state() {
     assert!(tensors(&dir.path().join("runs/parts/checkpoints/step-000003")) == by_turn);
     // A replay needs only the record, and training only the stored texts.
     succeed(dir.path(), &["replay", "runs/turn"]);
-    let refused = |script: &str, words: &str| {
+    let refused = |script: &str, message: &str| {
         let output = r1(dir.path(), &["run", script, "-q", "--name", "bad"]).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(!output.status.success() && error.contains(words) && error.contains(script), "{error}");
+        assert!(!output.status.success() && error.contains(message) && error.contains(script), "{error}");
     };
     refused("shared.lua", "with trainer.critic.shared it reads what the policy reads");
     refused("none.lua", "`privileged` is text for a critic, and this algorithm trains none");

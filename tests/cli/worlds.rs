@@ -26,7 +26,7 @@ return r1.recipe {
 }
 "#;
 
-fn said(dir: &Path, args: &[&str]) -> String {
+fn printed(dir: &Path, args: &[&str]) -> String {
     shown(dir, &r1(dir, args).output().unwrap())
 }
 
@@ -35,12 +35,12 @@ fn runs_in_gymnasium_environments_are_replayed_without_python() {
     let dir = directory(&[("a.lua", RECIPE), ("gymnasium.py", GYMNASIUM)], true);
     let checked = succeed(dir.path(), &["check", "a.lua"]);
     assert!(checked.contains("it starts program `gymnasium Count-v0`, outside the sandbox: python3"), "{checked}");
-    let run = said(dir.path(), &["run", "a.lua"]);
+    let run = printed(dir.path(), &["run", "a.lua"]);
     assert!(run.starts_with("exit: 0") && run.contains("the script starts program `gymnasium Count-v0`"), "{run}");
     std::fs::remove_file(dir.path().join("gymnasium.py")).unwrap();
     let same = "exit: 0\n--- stdout\n8 trajectories: every observation, reward and status as recorded";
-    assert_eq!(said(dir.path(), &["replay", "a", "-q"]), same);
-    let missing = said(dir.path(), &["check", "a.lua"]);
+    assert_eq!(printed(dir.path(), &["replay", "a", "-q"]), same);
+    let missing = printed(dir.path(), &["check", "a.lua"]);
     assert!(missing.contains("-m pip install gymnasium"), "{missing}");
 }
 
@@ -58,10 +58,10 @@ fn a_run_goes_on_when_the_process_of_its_environments_dies() {
         "rollout = { max_failure_rate = 1 }, trainer = r1.grpo { steps = 4,",
     );
     let dir = directory(&[("a.lua", &text), ("gymnasium.py", &dying)], true);
-    let run = said(dir.path(), &["run", "a.lua"]);
+    let run = printed(dir.path(), &["run", "a.lua"]);
     assert!(run.starts_with("exit: 0"), "{run}");
     assert!(run.contains("it ended (exit status: 9)"), "{run}");
-    let replayed = said(dir.path(), &["replay", "a", "-q"]);
+    let replayed = printed(dir.path(), &["replay", "a", "-q"]);
     assert!(replayed.starts_with("exit: 0\n--- stdout\n16 trajectories"), "{replayed}");
 }
 

@@ -63,8 +63,8 @@ impl Corpus {
     /// The identity of the corpus: an interrupted build is resumed only for an equal one.
     pub(super) fn identity(&self) -> Result<Json> {
         let mut identity = self.source.identity()?;
-        if let Some(Chunks { words, overlap }) = self.chunks {
-            identity["chunk_words"] = json!(words);
+        if let Some(Chunks { words: chunk_words, overlap }) = self.chunks {
+            identity["chunk_words"] = json!(chunk_words);
             identity["chunk_overlap"] = json!(overlap);
         }
         Ok(identity)
@@ -73,19 +73,19 @@ impl Corpus {
 
 /// The size of chunks, if long passages are split.
 fn chunks(args: &BuildArgs) -> Result<Option<Chunks>> {
-    let Some(words) = args.chunk_words else { return Ok(None) };
-    if args.chunk_overlap >= words {
-        let why = format!("--chunk-overlap is {}, and a chunk has {words} words", args.chunk_overlap);
+    let Some(chunk_words) = args.chunk_words else { return Ok(None) };
+    if args.chunk_overlap >= chunk_words {
+        let why = format!("--chunk-overlap is {}, and a chunk has {chunk_words} words", args.chunk_overlap);
         return Err(Error::new(Kind::Usage, why).hint("give fewer words than --chunk-words"));
     }
-    Ok(Some(Chunks { words: words as usize, overlap: args.chunk_overlap as usize }))
+    Ok(Some(Chunks { words: chunk_words as usize, overlap: args.chunk_overlap as usize }))
 }
 
 /// Extensions of text files.
 const TEXTS: [&str; 2] = ["txt", "md"];
 
 fn is_text(path: &Path) -> bool {
-    path.extension().is_some_and(|end| TEXTS.iter().any(|known| end == *known))
+    path.extension().is_some_and(|end| TEXTS.iter().any(|ending| end == *ending))
 }
 
 impl CorpusSource {
@@ -99,12 +99,12 @@ impl CorpusSource {
                     .at_path(args.corpus.iter().find(|path| !is_text(path)).unwrap_or(&args.out))
                     .hint("build an index of .txt and .md files, or of dataset files"));
             }
-            let found = match &args.corpus[..] {
+            let folder_files = match &args.corpus[..] {
                 all if named > 0 => Some((PathBuf::new(), all.to_vec())),
                 [folder] if folder.is_dir() => texts(folder)?.map(|files| (folder.clone(), files)),
                 _ => None,
             };
-            if let Some((folder, files)) = found {
+            if let Some((folder, files)) = folder_files {
                 if args.id_field.is_some() || args.text_field.is_some() || args.title_field.is_some() {
                     return Err(Error::new(Kind::Usage, "the corpus is a folder of text files, which have no columns")
                         .at_path(args.corpus.first().unwrap_or(&args.out))
@@ -203,7 +203,7 @@ fn identity(path: &Path) -> Result<Json> {
 
 /// The .txt and .md files below a folder; `None` if it also has dataset files, or only those.
 fn texts(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
-    let (mut found, mut folders) = (Vec::new(), vec![folder.to_owned()]);
+    let (mut texts, mut folders) = (Vec::new(), vec![folder.to_owned()]);
     while let Some(folder) = folders.pop() {
         let failed = |error: std::io::Error| Error::io(Kind::Data, "read the corpus", &folder, &error);
         for entry in std::fs::read_dir(&folder).map_err(failed)? {
@@ -217,17 +217,17 @@ fn texts(folder: &Path) -> Result<Option<Vec<PathBuf>>> {
             } else if crate::config::DataFormat::of(&path).is_some() {
                 return Ok(None);
             } else if is_text(&path) {
-                found.push(path);
+                texts.push(path);
             }
         }
     }
-    found.sort_unstable();
-    if found.is_empty() {
+    texts.sort_unstable();
+    if texts.is_empty() {
         return Err(Error::new(Kind::Data, "the folder has no files that can be indexed")
             .at_path(folder)
             .hint("it reads .txt and .md, or the dataset files .jsonl, .json, .csv, .tsv, .parquet, .arrow"));
     }
-    Ok(Some(found))
+    Ok(Some(texts))
 }
 
 /// A file as a passage: its path as id, and as title its first Markdown heading, or its name.

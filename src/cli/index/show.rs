@@ -124,20 +124,20 @@ fn as_json(hit: &Hit, with_text: bool) -> serde_json::Value {
 }
 
 /// The beginning of a text on one line.
-fn one_line(text: &str, most: usize) -> String {
-    let words = text.split_whitespace();
+fn one_line(text: &str, limit: usize) -> String {
+    let parts = text.split_whitespace();
     let mut line = String::new();
-    for word in words {
+    for word in parts {
         if !line.is_empty() {
             line.push(' ');
         }
         line.push_str(word);
-        if line.len() > 4 * most {
+        if line.len() > 4 * limit {
             break;
         }
     }
-    if line.chars().count() > most {
-        line = line.chars().take(most).chain(['…']).collect();
+    if line.chars().count() > limit {
+        line = line.chars().take(limit).chain(['…']).collect();
     }
     without_control_characters(&line).into_owned()
 }

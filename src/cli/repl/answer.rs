@@ -71,17 +71,17 @@ impl Terminal {
     }
 
     /// A line printed or logged by the script.
-    pub(super) fn log(&self, place: &str, text: &str) -> Result<()> {
-        self.item("log", &format!("{place}: {text}"), || json!({ "place": place, "text": text }))
+    pub(super) fn log(&self, location: &str, text: &str) -> Result<()> {
+        self.item("log", &format!("{location}: {text}"), || json!({ "place": location, "text": text }))
     }
 
     /// Prints that the script has stopped at a breakpoint, and returns the fields of the
     /// interrupted command.
-    pub(super) fn halt(&self, place: &str, source: &str, text: &str) -> Result<Answer> {
+    pub(super) fn halt(&self, location: &str, source: &str, text: &str) -> Result<Answer> {
         let Some(answer) = &self.answers else {
             return self.result("", text, || Value::Null).map(|()| Answer::default());
         };
-        let fields = [("place", json!(place)), ("source", json!(source))];
+        let fields = [("place", json!(location)), ("source", json!(source))];
         object("halt", "", fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())?;
         Ok(answer.take())
     }

@@ -78,10 +78,10 @@ impl Session {
 
     pub(super) fn switch(&mut self, name: &str) -> Result<()> {
         let names = self.branches.iter().map(|branch| branch.name.as_str());
-        let found = self.branches.iter().position(|branch| branch.name == name);
+        let index = self.branches.iter().position(|branch| branch.name == name);
         let missing =
             || Error::new(Kind::Usage, format!("there is no branch `{name}`")).hint(crate::error::suggest(name, names));
-        self.current = found.ok_or_else(missing)?;
+        self.current = index.ok_or_else(missing)?;
         self.bind()
     }
 }

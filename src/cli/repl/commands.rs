@@ -52,10 +52,10 @@ pub(super) const HALTED: &[Command] = &[
 ];
 
 /// Parses a command and its argument. A unique prefix of a name is enough.
-pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'static Command, &'a str)> {
+pub(super) fn parse<'a>(typed: &'a str, commands: &'static [Command]) -> Result<(&'static Command, &'a str)> {
     let body = typed.trim_start_matches(':');
     let (name, rest) = body.split_once(char::is_whitespace).unwrap_or((body, ""));
-    let all = known.iter().filter(|command| command.name.starts_with(name) && !name.is_empty());
+    let all = commands.iter().filter(|command| command.name.starts_with(name) && !name.is_empty());
     let mut all: Vec<&'static Command> = all.collect();
     if let Some(exact) = all.iter().position(|command| command.name == name) {
         all = vec![all[exact]];
@@ -70,7 +70,7 @@ pub(super) fn parse<'a>(typed: &'a str, known: &'static [Command]) -> Result<(&'
             if COMMANDS.iter().any(|command| command.name == name) {
                 return Err(missing("the halted step must end before").hint("`:continue` or `:abort`"));
             }
-            let hint = suggest(name, known.iter().map(|command| command.name));
+            let hint = suggest(name, commands.iter().map(|command| command.name));
             return Err(missing("there is no command").hint(hint));
         }
         _ => {
@@ -103,7 +103,7 @@ pub(super) fn is_open(typed: &str) -> bool {
     typed.matches(FENCE).count() == 1
 }
 
-pub(super) fn help(known: &[Command], one: &str) -> Result<String> {
+pub(super) fn help(commands: &[Command], one: &str) -> Result<String> {
     let one = one.trim_start_matches(':');
     let line = |command: &Command| {
         let left = format!(":{} {}", command.name, command.takes);
@@ -114,13 +114,13 @@ pub(super) fn help(known: &[Command], one: &str) -> Result<String> {
         }
     };
     if !one.is_empty() {
-        let found = known.iter().find(|command| command.name == one);
-        return found.map(line).ok_or_else(|| {
-            let hint = suggest(one, known.iter().map(|command| command.name));
+        let command = commands.iter().find(|command| command.name == one);
+        return command.map(line).ok_or_else(|| {
+            let hint = suggest(one, commands.iter().map(|command| command.name));
             Error::new(Kind::Usage, format!("there is no command `:{one}`")).hint(hint)
         });
     }
-    Ok(known.iter().map(line).collect())
+    Ok(commands.iter().map(line).collect())
 }
 
 #[cfg(test)]
@@ -135,14 +135,14 @@ mod tests {
         assert_eq!(name(":o").unwrap(), ("obs", ""));
         assert_eq!(name(":branch x").unwrap(), ("branch", "x"));
         assert_eq!(name(":step \"\"\"\na\n\nb\n\"\"\"").unwrap(), ("step", "a\n\nb"));
-        let said = |typed: &'static str| name(typed).unwrap_err().to_string();
-        assert!(said(":re").contains("`:re` is ambiguous: :reset, :reward, :replay, :reload"), "{}", said(":re"));
-        assert!(said(":rset").contains("did you mean `reset`"), "{}", said(":rset"));
-        assert!(said(":obs 3").contains("takes no argument"));
-        assert!(said(":locals").contains("the script is not stopped at a breakpoint for `:locals`"));
+        let refusal = |typed: &'static str| name(typed).unwrap_err().to_string();
+        assert!(refusal(":re").contains("`:re` is ambiguous: :reset, :reward, :replay, :reload"), "{}", refusal(":re"));
+        assert!(refusal(":rset").contains("did you mean `reset`"), "{}", refusal(":rset"));
+        assert!(refusal(":obs 3").contains("takes no argument"));
+        assert!(refusal(":locals").contains("the script is not stopped at a breakpoint for `:locals`"));
         let halted = parse(":step x", HALTED).err().unwrap().to_string();
         assert!(halted.contains("must end before `:step`"), "{halted}");
-        assert!(said(":tool").contains("needs NAME"));
+        assert!(refusal(":tool").contains("needs NAME"));
         assert!(is_open(":step \"\"\"a") && !is_open(":step \"\"\"a\"\"\"") && !is_open(":step a"));
     }
 

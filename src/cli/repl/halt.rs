@@ -38,8 +38,8 @@ fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, 
     let old = last.replace(now.iter().map(|(name, value)| (name.clone(), value.to_string())).collect());
     let changed = now.iter().filter(|(name, value)| old.get(*name) != Some(&value.to_string()));
     let values: Vec<String> = changed.map(|(name, value)| format!("{name} = {}", terminal.value(value))).collect();
-    let place = terminal.paint(&Paint::new().dim(), &halt.place);
-    let line = format!("{place}  {}", halt.source.trim());
+    let location = terminal.paint(&Paint::new().dim(), &halt.place);
+    let line = format!("{location}  {}", halt.source.trim());
     let text = if values.is_empty() { line } else { format!("{line}\n    {}", values.join(", ")) };
     let json = || {
         let locals: BTreeMap<&String, String> = now.iter().map(|(name, value)| (name, value.to_string())).collect();

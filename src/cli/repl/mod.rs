@@ -63,13 +63,13 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
         (Some(agent), _) => {
             let opened = agent.open(&typed)?;
             agent.in_words(&opened).iter().for_each(|line| reporter.info(line));
-            let own = |setting: &String| args.overrides.contains(setting) || !setting.starts_with("policy.model=");
-            in_effect = opened.overrides.into_iter().filter(own).collect();
+            let is_kept = |setting: &String| args.overrides.contains(setting) || !setting.starts_with("policy.model=");
+            in_effect = opened.overrides.into_iter().filter(is_kept).collect();
             Loaded::new(opened.script, &reporter)?
         }
         (None, None) => return bare(&terminal, interrupt, output),
-        (None, Some(place)) => {
-            let Found { mut recorded, trajectory, .. } = Found::new(place, &args.runs_dir, &args.overrides)?;
+        (None, Some(location)) => {
+            let Found { mut recorded, trajectory, .. } = Found::new(location, &args.runs_dir, &args.overrides)?;
             let loaded = recorded.script_of(&trajectory, &reporter)?;
             Loaded::with(loaded.script.clone(), Arc::clone(&loaded.renderer), recorded.run.max_context(), false)?
         }
@@ -84,7 +84,7 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     }
     terminal.begin(if args.replay.is_some() { "replay" } else { "reset" });
     let begun = match &args.replay {
-        Some(place) => session.replay(place),
+        Some(location) => session.replay(location),
         None if session.loaded.worker.rows(Split::Train)?.is_some() => session.reset(None, None, None, None),
         None => {
             terminal.begin("");
@@ -102,7 +102,7 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
 fn agent(args: &ReplArgs) -> Result<Option<Agent>> {
     let run = match (&args.model, &args.replay) {
         (Some(model), _) => Agent::of_model(model, &args.runs_dir)?,
-        (None, Some(place)) if args.script.is_some() => Agent::of_model(&run_of(place)?, &args.runs_dir)?,
+        (None, Some(location)) if args.script.is_some() => Agent::of_model(&run_of(location)?, &args.runs_dir)?,
         _ => None,
     };
     let Some(script) = &args.script else { return Ok(run.filter(|_| args.replay.is_none())) };

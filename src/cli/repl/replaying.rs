@@ -17,8 +17,8 @@ use crate::telemetry::signed;
 
 impl Session {
     /// Opens a stored trajectory: `RUN:ID[:STEP]`.
-    pub(super) fn replay(&mut self, place: &str) -> Result<()> {
-        let Found { mut recorded, trajectory, step } = Found::new(place, &self.runs_dir, &self.overrides)?;
+    pub(super) fn replay(&mut self, location: &str) -> Result<()> {
+        let Found { mut recorded, trajectory, step } = Found::new(location, &self.runs_dir, &self.overrides)?;
         if self.agent.is_none() {
             let loaded = recorded.script_of(&trajectory, &self.reporter)?;
             let max_context = recorded.run.max_context();
@@ -122,26 +122,26 @@ pub(super) struct Found {
 
 impl Found {
     /// Finds `RUN:ID[:STEP]`.
-    pub(super) fn new(place: &str, runs_dir: &Path, overrides: &[String]) -> Result<Self> {
-        let (run, id, step) = place_of(place)?;
+    pub(super) fn new(location: &str, runs_dir: &Path, overrides: &[String]) -> Result<Self> {
+        let (run, id, step) = place_of(location)?;
         let recorded = Recorded::open(&run, runs_dir, None, overrides.to_vec())?;
         let ids = [id];
-        let mut found = Vec::new();
+        let mut trajectories = Vec::new();
         for step in recorded.steps(Split::Train, &ids, 0)? {
-            found.append(&mut recorded.trajectories(step, &ids)?);
+            trajectories.append(&mut recorded.trajectories(step, &ids)?);
         }
-        let count = found.len();
-        match found.pop() {
+        let count = trajectories.len();
+        match trajectories.pop() {
             Some(trajectory) if count == 1 => Ok(Self { recorded, trajectory, step }),
-            _ => Err(Error::new(Kind::Usage, format!("`{place}` names {count} trajectories"))
+            _ => Err(Error::new(Kind::Usage, format!("`{location}` names {count} trajectories"))
                 .hint("name one, as in runs/retool:12-3-0")),
         }
     }
 }
 
 /// The run of `RUN:ID[:STEP]`.
-pub(super) fn run_of(place: &str) -> Result<PathBuf> {
-    place_of(place).map(|(run, ..)| run)
+pub(super) fn run_of(location: &str) -> Result<PathBuf> {
+    place_of(location).map(|(run, ..)| run)
 }
 
 /// `runs/retool:12-3-0:2`

@@ -76,8 +76,8 @@ impl Session {
             if let Some(now) = shown.get(index + 1) {
                 observed(&mut out, Some(&shown[index]), now);
             }
-            for (place, tool) in step.tools.iter().enumerate() {
-                let _ = writeln!(out, "  expect(step.tools[{}].output):equals({})", place + 1, text(&tool.output));
+            for (position, tool) in step.tools.iter().enumerate() {
+                let _ = writeln!(out, "  expect(step.tools[{}].output):equals({})", position + 1, text(&tool.output));
             }
         }
         let (total, parts) = self.reward_parts()?;
@@ -100,8 +100,8 @@ impl Session {
         };
         let over = attempt.over().is_some();
         let mut shown = Vec::new();
-        for (place, attempt) in branch_past.iter_mut().chain((!over).then_some(&mut attempt)).enumerate() {
-            if attempt.trajectory().steps.len() != place {
+        for (index, attempt) in branch_past.iter_mut().chain((!over).then_some(&mut attempt)).enumerate() {
+            if attempt.trajectory().steps.len() != index {
                 return Err(Error::new(Kind::Usage, "typed code has changed the state: a test could not repeat it")
                     .hint(":undo undoes the change; :reset starts again"));
             }
@@ -132,8 +132,8 @@ fn observed(out: &mut String, before: Option<&Observation>, now: &Observation) {
         (Observation::Messages(now), _) => (now, 0),
     };
     let _ = writeln!(out, "  shown = trajectory:observe()\n  expect(#shown):equals({})", messages.len());
-    for (place, message) in messages.iter().enumerate().skip(before) {
-        let _ = writeln!(out, "  expect(shown[{}]):equals {}", place + 1, literal(&json!(message)));
+    for (index, message) in messages.iter().enumerate().skip(before) {
+        let _ = writeln!(out, "  expect(shown[{}]):equals {}", index + 1, literal(&json!(message)));
     }
 }
 
@@ -174,7 +174,7 @@ fn literal(value: &Value) -> String {
     match value {
         Value::Null => "nil".to_owned(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
-        Value::String(own) => text(own),
+        Value::String(string) => text(string),
         Value::Array(items) => format!("{{ {} }}", items.iter().map(literal).collect::<Vec<_>>().join(", ")),
         Value::Object(fields) => {
             let key = |name: &String| {

@@ -111,7 +111,7 @@ impl Session {
 
     /// A failure of the script, with its source line.
     pub(super) fn script_error(&self, failure: &Failure) -> Error {
-        let source = failure.error.place.as_deref().and_then(|place| self.console.source_line(place));
+        let source = failure.error.place.as_deref().and_then(|location| self.console.source_line(location));
         script_error(failure, source)
     }
 
@@ -152,7 +152,7 @@ impl Session {
     ) -> Result<()> {
         let before = self.start.clone();
         let split = split.or(before.as_ref().map(|start| start.split)).unwrap_or(Split::Train);
-        let (row, task, usual) = match (task, row, before) {
+        let (row, task, default_seed) = match (task, row, before) {
             (Some(task), ..) => (None, task, self.loaded.script.settings.seed),
             (None, None, Some(start)) if start.row.is_none() => (None, start.task, start.seed),
             (None, row, before) => {
@@ -161,7 +161,7 @@ impl Session {
                 (Some(row), task, Spec::new(split, row, &self.loaded.script.settings).env_seed)
             }
         };
-        let start = Start { split, row, task, seed: seed.unwrap_or(usual) };
+        let start = Start { split, row, task, seed: seed.unwrap_or(default_seed) };
         self.recorded = None;
         self.begin(start, &Record::live())?;
         self.show_beginning()

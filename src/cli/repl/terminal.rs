@@ -178,9 +178,9 @@ impl Terminal {
 pub(super) fn script_error(failure: &Failure, source: Option<String>) -> Error {
     let mut error = failure.error.clone();
     if let Some(line) = source.filter(|line| !line.trim().is_empty()) {
-        error.place = error.place.map(|place| {
-            let number = place.rsplit_once(':').map_or("", |(_, number)| number);
-            format!("{place}\n  {number:>4} | {}", line.trim_end())
+        error.place = error.place.map(|location| {
+            let number = location.rsplit_once(':').map_or("", |(_, number)| number);
+            format!("{location}\n  {number:>4} | {}", line.trim_end())
         });
     }
     let frames: Vec<&str> = failure.traceback.iter().skip(1).map(String::as_str).collect();
@@ -229,17 +229,17 @@ impl Completer for Assistant {
     fn complete(&self, line: &str, pos: usize, _: &Context<'_>) -> rustyline::Result<(usize, Vec<Pair>)> {
         let typed = &line[..pos];
         if let Some(name) = typed.strip_prefix(':').filter(|name| !name.contains(char::is_whitespace)) {
-            let names = COMMANDS.iter().map(|command| command.name).filter(|known| known.starts_with(name));
+            let names = COMMANDS.iter().map(|command| command.name).filter(|candidate| candidate.starts_with(name));
             let pair = |name: &str| Pair { display: format!(":{name}"), replacement: format!(":{name}") };
             return Ok((0, names.map(pair).collect()));
         }
         let Some(console) = &*self.0.borrow() else { return Ok((pos, Vec::new())) };
-        let (begun, found) = console.complete(typed);
+        let (begun, candidates) = console.complete(typed);
         let pair = |candidate: script::Candidate| {
             let what = if candidate.what.is_empty() { String::new() } else { format!("  {}", candidate.what) };
             Pair { display: format!("{}{what}", candidate.name), replacement: candidate.name }
         };
-        Ok((pos - begun, found.into_iter().map(pair).collect()))
+        Ok((pos - begun, candidates.into_iter().map(pair).collect()))
     }
 }
 

@@ -41,14 +41,14 @@ pub(super) fn messages(terminal: &Terminal, list: &[Message], whole: bool) -> St
             let _ = write!(text, "{}→ {} {}", if text.is_empty() { "" } else { "\n" }, call.name, call.arguments);
         }
         let lines: Vec<&str> = text.lines().collect();
-        let most = if whole { usize::MAX } else { LINES };
+        let limit = if whole { usize::MAX } else { LINES };
         let role = terminal.paint(&style, &format!("{:<10}", message.role.name()));
         let _ = writeln!(out, "  {role}{}", lines.first().unwrap_or(&""));
-        for line in lines.iter().take(most).skip(1) {
+        for line in lines.iter().take(limit).skip(1) {
             let _ = writeln!(out, "  {:<10}{line}", "");
         }
-        if lines.len() > most {
-            let _ = writeln!(out, "  {:<10}… {} more lines", "", lines.len() - most);
+        if lines.len() > limit {
+            let _ = writeln!(out, "  {:<10}… {} more lines", "", lines.len() - limit);
         }
     }
     out
@@ -102,9 +102,9 @@ impl Prompt {
     }
 
     pub(super) fn text(&self, colour: bool) -> String {
-        let own = self.tokens.iter().filter(|token| token.sampled).count();
+        let sampled = self.tokens.iter().filter(|token| token.sampled).count();
         format!(
-            "{}\n{}{} tokens, {own} of them sampled; the budget is {}, the context holds {}\n",
+            "{}\n{}{} tokens, {sampled} of them sampled; the budget is {}, the context holds {}\n",
             tokens::legend(colour),
             tokens::row(&self.tokens, false, colour),
             self.tokens.len(),

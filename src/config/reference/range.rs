@@ -33,8 +33,8 @@ impl Range {
         if let Some((low, high)) = text.split_once(" to ") {
             return Some(Self { low: Some(bound(true)(low)?), high: Some(bound(true)(high)?) });
         }
-        let words: Vec<&str> = text.split(' ').collect();
-        let [low, first @ ("<" | "≤"), _, second @ ("<" | "≤"), high] = words[..] else { return None };
+        let parts: Vec<&str> = text.split(' ').collect();
+        let [low, first @ ("<" | "≤"), _, second @ ("<" | "≤"), high] = parts[..] else { return None };
         Some(Self { low: Some(bound(first == "≤")(low)?), high: Some(bound(second == "≤")(high)?) })
     }
 
@@ -96,10 +96,10 @@ pub fn check_ranges(settings: &Settings) -> Result<()> {
 /// Values of a setting with their dotted names; one per environment for settings of `env`.
 fn values<'a>(all: &'a Value, path: &str) -> Vec<(String, &'a Value)> {
     let find = |from: &'a Value, path: &str| path.split('.').try_fold(from, |value, name| value.get(name));
-    let own = find(all, path).map(|value| (path.to_owned(), value));
+    let values = find(all, path).map(|value| (path.to_owned(), value));
     let envs = all.get("envs").and_then(Value::as_object);
     let Some((envs, rest)) = envs.filter(|envs| !envs.is_empty()).zip(path.strip_prefix("env.")) else {
-        return own.into_iter().collect();
+        return values.into_iter().collect();
     };
     envs.iter().filter_map(|(name, env)| Some((format!("envs.{name}.{rest}"), find(env, rest)?))).collect()
 }
@@ -120,9 +120,9 @@ mod tests {
             ("0 ≤ x < 1", "at least 0 and below 1", vec![0.0, 0.9], vec![1.0, -0.1]),
             ("0 < p ≤ 1", "above 0 and at most 1", vec![1.0, 0.1], vec![0.0, 1.1]),
         ];
-        for (text, words, inside, outside) in cases {
+        for (text, description, inside, outside) in cases {
             let range = Range::parse(text).unwrap();
-            assert_eq!(range.words(), words);
+            assert_eq!(range.words(), description);
             assert!(inside.into_iter().all(|number| range.contains(number)), "{text}");
             assert!(!outside.into_iter().any(|number| range.contains(number)), "{text}");
         }

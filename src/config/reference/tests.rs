@@ -14,15 +14,15 @@ use crate::config::{
 use crate::schema::Is;
 
 /// Every setting of these settings, by its path.
-fn paths(at: &str, value: &Value, found: &mut Vec<String>) {
+fn paths(at: &str, value: &Value, out: &mut Vec<String>) {
     let open = settings().any(|setting| setting.path == at && setting.open);
     match value {
         Value::Object(fields) if !open && !fields.is_empty() => {
             for (name, value) in fields {
-                paths(&crate::schema::join(at, name), value, found);
+                paths(&crate::schema::join(at, name), value, out);
             }
         }
-        _ => found.push(at.to_owned()),
+        _ => out.push(at.to_owned()),
     }
 }
 
@@ -41,10 +41,10 @@ fn every_field_of_every_settings_struct_is_in_the_reference() {
         Settings { data, ..Settings::default() }
     });
     for all in data.into_iter().chain([Settings::default(), sft]) {
-        let mut found = Vec::new();
-        paths("", &serde_json::to_value(all).unwrap(), &mut found);
-        assert!(found.contains(&"trainer.lr".to_owned()));
-        for path in found {
+        let mut fields = Vec::new();
+        paths("", &serde_json::to_value(all).unwrap(), &mut fields);
+        assert!(fields.contains(&"trainer.lr".to_owned()));
+        for path in fields {
             assert!(settings().any(|setting| setting.path == path), "no setting `{path}`");
         }
     }
@@ -87,9 +87,9 @@ fn conditions_of_settings_match_the_type_of_the_named_setting() {
 #[test]
 fn docs_training_has_only_the_generated_table_of_settings() {
     let page = include_str!("../../../docs/guide/training.md");
-    let own = page.split("## Settings of `trainer`").nth(1).unwrap().split("\n## ").next().unwrap();
-    assert!(own.contains("(../reference/settings.md#trainer)") && !own.contains("|---"));
-    let remarks: Vec<&str> = own.lines().filter_map(|line| line.strip_prefix("- `")).collect();
+    let section = page.split("## Settings of `trainer`").nth(1).unwrap().split("\n## ").next().unwrap();
+    assert!(section.contains("(../reference/settings.md#trainer)") && !section.contains("|---"));
+    let remarks: Vec<&str> = section.lines().filter_map(|line| line.strip_prefix("- `")).collect();
     for remark in &remarks {
         let name = remark.split([' ', '`']).next().unwrap();
         assert!(settings().any(|setting| setting.path == format!("trainer.{name}")), "no setting `trainer.{name}`");

@@ -51,27 +51,31 @@ fn both(random: &mut ChaCha8Rng, rows: usize, vocab: usize, begin: usize) -> Vec
     let settings = settings(vocab);
     let all: Vec<Vec<f32>> = (0..rows).map(|row| logits(random, row + begin, vocab)).collect();
     let penalised = [0, 2, 3, vocab as u32 - 1, 99_999_999];
-    let own = |row: usize| &settings[(begin + row) % settings.len()];
+    let settings_of = |row: usize| &settings[(begin + row) % settings.len()];
     let batch = Tensor::from_slice(&all.concat()).view([rows as i64, vocab as i64]);
     let wanted: Vec<Row<'_>> = (0..rows)
-        .map(|row| Row { sampling: own(row), penalised: &penalised, uniform: uniform(&mut stream(seed(begin + row))) })
+        .map(|row| Row {
+            sampling: settings_of(row),
+            penalised: &penalised,
+            uniform: uniform(&mut stream(seed(begin + row))),
+        })
         .collect();
-    let found = draw(&batch, &wanted).unwrap();
+    let actual = draw(&batch, &wanted).unwrap();
     let mut host = Sampler::default();
     let expected = all.into_iter().enumerate().map(|(row, mut logits)| {
-        host.draw_recorded(&mut logits, &penalised, own(row), &mut stream(seed(begin + row))).unwrap()
+        host.draw_recorded(&mut logits, &penalised, settings_of(row), &mut stream(seed(begin + row))).unwrap()
     });
-    found.into_iter().map(Option::unwrap).zip(expected).collect()
+    actual.into_iter().map(Option::unwrap).zip(expected).collect()
 }
 
 /// Equal, but for the last bit of a logarithm.
-fn assert_equal(found: &Drawn, expected: &Drawn, what: usize) {
+fn assert_equal(actual: &Drawn, expected: &Drawn, what: usize) {
     let close = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a - b).abs() <= 2e-7 * a.abs().max(1.0);
-    assert_eq!((found.id, &found.support), (expected.id, &expected.support), "draw {what}");
-    assert!(close(found.logprob, expected.logprob), "draw {what}: {found:?} {expected:?}");
-    assert_eq!(found.top.len(), expected.top.len(), "draw {what}");
-    for (found, expected) in found.top.iter().zip(&expected.top) {
-        assert!(found.0 == expected.0 && close(found.1, expected.1), "draw {what}: {found:?} {expected:?}");
+    assert_eq!((actual.id, &actual.support), (expected.id, &expected.support), "draw {what}");
+    assert!(close(actual.logprob, expected.logprob), "draw {what}: {actual:?} {expected:?}");
+    assert_eq!(actual.top.len(), expected.top.len(), "draw {what}");
+    for (actual, expected) in actual.top.iter().zip(&expected.top) {
+        assert!(actual.0 == expected.0 && close(actual.1, expected.1), "draw {what}: {actual:?} {expected:?}");
     }
 }
 
@@ -82,8 +86,8 @@ fn a_million_draws_equal_those_of_the_host() {
     // Vocabularies below, at and above the size of a block.
     for (vocab, rows, batches) in [(6, 4000, 225), (33, 4000, 25), (128, 1000, 10), (300, 500, 4)] {
         for _ in 0..batches {
-            for (row, (found, expected)) in both(&mut random, rows, vocab, begin).iter().enumerate() {
-                assert_equal(found, expected, begin + row);
+            for (row, (actual, expected)) in both(&mut random, rows, vocab, begin).iter().enumerate() {
+                assert_equal(actual, expected, begin + row);
             }
             begin += rows;
         }
@@ -94,8 +98,8 @@ fn a_million_draws_equal_those_of_the_host() {
 #[test]
 fn draws_from_a_large_vocabulary_equal_those_of_the_host() {
     let mut random = ChaCha8Rng::seed_from_u64(4);
-    for (row, (found, expected)) in both(&mut random, 140, 50_257, 0).iter().enumerate() {
-        assert_equal(found, expected, row);
+    for (row, (actual, expected)) in both(&mut random, 140, 50_257, 0).iter().enumerate() {
+        assert_equal(actual, expected, row);
     }
 }
 
@@ -111,18 +115,19 @@ fn libtorchs_softmax_changes_tokens_only_at_the_borders() {
     let uniforms: Vec<f64> = (0..rows).map(|row| uniform(&mut stream(seed(row)))).collect();
     let wanted: Vec<Row<'_>> =
         uniforms.iter().map(|&uniform| Row { sampling: &sampling, penalised: &[], uniform }).collect();
-    let own = draw(&batch, &wanted).unwrap();
+    let tensor_draw = draw(&batch, &wanted).unwrap();
     let other = draw_from(&batch, &wanted, by_libtorch).unwrap();
     let mut differing = 0;
-    for (row, (own, other)) in own.iter().zip(&other).enumerate() {
-        let (own, other) = (own.as_ref().unwrap(), other.as_ref().unwrap());
-        if own.id == other.id {
-            assert!((own.logprob - other.logprob).abs() < 1e-5);
+    for (row, (tensor_draw, other)) in tensor_draw.iter().zip(&other).enumerate() {
+        let (tensor_draw, other) = (tensor_draw.as_ref().unwrap(), other.as_ref().unwrap());
+        if tensor_draw.id == other.id {
+            assert!((tensor_draw.logprob - other.logprob).abs() < 1e-5);
             continue;
         }
         differing += 1;
         let weights: Vec<f64> = all[row].iter().map(|logit| (f64::from(*logit) / 0.7).exp()).collect();
-        let border: f64 = weights[..=own.id.min(other.id) as usize].iter().sum::<f64>() / weights.iter().sum::<f64>();
+        let border: f64 =
+            weights[..=tensor_draw.id.min(other.id) as usize].iter().sum::<f64>() / weights.iter().sum::<f64>();
         assert!((border - uniforms[row]).abs() < 1e-6, "row {row}: {border} {}", uniforms[row]);
     }
     assert!(differing < 20, "{differing} of {rows} differ");

@@ -23,27 +23,27 @@ fn plain() -> Vec<Request> {
         let stop = if n.is_multiple_of(3) { vec!["é".to_owned(), "qz".to_owned()] } else { Vec::new() };
         let temperature = [1.0, 0.0, 0.7, 1.4][n as usize % 4];
         let sampling = Sampling { temperature, stop, ..sampled(1 + (n as usize * 11) % 75) };
-        let mut own = request(&prompt(n / 4, 3 + (n * 5) % 25), u64::from(n), sampling);
+        let mut request = request(&prompt(n / 4, 3 + (n * 5) % 25), u64::from(n), sampling);
         if n.is_multiple_of(5) {
-            own.stop_ids = Arc::new(vec![n % 7, 20, 31]);
+            request.stop_ids = Arc::new(vec![n % 7, 20, 31]);
         }
-        own
+        request
     };
     (0..20).map(request).collect()
 }
 
-fn assert_equal(found: &Completion, expected: &Completion, what: usize) {
-    assert_eq!(found.token_ids, expected.token_ids, "request {what}");
+fn assert_equal(actual: &Completion, expected: &Completion, what: usize) {
+    assert_eq!(actual.token_ids, expected.token_ids, "request {what}");
     // Slots become free a step later, so that another slot, and its prefix, can be chosen.
-    assert_eq!(found.finish_reason, expected.finish_reason, "request {what}");
-    assert_eq!(found.support, expected.support, "request {what}");
+    assert_eq!(actual.finish_reason, expected.finish_reason, "request {what}");
+    assert_eq!(actual.support, expected.support, "request {what}");
     let close = |a: f32, b: f32| a.to_bits() == b.to_bits() || (a - b).abs() < 1e-6;
-    let all = found.logprobs.iter().zip(&expected.logprobs).all(|(&a, &b)| close(a, b));
-    assert!(all && found.logprobs.len() == expected.logprobs.len(), "request {what}");
-    assert_eq!(found.top_logprobs.len(), expected.top_logprobs.len(), "request {what}");
-    for (found, expected) in found.top_logprobs.iter().zip(&expected.top_logprobs) {
-        let all = found.iter().zip(expected).all(|(a, b)| a.0 == b.0 && close(a.1, b.1));
-        assert!(all && found.len() == expected.len(), "request {what}: {found:?} {expected:?}");
+    let all = actual.logprobs.iter().zip(&expected.logprobs).all(|(&a, &b)| close(a, b));
+    assert!(all && actual.logprobs.len() == expected.logprobs.len(), "request {what}");
+    assert_eq!(actual.top_logprobs.len(), expected.top_logprobs.len(), "request {what}");
+    for (actual, expected) in actual.top_logprobs.iter().zip(&expected.top_logprobs) {
+        let all = actual.iter().zip(expected).all(|(a, b)| a.0 == b.0 && close(a.1, b.1));
+        assert!(all && actual.len() == expected.len(), "request {what}: {actual:?} {expected:?}");
     }
 }
 
@@ -52,20 +52,23 @@ fn queued_steps_give_the_same_completions() {
     for (slots, prefill_tokens) in [(1, 64), (5, 7), (20, 2048)] {
         let options = EngineOptions { prefill_tokens, ..options(1) };
         let [mut ahead, mut waiting] = engines(slots, &options);
-        let ((found, own), (expected, other)) = (replies(&mut ahead, plain()), replies(&mut waiting, plain()));
-        for (what, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            assert_equal(found, expected, what);
+        let ((actual, ahead_stats), (expected, other)) = (replies(&mut ahead, plain()), replies(&mut waiting, plain()));
+        for (what, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+            assert_equal(actual, expected, what);
         }
-        let reasons: Vec<_> = found.iter().map(|completion| completion.finish_reason).collect();
+        let reasons: Vec<_> = actual.iter().map(|completion| completion.finish_reason).collect();
         for reason in [FinishReason::Stop, FinishReason::StopString, FinishReason::Length] {
             assert!(reasons.contains(&reason), "{reasons:?}");
         }
-        assert!(found.iter().any(|completion| completion.token_ids.len() > 2 * 32), "several blocks of random numbers");
-        assert_eq!(own.sampled_tokens, other.sampled_tokens);
-        let prompts = own.prefilled_tokens + own.cached_tokens;
+        assert!(
+            actual.iter().any(|completion| completion.token_ids.len() > 2 * 32),
+            "several blocks of random numbers"
+        );
+        assert_eq!(ahead_stats.sampled_tokens, other.sampled_tokens);
+        let prompts = ahead_stats.prefilled_tokens + ahead_stats.cached_tokens;
         assert_eq!(prompts, other.prefilled_tokens + other.cached_tokens);
-        assert_eq!(own.recordable_steps, own.decoding_steps);
-        assert!(own.decoding_steps > 60 && own.max_batch >= slots.min(10) as u64, "{own:?}");
+        assert_eq!(ahead_stats.recordable_steps, ahead_stats.decoding_steps);
+        assert!(ahead_stats.decoding_steps > 60 && ahead_stats.max_batch >= slots.min(10) as u64, "{ahead_stats:?}");
     }
 }
 
@@ -90,16 +93,20 @@ fn queued_steps_sample_with_every_setting() {
         let all = settings.iter().cycle().zip(0..).take(settings.len().max(3));
         all.map(|(sampling, n)| request(&prompt(n / 3, 5 + n), u64::from(n), sampling.clone())).collect()
     };
-    for requests in settings.iter().map(|own| of(std::slice::from_ref(own))).chain([of(&settings)]) {
+    for requests in settings.iter().map(|setting| of(std::slice::from_ref(setting))).chain([of(&settings)]) {
         let [mut ahead, mut waiting] = engines(11, &options(1));
-        let ((found, own), (expected, _)) = (replies(&mut ahead, requests.clone()), replies(&mut waiting, requests));
-        for (what, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            assert_equal(found, expected, what);
+        let ((actual, ahead_stats), (expected, _)) =
+            (replies(&mut ahead, requests.clone()), replies(&mut waiting, requests));
+        for (what, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+            assert_equal(actual, expected, what);
         }
         // No slot is used twice, so that the same prefixes are found.
         let prefilled = |all: &[Completion]| all.iter().map(|one| one.prefilled).collect::<Vec<_>>();
-        assert_eq!(prefilled(&found), prefilled(&expected));
-        assert!(ahead.on_device.is_some() && own.recordable_steps == own.decoding_steps, "{own:?}");
+        assert_eq!(prefilled(&actual), prefilled(&expected));
+        assert!(
+            ahead.on_device.is_some() && ahead_stats.recordable_steps == ahead_stats.decoding_steps,
+            "{ahead_stats:?}"
+        );
     }
 }
 
@@ -109,15 +116,15 @@ fn steps_of_both_kinds_alternate() {
     let many: std::collections::BTreeMap<u32, f64> = (0..20).map(|id| (id, 1.5)).collect();
     let requests = || {
         let mut others = varied();
-        for own in others.iter_mut().step_by(5) {
-            own.sampling = Arc::new(Sampling { logit_bias: many.clone(), ..(*own.sampling).clone() });
+        for request in others.iter_mut().step_by(5) {
+            request.sampling = Arc::new(Sampling { logit_bias: many.clone(), ..(*request.sampling).clone() });
         }
         plain().into_iter().take(8).chain(others).chain(plain().into_iter().skip(14)).collect::<Vec<_>>()
     };
     let [mut ahead, mut waiting] = engines(6, &options(1));
-    let ((found, _), (expected, _)) = (replies(&mut ahead, requests()), replies(&mut waiting, requests()));
-    for (what, (found, expected)) in found.iter().zip(&expected).enumerate() {
-        assert_equal(found, expected, what);
+    let ((actual, _), (expected, _)) = (replies(&mut ahead, requests()), replies(&mut waiting, requests()));
+    for (what, (actual, expected)) in actual.iter().zip(&expected).enumerate() {
+        assert_equal(actual, expected, what);
     }
 }
 
@@ -191,11 +198,11 @@ fn cancelled_requests_and_new_ones_share_queued_steps() {
         kept.into_iter().map(|(at, reply)| (at, reply.blocking_recv().unwrap().unwrap())).collect::<Vec<_>>()
     });
     let stats = ahead.serve(queue).unwrap();
-    let found = trajectories.join().unwrap();
-    assert_eq!((found.len(), stats.finished), (13, 20));
-    for (at, found) in found {
-        assert_eq!(found.token_ids, expected[at].token_ids, "request {at}");
-        assert_eq!(found.finish_reason, expected[at].finish_reason);
+    let actual = trajectories.join().unwrap();
+    assert_eq!((actual.len(), stats.finished), (13, 20));
+    for (at, actual) in actual {
+        assert_eq!(actual.token_ids, expected[at].token_ids, "request {at}");
+        assert_eq!(actual.finish_reason, expected[at].finish_reason);
     }
 }
 

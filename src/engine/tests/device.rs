@@ -23,13 +23,13 @@ fn tensor_sampling_gives_the_completions_of_the_host() {
         engine.set_tensor_sampling(on);
         replies(&mut engine, varied())
     };
-    let ((expected, host), (found, tensors)) = (run(false), run(true));
-    for (found, expected) in found.iter().zip(&expected) {
-        assert_eq!(found.token_ids, expected.token_ids);
-        assert_eq!((&found.support, found.finish_reason), (&expected.support, expected.finish_reason));
-        assert_eq!(found.top_logprobs.len(), expected.top_logprobs.len());
-        let close = found.logprobs.iter().zip(&expected.logprobs).all(|(a, b)| (a - b).abs() < 1e-6);
-        assert!(close, "{:?} {:?}", found.logprobs, expected.logprobs);
+    let ((expected, host), (actual, tensors)) = (run(false), run(true));
+    for (actual, expected) in actual.iter().zip(&expected) {
+        assert_eq!(actual.token_ids, expected.token_ids);
+        assert_eq!((&actual.support, actual.finish_reason), (&expected.support, expected.finish_reason));
+        assert_eq!(actual.top_logprobs.len(), expected.top_logprobs.len());
+        let close = actual.logprobs.iter().zip(&expected.logprobs).all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(close, "{:?} {:?}", actual.logprobs, expected.logprobs);
     }
     let reasons: Vec<_> = expected.iter().map(|completion| completion.finish_reason).collect();
     assert!(reasons.contains(&FinishReason::StopString) && reasons.contains(&FinishReason::Length));

@@ -19,11 +19,11 @@ fn a_released_cache_is_allocated_again_and_empty() {
         assert_eq!((engine.cache_bytes(), bytes > 0), (0, true));
         // Twice is as once.
         engine.sleep().unwrap();
-        let (found, again) = replies(&mut engine, requests());
+        let (actual, again) = replies(&mut engine, requests());
         assert_eq!(engine.cache_bytes(), bytes);
-        for (found, expected) in found.iter().zip(&expected) {
-            assert_eq!((&found.token_ids, found.prefilled), (&expected.token_ids, expected.prefilled));
-            assert_same(&found.logprobs, &expected.logprobs);
+        for (actual, expected) in actual.iter().zip(&expected) {
+            assert_eq!((&actual.token_ids, actual.prefilled), (&expected.token_ids, expected.prefilled));
+            assert_same(&actual.logprobs, &expected.logprobs);
         }
         // Nothing of the first rollout was left.
         assert_eq!((again.prefilled_tokens, again.cached_tokens), (first.prefilled_tokens, first.cached_tokens));
@@ -72,18 +72,19 @@ fn merged_weights_give_the_samples_of_the_adapter_and_follow_updates() {
     let (apart, merged) = (adapted(false), adapted(true));
     assert!(merged.samples_merged() && merged.merged_bytes() > 0 && apart.merged_bytes() == 0);
     let before: Vec<Tensor> = merged.parameters().iter().map(|(_, tensor)| tensor.detach_copy()).collect();
-    let (mut own, mut expected) = (engine(&merged), engine(&apart));
+    let (mut merged_engine, mut expected) = (engine(&merged), engine(&apart));
     let mut largest = 0.0_f32;
     for size in [0.05, 0.3, -0.2] {
         for model in [&apart, &merged] {
             fill(model, size);
         }
-        own.clear_cache();
+        merged_engine.clear_cache();
         expected.clear_cache();
-        let ((found, _), (expected, _)) = (replies(&mut own, requests()), replies(&mut expected, requests()));
-        for (found, expected) in found.iter().zip(&expected) {
-            assert_eq!(found.token_ids, expected.token_ids);
-            for (a, b) in found.logprobs.iter().zip(&expected.logprobs) {
+        let ((actual, _), (expected, _)) =
+            (replies(&mut merged_engine, requests()), replies(&mut expected, requests()));
+        for (actual, expected) in actual.iter().zip(&expected) {
+            assert_eq!(actual.token_ids, expected.token_ids);
+            for (a, b) in actual.logprobs.iter().zip(&expected.logprobs) {
                 largest = largest.max((a - b).abs());
             }
         }
@@ -112,7 +113,7 @@ fn decode_steps_are_profiled() {
     let (steps, all) = engine.take_profile().unwrap().unwrap();
     assert_eq!(steps, 4);
     // Two layers of seven projections in each of four steps, and the head.
-    let count = |name: &str| all.iter().find(|own| own.name == name).map_or(0, |own| own.count);
+    let count = |name: &str| all.iter().find(|operation| operation.name == name).map_or(0, |operation| operation.count);
     assert_eq!((count("aten::linear"), count("aten::embedding")), (4 * (2 * 7 + 1), 4), "{all:?}");
     assert!(dir.path().join("decode.json").is_file());
     assert!(engine.take_profile().unwrap().is_none());

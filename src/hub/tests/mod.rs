@@ -64,25 +64,25 @@ fn fetch_noting(hub: &Hub, id: &str) -> (Result<PathBuf>, Vec<String>) {
 
 /// Every path below `dir` with its text, link target, or length.
 fn tree(dir: &Path) -> Vec<String> {
-    let mut found = Vec::new();
+    let mut entries = Vec::new();
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.strip_prefix(dir).unwrap().display().to_string();
             if let Ok(target) = fs::read_link(&path) {
-                found.push(format!("{name} -> {}", target.display()));
+                entries.push(format!("{name} -> {}", target.display()));
             } else if path.is_dir() {
                 folders.push(path);
             } else if name.contains("refs/") {
-                found.push(format!("{name} = {}", fs::read_to_string(&path).unwrap()));
+                entries.push(format!("{name} = {}", fs::read_to_string(&path).unwrap()));
             } else {
-                found.push(format!("{name}: {} bytes", fs::metadata(&path).unwrap().len()));
+                entries.push(format!("{name}: {} bytes", fs::metadata(&path).unwrap().len()));
             }
         }
     }
-    found.sort();
-    found
+    entries.sort();
+    entries
 }
 
 #[test]

@@ -230,8 +230,8 @@ fn serve(stream: &TcpStream, at_file_server: bool, response: &dyn Fn(&Received) 
 fn read(reader: &mut impl BufRead, at_file_server: bool) -> Option<Received> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|&count| count > 0)?;
-    let mut words = line.split_whitespace().map(str::to_owned);
-    let (method, path) = (words.next()?, words.next()?);
+    let mut fields = line.split_whitespace().map(str::to_owned);
+    let (method, path) = (fields.next()?, fields.next()?);
     let mut headers = HashMap::new();
     loop {
         let mut line = String::new();

@@ -68,24 +68,24 @@ impl Rope {
         let outer = fields.number("rope_theta")?.unwrap_or(theta);
         fields.only("partial_rotary_factor", 1.0)?;
         let original = fields.size("original_max_position_embeddings", Some(max_position))?;
-        let mut found: Option<Self> = None;
+        let mut shared: Option<Self> = None;
         for name in ["rope_scaling", "rope_parameters"] {
             let Some(value) = fields.take(name) else { continue };
             let rope = Self::from_value(name, &value, outer, original)?;
-            if found.is_some_and(|other| other != rope) {
+            if shared.is_some_and(|other| other != rope) {
                 return Err(Fields::wrong(name, &value, "`rope_scaling` has another value"));
             }
-            found = Some(rope);
+            shared = Some(rope);
         }
-        Ok(found.unwrap_or(Self { theta: outer, scaling: Scaling::None }))
+        Ok(shared.unwrap_or(Self { theta: outer, scaling: Scaling::None }))
     }
 
     /// Reads one object of rope parameters, found at `place`.
-    pub(in crate::model) fn from_value(place: &str, value: &Value, theta: f64, original: usize) -> Result<Self> {
+    pub(in crate::model) fn from_value(table: &str, value: &Value, theta: f64, original: usize) -> Result<Self> {
         let Value::Object(object) = value else {
-            return Err(Fields::wrong(place, value, "it must be an object"));
+            return Err(Fields::wrong(table, value, "it must be an object"));
         };
-        let mut inner = Inner { place, rest: object.clone(), original };
+        let mut inner = Inner { table, rest: object.clone(), original };
         let kind = inner.rest.shift_remove("rope_type").into_iter().chain(inner.rest.shift_remove("type"));
         let kinds: Vec<Value> = kind.filter(|kind| !kind.is_null()).collect();
         let theta = inner.number("rope_theta")?.unwrap_or(theta);
@@ -205,7 +205,7 @@ impl Rope {
 
 /// Unread fields of one object of RoPE parameters.
 struct Inner<'a> {
-    place: &'a str,
+    table: &'a str,
     rest: Map<String, Value>,
     /// Default of `original_max_position_embeddings`.
     original: usize,
@@ -213,7 +213,7 @@ struct Inner<'a> {
 
 impl Inner<'_> {
     fn wrong(&self, name: &str, value: &Value, expected: &str) -> crate::Error {
-        Fields::wrong(&format!("{}.{name}", self.place), value, expected)
+        Fields::wrong(&format!("{}.{name}", self.table), value, expected)
     }
 
     fn take(&mut self, name: &str) -> Option<Value> {
@@ -228,7 +228,7 @@ impl Inner<'_> {
     }
 
     fn required(&mut self, name: &str) -> Result<f64> {
-        self.number(name)?.ok_or_else(|| Fields::missing(&format!("{}.{name}", self.place)))
+        self.number(name)?.ok_or_else(|| Fields::missing(&format!("{}.{name}", self.table)))
     }
 
     fn factor(&mut self) -> Result<f64> {
@@ -251,7 +251,7 @@ impl Inner<'_> {
         let scale = |by: f64| if factor <= 1.0 { 1.0 } else { 0.1 * by * factor.ln() + 1.0 };
         let (all, all_dim) = (self.number("mscale")?, self.number("mscale_all_dim")?);
         let magnitude = match (self.number("attention_factor")?, all, all_dim) {
-            (Some(given), ..) => given,
+            (Some(factor), ..) => factor,
             (None, Some(all), Some(all_dim)) => scale(all) / scale(all_dim),
             _ => scale(1.0),
         };

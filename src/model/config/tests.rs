@@ -231,10 +231,10 @@ fn smollm3_layers_without_rope() {
     let config = read(with(base("SmolLM3ForCausalLM", "smollm3"), json!({"num_hidden_layers": 5})));
     let ropes: Vec<Option<usize>> = config.layers.iter().map(|layer| layer.rope).collect();
     assert_eq!(ropes, [Some(0), Some(0), Some(0), None, Some(0)]);
-    let given = json!({
+    let changes = json!({
         "no_rope_layers": [0, 1, 1], "use_sliding_window": true, "sliding_window": 9,
     });
-    let config = read(with(base("SmolLM3ForCausalLM", "smollm3"), given));
+    let config = read(with(base("SmolLM3ForCausalLM", "smollm3"), changes));
     assert_eq!(windows(&config), [Some(9), None, None]);
     assert!(
         refusal(with(base("SmolLM3ForCausalLM", "smollm3"), json!({"no_rope_layers": [0, 2, 1]}))).contains("no_rope")

@@ -58,12 +58,14 @@ fn ropes(fields: &mut Fields, theta: f64, max_position: usize) -> Result<Vec<Rop
     let mut both = Vec::new();
     for (name, theta) in [("full_attention", outer), ("sliding_attention", local)] {
         both.push(match value.get(name).filter(|value| !value.is_null()) {
-            Some(own) => Rope::from_value(&format!("rope_parameters.{name}"), own, theta, max_position)?,
+            Some(parameters) => Rope::from_value(&format!("rope_parameters.{name}"), parameters, theta, max_position)?,
             None => Rope { theta, scaling: Scaling::None },
         });
     }
-    let known = |name: &str| ["full_attention", "sliding_attention"].contains(&name);
-    if let Some((name, value)) = value.as_object().and_then(|object| object.iter().find(|(name, _)| !known(name))) {
+    let is_layer_type = |name: &str| ["full_attention", "sliding_attention"].contains(&name);
+    if let Some((name, value)) =
+        value.as_object().and_then(|object| object.iter().find(|(name, _)| !is_layer_type(name)))
+    {
         return Err(Fields::wrong(&format!("rope_parameters.{name}"), value, "this field is not known here"));
     }
     Ok(both)

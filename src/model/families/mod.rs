@@ -40,7 +40,7 @@ const ALL: &[(Architecture, &str, &str)] = &[
 
 impl Architecture {
     fn entry(self) -> (&'static str, &'static str) {
-        ALL.iter().find(|(own, ..)| *own == self).map_or(("", ""), |(_, class, name)| (class, name))
+        ALL.iter().find(|(family, ..)| *family == self).map_or(("", ""), |(_, class, name)| (class, name))
     }
 
     /// Class in transformers, as in `architectures`.
@@ -61,11 +61,11 @@ impl Architecture {
             Fields::wrong(name, value, "this architecture is not supported")
                 .hint(format!("supported are {}", classes.join(", ")))
         };
-        let given = |name: &str| object.get(name).filter(|value| !value.is_null());
-        let (classes, kind) = (given("architectures"), given("model_type"));
+        let present = |name: &str| object.get(name).filter(|value| !value.is_null());
+        let (classes, kind) = (present("architectures"), present("model_type"));
         let find = |name: &str, value: &Value, same: &dyn Fn(&str, &str) -> bool| {
-            let found = ALL.iter().find(|(_, class, kind)| same(class, kind)).map(|(own, ..)| *own);
-            found.ok_or_else(|| unsupported(name, value))
+            let family = ALL.iter().find(|(_, class, kind)| same(class, kind)).map(|(family, ..)| *family);
+            family.ok_or_else(|| unsupported(name, value))
         };
         let by_class =
             classes.map(|value| find("architectures", value, &|class, _| *value == json!([class]))).transpose()?;
@@ -75,7 +75,7 @@ impl Architecture {
                 Kind::Model,
                 format!("`architectures` is {} but `model_type` is {:?}", class.class(), kind.model_type()),
             )),
-            (Some(own), _) | (None, Some(own)) => Ok(own),
+            (Some(family), _) | (None, Some(family)) => Ok(family),
             (None, None) => Err(Error::new(Kind::Model, "config.json names neither `architectures` nor `model_type`")),
         }
     }
@@ -198,8 +198,8 @@ fn windows(
 
 /// The window of the Qwen family: `sliding_window` if `use_sliding_window`.
 fn optional_window(fields: &mut Fields, default: Option<usize>) -> Result<Option<usize>> {
-    let given = fields.has("sliding_window");
-    let window = fields.optional_size("sliding_window")?.or(default.filter(|_| !given));
+    let is_set = fields.has("sliding_window");
+    let window = fields.optional_size("sliding_window")?.or(default.filter(|_| !is_set));
     let used = fields.flag("use_sliding_window", false)?;
     Ok(window.filter(|_| used))
 }

@@ -14,8 +14,8 @@ pub(super) fn read(fields: &mut Fields) -> Result<Config> {
     let layers = config.num_hidden_layers;
     let every = fields.size("no_rope_layer_interval", Some(4))?;
     let turns: Vec<bool> = match fields.per_layer("no_rope_layers", layers)? {
-        Some(given) => given.iter().map(has_rotary).collect::<Option<_>>().ok_or_else(|| {
-            Fields::wrong("no_rope_layers", &json!(given), "its entries must be 0 (no rotary embedding) or 1")
+        Some(entries) => entries.iter().map(has_rotary).collect::<Option<_>>().ok_or_else(|| {
+            Fields::wrong("no_rope_layers", &json!(entries), "its entries must be 0 (no rotary embedding) or 1")
         })?,
         None if every == 0 => return Err(Fields::wrong("no_rope_layer_interval", &json!(0), "it must be 1 or more")),
         None => (1..=layers).map(|layer| !layer.is_multiple_of(every)).collect(),

@@ -81,6 +81,8 @@ fn gradient_checkpointing_keeps_fewer_activations() {
     assert!(pass.hidden().requires_grad());
     // Without backward through the pass the layers have no gradient.
     pass.hidden().sum(Kind::Double).backward();
-    let of = |name: &str| model.parameters().into_iter().find(|(own, _)| own == name).unwrap().1.grad().defined();
+    let of = |name: &str| {
+        model.parameters().into_iter().find(|(parameter, _)| parameter == name).unwrap().1.grad().defined()
+    };
     assert!(of("model.norm.weight") && !of("model.layers.0.mlp.up_proj.weight"));
 }

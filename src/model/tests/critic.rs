@@ -11,9 +11,9 @@ fn batch() -> (Packed, Tensor) {
 
 #[test]
 fn critic_starts_at_zero_and_fits_its_targets() {
-    for own in [true, false] {
+    for separate in [true, false] {
         let policy = tiny(true, Kind::Float);
-        let critic = Critic::new(&policy, own.then(|| tiny(true, Kind::Float))).unwrap();
+        let critic = Critic::new(&policy, separate.then(|| tiny(true, Kind::Float))).unwrap();
         let (batch, at) = batch();
         let values = |grad: bool| {
             let hidden = critic.trunk().unwrap_or(&policy).forward(&batch).unwrap();
@@ -30,7 +30,7 @@ fn critic_starts_at_zero_and_fits_its_targets() {
             optimizer.step(0.01, 0.0).unwrap();
         }
         let off = (values(false) - &wanted).abs().max().double_value(&[]);
-        assert!(off < 0.05, "own {own}: {off}");
+        assert!(off < 0.05, "own {separate}: {off}");
     }
 }
 

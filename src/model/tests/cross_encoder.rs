@@ -28,9 +28,9 @@ fn cross_encoder_scores_match_transformers() {
         let expected: Vec<f32> = serde_json::from_value(case["scores"].clone()).unwrap();
         // Every pair alone, pairs of similar length together, and all padded to the longest.
         for tokens in [1, 80, 1000] {
-            let found = model.scores_in_batches(&pairs(&case), tokens).unwrap();
-            assert_eq!(found.len(), expected.len());
-            let apart = found.iter().zip(&expected).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+            let actual = model.scores_in_batches(&pairs(&case), tokens).unwrap();
+            assert_eq!(actual.len(), expected.len());
+            let apart = actual.iter().zip(&expected).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
             assert!(apart < 1e-5, "{} in batches of {tokens} tokens: {apart}", case["name"]);
         }
         assert!(model.scores(&[]).unwrap().is_empty());

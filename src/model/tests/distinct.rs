@@ -50,19 +50,19 @@ fn learn(model: &Model, rows: &[Vec<u32>], plain: bool, together: bool) -> (Tens
 
 fn same(model: &Model, rows: &[Vec<u32>], plain: bool, tolerance: f64, what: &str) {
     let (apart, expected) = learn(model, rows, plain, false);
-    let (together, found) = learn(model, rows, plain, true);
+    let (together, actual) = learn(model, rows, plain, true);
     assert!(distance(&together, &apart) < tolerance, "{what}: rows differ by {}", distance(&together, &apart));
-    assert!(!found.is_empty() && expected.len() == found.len(), "{what}");
-    for ((name, expected), (_, found)) in expected.iter().zip(&found) {
+    assert!(!actual.is_empty() && expected.len() == actual.len(), "{what}");
+    for ((name, expected), (_, actual)) in expected.iter().zip(&actual) {
         let size = expected.abs().max().double_value(&[]).max(1.0);
-        let off = distance(found, expected) / size;
+        let off = distance(actual, expected) / size;
         assert!(off < tolerance, "{what}: {name} differs by {off}");
     }
 }
 
 #[test]
 fn distinct_tokens_have_distinct_prefixes() {
-    let found = |rows: &[&[u32]]| {
+    let round_trip = |rows: &[&[u32]]| {
         let rows: Vec<Vec<u32>> = rows.iter().map(|row| row.to_vec()).collect();
         let distinct = PrefixDedup::find(&pack(&rows)).unwrap()?;
         let positions = Tensor::arange(rows.concat().len() as i64, (Kind::Int64, tch::Device::Cpu));
@@ -71,13 +71,13 @@ fn distinct_tokens_have_distinct_prefixes() {
         Some((Vec::<i64>::try_from(first).unwrap(), Vec::<i64>::try_from(back).unwrap()))
     };
     // The 3 of the second row follows another token; the last row equals the first.
-    let (first, back) = found(&[&[1, 2, 3], &[1, 4, 3], &[1, 2, 3]]).unwrap();
+    let (first, back) = round_trip(&[&[1, 2, 3], &[1, 4, 3], &[1, 2, 3]]).unwrap();
     assert_eq!(first, [0, 1, 2, 4, 5]);
     assert_eq!(back, [0, 1, 2, 0, 4, 5, 0, 1, 2]);
-    assert!(found(&[&[1, 2, 3]]).is_none() && found(&[&[1, 2], &[2, 1]]).is_none());
+    assert!(round_trip(&[&[1, 2, 3]]).is_none() && round_trip(&[&[1, 2], &[2, 1]]).is_none());
     // Saving a fifth is below the threshold, saving a quarter is not.
-    assert!(found(&[&[1, 2, 3, 4, 5], &[1, 2, 6, 7, 8]]).is_none());
-    assert!(found(&[&[1, 2, 3, 4], &[1, 2, 5, 6]]).is_some());
+    assert!(round_trip(&[&[1, 2, 3, 4, 5], &[1, 2, 6, 7, 8]]).is_none());
+    assert!(round_trip(&[&[1, 2, 3, 4], &[1, 2, 5, 6]]).is_some());
 }
 
 #[test]

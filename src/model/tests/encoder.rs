@@ -37,10 +37,10 @@ fn worst(case: &Value, encoder: &Encoder, tokens: usize) -> f32 {
     let mut worst: f32 = 0.0;
     for pooling in [Pooling::Mean, Pooling::Cls] {
         let expected: Vec<Vec<f32>> = serde_json::from_value(case[pooling.name()].clone()).unwrap();
-        let found = encoder.encode_in_batches(&rows, pooling, tokens).unwrap();
-        assert_eq!(found.len(), rows.len() * encoder.dimension());
-        let pairs = found.iter().zip(expected.iter().flatten());
-        worst = pairs.map(|(found, expected)| (found - expected).abs()).fold(worst, f32::max);
+        let actual = encoder.encode_in_batches(&rows, pooling, tokens).unwrap();
+        assert_eq!(actual.len(), rows.len() * encoder.dimension());
+        let pairs = actual.iter().zip(expected.iter().flatten());
+        worst = pairs.map(|(actual, expected)| (actual - expected).abs()).fold(worst, f32::max);
     }
     worst
 }

@@ -45,7 +45,7 @@ fn pass_on(from: &Path, to: &Path) {
         let _guard = tch::no_grad_guard();
         model.logits(&model.forward(&pack(std::slice::from_ref(&row))).unwrap()).unwrap()
     };
-    let mut found = vec![("whole".to_owned(), logits(&wide))];
+    let mut outputs = vec![("whole".to_owned(), logits(&wide))];
     let adapter = from.join("adapter");
     if adapter.exists() {
         let targets: Vec<String> = serde_json::from_value(spec["new"].clone()).unwrap();
@@ -54,10 +54,10 @@ fn pass_on(from: &Path, to: &Path) {
         fresh.add_adapter(LoraConfig::new(2, 6.0, &targets), 3).unwrap();
         fresh.save_adapter(&to.join("new")).unwrap();
         wide.load_adapter(&adapter).unwrap();
-        found.push(("adapted".to_owned(), logits(&wide)));
+        outputs.push(("adapted".to_owned(), logits(&wide)));
         wide.save_adapter(&to.join("adapter")).unwrap();
         wide.merge_adapter().unwrap();
         wide.save_sharded(&to.join("merged"), shard).unwrap();
     }
-    write_tensors(&to.join("found"), &found).unwrap();
+    write_tensors(&to.join("found"), &outputs).unwrap();
 }

@@ -30,18 +30,18 @@ fn grouped_experts_give_the_outputs_and_gradients_of_single_ones() {
     native::set_threads(1);
     for (name, single, grouped) in mixtures() {
         let rows = rows(&[7, 5, 9], single.config.vocab_size as u64);
-        let ((expected, slopes), (found, gradients)) = (learn(&single, &rows), learn(&grouped, &rows));
-        assert!(distance(&found, &expected) < 1e-5, "{name}: {}", distance(&found, &expected));
+        let ((expected, slopes), (actual, gradients)) = (learn(&single, &rows), learn(&grouped, &rows));
+        assert!(distance(&actual, &expected) < 1e-5, "{name}: {}", distance(&actual, &expected));
         let mut without = 0;
-        for ((tensor, found), (_, expected)) in gradients.iter().zip(&slopes) {
+        for ((tensor, actual), (_, expected)) in gradients.iter().zip(&slopes) {
             if expected.defined() {
-                let worst = distance(found, expected);
+                let worst = distance(actual, expected);
                 assert!(worst < 1e-5 * expected.abs().max().double_value(&[]).max(1.0), "{name}: {tensor}: {worst}");
             } else {
                 // An expert without tokens.
                 without += 1;
                 assert!(tensor.contains("experts"), "{tensor}");
-                assert_eq!(found.abs().max().double_value(&[]), 0.0, "{tensor}");
+                assert_eq!(actual.abs().max().double_value(&[]), 0.0, "{tensor}");
             }
         }
         assert!(without > 0 || gradients.len() == slopes.len());
@@ -84,8 +84,8 @@ fn grouped_experts_decode_in_recorded_steps() {
             let step = |model: &Model, cache: &mut KvCache| {
                 tch::no_grad(|| model.step_varlen(cache, &items, &|| false)).unwrap().unwrap()
             };
-            let (expected, found) = (step(&single, &mut one), step(&grouped, &mut other));
-            assert!(distance(&found, &expected) < 1e-4, "{name}: {}", distance(&found, &expected));
+            let (expected, actual) = (step(&single, &mut one), step(&grouped, &mut other));
+            assert!(distance(&actual, &expected) < 1e-4, "{name}: {}", distance(&actual, &expected));
         }
         let dynamic = grouped.has_dynamic_rope();
         assert_eq!(other.decoding(), if dynamic { Decoding::Eager } else { Decoding::Recordable }, "{name}");

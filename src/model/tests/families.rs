@@ -40,8 +40,10 @@ impl Case {
             *next += row.len() as i64;
             Some(start)
         });
-        let places: Vec<i64> =
-            starts.zip(positions).flat_map(|(start, own)| own.into_iter().map(move |at| start + at)).collect();
+        let places: Vec<i64> = starts
+            .zip(positions)
+            .flat_map(|(start, row_positions)| row_positions.into_iter().map(move |at| start + at))
+            .collect();
         Tensor::from_slice(&places)
     }
 
@@ -62,7 +64,7 @@ pub(super) fn cases(stem: &str) -> Vec<Case> {
     let golden: Value =
         serde_json::from_str(&std::fs::read_to_string(dir.join(format!("{stem}.json"))).unwrap()).unwrap();
     let tensors = Tensor::read_safetensors(dir.join(format!("{stem}.safetensors"))).unwrap();
-    let logits = |name: &str| tensors.iter().find(|(own, _)| own == name).unwrap().1.shallow_clone();
+    let logits = |name: &str| tensors.iter().find(|(key, _)| key == name).unwrap().1.shallow_clone();
     let all = golden["cases"].as_array().unwrap().iter().map(|record| {
         let name = record["name"].as_str().unwrap().to_owned();
         Case { logits: logits(&name), record: record.clone(), name }
@@ -97,8 +99,8 @@ pub(super) fn fill_tensor(name: &str, tensor: &mut Tensor, norm: f64, deviation:
     let (scale, offset) = match tensor.size().as_slice() {
         [_] => (0.25, if name.ends_with("norm.weight") { norm } else { 0.0 }),
         [_, inputs] => {
-            let usual = if name.contains("embed") { 0.4 } else { 2.0 / (*inputs as f64).sqrt() };
-            (deviation.map_or(usual, |deviation| deviation * 3f64.sqrt()), 0.0)
+            let default_value = if name.contains("embed") { 0.4 } else { 2.0 / (*inputs as f64).sqrt() };
+            (deviation.map_or(default_value, |deviation| deviation * 3f64.sqrt()), 0.0)
         }
         _ => unreachable!("{name} is neither a matrix nor a vector"),
     };
@@ -116,10 +118,10 @@ fn check(measure: impl Fn(&Case) -> Vec<Measure>) {
     native::set_threads(1);
     let mut wrong = Vec::new();
     for case in cases("golden") {
-        let over = measure(&case).into_iter().filter(|(_, worst, most)| worst.is_nan() || worst > most);
+        let over = measure(&case).into_iter().filter(|(_, worst, limit)| worst.is_nan() || worst > limit);
         wrong.extend(
-            over.map(|(what, worst, most)| {
-                format!("{}: {what} differ by {worst:.2e}, more than {most:.0e}", case.name)
+            over.map(|(what, worst, limit)| {
+                format!("{}: {what} differ by {worst:.2e}, more than {limit:.0e}", case.name)
             }),
         );
     }
@@ -129,11 +131,11 @@ fn check(measure: impl Fn(&Case) -> Vec<Measure>) {
 #[test]
 fn weight_names_and_shapes_match_the_checkpoint() {
     for case in cases("golden") {
-        let found: serde_json::Map<String, Value> =
+        let actual: serde_json::Map<String, Value> =
             case.model().parameters().into_iter().map(|(name, tensor)| (name, tensor.size().into())).collect();
         let expected: serde_json::Map<String, Value> = case.get("checkpoint");
-        let missing: Vec<_> = expected.iter().filter(|(name, shape)| found.get(*name) != Some(shape)).collect();
-        assert!(missing.is_empty() && found.len() == expected.len(), "{}: {missing:?}", case.name);
+        let missing: Vec<_> = expected.iter().filter(|(name, shape)| actual.get(*name) != Some(shape)).collect();
+        assert!(missing.is_empty() && actual.len() == expected.len(), "{}: {missing:?}", case.name);
     }
 }
 
@@ -148,16 +150,16 @@ pub(super) fn forward_and_backward(case: &Case) -> Vec<Measure> {
     let (mut logits, mut loss, mut gradient) = (0f64, 0f64, 0f64);
     for whole in [Model::forward, Model::forward_plain] {
         let hidden = whole(&model, &pack(&rows)).unwrap();
-        let found = model.logits(&hidden.index_select(0, &places)).unwrap();
-        logits = logits.max(distance(&found, &case.logits));
+        let actual = model.logits(&hidden.index_select(0, &places)).unwrap();
+        logits = logits.max(distance(&actual, &case.logits));
         for (index, row) in rows.iter().enumerate() {
             let row = std::slice::from_ref(row);
             let (places, targets) = predicting(row);
             let hidden = whole(&model, &pack(row)).unwrap().index_select(0, &places);
             let mean = -model.logprobs(&hidden, &targets, 1.0, 64).unwrap().0.mean(None);
             loss = loss.max((mean.double_value(&[]) - losses[index]).abs());
-            for (name, own) in gradients(&model, &mean) {
-                let norm = if own.defined() { own.to_kind(Kind::Double).norm().double_value(&[]) } else { 0.0 };
+            for (name, slope) in gradients(&model, &mean) {
+                let norm = if slope.defined() { slope.to_kind(Kind::Double).norm().double_value(&[]) } else { 0.0 };
                 gradient = gradient.max((norm - norms[&name][index]).abs() / norms[&name][index].max(1e-2));
             }
         }
@@ -176,13 +178,13 @@ pub(super) fn greedy(case: &Case) -> Vec<Measure> {
     let model = case.model();
     let mut cache = model.new_cache(2, 16).unwrap();
     let mut next = model.step(&mut cache, &[Span { slot: 1, start: 0, ids: &prompt }]).unwrap();
-    let mut found = Vec::new();
+    let mut actual = Vec::new();
     for at in 0..expected.len() {
-        found.push(next.argmax(-1, false).int64_value(&[0]) as u32);
-        let span = Span { slot: 1, start: prompt.len() + at, ids: &found[at..] };
+        actual.push(next.argmax(-1, false).int64_value(&[0]) as u32);
+        let span = Span { slot: 1, start: prompt.len() + at, ids: &actual[at..] };
         next = model.step(&mut cache, &[span]).unwrap();
     }
-    vec![("greedy", found.iter().zip(&expected).filter(|(a, b)| a != b).count() as f64, 0.0)]
+    vec![("greedy", actual.iter().zip(&expected).filter(|(a, b)| a != b).count() as f64, 0.0)]
 }
 
 #[test]
@@ -227,9 +229,9 @@ pub(super) fn ways(case: &Case) -> Vec<Measure> {
         ends.extend(row.len() - 11..=row.len());
         let mut start = 0;
         for end in ends {
-            let own = model.step(&mut cache, &[Span { slot: 0, start, ids: &row[start..end] }]).unwrap();
-            decode = decode.max(distance(&own.get(0), &expected.get(end as i64 - 1)));
-            steps.push(own);
+            let step_logits = model.step(&mut cache, &[Span { slot: 0, start, ids: &row[start..end] }]).unwrap();
+            decode = decode.max(distance(&step_logits.get(0), &expected.get(end as i64 - 1)));
+            steps.push(step_logits);
             start = end;
         }
     }
@@ -247,7 +249,7 @@ pub(super) fn ways(case: &Case) -> Vec<Measure> {
             Span { slot: 1, start: starts[1], ids: &long[starts[1]..ends[1]] },
         ];
         let both = model.step(&mut cache, &spans).unwrap();
-        let single = [&steps[index], &steps[index + steps.len() / 2]].map(|own| own.get(0));
+        let single = [&steps[index], &steps[index + steps.len() / 2]].map(|step_logits| step_logits.get(0));
         batching = batching.max(distance(&both, &Tensor::stack(&single, 0)));
         starts = ends;
     }

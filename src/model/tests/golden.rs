@@ -56,9 +56,9 @@ fn random_model(name: &str) {
     let (ids, mask, positions) = (numbers("input_ids"), numbers("attention_mask"), numbers("position_ids"));
     let (mut hidden, mut targets) = (Vec::new(), Vec::new());
     for row in 0..ids.len() {
-        let known: Vec<i64> = (1..ids[row].len() as i64).filter(|&at| mask[row][at as usize] == 1).collect();
-        targets.extend(known.iter().map(|&at| ids[row][at as usize]));
-        let places = Tensor::from_slice(&known) - 1;
+        let visible: Vec<i64> = (1..ids[row].len() as i64).filter(|&at| mask[row][at as usize] == 1).collect();
+        targets.extend(visible.iter().map(|&at| ids[row][at as usize]));
+        let places = Tensor::from_slice(&visible) - 1;
         hidden.push(padded::forward(&model, &ids[row], &mask[row], &positions[row]).index_select(0, &places));
     }
     let targets = Tensor::from_slice(&targets);
@@ -77,12 +77,12 @@ fn random_model(name: &str) {
 fn greedy(model: &Model, prompt: &[u32], count: usize) -> Vec<u32> {
     let mut cache = model.new_cache(1, prompt.len()).unwrap();
     let mut next = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: prompt }]).unwrap();
-    let mut found = Vec::new();
+    let mut ids = Vec::new();
     for at in 0..count {
-        found.push(next.argmax(-1, false).int64_value(&[0]) as u32);
-        next = model.step(&mut cache, &[Span { slot: 0, start: prompt.len() + at, ids: &found[at..] }]).unwrap();
+        ids.push(next.argmax(-1, false).int64_value(&[0]) as u32);
+        next = model.step(&mut cache, &[Span { slot: 0, start: prompt.len() + at, ids: &ids[at..] }]).unwrap();
     }
-    found
+    ids
 }
 
 #[test]
@@ -161,8 +161,8 @@ fn hub_model_configs_are_read_or_refused_by_name() {
             Ok(config) => {
                 assert!(!name.contains("VL"), "{name} is read as {:?}", config.architecture);
                 // Names exclude the embeddings or are rounded.
-                let found = Parameters::numbers(&config) as f64 / 1e9;
-                assert!((found / billions(name) - 1.0).abs() < 0.3, "{name} has {found}B parameters");
+                let computed = Parameters::numbers(&config) as f64 / 1e9;
+                assert!((computed / billions(name) - 1.0).abs() < 0.3, "{name} has {computed}B parameters");
                 read += 1;
             }
             Err(error) => {

@@ -60,18 +60,18 @@ fn bf16_steps_match_the_same_weights_in_f32() {
         let mut lengths = [0; 12];
         for round in 0..5 {
             let spans = spans(round);
-            let found = half.step(&mut native, &items(&spans, &lengths)).unwrap();
+            let actual = half.step(&mut native, &items(&spans, &lengths)).unwrap();
             let expected = whole.step(&mut exact, &items(&spans, &lengths)).unwrap();
             let rounded =
                 tch::no_grad(|| half.step_plain(&mut plain, &items(&spans, &lengths), &|| false)).unwrap().unwrap();
-            let own = distance(&found, &expected);
+            let difference = distance(&actual, &expected);
             // On processors with bf16 products, activations are rounded to bf16, as in libtorch's
             // operations.
-            let most = match native::kernels() {
+            let limit = match native::kernels() {
                 "avx512bf16" => distance(&rounded, &expected),
                 _ => 2e-5 * expected.abs().max().double_value(&[]),
             };
-            assert!(own < most, "round {round} differs by {own}, more than {most}");
+            assert!(difference < limit, "round {round} differs by {difference}, more than {limit}");
             for (slot, ids) in &spans {
                 lengths[*slot] += ids.len();
             }
@@ -95,7 +95,7 @@ fn independent(half: &Model) {
     let mut lengths = [0; 12];
     for round in 0..5 {
         let spans = spans(round);
-        let found = half.step(&mut together, &items(&spans, &lengths)).unwrap();
+        let batched = half.step(&mut together, &items(&spans, &lengths)).unwrap();
         for (index, (slot, ids)) in (0..).zip(&spans) {
             // A prompt in two chunks, if it is long enough.
             let cut = ids.len() / 2;
@@ -107,7 +107,7 @@ fn independent(half: &Model) {
                 let last = half.step(&mut alone, &[Span { slot: *slot, start, ids: piece }]).unwrap();
                 start += piece.len();
                 if start == lengths[*slot] + ids.len() {
-                    assert_eq!(last.get(0), found.get(index), "slot {slot} of round {round}");
+                    assert_eq!(last.get(0), batched.get(index), "slot {slot} of round {round}");
                 }
             }
             lengths[*slot] = start;

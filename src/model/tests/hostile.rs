@@ -92,8 +92,8 @@ fn hostile_configs_are_refused_or_read() {
     draw(&strategy, |(which, picks)| {
         let mut config = which.get(&all).clone();
         let fields = config.as_object_mut().unwrap();
-        for (place, value) in picks {
-            let name = place.get(&fields.keys().cloned().collect::<Vec<_>>()).clone();
+        for (choice, value) in picks {
+            let name = choice.get(&fields.keys().cloned().collect::<Vec<_>>()).clone();
             fields.insert(name, value);
         }
         match Config::from_json(&config) {
@@ -140,15 +140,15 @@ fn inconsistent_safetensors_headers_are_refused() {
     );
     draw(&strategy, |(patches, numbers, length, cut)| {
         let mut text = whole[8..header].to_vec();
-        for (place, digits) in numbers {
-            let at = place.index(text.len());
-            if let Some(start) = text[at..].iter().position(u8::is_ascii_digit).map(|found| at + found) {
+        for (choice, digits) in numbers {
+            let at = choice.index(text.len());
+            if let Some(start) = text[at..].iter().position(u8::is_ascii_digit).map(|offset| at + offset) {
                 let end = start + text[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
                 text.splice(start..end, digits.bytes());
             }
         }
-        for (place, bytes, instead) in patches {
-            let at = place.index(text.len() + 1);
+        for (choice, bytes, instead) in patches {
+            let at = choice.index(text.len() + 1);
             let end = if instead { (at + bytes.len()).min(text.len()) } else { at };
             text.splice(at..end, bytes);
         }
@@ -227,9 +227,12 @@ fn model_larger_than_memory_is_not_loaded() {
     }
     // The CPU kernels keep a second copy of weights in f32.
     let copied = if crate::native::has_cpu_kernels() { "packed copy" } else { "in f32 take 4128" };
-    for (kind, said) in [(Kind::Float, copied), (Kind::BFloat16, "in bf16 take 2064")] {
+    for (kind, expected_text) in [(Kind::Float, copied), (Kind::BFloat16, "in bf16 take 2064")] {
         let error = Model::load(dir.path(), Device::Cpu, kind).unwrap_err();
         assert_eq!(error.kind, error::Kind::Device);
-        assert!(error.message.contains(said) && error.message.contains("MiB of memory that are free"), "{error}");
+        assert!(
+            error.message.contains(expected_text) && error.message.contains("MiB of memory that are free"),
+            "{error}"
+        );
     }
 }

@@ -27,9 +27,9 @@ fn last_logits(model: &Model, row: &[u32], ends: &[usize], neighbours: &[Vec<u32
                 spans.push(Span { slot: index + 1, start: 0, ids: other });
             }
         }
-        let place = spans.len() / 2;
-        spans.insert(place, Span { slot: 0, start, ids: &row[start..end] });
-        last = Some(model.step(&mut cache, &spans).unwrap().get(place as i64));
+        let middle = spans.len() / 2;
+        spans.insert(middle, Span { slot: 0, start, ids: &row[start..end] });
+        last = Some(model.step(&mut cache, &spans).unwrap().get(middle as i64));
         start = end;
     }
     last.unwrap()
@@ -48,16 +48,18 @@ fn check(name: &str, model: &Model, row: &[u32]) {
     let alone = bits(&last_logits(model, &row, &[row.len()], &[]));
     let all: Vec<usize> = (1..=row.len()).collect();
     let neighbours = others(model, 23);
-    let neighbours: Vec<Vec<u32>> =
-        neighbours.into_iter().map(|own| own[..own.len().min(model.config.max_position_embeddings)].to_vec()).collect();
+    let neighbours: Vec<Vec<u32>> = neighbours
+        .into_iter()
+        .map(|row_ids| row_ids[..row_ids.len().min(model.config.max_position_embeddings)].to_vec())
+        .collect();
     for (what, ends, neighbours) in [
         ("in three pieces", vec![3, row.len() / 2, row.len()], &[][..]),
         ("token by token", all.clone(), &[][..]),
         ("with others", vec![row.len()], &neighbours[..]),
         ("in pieces with others", vec![row.len() / 2, row.len()], &neighbours[..]),
     ] {
-        let found = bits(&last_logits(model, &row, &ends, neighbours));
-        let differing = found.iter().zip(&alone).filter(|(a, b)| a != b).count();
+        let actual = bits(&last_logits(model, &row, &ends, neighbours));
+        let differing = actual.iter().zip(&alone).filter(|(a, b)| a != b).count();
         assert_eq!(differing, 0, "{name}, {what}: {differing} of {} logits differ", alone.len());
     }
 }

@@ -39,8 +39,8 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
     let mut model = case.model();
     model.load_adapter(dir.path()).unwrap();
     let rows = case.rows();
-    let found = logits(&model, &rows);
-    let worst = distance(&found, &case.logits);
+    let actual = logits(&model, &rows);
+    let worst = distance(&actual, &case.logits);
 
     // Only the adapter is trained, under its own names.
     let (places, targets) = predicting(&rows);
@@ -52,8 +52,8 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
     assert_eq!(learning.len(), norms.len());
     let mut slopes = 0f64;
     let (names, leaves): (Vec<String>, Vec<Tensor>) = learning.into_iter().unzip();
-    for (name, own) in names.iter().zip(Tensor::run_backward(&[loss], &leaves, false, false)) {
-        let norm = own.to_kind(Kind::Double).norm().double_value(&[]);
+    for (name, gradient) in names.iter().zip(Tensor::run_backward(&[loss], &leaves, false, false)) {
+        let norm = gradient.to_kind(Kind::Double).norm().double_value(&[]);
         slopes = slopes.max((norm - norms[name]).abs() / norms[name].max(1e-2));
     }
 
@@ -75,11 +75,11 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
     assert_eq!(keys(dir.path()), keys(other.path()));
     let mut again = case.model();
     again.load_adapter(other.path()).unwrap();
-    assert!(logits(&again, &rows).equal(&found));
+    assert!(logits(&again, &rows).equal(&actual));
 
     // The merged model is an ordinary model.
     model.merge_adapter().unwrap();
-    let merged = distance(&logits(&model, &rows), &found);
+    let merged = distance(&logits(&model, &rows), &actual);
     assert!(model.parameters().iter().all(|(name, tensor)| tensor.requires_grad() && !name.contains("lora")));
     model.save(other.path()).unwrap();
     vec![("logits", worst, 1e-4), ("gradients", slopes, 1e-4), ("merged", merged, 1e-4)]
@@ -88,8 +88,8 @@ pub(super) fn measure(case: &Case) -> Vec<Measure> {
 #[test]
 fn lora_adapters_match_peft() {
     for case in cases("golden_lora") {
-        for (what, worst, most) in measure(&case) {
-            assert!(worst < most, "{}: {what} {worst:e}", case.name);
+        for (what, worst, limit) in measure(&case) {
+            assert!(worst < limit, "{}: {what} {worst:e}", case.name);
         }
     }
 }
@@ -255,16 +255,16 @@ fn products_in_bf16_match_adapters_in_f32() {
         let slopes = Tensor::run_backward(&[logp.mean(None)], &leaves, false, false);
         (logp.detach(), names, slopes, counts.get("aten::addmm").copied())
     };
-    let ((expected, names, slopes, many), (found, _, own, few)) = (learn(&wide), learn(&narrow));
+    let ((expected, names, slopes, many), (actual, _, narrow_gradients, few)) = (learn(&wide), learn(&narrow));
     // A few roundings of bf16.
-    let worst = distance(&found, &expected);
+    let worst = distance(&actual, &expected);
     assert!(worst > 0.0 && worst < 0.1, "{worst}");
     let disabled = narrow.without_adapter(|| learn_free(&narrow, &rows));
-    assert!(distance(&disabled, &found) > 0.3, "the adapter has no effect");
-    for ((name, found), expected) in names.iter().zip(&own).zip(&slopes) {
-        assert_eq!(found.kind(), Kind::Float);
+    assert!(distance(&disabled, &actual) > 0.3, "the adapter has no effect");
+    for ((name, actual), expected) in names.iter().zip(&narrow_gradients).zip(&slopes) {
+        assert_eq!(actual.kind(), Kind::Float);
         let norm = |x: &Tensor| x.to_kind(Kind::Double).norm().double_value(&[]);
-        let error = norm(&(found - expected)) / norm(expected);
+        let error = norm(&(actual - expected)) / norm(expected);
         assert!(error < 0.05, "{name}: {error}");
     }
     // One operation adds the second product, for each of three projections in two layers.

@@ -38,9 +38,9 @@ fn native_logprobs_over_a_support_match_plain() {
         // A third of the positions use the whole vocabulary, one its target only, the others a
         // subset.
         let (mut ids, mut ends, mut away) = (Vec::new(), Vec::new(), Vec::new());
-        for (place, target) in (0_i64..).zip(Vec::<i64>::try_from(&targets).unwrap()) {
-            let kept = |id: i64| place % 3 == 0 || id == target || (place != 1 && (id * 7 + place) % 5 < place % 4);
-            ids.extend((0..53).filter(|&id| place % 3 != 0 && kept(id)));
+        for (index, target) in (0_i64..).zip(Vec::<i64>::try_from(&targets).unwrap()) {
+            let kept = |id: i64| index % 3 == 0 || id == target || (index != 1 && (id * 7 + index) % 5 < index % 4);
+            ids.extend((0..53).filter(|&id| index % 3 != 0 && kept(id)));
             ends.push(ids.len() as i64);
             away.extend((0..53).map(|id| !kept(id)));
         }
@@ -55,11 +55,11 @@ fn native_logprobs_over_a_support_match_plain() {
         let entropy = -(log_all.exp() * &log_all).sum_dim_intlist(-1, false, None);
         let expected = gradients(&model, &mixed(&logp, &entropy));
         for chunk in [7, 4096] {
-            let (found, spread) = model.logprobs_among(&hidden(), &targets, Some(&support), 0.8, chunk).unwrap();
-            assert!(distance(&found, &logp) < close && distance(&spread, &entropy) < close);
-            assert!(found.double_value(&[1]).abs() < 1e-6 && spread.double_value(&[1]).abs() < 1e-6);
-            for ((name, found), (_, expected)) in gradients(&model, &mixed(&found, &spread)).iter().zip(&expected) {
-                assert!(relative(found, expected) < close, "{name} by {}", relative(found, expected));
+            let (actual, spread) = model.logprobs_among(&hidden(), &targets, Some(&support), 0.8, chunk).unwrap();
+            assert!(distance(&actual, &logp) < close && distance(&spread, &entropy) < close);
+            assert!(actual.double_value(&[1]).abs() < 1e-6 && spread.double_value(&[1]).abs() < 1e-6);
+            for ((name, actual), (_, expected)) in gradients(&model, &mixed(&actual, &spread)).iter().zip(&expected) {
+                assert!(relative(actual, expected) < close, "{name} by {}", relative(actual, expected));
             }
         }
         let refused = |ids: &[i64], ends: &[i64], why: &str| {
@@ -90,9 +90,9 @@ fn native_forward_and_gradients_match_the_plain_operations() {
         assert!(relative(&native, &plain) < 1e-5, "hidden states differ by {}", distance(&native, &plain));
         let expected = gradients(&model, &plain_loss(&model, &plain, &rows));
         for chunk in [37, 4096] {
-            let found = gradients(&model, &loss(&model, &native, &rows, chunk));
-            for ((name, found), (_, expected)) in found.iter().zip(&expected) {
-                assert!(relative(found, expected) < 2e-5, "{name} by {}", relative(found, expected));
+            let actual = gradients(&model, &loss(&model, &native, &rows, chunk));
+            for ((name, actual), (_, expected)) in actual.iter().zip(&expected) {
+                assert!(relative(actual, expected) < 2e-5, "{name} by {}", relative(actual, expected));
             }
         }
     }
@@ -140,9 +140,10 @@ fn native_prefix_dedup_equals_separate_rows() {
         let (native, plain) = (model.forward(&batch).unwrap(), model.forward_plain(&batch).unwrap());
         assert!(relative(&native, &plain) < 1e-5, "{kind} differ by {}", distance(&native, &plain));
         let expected = gradients(&model, &plain_loss(&model, &plain, &rows));
-        for ((name, found), (_, expected)) in gradients(&model, &loss(&model, &native, &rows, 64)).iter().zip(&expected)
+        for ((name, actual), (_, expected)) in
+            gradients(&model, &loss(&model, &native, &rows, 64)).iter().zip(&expected)
         {
-            assert!(relative(found, expected) < 2e-5, "{kind}: {name} by {}", relative(found, expected));
+            assert!(relative(actual, expected) < 2e-5, "{kind}: {name} by {}", relative(actual, expected));
         }
     }
 }
@@ -152,7 +153,7 @@ fn gradients_match_finite_differences() {
     let model = tiny(false, Kind::Double);
     let rows = rows(&[4, 9, 1, 6], 53);
     let at = || loss(&model, &model.forward(&pack(&rows)).unwrap(), &rows, 5);
-    let found = gradients(&model, &at());
+    let actual = gradients(&model, &at());
     let step = 1e-5;
     for (index, (name, parameter)) in model.parameters().into_iter().enumerate() {
         // Along one random direction per parameter.
@@ -168,7 +169,7 @@ fn gradients_match_finite_differences() {
             value
         };
         let slope = (shifted(step) - shifted(-step)) / (2.0 * step);
-        let expected = (&found[index].1 * &direction).sum(Kind::Double).double_value(&[]);
+        let expected = (&actual[index].1 * &direction).sum(Kind::Double).double_value(&[]);
         assert!((slope - expected).abs() < 1e-6 * expected.abs().max(1.0), "{name}: {slope} is not {expected}");
     }
 }
@@ -189,10 +190,10 @@ fn native_steps_match_the_plain_operations() {
             .collect();
         let items: Vec<Span<'_>> =
             spans.iter().map(|(slot, ids)| Span { slot: *slot, start: lengths[*slot], ids }).collect();
-        let found = model.step(&mut native, &items).unwrap();
+        let actual = model.step(&mut native, &items).unwrap();
         plain.reserve(260).unwrap();
         let expected = tch::no_grad(|| model.step_plain(&mut plain, &items, &|| false)).unwrap().unwrap();
-        assert!(relative(&found, &expected) < 1e-5, "round {round} differs by {}", distance(&found, &expected));
+        assert!(relative(&actual, &expected) < 1e-5, "round {round} differs by {}", distance(&actual, &expected));
         for (slot, ids) in &spans {
             lengths[*slot] += ids.len();
         }

@@ -50,9 +50,9 @@ fn model_of(layers: usize) -> Model {
     let model = Model::init(Config::from_json(&json).unwrap(), Device::Cpu, Kind::BFloat16, 1).unwrap();
     let mut model = model.copy_as(true).unwrap();
     (model.varlen, model.fused_norms) = (true, true);
-    let own = &model.parameters.layers[0];
+    let layer = &model.parameters.layers[0];
     tch::no_grad(|| {
-        for norm in [&own.input_norm, &own.before_block] {
+        for norm in [&layer.input_norm, &layer.before_block] {
             norm.shallow_clone().copy_(&(Tensor::arange(32, (Kind::Float, Device::Cpu)).cos() * 0.3 + 1.0));
         }
     });
@@ -63,24 +63,24 @@ fn model_of(layers: usize) -> Model {
 fn layer(model: &Model, x: &Tensor, cache: Option<&(Tensor, Tensor)>) -> crate::Result<Tensor> {
     let tokens = x.size()[0];
     let angles = model.angles(&Tensor::arange(tokens, (Kind::Int64, Device::Cpu)), &[(tokens, tokens)])?;
-    let place = Tensor::arange(tokens, (Kind::Int64, Device::Cpu));
-    apply(model, x, &angles, &place, cache)
+    let positions = Tensor::arange(tokens, (Kind::Int64, Device::Cpu));
+    apply(model, x, &angles, &positions, cache)
 }
 
 fn apply(
     model: &Model,
     x: &Tensor,
     angles: &crate::model::decoder::Angles,
-    place: &Tensor,
+    positions: &Tensor,
     cache: Option<&(Tensor, Tensor)>,
 ) -> crate::Result<Tensor> {
-    let own = &model.parameters.layers[0];
+    let layer = &model.parameters.layers[0];
     let with = With { arithmetic: Arithmetic::Libtorch, routes: &Routes::Free, cached: None };
-    let out = model.layer(0, own, &Residual::new(x.shallow_clone()), angles, with, |q, new| {
+    let out = model.layer(0, layer, &Residual::new(x.shallow_clone()), angles, with, |q, new| {
         let [k, v] = new.unwrap();
         if let Some((keys, values)) = cache {
-            let _ = keys.shallow_clone().f_index_put_(&[Some(place)], k, false)?;
-            let _ = values.shallow_clone().f_index_put_(&[Some(place)], v, false)?;
+            let _ = keys.shallow_clone().f_index_put_(&[Some(positions)], k, false)?;
+            let _ = values.shallow_clone().f_index_put_(&[Some(positions)], v, false)?;
         }
         // In place of flash attention: two operations, whose backward pass has views only.
         Ok(q.f_add(&Tensor::f_cat(&[k, v], 1)?)?)
@@ -91,12 +91,12 @@ fn apply(
 /// Operations with kernels.
 fn kernels(counts: &BTreeMap<String, u64>) -> (u64, String) {
     let name = |operation: &str| operation.trim_start_matches("aten::").to_owned();
-    let own: Vec<(String, u64)> = counts
+    let calls: Vec<(String, u64)> = counts
         .iter()
         .map(|(operation, &count)| (name(operation), count))
         .filter(|(name, _)| !FREE.contains(&name.as_str()))
         .collect();
-    (own.iter().map(|(_, count)| count).sum(), format!("{own:?}"))
+    (calls.iter().map(|(_, count)| count).sum(), format!("{calls:?}"))
 }
 
 #[test]

@@ -14,35 +14,35 @@ use crate::model::{Config, KvCache, Model, Span};
 #[test]
 fn kernels_agree_with_libtorch() {
     crate::native::set_threads(1);
-    let mut found = check_kernels(Device::Cpu, false).unwrap();
-    assert!(found.len() > 60, "{}", found.len());
-    found.retain(|case| !case.agrees());
-    assert!(found.is_empty(), "{found:#?}");
+    let mut checks = check_kernels(Device::Cpu, false).unwrap();
+    assert!(checks.len() > 60, "{}", checks.len());
+    checks.retain(|case| !case.agrees());
+    assert!(checks.is_empty(), "{checks:#?}");
 }
 
 /// A model in f32 with all kernels that support its sizes, and the same without.
 fn both(model: &Model) -> (Model, Model) {
-    let (mut plain, mut own) = (model.copy_as(true).unwrap(), model.copy_as(true).unwrap());
+    let (mut plain, mut fused) = (model.copy_as(true).unwrap(), model.copy_as(true).unwrap());
     let shapes = Shapes::of(&model.config);
     let names = ["norm", "rope", "gated", "logprobs", "attention"];
     let (kernels, failure) = Kernels::agreeing(&names, &shapes, Device::Cpu, Kind::Float);
     assert_eq!(failure, None);
     assert!(kernels.norm && kernels.rope && kernels.gated && kernels.logprobs);
-    (plain.varlen, own.varlen, own.kernels) = (true, true, kernels);
-    (plain, own)
+    (plain.varlen, fused.varlen, fused.kernels) = (true, true, kernels);
+    (plain, fused)
 }
 
 #[test]
 fn every_family_learns_with_kernels_as_without() {
     crate::native::set_threads(1);
     for case in cases("golden") {
-        let (plain, own) = both(&case.model());
-        let ((expected, slopes), (found, gradients)) = (learn(&plain, &case.rows()), learn(&own, &case.rows()));
-        assert!(distance(&found, &expected) < 1e-4, "{}: {}", case.name, distance(&found, &expected));
-        for ((name, found), (_, expected)) in gradients.iter().zip(&slopes) {
-            assert_eq!(found.defined(), expected.defined(), "{}: {name}", case.name);
-            if found.defined() {
-                let worst = distance(found, expected);
+        let (plain, fused) = both(&case.model());
+        let ((expected, slopes), (actual, gradients)) = (learn(&plain, &case.rows()), learn(&fused, &case.rows()));
+        assert!(distance(&actual, &expected) < 1e-4, "{}: {}", case.name, distance(&actual, &expected));
+        for ((name, actual), (_, expected)) in gradients.iter().zip(&slopes) {
+            assert_eq!(actual.defined(), expected.defined(), "{}: {name}", case.name);
+            if actual.defined() {
+                let worst = distance(actual, expected);
                 assert!(
                     worst < 1e-4 * expected.abs().max().double_value(&[]).max(1.0),
                     "{}: {name}: {worst}",
@@ -58,8 +58,8 @@ fn every_family_decodes_with_kernels_as_without() {
     crate::native::set_threads(1);
     let mut attended = 0;
     for case in cases("golden") {
-        let (plain, own) = both(&case.model());
-        attended += usize::from(own.kernels.attention);
+        let (plain, fused) = both(&case.model());
+        attended += usize::from(fused.kernels.attention);
         let vocab = plain.config.vocab_size as u64;
         let caches = || KvCache::new(&plain.config, 3, 192, Layout::Tokens { spare: 1 }, Device::Cpu, Kind::Float);
         let (mut one, mut other) = (caches().unwrap(), caches().unwrap());
@@ -70,9 +70,9 @@ fn every_family_decodes_with_kernels_as_without() {
             let step = |model: &Model, cache: &mut KvCache| {
                 tch::no_grad(|| model.step_varlen(cache, &items, &|| false)).unwrap().unwrap()
             };
-            let (expected, found) = (step(&plain, &mut one), step(&own, &mut other));
+            let (expected, actual) = (step(&plain, &mut one), step(&fused, &mut other));
             let scale = expected.abs().max().double_value(&[]).max(1.0);
-            assert!(distance(&found, &expected) < 1e-4 * scale, "{}: {}", case.name, distance(&found, &expected));
+            assert!(distance(&actual, &expected) < 1e-4 * scale, "{}: {}", case.name, distance(&actual, &expected));
         }
     }
     assert!(attended > 3, "attention has no kernel for most of the models");
@@ -81,12 +81,12 @@ fn every_family_decodes_with_kernels_as_without() {
 #[test]
 fn a_kernel_that_disagrees_or_does_not_compile_is_not_used() {
     let shapes = Shapes::of(&Config { hidden_size: 40_000, ..Config::default() });
-    let (own, failure) = Kernels::agreeing(&["norm", "gated"], &shapes, Device::Cpu, Kind::Float);
-    assert!(!own.norm && own.gated, "{own:?}");
+    let (kernels, failure) = Kernels::agreeing(&["norm", "gated"], &shapes, Device::Cpu, Kind::Float);
+    assert!(!kernels.norm && kernels.gated, "{kernels:?}");
     assert!(failure.unwrap().contains("too wide"));
     // The types that kernels are not compiled for.
-    let (own, failure) = Kernels::agreeing(&["gated"], &shapes, Device::Cpu, Kind::Half);
-    assert_eq!(own, Kernels::default());
+    let (kernels, failure) = Kernels::agreeing(&["gated"], &shapes, Device::Cpu, Kind::Half);
+    assert_eq!(kernels, Kernels::default());
     assert!(failure.unwrap().contains("f32 and bf16"));
     assert_eq!(Kernels::find(&Config::default(), Device::Cpu, Kind::BFloat16).unwrap(), (Kernels::default(), None));
 }

@@ -17,8 +17,8 @@ pub(super) fn forward(model: &Model, ids: &[i64], mask: &[i64], positions: &[i64
     let tokens = ids.len() as i64;
     let longest = positions.iter().max().unwrap() + 1;
     let angles = model.angles(&Tensor::from_slice(positions), &[(tokens, longest)]).unwrap();
-    let place = Tensor::arange(tokens, (Kind::Int64, model.device()));
-    let back = place.unsqueeze(1) - place.unsqueeze(0);
+    let row = Tensor::arange(tokens, (Kind::Int64, model.device()));
+    let back = row.unsqueeze(1) - row.unsqueeze(0);
     let with = With { arithmetic: Arithmetic::Libtorch, routes: &Routes::Free, cached: None };
     let mut x = Residual::new(model.embed(&Tensor::from_slice(ids)).unwrap());
     for (index, layer) in model.parameters.layers.iter().enumerate() {

@@ -34,10 +34,10 @@ fn learned(model: &Model, rows: &[Vec<u32>], routing: Option<&Tensor>) -> (Tenso
     let batch = Packed { routing: routing.map(Tensor::shallow_clone), ..pack(rows) };
     let pass = model.learn(&batch).unwrap();
     let (logp, _) = model.logprobs(&pass.hidden().index_select(0, &places), &targets, 1.0, 64).unwrap();
-    let found = logp.detach();
+    let values = logp.detach();
     pass.backward(&logp.sum(Kind::Float)).unwrap();
     let wanted = model.parameters().into_iter().filter(|(_, tensor)| tensor.grad().defined());
-    (found, wanted.map(|(name, tensor)| (name, tensor.grad().copy())).collect())
+    (values, wanted.map(|(name, tensor)| (name, tensor.grad().copy())).collect())
 }
 
 #[test]
@@ -48,14 +48,14 @@ fn routing_replay_of_the_same_experts_changes_nothing() {
         for checkpointing in [false, true] {
             model.set_checkpointing(checkpointing);
             let (free, gradients) = learned(&model, &rows, None);
-            let (replayed, found) = learned(&model, &rows, Some(&routing));
+            let (replayed, actual) = learned(&model, &rows, Some(&routing));
             assert!(distance(&replayed, &free) < 1e-6);
-            assert_eq!(gradients.len(), found.len());
-            for ((name, expected), (_, found)) in gradients.iter().zip(&found) {
-                assert!(distance(found, expected) < 1e-5, "{name}");
+            assert_eq!(gradients.len(), actual.len());
+            for ((name, expected), (_, actual)) in gradients.iter().zip(&actual) {
+                assert!(distance(actual, expected) < 1e-5, "{name}");
             }
             assert!(
-                found
+                actual
                     .iter()
                     .any(|(name, it)| name.ends_with("mlp.gate.weight") && it.abs().max().double_value(&[]) > 0.0)
             );
@@ -95,7 +95,7 @@ fn routing_replay_uses_recorded_experts_after_a_router_change() {
             let used = Vec::<i64>::try_from(of_layer.narrow(0, 0, (rows[0].len() - 1) as i64 * chosen as i64)).unwrap();
             for expert in 0..experts {
                 let name = format!("model.layers.{index}.mlp.experts.{expert}.down_proj.weight");
-                let learns = gradients.iter().any(|(own, it)| *own == name && it.abs().max().double_value(&[]) > 0.0);
+                let learns = gradients.iter().any(|(key, it)| *key == name && it.abs().max().double_value(&[]) > 0.0);
                 assert_eq!(learns, used.contains(&(expert as i64)), "{name}");
             }
         }

@@ -30,13 +30,13 @@ pub(super) fn learn(model: &Model, rows: &[Vec<u32>]) -> (Tensor, Vec<(String, T
 
 /// Compares two models. Experts without tokens have no gradients, in both.
 fn compare(name: &str, single: &Model, stacked: &Model, rows: &[Vec<u32>]) {
-    let ((expected, slopes), (found, own)) = (learn(single, rows), learn(stacked, rows));
-    assert!(distance(&found, &expected) < WAYS, "{name}: {}", distance(&found, &expected));
-    assert_eq!(own.len(), slopes.len());
-    for ((tensor, found), (other, expected)) in own.iter().zip(&slopes) {
-        assert_eq!((tensor, found.defined()), (other, expected.defined()), "{name}");
-        if found.defined() {
-            let worst = distance(found, expected);
+    let ((expected, slopes), (actual, stacked_gradients)) = (learn(single, rows), learn(stacked, rows));
+    assert!(distance(&actual, &expected) < WAYS, "{name}: {}", distance(&actual, &expected));
+    assert_eq!(stacked_gradients.len(), slopes.len());
+    for ((tensor, actual), (other, expected)) in stacked_gradients.iter().zip(&slopes) {
+        assert_eq!((tensor, actual.defined()), (other, expected.defined()), "{name}");
+        if actual.defined() {
+            let worst = distance(actual, expected);
             assert!(worst < WAYS * expected.abs().max().double_value(&[]).max(1.0), "{name}: {tensor}: {worst}");
         }
     }
@@ -97,9 +97,9 @@ fn adapters_and_frozen_parts_work_on_stacked_projections() {
         logp(model, &rows).mean(None).backward();
         model.parameters().into_iter().map(|(_, tensor)| tensor.grad()).collect::<Vec<_>>()
     };
-    for (found, expected) in trained(&stacked).iter().zip(&trained(&single)) {
-        assert_eq!(found.defined(), expected.defined());
-        assert!(!found.defined() || distance(found, expected) < WAYS);
+    for (actual, expected) in trained(&stacked).iter().zip(&trained(&single)) {
+        assert_eq!(actual.defined(), expected.defined());
+        assert!(!actual.defined() || distance(actual, expected) < WAYS);
     }
 }
 
@@ -158,9 +158,9 @@ fn decoding_with_stacked_projections_matches_single_ones() {
             let step = |model: &Model, cache: &mut KvCache| {
                 tch::no_grad(|| model.step_varlen(cache, &items, &|| false)).unwrap().unwrap()
             };
-            let (expected, found) = (step(&single, &mut one), step(&stacked, &mut other));
+            let (expected, actual) = (step(&single, &mut one), step(&stacked, &mut other));
             // Logits are f32, whose last bit can differ.
-            assert!(distance(&found, &expected) < 1e-5, "{}: {}", case.name, distance(&found, &expected));
+            assert!(distance(&actual, &expected) < 1e-5, "{}: {}", case.name, distance(&actual, &expected));
         }
     }
 }

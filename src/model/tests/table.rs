@@ -27,8 +27,8 @@ fn table(out: &mut String, first: &str, rows: &[(String, Vec<Measure>)]) {
     for (name, measures) in rows {
         let shown: Vec<String> = measures.iter().map(number).collect();
         writeln!(out, "| {name} | {} |", shown.join(" | ")).unwrap();
-        for (all, own) in worst.iter_mut().zip(measures) {
-            all.1 = all.1.max(own.1);
+        for (all, measure) in worst.iter_mut().zip(measures) {
+            all.1 = all.1.max(measure.1);
         }
     }
     let shown: Vec<String> = worst.iter().map(number).collect();
@@ -45,9 +45,9 @@ fn large(case: &Case) -> Vec<Measure> {
     let whole = |model: &Model| model.logits(&model.forward(&pack(&rows)).unwrap()).unwrap();
     let full = whole(&model);
     let some = |all: &Tensor| all.index_select(0, &case.places()).index_select(1, &Tensor::from_slice(&ids));
-    let found = some(&full);
+    let actual = some(&full);
     let plain = some(&model.logits(&model.forward_plain(&pack(&rows)).unwrap()).unwrap());
-    let logits = distance(&found, &case.logits);
+    let logits = distance(&actual, &case.logits);
     let (prompt, expected): (Vec<u32>, Vec<u32>) = (case.get("prompt"), case.get("greedy"));
     let mut cache = model.new_cache(1, prompt.len() + expected.len()).unwrap();
     let mut next = model.step(&mut cache, &[Span { slot: 0, start: 0, ids: &prompt }]).unwrap();
@@ -62,13 +62,13 @@ fn large(case: &Case) -> Vec<Measure> {
     let mut decode = 0f64;
     let mut start = 0;
     for end in std::iter::once(half).chain(half + 1..=row.len()) {
-        let own = model.step(&mut cache, &[Span { slot: 0, start, ids: &row[start..end] }]).unwrap();
-        decode = decode.max(distance(&own.get(0), &full.get(end as i64 - 1)));
+        let step_logits = model.step(&mut cache, &[Span { slot: 0, start, ids: &row[start..end] }]).unwrap();
+        decode = decode.max(distance(&step_logits.get(0), &full.get(end as i64 - 1)));
         start = end;
     }
     drop((model, cache));
     let exact = some(&whole(&case.model_in(Kind::Double)));
-    let (own, theirs) = (distance(&found, &exact), distance(&case.logits, &exact));
+    let (distance_to_f64, theirs) = (distance(&actual, &exact), distance(&case.logits, &exact));
     let (largest, libtorch) = (case.logits.abs().max().double_value(&[]), distance(&plain, &exact));
     vec![
         ("largest logit", largest, f64::INFINITY),
@@ -76,7 +76,7 @@ fn large(case: &Case) -> Vec<Measure> {
         ("of the largest", logits / largest, 1e-5),
         ("greedy", differ, 0.0),
         ("cache", decode, WAYS.max(theirs)),
-        ("r1 to f64", own, LOGITS.max(4.0 * theirs)),
+        ("r1 to f64", distance_to_f64, LOGITS.max(4.0 * theirs)),
         ("libtorch to f64", libtorch, f64::INFINITY),
         ("transformers to f64", theirs, f64::INFINITY),
     ]
@@ -98,8 +98,8 @@ fn parity_table() {
     table(&mut out, "shape", &shapes);
     print!("{out}");
     for (name, measures) in families.iter().chain(&adapters).chain(&shapes) {
-        for (what, worst, most) in measures {
-            assert!(worst <= most, "{name}: {what} {worst:e}");
+        for (what, worst, limit) in measures {
+            assert!(worst <= limit, "{name}: {what} {worst:e}");
         }
     }
 }

@@ -25,10 +25,22 @@ fn varlen_rows_and_gradients_match_padded_attention() {
             let (logp, _) = model.logprobs(&hidden.index_select(0, &places), &targets, 1.0, 64).unwrap();
             (hidden.detach(), gradients(&model, &logp.mean(None)))
         };
-        let ((padded, expected), (own, found)) = (learn(false), learn(true));
-        assert!(distance(&own, &padded) < WAYS, "{}: rows differ by {}", case.name, distance(&own, &padded));
-        for ((name, expected), (_, found)) in expected.iter().zip(&found).filter(|((_, own), _)| own.defined()) {
-            assert!(distance(found, expected) < WAYS, "{}: {name} differs by {}", case.name, distance(found, expected));
+        let ((padded, expected), (varlen_rows, actual)) = (learn(false), learn(true));
+        assert!(
+            distance(&varlen_rows, &padded) < WAYS,
+            "{}: rows differ by {}",
+            case.name,
+            distance(&varlen_rows, &padded)
+        );
+        for ((name, expected), (_, actual)) in
+            expected.iter().zip(&actual).filter(|((_, gradient), _)| gradient.defined())
+        {
+            assert!(
+                distance(actual, expected) < WAYS,
+                "{}: {name} differs by {}",
+                case.name,
+                distance(actual, expected)
+            );
         }
     }
 }
@@ -45,7 +57,7 @@ fn varlen_steps_over_the_cache_match_padded_attention() {
             let layout = Layout::Tokens { spare };
             KvCache::new(&model.config, 11, 8, layout, model.device(), Kind::Float).unwrap()
         };
-        let (mut own, mut padded) = (new(1), new(0));
+        let (mut varlen_cache, mut padded) = (new(1), new(0));
         let mut lengths = [0; 11];
         for round in 0..6 {
             let chosen = (0..11)
@@ -64,7 +76,8 @@ fn varlen_steps_over_the_cache_match_padded_attention() {
                 cache.reserve(longest).unwrap();
                 tch::no_grad(|| step(&model, cache, &items, &|| false)).unwrap().unwrap()
             };
-            let (found, expected) = (step(&mut own, Model::step_varlen), step(&mut padded, Model::step_plain));
+            let (actual, expected) =
+                (step(&mut varlen_cache, Model::step_varlen), step(&mut padded, Model::step_plain));
             // Prompts in the same step do not keep decoding sequences from a graph.
             let single = items.iter().any(|span| span.ids.len() == 1);
             let wanted = match (single, model.config.experts) {
@@ -72,9 +85,9 @@ fn varlen_steps_over_the_cache_match_padded_attention() {
                 (true, None) if !model.has_dynamic_rope() => Decoding::Recordable,
                 (true, _) => Decoding::Eager,
             };
-            assert_eq!(own.decoding(), wanted, "{} round {round}", case.name);
-            assert_eq!(found.size(), expected.size(), "{} round {round}", case.name);
-            let worst = distance(&found, &expected);
+            assert_eq!(varlen_cache.decoding(), wanted, "{} round {round}", case.name);
+            assert_eq!(actual.size(), expected.size(), "{} round {round}", case.name);
+            let worst = distance(&actual, &expected);
             assert!(worst < 2.0 * WAYS, "{} round {round}: logits differ by {worst}", case.name);
             for (slot, ids) in &spans {
                 lengths[*slot] += ids.len();
@@ -116,9 +129,9 @@ fn steps_are_eager_without_graphs_and_after_a_failed_recording() {
     let (expected, decoding) = run(&model);
     assert_eq!(decoding, Decoding::Recordable);
     model.graphs.replace(Graphs::Failed("out of memory".to_owned()));
-    let (found, decoding) = run(&model);
+    let (actual, decoding) = run(&model);
     assert_eq!(decoding, Decoding::Eager);
-    assert!(distance(&found, &expected) < WAYS);
+    assert!(distance(&actual, &expected) < WAYS);
     model.set_graphs(false);
     assert_eq!(run(&model).1, Decoding::Eager);
     // On the CPU there is nothing to warn of.

@@ -83,14 +83,14 @@ pub(crate) fn attend_rows(_: [&Tensor; 3], _: &Tensor, _: &Tensor, _: f64, _: Op
 /// Replaces logits with softmax(logits * scale); all NaN if a logit is NaN or +infinite.
 pub fn softmax(row: &mut [f32], scale: f32) {
     let fine = row.iter().all(|logit| *logit < f32::INFINITY);
-    let most = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    if !fine || most == f32::NEG_INFINITY {
+    let largest = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    if !fine || largest == f32::NEG_INFINITY {
         row.fill(f32::NAN);
         return;
     }
     let mut sum = 0.0_f64;
     for logit in row.iter_mut() {
-        *logit = ((*logit - most) * scale).exp();
+        *logit = ((*logit - largest) * scale).exp();
         sum += f64::from(*logit);
     }
     let scale = (1.0 / sum) as f32;

@@ -69,7 +69,7 @@ impl Driver {
                     *library.get(concat!($name, "\0").as_bytes()).map_err(failed)?
                 };
             }
-            let own = Self {
+            let driver = Self {
                 error_text: symbol!("cuGetErrorString"),
                 context: symbol!("cuCtxGetCurrent"),
                 set_context: symbol!("cuCtxSetCurrent"),
@@ -81,7 +81,7 @@ impl Driver {
                 launch: symbol!("cuLaunchKernel"),
             };
             std::mem::forget(library);
-            Ok(own)
+            Ok(driver)
         }
     }
 
@@ -101,26 +101,26 @@ impl Driver {
     /// Makes the device's context that of this thread, if it has none: threads of a backward pass
     /// may not have called CUDA before.
     fn enter(&self, device: i64) -> Result<c_int> {
-        let (mut own, mut context) = (0, null_mut());
+        let (mut handle, mut context) = (0, null_mut());
         // SAFETY: the pointers are live for the calls.
         unsafe {
-            self.checked("a device", (self.device)(&raw mut own, device as c_int))?;
+            self.checked("a device", (self.device)(&raw mut handle, device as c_int))?;
             self.checked("the context", (self.context)(&raw mut context))?;
             if context.is_null() {
-                self.checked("the device's context", (self.primary_context)(&raw mut context, own))?;
+                self.checked("the device's context", (self.primary_context)(&raw mut context, handle))?;
                 self.checked("the context", (self.set_context)(context))?;
             }
         }
-        Ok(own)
+        Ok(handle)
     }
 
     /// The compute capability of a device times 10.
     pub(super) fn capability(&self, device: i64) -> Result<c_int> {
-        let own = self.enter(device)?;
+        let handle = self.enter(device)?;
         let mut parts = [0; 2];
         for (part, attribute) in parts.iter_mut().zip(CAPABILITY) {
             // SAFETY: as above.
-            self.checked("the compute capability", unsafe { (self.attribute)(part, attribute, own) })?;
+            self.checked("the compute capability", unsafe { (self.attribute)(part, attribute, handle) })?;
         }
         Ok(parts[0] * 10 + parts[1])
     }

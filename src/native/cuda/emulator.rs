@@ -30,8 +30,8 @@ pub(super) unsafe fn launch(
     // The lock is held while the kernel runs, because its variables are static.
     let mut libraries = LIBRARIES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let library = match libraries.entry(format!("{name} {definitions}")) {
-        std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
-        std::collections::hash_map::Entry::Vacant(place) => place.insert(compile(name, definitions)?),
+        std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+        std::collections::hash_map::Entry::Vacant(entry) => entry.insert(compile(name, definitions)?),
     };
     let failed = |error: &dyn std::fmt::Display| Error::new(Kind::Internal, format!("{kernel}: {error}"));
     // SAFETY: the type is that of R1_EMULATED in shim.h; the caller passes the arguments.

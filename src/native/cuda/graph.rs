@@ -11,7 +11,7 @@ use crate::error::Result;
 #[derive(Debug)]
 pub(crate) struct Graph {
     #[cfg(cuda_graphs)]
-    own: loaded::Handle,
+    graph: loaded::Handle,
 }
 
 #[cfg(not(cuda_graphs))]
@@ -66,18 +66,18 @@ impl Graph {
         let graph = loaded::Handle::new(device)?;
         let recorded = (|| {
             let _ = body()?;
-            graph.record(share.map(|graph| &graph.own))?;
+            graph.record(share.map(|graph| &graph.graph))?;
             body()
         })();
         let ended = graph.end();
         let result = recorded?;
         ended?;
-        Ok((Self { own: graph }, result))
+        Ok((Self { graph }, result))
     }
 
     /// Launches the graph, after all queued operations.
     pub(crate) fn launch(&self) -> Result<()> {
-        self.own.replay()
+        self.graph.replay()
     }
 }
 
@@ -222,8 +222,8 @@ mod tests {
         };
         for name in ["graph_new", "graph_record", "graph_end", "graph_replay", "graph_free", "current_stream"] {
             // SAFETY: as above.
-            let found = unsafe { library.get::<unsafe extern "C" fn()>(format!("r1_{name}\0").as_bytes()) };
-            assert!(found.is_ok(), "{name}");
+            let symbol = unsafe { library.get::<unsafe extern "C" fn()>(format!("r1_{name}\0").as_bytes()) };
+            assert!(symbol.is_ok(), "{name}");
         }
         // It must not depend on a CUDA library.
         if let Ok(output) = Command::new("readelf").arg("-d").arg(&path).output() {

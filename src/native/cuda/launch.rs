@@ -40,9 +40,9 @@ pub(in crate::native) type Launcher = unsafe extern "C" fn(
 
 /// The whole source of a kernel.
 pub(super) fn source(name: &str) -> Result<String> {
-    let own = SOURCES.iter().find(|(own, _)| *own == name);
-    let own = own.ok_or_else(|| Error::new(Kind::Internal, format!("no kernels are named `{name}`")))?;
-    Ok(format!("{COMMON}\n{}", own.1))
+    let entry = SOURCES.iter().find(|(key, _)| *key == name);
+    let entry = entry.ok_or_else(|| Error::new(Kind::Internal, format!("no kernels are named `{name}`")))?;
+    Ok(format!("{COMMON}\n{}", entry.1))
 }
 
 /// The kernels that `R1_CUDA_KERNELS` selects by their names, separated by commas; `off` is none,
@@ -62,8 +62,8 @@ fn wanted(wish: Option<&str>) -> Result<Vec<&'static str>> {
         Some(list) => list
             .split(',')
             .map(|name| {
-                let known = all.into_iter().find(|own| *own == name.trim());
-                known.ok_or_else(|| {
+                let kernel = all.into_iter().find(|kernel| *kernel == name.trim());
+                kernel.ok_or_else(|| {
                     Error::new(Kind::Usage, format!("R1_CUDA_KERNELS names `{name}`, and there is no such kernel"))
                         .hint(format!("it is `off`, or some of: {}", all.join(",")))
                 })
@@ -77,8 +77,8 @@ pub(crate) fn kernels_missing(device: Device) -> Option<String> {
     if !device.is_cuda() {
         return Some("the device is not CUDA".to_owned());
     }
-    let found = compiler().and_then(|_| Driver::this().map(|_| ())).and_then(|()| current_stream(0).map(|_| ()));
-    found.err().map(|error| error.message)
+    let ready = compiler().and_then(|_| Driver::this().map(|_| ())).and_then(|()| current_stream(0).map(|_| ()));
+    ready.err().map(|error| error.message)
 }
 
 fn compiler() -> Result<&'static Compiler> {
@@ -143,9 +143,9 @@ fn function(device: i64, [source, definitions, name]: [&str; 3]) -> Result<Funct
     let driver = Driver::this()?;
     let key = (device, source.to_owned(), definitions.to_owned());
     let (module, functions) = match loaded.entry(key) {
-        std::collections::hash_map::Entry::Occupied(found) => found.into_mut(),
-        std::collections::hash_map::Entry::Vacant(place) => {
-            place.insert((module(driver, device, source, definitions)?, HashMap::new()))
+        std::collections::hash_map::Entry::Occupied(entry) => entry.into_mut(),
+        std::collections::hash_map::Entry::Vacant(entry) => {
+            entry.insert((module(driver, device, source, definitions)?, HashMap::new()))
         }
     };
     if let Some(&function) = functions.get(name) {
@@ -297,8 +297,8 @@ mod tests {
                         line.split_once("Used ").and_then(|(_, rest)| rest.split(' ').next()?.parse::<u32>().ok());
                     assert!(used.is_none_or(|used| used.next_multiple_of(8) * threads <= 65_536), "{kernel}: {line}");
                     if used.is_some() || spills {
-                        let said = line.trim_start_matches("ptxas info    : ").trim();
-                        println!("sm_{capability} {name} [{definitions}] {kernel}: {said}");
+                        let usage = line.trim_start_matches("ptxas info    : ").trim();
+                        println!("sm_{capability} {name} [{definitions}] {kernel}: {usage}");
                     }
                 }
             }

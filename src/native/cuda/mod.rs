@@ -85,7 +85,7 @@ impl Machine {
 
     /// The CUDA torch that is loaded.
     fn library(&self) -> Option<PathBuf> {
-        self.places.iter().map(|place| place.join(LIBRARY)).find(|path| path.exists())
+        self.places.iter().map(|directory| directory.join(LIBRARY)).find(|path| path.exists())
     }
 
     fn device(&self, choice: DeviceChoice) -> Result<Device> {
@@ -136,8 +136,8 @@ impl Machine {
 fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf> {
     let mut places = Vec::new();
     for name in ["R1_CUDA_TORCH", "LIBTORCH_CUDA"] {
-        if let Some(given) = variable(name).map(PathBuf::from) {
-            places.extend([given.join("lib"), given.join("torch/lib"), given]);
+        if let Some(directory) = variable(name).map(PathBuf::from) {
+            places.extend([directory.join("lib"), directory.join("torch/lib"), directory]);
         }
     }
     for name in ["VIRTUAL_ENV", "CONDA_PREFIX"] {
@@ -151,13 +151,14 @@ fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf>
         places.extend(pythons.iter().rev().map(|python| python.join("site-packages/torch/lib")));
     }
     if let Some(path) = variable("LD_LIBRARY_PATH") {
-        places.extend(env::split_paths(&path).filter(|place| !place.as_os_str().is_empty()));
+        places.extend(env::split_paths(&path).filter(|directory| !directory.as_os_str().is_empty()));
     }
     // Directory of the libtorch_cpu of this process.
     let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let own = maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| format!("/{path}")));
+    let loaded_files = maps.lines().filter_map(|line| line.split_once('/').map(|(_, path)| format!("/{path}")));
     places.extend(
-        own.filter(|path| path.ends_with("/libtorch_cpu.so"))
+        loaded_files
+            .filter(|path| path.ends_with("/libtorch_cpu.so"))
             .take(1)
             .filter_map(|path| Path::new(&path).parent().map(Path::to_owned)),
     );
@@ -166,9 +167,9 @@ fn places(variable: impl Fn(&str) -> Option<std::ffi::OsString>) -> Vec<PathBuf>
 
 /// Checks the version of the library and loads it for the rest of the process.
 fn load(library: &Path) -> Result<()> {
-    let said = library.parent().and_then(Path::parent).map(|torch| torch.join("version.py"));
-    let said = said.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
-    if let Some(version) = said.lines().find_map(|line| line.strip_prefix("__version__ = ")) {
+    let version_file = library.parent().and_then(Path::parent).map(|torch| torch.join("version.py"));
+    let version_file = version_file.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+    if let Some(version) = version_file.lines().find_map(|line| line.strip_prefix("__version__ = ")) {
         let version = version.trim_matches(['\'', '"']);
         if !version.starts_with(VERSION) {
             return Err(Error::new(
@@ -203,7 +204,7 @@ fn load(library: &Path) -> Result<()> {
 fn opened_by_name(library: &Path) -> Vec<PathBuf> {
     let Some(directory) = library.parent() else { return Vec::new() };
     let package = directory.join("../../nvidia/cu13/lib");
-    [directory.to_owned(), package].iter().flat_map(|place| nvrtc::files(place)).collect()
+    [directory.to_owned(), package].iter().flat_map(|parent| nvrtc::files(parent)).collect()
 }
 
 #[cfg(test)]
@@ -251,22 +252,22 @@ mod tests {
             fs::write(package.join(file), "").unwrap();
         }
         // NVRTC opens the first one by name.
-        let found = opened_by_name(&lib.join(LIBRARY));
+        let opened = opened_by_name(&lib.join(LIBRARY));
         let package = package.canonicalize().unwrap();
-        let found: Vec<PathBuf> = found.iter().map(|path| path.canonicalize().unwrap()).collect();
-        assert_eq!(found, files.map(|file| package.join(file)));
+        let opened: Vec<PathBuf> = opened.iter().map(|path| path.canonicalize().unwrap()).collect();
+        assert_eq!(opened, files.map(|file| package.join(file)));
     }
 
     #[test]
     fn cuda_torch_search_order() {
-        let found = places(|name| match name {
+        let actual = places(|name| match name {
             "R1_CUDA_TORCH" => Some("/opt/torch".into()),
             "LD_LIBRARY_PATH" => Some("/a::/b".into()),
             _ => None,
         });
         let expected = ["/opt/torch/lib", "/opt/torch/torch/lib", "/opt/torch", "/a", "/b"];
-        assert_eq!(&found[..5], expected.map(PathBuf::from));
+        assert_eq!(&actual[..5], expected.map(PathBuf::from));
         #[cfg(target_os = "linux")]
-        assert!(found[5].join("libtorch_cpu.so").exists());
+        assert!(actual[5].join("libtorch_cpu.so").exists());
     }
 }

@@ -87,7 +87,7 @@ impl Compiler {
             let _ = count(&raw mut number);
             let mut architectures = vec![0; usize::try_from(number).unwrap_or(0)];
             let _ = list(architectures.as_mut_ptr());
-            let own = Self {
+            let compiler = Self {
                 create: symbol!("nvrtcCreateProgram"),
                 compile: symbol!("nvrtcCompileProgram"),
                 destroy: symbol!("nvrtcDestroyProgram"),
@@ -98,13 +98,19 @@ impl Compiler {
                 architectures,
             };
             std::mem::forget(library);
-            Ok(own)
+            Ok(compiler)
         }
     }
 
     /// Options for a compute capability times 10, with definitions separated by spaces.
     pub(super) fn options(&self, capability: c_int, definitions: &str) -> Vec<String> {
-        let newest = self.architectures.iter().copied().filter(|&own| own <= capability).max().unwrap_or(capability);
+        let newest = self
+            .architectures
+            .iter()
+            .copied()
+            .filter(|&architecture| architecture <= capability)
+            .max()
+            .unwrap_or(capability);
         let kind = if self.architectures.contains(&capability) { "sm" } else { "compute" };
         let mut options = vec![format!("--gpu-architecture={kind}_{newest}"), "--std=c++17".to_owned()];
         options.extend(definitions.split_whitespace().map(str::to_owned));

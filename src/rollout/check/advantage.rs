@@ -22,12 +22,12 @@ pub(super) fn check(tried: &[TestedTrajectory], worker: &Worker, script: &Script
     let critic = matches!(script.settings.trainer, Trainer::Ppo(_));
     let size = learner.group_size.max(2);
     for (what, size, failed, reward) in [
-        ("rewards that differ", size, 0, (|place| place as f64 - 0.5) as fn(usize) -> f64),
+        ("rewards that differ", size, 0, (|index| index as f64 - 0.5) as fn(usize) -> f64),
         ("equal rewards", size, 0, |_| 1.0),
         ("a single trajectory", 1, size - 1, |_| 1.0),
     ] {
         let group: Vec<GroupMember<'_>> =
-            (0..size).map(|place| member(trajectories[place % trajectories.len()], reward(place), critic)).collect();
+            (0..size).map(|index| member(trajectories[index % trajectories.len()], reward(index), critic)).collect();
         let input = GroupInput::new(&group, failed);
         if let Err(mut error) = advantages(worker, &input, critic) {
             error.message = format!("for a group with {what}: {}", error.message);

@@ -67,8 +67,8 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
     }
     tools(&first, script, &mut report);
     if let Some(message) = renderer.hidden_tools(first.tools()) {
-        let place = Some(script.path.display().to_string());
-        report.add(Finding::new(Level::Warning, "tools", message).at(place).hint(HIDDEN_TOOLS));
+        let location = Some(script.path.display().to_string());
+        report.add(Finding::new(Level::Warning, "tools", message).at(location).hint(HIDDEN_TOOLS));
     }
 
     let (one, two) = (Stage { worker: &first, renderer }, Stage { worker: &second, renderer });
@@ -143,7 +143,9 @@ fn curriculum(worker: &Worker, settings: &Settings, report: &mut Report) {
     let group = learner.group_size as f64;
     let trial = |row: u64| -> Result<()> {
         worker.row_key(row)?;
-        [0.0, (group / 2.0).floor(), group].into_iter().try_for_each(|own| worker.row_weight(row, own, group).map(drop))
+        [0.0, (group / 2.0).floor(), group]
+            .into_iter()
+            .try_for_each(|successes| worker.row_weight(row, successes, group).map(drop))
     };
     if worker.has_row_order() || worker.has_row_weight() {
         // A dataset that can't be read is another finding.
@@ -170,8 +172,8 @@ pub(super) fn spec(worker: &Worker, script: &Script, task: &Task, options: &Opti
 
 /// The rows to test: `thorough`, then others, evenly spread.
 fn spread(thorough: &[u64], count: u64) -> Vec<u64> {
-    let most = count.min(ROWS as u64);
-    let even = (0..most).map(|place| place * (count - 1) / (most - 1).max(1));
+    let limit = count.min(ROWS as u64);
+    let even = (0..limit).map(|index| index * (count - 1) / (limit - 1).max(1));
     let mut seen = std::collections::BTreeSet::new();
     let mut rows: Vec<u64> = thorough.iter().copied().chain(even).filter(|row| seen.insert(*row)).collect();
     rows.truncate(ROWS.max(thorough.len()));
@@ -210,14 +212,14 @@ pub(super) fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<
             Err(error) => report.add(Finding::error("data", error)),
         }
         for row in spread(&thorough, count) {
-            let place = || Some(first.place_of_row(split, row));
+            let location = || Some(first.place_of_row(split, row));
             match (first.row(split, row), first.row(split, row), second.row(split, row)) {
                 (Ok(value), Ok(again), Ok(other)) => {
                     if value != again || value != other {
                         let message = format!("row {row} of data.{} is not the same every time", split.name());
                         let hint = "a row is a function of its index: draw with math.random, which is seeded for each row, \
                                     and keep nothing in locals outside";
-                        report.add(Finding::new(Level::Error, "data", message).at(place()).hint(hint));
+                        report.add(Finding::new(Level::Error, "data", message).at(location()).hint(hint));
                     }
                     let thorough = thorough.contains(&row);
                     let task = Task { split, row, value, thorough };
@@ -228,7 +230,7 @@ pub(super) fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<
                     }
                 }
                 (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
-                    report.add(Finding::error("data", error).at(place()));
+                    report.add(Finding::error("data", error).at(location()));
                 }
             }
         }
@@ -251,9 +253,9 @@ fn tools(worker: &Worker, script: &Script, report: &mut Report) {
             report.add(Finding::new(Level::Warning, "tools", message).at(here()).hint(hint));
         }
         let parameters = &function["parameters"];
-        let known = parameters["properties"].as_object();
+        let properties = parameters["properties"].as_object();
         for required in parameters["required"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-            if known.is_none_or(|known| !known.contains_key(required)) {
+            if properties.is_none_or(|properties| !properties.contains_key(required)) {
                 let message = format!("the tool `{name}` requires `{required}`, which is none of its parameters");
                 report.add(Finding::new(Level::Error, "tools", message).at(here()));
             }
@@ -274,7 +276,7 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report
     let reset = async |stage: Stage<'_>, record: &Record| {
         stage.worker.reset_as(task.split, &task.value, spec.env_seed, record).await
     };
-    let place = one.worker.place_of("reset");
+    let location = one.worker.place_of("reset");
     let typed = vec![reset_line(task, spec.env_seed)];
     let record = Record::live();
     let first = reset(one, &record).await;
@@ -286,28 +288,30 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report
         return;
     };
     let snapshots: Vec<Result<Value>> = [&first, &again, &other].iter().map(|state| state.snapshot()).collect();
-    let [Ok(own), Ok(again), Ok(other)] = &snapshots[..] else {
+    let [Ok(snapshot), Ok(again), Ok(other)] = &snapshots[..] else {
         for error in snapshots.into_iter().filter_map(Result::err) {
-            report.add(Finding::error("state", error).at(place.clone()).repeat(typed.clone()));
+            report.add(Finding::error("state", error).at(location.clone()).repeat(typed.clone()));
         }
         return;
     };
-    if own != again || own != other {
+    if snapshot != again || snapshot != other {
         let message = format!(
             "reset gives another state for the same task and seed: {}",
-            difference(&own["state"], if own == again { &other["state"] } else { &again["state"] }, "state")
+            difference(&snapshot["state"], if snapshot == again { &other["state"] } else { &again["state"] }, "state")
         );
         let hint = "a state is a function of task and seed: draw with math.random, and keep nothing in locals outside";
-        report.add(Finding::new(Level::Error, "reset", message).at(place.clone()).hint(hint).repeat(typed.clone()));
+        report.add(Finding::new(Level::Error, "reset", message).at(location.clone()).hint(hint).repeat(typed.clone()));
     }
-    match one.worker.restore(own).and_then(|back| back.snapshot()) {
-        Ok(back) if back == *own => {}
+    match one.worker.restore(snapshot).and_then(|back| back.snapshot()) {
+        Ok(back) if back == *snapshot => {}
         Ok(back) => {
-            let message =
-                format!("the state changes when it is kept: {}", difference(&own["state"], &back["state"], "state"));
-            report.add(Finding::new(Level::Error, "state", message).at(place).repeat(typed));
+            let message = format!(
+                "the state changes when it is kept: {}",
+                difference(&snapshot["state"], &back["state"], "state")
+            );
+            report.add(Finding::new(Level::Error, "state", message).at(location).repeat(typed));
         }
-        Err(error) => report.add(Finding::error("state", error).at(place).repeat(typed)),
+        Err(error) => report.add(Finding::error("state", error).at(location).repeat(typed)),
     }
 }
 
@@ -343,8 +347,8 @@ pub(super) async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind)
                 }
                 Err(Stop::Fatal(error)) => return Err(error),
             };
-            let most = attempt.room();
-            let seen = ReplyContext { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, most };
+            let limit = attempt.room();
+            let seen = ReplyContext { task: &task.value, tools: &attempt.state().tools(), shown: &shown, step, limit };
             let Some(reply) = now.reply(attempt.renderer(stage), &seen)? else { return Ok(None) };
             let completion = typed(stage, &attempt, &reply.text, reply.finish_reason)?;
             match attempt.act(stage, completion).await {
@@ -411,14 +415,14 @@ fn difference(a: &Value, b: &Value, at: &str) -> String {
     match (a, b) {
         (Value::Object(x), Value::Object(y)) => {
             let names = x.keys().chain(y.keys());
-            let found = names.map(|name| (name, x.get(name), y.get(name))).find(|(_, a, b)| a != b);
-            found.map_or_else(String::new, |(name, a, b)| {
+            let differing = names.map(|name| (name, x.get(name), y.get(name))).find(|(_, a, b)| a != b);
+            differing.map_or_else(String::new, |(name, a, b)| {
                 difference(a.unwrap_or(&json!(null)), b.unwrap_or(&json!(null)), &format!("{at}.{name}"))
             })
         }
         (Value::Array(x), Value::Array(y)) if x.len() == y.len() => {
-            let found = x.iter().zip(y).enumerate().find(|(_, (a, b))| a != b);
-            found.map_or_else(String::new, |(index, (a, b))| difference(a, b, &format!("{at}[{}]", index + 1)))
+            let differing = x.iter().zip(y).enumerate().find(|(_, (a, b))| a != b);
+            differing.map_or_else(String::new, |(index, (a, b))| difference(a, b, &format!("{at}[{}]", index + 1)))
         }
         _ => {
             let short = |value: &Value| value.to_string().chars().take(60).collect::<String>();

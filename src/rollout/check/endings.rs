@@ -82,17 +82,17 @@ fn ended(
     report.longest_prompt = report.longest_prompt.max(longest);
     let error = trajectory.error.as_ref();
     let message = error.map(|error| error.message.clone()).unwrap_or_default();
-    let (place, hint) = (error.and_then(|error| error.place.clone()), error.and_then(|error| error.hint.clone()));
+    let (location, hint) = (error.and_then(|error| error.place.clone()), error.and_then(|error| error.hint.clone()));
     let name = kind.name();
     let finding = |level, rule, message: String| {
-        let mut finding = Finding::new(level, rule, message).at(place.clone()).repeat(repeat(it));
+        let mut finding = Finding::new(level, rule, message).at(location.clone()).repeat(repeat(it));
         finding.hint.clone_from(&hint);
         finding
     };
     match trajectory.status {
         Status::Truncated if trajectory.truncated_by == Some(Limit::ContextOverflow) => {
-            let (steps, most) = (trajectory.steps.len(), of.map_or(script.settings.env.max_steps, |of| of.max_steps));
-            let message = format!("{name} fills the context after {steps} of {most} steps; the trajectory ends there");
+            let (steps, limit) = (trajectory.steps.len(), of.map_or(script.settings.env.max_steps, |of| of.max_steps));
+            let message = format!("{name} fills the context after {steps} of {limit} steps; the trajectory ends there");
             let hint =
                 "a `context` function can shorten the prompt; docs/guide/environments.md has the rules of scoring";
             report.add(finding(Level::Warning, "context", message).hint(hint));
@@ -103,22 +103,22 @@ fn ended(
         }
         Status::EnvError => {
             // One cause is reported once, with all responses that lead to it.
-            let known = causes.iter_mut().find(|known| known.place == place && known.message == message);
-            if let Some(known) = known {
-                if !known.names.contains(&name) {
-                    known.names.push(name.clone());
+            let cause = causes.iter_mut().find(|cause| cause.place == location && cause.message == message);
+            if let Some(cause) = cause {
+                if !cause.names.contains(&name) {
+                    cause.names.push(name.clone());
                 }
                 return;
             }
             causes.push(Cause {
-                place: place.clone(),
+                place: location.clone(),
                 message,
                 names: vec![name.clone()],
                 finding: report.findings.len(),
             });
-            let own = finding(Level::Error, "replies", String::new());
+            let error_finding = finding(Level::Error, "replies", String::new());
             let hint = "any response must lead to an observation or a reward, not to an error";
-            report.findings.push(own.hint(hint));
+            report.findings.push(error_finding.hint(hint));
         }
         Status::ScriptLimit => {
             let of_cpu = error.is_some_and(|error| error.setting() == Some("limits.cpu"));
@@ -140,8 +140,8 @@ fn ended(
         Status::ContextOverflow if trajectory.steps.is_empty() => report.add(finding(Level::Error, "context", message)),
         Status::ContextOverflow => {
             let steps = trajectory.steps.len();
-            let most = of.map_or(script.settings.env.max_steps, |of| of.max_steps);
-            let message = format!("{name} fills the context after {steps} of {most} steps: {message}");
+            let limit = of.map_or(script.settings.env.max_steps, |of| of.max_steps);
+            let message = format!("{name} fills the context after {steps} of {limit} steps: {message}");
             report.add(finding(Level::Warning, "context", message));
         }
     }
@@ -194,9 +194,9 @@ fn failing(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
         let hint = "is its server running? The arguments were made from the tool's schema: if it rightly refuses them, \
                     all is well; `enum` and `default` of the schema are tried first";
         let finding = Finding::new(Level::Note, "tools", tool.to_string()).hint(hint);
-        let place = Some(script.path.display().to_string());
+        let location = Some(script.path.display().to_string());
         let called = tried.iter().find(|it| matches!(&it.kind, Kind::Call(name) if *name == tool.name));
-        report.add(finding.at(place).repeat(called.map(repeat).unwrap_or_default()));
+        report.add(finding.at(location).repeat(called.map(repeat).unwrap_or_default()));
     }
 }
 
@@ -212,8 +212,8 @@ fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
     }
     report.rewards = Some((low, high));
     if let Some(why) = unknown_accuracy(&script.settings.eval.accuracy, counted.iter().copied()) {
-        let place = Some(script.path.display().to_string());
-        report.add(Finding::new(Level::Warning, "reward", why).at(place));
+        let location = Some(script.path.display().to_string());
+        report.add(Finding::new(Level::Warning, "reward", why).at(location));
     }
     if all.len() > 3 && (high - low).abs() < 1e-12 {
         let ends = if counted.iter().all(|trajectory| trajectory.status == Status::Truncated) {
@@ -226,8 +226,8 @@ fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
         let message = format!("all {} trajectories have the reward {}{ends}", all.len(), number(low));
         let hint = "a group with equal rewards gives no gradient; if the right replies are just not among \
                     those tried, all is well: r1 check --model tries the model's";
-        let place = Some(script.path.display().to_string());
-        report.add(Finding::new(Level::Warning, "reward", message).at(place).hint(hint));
+        let location = Some(script.path.display().to_string());
+        report.add(Finding::new(Level::Warning, "reward", message).at(location).hint(hint));
     }
 }
 

@@ -97,8 +97,8 @@ impl Report {
     /// Adds lines that the script printed: without duplicates, at most [`LINES`].
     pub(super) fn printed(&mut self, lines: Vec<LogLine>) {
         for line in lines {
-            let known = self.log.iter().any(|known| known.place == line.place && known.text == line.text);
-            if known || self.log.len() >= LINES {
+            let is_repeated = self.log.iter().any(|logged| logged.place == line.place && logged.text == line.text);
+            if is_repeated || self.log.len() >= LINES {
                 self.more_log += 1;
             } else {
                 self.log.push(line);
@@ -108,8 +108,8 @@ impl Report {
 
     /// Adds a finding, without duplicates.
     pub(super) fn add(&mut self, finding: Finding) {
-        let same = |known: &Finding| {
-            known.rule == finding.rule && known.place == finding.place && known.message == finding.message
+        let same = |earlier: &Finding| {
+            earlier.rule == finding.rule && earlier.place == finding.place && earlier.message == finding.message
         };
         if !self.findings.iter().any(same) {
             self.findings.push(finding);
@@ -123,12 +123,12 @@ impl Finding {
     }
 
     pub(super) fn error(rule: &'static str, error: Error) -> Self {
-        let Error { message, place, hint, .. } = error;
-        Self { place, hint, ..Self::new(Level::Error, rule, message) }
+        let Error { message, place: location, hint, .. } = error;
+        Self { place: location, hint, ..Self::new(Level::Error, rule, message) }
     }
 
-    pub(super) fn at(mut self, place: Option<String>) -> Self {
-        self.place = self.place.or(place);
+    pub(super) fn at(mut self, location: Option<String>) -> Self {
+        self.place = self.place.or(location);
         self
     }
 

@@ -41,9 +41,9 @@ impl Drawn {
         let limit = script.settings.eval.limit as u64;
         let (mut ranges, mut first) = (Vec::new(), 0);
         for part in worker.parts(split)? {
-            let most = if split == Split::Eval && limit > 0 { part.rows.min(limit) } else { part.rows };
+            let rows = if split == Split::Eval && limit > 0 { part.rows.min(limit) } else { part.rows };
             if options.rows.is_some() || !part.generated {
-                ranges.push(first..first + most);
+                ranges.push(first..first + rows);
             }
             first += part.rows;
         }
@@ -58,11 +58,11 @@ impl Drawn {
     fn rows(&self) -> impl Iterator<Item = u64> {
         let (len, stride) = (self.len(), self.len().div_ceil(SPREAD).max(1));
         let places = (0..stride).flat_map(move |start| (start..len).step_by(stride as usize));
-        places.filter_map(|mut place| {
+        places.filter_map(|mut offset| {
             self.0.iter().find_map(|range| {
-                let row = range.start + place;
+                let row = range.start + offset;
                 let within = row < range.end;
-                place = place.saturating_sub(range.end - range.start);
+                offset = offset.saturating_sub(range.end - range.start);
                 within.then_some(row)
             })
         })
@@ -71,7 +71,7 @@ impl Drawn {
 
 /// Whether the rows so far are enough.
 fn enough(tried: u64, started: Instant, options: &Options) -> bool {
-    (options.stop)() || options.rows.map_or_else(|| started.elapsed().as_secs_f64() > SECONDS, |most| tried >= most)
+    (options.stop)() || options.rows.map_or_else(|| started.elapsed().as_secs_f64() > SECONDS, |limit| tried >= limit)
 }
 
 /// Tries the rows of both splits that are not among `tested`.
@@ -88,12 +88,13 @@ pub(super) async fn check(
     for split in [Split::Train, Split::Eval] {
         // A dataset that can't be opened is another finding.
         let Ok(drawn) = Drawn::of(stage.worker, script, split, options) else { continue };
-        let known: BTreeSet<u64> = tested.iter().filter(|task| task.split == split).map(|task| task.row).collect();
-        let known: BTreeSet<u64> =
-            known.into_iter().filter(|row| drawn.0.iter().any(|range| range.contains(row))).collect();
-        let (mut causes, mut tried): (Vec<Cause>, _) = (Vec::new(), known.len() as u64);
+        let tested_rows: BTreeSet<u64> =
+            tested.iter().filter(|task| task.split == split).map(|task| task.row).collect();
+        let tested_rows: BTreeSet<u64> =
+            tested_rows.into_iter().filter(|row| drawn.0.iter().any(|range| range.contains(row))).collect();
+        let (mut causes, mut tried): (Vec<Cause>, _) = (Vec::new(), tested_rows.len() as u64);
         let started = Instant::now();
-        for row in drawn.rows().filter(|row| !known.contains(row)) {
+        for row in drawn.rows().filter(|row| !tested_rows.contains(row)) {
             if enough(tried, started, options) || causes.len() == CAUSES || stage.worker.needs_replacement() {
                 break;
             }
@@ -113,9 +114,10 @@ pub(super) async fn check(
         }
         for Cause { mut finding, rows } in causes {
             // The other rules have found it.
-            let known =
-                |known: &Finding| known.place.is_some() && known.place == finding.place && known.rule == finding.rule;
-            if report.findings.iter().any(known) {
+            let is_reported = |reported: &Finding| {
+                reported.place.is_some() && reported.place == finding.place && reported.rule == finding.rule
+            };
+            if report.findings.iter().any(is_reported) {
                 continue;
             }
             if rows > 1 {
@@ -123,7 +125,7 @@ pub(super) async fn check(
             }
             report.add(finding);
         }
-        if tried > known.len() as u64 {
+        if tried > tested_rows.len() as u64 {
             report.tried.push(TriedRows { split, tried, of: drawn.len() });
         }
     }
@@ -157,9 +159,9 @@ async fn begun(
         Status::ScriptLimit | Status::ToolTimeout => (Level::Error, "limits"),
         _ => (Level::Error, if at_start { "reset" } else { "replies" }),
     };
-    let ErrorRecord { message, place, hint: own, .. } = error;
-    let hint = own.map_or_else(|| hint.clone(), |own| format!("{own}; {hint}"));
-    let finding = Finding { level, hint: Some(hint), ..Finding::new(level, rule, message) }.at(place);
+    let ErrorRecord { message, place: location, hint: error_hint, .. } = error;
+    let hint = error_hint.map_or_else(|| hint.clone(), |error_hint| format!("{error_hint}; {hint}"));
+    let finding = Finding { level, hint: Some(hint), ..Finding::new(level, rule, message) }.at(location);
     Ok(Some((finding, rule == "limits")))
 }
 
@@ -181,36 +183,37 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
         if tried >= CONVERSATIONS && (enough(tried, started, options) || report.findings.len() >= CAUSES) {
             break;
         }
-        let place = Some(first.place_of_row(Split::Train, index));
-        let found = first.row(Split::Train, index).and_then(|row| {
+        let location = Some(first.place_of_row(Split::Train, index));
+        let result = first.row(Split::Train, index).and_then(|row| {
             let hint = "docs/guide/sft.md lists the formats of rows; `columns` of the dataset renames columns";
             let it = Demonstration::read(&row).map_err(|invalid| invalid.of_row().hint(hint))?;
-            let own = it.format.as_deref().map(|name| renderer.with_format(&first.format(name)?)).transpose()?;
-            let renderer = own.as_ref().unwrap_or(renderer);
+            let own_renderer =
+                it.format.as_deref().map(|name| renderer.with_format(&first.format(name)?)).transpose()?;
+            let renderer = own_renderer.as_ref().unwrap_or(renderer);
             if hidden.is_none() {
-                hidden = renderer.hidden_tools(&it.tools).map(|message| (message, place.clone()));
+                hidden = renderer.hidden_tools(&it.tools).map(|message| (message, location.clone()));
             }
             renderer.supervised_where(&it.messages, &it.tools, &it.trained)
         });
-        match found {
+        match result {
             Ok(supervised) => {
                 report.tasks += 1;
                 report.longest_prompt = report.longest_prompt.max(supervised.ids.len());
                 if !supervised.mask.contains(&true) {
                     let message = "a conversation has no message to train on";
                     let hint = "it needs a message with role = \"assistant\"";
-                    report.add(Finding::new(Level::Error, "masks", message).at(place).hint(hint));
+                    report.add(Finding::new(Level::Error, "masks", message).at(location).hint(hint));
                 } else if options.max_context > 0 && supervised.ids.len() > options.max_context {
-                    let (length, most) = (supervised.ids.len(), options.max_context);
-                    let message = format!("a conversation has {length} tokens and the context holds {most}");
-                    report.add(Finding::new(Level::Error, "context", message).at(place));
+                    let (length, limit) = (supervised.ids.len(), options.max_context);
+                    let message = format!("a conversation has {length} tokens and the context holds {limit}");
+                    report.add(Finding::new(Level::Error, "context", message).at(location));
                 }
             }
-            Err(error) => report.add(Finding::error("data", error).at(place)),
+            Err(error) => report.add(Finding::error("data", error).at(location)),
         }
     }
-    if let Some((message, place)) = hidden {
-        report.add(Finding::new(Level::Warning, "tools", message).at(place).hint(HIDDEN_TOOLS));
+    if let Some((message, location)) = hidden {
+        report.add(Finding::new(Level::Warning, "tools", message).at(location).hint(HIDDEN_TOOLS));
     }
     Ok(report)
 }

@@ -46,7 +46,7 @@ pub(super) struct ReplyContext<'a> {
     pub(super) shown: &'a str,
     pub(super) step: usize,
     /// Maximum tokens of the response.
-    pub(super) most: usize,
+    pub(super) limit: usize,
 }
 
 /// Number of ways to select words from the prompt.
@@ -81,13 +81,13 @@ impl Kind {
             kinds.push(Self::Block);
         }
         let column = |name: &&str| task.get(*name).and_then(plain).is_some();
-        let known = ANSWERS.iter().copied().find(column).map(str::to_owned);
+        let answer = ANSWERS.iter().copied().find(column).map(str::to_owned);
         let short = || {
             let columns = task.as_object()?;
-            let found = columns.iter().find(|(_, value)| plain(value).is_some_and(|text| text.len() < 40));
-            found.map(|(name, _)| name.clone())
+            let short_column = columns.iter().find(|(_, value)| plain(value).is_some_and(|text| text.len() < 40));
+            short_column.map(|(name, _)| name.clone())
         };
-        if let Some(column) = known.or_else(short) {
+        if let Some(column) = answer.or_else(short) {
             kinds.extend((0..FORMS.len()).map(|form| Self::Answer { column: column.clone(), form }));
         }
         kinds
@@ -125,7 +125,7 @@ impl Kind {
     /// # Errors
     /// Errors of a recipe's own format.
     pub(super) fn reply(&self, renderer: &Renderer, now: &ReplyContext<'_>) -> Result<Option<ScriptedReply>> {
-        let ReplyContext { task, tools, shown, step, most } = *now;
+        let ReplyContext { task, tools, shown, step, limit } = *now;
         let format = renderer.format();
         let call = |name: &str, arguments: Value| ToolCall { id: None, name: name.to_owned(), arguments };
         let example_of = |tool: &Value| {
@@ -144,12 +144,12 @@ impl Kind {
         let of = |name: &String| tools.iter().find(|tool| tool["function"]["name"] == **name);
         let text = match self {
             Self::Empty => Some(String::new()),
-            Self::Words => Some(words(step, 12)),
+            Self::Words => Some(filler(step, 12)),
             Self::Echo(which) => echo(shown, step, *which),
             Self::Block => Some("```python\nprint(1 + 1)\n```".to_owned()),
             Self::Longest => {
-                let mut ids = renderer.tokenizer().encode(&words(step, most))?;
-                ids.truncate(most);
+                let mut ids = renderer.tokenizer().encode(&filler(step, limit))?;
+                ids.truncate(limit);
                 let text = renderer.tokenizer().decode(&ids, false);
                 return Ok(Some(ScriptedReply { text, finish_reason: FinishReason::Length }));
             }
@@ -185,13 +185,13 @@ fn plain(value: &Value) -> Option<String> {
 }
 
 /// Words in an order that depends on the step.
-fn words(step: usize, count: usize) -> String {
+fn filler(step: usize, count: usize) -> String {
     const WORDS: [&str; 12] =
         ["stone", "seven", "under", "the", "river", "maybe", "42", "green", "then", "why", "left", "up"];
     let mut text = String::new();
-    for place in 0..count {
-        let word = WORDS[(place * 7 + step * 5 + place / 3) % WORDS.len()];
-        let _ = write!(text, "{}{word}", if place > 0 { " " } else { "" });
+    for index in 0..count {
+        let word = WORDS[(index * 7 + step * 5 + index / 3) % WORDS.len()];
+        let _ = write!(text, "{}{word}", if index > 0 { " " } else { "" });
     }
     text
 }
@@ -200,8 +200,8 @@ fn words(step: usize, count: usize) -> String {
 fn echo(shown: &str, step: usize, which: usize) -> Option<String> {
     let all: Vec<&str> = shown.split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).collect();
     // Names of possible answers are usually at the end.
-    let place = (which * 5 + step * (2 * which + 3)) % all.len().max(1);
-    all.iter().rev().nth(place).map(|word| (*word).to_owned())
+    let index = (which * 5 + step * (2 * which + 3)) % all.len().max(1);
+    all.iter().rev().nth(index).map(|word| (*word).to_owned())
 }
 
 /// A value that matches a schema, as far as possible; `name` is its name.
@@ -245,9 +245,9 @@ fn example(schema: &Value, name: &str, depth: usize) -> Value {
             // A program is the only text that must be meaningful.
             let text = if name == "code" { "print(1 + 1)" } else { "stone" };
             let length = schema["minLength"].as_u64().unwrap_or(0).min(10_000) as usize;
-            let most = schema["maxLength"].as_u64().unwrap_or(u64::MAX).min(10_000) as usize;
+            let limit = schema["maxLength"].as_u64().unwrap_or(u64::MAX).min(10_000) as usize;
             let long = text.chars().chain(std::iter::repeat('x'));
-            json!(long.take(text.len().max(length).min(most)).collect::<String>())
+            json!(long.take(text.len().max(length).min(limit)).collect::<String>())
         }
     }
 }

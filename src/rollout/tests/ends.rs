@@ -258,9 +258,9 @@ fn a_sampled_id_without_a_token_stays_in_the_context() {
         assert!(prompts[2].starts_with(&[&prompts[1][..], &[unnamed, stop]].concat()));
     }
 
-    let given = Ends::new("context = function() return { token_ids = { 1, 2, 99999 } } end", &[]);
-    let last = given.renderer.tokenizer().vocab_size() - 1;
-    let refused = given.run(given.spec(), 0, vec![given.renderer.stop_ids()[0]]);
+    let ends = Ends::new("context = function() return { token_ids = { 1, 2, 99999 } } end", &[]);
+    let last = ends.renderer.tokenizer().vocab_size() - 1;
+    let refused = ends.run(ends.spec(), 0, vec![ends.renderer.stop_ids()[0]]);
     assert_eq!(refused.status, Status::EnvError);
     let why = format!("the observation has the token id 99999; the vocabulary ends at {last}");
     assert_eq!(refused.error.unwrap().message, why);

@@ -94,13 +94,13 @@ impl Flows {
     }
 
     /// A trajectory with these replies, repeated, and the requests that it made.
-    fn play(&self, spec: Spec, words: &[&str]) -> (Trajectory, Vec<Request>) {
-        let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+    fn play(&self, spec: Spec, replies: &[&str]) -> (Trajectory, Vec<Request>) {
+        let replies: Vec<String> = replies.iter().map(|word| (*word).to_owned()).collect();
         let seen = Arc::new(Mutex::new(Vec::new()));
         let log = Arc::clone(&seen);
         let say = move |request: &Request| {
             lock(&log).push(request.clone());
-            (words[request.seed.step as usize % words.len()].clone(), -0.5)
+            (replies[request.seed.step as usize % replies.len()].clone(), -0.5)
         };
         let policy: Arc<dyn Policy> =
             Arc::new(ScriptedPolicy { renderer: Arc::clone(&self.renderer), say, log: Mutex::default() });
@@ -126,8 +126,8 @@ impl Flows {
     }
 
     /// Status and message of a failure, without the directory.
-    fn failure(&self, words: &[&str]) -> String {
-        let (trajectory, _) = self.play(self.spec(0), words);
+    fn failure(&self, replies: &[&str]) -> String {
+        let (trajectory, _) = self.play(self.spec(0), replies);
         assert!(trajectory.status.is_failure(), "{trajectory:?}");
         let error = trajectory.error_text().unwrap_or_default();
         format!("{}: {error}", trajectory.status.name()).replace(&format!("{}/", self.dir.path().display()), "")
@@ -151,10 +151,10 @@ fn a_flow_equals_the_environment_with_the_same_steps() {
     let call = "<tool_call>\n{\"name\": \"look\", \"arguments\": {}}\n</tool_call>";
     let plays: [&[&str]; 7] =
         [&["a", "b", "stop"], &["stop"], &["a"], &[call, "bb", "stop"], &["a", "boom"], &["cut"], &["a long reply"]];
-    for (row, words) in plays.iter().enumerate() {
+    for (row, replies) in plays.iter().enumerate() {
         let row = row as u64 % 4;
-        let (one, requests) = env.play(env.spec(row), words);
-        let (two, requests_of_flow) = flow.play(flow.spec(row), words);
+        let (one, requests) = env.play(env.spec(row), replies);
+        let (two, requests_of_flow) = flow.play(flow.spec(row), replies);
         let (mut one, mut two) = (comparable(one), comparable(two));
         if one.truncated_by == Some(Limit::Env) {
             // A flow that has returned has no next observation.
@@ -164,8 +164,8 @@ fn a_flow_equals_the_environment_with_the_same_steps() {
         }
         one.record.retain(|exchange| exchange.kind != "clock");
         two.record.retain(|exchange| exchange.kind != "clock");
-        assert_eq!(one, two, "{words:?}");
-        assert_eq!(format!("{requests:?}"), format!("{requests_of_flow:?}"), "{words:?}");
+        assert_eq!(one, two, "{replies:?}");
+        assert_eq!(format!("{requests:?}"), format!("{requests_of_flow:?}"), "{replies:?}");
     }
 }
 
@@ -188,19 +188,23 @@ fn conversations_of_a_flow_keep_the_sampled_ids() {
     assert_ne!(odd, flows.renderer.tokenizer().encode("What").unwrap());
     let stop = flows.renderer.stop_ids()[0];
     let reply = [odd, vec![stop]].concat();
-    let own = reply.clone();
-    let policy: Arc<dyn Policy> = Arc::new(crate::mdp::Scripted::new(move |_| own.clone()));
+    let reply_ids = reply.clone();
+    let policy: Arc<dyn Policy> = Arc::new(crate::mdp::Scripted::new(move |_| reply_ids.clone()));
     let pool = Pool::new(&flows.script, &flows.renderer, &PoolOptions::default()).unwrap();
-    let found = pool.start(&policy, vec![flows.spec(0)], &no_progress()).unwrap().finish().unwrap().remove(0);
-    assert_eq!((found.status, found.steps.len()), (Status::Terminated, 4), "{:?}", found.error);
+    let trajectory = pool.start(&policy, vec![flows.spec(0)], &no_progress()).unwrap().finish().unwrap().remove(0);
+    assert_eq!((trajectory.status, trajectory.steps.len()), (Status::Terminated, 4), "{:?}", trajectory.error);
     for (first, later) in [(0, 2), (1, 3)] {
-        let whole = [found.steps[first].prompt_ids.clone(), reply.clone()].concat();
-        assert!(found.steps[later].prompt_ids.starts_with(&whole), "{}", flows.decode(&found.steps[later].prompt_ids));
-        assert!(found.steps[later].prompt_ids.len() > whole.len());
+        let whole = [trajectory.steps[first].prompt_ids.clone(), reply.clone()].concat();
+        assert!(
+            trajectory.steps[later].prompt_ids.starts_with(&whole),
+            "{}",
+            flows.decode(&trajectory.steps[later].prompt_ids)
+        );
+        assert!(trajectory.steps[later].prompt_ids.len() > whole.len());
     }
     // Steps of the two conversations alternate.
-    assert!(found.steps.iter().all(|step| step.new_row));
-    flows.replays(&found, flows.spec(0));
+    assert!(trajectory.steps.iter().all(|step| step.new_row));
+    flows.replays(&trajectory, flows.spec(0));
 }
 
 #[test]
@@ -252,12 +256,12 @@ fn a_flow_sets_tools_stop_strings_and_length_of_a_reply() {
     let shown: Vec<String> = requests.iter().map(|request| flows.decode(&request.prompt_ids)).collect();
     assert!(shown[0].contains("\"look\"") && !shown[1].contains("look"), "{shown:?}");
     assert_eq!(shown[2], "plain");
-    let own = Sampling::default();
+    let defaults = Sampling::default();
     let limits: Vec<(usize, bool)> = requests
         .iter()
         .map(|request| (request.sampling.max_new_tokens, request.sampling.stop.contains(&"END".to_owned())))
         .collect();
-    assert_eq!(limits, [(own.max_new_tokens, false), (5, true), (own.max_new_tokens, false)]);
+    assert_eq!(limits, [(defaults.max_new_tokens, false), (5, true), (defaults.max_new_tokens, false)]);
 }
 
 #[test]
@@ -335,8 +339,8 @@ fn a_flow_can_not_use_the_policy_of_another_trajectory() {
     });
     assert_ne!(ended[0].status, Status::EnvError, "{:?}", ended[0].error);
     assert_eq!(ended[1].status, Status::EnvError);
-    let said = ended[1].error_text().unwrap_or_default();
-    assert!(said.contains("policy:generate: can only be called by the flow that received this `policy`"), "{said}");
+    let text = ended[1].error_text().unwrap_or_default();
+    assert!(text.contains("policy:generate: can only be called by the flow that received this `policy`"), "{text}");
 }
 
 #[test]
@@ -358,11 +362,11 @@ fn a_tree_branches_off_flows() {
     let policy: Arc<dyn Policy> =
         Arc::new(ScriptedPolicy { renderer: Arc::clone(&flow.renderer), say, log: Mutex::default() });
     let pool = Pool::new(&flow.script, &flow.renderer, &PoolOptions::default()).unwrap();
-    let found = pool.start(&policy, vec![tree()], &no_progress()).unwrap().finish().unwrap();
-    assert_eq!(found.len(), 3);
-    for (branch, shared) in found[1..].iter().zip([1, 2]) {
+    let trajectories = pool.start(&policy, vec![tree()], &no_progress()).unwrap().finish().unwrap();
+    assert_eq!(trajectories.len(), 3);
+    for (branch, shared) in trajectories[1..].iter().zip([1, 2]) {
         assert_eq!(branch.fork, Some(Fork { parent: "1-0-0".to_owned(), step: shared }), "{:?}", branch.error);
-        assert_eq!(branch.steps[..shared as usize], found[0].steps[..shared as usize]);
+        assert_eq!(branch.steps[..shared as usize], trajectories[0].steps[..shared as usize]);
         assert_eq!(branch.status, Status::Truncated, "{:?}", branch.error);
         assert!(branch.steps.len() > shared as usize);
         flow.replays(branch, spec(branch.sample));

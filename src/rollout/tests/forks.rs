@@ -88,12 +88,12 @@ fn fixtures() -> Vec<Fixture> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::copy(root.join("lua/templates/search_pages.jsonl"), dir.path().join("x_pages.jsonl")).unwrap();
     for path in paths {
-        let own = path.starts_with(root.join("lua/templates")).then(|| dir.path().join(path.file_name().unwrap()));
-        if let Some(own) = &own {
+        let filled = path.starts_with(root.join("lua/templates")).then(|| dir.path().join(path.file_name().unwrap()));
+        if let Some(filled) = &filled {
             let text = std::fs::read_to_string(&path).unwrap();
-            std::fs::write(own, text.replace("{{name}}", "x")).unwrap();
+            std::fs::write(filled, text.replace("{{name}}", "x")).unwrap();
         }
-        let script = Script::load(own.as_ref().unwrap_or(&path), &[]).unwrap();
+        let script = Script::load(filled.as_ref().unwrap_or(&path), &[]).unwrap();
         if matches!(script.settings.trainer, Trainer::Sft(_)) {
             continue;
         }
@@ -109,12 +109,12 @@ fn fixtures() -> Vec<Fixture> {
     fixtures
 }
 
-async fn fork_equals_original(fixture: &Fixture, words: Vec<Word>, row: u64) {
+async fn fork_equals_original(fixture: &Fixture, replies: Vec<Word>, row: u64) {
     let Fixture { script, renderer, worker, format } = fixture;
     let (tools, format) = (worker.tools().to_vec(), *format);
     let say = move |request: &Request| {
         // A text that a context function generates is a separate step.
-        let word = words.get(request.seed.step as usize % words.len()).filter(|_| request.seed.step != u32::MAX);
+        let word = replies.get(request.seed.step as usize % replies.len()).filter(|_| request.seed.step != u32::MAX);
         (word.map_or_else(|| "so far so good".to_owned(), |word| written(word, &tools, format)), -0.5)
     };
     let policy = ScriptedPolicy { renderer: Arc::clone(renderer), say, log: Mutex::default() };
@@ -155,8 +155,8 @@ fn a_fork_of_a_flow_with_the_same_replies_gives_the_same_trajectory() {
         let mut runner =
             proptest::test_runner::TestRunner::new(ProptestConfig { cases: 6, ..ProptestConfig::default() });
         let plans = (prop::collection::vec(word(), 1..6), 0..50_u64);
-        let ran = runner.run(&plans, |(words, row)| {
-            runtime.block_on(fork_equals_original(&fixture, words, row));
+        let ran = runner.run(&plans, |(replies, row)| {
+            runtime.block_on(fork_equals_original(&fixture, replies, row));
             Ok(())
         });
         ran.unwrap_or_else(|error| panic!("{}: {error}", fixture.script.path.display()));

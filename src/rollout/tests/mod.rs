@@ -115,9 +115,9 @@ impl Bench {
         let scripted = Arc::new(ScriptedPolicy { renderer: Arc::clone(&self.renderer), say, log: Mutex::default() });
         let policy: Arc<dyn Policy> = Arc::clone(&scripted) as _;
         let pool = Pool::new(&self.script, &self.renderer, options).unwrap();
-        let found = pool.start(&policy, trees, &no_progress()).unwrap().finish().unwrap();
+        let trajectories = pool.start(&policy, trees, &no_progress()).unwrap().finish().unwrap();
         let (requests, over) = lock(&scripted.log).clone();
-        (found, requests, over)
+        (trajectories, requests, over)
     }
 }
 
@@ -142,21 +142,21 @@ fn one() -> PoolOptions {
     PoolOptions { workers: 1, concurrency: 4, retries: 1 }
 }
 
-fn forked_at(found: &[Trajectory]) -> Vec<Option<u32>> {
-    found.iter().map(|trajectory| trajectory.fork.as_ref().map(|fork| fork.step)).collect()
+fn forked_at(trajectories: &[Trajectory]) -> Vec<Option<u32>> {
+    trajectories.iter().map(|trajectory| trajectory.fork.as_ref().map(|fork| fork.step)).collect()
 }
 
 #[test]
 fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
     let bench = Bench::new();
     let trees = || (0..4).map(|group| bench.tree(group, 5, BranchAt::Random, 2)).collect();
-    let (found, _, over) = bench.run_trees(trees(), &one(), seeded_reply);
-    assert_eq!(found.len(), 24);
-    let by_id: HashMap<&str, &Trajectory> = found.iter().map(|t| (t.id.as_str(), t)).collect();
+    let (trajectories, _, over) = bench.run_trees(trees(), &one(), seeded_reply);
+    assert_eq!(trajectories.len(), 24);
+    let by_id: HashMap<&str, &Trajectory> = trajectories.iter().map(|t| (t.id.as_str(), t)).collect();
     let worker = Worker::new(&bench.script, Some(Arc::clone(&bench.renderer))).unwrap();
     let stage = Stage { worker: &worker, renderer: &bench.renderer };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    for trajectory in &found {
+    for trajectory in &trajectories {
         assert_eq!(trajectory.fork.is_some(), trajectory.sample > 0, "{}", trajectory.id);
         if let Some(Fork { parent, step }) = &trajectory.fork {
             let (parent, at) = (by_id[parent.as_str()], *step as usize);
@@ -177,7 +177,7 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
     // Each conversation is released once.
     let mut over = over;
     over.sort_unstable();
-    let all: Vec<u64> = found.iter().map(|t| t.group * 100 + u64::from(t.sample)).collect();
+    let all: Vec<u64> = trajectories.iter().map(|t| t.group * 100 + u64::from(t.sample)).collect();
     assert_eq!(over, all);
     // Independent of concurrency, except for the clock.
     for options in [
@@ -188,7 +188,7 @@ fn a_branch_equals_its_root_up_to_the_fork_and_can_be_replayed() {
         let reported = |all: &[Trajectory]| -> Vec<_> {
             all.iter().map(|t| (t.id.clone(), t.fork.clone(), t.total_reward(), t.steps.len())).collect()
         };
-        assert_eq!(reported(&again), reported(&found));
+        assert_eq!(reported(&again), reported(&trajectories));
     }
 }
 
@@ -220,11 +220,11 @@ fn branches_of_later_rounds_branch_off_branches() {
     let bench = Bench::new();
     let forks = |branches, at, width, rounds, say: fn(&Request) -> (String, f32)| -> Vec<Option<(u32, u32)>> {
         let tree = Tree { rounds, ..bench.tree(0, branches, at, width) };
-        let (found, _, mut over) = bench.run_trees(vec![tree], &one(), say);
+        let (branched, _, mut over) = bench.run_trees(vec![tree], &one(), say);
         over.sort_unstable();
         assert_eq!(over, (0..=u64::from(branches)).collect::<Vec<_>>(), "each conversation is released once");
-        let by_id: HashMap<&str, &Trajectory> = found.iter().map(|t| (t.id.as_str(), t)).collect();
-        let reported = found.iter().map(|trajectory| {
+        let by_id: HashMap<&str, &Trajectory> = branched.iter().map(|t| (t.id.as_str(), t)).collect();
+        let reported = branched.iter().map(|trajectory| {
             let Fork { parent, step } = trajectory.fork.as_ref()?;
             let (parent, at) = (by_id[parent.as_str()], *step as usize);
             assert_eq!(trajectory.steps[..at], parent.steps[..at]);
@@ -268,12 +268,12 @@ fn branches_of_later_rounds_branch_off_branches() {
     // Random states, in several rounds, independent of concurrency.
     let deep = |options: &PoolOptions| -> Vec<_> {
         let trees = (0..4).map(|group| Tree { rounds: 5, ..bench.tree(group, 5, BranchAt::Random, 1) }).collect();
-        let (found, ..) = bench.run_trees(trees, options, seeded_reply);
-        found.into_iter().map(|t| (t.id.clone(), t.fork.clone(), t.steps.len(), t.total_reward())).collect()
+        let (branched, ..) = bench.run_trees(trees, options, seeded_reply);
+        branched.into_iter().map(|t| (t.id.clone(), t.fork.clone(), t.steps.len(), t.total_reward())).collect()
     };
-    let found = deep(&one());
-    assert!(found.iter().any(|(_, fork, ..)| fork.as_ref().is_some_and(|fork| !fork.parent.ends_with("-0"))));
-    assert_eq!(deep(&PoolOptions { workers: 3, concurrency: 3, retries: 0 }), found);
+    let branched = deep(&one());
+    assert!(branched.iter().any(|(_, fork, ..)| fork.as_ref().is_some_and(|fork| !fork.parent.ends_with("-0"))));
+    assert_eq!(deep(&PoolOptions { workers: 3, concurrency: 3, retries: 0 }), branched);
 }
 
 #[test]
@@ -287,9 +287,9 @@ fn uniform_branching_selects_every_state_equally_often() {
         tree
     });
     let long = |request: &Request| (format!("say {}", request.seed.trajectory), 0.0);
-    let (found, ..) = bench.run_trees(trees.collect(), &one(), long);
+    let (trajectories, ..) = bench.run_trees(trees.collect(), &one(), long);
     let mut counts = [0; 6];
-    for fork in found.iter().filter_map(|trajectory| trajectory.fork.as_ref()) {
+    for fork in trajectories.iter().filter_map(|trajectory| trajectory.fork.as_ref()) {
         counts[fork.step as usize] += 1;
     }
     // 200 branches over 5 states: 40 each, with a deviation of 5.7.
@@ -305,10 +305,11 @@ fn a_failed_branch_is_retried_from_its_fork() {
         let first = fails && std::mem::replace(&mut *lock(&tries), 1) == 0;
         (if first { "boom".to_owned() } else { format!("say {}", request.seed.trajectory) }, 0.0)
     };
-    let (found, requests, _) = bench.run_trees(vec![bench.tree(0, 1, BranchAt::Steps(vec![3]), 1)], &one(), say);
-    assert_eq!((found[1].status, found[1].steps.len()), (Status::Truncated, 6));
-    let own: Vec<u32> = requests.iter().filter(|(conversation, _)| *conversation == 1).map(|(_, step)| *step).collect();
-    assert_eq!(own, [3, 4, 3, 4, 5]);
+    let (trajectories, requests, _) = bench.run_trees(vec![bench.tree(0, 1, BranchAt::Steps(vec![3]), 1)], &one(), say);
+    assert_eq!((trajectories[1].status, trajectories[1].steps.len()), (Status::Truncated, 6));
+    let steps: Vec<u32> =
+        requests.iter().filter(|(conversation, _)| *conversation == 1).map(|(_, step)| *step).collect();
+    assert_eq!(steps, [3, 4, 3, 4, 5]);
 }
 
 #[test]
@@ -318,12 +319,12 @@ fn a_tree_whose_root_fails_has_no_branches() {
         let fails = request.seed.trajectory == 0 && request.seed.step == 3;
         (if fails { "boom".to_owned() } else { format!("say {}", request.seed.trajectory) }, 0.0)
     };
-    let (found, requests, over) = bench.run_trees(vec![bench.tree(0, 2, BranchAt::Random, 1)], &one(), say);
+    let (trajectories, requests, over) = bench.run_trees(vec![bench.tree(0, 2, BranchAt::Random, 1)], &one(), say);
     assert_eq!(
-        found.iter().map(|t| t.status).collect::<Vec<_>>(),
+        trajectories.iter().map(|t| t.status).collect::<Vec<_>>(),
         [Status::EnvError, Status::Truncated, Status::Truncated]
     );
-    assert_eq!(forked_at(&found), [None, None, None]);
+    assert_eq!(forked_at(&trajectories), [None, None, None]);
     assert_eq!(requests.iter().filter(|(conversation, _)| *conversation == 0).count(), 8, "two tries of four steps");
     assert_eq!(over.iter().filter(|conversation| **conversation == 0).count(), 1);
 }
@@ -332,14 +333,14 @@ fn a_tree_whose_root_fails_has_no_branches() {
 fn a_tree_without_branches_is_its_root() {
     let bench = Bench::new();
     let trees = (0..4).map(|group| bench.tree(group, 0, BranchAt::Random, 1)).collect();
-    let (found, requests, _) = bench.run_trees(trees, &one(), seeded_reply);
-    assert_eq!(found.len(), 4);
-    for (group, trajectory) in found.iter().enumerate() {
+    let (trajectories, requests, _) = bench.run_trees(trees, &one(), seeded_reply);
+    assert_eq!(trajectories.len(), 4);
+    for (group, trajectory) in trajectories.iter().enumerate() {
         let replies: Vec<String> = (0..6).map(|step| reply(group as u64 * 100, step).0).collect();
         let end = replies.iter().position(|text| text.starts_with("stop")).map_or(6, |last| last + 1);
         let texts: Vec<&str> = trajectory.steps.iter().map(|step| step.text.as_str()).collect();
         assert_eq!(texts, replies[..end], "{}", trajectory.id);
         assert_eq!((trajectory.id.as_str(), trajectory.fork.is_none()), (&*format!("1-{group}-0"), true));
     }
-    assert_eq!(requests.len(), found.iter().map(|t| t.steps.len()).sum::<usize>(), "each step is sampled once");
+    assert_eq!(requests.len(), trajectories.iter().map(|t| t.steps.len()).sum::<usize>(), "each step is sampled once");
 }

@@ -24,8 +24,9 @@ fn sampled(renderer: &Renderer, text: &str) -> Vec<u32> {
     let mut ids = tokenizer.encode_with_special(text).unwrap();
     ids.extend(renderer.stop_ids().first());
     let ends = |count: &usize| {
-        let said = tokenizer.decode(&ids[..*count], false);
-        renderer.stop_ids().contains(&ids[*count - 1]) || renderer.stop_strings().iter().any(|stop| said.contains(stop))
+        let printed = tokenizer.decode(&ids[..*count], false);
+        renderer.stop_ids().contains(&ids[*count - 1])
+            || renderer.stop_strings().iter().any(|stop| printed.contains(stop))
     };
     let end = (1..=ids.len()).find(ends).unwrap();
     ids.truncate(end);

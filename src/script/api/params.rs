@@ -51,7 +51,7 @@ fn params(lua: &Lua, host: &Host, value: &Value) -> mlua::Result<Table> {
     let result = lua.create_table()?;
     for (name, default) in &declared {
         let params = host.params.borrow();
-        let value = params.given.get(name).map_or_else(|| Ok(default.clone()), |given| typed(name, default, given));
+        let value = params.values.get(name).map_or_else(|| Ok(default.clone()), |given| typed(name, default, given));
         result.raw_set(name.as_str(), from_json(lua, &value.map_err(raise)?)?)?;
     }
     host.params.borrow_mut().declared = Some(declared);

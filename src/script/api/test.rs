@@ -23,8 +23,8 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
             };
             let name = name.to_string_lossy();
             let twice = with(&own, |cases| {
-                let twice = cases.found.iter().any(|(known, _)| *known == name);
-                cases.found.push((name.clone(), body.clone()));
+                let twice = cases.tests.iter().any(|(known, _)| *known == name);
+                cases.tests.push((name.clone(), body.clone()));
                 twice
             });
             if twice { Err(fail(lua, "test", format!("there are two tests called \"{name}\""))) } else { Ok(()) }

@@ -94,8 +94,8 @@ impl Halt<'_> {
             meta.raw_set(
                 "__index",
                 self.lua.create_function(move |_, (_, name): (Value, Value)| {
-                    let own: Value = locals.raw_get(name.clone())?;
-                    if own.is_nil() { outside.get(name) } else { Ok(or_nil(own)) }
+                    let local: Value = locals.raw_get(name.clone())?;
+                    if local.is_nil() { outside.get(name) } else { Ok(or_nil(local)) }
                 })?,
             )?;
             let outside = self.console.environment.clone();
@@ -136,8 +136,8 @@ impl Console {
     ///
     /// # Errors
     /// [`Kind::Usage`] if there is no such place.
-    pub fn set_breakpoint(&self, place: &str, trace: bool) -> Result<Vec<Breakpoint>> {
-        let (path, first, last) = self.place(place)?;
+    pub fn set_breakpoint(&self, location: &str, trace: bool) -> Result<Vec<Breakpoint>> {
+        let (path, first, last) = self.place(location)?;
         let wanted = if trace { first..=last } else { first..=first };
         let mut new: Vec<Breakpoint> = Vec::new();
         for line in wanted {
@@ -157,11 +157,11 @@ impl Console {
     }
 
     /// Removes the breakpoints of a place, or all; returns their number.
-    pub fn clear_breakpoints(&self, place: Option<&str>) -> Result<usize> {
-        let gone = match place {
+    pub fn clear_breakpoints(&self, location: Option<&str>) -> Result<usize> {
+        let gone = match location {
             None => self.stops.take(),
-            Some(place) => {
-                let (path, first, last) = self.place(place)?;
+            Some(location) => {
+                let (path, first, last) = self.place(location)?;
                 let mut stops = self.stops.borrow_mut();
                 let here = |stop: &Breakpoint| stop.path == path && (first..=last).contains(&stop.line);
                 let gone = stops.iter().filter(|stop| here(stop)).cloned().collect();
@@ -175,9 +175,9 @@ impl Console {
         Ok(gone.len())
     }
 
-    fn place(&self, place: &str) -> Result<(String, usize, usize)> {
+    fn place(&self, location: &str) -> Result<(String, usize, usize)> {
         let main = self.main().ok_or_else(|| Error::new(Kind::Usage, "there is no script to stop in"))?;
-        places::resolve(place, &main, &self.texts())
+        places::resolve(location, &main, &self.texts())
     }
 
     fn texts(&self) -> BTreeMap<String, String> {
@@ -193,11 +193,9 @@ impl Console {
 
     /// Sets or clears a break at a line; returns the line with code, 0 for none.
     fn patch(&self, path: &str, line: usize, on: bool) -> Result<usize> {
-        let chunk = self
-            .vm
-            .lua
-            .app_data_ref::<Texts>()
-            .and_then(|texts| texts.chunks.iter().find(|(own, _)| own == path).map(|(_, chunk)| chunk.clone()));
+        let chunk = self.vm.lua.app_data_ref::<Texts>().and_then(|texts| {
+            texts.chunks.iter().find(|(chunk_path, _)| chunk_path == path).map(|(_, chunk)| chunk.clone())
+        });
         let Some(chunk) = chunk else {
             return Err(Error::new(Kind::Usage, format!("{path} is not a file of the script")));
         };
@@ -223,8 +221,8 @@ impl Console {
             }
             let source = source_line(lua, &here.path, line);
             let trace = !stepped && set.is_some_and(|set| set.trace);
-            let place = format!("{}:{line}", here.path);
-            let halt = Halt { place, source, trace, frames, locals, lua, console: &console };
+            let location = format!("{}:{line}", here.path);
+            let halt = Halt { place: location, source, trace, frames, locals, lua, console: &console };
             mode.busy.set(true);
             let resume = handle(&halt);
             mode.busy.set(false);

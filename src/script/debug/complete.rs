@@ -34,7 +34,7 @@ impl Console {
             Some(dot) => (&path[..dot], &path[dot + 1..]),
             None => ("", path),
         };
-        let mut found = Vec::new();
+        let mut candidates = Vec::new();
         let mut add = |name: &str, value: &Value| {
             if name.starts_with(partial) && is_name(name) {
                 let path = if base.is_empty() { name.to_owned() } else { format!("{base}.{name}") };
@@ -42,7 +42,7 @@ impl Console {
                 let declared = docs::all()
                     .find(|entry| entry.name == path)
                     .map(|entry| format!("{}  {}", entry.signature(), entry.summary()));
-                found.push(Candidate {
+                candidates.push(Candidate {
                     name: name.to_owned(),
                     what: declared.unwrap_or_else(|| type_label(value)),
                     path,
@@ -50,7 +50,7 @@ impl Console {
             }
         };
         if base.is_empty() {
-            for table in [&self.variables, &self.given, &self.locals, self.vm.environment()] {
+            for table in [&self.variables, &self.values, &self.locals, self.vm.environment()] {
                 each(table, &mut add);
             }
             if !partial.is_empty() {
@@ -76,16 +76,16 @@ impl Console {
                 _ => {}
             }
         }
-        found.sort_by(|a, b| a.name.cmp(&b.name));
-        found.dedup_by(|a, b| a.name == b.name);
-        (partial.len(), found)
+        candidates.sort_by(|a, b| a.name.cmp(&b.name));
+        candidates.dedup_by(|a, b| a.name == b.name);
+        (partial.len(), candidates)
     }
 
     /// The value of a dotted path.
     fn find(&self, path: &str) -> Option<Value> {
         let mut names = path.split(['.', ':']);
         let first = names.next()?;
-        let tables = [&self.variables, &self.given, &self.locals, self.vm.environment()];
+        let tables = [&self.variables, &self.values, &self.locals, self.vm.environment()];
         let mut value = tables.iter().find_map(|table| {
             let value: Value = table.raw_get(first).ok()?;
             (!value.is_nil()).then_some(value)

@@ -57,7 +57,7 @@ pub struct Console {
     /// The environment of chunks: empty, with access to all names through its metatable.
     environment: Table,
     variables: Table,
-    given: Table,
+    values: Table,
     /// The script's locals, if there is a script.
     locals: Table,
     stops: Rc<RefCell<Vec<Breakpoint>>>,
@@ -89,10 +89,10 @@ impl Console {
     fn over(vm: &Rc<Vm>) -> Result<Self> {
         let build = || -> mlua::Result<Self> {
             let lua = &vm.lua;
-            let (variables, given, locals) = (lua.create_table()?, lua.create_table()?, lua.create_table()?);
+            let (variables, values, locals) = (lua.create_table()?, lua.create_table()?, lua.create_table()?);
             let environment = lua.create_table()?;
             let meta = lua.create_table()?;
-            let tables = [variables.clone(), given.clone(), locals.clone()];
+            let tables = [variables.clone(), values.clone(), locals.clone()];
             let globals = vm.environment().clone();
             meta.raw_set(
                 "__index",
@@ -106,7 +106,7 @@ impl Console {
                     globals.get(name)
                 })?,
             )?;
-            let (own, fixed) = (variables.clone(), given.clone());
+            let (writable, fixed) = (variables.clone(), values.clone());
             meta.raw_set(
                 "__newindex",
                 lua.create_function(move |lua, (_, name, value): (Value, Value, Value)| {
@@ -116,14 +116,14 @@ impl Console {
                         let hint = format!("its fields can be set (`{name}.x = 1`); give a copy another name");
                         return Err(mlua::Error::external(error.hint(hint)));
                     }
-                    own.raw_set(name, value)
+                    writable.raw_set(name, value)
                 })?,
             )?;
             meta.set_readonly(true);
             environment.set_metatable(Some(meta))?;
             let stops = Rc::default();
             let record = Record::off();
-            Ok(Self { vm: vm.clone(), environment, variables, given, locals, stops, record })
+            Ok(Self { vm: vm.clone(), environment, variables, values, locals, stops, record })
         };
         build().map_err(|error| vm_failed(&error))
     }
@@ -131,13 +131,13 @@ impl Console {
     /// Makes a trajectory's state available as `state`, by reference, so that typed code can change
     /// it.
     pub fn give_state(&self, state: &State) -> Result<()> {
-        self.given.raw_set("state", &state.table).map_err(|error| vm_failed(&error))
+        self.values.raw_set("state", &state.table).map_err(|error| vm_failed(&error))
     }
 
     /// Gives `name` a value that typed code cannot replace.
     pub fn give(&self, name: &str, value: &Json) -> Result<()> {
-        let given = convert::from_row(&self.vm.lua, value).and_then(|value| self.given.raw_set(name, value));
-        given.map_err(|error| vm_failed(&error))
+        let result = convert::from_row(&self.vm.lua, value).and_then(|value| self.values.raw_set(name, value));
+        result.map_err(|error| vm_failed(&error))
     }
 
     /// Receives the requests of typed code to the policy.
@@ -198,8 +198,8 @@ impl Console {
     }
 
     /// The source line of a place: `scripts/retool.lua:12`.
-    pub fn source_line(&self, place: &str) -> Option<String> {
-        let (path, line) = place.rsplit_once(':')?;
+    pub fn source_line(&self, location: &str) -> Option<String> {
+        let (path, line) = location.rsplit_once(':')?;
         let texts = self.vm.lua.app_data_ref::<crate::script::runtime::texts::Texts>()?;
         let line: usize = line.parse().ok()?;
         texts.texts.get(path)?.lines().nth(line.checked_sub(1)?).map(str::to_owned)
@@ -238,9 +238,9 @@ impl Reading {
 
 /// Whether code with an error was more likely meant as a statement.
 fn is_statement(text: &str) -> bool {
-    let words = ["local", "for", "while", "if", "repeat", "do", "function", "return", "break"];
+    let keywords = ["local", "for", "while", "if", "repeat", "do", "function", "return", "break"];
     let first = text.split_whitespace().next().unwrap_or_default();
-    words.contains(&first) || text.replace("==", "").contains('=')
+    keywords.contains(&first) || text.replace("==", "").contains('=')
 }
 
 /// `local x = 1` typed at the outermost level would end with its chunk: it becomes a variable of

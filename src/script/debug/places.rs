@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use crate::error::{Error, Kind, Result, suggest};
 
 /// The file, first line and last line of a place.
-pub(super) fn resolve(place: &str, main: &str, texts: &BTreeMap<String, String>) -> Result<(String, usize, usize)> {
-    if let Ok(line) = place.parse::<usize>() {
+pub(super) fn resolve(location: &str, main: &str, texts: &BTreeMap<String, String>) -> Result<(String, usize, usize)> {
+    if let Ok(line) = location.parse::<usize>() {
         return Ok((main.to_owned(), line, line));
     }
-    if let Some((file, line)) = place.rsplit_once(':')
+    if let Some((file, line)) = location.rsplit_once(':')
         && let Ok(line) = line.parse::<usize>()
     {
         let ends = |path: &&String| *path == file || path.ends_with(&format!("/{file}"));
@@ -19,26 +19,26 @@ pub(super) fn resolve(place: &str, main: &str, texts: &BTreeMap<String, String>)
                 .hint(suggest(file, texts.keys().map(String::as_str)))),
         };
     }
-    let short = place.rsplit(['.', ':']).next().unwrap_or(place);
+    let short = location.rsplit(['.', ':']).next().unwrap_or(location);
     let mut names = Vec::new();
     // The main file first.
     let files = texts.iter().filter(|(path, _)| *path == main).chain(texts.iter().filter(|(path, _)| *path != main));
     for (path, text) in files {
         for (name, first, last) in functions(text) {
-            if name == place || name.rsplit(['.', ':']).next() == Some(short) {
+            if name == location || name.rsplit(['.', ':']).next() == Some(short) {
                 return Ok((path.clone(), if last > first { first + 1 } else { first }, last));
             }
             names.push(name);
         }
     }
-    Err(Error::new(Kind::Usage, format!("no function is called `{place}`"))
-        .hint(format!("{}; a line works too: 12, lib/x.lua:12", suggest(place, names.iter().map(String::as_str)))))
+    Err(Error::new(Kind::Usage, format!("no function is called `{location}`"))
+        .hint(format!("{}; a line works too: 12, lib/x.lua:12", suggest(location, names.iter().map(String::as_str)))))
 }
 
 /// Named functions of a text with their first and last lines, found by a heuristic that suffices
 /// for breakpoints.
 fn functions(text: &str) -> Vec<(String, usize, usize)> {
-    let mut found = Vec::new();
+    let mut functions = Vec::new();
     let lines: Vec<&str> = text.lines().collect();
     for (index, line) in lines.iter().enumerate() {
         let code = line.split("--").next().unwrap_or_default();
@@ -67,7 +67,7 @@ fn functions(text: &str) -> Vec<(String, usize, usize)> {
             let end = |line: &&str| line.trim_start().starts_with("end") && indent(line) <= deep;
             lines[index + 1..].iter().position(end).map_or(lines.len() - 1, |at| index + 1 + at)
         };
-        found.push((name, index + 1, last + 1));
+        functions.push((name, index + 1, last + 1));
     }
-    found
+    functions
 }

@@ -140,7 +140,7 @@ impl Declarations {
                 continue;
             }
             let of_this = described.iter().position(|(of, _)| *of == name);
-            let doc = of_this.map_or_else(String::new, |place| described.remove(place).1);
+            let doc = of_this.map_or_else(String::new, |index| described.remove(index).1);
             entry.params.push(self.param(&name, argument.type_info(), doc));
         }
         if let Some((unknown, _)) = described.first() {
@@ -179,17 +179,17 @@ impl Declarations {
             TypeInfo::Table { fields, .. } => self.fields_of(fields),
             TypeInfo::Union(union) => union.types().iter().flat_map(|kind| self.table(kind)).collect(),
             TypeInfo::Intersection(parts) => {
-                let mut found: Vec<Param> = Vec::new();
+                let mut params: Vec<Param> = Vec::new();
                 for part in parts.types() {
                     let fields = match part {
                         TypeInfo::Basic(name) => self.named(&word(name)),
                         part => self.table(part),
                     };
-                    let is_new = |field: &Param| found.iter().all(|other| other.bare() != field.bare());
+                    let is_new = |field: &Param| params.iter().all(|other| other.bare() != field.bare());
                     let new: Vec<Param> = fields.into_iter().filter(is_new).collect();
-                    found.extend(new);
+                    params.extend(new);
                 }
-                found
+                params
             }
             _ => Vec::new(),
         }
@@ -264,8 +264,8 @@ fn table_in(kind: &TypeInfo) -> String {
 fn one_line(kind: &TypeInfo) -> String {
     let text = kind.to_string();
     let code = text.lines().map(str::trim).filter(|line| !line.starts_with("--"));
-    let words: Vec<&str> = code.flat_map(str::split_whitespace).collect();
-    let mut line = words.join(" ");
+    let parts: Vec<&str> = code.flat_map(str::split_whitespace).collect();
+    let mut line = parts.join(" ");
     for (long, short) in [("{ ", "{"), (" }", "}"), (",}", "}"), ("( ", "("), (" )", ")"), ("(| ", "(")] {
         line = line.replace(long, short);
     }

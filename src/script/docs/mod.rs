@@ -191,8 +191,8 @@ pub fn find(name: &str) -> Option<&'static Entry> {
 
 /// The only entry with a last part.
 fn only(entries: impl Iterator<Item = &'static Entry>, short: &str) -> Option<&'static Entry> {
-    let mut found = entries.filter(|entry| entry.short() == short);
-    found.next().filter(|_| found.next().is_none())
+    let mut matching = entries.filter(|entry| entry.short() == short);
+    matching.next().filter(|_| matching.next().is_none())
 }
 
 /// The entries of a namespace (`r1.re`) or object (`Context`), or with a common prefix.

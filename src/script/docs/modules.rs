@@ -78,7 +78,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<Module> {
 
 /// The functions and values that are assigned to fields of a variable.
 fn parts(ast: &Ast, module: &str, table: &str) -> Vec<Entry> {
-    let mut found = Vec::new();
+    let mut parts = Vec::new();
     for statement in ast.nodes().stmts() {
         match statement {
             Stmt::FunctionDeclaration(function) => {
@@ -87,7 +87,7 @@ fn parts(ast: &Ast, module: &str, table: &str) -> Vec<Entry> {
                     && of == table
                 {
                     let comment = Comment::above(function.function_token());
-                    found.push(entry(format!("{module}.{part}"), Some(function.body()), comment));
+                    parts.push(entry(format!("{module}.{part}"), Some(function.body()), comment));
                 }
             }
             Stmt::Assignment(assignment) => {
@@ -97,13 +97,13 @@ fn parts(ast: &Ast, module: &str, table: &str) -> Vec<Entry> {
                         Expression::Function(function) => Some(function.body()),
                         _ => None,
                     };
-                    found.push(entry(format!("{module}.{part}"), body, Comment::above(token)));
+                    parts.push(entry(format!("{module}.{part}"), body, Comment::above(token)));
                 }
             }
             _ => {}
         }
     }
-    found
+    parts
 }
 
 /// The first token and the field of `table.field`.

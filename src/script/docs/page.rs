@@ -105,12 +105,12 @@ pub fn type_page(name: &str) -> Option<String> {
 
 /// Parameters and their fields as name, type and description.
 fn rows(params: &[Param], depth: usize) -> Vec<(String, &str, &str)> {
-    let mut found = Vec::new();
+    let mut table = Vec::new();
     for param in params {
-        found.push((format!("{}{}", "  ".repeat(depth), param.name), param.kind.as_str(), param.doc.as_str()));
-        found.extend(rows(&param.fields, depth + 1));
+        table.push((format!("{}{}", "  ".repeat(depth), param.name), param.kind.as_str(), param.doc.as_str()));
+        table.extend(rows(&param.fields, depth + 1));
     }
-    found
+    table
 }
 
 /// Writes a text, wrapped and indented by two spaces.
@@ -121,9 +121,9 @@ pub(super) fn wrap(page: &mut String, text: &str) {
 /// Writes a text, wrapped: `first` begins its first line, `rest` the others. Paragraphs and
 /// indented lines stay apart.
 pub(super) fn wrap_after(page: &mut String, first: &str, rest: &str, text: &str) {
-    for (place, line) in text.split('\n').enumerate() {
-        let start = if place == 0 { first } else { rest };
-        if line.is_empty() && place > 0 {
+    for (index, line) in text.split('\n').enumerate() {
+        let start = if index == 0 { first } else { rest };
+        if line.is_empty() && index > 0 {
             page.push('\n');
         } else if line.starts_with(' ') {
             let _ = writeln!(page, "{start}{line}");

@@ -29,9 +29,9 @@ const TRAINER: &str = "Training (docs/guide/training.md)";
 /// part.
 pub fn find_settings(name: &str) -> Vec<&'static Setting> {
     let name = name.trim().trim_end_matches('.');
-    let found: Vec<&Setting> = settings().filter(|setting| setting.is_below(name)).collect();
-    if !found.is_empty() {
-        return found;
+    let below: Vec<&Setting> = settings().filter(|setting| setting.is_below(name)).collect();
+    if !below.is_empty() {
+        return below;
     }
     settings().filter(|setting| setting.path.rsplit('.').next() == Some(name)).collect()
 }
@@ -40,24 +40,24 @@ pub fn find_settings(name: &str) -> Vec<&'static Setting> {
 /// settings.
 pub fn settings_hint(name: &str) -> Option<String> {
     let (section, _) = name.split_once('.')?;
-    let sections = settings().map(Setting::section).filter(|known| !known.is_empty());
+    let sections = settings().map(Setting::section).filter(|section| !section.is_empty());
     if nearest(section, sections).is_empty() {
         return None;
     }
-    let known: Vec<&str> = settings().map(|setting| setting.path).collect();
-    Some(unknown_hint(name, name, &known))
+    let paths: Vec<&str> = settings().map(|setting| setting.path).collect();
+    Some(unknown_hint(name, name, &paths))
 }
 
 /// Settings for a terminal: one in full, several as a list.
-pub fn settings_page(found: &[&Setting]) -> String {
+pub fn settings_page(settings: &[&Setting]) -> String {
     let name = |setting: &Setting| match setting.only {
         "" => setting.path.to_owned(),
         only => format!("{} ({only})", setting.path),
     };
     let mut page = String::new();
-    let paths: std::collections::BTreeSet<&str> = found.iter().map(|setting| setting.path).collect();
+    let paths: std::collections::BTreeSet<&str> = settings.iter().map(|setting| setting.path).collect();
     if paths.len() == 1 {
-        for setting in found {
+        for setting in settings {
             let _ = writeln!(page, "{}\n", name(setting));
             wrap(&mut page, setting.doc);
             let rows = [
@@ -78,9 +78,9 @@ pub fn settings_page(found: &[&Setting]) -> String {
         page.push('\n');
         return page;
     }
-    let width = found.iter().map(|setting| name(setting).chars().count()).max().unwrap_or(0);
-    let defaults = found.iter().map(|setting| default_of(setting).chars().count()).max().unwrap_or(0).min(12);
-    for setting in found {
+    let width = settings.iter().map(|setting| name(setting).chars().count()).max().unwrap_or(0);
+    let defaults = settings.iter().map(|setting| default_of(setting).chars().count()).max().unwrap_or(0).min(12);
+    for setting in settings {
         let default = default_of(setting);
         let _ = writeln!(page, "{:width$}  {default:defaults$}  {}", name(setting), setting.doc);
     }
@@ -125,7 +125,7 @@ Times and sizes take a number in the unit given here, or a text with a unit of i
 
 /// Text in a cell of a table; what is between backticks stays as it is.
 fn bar(text: &str) -> String {
-    let parts = text.split('`').enumerate().map(|(place, part)| match place % 2 {
+    let parts = text.split('`').enumerate().map(|(index, part)| match index % 2 {
         0 => part.replace('|', "\\|").replace('*', "\\*").replace('<', "\\<"),
         _ => part.to_owned(),
     });

@@ -48,7 +48,7 @@ impl Suite {
         let failed = |failure: Failure| failure.error.at_path(path);
         let function = vm.compile(path, source).map_err(failed)?;
         vm.call::<Value>(&Call::new(Entry::Load, (0, 0), &limits), &function, ()).await.map_err(failed)?;
-        let cases = host.cases.as_ref().map(|cases| std::mem::take(&mut cases.borrow_mut().found)).unwrap_or_default();
+        let cases = host.cases.as_ref().map(|cases| std::mem::take(&mut cases.borrow_mut().tests)).unwrap_or_default();
         if cases.is_empty() {
             return Err(none_found(path));
         }

@@ -21,8 +21,8 @@ use crate::script::settings::section;
 use crate::text::FormatChoice;
 
 impl MeasuredFunction {
-    fn new(vm: &Vm, name: &str, own: Function) -> Result<Self> {
-        Ok(Self { measured: vm.measured(name, &own)?, own })
+    fn new(vm: &Vm, name: &str, function: Function) -> Result<Self> {
+        Ok(Self { measured: vm.measured(name, &function)?, function })
     }
 }
 

@@ -156,7 +156,7 @@ impl Script {
 
     /// Reads the recipe of a loaded virtual machine.
     pub(super) fn read(vm: &Vm, path: &Path, source: String, overrides: &[String]) -> Result<Self> {
-        vm.host.params.borrow_mut().given = settings::params(overrides);
+        vm.host.params.borrow_mut().values = settings::params(overrides);
         let recipe = run(vm, path, &source)?;
         let replaced = overrides.iter().find(|argument| argument.starts_with("trainer.algorithm="));
         if let Some(argument) = replaced.filter(|_| recipe.algorithm.is_some()) {

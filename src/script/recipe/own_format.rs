@@ -47,9 +47,9 @@ impl Formats {
             return Self::default();
         }
         let source = Arc::new(source());
-        let format = |(place, format): (usize, &Rc<RecipeFormat>)| {
+        let format = |(index, format): (usize, &Rc<RecipeFormat>)| {
             let options = OwnOptions { version: source.hash.clone(), ..format.options.clone() };
-            Format::of_recipe(ThreadedFormat { options, place, source: Arc::clone(&source) })
+            Format::of_recipe(ThreadedFormat { options, place: index, source: Arc::clone(&source) })
         };
         Self(made.iter().enumerate().map(format).collect())
     }
@@ -110,7 +110,7 @@ impl Source {
             return Ok(machine);
         }
         let vm = api::vm(self.limits.clone(), self.sources.clone(), None)?;
-        vm.host.params.borrow_mut().given.clone_from(&self.params);
+        vm.host.params.borrow_mut().values.clone_from(&self.params);
         load::run(&vm, &self.path, &self.text)?;
         vm.host.grants.replace(Grants::declared(&self.needs, load::directory(&self.path)));
         // The worker's machine logged the same lines while it was loaded.

@@ -53,7 +53,7 @@ impl Worker {
     /// policies; without it, a script that counts tokens fails.
     pub fn new(script: &Script, renderer: Option<Arc<Renderer>>) -> Result<Self> {
         let vm = api::vm(script.settings.limits.clone(), script.sources(), renderer)?;
-        vm.host.params.borrow_mut().given.clone_from(&script.settings.params);
+        vm.host.params.borrow_mut().values.clone_from(&script.settings.params);
         vm.host.search_models.set(script.search_models);
         let recipe = script.recipe(&vm)?;
         let envs = Envs::new(&vm, &recipe, script)?;
@@ -122,9 +122,9 @@ impl Worker {
             self.vm.call(&call, &reset.measured, input).await.map_err(|failure| with_columns(failure, task))?;
         let Value::Table(table) = value else {
             let message = format!("reset returned {}; it must return the state, a table", kind(&value));
-            return Err(broken(&reset.own, message));
+            return Err(broken(&reset.function, message));
         };
-        let bytes = self.sized(size, &call, &reset.own)?;
+        let bytes = self.sized(size, &call, &reset.function)?;
         let state = State::new(&self.vm.lua, table, seed, record.clone(), session, env);
         state.size.set(bytes);
         Ok(state)
@@ -135,16 +135,17 @@ impl Worker {
     /// # Errors
     /// A state that is not plain data, or larger than `limits.trajectory`.
     pub(crate) fn sized(&self, size: Size, call: &Call, function: &Function) -> Result<usize, Failure> {
-        let place = at_definition(function, "");
+        let location = at_definition(function, "");
         match size {
             Size::Bytes(bytes) => Ok(bytes),
             Size::TooLarge => {
                 let error = self.vm.over_trajectory(&format!("the state after {} is more", call.function()));
-                Err(Failure::new(Status::ScriptLimit, Error { place: place.place, ..error }))
+                Err(Failure::new(Status::ScriptLimit, Error { place: location.place, ..error }))
             }
             Size::NotPlain { what, path } => {
                 let message = format!("state{} {what}", short(&path));
-                let error = Error { message, ..place }.hint("a state is plain data: text, numbers, booleans, tables");
+                let error =
+                    Error { message, ..location }.hint("a state is plain data: text, numbers, booleans, tables");
                 Err(Failure::new(Status::EnvError, error))
             }
         }
@@ -154,7 +155,7 @@ impl Worker {
     pub async fn observe(&self, state: &State, budget: usize) -> Result<Observation, Failure> {
         let env = &state.env.env;
         if let Some(flow) = &state.flow {
-            let ended = || broken(&env.reset.own, "the flow has returned, and shows nothing more".to_owned());
+            let ended = || broken(&env.reset.function, "the flow has returned, and shows nothing more".to_owned());
             return flow.wanted().map(|wanted| wanted.observation.clone()).ok_or_else(ended);
         }
         let Some(context) = &env.context else {
@@ -164,38 +165,38 @@ impl Worker {
                     if state.size.get() > self.vm.limits.text << 20 {
                         let size =
                             self.vm.size(&self.call_of(Entry::Observe, state), &list, self.vm.limits.text << 20)?;
-                        self.shown(size, &env.reset.own)?;
+                        self.shown(size, &env.reset.function)?;
                     }
                     messages::messages(&list, "state.messages")
                         .map(Observation::Messages)
-                        .map_err(|invalid| refused(&env.reset.own, invalid.of_script()))
+                        .map_err(|invalid| refused(&env.reset.function, invalid.of_script()))
                 }
                 _ => Err(broken(
-                    &env.reset.own,
+                    &env.reset.function,
                     "the state has no `messages`; keep them there, or give the recipe a `context` function".to_owned(),
                 )),
             };
         };
         let call = self.call_of(Entry::Observe, state);
         let (value, size): (Value, Size) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
-        self.shown(size, &context.own)?;
-        let (observation, least) = self.observation(&value).map_err(|error| refused(&context.own, error))?;
+        self.shown(size, &context.function)?;
+        let (observation, least) = self.observation(&value).map_err(|error| refused(&context.function, error))?;
         if least && let Some(renderer) = env.renderer.as_ref().or(self.vm.host.renderer.as_ref()) {
             crate::script::runtime::budget::check_least(renderer, &state.env.schemas, &observation, budget)
-                .map_err(|error| Failure::new(Status::ContextOverflow, at_function(&context.own, error)))?;
+                .map_err(|error| Failure::new(Status::ContextOverflow, at_function(&context.function, error)))?;
         }
         Ok(observation)
     }
 
     /// Refuses an observation that is too large to be read.
     fn shown(&self, size: Size, function: &Function) -> Result<(), Failure> {
-        let most = self.vm.limits.text;
+        let limit = self.vm.limits.text;
         match size {
-            Size::Bytes(bytes) if bytes <= most << 20 => Ok(()),
+            Size::Bytes(bytes) if bytes <= limit << 20 => Ok(()),
             Size::NotPlain { what, path } => Err(broken(function, format!("the observation{} {what}", short(&path)))),
             Size::Bytes(_) | Size::TooLarge => {
                 let error =
-                    at_definition(function, format!("the observation has more text than limits.text = {most} MiB"));
+                    at_definition(function, format!("the observation has more text than limits.text = {limit} MiB"));
                 Err(Failure::new(
                     Status::ScriptLimit,
                     error.hint("show less, with a `context` function; limits.text sets the limit"),
@@ -212,7 +213,7 @@ impl Worker {
     /// The failure of a context function that exceeded its budget.
     pub fn over_budget(&self, state: &State, error: Error) -> Failure {
         let context = state.env.env.context.as_ref();
-        let error = context.map_or(error.clone(), |context| at_function(&context.own, error));
+        let error = context.map_or(error.clone(), |context| at_function(&context.function, error));
         Failure::new(Status::EnvError, error)
     }
 
@@ -265,9 +266,9 @@ impl Worker {
             self.vm.call(&call, &env.step.measured, (&state.table, text, ids, reason, calls)).await?;
         let mut result = match reward {
             Some(reward) => StepResult { reward, done, ..StepResult::default() },
-            None => step_result(&value).map_err(|error| refused(&env.step.own, error))?,
+            None => step_result(&value).map_err(|error| refused(&env.step.function, error))?,
         };
-        state.size.set(self.sized(size, &call, &env.step.own)?);
+        state.size.set(self.sized(size, &call, &env.step.function)?);
         Self::close_step(state, &call, &mut result);
         Ok(result)
     }
@@ -376,7 +377,7 @@ impl Worker {
 
     /// A failure as it is stored, with the text of the line that it names.
     pub fn error_record(&self, failure: &Failure) -> ErrorRecord {
-        failure.record(failure.error.place.as_deref().and_then(|place| self.vm.line(place)))
+        failure.record(failure.error.place.as_deref().and_then(|location| self.vm.line(location)))
     }
 
     /// Whether functions of the script keep so much memory that the virtual machine should be
@@ -409,9 +410,9 @@ impl Worker {
             let env = &known.env;
             match &env.flow {
                 Some(flow) => all.push(("flow", flow.clone())),
-                None => all.extend([("reset", env.reset.own.clone()), ("step", env.step.own.clone())]),
+                None => all.extend([("reset", env.reset.function.clone()), ("step", env.step.function.clone())]),
             }
-            all.extend(env.context.as_ref().map(|context| ("context", context.own.clone())));
+            all.extend(env.context.as_ref().map(|context| ("context", context.function.clone())));
             all.extend(env.reward.as_ref().map(|reward| ("reward", reward.clone())));
             all.extend(env.close.as_ref().map(|close| ("close", close.clone())));
         }

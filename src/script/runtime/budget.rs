@@ -83,7 +83,7 @@ fn sizes(renderer: &Renderer, observation: &Observation, tokens: usize) -> Strin
             (index + 1, message.role.name(), size(&message.content.text()) + calls + reasoning)
         })
         .collect();
-    let own: usize = parts.iter().map(|(.., size)| size).sum();
+    let listed: usize = parts.iter().map(|(.., size)| size).sum();
     parts.sort_by_key(|(index, _, size)| (std::cmp::Reverse(*size), *index));
     let rest = parts.split_off(parts.len().min(SHOWN));
     parts.sort_unstable();
@@ -94,6 +94,6 @@ fn sizes(renderer: &Renderer, observation: &Observation, tokens: usize) -> Strin
     if !rest.is_empty() {
         let _ = write!(text, "{} shorter ones {}, ", rest.len(), rest.iter().map(|(.., size)| size).sum::<usize>());
     }
-    let _ = write!(text, "template and tools {}", tokens.saturating_sub(own));
+    let _ = write!(text, "template and tools {}", tokens.saturating_sub(listed));
     text
 }

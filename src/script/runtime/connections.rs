@@ -98,12 +98,12 @@ impl Connection {
     pub(crate) async fn request(
         &self,
         grants: &RefCell<Grants>,
-        own: &SessionConnections,
+        session: &SessionConnections,
         message: Json,
         timeout: Duration,
     ) -> Result<Result<Json, ConnectionError>> {
         let OpenedPlace { endpoint, mask } = (self.open)(&grants.borrow())?;
-        let link = own.link(&self.definition);
+        let link = session.link(&self.definition);
         let end = link.end(|| self.connect(endpoint));
         let answer = link.request(&end, message, timeout).await;
         Ok(match answer {
@@ -150,14 +150,14 @@ impl Connection {
             max_bytes: self.max_bytes,
             number,
         };
-        let mut own = self.programs.borrow_mut();
-        if let Some(known) = own.iter().find(|program| *program.options() == options) {
-            return known.clone();
+        let mut programs = self.programs.borrow_mut();
+        if let Some(program) = programs.iter().find(|program| *program.options() == options) {
+            return program.clone();
         }
         // A variable that a secret is read from has changed, or it is used for the first time.
-        own.retain(|program| program.options().number != number);
+        programs.retain(|program| program.options().number != number);
         let program = shared(options);
-        own.push(program.clone());
+        programs.push(program.clone());
         program
     }
 
@@ -184,8 +184,8 @@ impl Connection {
 fn shared(options: ProgramOptions) -> Program {
     static PROGRAMS: Mutex<Vec<Program>> = Mutex::new(Vec::new());
     let mut all = PROGRAMS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = all.iter().find(|program| *program.options() == options) {
-        return known.clone();
+    if let Some(program) = all.iter().find(|program| *program.options() == options) {
+        return program.clone();
     }
     all.retain(Program::is_used);
     let program = Program::new(options);
@@ -211,15 +211,15 @@ impl SessionConnections {
     /// Connections in the same state: the messages so far are repeated on a new connection when it
     /// is used.
     pub(crate) fn fork(&self) -> Self {
-        let fork = |own: &Link| {
-            let mut behind: VecDeque<Json> = own.done.borrow().iter().cloned().collect();
+        let fork = |link: &Link| {
+            let mut behind: VecDeque<Json> = link.done.borrow().iter().cloned().collect();
             // Locked only while messages are repeated; a copy is made between two calls.
-            if let Ok(more) = own.behind.try_lock() {
+            if let Ok(more) = link.behind.try_lock() {
                 behind.extend(more.iter().cloned());
             }
             Rc::new(Link { behind: tokio::sync::Mutex::new(behind), ..Link::default() })
         };
-        Self(RefCell::new(self.0.borrow().iter().map(|(key, own)| (key.clone(), fork(own))).collect()))
+        Self(RefCell::new(self.0.borrow().iter().map(|(key, link)| (key.clone(), fork(link))).collect()))
     }
 }
 

@@ -203,14 +203,14 @@ pub(crate) enum Stopped<E> {
 
 /// Calls `f` for each pair of a table, up to its first error.
 pub(crate) fn each_pair<E>(table: &Table, mut f: impl FnMut(Value, Value) -> Result<(), E>) -> Result<(), Stopped<E>> {
-    let mut own = None;
+    let mut failure = None;
     let walked = table.for_each(|key: Value, value: Value| {
         f(key, value).map_err(|error| {
-            own = Some(error);
+            failure = Some(error);
             mlua::Error::runtime("stopped")
         })
     });
-    match (own, walked) {
+    match (failure, walked) {
         (Some(error), _) => Err(Stopped::By(error)),
         (None, Err(error)) => Err(Stopped::Machine(error)),
         (None, Ok(())) => Ok(()),
@@ -372,10 +372,10 @@ fn copy(lua: &Lua, value: &Value, depth: usize, budget: &mut Budget) -> mlua::Re
     if depth == DEPTH {
         return Err(mlua::Error::runtime("the state is nested too deeply, or contains itself"));
     }
-    let own = lua.create_table_with_capacity(table.raw_len(), 0)?;
-    table.for_each(|key: Value, item: Value| own.raw_set(key, copy(lua, &item, depth + 1, budget)?))?;
-    own.set_metatable(table.metatable())?;
-    Ok(Value::Table(own))
+    let copied = lua.create_table_with_capacity(table.raw_len(), 0)?;
+    table.for_each(|key: Value, item: Value| copied.raw_set(key, copy(lua, &item, depth + 1, budget)?))?;
+    copied.set_metatable(table.metatable())?;
+    Ok(Value::Table(copied))
 }
 
 /// A Lua number as f64.
@@ -438,8 +438,8 @@ pub(crate) fn beginning(text: &mlua::LuaString, bytes: usize) -> String {
 }
 
 /// At most `most` characters; `…` replaces the rest.
-pub(crate) fn clip(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
+pub(crate) fn clip(text: &str, limit: usize) -> String {
+    match text.char_indices().nth(limit) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }

@@ -103,7 +103,7 @@ impl UserData for FormatHandle {}
 /// The tests that a file has defined so far, and the values compared by the last failed assertion.
 #[derive(Default)]
 pub(crate) struct Cases {
-    pub(crate) found: Vec<(String, Function)>,
+    pub(crate) tests: Vec<(String, Function)>,
     /// Expected and actual value, one entry per line.
     pub(crate) sides: Option<(String, String)>,
 }

@@ -83,11 +83,11 @@ pub(crate) fn describe(error: &LuaError) -> TracedError {
         }
         LuaError::RuntimeError(text) | LuaError::SyntaxError { message: text, .. } => {
             let (message, traceback) = text.split_once("\nstack traceback:").unwrap_or((text, ""));
-            let (place, message) = split_place(message);
+            let (location, message) = split_place(message);
             let message = textless(message);
             let mut error = Error::new(Kind::Script, clip(message, MESSAGE));
-            if let Some(place) = place {
-                error = error.at(place);
+            if let Some(location) = location {
+                error = error.at(location);
             }
             if message == "attempt to modify a readonly table" {
                 error = error.hint("globals, libraries and r1 are read-only");
@@ -124,8 +124,8 @@ impl TracedError {
     /// The place is that of the innermost frame, unless a closer one is known.
     fn located(mut self) -> Self {
         if let Some(frame) = self.traceback.iter().find(|frame| !frame.starts_with("r1.")) {
-            let place = frame.split_once(" in ").map_or(frame.as_str(), |(place, _)| place).to_owned();
-            self.error = self.error.at(place);
+            let location = frame.split_once(" in ").map_or(frame.as_str(), |(location, _)| location).to_owned();
+            self.error = self.error.at(location);
         }
         self
     }
@@ -149,12 +149,12 @@ fn split_place(text: &str) -> (Option<&str>, &str) {
         let rest = &text[colon + 1..];
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         if digits > 0 && rest[digits..].starts_with(": ") {
-            let place = &text[..colon + 1 + digits];
-            if is_script(place) {
-                return (Some(place), &rest[digits + 2..]);
+            let location = &text[..colon + 1 + digits];
+            if is_script(location) {
+                return (Some(location), &rest[digits + 2..]);
             }
             // Library functions that the host replaces.
-            if place.starts_with("[r1]:") || place.starts_with("r1]:") {
+            if location.starts_with("[r1]:") || location.starts_with("r1]:") {
                 return (None, &rest[digits + 2..]);
             }
         }
@@ -179,20 +179,20 @@ fn frame(line: &str) -> Option<String> {
         let digits = rest.len() - rest.trim_start_matches(|c: char| c.is_ascii_digit()).len();
         (digits > 0).then_some((colon, digits))
     })?;
-    let (place, rest) = line.split_at(colon + 1 + digits);
+    let (location, rest) = line.split_at(colon + 1 + digits);
     // A module of r1 reports errors of its caller, or of a program in another language.
-    if !is_script(place) || place.starts_with("@r1/") {
+    if !is_script(location) || location.starts_with("@r1/") {
         return None;
     }
     let name = rest.rsplit("function ").next().filter(|_| rest.contains("function "));
     let name = name.map(|name| name.trim_matches(['\'', '`', '"', '<', '>', ' '])).filter(|name| !name.is_empty());
     Some(match name {
-        Some(name) if !name.contains(':') => format!("{place} in {name}"),
-        _ => place.to_owned(),
+        Some(name) if !name.contains(':') => format!("{location} in {name}"),
+        _ => location.to_owned(),
     })
 }
 
 /// Chunks of the host are named `[r1]…`, mlua's own start with `__mlua` or `[string`.
-fn is_script(place: &str) -> bool {
-    !place.starts_with('[') && !place.starts_with("__mlua") && !place.contains('\n')
+fn is_script(location: &str) -> bool {
+    !location.starts_with('[') && !location.starts_with("__mlua") && !location.contains('\n')
 }

@@ -119,8 +119,7 @@ impl Grants {
                 AllowedAddresses::Nowhere
             };
         };
-        let named =
-            |need: &Need| matches!(need, Need::Http(Some((own, at))) if own == host && at.is_none_or(|at| at == port));
+        let named = |need: &Need| matches!(need, Need::Http(Some((allowed, at))) if allowed == host && at.is_none_or(|at| at == port));
         if needs.iter().any(named) {
             return AllowedAddresses::Anywhere;
         }
@@ -134,7 +133,7 @@ impl Grants {
             Self::Everything => true,
             Self::Declared { needs, .. } => needs.iter().any(|need| match need {
                 Need::Process(None) => true,
-                Need::Process(Some(own)) => own == program,
+                Need::Process(Some(allowed)) => allowed == program,
                 _ => false,
             }),
         }
@@ -145,7 +144,7 @@ impl Grants {
     pub(crate) fn starts(&self, program: &str) -> bool {
         match self {
             Self::Declared { needs, .. } => {
-                needs.iter().any(|need| matches!(need, Need::Process(Some(own)) if own == program))
+                needs.iter().any(|need| matches!(need, Need::Process(Some(allowed)) if allowed == program))
             }
             other => other.runs(program),
         }
@@ -164,7 +163,9 @@ impl Grants {
         match self {
             Self::Loading { .. } => false,
             Self::Everything => true,
-            Self::Declared { needs, .. } => needs.iter().any(|need| matches!(need, Need::Variable(own) if own == name)),
+            Self::Declared { needs, .. } => {
+                needs.iter().any(|need| matches!(need, Need::Variable(allowed) if allowed == name))
+            }
         }
     }
 
@@ -201,14 +202,14 @@ impl Grants {
     ///
     /// # Errors
     /// The reason why access is refused, and whether a declaration would allow it.
-    pub(crate) fn path(&self, given: &str, write: bool) -> Result<PathBuf, PathRefusal> {
+    pub(crate) fn path(&self, named: &str, write: bool) -> Result<PathBuf, PathRefusal> {
         let (needs, directory) = match self {
             Self::Loading { .. } => return Err(PathRefusal::Undeclared),
-            Self::Everything => return Ok(PathBuf::from(given)),
+            Self::Everything => return Ok(PathBuf::from(named)),
             Self::Declared { needs, directory } => (needs, directory),
         };
-        let path = directory.join(given);
-        if Path::new(given).components().any(|part| part == Component::ParentDir) {
+        let path = directory.join(named);
+        if Path::new(named).components().any(|part| part == Component::ParentDir) {
             return Err(PathRefusal::Expected("paths must not contain `..`".to_owned()));
         }
         let real = existing(&path).map_err(|error| PathRefusal::Expected(error.to_string()))?;
@@ -225,22 +226,22 @@ impl Grants {
     /// directory (only files with well-known names are read), its template file, and files in the
     /// script's directory or in a declared one. Links are resolved. Paths are relative to the
     /// current directory.
-    pub(crate) fn allows_text_of(&self, given: &Path) -> bool {
+    pub(crate) fn allows_text_of(&self, file: &Path) -> bool {
         let (needs, directory) = match self {
             Self::Everything => return true,
             Self::Loading { directory } => (&[][..], directory),
             Self::Declared { needs, directory } => (&needs[..], directory),
         };
         let is_model = |path: &Path| OF_MODELS.iter().any(|name| path.join(name).is_file());
-        let template = given.file_name().is_some_and(|name| name == "chat_template.jinja");
-        if is_model(given) || (template && given.parent().is_some_and(is_model)) {
+        let template = file.file_name().is_some_and(|name| name == "chat_template.jinja");
+        if is_model(file) || (template && file.parent().is_some_and(is_model)) {
             return true;
         }
         let declared = needs.iter().filter_map(|need| match need {
             Need::Read(root) | Need::Write(root) => Some(directory.join(root)),
             _ => None,
         });
-        let Ok(real) = given.canonicalize() else { return false };
+        let Ok(real) = file.canonicalize() else { return false };
         std::iter::once(directory.clone())
             .chain(declared)
             .any(|root| root.canonicalize().is_ok_and(|root| real.starts_with(root)))
@@ -295,16 +296,16 @@ mod tests {
     #[test]
     fn http_needs_allow_named_or_public_hosts() {
         let needs = ["http:API.co", "http:localhost:8080", "http:[::1]:90", "https://Judge.co/v1", "ws://[::2]:7/ws"];
-        let own = grants(&needs, Path::new("."));
-        assert_eq!(own.reach("api.co", 443), AllowedAddresses::Anywhere);
-        assert_eq!(own.reach("localhost", 8080), AllowedAddresses::Anywhere);
-        assert_eq!(own.reach("::1", 90), AllowedAddresses::Anywhere);
-        assert_eq!(own.reach("judge.co", 443), AllowedAddresses::Anywhere);
-        assert_eq!(own.reach("::2", 7), AllowedAddresses::Anywhere);
+        let granted = grants(&needs, Path::new("."));
+        assert_eq!(granted.reach("api.co", 443), AllowedAddresses::Anywhere);
+        assert_eq!(granted.reach("localhost", 8080), AllowedAddresses::Anywhere);
+        assert_eq!(granted.reach("::1", 90), AllowedAddresses::Anywhere);
+        assert_eq!(granted.reach("judge.co", 443), AllowedAddresses::Anywhere);
+        assert_eq!(granted.reach("::2", 7), AllowedAddresses::Anywhere);
         for (host, port) in
             [("localhost", 80), ("::1", 91), ("judge.co", 80), ("::2", 80), ("sub.api.co", 443), ("api.co.evil", 443)]
         {
-            assert_eq!(own.reach(host, port), AllowedAddresses::Nowhere, "{host}:{port}");
+            assert_eq!(granted.reach(host, port), AllowedAddresses::Nowhere, "{host}:{port}");
         }
         assert_eq!(grants(&["http"], Path::new(".")).reach("any.co", 80), AllowedAddresses::Public);
         assert_eq!(loading().reach("any.co", 80), AllowedAddresses::Nowhere);
@@ -313,8 +314,8 @@ mod tests {
     #[test]
     fn process_needs_allow_named_programs_or_any() {
         assert!(grants(&["process"], Path::new(".")).runs("git"));
-        let own = grants(&["process:sort"], Path::new("."));
-        assert!(own.runs("sort") && !own.runs("sh") && !loading().runs("sort"));
+        let granted = grants(&["process:sort"], Path::new("."));
+        assert!(granted.runs("sort") && !granted.runs("sh") && !loading().runs("sort"));
     }
 
     #[test]
@@ -326,11 +327,11 @@ mod tests {
         std::fs::write(dir.path().join("other/secret"), "x").unwrap();
         std::os::unix::fs::symlink("../other", dir.path().join("data/link")).unwrap();
         std::os::unix::fs::symlink("../other/new", dir.path().join("out/dangling")).unwrap();
-        let own = grants(&["fs:data", "fs:write:out"], dir.path());
+        let granted = grants(&["fs:data", "fs:write:out"], dir.path());
         let real = dir.path().canonicalize().unwrap();
-        assert_eq!(own.path("data/deep/x.txt", false), Ok(real.join("data/deep/x.txt")));
-        assert_eq!(own.path("out/new/x.txt", true), Ok(real.join("out/new/x.txt")));
-        assert_eq!(own.path(&real.join("data").to_string_lossy(), false), Ok(real.join("data")));
+        assert_eq!(granted.path("data/deep/x.txt", false), Ok(real.join("data/deep/x.txt")));
+        assert_eq!(granted.path("out/new/x.txt", true), Ok(real.join("out/new/x.txt")));
+        assert_eq!(granted.path(&real.join("data").to_string_lossy(), false), Ok(real.join("data")));
         for (path, write) in [
             ("data/x", true),
             ("other/secret", false),
@@ -338,17 +339,17 @@ mod tests {
             ("/etc/passwd", false),
             ("x", true),
         ] {
-            assert_eq!(own.path(path, write), Err(PathRefusal::Undeclared), "{path}");
+            assert_eq!(granted.path(path, write), Err(PathRefusal::Undeclared), "{path}");
         }
-        assert!(matches!(own.path("data/../other/secret", false), Err(PathRefusal::Expected(_))));
-        assert!(matches!(own.path("out/dangling", true), Err(PathRefusal::Expected(_))));
+        assert!(matches!(granted.path("data/../other/secret", false), Err(PathRefusal::Expected(_))));
+        assert!(matches!(granted.path("out/dangling", true), Err(PathRefusal::Expected(_))));
     }
 
     #[test]
     fn needs_are_described_in_words() {
-        let words =
+        let described =
             |needs: &[&str]| needs_in_words(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>()).join("; ");
-        insta::assert_snapshot!(words(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"send HTTP requests to public hosts; send HTTP requests to a.co:8; run programs; run gcc; use the environment variable KEY; read files below data; read and write files below out");
+        insta::assert_snapshot!(described(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"send HTTP requests to public hosts; send HTTP requests to a.co:8; run programs; run gcc; use the environment variable KEY; read files below data; read and write files below out");
         insta::assert_snapshot!(Need::parse("htp").unwrap_err(), @r#"
         `needs` contains "htp"; it is one of http, http:HOST, a URL, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
           hint: did you mean `http`?

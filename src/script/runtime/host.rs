@@ -246,7 +246,7 @@ pub(crate) struct Host {
 #[derive(Default)]
 pub(crate) struct Params {
     /// The values of the command line, by name.
-    pub(crate) given: serde_json::Map<String, serde_json::Value>,
+    pub(crate) values: serde_json::Map<String, serde_json::Value>,
     /// The defaults; `None` before `r1.params` is called.
     pub(crate) declared: Option<serde_json::Map<String, serde_json::Value>>,
 }
@@ -313,8 +313,8 @@ impl Host {
     /// The renderer of the running call's environment.
     pub(crate) fn renderer(&self) -> Option<Arc<Renderer>> {
         let call = self.current.borrow();
-        let own = call.env.as_ref().and_then(|env| env.env.renderer.clone());
-        own.or_else(|| self.renderer.clone())
+        let env_renderer = call.env.as_ref().and_then(|env| env.env.renderer.clone());
+        env_renderer.or_else(|| self.renderer.clone())
     }
 
     /// Makes `call` the current one; returns the previous one.
@@ -329,39 +329,42 @@ impl Host {
         }
     }
 
-    pub(crate) fn log(&self, place: String, text: String) {
+    pub(crate) fn log(&self, location: String, text: String) {
         let call = self.current();
         if call.quiet.get() {
             return;
         }
-        let line = |place: String, text: String| {
+        let line = |location: String, text: String| {
             let (trajectory, steps) =
                 if call.entry.is_of_trajectory() { (call.record.name(), call.seed.1) } else { (String::new(), 0) };
-            LogLine { place, text, function: call.function(), trajectory, steps }
+            LogLine { place: location, text, function: call.function(), trajectory, steps }
         };
         if let Some(echo) = &self.echo {
-            return echo(&line(place, text), Stream::Log);
+            return echo(&line(location, text), Stream::Log);
         }
         let sink = self.sink.borrow().clone();
         let Some(left) = call.lines.get().checked_sub(1) else {
             return match sink.receiver() {
                 None => self.dropped.set(self.dropped.get() + 1),
                 Some(receive) if !call.cut.replace(true) => {
-                    receive(&line(place, "further lines of this call are dropped: limits.log is reached".to_owned()));
+                    receive(&line(
+                        location,
+                        "further lines of this call are dropped: limits.log is reached".to_owned(),
+                    ));
                 }
                 Some(_) => {}
             };
         };
         call.lines.set(left);
         if let Some(receive) = sink.receiver() {
-            return receive(&line(place, text));
+            return receive(&line(location, text));
         }
         let mut log = self.log.borrow_mut();
         if log.len() == LOG_LINES {
             log.pop_front();
             self.dropped.set(self.dropped.get() + 1);
         }
-        log.push_back(line(place, text));
+        log.push_back(line(location, text));
     }
 
     /// Sends further lines to `sink`; earlier lines are dropped.
@@ -391,7 +394,7 @@ pub(crate) fn place(lua: &Lua) -> Option<String> {
 /// The nearest frame of a file of the recipe itself, if a module of the library declares something
 /// for it.
 pub(crate) fn place_of_recipe(lua: &Lua) -> Option<String> {
-    places(lua).find(|place| !library::has_prefix(place)).or_else(|| place(lua))
+    places(lua).find(|location| !library::has_prefix(location)).or_else(|| place(lua))
 }
 
 /// The frames of script files, nearest first.
@@ -411,7 +414,7 @@ fn places(lua: &Lua) -> impl Iterator<Item = String> {
 pub(crate) fn misuse(lua: &Lua, message: impl Into<String>) -> Error {
     let error = Error::new(Kind::Script, clip(&message.into(), MESSAGE));
     match place(lua) {
-        Some(place) => error.at(place),
+        Some(location) => error.at(location),
         None => error,
     }
 }

@@ -24,7 +24,7 @@ fn shared<O: Clone + PartialEq, T>(
 ) -> Result<Arc<T>> {
     // The lock is held while a pool starts, so that a second worker does not start another one.
     let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some((_, tool)) = all.iter().find(|(own, _)| own == options) {
+    if let Some((_, tool)) = all.iter().find(|(known_options, _)| known_options == options) {
         return Ok(tool.clone());
     }
     let tool = Arc::new(new(options.clone())?);

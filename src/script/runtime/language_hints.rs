@@ -35,7 +35,7 @@ const NAMES: &[(&str, &str)] = &[
 
 /// The hint for an unknown global name.
 pub(crate) fn of_name(name: &str) -> Option<&'static str> {
-    NAMES.iter().find(|(known, _)| *known == name).map(|(_, hint)| *hint)
+    NAMES.iter().find(|(key, _)| *key == name).map(|(_, hint)| *hint)
 }
 
 /// The hint for an error about nil, from the source line: indexes that start at 0 or are negative.

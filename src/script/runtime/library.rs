@@ -52,8 +52,8 @@ pub(super) fn has_prefix(name: &str) -> bool {
 
 /// The module of a name with its prefix.
 pub(super) fn module(name: &str) -> Option<Module> {
-    let own = name.strip_prefix(PREFIX)?;
-    let (_, source) = MODULES.iter().find(|(known, _)| *known == own)?;
+    let short = name.strip_prefix(PREFIX)?;
+    let (_, source) = MODULES.iter().find(|(key, _)| *key == short)?;
     Some(Module { path: shown_path(name, Path::new("")), source: (*source).to_owned() })
 }
 

@@ -87,8 +87,8 @@ impl Slot {
 
     /// Remaining CPU time of the running turn.
     pub(crate) fn left(&self) -> Duration {
-        let own = self.clock.now().saturating_sub(self.began.load(Ordering::Relaxed));
-        let used = own.saturating_add(self.charged.load(Ordering::Relaxed));
+        let elapsed = self.clock.now().saturating_sub(self.began.load(Ordering::Relaxed));
+        let used = elapsed.saturating_add(self.charged.load(Ordering::Relaxed));
         Duration::from_nanos(self.budget.load(Ordering::Relaxed).saturating_sub(used))
     }
 

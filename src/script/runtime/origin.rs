@@ -65,24 +65,24 @@ pub(super) fn note_list(lua: &Lua, table: &Table, items: &[Json]) -> mlua::Resul
 /// Adds a note to a table. Tables with equal notes share a metatable.
 fn mark(lua: &Lua, table: &Table, note: &str) -> mlua::Result<()> {
     const KNOWN: &str = "r1.json_notes";
-    let known = if let Ok(Some(known)) = lua.named_registry_value::<Option<Table>>(KNOWN) {
-        known
+    let tables = if let Ok(Some(tables)) = lua.named_registry_value::<Option<Table>>(KNOWN) {
+        tables
     } else {
-        let known = lua.create_table()?;
+        let tables = lua.create_table()?;
         let weak = lua.create_table()?;
         weak.raw_set("__mode", "v")?;
-        known.set_metatable(Some(weak))?;
-        lua.set_named_registry_value(KNOWN, &known)?;
-        known
+        tables.set_metatable(Some(weak))?;
+        lua.set_named_registry_value(KNOWN, &tables)?;
+        tables
     };
     let name = lua.create_string(note)?;
-    let meta = if let Some(meta) = known.raw_get::<Option<Table>>(&name)? {
+    let meta = if let Some(meta) = tables.raw_get::<Option<Table>>(&name)? {
         meta
     } else {
         let meta = lua.create_table()?;
         meta.raw_set(NOTE, &name)?;
         meta.set_readonly(true);
-        known.raw_set(&name, &meta)?;
+        tables.raw_set(&name, &meta)?;
         meta
     };
     table.set_metatable(Some(meta))
@@ -150,27 +150,30 @@ pub(crate) fn notes(value: &Value) -> mlua::Result<Json> {
     let Value::Table(table) = value else { return Ok(Json::Null) };
     let mut inner = Vec::new();
     table.for_each(|key: Value, item: Value| {
-        let found = notes(&item)?;
+        let item_notes = notes(&item)?;
         match key {
-            _ if found.is_null() => {}
-            Value::Integer(index) => inner.push((Json::from(index), found)),
-            Value::String(name) if name.to_str().is_ok() => inner.push((name.to_string_lossy().into(), found)),
+            _ if item_notes.is_null() => {}
+            Value::Integer(index) => inner.push((Json::from(index), item_notes)),
+            Value::String(name) if name.to_str().is_ok() => inner.push((name.to_string_lossy().into(), item_notes)),
             _ => {}
         }
         Ok(())
     })?;
-    let own = text_of(table).map_or(Json::Null, |note| note.to_string_lossy().into());
-    if own.is_null() && inner.is_empty() {
+    let table_note = text_of(table).map_or(Json::Null, |note| note.to_string_lossy().into());
+    if table_note.is_null() && inner.is_empty() {
         return Ok(Json::Null);
     }
     inner.sort_by_key(|(key, _)| (key.as_u64(), key.as_str().map(str::to_owned)));
-    Ok(Json::Array(vec![own, inner.into_iter().map(|(key, found)| Json::Array(vec![key, found])).collect()]))
+    Ok(Json::Array(vec![
+        table_note,
+        inner.into_iter().map(|(key, item_notes)| Json::Array(vec![key, item_notes])).collect(),
+    ]))
 }
 
 /// The inverse of [`notes`].
-pub(crate) fn restore_notes(lua: &Lua, value: &Value, found: &Json) -> mlua::Result<()> {
-    let (Value::Table(table), Some(inner)) = (value, found[1].as_array()) else { return Ok(()) };
-    if let Some(note) = found[0].as_str() {
+pub(crate) fn restore_notes(lua: &Lua, value: &Value, notes: &Json) -> mlua::Result<()> {
+    let (Value::Table(table), Some(inner)) = (value, notes[1].as_array()) else { return Ok(()) };
+    if let Some(note) = notes[0].as_str() {
         mark(lua, table, note)?;
     }
     for pair in inner {

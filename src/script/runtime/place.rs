@@ -13,7 +13,7 @@ pub(crate) fn at_definition(function: &Function, message: impl Into<String>) -> 
 /// An error with the line where `function` is defined as its place, unless a closer one is known.
 pub(crate) fn at_function(function: &Function, error: Error) -> Error {
     match definition(function) {
-        Some(place) => error.at(place),
+        Some(location) => error.at(location),
         None => error,
     }
 }

@@ -51,7 +51,7 @@ impl Weights {
 #[derive(Debug)]
 pub(crate) struct Index {
     weights: Weights,
-    words: HashMap<Box<str>, u32>,
+    vocabulary: HashMap<Box<str>, u32>,
     /// Whether new texts add words to the index.
     grows: bool,
     /// For each word: (text, occurrences), in order of texts.
@@ -66,34 +66,34 @@ pub(crate) struct Index {
 impl Index {
     /// An index of all words.
     pub(crate) fn new(weights: Weights) -> Self {
-        let (words, texts, lengths) = (HashMap::new(), Vec::new(), Vec::new());
-        Self { weights, words, grows: true, texts, lengths, mean: 0.0, bytes: 0 }
+        let (vocabulary, texts, lengths) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { weights, vocabulary, grows: true, texts, lengths, mean: 0.0, bytes: 0 }
     }
 
     /// Adds a text.
     pub(crate) fn add(&mut self, text: &str) {
-        let (mut own, mut length) = (Vec::new(), 0);
+        let (mut ids, mut length) = (Vec::new(), 0);
         words(text, |word| {
             length += 1;
-            match self.words.get(word) {
-                Some(id) => own.push(*id),
-                None if self.grows => own.push(self.add_word(word)),
+            match self.vocabulary.get(word) {
+                Some(id) => ids.push(*id),
+                None if self.grows => ids.push(self.add_word(word)),
                 None => {}
             }
         });
-        let place = self.lengths.len() as u32;
+        let text_index = self.lengths.len() as u32;
         self.lengths.push(length);
         self.bytes += 4;
-        own.sort_unstable();
-        for same in own.chunk_by(|a, b| a == b) {
-            self.texts[same[0] as usize].push((place, same.len() as u32));
+        ids.sort_unstable();
+        for same in ids.chunk_by(|a, b| a == b) {
+            self.texts[same[0] as usize].push((text_index, same.len() as u32));
             self.bytes += 8;
         }
     }
 
     fn add_word(&mut self, word: &str) -> u32 {
         let id = self.texts.len() as u32;
-        self.words.insert(word.into(), id);
+        self.vocabulary.insert(word.into(), id);
         self.bytes += word.len() + 64;
         self.texts.push(Vec::new());
         id
@@ -101,8 +101,8 @@ impl Index {
 
     /// Completes the index after the last text.
     pub(crate) fn finish(&mut self) {
-        let words: f64 = self.lengths.iter().map(|length| f64::from(*length)).sum();
-        self.mean = words / self.lengths.len().max(1) as f64;
+        let total: f64 = self.lengths.iter().map(|length| f64::from(*length)).sum();
+        self.mean = total / self.lengths.len().max(1) as f64;
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -122,22 +122,22 @@ impl Index {
     pub(crate) fn search<E>(
         &self,
         query: &str,
-        most: usize,
+        limit: usize,
         mut go_on: impl FnMut() -> Result<(), E>,
     ) -> Result<Vec<(usize, f64)>, E> {
         let mut scores = vec![0.0; self.lengths.len()];
         let total = self.lengths.len() as f64;
         for word in distinct(query) {
-            let Some(id) = self.words.get(word.as_str()) else { continue };
+            let Some(id) = self.vocabulary.get(word.as_str()) else { continue };
             go_on()?;
             let having = &self.texts[*id as usize];
-            for (place, count) in having {
-                let length = f64::from(self.lengths[*place as usize]);
-                scores[*place as usize] +=
+            for (index, count) in having {
+                let length = f64::from(self.lengths[*index as usize]);
+                scores[*index as usize] +=
                     self.weights.score(f64::from(*count), length, self.mean, having.len() as f64, total);
             }
         }
-        Ok(best(scores, most))
+        Ok(best(scores, limit))
     }
 }
 
@@ -164,27 +164,27 @@ pub(crate) fn rank<E>(
 }
 
 /// The positive scores, best first.
-fn best(scores: Vec<f64>, most: usize) -> Vec<(usize, f64)> {
-    let mut found: Vec<(usize, f64)> = scores.into_iter().enumerate().filter(|(_, score)| *score > 0.0).collect();
+fn best(scores: Vec<f64>, limit: usize) -> Vec<(usize, f64)> {
+    let mut ranked: Vec<(usize, f64)> = scores.into_iter().enumerate().filter(|(_, score)| *score > 0.0).collect();
     let order = |a: &(usize, f64), b: &(usize, f64)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-    if most == 0 {
+    if limit == 0 {
         return Vec::new();
     }
-    if found.len() > most {
-        found.select_nth_unstable_by(most - 1, order);
-        found.truncate(most);
+    if ranked.len() > limit {
+        ranked.select_nth_unstable_by(limit - 1, order);
+        ranked.truncate(limit);
     }
-    found.sort_unstable_by(order);
-    found
+    ranked.sort_unstable_by(order);
+    ranked
 }
 
 /// The distinct words of a query, sorted.
 fn distinct(query: &str) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+    let mut distinct = BTreeSet::new();
     words(query, |word| {
-        found.insert(word.to_owned());
+        distinct.insert(word.to_owned());
     });
-    found
+    distinct
 }
 
 /// Calls `each` with every word. A word is a run of letters and digits in lower case; in scripts
@@ -218,8 +218,8 @@ mod tests {
     fn a_bm25_index_and_direct_ranking_agree() {
         let texts: Vec<String> = (0..200_u32)
             .map(|n| {
-                let words = (0..=n % 13).map(|k| format!("w{}", (n * 31 + k * k * 17) % 23));
-                words.collect::<Vec<_>>().join(" ") + if n % 7 == 0 { " 红 rare" } else { "" }
+                let text_words = (0..=n % 13).map(|k| format!("w{}", (n * 31 + k * k * 17) % 23));
+                text_words.collect::<Vec<_>>().join(" ") + if n % 7 == 0 { " 红 rare" } else { "" }
             })
             .collect();
         let mut index = Index::new(Weights::default());
@@ -229,9 +229,9 @@ mod tests {
         index.finish();
         for query in ["w1 w2 W3", "rare", "红色 w5", "nothing", "", "w1 w1 w1"] {
             let all = ranked(query, &texts);
-            assert_eq!(found(&index, query, usize::MAX), all, "{query}");
-            for most in [0, 1, 3, 50] {
-                assert_eq!(found(&index, query, most), all[..all.len().min(most)], "{query} {most}");
+            assert_eq!(search_all(&index, query, usize::MAX), all, "{query}");
+            for limit in [0, 1, 3, 50] {
+                assert_eq!(search_all(&index, query, limit), all[..all.len().min(limit)], "{query} {limit}");
             }
         }
         let mut plain = Index::new(Weights { k1: 0.0, b: 0.0 });
@@ -240,9 +240,9 @@ mod tests {
         }
         plain.finish();
         // With k1 = 0 and b = 0 all texts that contain the word have the same score.
-        let scores: Vec<f64> = found(&plain, "rare", 200).into_iter().map(|(_, score)| score).collect();
+        let scores: Vec<f64> = search_all(&plain, "rare", 200).into_iter().map(|(_, score)| score).collect();
         assert!(scores.len() == 29 && scores.iter().all(|score| score.to_bits() == scores[0].to_bits()));
-        assert_eq!(found(&Index::new(Weights::default()), "x", 5), []);
+        assert_eq!(search_all(&Index::new(Weights::default()), "x", 5), []);
     }
 
     #[test]
@@ -256,8 +256,8 @@ mod tests {
         assert_eq!(stopped, Err("stop"));
     }
 
-    fn found(index: &Index, query: &str, most: usize) -> Vec<(usize, f64)> {
-        index.search(query, most, || Ok::<_, std::convert::Infallible>(())).unwrap_or_else(|never| match never {})
+    fn search_all(index: &Index, query: &str, limit: usize) -> Vec<(usize, f64)> {
+        index.search(query, limit, || Ok::<_, std::convert::Infallible>(())).unwrap_or_else(|never| match never {})
     }
 
     fn order(query: &str, texts: &[&str]) -> Vec<usize> {

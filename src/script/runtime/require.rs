@@ -88,8 +88,8 @@ impl Loader {
             // A stored version of a script has the modules of the library that it was run with.
             Sources::Disk(root) if library::has_prefix(name) && !root.join(file_of(name)).exists() => {
                 library::module(name).ok_or_else(|| {
-                    let known = library::names();
-                    refused(format!("r1 has no module `{name}`")).hint(suggest(name, known.iter().map(String::as_str)))
+                    let names = library::names();
+                    refused(format!("r1 has no module `{name}`")).hint(suggest(name, names.iter().map(String::as_str)))
                 })
             }
             Sources::Disk(root) => {
@@ -181,7 +181,7 @@ fn refused(message: impl std::fmt::Display) -> Error {
 /// An error with the line of the caller as its place.
 fn at_caller(lua: &Lua, error: Error) -> Error {
     match place(lua) {
-        Some(place) => error.at(place),
+        Some(location) => error.at(location),
         None => error,
     }
 }

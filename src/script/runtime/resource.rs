@@ -74,7 +74,7 @@ impl Form {
     /// The format of a file extension; `.gz` or `.zst` may follow it.
     fn of(path: &Path) -> Option<Self> {
         let plain = if Compression::of(path).is_some() { path.file_stem().map(Path::new)? } else { path };
-        let is_text = plain.extension().is_some_and(|end| ["txt", "text", "md"].iter().any(|known| end == *known));
+        let is_text = plain.extension().is_some_and(|end| ["txt", "text", "md"].iter().any(|ending| end == *ending));
         if is_text { Some(Self::Text) } else { DataFormat::of(path).map(Self::Rows) }
     }
 }
@@ -107,8 +107,9 @@ impl Resource {
     pub(crate) fn open(spec: &Spec, directory: &Path) -> Result<Arc<Self>> {
         let path = spec.path_in(directory);
         // On another thread, since reading does not count as CPU time of the script.
-        let own = |path: &Path| std::thread::scope(|scope| scope.spawn(|| Self::shared(spec, path, directory)).join());
-        own(&path).unwrap_or_else(|_| Err(Error::new(Kind::Internal, "reading the resource stopped").at_path(&path)))
+        let share =
+            |path: &Path| std::thread::scope(|scope| scope.spawn(|| Self::shared(spec, path, directory)).join());
+        share(&path).unwrap_or_else(|_| Err(Error::new(Kind::Internal, "reading the resource stopped").at_path(&path)))
     }
 
     fn shared(spec: &Spec, path: &Path, directory: &Path) -> Result<Arc<Self>> {
@@ -132,16 +133,16 @@ impl Resource {
         }
         let key = Key { path: real, seen, format: spec.format, columns: spec.columns.clone(), keep: spec.keep };
         // The lock is held while the file is read, so that two threads do not read it twice.
-        let mut known = READ.lock().unwrap_or_else(PoisonError::into_inner);
-        known.retain(|(_, read)| read.strong_count() > 0);
-        if let Some(read) = known.iter().find(|(own, _)| *own == key).and_then(|(_, read)| read.upgrade()) {
+        let mut cache = READ.lock().unwrap_or_else(PoisonError::into_inner);
+        cache.retain(|(_, read)| read.strong_count() > 0);
+        if let Some(read) = cache.iter().find(|(cached, _)| *cached == key).and_then(|(_, read)| read.upgrade()) {
             return Ok(read);
         }
         let read = Arc::new(Self::read(spec, path)?);
         if Seen::of(&key.path).map_err(failed)? != key.seen {
             return Err(Error::new(Kind::Data, "the resource was changed while it was read").at_path(path));
         }
-        known.push((key, Arc::downgrade(&read)));
+        cache.push((key, Arc::downgrade(&read)));
         Ok(read)
     }
 
@@ -214,18 +215,18 @@ impl Resource {
 
     fn build(&self, column: &str, weights: Weights) -> Result<Index> {
         let mut index = Index::new(weights);
-        for place in 0..self.rows.len() {
-            let row = self.row(place).unwrap_or_default();
+        for row_index in 0..self.rows.len() {
+            let row = self.row(row_index).unwrap_or_default();
             match row.get(column) {
                 Some(Json::String(text)) => index.add(text),
                 Some(Json::Null) | None => {
-                    let known = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str);
-                    let message = format!("row {} of {} has no column `{column}`", place + 1, self.path.display());
-                    return Err(Error::new(Kind::Script, message).hint(crate::error::suggest(column, known)));
+                    let columns = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str);
+                    let message = format!("row {} of {} has no column `{column}`", row_index + 1, self.path.display());
+                    return Err(Error::new(Kind::Script, message).hint(crate::error::suggest(column, columns)));
                 }
                 Some(_) => {
                     let path = self.path.display();
-                    let message = format!("row {} of {path}: the column `{column}` is not text", place + 1);
+                    let message = format!("row {} of {path}: the column `{column}` is not text", row_index + 1);
                     return Err(Error::new(Kind::Script, message));
                 }
             }

@@ -79,9 +79,9 @@ pub(crate) fn seal(lua: &Lua, environment: &Table) -> mlua::Result<()> {
             if let Some(hint) = super::language_hints::of_name(&name) {
                 return Err(mlua::Error::external(error.hint(hint)));
             }
-            let known: Vec<&str> = names.iter().map(String::as_str).collect();
-            let near = crate::error::nearest(&name, known.iter().copied());
-            Err(mlua::Error::external(if near.is_empty() { error } else { error.hint(suggest(&name, known)) }))
+            let known_names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let near = crate::error::nearest(&name, known_names.iter().copied());
+            Err(mlua::Error::external(if near.is_empty() { error } else { error.hint(suggest(&name, known_names)) }))
         })?,
     )?;
     meta.raw_set(
@@ -125,7 +125,7 @@ pub(crate) fn write_log(lua: &Lua, host: &Host, values: &[Value]) -> mlua::Resul
         }
         match value {
             Value::Table(table) if super::origin::is_plain(table) => text.push_str(&super::convert::logged(value)),
-            Value::String(own) => text.push_str(&super::convert::beginning(own, LOGGED + 1)),
+            Value::String(string) => text.push_str(&super::convert::beginning(string, LOGGED + 1)),
             _ => text.push_str(&value.to_string()?),
         }
         if text.len() > LOGGED {
@@ -144,7 +144,7 @@ fn error_function(lua: &Lua) -> mlua::Result<Value> {
     let show = lua.create_function(|lua, table: Value| {
         let text = super::convert::show(&table);
         Ok(match place(lua) {
-            Some(place) => format!("{place}: {text}"),
+            Some(location) => format!("{location}: {text}"),
             None => text,
         })
     })?;
@@ -154,18 +154,21 @@ fn error_function(lua: &Lua) -> mlua::Result<Value> {
 fn math(lua: &Lua, host: &Rc<Host>, builtin: &Table) -> mlua::Result<Table> {
     let math = lua.create_table()?;
     builtin.for_each(|name: String, value: Value| math.raw_set(name, value))?;
-    let own = host.clone();
-    math.raw_set("random", lua.create_function(move |lua, bounds: Variadic<Value>| random(lua, &own, &bounds))?)?;
-    let own = host.clone();
+    let shared_host = host.clone();
+    math.raw_set(
+        "random",
+        lua.create_function(move |lua, bounds: Variadic<Value>| random(lua, &shared_host, &bounds))?,
+    )?;
+    let host = host.clone();
     math.raw_set(
         "randomseed",
         lua.create_function(move |lua, seed: Value| match seed {
             Value::Integer(seed) => {
-                own.current().reseed(seed as u64);
+                host.current().reseed(seed as u64);
                 Ok(())
             }
             Value::Number(seed) => {
-                own.current().reseed(seed.to_bits());
+                host.current().reseed(seed.to_bits());
                 Ok(())
             }
             other => Err(mlua::Error::external(misuse(

@@ -95,8 +95,8 @@ impl Listings {
 
     /// Compares the list that a server gives now with that of the run.
     fn compare(&self, server: &ToolServer, now: &Listing) {
-        let known = self.all().get(&server.definition.to_string()).cloned();
-        if let Some(change) = known.and_then(|known| difference(&known.tools, &now.tools)) {
+        let before = self.all().get(&server.definition.to_string()).cloned();
+        if let Some(change) = before.and_then(|before| difference(&before.tools, &now.tools)) {
             let name = &server.name;
             let kept = "the policy sees the tools of the run's first start";
             self.changes().insert(format!("the MCP server `{name}` has changed its tools ({change}); {kept}"));
@@ -113,8 +113,8 @@ impl Listings {
         // The lock is held while a server starts, so that a second worker does not start another.
         let mut all = self.all();
         let key = server.definition.to_string();
-        if let Some(known) = all.get(&key) {
-            return Ok(Arc::clone(known));
+        if let Some(earlier) = all.get(&key) {
+            return Ok(Arc::clone(earlier));
         }
         let opened = (server.open)(grants)?;
         let running = match server.scope {
@@ -151,18 +151,18 @@ impl Listings {
             let names: Vec<&str> = tools.iter().take(SHOWN).map(|tool| tool.name.as_str()).collect();
             let more = if count > SHOWN { ", …" } else { "" };
             let definition: Json = serde_json::from_str(key).unwrap_or_default();
-            let words = definition["command"].as_array().into_iter().flatten().filter_map(Json::as_str);
-            let place = if let Some(url) = definition["url"].as_str() {
+            let parts = definition["command"].as_array().into_iter().flatten().filter_map(Json::as_str);
+            let target = if let Some(url) = definition["url"].as_str() {
                 format!("MCP server {server} at {url}")
             } else {
-                let command: Vec<&str> = words.collect();
+                let command: Vec<&str> = parts.collect();
                 format!("MCP server {server}, outside the sandbox: {}", command.join(" "))
             };
             let plural = if count == 1 { "" } else { "s" };
             let without: Vec<String> =
                 unusable.iter().map(|(name, why)| format!("; without `{name}`: {why}")).collect();
             let without = without.concat();
-            format!("{place} ({count} tool{plural}: {}{more}{without})", names.join(", "))
+            format!("{target} ({count} tool{plural}: {}{more}{without})", names.join(", "))
         };
         self.all().iter().map(line).collect()
     }
@@ -171,22 +171,22 @@ impl Listings {
 /// The tools that two lists do not share, or that differ; `None` for equal lists.
 fn difference(before: &[RemoteTool], now: &[RemoteTool]) -> Option<String> {
     const SHOWN: usize = 8;
-    let mut words = Vec::new();
+    let mut changes = Vec::new();
     for tool in before {
-        match now.iter().find(|own| own.name == tool.name) {
-            None => words.push(format!("without `{}`", tool.name)),
-            Some(own) if own != tool => words.push(format!("`{}` differs", tool.name)),
+        match now.iter().find(|listed| listed.name == tool.name) {
+            None => changes.push(format!("without `{}`", tool.name)),
+            Some(listed) if listed != tool => changes.push(format!("`{}` differs", tool.name)),
             Some(_) => {}
         }
     }
-    let new = now.iter().filter(|tool| !before.iter().any(|own| own.name == tool.name));
-    words.extend(new.map(|tool| format!("new: `{}`", tool.name)));
-    let more = words.len().saturating_sub(SHOWN);
-    words.truncate(SHOWN);
+    let new = now.iter().filter(|tool| !before.iter().any(|listed| listed.name == tool.name));
+    changes.extend(new.map(|tool| format!("new: `{}`", tool.name)));
+    let more = changes.len().saturating_sub(SHOWN);
+    changes.truncate(SHOWN);
     if more > 0 {
-        words.push(format!("{more} more"));
+        changes.push(format!("{more} more"));
     }
-    (!words.is_empty()).then(|| words.join(", "))
+    (!changes.is_empty()).then(|| changes.join(", "))
 }
 
 /// The tools of `env.tools`, with those of its servers.
@@ -206,7 +206,7 @@ pub(crate) fn expand(list: &[EnvTool], listings: &Listings, grants: &Grants) -> 
             }
         };
         for tool in new {
-            if let Some((_, other)) = tools.iter().find(|(known, _)| known.name == tool.name) {
+            if let Some((_, other)) = tools.iter().find(|(other_tool, _)| other_tool.name == tool.name) {
                 return Err(clash(&tool.name, *other, server));
             }
             tools.push((tool, server));
@@ -235,8 +235,8 @@ fn clash(name: &str, first: Option<&Rc<ToolServer>>, second: Option<&Rc<ToolServ
         let short = second.or(first).map_or("mcp", |server| server.name.as_str());
         format!("give one server a prefix: r1.tools.mcp {{ …, prefix = \"{}_\" }}", clean(short))
     };
-    let place = second.or(first).and_then(|server| server.place.clone());
-    Error { place, ..Error::new(Kind::Script, message).hint(hint) }
+    let location = second.or(first).and_then(|server| server.place.clone());
+    Error { place: location, ..Error::new(Kind::Script, message).hint(hint) }
 }
 
 /// The tools of a server that the policy may use, under their names in prompts.
@@ -251,9 +251,9 @@ fn of_server(server: &Rc<ToolServer>, listing: &Listing) -> Result<Vec<Rc<Tool>>
     if let Some(allow) = &server.allow
         && let Some(unknown) = allow.iter().find(|name| !remote.iter().any(|tool| tool.name == **name))
     {
-        let known: Vec<&str> = remote.iter().map(|tool| tool.name.as_str()).collect();
+        let names: Vec<&str> = remote.iter().map(|tool| tool.name.as_str()).collect();
         let message = format!("`allow` names `{unknown}`, which is not a tool of the MCP server `{}`", server.name);
-        return Err(Error::new(Kind::Script, message).hint(suggest(unknown, known)));
+        return Err(Error::new(Kind::Script, message).hint(suggest(unknown, names)));
     }
     let allowed = |tool: &&RemoteTool| server.allow.as_ref().is_none_or(|allow| allow.contains(&tool.name));
     let tool = |remote: &RemoteTool| {
@@ -282,8 +282,8 @@ fn clean(name: &str) -> String {
 fn shared(options: ServerOptions) -> Server {
     static SERVERS: Mutex<Vec<Server>> = Mutex::new(Vec::new());
     let mut all = SERVERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = all.iter().find(|server| *server.options() == options) {
-        return known.clone();
+    if let Some(running) = all.iter().find(|server| *server.options() == options) {
+        return running.clone();
     }
     let server = Server::new(options);
     all.push(server.clone());
@@ -325,15 +325,15 @@ impl ToolServer {
     pub(crate) async fn call(
         &self,
         grants: &RefCell<Grants>,
-        own: Option<&SessionServers>,
+        session: Option<&SessionServers>,
         tool: &str,
         arguments: &Json,
     ) -> Result<Output> {
         let opened = (self.open)(&grants.borrow())?;
         let arguments = arguments.as_object().cloned().unwrap_or_default();
-        let reply = match (self.scope, own) {
-            (ServerScope::Trajectory, Some(own)) => {
-                own.call(self.definition.to_string(), opened.options, tool, arguments).await?
+        let reply = match (self.scope, session) {
+            (ServerScope::Trajectory, Some(session)) => {
+                session.call(self.definition.to_string(), opened.options, tool, arguments).await?
             }
             _ => shared(opened.options).call(tool, arguments).await?,
         };
@@ -359,12 +359,12 @@ type RemoteCall = (String, Map<String, Json>);
 impl SessionServers {
     /// Servers in the same state: the calls so far are repeated on a new server when it is used.
     pub(crate) fn fork(&self) -> Self {
-        let fork = |own: &SessionServer| {
-            let done = own.done.borrow().clone();
-            let server = Server::new(own.server.options().clone());
+        let fork = |running: &SessionServer| {
+            let done = running.done.borrow().clone();
+            let server = Server::new(running.server.options().clone());
             Rc::new(SessionServer { server, done: RefCell::default(), behind: tokio::sync::Mutex::new(done) })
         };
-        Self(RefCell::new(self.0.borrow().iter().map(|(key, own)| (key.clone(), fork(own))).collect()))
+        Self(RefCell::new(self.0.borrow().iter().map(|(key, running)| (key.clone(), fork(running))).collect()))
     }
 
     async fn call(
@@ -378,15 +378,15 @@ impl SessionServers {
             let server = Server::new(options);
             Rc::new(SessionServer { server, done: RefCell::default(), behind: tokio::sync::Mutex::default() })
         };
-        let own = Rc::clone(self.0.borrow_mut().entry(key).or_insert_with(new));
+        let running = Rc::clone(self.0.borrow_mut().entry(key).or_insert_with(new));
         {
             // A concurrent call waits until the earlier calls have run.
-            let mut behind = own.behind.lock().await;
+            let mut behind = running.behind.lock().await;
             for (tool, arguments) in std::mem::take(&mut *behind) {
-                own.run(&tool, arguments).await?;
+                running.run(&tool, arguments).await?;
             }
         }
-        own.run(tool, arguments).await
+        running.run(tool, arguments).await
     }
 }
 

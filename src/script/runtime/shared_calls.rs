@@ -23,7 +23,7 @@ pub(crate) struct Cache {
     /// In insertion order, with their sizes.
     order: VecDeque<(String, usize)>,
     bytes: usize,
-    most: usize,
+    limit: usize,
 }
 
 /// Maximum bytes of keys and results: per trajectory, and for all calls of a script.
@@ -37,8 +37,8 @@ impl Default for Cache {
 }
 
 impl Cache {
-    fn of(most: usize) -> Self {
-        Self { results: HashMap::new(), order: VecDeque::new(), bytes: 0, most }
+    fn of(limit: usize) -> Self {
+        Self { results: HashMap::new(), order: VecDeque::new(), bytes: 0, limit }
     }
 
     pub(crate) fn get(&self, key: &str) -> Option<CachedResult> {
@@ -47,10 +47,10 @@ impl Cache {
 
     pub(crate) fn put(&mut self, key: &str, result: CachedResult) {
         let size = key.len() * 2 + result.text.len();
-        if self.results.contains_key(key) || size > self.most {
+        if self.results.contains_key(key) || size > self.limit {
             return;
         }
-        while self.bytes + size > self.most {
+        while self.bytes + size > self.limit {
             let Some((oldest, size)) = self.order.pop_front() else { break };
             self.results.remove(&oldest);
             self.bytes -= size;
@@ -126,9 +126,9 @@ impl Shared {
     }
 
     /// The semaphore that limits concurrent calls of a tool.
-    pub(crate) fn permits(&self, tool: &str, most: usize) -> Arc<Semaphore> {
+    pub(crate) fn permits(&self, tool: &str, limit: usize) -> Arc<Semaphore> {
         let mut all = self.permits.lock().unwrap_or_else(PoisonError::into_inner);
-        let new = || Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        let new = || Arc::new(Semaphore::new(limit.min(Semaphore::MAX_PERMITS)));
         Arc::clone(all.entry(tool.to_owned()).or_insert_with(new))
     }
 }

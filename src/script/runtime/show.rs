@@ -137,8 +137,8 @@ impl Writer<'_> {
             Value::Function(function) => {
                 let info = function.info();
                 let name = info.name.map_or_else(String::new, |name| format!(" {name}"));
-                let place = super::place::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
-                span(Style::Word, format!("function{name}{place}"))
+                let location = super::place::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
+                span(Style::Word, format!("function{name}{location}"))
             }
             other => span(Style::Word, convert::kind(other).trim_start_matches("a ").to_owned()),
         }
@@ -219,16 +219,16 @@ impl Tree {
 
     /// Writes at `indent`, after `used` columns of the line.
     fn write(self, out: &mut Vec<Span>, width: usize, indent: usize, used: usize) {
-        let own = self.width();
+        let full_width = self.width();
         let entries = match self {
             Self::Leaf(leaf) => return out.push(leaf),
             Self::Table(entries) if entries.is_empty() => return out.push(span(Style::Plain, "{}")),
             Self::Table(entries) => entries,
         };
-        let inline = width > 0 && own.saturating_add(indent).saturating_add(used) <= width;
+        let inline = width > 0 && full_width.saturating_add(indent).saturating_add(used) <= width;
         out.push(span(Style::Plain, if inline { "{ " } else { "{" }));
         let last = entries.len() - 1;
-        for (place, (key, value)) in entries.into_iter().enumerate() {
+        for (index, (key, value)) in entries.into_iter().enumerate() {
             if !inline {
                 out.push(span(Style::Plain, format!("\n{}", " ".repeat(indent + 2))));
             }
@@ -239,7 +239,7 @@ impl Tree {
                 out.push(span(Style::Plain, " = "));
             }
             value.write(out, if inline { usize::MAX } else { width }, indent + 2, used);
-            let between = match (inline, place == last) {
+            let between = match (inline, index == last) {
                 (true, true) => "",
                 (true, false) => ", ",
                 (false, _) => ",",
@@ -252,9 +252,9 @@ impl Tree {
 }
 
 /// A text in Lua syntax; the number of omitted characters follows it.
-fn quoted(text: &str, most: usize) -> String {
+fn quoted(text: &str, limit: usize) -> String {
     let mut out = String::from("\"");
-    for c in text.chars().take(most) {
+    for c in text.chars().take(limit) {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
@@ -267,7 +267,7 @@ fn quoted(text: &str, most: usize) -> String {
             c => out.push(c),
         }
     }
-    let more = text.chars().count().saturating_sub(most);
+    let more = text.chars().count().saturating_sub(limit);
     out.push('"');
     if more > 0 {
         let _ = write!(out, " … {more} more");

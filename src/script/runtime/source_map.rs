@@ -123,10 +123,10 @@ impl SourceMap {
         let (named, others): (Vec<_>, Vec<_>) = calls.partition(|(site, _)| site.function == function);
         let computed = named.iter().any(|(_, shape)| !matches!(shape, Shape::Table(_)));
         // A constructor under another name (`local grpo = r1.grpo`) is still a call on this line.
-        let found =
+        let position =
             named.into_iter().chain(others).find_map(|(_, shape)| self.follow(path, shape, &segments(key), HOPS));
         let call = || computed.then_some(KeyPosition { path, line, is_exact: false });
-        found.or_else(call).map(|found| found.location())
+        position.or_else(call).map(|position| position.location())
     }
 
     fn follow<'a>(&'a self, path: &'a str, shape: &Shape, key: &[Segment<'_>], hops: usize) -> Option<KeyPosition<'a>> {
@@ -146,8 +146,8 @@ impl SourceMap {
                 self.follow(path, self.files.get(path)?.returned.as_ref()?, key, hops)
             }
             Shape::Call { function, argument } => {
-                let found = self.follow(path, argument, key, hops)?;
-                Some(KeyPosition { is_exact: found.is_exact && self.is_constructor(path, function), ..found })
+                let position = self.follow(path, argument, key, hops)?;
+                Some(KeyPosition { is_exact: position.is_exact && self.is_constructor(path, function), ..position })
             }
             Shape::Computed => None,
         }
@@ -168,8 +168,8 @@ impl SourceMap {
     fn variable<'a>(&'a self, path: &'a str, name: &str, key: &[Segment<'_>], hops: usize) -> Option<KeyPosition<'a>> {
         let file = self.files.get(path)?;
         for named in (0..=key.len()).rev() {
-            let (own, rest) = key.split_at(named);
-            let names = own.iter().map(|segment| match segment {
+            let (prefix, rest) = key.split_at(named);
+            let names = prefix.iter().map(|segment| match segment {
                 Segment::Name(name) => Some(*name),
                 Segment::Item(_) => None,
             });
@@ -179,8 +179,8 @@ impl SourceMap {
                 // With several assignments it is not known which one ran last.
                 Some([(line, value)]) => {
                     let deeper = self.follow(path, value, rest, hops);
-                    let own = KeyPosition { path, line: *line, is_exact: rest.is_empty() };
-                    return deeper.or_else(|| (named > 0).then_some(own));
+                    let position = KeyPosition { path, line: *line, is_exact: rest.is_empty() };
+                    return deeper.or_else(|| (named > 0).then_some(position));
                 }
                 Some(_) => return None,
                 None => {}
@@ -379,8 +379,8 @@ mod tests {
     }
 
     #[track_caller]
-    fn located(found: impl Into<Option<Location>>, place: &str, is_exact: bool) {
-        assert_eq!(found.into(), Some(Location { place: place.to_owned(), is_exact }));
+    fn located(location: impl Into<Option<Location>>, text: &str, is_exact: bool) {
+        assert_eq!(location.into(), Some(Location { place: text.to_owned(), is_exact }));
     }
 
     #[test]

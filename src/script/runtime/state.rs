@@ -47,24 +47,24 @@ pub(crate) struct StateBytes(pub(crate) Rc<Cell<usize>>);
 
 /// Bytes of one state as last measured; part of the total while the state exists.
 pub(crate) struct Size {
-    own: Cell<usize>,
+    bytes: Cell<usize>,
     all: StateBytes,
 }
 
 impl Size {
     fn new(lua: &Lua) -> Rc<Self> {
         Rc::new(Self {
-            own: Cell::new(0),
+            bytes: Cell::new(0),
             all: lua.app_data_ref::<StateBytes>().map(|all| all.clone()).unwrap_or_default(),
         })
     }
 
     pub(crate) fn get(&self) -> usize {
-        self.own.get()
+        self.bytes.get()
     }
 
     pub(crate) fn set(&self, bytes: usize) {
-        self.all.0.set((self.all.0.get() + bytes).saturating_sub(self.own.replace(bytes)));
+        self.all.0.set((self.all.0.get() + bytes).saturating_sub(self.bytes.replace(bytes)));
     }
 }
 
@@ -297,7 +297,7 @@ impl Session {
     /// Registers an interpreter, whose session ends with the trajectory.
     fn join(&self, python: &Arc<Python>) {
         let mut pythons = self.pythons.borrow_mut();
-        if !pythons.iter().any(|own| Arc::ptr_eq(own, python)) {
+        if !pythons.iter().any(|joined| Arc::ptr_eq(joined, python)) {
             pythons.push(python.clone());
         }
     }

@@ -69,9 +69,9 @@ static KNOWN: Known = Mutex::new(Vec::new());
 pub(crate) fn open(tables: &[NamedTable]) -> Result<Arc<Tables>> {
     let key = key(tables);
     // Held while tables are built, so that two threads do not build them twice.
-    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    known.retain(|(_, open)| open.strong_count() > 0);
-    if let Some(open) = known.iter().find(|(own, _)| *own == key).and_then(|(_, open)| open.upgrade()) {
+    let mut cache = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    cache.retain(|(_, open)| open.strong_count() > 0);
+    if let Some(open) = cache.iter().find(|(cached, _)| *cached == key).and_then(|(_, open)| open.upgrade()) {
         return Ok(open);
     }
     let has_files = tables.iter().any(|table| matches!(table.source, TableSource::File { .. }));
@@ -83,7 +83,7 @@ pub(crate) fn open(tables: &[NamedTable]) -> Result<Arc<Tables>> {
         build(tables)?
     };
     let built = Arc::new(built);
-    known.push((key, Arc::downgrade(&built)));
+    cache.push((key, Arc::downgrade(&built)));
     Ok(built)
 }
 
@@ -118,14 +118,14 @@ enum TableFile {
 
 impl TableFile {
     fn open(path: &Path, spec: &Spec) -> Result<Self> {
-        let given = match spec.format {
+        let declared = match spec.format {
             Some(Form::Rows(format)) => Some(format),
             _ => None,
         };
-        Ok(match given.or_else(|| DataFormat::of(path)) {
+        Ok(match declared.or_else(|| DataFormat::of(path)) {
             Some(DataFormat::Csv) if spec.columns.is_empty() => Self::Csv(CsvFile::open(path, b',')?),
             Some(DataFormat::Tsv) if spec.columns.is_empty() => Self::Csv(CsvFile::open(path, b'\t')?),
-            _ => Self::Rows(Dataset::open(&[path.to_owned()], given, &spec.columns)?),
+            _ => Self::Rows(Dataset::open(&[path.to_owned()], declared, &spec.columns)?),
         })
     }
 
@@ -262,13 +262,13 @@ impl TableTool {
     /// [`Kind::Data`] for a column that is missing or no table.
     pub(crate) fn of_task(&self, tool: &str, task: &Json) -> Result<Option<Arc<Tables>>> {
         let ToolTables::OfTask(tables) = &self.tables else { return Ok(None) };
-        let mut found = Vec::new();
+        let mut named_tables = Vec::new();
         for table in tables {
             let TableSource::Column(column) = &table.source else { continue };
             let Some(data) = task.get(column).filter(|data| !data.is_null()) else {
-                let known = task.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
+                let columns = task.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
                 let message = format!("tool `{tool}`: the task has no column `{column}`");
-                return Err(Error::new(Kind::Data, message).hint(suggest(column, known)));
+                return Err(Error::new(Kind::Data, message).hint(suggest(column, columns)));
             };
             let with = |name: &str, data: &Json| NamedTable {
                 name: name.to_owned(),
@@ -276,8 +276,8 @@ impl TableTool {
                 types: table.types.clone(),
             };
             match data.as_object().filter(|_| table.name.is_empty() && !TableData::is_one(data)) {
-                Some(several) => found.extend(several.iter().map(|(name, data)| with(name, data))),
-                None => found.push(with(if table.name.is_empty() { ONLY } else { &table.name }, data)),
+                Some(several) => named_tables.extend(several.iter().map(|(name, data)| with(name, data))),
+                None => named_tables.push(with(if table.name.is_empty() { ONLY } else { &table.name }, data)),
             }
         }
         let mut names = TableNames::default();
@@ -288,10 +288,10 @@ impl TableTool {
             }
             Err(Error::new(Kind::Data, format!("two tables are called `{}`", table.name)))
         };
-        found
+        named_tables
             .iter()
             .try_for_each(&mut about)
-            .and_then(|()| open(&found))
+            .and_then(|()| open(&named_tables))
             .map(Some)
             .map_err(|error| Error { message: format!("tool `{tool}`: {}", error.message), ..error })
     }

@@ -14,7 +14,7 @@ use crate::tools::table::Tables;
 
 /// A function of the script, and its wrapper that measures the size of its data.
 pub(crate) struct MeasuredFunction {
-    pub(crate) own: Function,
+    pub(crate) function: Function,
     pub(crate) measured: Function,
 }
 

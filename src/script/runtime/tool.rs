@@ -123,9 +123,9 @@ impl ToolFile {
             FileSource::Content(content) => content.clone(),
             FileSource::Column(column) => {
                 let value = columns.get(column).filter(|value| !value.is_null()).ok_or_else(|| {
-                    let known = columns.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
+                    let names = columns.as_object().into_iter().flat_map(|task| task.keys()).map(String::as_str);
                     let message = format!("tool `{tool}`: the task has no column `{column}`");
-                    Error::new(Kind::Data, message).hint(suggest(column, known))
+                    Error::new(Kind::Data, message).hint(suggest(column, names))
                 })?;
                 let read = tables::file_of(&self.name, value);
                 read.map_err(|error| Error { message: format!("tool `{tool}`: {}", error.message), ..error })?.into()

@@ -65,8 +65,8 @@ impl Vm {
             lua.set_compiler(mlua::chunk::Compiler::new().set_debug_level(2));
             let environment = sandbox::environment(&lua, &host, &loader)?;
             install(&lua, &environment, &host, &loader)?;
-            let given = (Value::NULL, list_metatable(&lua)?);
-            let entries = lua.load(include_str!("../../../lua/measure.lua")).set_name("=[r1]").call(given)?;
+            let arguments = (Value::NULL, list_metatable(&lua)?);
+            let entries = lua.load(include_str!("../../../lua/measure.lua")).set_name("=[r1]").call(arguments)?;
             sandbox::seal(&lua, &environment)?;
             lua.set_app_data(Texts::default());
             lua.set_app_data(slot.clone());
@@ -121,9 +121,9 @@ impl Vm {
     }
 
     /// The text of the line at `path:line`, if it belongs to the script.
-    pub(crate) fn line(&self, place: &str) -> Option<String> {
+    pub(crate) fn line(&self, location: &str) -> Option<String> {
         let texts = self.lua.app_data_ref::<Texts>()?;
-        let (path, number) = place.rsplit_once(':')?;
+        let (path, number) = location.rsplit_once(':')?;
         let line = texts.texts.get(path)?.lines().nth(number.parse::<usize>().ok()?.checked_sub(1)?)?;
         Some(clip(line, 200)).filter(|line| !line.trim().is_empty())
     }
@@ -233,12 +233,12 @@ impl Vm {
     /// `name` of `lua/measure.lua` around a function of the script; the wrapper also returns the
     /// size of its data.
     pub(crate) fn measured(&self, name: &str, function: &Function) -> Result<Function> {
-        let most = if name == "context" { self.limits.text } else { self.limits.trajectory } << 20;
-        let make = || self.entries.raw_get::<Function>(name)?.call((function, most));
+        let limit = if name == "context" { self.limits.text } else { self.limits.trajectory } << 20;
+        let make = || self.entries.raw_get::<Function>(name)?.call((function, limit));
         let measured: Function =
             make().map_err(|error: mlua::Error| Error::new(Kind::Internal, format!("lua/measure.lua: {error}")))?;
-        if let Some(place) = definition(function) {
-            self.origins.borrow_mut().insert(measured.to_pointer() as usize, place);
+        if let Some(location) = definition(function) {
+            self.origins.borrow_mut().insert(measured.to_pointer() as usize, location);
         }
         Ok(measured)
     }
@@ -263,12 +263,12 @@ impl Vm {
     }
 
     /// Measures a table, which may have at most `most` bytes.
-    pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, most: usize) -> Result<Size, Failure> {
+    pub(crate) fn size(&self, call: &Rc<Call>, table: &Table, limit: usize) -> Result<Size, Failure> {
         let size = self
             .entries
             .raw_get::<Function>("size")
             .map_err(|error| Failure::new(Status::EnvError, describe(&error).error))?;
-        self.call_now(call, &size, (table, most))
+        self.call_now(call, &size, (table, limit))
     }
 
     /// Whether more than a quarter of the memory limit is in use, not counting the states of
@@ -307,15 +307,15 @@ impl Vm {
 
     /// Whether a waiting call holds more than its trajectory may.
     fn holds_too_much(&self, call: &Call) -> bool {
-        let most = isize::try_from(self.limits.trajectory << 20).unwrap_or(isize::MAX);
-        if !call.entry.is_of_trajectory() || call.held.get() <= most {
+        let limit = isize::try_from(self.limits.trajectory << 20).unwrap_or(isize::MAX);
+        if !call.entry.is_of_trajectory() || call.held.get() <= limit {
             return false;
         }
         let before = self.lua.used_memory();
         let _ = self.lua.gc_collect();
         let freed = before.saturating_sub(self.lua.used_memory());
         call.held.set(call.held.get() - freed as isize);
-        call.held.get() > most
+        call.held.get() > limit
     }
 
     fn finish<R>(&self, call: &Call, function: &Function, result: mlua::Result<R>) -> Result<R, Failure> {
@@ -327,7 +327,7 @@ impl Vm {
                 _ => (self.limits.cpu, entry, "is there an endless loop? limits.cpu sets the limit"),
             };
             let described = result.err().map(|error| describe(&error));
-            let place = described
+            let location = described
                 .as_ref()
                 .and_then(|described| described.error.place.clone())
                 .or_else(|| self.origin(function));
@@ -336,7 +336,7 @@ impl Vm {
             if !matches!(call.entry, Entry::Load) {
                 error = error.about_setting("limits.cpu");
             }
-            error.place = place;
+            error.place = location;
             let traceback = described.map(|described| described.traceback).unwrap_or_default();
             return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
         }
@@ -345,7 +345,7 @@ impl Vm {
             Ok(value) => self.check_memory(entry).map(|()| value),
             Err(error) => {
                 let TracedError { error: mut described, traceback } = describe(&error);
-                let line = described.place.as_deref().and_then(|place| self.line(place));
+                let line = described.place.as_deref().and_then(|location| self.line(location));
                 if let Some(hint) = line.and_then(|line| super::language_hints::of_line(&described.message, &line)) {
                     described = described.hint(hint);
                 }
@@ -353,12 +353,13 @@ impl Vm {
                     // Collects the failed call's memory now, so that other trajectories can
                     // continue.
                     let _ = self.lua.gc_collect();
-                    let own = call.entry.is_of_trajectory() && call.room.get() < self.memory_limit();
-                    let mut error = if own { self.trajectory_error(entry) } else { self.memory_error(entry) };
+                    let is_trajectory_limit = call.entry.is_of_trajectory() && call.room.get() < self.memory_limit();
+                    let mut error =
+                        if is_trajectory_limit { self.trajectory_error(entry) } else { self.memory_error(entry) };
                     error.place = described.place.or_else(|| self.origin(function));
                     return Err(Failure { traceback, ..Failure::new(Status::ScriptLimit, error) });
                 }
-                let lasting = undeclared.is_some_and(|own| own.message == described.message);
+                let lasting = undeclared.is_some_and(|error| error.message == described.message);
                 Err(Failure { lasting, traceback, ..Failure::new(Status::EnvError, described) })
             }
         }
@@ -395,8 +396,8 @@ impl Vm {
     /// The error for a trajectory that exceeds limits.trajectory; `what` is such as "step needs
     /// more memory".
     pub(crate) fn over_trajectory(&self, what: &str) -> Error {
-        let most = self.limits.trajectory;
-        Error::new(Kind::Script, format!("{what} than limits.trajectory = {most} MiB"))
+        let limit = self.limits.trajectory;
+        Error::new(Kind::Script, format!("{what} than limits.trajectory = {limit} MiB"))
             .about_setting("limits.trajectory")
             .hint("the limit is for one trajectory: its state, and what a call adds to the worker's memory")
     }

@@ -63,13 +63,13 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
     for split in ["data.train", "data.eval"] {
         let mut places = vec![split.to_owned()];
         let name = split.trim_start_matches("data.");
-        let given = recipe.get("data").and_then(|data| data.get(name)).and_then(Json::as_object);
-        if let Some(fields) = given.filter(|fields| Source::is_mixed(fields)) {
+        let dataset = recipe.get("data").and_then(|data| data.get(name)).and_then(Json::as_object);
+        if let Some(fields) = dataset.filter(|fields| Source::is_mixed(fields)) {
             places.extend(fields.keys().map(|name| join(split, name)));
         }
-        for place in places {
-            keys.extend(Source::fields().map(|name| join(&place, name)));
-            keys.push(place);
+        for table in places {
+            keys.extend(Source::fields().map(|name| join(&table, name)));
+            keys.push(table);
         }
     }
     keys.sort();
@@ -79,21 +79,21 @@ pub(crate) fn keys(recipe: &Json) -> Vec<String> {
 
 /// `data.train.hf=…` where the recipe has a dataset of another kind: the new kind takes its place.
 pub(crate) fn remove_other_kinds(recipe: &mut Json, key: &str) {
-    let Some((place, kind)) = key.rsplit_once('.').filter(|(place, kind)| {
-        SOURCE_KINDS.contains(kind) && (place.starts_with("data.train") || place.starts_with("data.eval"))
+    let Some((table, kind)) = key.rsplit_once('.').filter(|(table, kind)| {
+        SOURCE_KINDS.contains(kind) && (table.starts_with("data.train") || table.starts_with("data.eval"))
     }) else {
         return;
     };
-    let pointer = format!("/{}", place.replace('.', "/"));
-    let Some(given) = recipe.pointer_mut(&pointer) else { return };
+    let pointer = format!("/{}", table.replace('.', "/"));
+    let Some(source) = recipe.pointer_mut(&pointer) else { return };
     let keep = |fields: &Map<String, Json>| {
         let kept = fields.iter().filter(|(name, _)| PartOptions::FIELDS.contains(&name.as_str()));
         Json::Object(kept.map(|(name, value)| (name.clone(), value.clone())).collect())
     };
-    match given {
+    match source {
         Json::Object(fields) if fields.contains_key(kind) => {}
-        Json::Object(fields) => *given = keep(fields),
+        Json::Object(fields) => *source = keep(fields),
         Json::String(_) if kind == "path" => {}
-        _ => *given = Json::Object(Map::new()),
+        _ => *source = Json::Object(Map::new()),
     }
 }

@@ -19,8 +19,8 @@ pub(crate) fn section<S: Section>(at: &str, json: &Json) -> Result<S> {
 }
 
 /// [`section`] with defaults of its own.
-pub(crate) fn section_over<S: Section>(at: &str, json: &Json, usual: &S) -> Result<S> {
-    Ok(crate::schema::read(at, json, usual)?)
+pub(crate) fn section_over<S: Section>(at: &str, json: &Json, defaults: &S) -> Result<S> {
+    Ok(crate::schema::read(at, json, defaults)?)
 }
 
 /// All settings from a recipe's data.
@@ -59,12 +59,12 @@ pub(crate) const PARAMS: &str = "params";
 /// The parameters among `key=value` arguments, by name. Unknown names are refused with the other
 /// settings, after the script has declared them.
 pub(crate) fn params(arguments: &[String]) -> Map<String, Json> {
-    let given = |argument: &String| {
+    let param = |argument: &String| {
         let (key, text) = argument.split_once('=')?;
         let name = key.trim().strip_prefix(PARAMS)?.strip_prefix('.')?;
         Some((name.to_owned(), ValueSyntax::Json.value(text)))
     };
-    arguments.iter().filter_map(given).collect()
+    arguments.iter().filter_map(param).collect()
 }
 
 /// Whether `key` is a parameter that the script has not declared.
@@ -81,7 +81,7 @@ struct Override<'a> {
     argument: &'a str,
     key: &'a str,
     /// The key that it sets in the recipe, or in the cold start as a recipe of its own.
-    own: &'a str,
+    local_key: &'a str,
     value: Json,
 }
 
@@ -93,8 +93,8 @@ impl<'a> Override<'a> {
         };
         let key = key.trim();
         let inside = key.strip_prefix(cold_start::PREFIX).filter(|_| recipe.get(cold_start::FIELD).is_some());
-        let own = inside.unwrap_or(key);
-        Ok(Self { argument, key, own, value: written(own).value(text) })
+        let local_key = inside.unwrap_or(key);
+        Ok(Self { argument, key, local_key, value: written(local_key).value(text) })
     }
 
     /// Refuses a key that is not a setting of the recipe.
@@ -108,23 +108,24 @@ impl<'a> Override<'a> {
             let error = Error::new(Kind::Usage, message).about_setting(self.key).at(self.argument);
             return Err(error.hint(format!("{}trainer.steps=50 changes one", cold_start::PREFIX)));
         }
-        let known = keys(recipe);
-        let open = settings().any(|table| table.open && self.own.starts_with(&format!("{}.", table.path)));
-        let is_known =
-            open || data::is_column(self.own) || known.iter().any(|key| key == self.key || is_table_of(self.key, key));
-        if is_known && !is_unknown_param(self.own, recipe) {
+        let known_keys = keys(recipe);
+        let open = settings().any(|table| table.open && self.local_key.starts_with(&format!("{}.", table.path)));
+        let is_known = open
+            || data::is_column(self.local_key)
+            || known_keys.iter().any(|key| key == self.key || is_table_of(self.key, key));
+        if is_known && !is_unknown_param(self.local_key, recipe) {
             return Ok(());
         }
-        let names: Vec<&str> = known.iter().map(String::as_str).collect();
+        let names: Vec<&str> = known_keys.iter().map(String::as_str).collect();
         let hint = unknown_hint(self.key, self.key, &names);
         let error = Error::new(Kind::Usage, format!("unknown setting `{}`", self.key)).about_setting(self.key);
         Err(error.at(self.argument).hint(hint))
     }
 
     fn apply(&self, recipe: &mut Json) {
-        let place = if self.own == self.key { recipe } else { &mut recipe[cold_start::FIELD] };
-        data::remove_other_kinds(place, self.own);
-        put(place, self.own, self.value.clone());
+        let target = if self.local_key == self.key { recipe } else { &mut recipe[cold_start::FIELD] };
+        data::remove_other_kinds(target, self.local_key);
+        put(target, self.local_key, self.value.clone());
     }
 }
 
@@ -161,7 +162,7 @@ pub(crate) fn overridden(recipe: &Json, arguments: &[String]) -> Result<(Json, S
         overrides.push(Override::parse(argument, recipe)?);
     }
     // The algorithm decides which other settings there are.
-    overrides.sort_by_key(|it| it.own != "trainer.algorithm");
+    overrides.sort_by_key(|it| it.local_key != "trainer.algorithm");
     let mut all = recipe.clone();
     for it in &overrides {
         it.check(&all)?;
@@ -183,21 +184,21 @@ fn first_invalid_override(recipe: &Json, overrides: &[Override<'_>]) -> Option<E
 }
 
 fn put(recipe: &mut Json, key: &str, value: Json) {
-    let mut place = recipe;
+    let mut target = recipe;
     for name in key.split('.') {
         // A dataset given as a path is the object `{ path = … }` in short, a choice given as a name
         // `{ name = … }`.
-        if let Json::String(short) = place {
+        if let Json::String(short) = target {
             let long = if key.starts_with("data.") { "path" } else { "name" };
-            *place = Json::Object(Map::from_iter([(long.to_owned(), Json::String(short.clone()))]));
+            *target = Json::Object(Map::from_iter([(long.to_owned(), Json::String(short.clone()))]));
         }
-        if !place.is_object() {
-            *place = Json::Object(Map::new());
+        if !target.is_object() {
+            *target = Json::Object(Map::new());
         }
-        let Json::Object(fields) = place else { return };
-        place = fields.entry(name).or_insert(Json::Null);
+        let Json::Object(fields) = target else { return };
+        target = fields.entry(name).or_insert(Json::Null);
     }
-    *place = value;
+    *target = value;
 }
 
 /// Every dotted key that may be set for this recipe (the trainer decides about its own).

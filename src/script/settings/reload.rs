@@ -47,24 +47,24 @@ fn differences(old: &Settings, new: &Settings) -> Vec<Change> {
 
 /// Every field that differs between two settings as JSON, by its dotted name.
 pub fn changes(old: &Json, new: &Json) -> Vec<Change> {
-    let mut found = Vec::new();
-    compare("", old, new, &mut found);
-    found
+    let mut changes = Vec::new();
+    compare("", old, new, &mut changes);
+    changes
 }
 
-fn compare(key: &str, old: &Json, new: &Json, found: &mut Vec<Change>) {
+fn compare(key: &str, old: &Json, new: &Json, changes: &mut Vec<Change>) {
     if old == new {
         return;
     }
     let (Json::Object(before), Json::Object(after)) = (old, new) else {
-        found.push(Change { key: key.to_owned(), old: old.clone(), new: new.clone() });
+        changes.push(Change { key: key.to_owned(), old: old.clone(), new: new.clone() });
         return;
     };
     let names = before.keys().chain(after.keys().filter(|name| !before.contains_key(*name)));
     for name in names {
         let inner = if key.is_empty() { name.clone() } else { format!("{key}.{name}") };
         let of = |fields: &serde_json::Map<String, Json>| fields.get(name).cloned().unwrap_or(Json::Null);
-        compare(&inner, &of(before), &of(after), found);
+        compare(&inner, &of(before), &of(after), changes);
     }
 }
 

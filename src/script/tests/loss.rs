@@ -26,7 +26,7 @@ fn a_loss_is_traced_to_a_graph() {
     assert_eq!(graph.nodes[graph.result].shape, Shape::Tokens);
     assert!(graph.vanishes_without_advantages() && graph.reads(Input::LogpOld) && !graph.reads(Input::LogpRef));
     assert_eq!((graph.together(), graph.logged.len(), graph.logged[0].0.as_str()), (Over::Step, 1, "clip_frac"));
-    assert!(graph.place.ends_with("x.lua:1") && graph.nodes[3].place.ends_with("x.lua:2"), "{graph:?}");
+    assert!(graph.location.ends_with("x.lua:1") && graph.nodes[3].location.ends_with("x.lua:2"), "{graph:?}");
     // An option of the command line reaches the function, and the graph is another one.
     let other = bench.load(&["trainer.loss={\"name\": \"custom\", \"high\": 0.5}"]).unwrap().loss.unwrap();
     assert_ne!(graph.nodes, other.nodes);

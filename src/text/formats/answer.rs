@@ -34,8 +34,8 @@ impl ToolFormat for AnswerFormat {
 
     /// An action; other arguments can't be written.
     fn example(&self, tools: &[Value], _code_tool: &str) -> Option<ToolCall> {
-        let own = tools.iter().find(|tool| tool["function"]["name"] == TOOL);
-        let example = own.and_then(|tool| describe::first_call(std::slice::from_ref(tool)));
+        let tool = tools.iter().find(|tool| tool["function"]["name"] == TOOL);
+        let example = tool.and_then(|tool| describe::first_call(std::slice::from_ref(tool)));
         let action = example.as_ref().and_then(|call| call.arguments["action"].as_str()).unwrap_or("…");
         Some(call(TOOL, json!({ "action": action })))
     }

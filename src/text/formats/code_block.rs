@@ -91,8 +91,8 @@ impl<S: CodeSyntax> Style for CodeFormat<S> {
     }
 
     fn answers(&self, before: &str, results: &[Message]) -> Result<Vec<String>> {
-        Ok(same_turn::one_by_one(results, |place, output| {
-            if place == 0 { S::first_result(before, output) } else { format!("{}\n", S::result(output)) }
+        Ok(same_turn::one_by_one(results, |index, output| {
+            if index == 0 { S::first_result(before, output) } else { format!("{}\n", S::result(output)) }
         }))
     }
 

@@ -110,9 +110,8 @@ impl Scan for DeepSeek {
 fn read_call(block: &str, done: bool) -> Option<(Result<ToolCall, Malformed>, usize)> {
     // After a malformed call, parsing continues after its closing tag or at the next tag.
     let end = |from: usize| {
-        let found = find(&block[from..], &[CALL_END, CALL, END]);
-        found
-            .map(|(at, tag)| from + at + if tag == CALL_END { CALL_END.len() } else { 0 })
+        let tag = find(&block[from..], &[CALL_END, CALL, END]);
+        tag.map(|(at, tag)| from + at + if tag == CALL_END { CALL_END.len() } else { 0 })
             .or(done.then_some(block.len()))
     };
     let Some((at, tag)) = find(block, &[SEPARATOR, CALL_END, CALL, END]) else {

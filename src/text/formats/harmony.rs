@@ -65,7 +65,7 @@ impl ToolFormat for HarmonyFormat {
 struct Harmony<'a> {
     /// The tool that the built-in `python` calls.
     tool: &'a str,
-    place: Place,
+    position: Place,
 }
 
 enum Place {
@@ -87,7 +87,7 @@ enum Body {
 
 impl<'a> Harmony<'a> {
     fn new(tool: &'a str) -> Self {
-        Self { tool, place: Place::Front }
+        Self { tool, position: Place::Front }
     }
 
     fn header(&mut self, rest: &str, done: bool) -> Step {
@@ -114,7 +114,7 @@ impl<'a> Harmony<'a> {
             None => Body::Content,
         };
         let used = end + MESSAGE.len();
-        self.place = Place::Body(body);
+        self.position = Place::Body(body);
         Step::Break(used)
     }
 
@@ -122,7 +122,7 @@ impl<'a> Harmony<'a> {
         let Body::Call(name) = body else {
             return match find(rest, ENDS) {
                 Some((0, tag)) => {
-                    self.place = Place::Header;
+                    self.position = Place::Header;
                     // `header` reads the start token.
                     if tag == START { self.header(rest, done) } else { Step::Skip(tag.len()) }
                 }
@@ -156,7 +156,7 @@ impl<'a> Harmony<'a> {
             }
             result => result,
         };
-        self.place = Place::Header;
+        self.position = Place::Header;
         // An empty body is skipped together with its end token, so that the step makes progress.
         let used = if end == 0 { find(rest, ENDS).map_or(rest.len(), |(_, tag)| tag.len()) } else { end };
         Step::Calls(used, vec![result])
@@ -183,19 +183,19 @@ impl Body {
 
 impl Scan for Harmony<'_> {
     fn step(&mut self, rest: &str, done: bool) -> Step {
-        if matches!(self.place, Place::Front) {
+        if matches!(self.position, Place::Front) {
             let front = rest.trim_start();
             let headers = [START, CHANNEL, MESSAGE, CONSTRAIN, "to="];
             if headers.iter().any(|tag| front.starts_with(tag)) {
-                self.place = Place::Header;
+                self.position = Place::Header;
             } else if !done && headers.iter().any(|tag| tag.starts_with(front)) {
                 return Step::More;
             } else {
                 // No header: the reply is plain text.
-                self.place = Place::Body(Body::Content);
+                self.position = Place::Body(Body::Content);
             }
         }
-        match &self.place {
+        match &self.position {
             Place::Body(body) => {
                 let body = body.clone();
                 self.body(&body, rest, done)
@@ -205,7 +205,7 @@ impl Scan for Harmony<'_> {
     }
 
     fn end(&mut self, _whole: &str) -> Vec<Result<ToolCall, ReplyError>> {
-        match &self.place {
+        match &self.position {
             Place::Body(Body::Call(name)) => vec![Err(ReplyError::NoArguments { function: name.clone() })],
             _ => Vec::new(),
         }

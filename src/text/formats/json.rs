@@ -38,7 +38,7 @@ pub(super) fn leading_value(text: &str, done: bool) -> Option<ParsedStart> {
 /// A call from `{"name": …, "arguments": {…}}`; Llama uses `parameters`, Mistral adds an `id`.
 pub(super) fn call(value: Value) -> Result<ToolCall, Malformed> {
     let Value::Object(mut object) = value else {
-        return Err(Malformed::NotAnObject { found: kind(&value) });
+        return Err(Malformed::NotAnObject { actual: kind(&value) });
     };
     // {"type": "function", "function": {…}}, as in the OpenAI API.
     if let Some(Value::Object(function)) = object.get_mut("function") {
@@ -47,7 +47,7 @@ pub(super) fn call(value: Value) -> Result<ToolCall, Malformed> {
     let name = match object.remove("name") {
         Some(Value::String(name)) if !name.is_empty() => name,
         Some(other) => {
-            return Err(Malformed::Field { name: "name", wanted: "a non-empty string", found: kind(&other) });
+            return Err(Malformed::Field { name: "name", wanted: "a non-empty string", actual: kind(&other) });
         }
         None => return Err(Malformed::NoField("name")),
     };
@@ -58,16 +58,17 @@ pub(super) fn call(value: Value) -> Result<ToolCall, Malformed> {
 
 /// Arguments: an object, an object encoded as a string, or nothing, which is an empty object.
 pub(super) fn arguments(value: Value) -> Result<Value, Malformed> {
-    let found = |value: &Value| Malformed::Field { name: "arguments", wanted: "a JSON object", found: kind(value) };
+    let malformed =
+        |value: &Value| Malformed::Field { name: "arguments", wanted: "a JSON object", actual: kind(value) };
     match value {
         Value::Null => Ok(Value::Object(Map::new())),
         Value::Object(_) => Ok(value),
         Value::String(text) => match json::read(text.as_bytes()) {
             Ok(Value::Object(arguments)) => Ok(Value::Object(arguments)),
-            Ok(other) => Err(found(&other)),
+            Ok(other) => Err(malformed(&other)),
             Err(error) => Err(Malformed::ArgumentsNotJson(error)),
         },
-        other => Err(found(&other)),
+        other => Err(malformed(&other)),
     }
 }
 

@@ -96,8 +96,8 @@ pub(in crate::text) fn assistant_parts(
     tools: &[Value],
 ) -> Result<Turn> {
     let text = message.content.text();
-    let own = message.reasoning_content.clone().filter(|reasoning| !reasoning.is_empty());
-    let mut turn = Turn { reasoning: own, ..Turn::new(Role::Assistant, text.clone()) };
+    let reasoning = message.reasoning_content.clone().filter(|reasoning| !reasoning.is_empty());
+    let mut turn = Turn { reasoning, ..Turn::new(Role::Assistant, text.clone()) };
     turn.name.clone_from(&message.name);
     let fits =
         |calls: &[ToolCall]| !calls.is_empty() && ability.native.is_some_and(|native| native.many || calls.len() == 1);

@@ -54,7 +54,7 @@ pub trait OwnFormat {
 impl Format {
     /// A format defined by a recipe.
     pub fn of_recipe(format: impl OwnFormat + Send + Sync + 'static) -> Self {
-        Self::own(std::sync::Arc::new(Own(format)))
+        Self::from_shared(std::sync::Arc::new(Own(format)))
     }
 }
 

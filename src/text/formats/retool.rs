@@ -58,7 +58,7 @@ impl CodeSyntax for Retool {
     /// An interpreter block directly after `</code>` is a result, all other text is the policy's.
     fn split(text: &str) -> Vec<(String, bool)> {
         let mut parts = Vec::new();
-        let (mut own, mut rest) = (0, text);
+        let (mut text_start, mut rest) = (0, text);
         while let Some(close) = rest.find(CLOSE) {
             let after = &rest[close + CLOSE.len()..];
             let start = text.len() - after.len();
@@ -69,13 +69,13 @@ impl CodeSyntax for Retool {
             let Some(end) = after.find(RESULT_CLOSE) else { continue };
             let end = end + RESULT_CLOSE.len();
             let line = usize::from(after[end..].starts_with('\n'));
-            parts.push((text[own..start].to_owned(), true));
+            parts.push((text[text_start..start].to_owned(), true));
             parts.push((after[..end + line].to_owned(), false));
             rest = &after[end + line..];
-            own = text.len() - rest.len();
+            text_start = text.len() - rest.len();
         }
-        if own < text.len() || parts.is_empty() {
-            parts.push((text[own..].to_owned(), true));
+        if text_start < text.len() || parts.is_empty() {
+            parts.push((text[text_start..].to_owned(), true));
         }
         parts
     }
@@ -158,7 +158,10 @@ mod tests {
         turns
             .iter()
             .map(|turn| {
-                let parts = turn.parts.iter().map(|(text, own)| if *own { text.clone() } else { format!("[{text}]") });
+                let parts = turn
+                    .parts
+                    .iter()
+                    .map(|(text, is_policy)| if *is_policy { text.clone() } else { format!("[{text}]") });
                 let mut text = format!("{}: {}", turn.role.name(), parts.collect::<String>());
                 text.push_str(if turn.ended { " END" } else { "" });
                 text
@@ -197,7 +200,7 @@ mod tests {
             ("\n<interpreter>\n1\n</interpreter>\n", false),
             ("so <code>2</code>, <interpreter>mine</interpreter>", true),
         ];
-        assert_eq!(Retool::split(text), expected.map(|(text, own)| (text.to_owned(), own)));
+        assert_eq!(Retool::split(text), expected.map(|(text, is_policy)| (text.to_owned(), is_policy)));
         assert_eq!(Retool::split(""), [(String::new(), true)]);
     }
 

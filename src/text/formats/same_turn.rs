@@ -26,7 +26,7 @@ pub(in crate::text) trait Style {
 
 /// One text per result, from its index and output.
 pub(super) fn one_by_one(results: &[Message], text: impl Fn(usize, &str) -> String) -> Vec<String> {
-    results.iter().enumerate().map(|(place, result)| text(place, &result.content.text())).collect()
+    results.iter().enumerate().map(|(index, result)| text(index, &result.content.text())).collect()
 }
 
 /// The turns of a conversation: results after a program join the policy's turn, and so does the

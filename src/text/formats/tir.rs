@@ -62,22 +62,23 @@ impl CodeSyntax for Tir {
     /// other text is the policy's.
     fn split(text: &str) -> Vec<(String, bool)> {
         let mut parts = Vec::new();
-        let (mut own, mut from) = (0, 0);
-        while let Some(found) = text[from..].find(OUTPUT) {
-            let start = from + found + OUTPUT.len();
+        let (mut text_start, mut from) = (0, 0);
+        while let Some(offset) = text[from..].find(OUTPUT) {
+            let start = from + offset + OUTPUT.len();
             from = start;
             let line_end = text[start..].starts_with('\n') || text[start..].starts_with("\r\n");
-            let Some(close) = text[start..].find("\n```").filter(|_| line_end && Self::waits(&text[own..start])) else {
+            let Some(close) = text[start..].find("\n```").filter(|_| line_end && Self::waits(&text[text_start..start]))
+            else {
                 continue;
             };
             let end = start + close + "\n```".len();
             let end = end + usize::from(text[end..].starts_with('\n'));
-            parts.push((text[own..start].to_owned(), true));
+            parts.push((text[text_start..start].to_owned(), true));
             parts.push((text[start..end].to_owned(), false));
-            (own, from) = (end, end);
+            (text_start, from) = (end, end);
         }
-        if own < text.len() || parts.is_empty() {
-            parts.push((text[own..].to_owned(), true));
+        if text_start < text.len() || parts.is_empty() {
+            parts.push((text[text_start..].to_owned(), true));
         }
         parts
     }
@@ -168,7 +169,8 @@ mod tests {
         let (reply, result) = ("```python\n1\n```\n```output", "\n1\n```\n");
         let made = turns(&[assistant(reply), Message::tool("1\n"), assistant("so 1")], &Preceding::default(), &FORMAT)
             .unwrap();
-        let expected = [(reply, true), (result, false), ("so 1", true)].map(|(text, own)| (text.to_owned(), own));
+        let expected =
+            [(reply, true), (result, false), ("so 1", true)].map(|(text, is_policy)| (text.to_owned(), is_policy));
         assert_eq!(made.len(), 1);
         assert_eq!(made[0].parts, expected);
         // The same in one message.

@@ -38,8 +38,8 @@ fn family((template, name, tokens): (&str, &str, &[&str])) -> Renderer {
 
 fn all() -> Vec<(Renderer, Vec<&'static str>)> {
     let chatml = vec!["<|im_end|>", "<|im_start|>", "<|endoftext|>"];
-    let own = ["llamacpp__Qwen-Qwen2.5-7B-Instruct", "llamacpp__Qwen-Qwen3-0.6B"];
-    let mut all: Vec<_> = own.iter().map(|name| (real(name, "hermes"), chatml.clone())).collect();
+    let names = ["llamacpp__Qwen-Qwen2.5-7B-Instruct", "llamacpp__Qwen-Qwen3-0.6B"];
+    let mut all: Vec<_> = names.iter().map(|name| (real(name, "hermes"), chatml.clone())).collect();
     all.push((renderer("hermes"), chatml));
     all.extend(FAMILIES.iter().map(|one| (family(*one), [one.2, &["<|endoftext|>"]].concat())));
     all

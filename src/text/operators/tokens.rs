@@ -14,7 +14,7 @@ const SIGNS: [&str; 6] = ["**", "//", "==", "!=", "<=", ">="];
 /// The tokens of an expression with their places; `None` for a text that does not end.
 pub(super) fn tokens(text: &str) -> Option<Vec<(Token<'_>, usize, usize)>> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
-    let mut found = Vec::new();
+    let mut out = Vec::new();
     let mut at = 0;
     while let Some(letter) = text[at..].chars().next() {
         let rest = &text[at..];
@@ -43,10 +43,10 @@ pub(super) fn tokens(text: &str) -> Option<Vec<(Token<'_>, usize, usize)>> {
                 (Token::Sign(&rest[..length]), length)
             }
         };
-        found.push((token, at, at + length));
+        out.push((token, at, at + length));
         at += length;
     }
-    Some(found)
+    Some(out)
 }
 
 /// The length of a string literal at the start of the text.

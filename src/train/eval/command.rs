@@ -185,7 +185,7 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
     let bytes = std::fs::read(&file).map_err(|error| Error::io(Kind::Store, "read the file", &file, &error))?;
     let mut plan: Plan = serde_json::from_slice(&bytes)
         .map_err(|error| Error::new(Kind::Store, format!("damaged file: {error}")).at_path(&file))?;
-    let given = |new: &[String], old: &[String], flag: &str| {
+    let check_same = |new: &[String], old: &[String], flag: &str| {
         if new.is_empty() || new == old {
             return Ok(());
         }
@@ -193,7 +193,7 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
         Err(Error::new(Kind::Usage, why).hint("leave it out, or start a new evaluation"))
     };
     let names: Vec<String> = plan.models.iter().map(|model| model.name.clone()).collect();
-    given(&options.models, &names, "--model")?;
+    check_same(&options.models, &names, "--model")?;
     if !options.by.is_empty() {
         plan.by.clone_from(&options.by);
     }
@@ -239,8 +239,8 @@ fn warn_of_settings(options: &EvalOptions, script: &Script, model: &str, reporte
 }
 
 /// The settings of a model in addition to those typed; none for the recipe's own model, `own`.
-fn with_model(overrides: &[String], name: &str, own: &str) -> Vec<String> {
-    let more = if name == own { Vec::new() } else { overrides_of(name) };
+fn with_model(overrides: &[String], name: &str, present: &str) -> Vec<String> {
+    let more = if name == present { Vec::new() } else { overrides_of(name) };
     in_effect(overrides, &more)
 }
 
@@ -257,21 +257,21 @@ fn check(script: &Script) -> Result<()> {
 /// The run directory of a further model.
 fn model_run(directory: &Path, at: usize, name: &str) -> Result<RunDir> {
     let root = directory.join("models");
-    let name = name.rsplit_once('#').filter(|(url, _)| url.contains("://")).map_or(name, |(_, own)| own);
+    let name = name.rsplit_once('#').filter(|(url, _)| url.contains("://")).map_or(name, |(_, name)| name);
     let plain: String =
         name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect();
-    let own = format!("{}-{}", at + 1, plain.trim_matches(['-', '.']));
-    if root.join(&own).join("config.json").is_file() {
-        return RunDir::open(&root.join(&own));
+    let folder = format!("{}-{}", at + 1, plain.trim_matches(['-', '.']));
+    if root.join(&folder).join("config.json").is_file() {
+        return RunDir::open(&root.join(&folder));
     }
-    RunDir::create(&root, &own)
+    RunDir::create(&root, &folder)
 }
 
 /// The columns of slices: those given, or `data_source` if the tasks have it.
 ///
 /// # Errors
 /// [`Kind::Usage`] for a column that none of the first tasks has.
-fn by_columns(script: &Script, given: &[String]) -> Result<Vec<String>> {
+fn by_columns(script: &Script, names: &[String]) -> Result<Vec<String>> {
     const LOOKED_AT: u64 = 1000;
     let worker = Worker::new(&script.without_log_sink(), None)?;
     let count = worker.rows(Split::Eval)?.unwrap_or_default().min(LOOKED_AT);
@@ -283,15 +283,15 @@ fn by_columns(script: &Script, given: &[String]) -> Result<Vec<String>> {
         let row = worker.row(Split::Eval, index)?;
         columns.extend(row.as_object().into_iter().flat_map(|row| row.keys().cloned()));
     }
-    if given.is_empty() {
+    if names.is_empty() {
         return Ok(columns.into_iter().filter(|column| column == "data_source").collect());
     }
-    if let Some(unknown) = given.iter().find(|column| !columns.contains(*column)) {
+    if let Some(unknown) = names.iter().find(|column| !columns.contains(*column)) {
         return Err(Error::new(Kind::Usage, format!("no task has the column `{unknown}`"))
             .at("--by")
             .hint(suggest(unknown, columns.iter().map(String::as_str))));
     }
-    Ok(given.to_vec())
+    Ok(names.to_vec())
 }
 
 fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {

@@ -14,9 +14,9 @@ use crate::train::start::session::Session;
 
 /// Indices of the trajectories of an evaluation that are stored: `most` of `count`, evenly spaced,
 /// the same ones every time.
-pub(crate) fn stored(count: usize, most: usize) -> impl Iterator<Item = usize> {
-    let shown = count.min(most);
-    (0..shown).map(move |place| place * count / shown)
+pub(crate) fn stored(count: usize, limit: usize) -> impl Iterator<Item = usize> {
+    let shown = count.min(limit);
+    (0..shown).map(move |index| index * count / shown)
 }
 
 /// The sampling of evaluations.
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn stored_trajectories_are_spread_over_the_evaluation() {
-        let of = |count, most| stored(count, most).collect::<Vec<_>>();
+        let of = |count, limit| stored(count, limit).collect::<Vec<_>>();
         assert_eq!(of(10, 3), [0, 3, 6]);
         assert_eq!(of(3, 128), [0, 1, 2]);
         assert!(of(3, 0).is_empty() && of(0, 3).is_empty());

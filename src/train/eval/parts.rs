@@ -32,7 +32,7 @@ impl Parts {
 
     /// Reads them. Files from a kill while they were written are left out by their names.
     pub(crate) fn read(&mut self) -> Result<Vec<Trajectory>> {
-        let mut found = Vec::new();
+        let mut trajectories = Vec::new();
         let entries = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
         paths.sort();
@@ -41,10 +41,10 @@ impl Parts {
             let Some(number) = number.filter(|_| path.extension().is_some_and(|end| end == "parquet")) else {
                 continue;
             };
-            found.extend(read_trajectories(&path)?);
+            trajectories.extend(read_trajectories(&path)?);
             self.next = self.next.max(number + 1);
         }
-        Ok(found)
+        Ok(trajectories)
     }
 
     /// Removes them, after their trajectories are in the file of the evaluation.

@@ -122,7 +122,7 @@ impl EvalPolicy {
 pub(crate) fn overrides_of(name: &str) -> Vec<String> {
     let model = |name: &str| format!("policy.model={}", Value::from(name));
     match name.split_once('#').filter(|(url, _)| url.starts_with("http://") || url.starts_with("https://")) {
-        Some((url, own)) => vec![format!("policy.api_base={}", Value::from(url)), model(own)],
+        Some((url, model_name)) => vec![format!("policy.api_base={}", Value::from(url)), model(model_name)],
         None => vec![model(name)],
     }
 }

@@ -88,8 +88,8 @@ impl ModelEvaluation {
         let goes_on = file.is_file() || !unmerged.is_empty();
         if goes_on {
             self.trajectories = if file.is_file() { read_trajectories(&file)? } else { Vec::new() };
-            let known: HashSet<String> = self.trajectories.iter().map(|one| one.id.clone()).collect();
-            self.trajectories.extend(unmerged.into_iter().filter(|one| !known.contains(&one.id)));
+            let sampled: HashSet<String> = self.trajectories.iter().map(|one| one.id.clone()).collect();
+            self.trajectories.extend(unmerged.into_iter().filter(|one| !sampled.contains(&one.id)));
             // They were cut off when the evaluation was stopped, or had no reply of a server.
             self.trajectories.retain(|one| !matches!(one.status, Status::Aborted | Status::PolicyError));
             if !self.trajectories.is_empty() {
@@ -136,9 +136,10 @@ impl ModelEvaluation {
             self.seconds += started.elapsed().as_secs_f64();
             if let Err(error) = ended {
                 // Those that a model in this process had ended.
-                let known: HashSet<String> = self.trajectories.iter().map(|one| one.id.clone()).collect();
+                let sampled: HashSet<String> = self.trajectories.iter().map(|one| one.id.clone()).collect();
                 let ended = parts.read()?.into_iter();
-                self.trajectories.extend(ended.filter(|one| one.status != Status::Aborted && !known.contains(&one.id)));
+                self.trajectories
+                    .extend(ended.filter(|one| one.status != Status::Aborted && !sampled.contains(&one.id)));
                 self.write(&mut parts)?;
                 let left = total.saturating_sub(self.trajectories.len());
                 return if error.kind == Kind::Interrupted { Ok(left) } else { Err(error) };
@@ -157,8 +158,8 @@ impl ModelEvaluation {
         let again = |one: &Trajectory| Some(replay_command(path, run, one));
         self.failures.report(reporter, "the evaluation", &self.trajectories, again);
         self.failures.sum_up(reporter);
-        for words in doubts(&self.trajectories) {
-            reporter.warn(&words);
+        for doubt in doubts(&self.trajectories) {
+            reporter.warn(&doubt);
         }
         Ok(0)
     }
@@ -176,8 +177,8 @@ impl ModelEvaluation {
         order.dedup();
         if settings.eval.early_stop > 0.0 {
             shuffle(&mut order, settings.seed);
-            let mut places = vec![0; order.iter().max().map_or(0, |most| *most as usize + 1)];
-            order.iter().enumerate().for_each(|(place, index)| places[*index as usize] = place);
+            let mut places = vec![0; order.iter().max().map_or(0, |limit| *limit as usize + 1)];
+            order.iter().enumerate().for_each(|(position, index)| places[*index as usize] = position);
             specs.sort_by_key(|spec| (places[spec.task_index as usize], spec.sample));
         }
         Ok((order, specs))
@@ -259,8 +260,11 @@ mod tests {
         };
         let steps = vec![reply("hello", 0), reply("", 5), testing::step(&[], &[])];
         assert!(doubts(&[testing::trajectory(steps)]).is_empty());
-        let found = doubts(&[testing::trajectory(vec![reply("", 0), reply("hello", 0)])]);
-        assert!(found.len() == 1 && found[0].starts_with("1 of 2 replies of the server are empty"), "{found:?}");
+        let messages = doubts(&[testing::trajectory(vec![reply("", 0), reply("hello", 0)])]);
+        assert!(
+            messages.len() == 1 && messages[0].starts_with("1 of 2 replies of the server are empty"),
+            "{messages:?}"
+        );
         let call = ToolRecord { name: "search".to_owned(), output: "Error: down".to_owned(), ..ToolRecord::default() };
         let mut step = reply("hello", 1);
         step.tools = vec![call.clone(), call];

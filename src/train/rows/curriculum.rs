@@ -147,19 +147,19 @@ impl Curriculum {
 
     fn next(&self, order: &Order, seed: u64, group: u64, before: u64) -> Result<Drawn> {
         let mut best: Option<(f64, u64)> = None;
-        let most = order.rows().clamp(1, MOST_VISITS);
-        for visit in before..before + most {
+        let visits = order.rows().clamp(1, MOST_VISITS);
+        for visit in before..before + visits {
             let row = order.at(visit, seed);
             let weight = self.weight(row)?;
             if weight >= 1.0 || uniform(seed, visit) < weight {
                 return Ok(Drawn { group, row, visits: visit + 1 });
             }
-            if best.is_none_or(|(most, _)| weight > most) {
+            if best.is_none_or(|(visits, _)| weight > visits) {
                 best = Some((weight, row));
             }
         }
         let row = best.map_or_else(|| order.at(before, seed), |(_, row)| row);
-        Ok(Drawn { group, row, visits: before + most })
+        Ok(Drawn { group, row, visits: before + visits })
     }
 
     /// The probability that a visited row is drawn.
@@ -179,7 +179,7 @@ impl Curriculum {
     /// Notes the outcomes of trajectories of this step. Failed ones say nothing about the row.
     pub(crate) fn note(&mut self, trajectories: &[Trajectory], accuracy: &str) {
         let counted = trajectories.iter().filter(|trajectory| !trajectory.status.is_failure());
-        self.pending.extend(counted.map(|own| (own.group, own.task_index, score(own, accuracy))));
+        self.pending.extend(counted.map(|rollout| (rollout.group, rollout.task_index, score(rollout, accuracy))));
     }
 
     /// Ends a step: its draws and outcomes count.
@@ -187,13 +187,13 @@ impl Curriculum {
         if let Some(drawn) = self.drawn.last() {
             self.done.visits = drawn.visits;
         }
-        let mut own: BTreeMap<u64, Counts> = BTreeMap::new();
+        let mut rows: BTreeMap<u64, Counts> = BTreeMap::new();
         for (_, row, success) in self.pending.drain(..) {
-            let counts = own.entry(row).or_default();
+            let counts = rows.entry(row).or_default();
             counts.successes += success;
             counts.attempts += 1.0;
         }
-        for (row, new) in own {
+        for (row, new) in rows {
             let counts = self.done.counts.entry(row).or_default();
             counts.successes = counts.successes * self.settings.memory + new.successes;
             counts.attempts = counts.attempts * self.settings.memory + new.attempts;
@@ -208,7 +208,8 @@ impl Curriculum {
         let counts = &self.done.counts;
         metrics.set("data/sampled_share", counts.len() as f64 / self.done.rows.max(1) as f64);
         if !counts.is_empty() {
-            let rates: f64 = counts.values().map(|own| own.successes / own.attempts.max(f64::MIN_POSITIVE)).sum();
+            let rates: f64 =
+                counts.values().map(|counts| counts.successes / counts.attempts.max(f64::MIN_POSITIVE)).sum();
             metrics.set("data/success_rate", rates / counts.len() as f64);
         }
     }
@@ -252,14 +253,14 @@ mod tests {
     const BAND: Settings = Settings { low: 0.25, high: 0.75, outside: 0.0, min_attempts: 1, memory: 1.0 };
 
     /// Outcomes as trajectories would note them.
-    fn note(own: &mut Curriculum, group: u64, row: u64, successes: &[f64]) {
-        own.pending.extend(successes.iter().map(|success| (group, row, *success)));
+    fn note(curriculum: &mut Curriculum, group: u64, row: u64, successes: &[f64]) {
+        curriculum.pending.extend(successes.iter().map(|success| (group, row, *success)));
     }
 
     #[test]
     fn rows_outside_of_the_band_are_skipped() {
-        let (mut own, order) = (curriculum(BAND), order(6));
-        let first = own.draw(&order, 3, 0..6).unwrap();
+        let (mut rows, order) = (curriculum(BAND), order(6));
+        let first = rows.draw(&order, 3, 0..6).unwrap();
         assert_eq!(first, (0..6).map(|position| order.at(position, 3)).collect::<Vec<u64>>());
         // Row 0 is solved always, row 1 never, the others sometimes.
         for (group, row) in (0..).zip(first) {
@@ -268,10 +269,10 @@ mod tests {
                 1 => &[0.0, 0.0],
                 _ => &[1.0, 0.0],
             };
-            note(&mut own, group, row, outcome);
+            note(&mut rows, group, row, outcome);
         }
-        own.advance();
-        let second = own.draw(&order, 3, 0..8).unwrap();
+        rows.advance();
+        let second = rows.draw(&order, 3, 0..8).unwrap();
         assert!(second.iter().all(|row| *row > 1), "{second:?}");
         // The rows that are left come in the order of the data.
         let expected: Vec<u64> = (6..).map(|position| order.at(position, 3)).filter(|row| *row > 1).take(8).collect();
@@ -280,22 +281,22 @@ mod tests {
 
     #[test]
     fn a_draw_ends_if_no_row_is_inside() {
-        let (mut own, order) = (curriculum(Settings { outside: 0.0, ..BAND }), order(3));
+        let (mut rows, order) = (curriculum(Settings { outside: 0.0, ..BAND }), order(3));
         for row in 0..3 {
-            note(&mut own, row, row, &[1.0]);
+            note(&mut rows, row, row, &[1.0]);
         }
-        own.advance();
-        assert_eq!(own.draw(&order, 1, 0..2).unwrap().len(), 2);
+        rows.advance();
+        assert_eq!(rows.draw(&order, 1, 0..2).unwrap().len(), 2);
     }
 
     #[test]
     fn rows_outside_return_with_their_probability() {
-        let (mut own, order) = (curriculum(Settings { outside: 0.25, ..BAND }), order(100));
+        let (mut rows, order) = (curriculum(Settings { outside: 0.25, ..BAND }), order(100));
         for row in 0..50 {
-            note(&mut own, row, row, &[1.0]);
+            note(&mut rows, row, row, &[1.0]);
         }
-        own.advance();
-        let drawn = own.draw(&order, 1, 0..4000).unwrap();
+        rows.advance();
+        let drawn = rows.draw(&order, 1, 0..4000).unwrap();
         let outside = drawn.iter().filter(|row| **row < 50).count() as f64 / 4000.0;
         // 50 rows with probability 1/4 and 50 with 1: a share of 1/5.
         assert!((outside - 0.2).abs() < 0.02, "{outside}");
@@ -303,25 +304,25 @@ mod tests {
 
     #[test]
     fn a_repeated_rollout_draws_the_same_rows_and_counts_once() {
-        let (mut own, order) = (curriculum(BAND), order(20));
-        let first = own.draw(&order, 1, 0..4).unwrap();
-        let more = own.draw(&order, 1, 4..6).unwrap();
-        note(&mut own, 5, more[1], &[1.0]);
-        assert_eq!(own.draw(&order, 1, 4..6).unwrap(), more);
-        assert!(own.pending.is_empty());
-        own.forget(4);
-        own.advance();
-        assert_eq!(own.draw(&order, 1, 0..2).unwrap(), more);
-        assert_eq!(own.done.visits, first.len() as u64);
+        let (mut rows, order) = (curriculum(BAND), order(20));
+        let first = rows.draw(&order, 1, 0..4).unwrap();
+        let more = rows.draw(&order, 1, 4..6).unwrap();
+        note(&mut rows, 5, more[1], &[1.0]);
+        assert_eq!(rows.draw(&order, 1, 4..6).unwrap(), more);
+        assert!(rows.pending.is_empty());
+        rows.forget(4);
+        rows.advance();
+        assert_eq!(rows.draw(&order, 1, 0..2).unwrap(), more);
+        assert_eq!(rows.done.visits, first.len() as u64);
     }
 
     #[test]
     fn earlier_counts_fade_with_the_memory() {
-        let mut own = curriculum(Settings { memory: 0.5, ..BAND });
-        note(&mut own, 0, 7, &[0.0, 0.0, 0.0, 0.0]);
-        own.advance();
-        note(&mut own, 0, 7, &[1.0, 1.0]);
-        own.advance();
-        assert_eq!(own.done.counts[&7], Counts { successes: 2.0, attempts: 4.0 });
+        let mut rows = curriculum(Settings { memory: 0.5, ..BAND });
+        note(&mut rows, 0, 7, &[0.0, 0.0, 0.0, 0.0]);
+        rows.advance();
+        note(&mut rows, 0, 7, &[1.0, 1.0]);
+        rows.advance();
+        assert_eq!(rows.done.counts[&7], Counts { successes: 2.0, attempts: 4.0 });
     }
 }

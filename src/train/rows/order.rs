@@ -72,7 +72,7 @@ impl Order {
     pub(crate) fn new(parts: &[DataPart], left_out: &[u64]) -> Result<Self> {
         let weighted = parts.iter().any(|part| part.weight.is_some());
         let mut first = 0;
-        let mut own = Vec::with_capacity(parts.len());
+        let mut datasets = Vec::with_capacity(parts.len());
         for part in parts {
             let all = first..first + part.rows;
             first = all.end;
@@ -92,13 +92,13 @@ impl Order {
             }
             let share = if weighted { part.weight.unwrap_or(1.0) } else { rows.len() as f64 };
             let salt = if parts.len() == 1 { 0 } else { named(&part.name) };
-            own.push(Part { rows, share, salt, shuffled: true });
+            datasets.push(Part { rows, share, salt, shuffled: true });
         }
-        let sum: f64 = own.iter().map(|part| part.share).sum();
-        for part in &mut own {
+        let sum: f64 = datasets.iter().map(|part| part.share).sum();
+        for part in &mut datasets {
             part.share /= sum;
         }
-        Ok(Self { drawn: RefCell::new((0, vec![0; own.len()])), parts: own })
+        Ok(Self { drawn: RefCell::new((0, vec![0; datasets.len()])), parts: datasets })
     }
 
     /// The rows of each dataset in the order in which they are stored, in every epoch.
@@ -125,7 +125,7 @@ impl Order {
                 let row = part.at(position, seed ^ part.salt);
                 keyed.push((key(row)?, row));
             }
-            let is_text = |own: &(RowKey, u64)| matches!(own.0, RowKey::Text(_));
+            let is_text = |pair: &(RowKey, u64)| matches!(pair.0, RowKey::Text(_));
             if keyed.iter().any(is_text) && !keyed.iter().all(is_text) {
                 return Err(Error::new(Kind::Script, "row_order returned text for some rows and numbers for others"));
             }
@@ -153,8 +153,8 @@ impl Order {
 
     /// The first rows of each dataset in their own order, at most `most` of each; all if `most` is
     /// 0.
-    pub(crate) fn first(&self, most: u64) -> Vec<u64> {
-        let of = |part: &Part| if most == 0 { part.rows.len() } else { part.rows.len().min(most) };
+    pub(crate) fn first(&self, limit: u64) -> Vec<u64> {
+        let of = |part: &Part| if limit == 0 { part.rows.len() } else { part.rows.len().min(limit) };
         self.parts.iter().flat_map(|part| (0..of(part)).map(|index| part.rows.get(index))).collect()
     }
 

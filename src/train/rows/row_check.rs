@@ -18,7 +18,7 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Rows being read on a thread.
 pub(crate) struct RowCheck {
-    found: Receiver<Result<()>>,
+    result: Receiver<Result<()>>,
     stop: Arc<AtomicBool>,
 }
 
@@ -28,18 +28,18 @@ impl RowCheck {
     ///
     /// # Errors
     /// `Kind::Internal` if no thread can be started.
-    pub(crate) fn start(script: &Script, known: u64) -> Result<Self> {
-        let (result, found) = channel();
+    pub(crate) fn start(script: &Script, checked: u64) -> Result<Self> {
+        let (result, receiver) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let (script, own) = (script.clone(), Arc::clone(&stop));
+        let (script, stopped) = (script.clone(), Arc::clone(&stop));
         std::thread::Builder::new()
             .name("rows".to_owned())
             .spawn(move || {
                 // The run may have ended.
-                let _ = result.send(read(&script, known, &own));
+                let _ = result.send(read(&script, checked, &stopped));
             })
             .map_err(|error| Error::new(Kind::Internal, format!("can't start the thread that reads rows: {error}")))?;
-        Ok(Self { found, stop })
+        Ok(Self { result: receiver, stop })
     }
 
     /// Waits for the rows, at most for `longest`.
@@ -47,12 +47,12 @@ impl RowCheck {
     /// # Errors
     /// That of the first row that can't be read.
     pub(crate) fn wait(&self, longest: Duration) -> Result<()> {
-        self.found.recv_timeout(longest).unwrap_or(Ok(()))
+        self.result.recv_timeout(longest).unwrap_or(Ok(()))
     }
 
     /// Warns about invalid rows found since the last call.
     pub(crate) fn report(&self, reporter: &Reporter) {
-        if let Ok(Err(error)) = self.found.try_recv() {
+        if let Ok(Err(error)) = self.result.try_recv() {
             reporter.warn(&format!("{error}\n  the run ends with a checkpoint when it draws this row"));
         }
     }
@@ -64,7 +64,7 @@ impl Drop for RowCheck {
     }
 }
 
-fn read(script: &Script, known: u64, stop: &AtomicBool) -> Result<()> {
+fn read(script: &Script, checked: u64, stop: &AtomicBool) -> Result<()> {
     let settings = &script.settings;
     let in_files = |source: &Option<Source>| {
         let parts = source.as_ref().map(Source::parts).unwrap_or_default();
@@ -75,11 +75,11 @@ fn read(script: &Script, known: u64, stop: &AtomicBool) -> Result<()> {
     }
     let worker = Worker::new(script, None)?;
     let limit = if settings.eval.limit == 0 { u64::MAX } else { settings.eval.limit as u64 };
-    for (split, most) in [(Split::Train, u64::MAX), (Split::Eval, limit)] {
+    for (split, max) in [(Split::Train, u64::MAX), (Split::Eval, limit)] {
         let mut first = 0;
         for part in worker.parts(split)? {
-            let wanted = if part.generated { 0 } else { part.rows.min(most) };
-            for index in first + known.min(wanted)..first + wanted {
+            let wanted = if part.generated { 0 } else { part.rows.min(max) };
+            for index in first + checked.min(wanted)..first + wanted {
                 if stop.load(Ordering::Relaxed) {
                     return Ok(());
                 }

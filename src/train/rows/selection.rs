@@ -58,12 +58,12 @@ impl Selection {
         }
         let mut rest = None;
         if unseen > 0 {
-            let most = data.check_rows;
+            let limit = data.check_rows;
             fetching.reporter.info(&format!(
-                "{} after the first {most} of their dataset are read during training (data.check_rows)",
+                "{} after the first {limit} of their dataset are read during training (data.check_rows)",
                 plural(usize::try_from(unseen).unwrap_or(usize::MAX), "row")
             ));
-            rest = Some(RowCheck::start(script, most)?);
+            rest = Some(RowCheck::start(script, limit)?);
         }
         Ok(Self { train, eval, rest })
     }
@@ -130,7 +130,7 @@ fn select_rows(
     let bar = (rows.len() >= MANY)
         .then(|| reporter.bar(&format!("reading {} data", split.name()), rows.len() as u64, "rows"));
     let stop = || fetching.interrupt.is_some_and(Interrupt::is_set);
-    let found = validate_rows(&search, &stop, &|more| {
+    let validation = validate_rows(&search, &stop, &|more| {
         if let Some(bar) = &bar {
             bar.inc(more);
         }
@@ -138,21 +138,21 @@ fn select_rows(
     if let Some(bar) = &bar {
         bar.finish();
     }
-    let RowValidation { overlong, example, unseen, failed, notices } = found?;
+    let RowValidation { overlong, example, unseen, failed, notices } = validation?;
     for notice in notices {
         reporter.warn(&notice);
     }
     let name = split.name();
     if let Some((count, row, error)) = failed {
-        let (rows, Error { message, place, .. }) = (plural(count, "row"), error);
-        let at = place.map(|place| format!(" ({place})")).unwrap_or_default();
+        let (rows, Error { message, place: location, .. }) = (plural(count, "row"), error);
+        let at = location.map(|location| format!(" ({location})")).unwrap_or_default();
         reporter.warn(&format!("{rows} of data.{name} can't be started; row {row}: {message}{at}"));
     }
     if unseen > 0 {
         let rows = plural(unseen, "row");
         reporter.info(&format!("{rows} of data.{name} could not be measured: their reset makes external calls"));
     }
-    if let Some((row, tokens, place)) = example {
+    if let Some((row, tokens, location)) = example {
         let tokens = tokens.map_or_else(String::new, |tokens| format!(" ({tokens} tokens)"));
         let message = format!(
             "{} of {} in data.{name} have a first prompt of more than {longest} tokens, such as row {row}{tokens}",
@@ -161,9 +161,9 @@ fn select_rows(
         );
         if data.overlong_prompts == OverlongPrompts::Error {
             let hint = "data.overlong_prompts=filter leaves such rows out; policy.max_context and data.max_prompt_tokens set the limit";
-            return Err(Error::new(Kind::Data, message).at(place).hint(hint));
+            return Err(Error::new(Kind::Data, message).at(location).hint(hint));
         }
-        reporter.warn(&format!("{message} ({place}): left out"));
+        reporter.warn(&format!("{message} ({location}): left out"));
     }
     Ok(overlong)
 }

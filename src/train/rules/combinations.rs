@@ -42,27 +42,27 @@ impl Combination {
 pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
     Rule {
         setting: "trainer.estimator",
-        broken: |given| {
-            let name = given.estimator.as_ref()?.name();
-            (given.critic && !given.needs(Need::Critic))
+        broken: |combination| {
+            let name = combination.estimator.as_ref()?.name();
+            (combination.critic && !combination.needs(Need::Critic))
                 .then(|| format!("trainer.estimator is {name}, which does not use the critic that r1.ppo trains"))
         },
         hint: "use r1.grpo, or estimator = \"gae\"",
     },
     Rule {
         setting: "trainer.estimator",
-        broken: |given| {
-            let name = given.estimator.as_ref()?.name();
-            (given.needs(Need::Critic) && !given.critic)
+        broken: |combination| {
+            let name = combination.estimator.as_ref()?.name();
+            (combination.needs(Need::Critic) && !combination.critic)
                 .then(|| format!("trainer.estimator is {name}, which needs the values of a critic"))
         },
         hint: "use r1.ppo",
     },
     Rule {
         setting: "trainer.estimator",
-        broken: |given| {
-            let (name, size) = (given.estimator.as_ref()?.name(), given.learner.group_size);
-            (given.needs(Need::Groups) && size < 2).then(|| {
+        broken: |combination| {
+            let (name, size) = (combination.estimator.as_ref()?.name(), combination.learner.group_size);
+            (combination.needs(Need::Groups) && size < 2).then(|| {
                 format!(
                     "trainer.estimator is {name}, which compares the trajectories of a group, and trainer.group_size \
                      is {size}"
@@ -73,18 +73,18 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
     },
     Rule {
         setting: "trainer.mini_batch_by",
-        broken: |given| {
-            (given.critic && given.learner.mini_batch_by == MiniBatchBy::Step)
+        broken: |combination| {
+            (combination.critic && combination.learner.mini_batch_by == MiniBatchBy::Step)
                 .then(|| "trainer.mini_batch_by is \"step\", which is defined without a critic".to_owned())
         },
         hint: "use r1.grpo, or trainer.mini_batch_by = \"trajectory\"",
     },
     Rule {
         setting: "trainer.estimator",
-        broken: |given| {
-            let Learner { shaping, kl, .. } = &given.learner;
+        broken: |combination| {
+            let Learner { shaping, kl, .. } = &combination.learner;
             let shaped = *shaping != Shaping::default() || (kl.place == KlPlace::Reward && kl.coef > 0.0);
-            (given.needs(Need::Parts) && shaped).then(|| {
+            (combination.needs(Need::Parts) && shaped).then(|| {
                 "trainer.estimator is gdpo, which reads the parts of the reward: trainer.shaping and a KL in the reward \
                  act on their sum, and do nothing"
                     .to_owned()
@@ -94,8 +94,8 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
     },
     Rule {
         setting: "trainer.loss",
-        broken: |given| {
-            let (estimator, loss) = given.by_sequence()?;
+        broken: |combination| {
+            let (estimator, loss) = combination.by_sequence()?;
             (estimator.level() == Level::Token).then(|| {
                 format!(
                     "trainer.loss is {loss}, which has one ratio for a sequence, and trainer.estimator is {}, which \
@@ -108,9 +108,9 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
     },
     Rule {
         setting: "trainer.loss",
-        broken: |given| {
-            let estimator = given.estimator.as_ref()?.name();
-            (given.loss.name == "pspo" && estimator != "gae").then(|| {
+        broken: |combination| {
+            let estimator = combination.estimator.as_ref()?.name();
+            (combination.loss.name == "pspo" && estimator != "gae").then(|| {
                 format!("trainer.loss is pspo, which is defined with the step-level gae, not with {estimator}")
             })
         },
@@ -118,9 +118,9 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
     },
     Rule {
         setting: "trainer.loss.ratio_over",
-        broken: |given| {
-            let (_, loss) = given.by_trajectory()?;
-            (given.learner.branch.roots > 0).then(|| {
+        broken: |combination| {
+            let (_, loss) = combination.by_trajectory()?;
+            (combination.learner.branch.roots > 0).then(|| {
                 format!(
                     "{loss} over trajectories needs one advantage for each, and with trainer.branch the steps that \
                      trajectories share have their own"
@@ -131,8 +131,8 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
     },
     Rule {
         setting: "trainer.loss.ratio_over",
-        broken: |given| {
-            let (estimator, loss) = given.by_trajectory()?;
+        broken: |combination| {
+            let (estimator, loss) = combination.by_trajectory()?;
             (estimator.level() == Level::Step).then(|| {
                 let name = estimator.name();
                 format!(
@@ -145,8 +145,8 @@ pub(crate) const COMBINATIONS: &[Rule<Combination>] = &[
     },
     Rule {
         setting: "trainer.kl.target",
-        broken: |given| {
-            (given.learner.kl.target > 0.0 && given.kl_coef == 0.0)
+        broken: |combination| {
+            (combination.learner.kl.target > 0.0 && combination.kl_coef == 0.0)
                 .then(|| "trainer.kl.target adapts the coefficient by factors, and trainer.kl.coef is 0".to_owned())
         },
         hint: "set trainer.kl.coef to the initial coefficient, such as 0.01",
@@ -210,12 +210,12 @@ mod tests {
 
     #[test]
     fn contradicting_combinations_are_refused_with_setting_and_hint() {
-        let says = |learner: &Learner, setting: &str, words: &str, hint: &str| {
+        let says = |learner: &Learner, setting: &str, message: &str, hint: &str| {
             let error = refused(learner).unwrap();
             let about = error.setting().map(str::to_owned);
             assert_eq!(about.as_deref(), Some(setting), "{error}");
-            assert!(error.message.contains(words), "{error}");
-            assert!(error.hint.as_deref().is_some_and(|given| given.contains(hint)), "{error}");
+            assert!(error.message.contains(message), "{error}");
+            assert!(error.hint.as_deref().is_some_and(|text| text.contains(hint)), "{error}");
         };
         let single = Learner { group_size: 1, ..learner("grpo", "ppo", json!({})) };
         says(&single, "trainer.estimator", "trainer.group_size is 1", "raise trainer.group_size");
@@ -237,8 +237,8 @@ mod tests {
     fn a_number_given_as_setting_and_as_option_of_the_loss_is_refused() {
         let twice = |learner: Learner, setting: &str, option: &str| {
             let error = refused(&learner).unwrap();
-            let words = format!("{setting} and `{option}` of trainer.loss");
-            assert!(error.message.contains(&words) && error.hint.is_some(), "{error}");
+            let message = format!("{setting} and `{option}` of trainer.loss");
+            assert!(error.message.contains(&message) && error.hint.is_some(), "{error}");
         };
         let with = |options: Value| learner("grpo", "ppo", options);
         let clip = Some((0.2, 0.3));
@@ -251,8 +251,10 @@ mod tests {
         let kl = Kl { coef: 0.1, ..Kl::default() };
         twice(Learner { kl: kl.clone(), ..with(json!({ "kl_coef": 0.2 })) }, "trainer.kl.coef", "kl_coef");
         // A penalty in the reward is independent of the KL in the loss.
-        let place = KlPlace::Reward;
-        assert!(refused(&Learner { kl: Kl { place, ..kl }, ..with(json!({ "kl_coef": 0.2 })) }).is_none());
+        let reward_penalty = KlPlace::Reward;
+        assert!(
+            refused(&Learner { kl: Kl { place: reward_penalty, ..kl }, ..with(json!({ "kl_coef": 0.2 })) }).is_none()
+        );
     }
 
     #[test]

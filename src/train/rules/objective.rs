@@ -42,19 +42,19 @@ impl Objective {
     /// # Errors
     /// As [`Objective::new`]; `Kind::Script` for a custom loss that its settings contradict.
     pub fn of(script: &Script, learner: &Learner, critic: bool) -> Result<Self> {
-        let own = script.loss.clone().filter(|_| learner.loss.is_custom());
-        Self::new(learner, &script.settings.sampling, critic)?.with_loss(own)
+        let custom_loss = script.loss.clone().filter(|_| learner.loss.is_custom());
+        Self::new(learner, &script.settings.sampling, critic)?.with_loss(custom_loss)
     }
 
     /// With the recipe's own policy loss.
     ///
     /// # Errors
     /// `Kind::Script` for settings that the loss does not use.
-    pub fn with_loss(mut self, own: Option<Arc<LossGraph>>) -> Result<Self> {
-        if let Some(graph) = own {
-            let place = graph.place.clone();
+    pub fn with_loss(mut self, custom_loss: Option<Arc<LossGraph>>) -> Result<Self> {
+        if let Some(graph) = custom_loss {
+            let location = graph.location.clone();
             self.policy.formula = Formula::of_graph(graph);
-            refusals::check(CUSTOM_LOSS, &self).map_err(|error| error.at(place))?;
+            refusals::check(CUSTOM_LOSS, &self).map_err(|error| error.at(location))?;
         }
         Ok(self)
     }
@@ -100,8 +100,8 @@ impl Objective {
             KlController::Fixed { coef }
         };
         let (importance, rejection) = (learner.importance, learner.rejection);
-        importance.map_or(Ok(()), |given| given.check()).map_err(|error| at("importance", error))?;
-        rejection.map_or(Ok(()), |given| given.check()).map_err(|error| at("rejection", error))?;
+        importance.map_or(Ok(()), |settings| settings.check()).map_err(|error| at("importance", error))?;
+        rejection.map_or(Ok(()), |settings| settings.check()).map_err(|error| at("rejection", error))?;
         Ok(Self { estimator, shaping, policy, importance, rejection, kl_coef })
     }
 
@@ -152,11 +152,11 @@ fn at(field: &str, error: Error) -> Error {
 
 /// The loss with the settings that the recipe has outside of its options.
 fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
-    let own = learner.loss.is_custom();
+    let is_custom = learner.loss.is_custom();
     let mut options = learner.loss.options.clone();
     let mut put = |name: &str, value: Value| drop(options.insert(name.to_owned(), value));
     // `unused` reports a clip that the loss does not have.
-    let clips = !own && policy::Objective::named(&learner.loss.name)?.has_option("clip_low");
+    let clips = !is_custom && policy::Objective::named(&learner.loss.name)?.has_option("clip_low");
     if let Some((low, high)) = learner.clip.filter(|_| clips) {
         put("clip_low", low.into());
         put("clip_high", high.into());
@@ -167,7 +167,7 @@ fn policy_objective(learner: &Learner) -> Result<policy::Objective> {
     if learner.entropy != 0.0 {
         put("entropy_coef", learner.entropy.into());
     }
-    if own {
+    if is_custom {
         return policy::Objective::of_graph(Arc::default(), &options);
     }
     policy::Objective::new(&learner.loss.name, &Value::Object(options))
@@ -215,16 +215,16 @@ mod tests {
 
     #[test]
     fn contradictions_are_refused() {
-        let usual = Learner::default();
-        let gae = Learner { estimator: Choice { name: "gae".to_owned(), options: Map::new() }, ..usual.clone() };
+        let learner = Learner::default();
+        let gae = Learner { estimator: Choice { name: "gae".to_owned(), options: Map::new() }, ..learner.clone() };
         assert!(refused(&gae, false).contains("use r1.ppo"));
-        assert!(refused(&usual, true).contains("use r1.grpo"));
-        assert!(refused(&Learner { group_size: 1, ..usual.clone() }, false).contains("group"));
-        assert!(refused(&Learner { mini_batches: 129, ..usual.clone() }, false).contains("128 trajectories"));
+        assert!(refused(&learner, true).contains("use r1.grpo"));
+        assert!(refused(&Learner { group_size: 1, ..learner.clone() }, false).contains("group"));
+        assert!(refused(&Learner { mini_batches: 129, ..learner.clone() }, false).contains("128 trajectories"));
         let critic = CriticSettings { shared: true, privileged: "{answer}".to_owned(), ..CriticSettings::default() };
         let both = Learner { critic, ..Algorithm::named("ppo").unwrap().settings };
         assert!(refused(&both, true).contains("is for the critic alone"));
-        let by_step = Learner { mini_batch_by: MiniBatchBy::Step, ..usual.clone() };
+        let by_step = Learner { mini_batch_by: MiniBatchBy::Step, ..learner.clone() };
         let several = Learner { mini_batches: 2, ..by_step.clone() };
         assert!(refused(&several, false).contains("one for each number of a step"));
         assert!(refused(&Learner { step_ratio_clip: 1.0, ..by_step.clone() }, false).contains("step_ratio_clip is 1"));
@@ -235,19 +235,19 @@ mod tests {
             ..Algorithm::named("gdpo").unwrap().settings
         };
         assert!(refused(&parts, false).contains("reads the parts of the reward"));
-        assert!(refused(&Learner { clip: Some((-0.1, 0.2)), ..usual.clone() }, false).contains("trainer.clip"));
-        assert!(refused(&Learner { lr: f64::NAN, ..usual.clone() }, false).contains("trainer.lr is NaN"));
+        assert!(refused(&Learner { clip: Some((-0.1, 0.2)), ..learner.clone() }, false).contains("trainer.clip"));
+        assert!(refused(&Learner { lr: f64::NAN, ..learner.clone() }, false).contains("trainer.lr is NaN"));
         let twice = Learner {
             kl: Kl { coef: 0.1, ..Kl::default() },
             loss: Choice { name: "ppo".to_owned(), options: Map::from_iter([("kl_coef".to_owned(), 0.2.into())]) },
-            ..usual.clone()
+            ..learner.clone()
         };
         assert!(refused(&twice, false).contains("trainer.kl.coef and `kl_coef` of trainer.loss"));
         let filter = Filter { uniform: true, ..Filter::default() };
         let alone = Learner { filter, ..Algorithm::named("reinforce_pp").unwrap().settings };
         assert!(refused(&alone, false).contains("filter.uniform"));
         let branch = |roots, at, width, rounds| {
-            refused(&Learner { branch: Branch { roots, at, width, rounds }, ..usual.clone() }, false)
+            refused(&Learner { branch: Branch { roots, at, width, rounds }, ..learner.clone() }, false)
         };
         assert!(branch(9, BranchAt::Random, 1, 1).contains("trainer.branch.roots is 9 and trainer.group_size 8"));
         assert!(branch(2, BranchAt::Random, 0, 1).contains("trainer.branch.width is 0"));
@@ -255,7 +255,7 @@ mod tests {
         assert!(branch(2, BranchAt::Random, 1, 4).contains("is 4, and 3 trajectories branch off each root"));
         assert!(branch(2, BranchAt::Steps(vec![0, 1]), 1, 1).contains("trainer.branch.at is [0, 1]"));
         assert!(branch(2, BranchAt::Steps(Vec::new()), 1, 1).contains("list numbers of steps"));
-        let shaped = |shaping: Shaping| refused(&Learner { shaping, ..usual.clone() }, false);
+        let shaped = |shaping: Shaping| refused(&Learner { shaping, ..learner.clone() }, false);
         let none = Shaping::default();
         assert!(shaped(Shaping { scale: Some(-1.0), ..none.clone() }).contains("trainer.shaping.scale is -1"));
         assert!(shaped(Shaping { running: Some(1.5), ..none.clone() }).contains("trainer.shaping.running is 1.5"));
@@ -264,12 +264,12 @@ mod tests {
         let overlong = Some(OverlongPenalty { longest: 4, buffer: 5, factor: 1.0 });
         assert!(shaped(Shaping { overlong, ..none }).contains("`overlong`"));
         let kl = Kl { target: 0.1, ..Kl::default() };
-        assert!(refused(&Learner { kl, ..usual.clone() }, false).contains("trainer.kl.target"));
+        assert!(refused(&Learner { kl, ..learner.clone() }, false).contains("trainer.kl.target"));
         // They are refused before anything is sampled, not on first use.
         let bounds = |importance: Option<Value>, rejection: Option<Value>| {
-            let importance = importance.map(|given| serde_json::from_value(given).unwrap());
-            let rejection = rejection.map(|given| serde_json::from_value(given).unwrap());
-            refused(&Learner { importance, rejection, recompute_above: 1e-3, ..usual.clone() }, false)
+            let importance = importance.map(|options| serde_json::from_value(options).unwrap());
+            let rejection = rejection.map(|options| serde_json::from_value(options).unwrap());
+            refused(&Learner { importance, rejection, recompute_above: 1e-3, ..learner.clone() }, false)
         };
         assert!(bounds(Some(json!({ "cap": -1.0 })), None).contains("trainer.importance.cap is -1"));
         assert!(bounds(Some(json!({ "cap": 1.0, "floor": 2.0 })), None).contains("0 < floor <= cap"));
@@ -279,8 +279,8 @@ mod tests {
 
     #[test]
     fn the_kl_penalty_has_the_settings_of_the_recipe() {
-        let penalty = |place: KlPlace, straight_through: bool| {
-            let kl = Kl { coef: 0.25, kind: KlKind::K2, straight_through, place, ..Kl::default() };
+        let penalty = |kl_place: KlPlace, straight_through: bool| {
+            let kl = Kl { coef: 0.25, kind: KlKind::K2, straight_through, place: kl_place, ..Kl::default() };
             Objective::new(&Learner { kl, ..Learner::default() }, &Sampling::default(), false).unwrap()
         };
         for straight_through in [false, true] {

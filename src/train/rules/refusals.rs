@@ -37,14 +37,14 @@ pub(crate) fn adapter_targets(policy: &PolicySettings) -> Result<()> {
     const KEY: &str = "policy.lora.targets";
     let Some(lora) = &policy.lora else { return Ok(()) };
     // The router of experts.
-    let known = || LORA_TARGETS.into_iter().chain(["gate"]);
+    let targets = || LORA_TARGETS.into_iter().chain(["gate"]);
     if lora.targets.is_empty() {
         return Err(refusal(KEY, format!("{KEY} is empty: the adapter has no weights")).hint("leave it out"));
     }
     let end = |target: &str| target.rsplit('.').next().unwrap_or_default().to_owned();
-    match lora.targets.iter().find(|target| known().all(|name| name != end(target))) {
+    match lora.targets.iter().find(|target| targets().all(|name| name != end(target))) {
         Some(lost) => Err(refusal(KEY, format!("`{KEY}`: no model has a projection `{lost}`"))
-            .hint(suggest(&end(lost), known().collect::<Vec<_>>()))),
+            .hint(suggest(&end(lost), targets().collect::<Vec<_>>()))),
         None => Ok(()),
     }
 }
@@ -207,8 +207,8 @@ const ONE_OF_TWO: &str = "leave one of the two out";
 /// A setting that is also given as an option of the loss.
 fn twice(learner: &Learner, setting: &str, option: &str) -> Option<String> {
     // The options of a custom loss are those of the recipe's function.
-    let given = learner.loss.options.contains_key(option) && !learner.loss.is_custom();
-    given.then(|| format!("{setting} and `{option}` of trainer.loss set the same value"))
+    let is_option = learner.loss.options.contains_key(option) && !learner.loss.is_custom();
+    is_option.then(|| format!("{setting} and `{option}` of trainer.loss set the same value"))
 }
 
 const OTHER_DISTRIBUTION: &str = "sampling.repetition_penalty and sampling.logit_bias sample from another distribution \

@@ -32,16 +32,16 @@ struct UnusedSetting {
 pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     adapter_targets(&script.settings.policy).map_err(|error| script.placed(error))?;
     let written = &script.written;
-    let find = |settings: &Settings, given: &Value| Recipe::new(settings, given, script.privileged).unused();
-    let found = find(&script.settings, &written.all);
-    if found.is_empty() {
+    let find = |settings: &Settings, written: &Value| Recipe::new(settings, written, script.privileged).unused();
+    let unused = find(&script.settings, &written.all);
+    if unused.is_empty() {
         return Ok(Vec::new());
     }
     let alone = script.without_overrides().map(|settings| find(&settings, &written.recipe)).unwrap_or_default();
     let mut warnings = Vec::new();
-    for UnusedSetting { key, message, hint, is_error } in found {
+    for UnusedSetting { key, message, hint, is_error } in unused {
         let error = script.placed(Error::new(Kind::Script, message).about_setting(key).hint(hint));
-        if is_error && (script.typed(key).is_some() || alone.iter().any(|own| own.key == key)) {
+        if is_error && (script.typed(key).is_some() || alone.iter().any(|setting| setting.key == key)) {
             return Err(error);
         }
         warnings.push(error);
@@ -169,10 +169,10 @@ const CONTRADICTIONS: &[Rule<Recipe>] = &[
                 Trainer::Grpo(learner) | Trainer::Ppo(learner) => (learner.warmup, learner.steps),
                 Trainer::Sft(sft) => (sft.warmup, sft.steps),
             };
-            let own = if recipe.is_written("trainer.warmup") { "" } else { " by default" };
+            let by_default = if recipe.is_written("trainer.warmup") { "" } else { " by default" };
             (steps > 0 && warmup > steps).then(|| {
                 format!(
-                    "trainer.warmup{own} is {warmup} and trainer.steps {steps}: the learning rate never reaches \
+                    "trainer.warmup{by_default} is {warmup} and trainer.steps {steps}: the learning rate never reaches \
                      trainer.lr"
                 )
             })
@@ -252,18 +252,18 @@ impl Recipe {
 
     /// The settings that have no effect or are contradicted, each once.
     fn unused(&self) -> Vec<UnusedSetting> {
-        let mut found = Vec::new();
+        let mut unused = Vec::new();
         for (rules, is_error) in [(CONTRADICTIONS, true), (REMARKS, false)] {
             for &Rule { setting: key, broken, hint } in rules {
                 let Some(message) = broken(self) else { continue };
                 let is_error = is_error && self.is_written(key);
-                found.push(UnusedSetting { key, message, hint: hint.to_owned(), is_error });
+                unused.push(UnusedSetting { key, message, hint: hint.to_owned(), is_error });
             }
         }
         let mut none = |key: &'static str, why: &str, hint: String| {
-            if !found.iter().any(|known: &UnusedSetting| known.key == key) {
+            if !unused.iter().any(|listed: &UnusedSetting| listed.key == key) {
                 let message = format!("{key} is set and has no effect: {why}");
-                found.push(UnusedSetting { key, message, hint, is_error: true });
+                unused.push(UnusedSetting { key, message, hint, is_error: true });
             }
         };
         for NoEffect { settings, why, hint } in NO_EFFECT {
@@ -276,7 +276,7 @@ impl Recipe {
         for Lacking { setting, need, why } in lacking(&self.values, &self.written, self.learner().is_none()) {
             none(setting, &why, format!("set {need}, or leave {setting} out"));
         }
-        found
+        unused
     }
 }
 
@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     /// The refusal or the warnings for a recipe with this trainer.
-    fn said(trainer: &str, overrides: &[&str]) -> std::result::Result<Vec<String>, String> {
+    fn warnings(trainer: &str, overrides: &[&str]) -> std::result::Result<Vec<String>, String> {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a.lua");
         let recipe = format!(
@@ -351,7 +351,7 @@ mod tests {
             ("r1.grpo {}, eval = { every = 5 }", "data.eval is not set"),
             ("r1.grpo {}, eval = { limit = 5 }", "data.eval is not set"),
         ] {
-            let error = said(trainer, &[]).unwrap_err();
+            let error = warnings(trainer, &[]).unwrap_err();
             assert!(error.contains(reason) && error.contains("a.lua:4"), "{trainer}: {error}");
         }
     }
@@ -375,36 +375,40 @@ mod tests {
             "r1.grpo { kl = { coef = 0, kind = \"k1\" }, branch = { roots = 0, width = 2 }, filter = { uniform = false, refills = 2 } }",
             "r1.ppo { critic = { shared = false, weight = 1 } }",
         ] {
-            assert_eq!(said(trainer, &[]), Ok(Vec::new()), "{trainer}");
+            assert_eq!(warnings(trainer, &[]), Ok(Vec::new()), "{trainer}");
         }
     }
 
     #[test]
     fn settings_made_useless_by_the_command_line_are_warned_of() {
         let long = "r1.grpo { steps = 50, warmup = 10 }";
-        let warned = said(long, &["trainer.steps=2"]).unwrap();
+        let warned = warnings(long, &["trainer.steps=2"]).unwrap();
         assert_eq!(warned.len(), 1, "{warned:?}");
         assert!(
             warned[0].contains("trainer.warmup is 10 and trainer.steps 2") && warned[0].contains("a.lua:4"),
             "{warned:?}"
         );
         // Settings of the command line are intentional.
-        let typed = said(long, &["trainer.steps=2", "trainer.warmup=3"]).unwrap_err();
+        let typed = warnings(long, &["trainer.steps=2", "trainer.warmup=3"]).unwrap_err();
         assert!(typed.contains("--> trainer.warmup=3"), "{typed}");
-        assert!(said("r1.grpo {}", &["trainer.critic.lr=1"]).unwrap_err().contains("\"ppo\", \"pspo\" or \"capo\""));
+        assert!(
+            warnings("r1.grpo {}", &["trainer.critic.lr=1"]).unwrap_err().contains("\"ppo\", \"pspo\" or \"capo\"")
+        );
         let loss = "{\"name\": \"ppo\", \"horizon\": 3}";
-        assert!(said("r1.grpo {}", &[&format!("trainer.loss={loss}")]).unwrap_err().contains("trainer.loss.horizon"));
+        assert!(
+            warnings("r1.grpo {}", &[&format!("trainer.loss={loss}")]).unwrap_err().contains("trainer.loss.horizon")
+        );
         // Another algorithm, another loss.
         let critic = "r1.ppo { group_size = 2, critic = { lr = 1 } }";
-        assert_eq!(said(critic, &["trainer.algorithm=grpo"]).unwrap().len(), 1);
-        assert_eq!(said("r1.grpo { clip = { 0.2, 0.2 } }", &["trainer.loss=gpg"]).unwrap().len(), 1);
+        assert_eq!(warnings(critic, &["trainer.algorithm=grpo"]).unwrap().len(), 1);
+        assert_eq!(warnings("r1.grpo { clip = { 0.2, 0.2 } }", &["trainer.loss=gpg"]).unwrap().len(), 1);
         // A contradiction within the recipe is an error for any command line.
-        assert!(said("r1.grpo { steps = 5, warmup = 6 }", &["seed=3"]).is_err());
-        assert_eq!(said("r1.grpo { steps = 5, warmup = 6 }", &["trainer.steps=6"]), Ok(Vec::new()));
-        let plain = said("r1.grpo { group_size = 4, branch = { roots = 4 } }", &[]).unwrap();
+        assert!(warnings("r1.grpo { steps = 5, warmup = 6 }", &["seed=3"]).is_err());
+        assert_eq!(warnings("r1.grpo { steps = 5, warmup = 6 }", &["trainer.steps=6"]), Ok(Vec::new()));
+        let plain = warnings("r1.grpo { group_size = 4, branch = { roots = 4 } }", &[]).unwrap();
         assert!(plain[0].contains("nothing is left to branch off"), "{plain:?}");
         // A default is not in the recipe.
-        let default = said("r1.sft { steps = 5 }", &[]).unwrap();
+        let default = warnings("r1.sft { steps = 5 }", &[]).unwrap();
         assert!(default[0].contains("trainer.warmup by default is 20"), "{default:?}");
     }
 }

@@ -51,7 +51,7 @@ impl Training {
             let ValidatedTrainer { objective, warnings, .. } = validate(script)?;
             if objective.has_reference() && !reference {
                 let message = "the loss now reads b.logp_ref, and the run began without a reference policy";
-                let place = objective.graph().map(|graph| graph.place.clone()).unwrap_or_default();
+                let place = objective.graph().map(|graph| graph.location.clone()).unwrap_or_default();
                 return Err(Error::new(Kind::Script, message)
                     .at(place)
                     .hint("stop the run and continue with --resume"));

@@ -56,20 +56,20 @@ impl Agent {
     ///
     /// # Errors
     /// [`Kind::Store`] for a damaged run; [`Kind::Script`] if there is no such script or run.
-    pub fn find(given: &Path, runs_dir: &Path) -> Result<Self> {
-        if given.is_file() && given.extension().is_some_and(|extension| extension == "lua") {
-            return Ok(Self::of_script(given));
+    pub fn find(path: &Path, runs_dir: &Path) -> Result<Self> {
+        if path.is_file() && path.extension().is_some_and(|extension| extension == "lua") {
+            return Ok(Self::of_script(path));
         }
-        if let Some(run) = Self::of_model(given, runs_dir)? {
+        if let Some(run) = Self::of_model(path, runs_dir)? {
             return Ok(run);
         }
-        if !given.exists() && given.extension().is_none_or(|extension| extension != "lua") {
-            let message = format!("there is no script or run `{}`", given.display());
-            let scripts = load_script(given, &[]).err().and_then(|error| error.hint);
-            let hint = scripts.or(no_run(given, runs_dir).hint).unwrap_or_default();
+        if !path.exists() && path.extension().is_none_or(|extension| extension != "lua") {
+            let message = format!("there is no script or run `{}`", path.display());
+            let scripts = load_script(path, &[]).err().and_then(|error| error.hint);
+            let hint = scripts.or(no_run(path, runs_dir).hint).unwrap_or_default();
             return Err(Error::new(Kind::Script, message).hint(hint));
         }
-        Ok(Self::of_script(given))
+        Ok(Self::of_script(path))
     }
 
     /// The run that a model belongs to: a run by its directory or its name in `runs_dir`, or a
@@ -149,11 +149,11 @@ impl Agent {
             let script = self.load(typed)?;
             return Ok(LoadedAgent { script, overrides: typed.to_vec(), left_out: Vec::new() });
         };
-        let mut own = run.sources.overrides.clone();
+        let mut overrides = run.sources.overrides.clone();
         if find_model(&run.model).is_ok() {
-            own = in_effect(&own, &[format!("policy.model={}", serde_json::json!(run.model))]);
+            overrides = in_effect(&overrides, &[format!("policy.model={}", serde_json::json!(run.model))]);
         }
-        self.open_with(own, typed)
+        self.open_with(overrides, typed)
     }
 
     /// As [`open`](Self::open), with the model that the run started from.
@@ -161,25 +161,25 @@ impl Agent {
     /// # Errors
     /// Those of [`Script::load`].
     pub fn open_as_recorded(&self, typed: &[String]) -> Result<LoadedAgent> {
-        let own = self.run.as_ref().map(|run| run.sources.overrides.clone());
-        self.open_with(own.unwrap_or_default(), typed)
+        let recorded = self.run.as_ref().map(|run| run.sources.overrides.clone());
+        self.open_with(recorded.unwrap_or_default(), typed)
     }
 
     /// Loads with the settings `own` of the run and with `typed`. If another script replaces the
     /// run's, those of the run that it refuses are left out.
-    fn open_with(&self, mut own: Vec<String>, typed: &[String]) -> Result<LoadedAgent> {
+    fn open_with(&self, mut stored: Vec<String>, typed: &[String]) -> Result<LoadedAgent> {
         let mut left_out = Vec::new();
         loop {
-            let overrides = in_effect(&own, typed);
+            let overrides = in_effect(&stored, typed);
             let error = match self.load(&overrides) {
                 Ok(script) => return Ok(LoadedAgent { script, overrides, left_out }),
                 Err(error) => error,
             };
             let refused = |setting: &String| error.place.as_ref() == Some(setting) && !typed.contains(setting);
-            match (own.iter().position(refused), &self.run) {
-                (Some(at), _) if self.file.is_some() && error.kind == Kind::Usage => left_out.push(own.remove(at)),
+            match (stored.iter().position(refused), &self.run) {
+                (Some(at), _) if self.file.is_some() && error.kind == Kind::Usage => left_out.push(stored.remove(at)),
                 (Some(_), Some(run)) => {
-                    return Err(of_the_run(error, &own, &run.stored.path().join("config.json")));
+                    return Err(of_the_run(error, &stored, &run.stored.path().join("config.json")));
                 }
                 _ => return Err(error),
             }
@@ -252,10 +252,10 @@ impl Agent {
     pub fn differing(&self, script: &Script) -> Vec<Change> {
         let Some(run) = &self.run else { return Vec::new() };
         let stored = &run.stored.configuration_of(&run.model).settings;
-        let mut found = changes(stored, &serde_json::json!(script.settings));
+        let mut differing = changes(stored, &serde_json::json!(script.settings));
         // A setting that the run's version of r1 did not have is null.
-        found.retain(|change| !change.old.is_null() && SECTIONS.iter().any(|section| is_in(&change.key, section)));
-        found
+        differing.retain(|change| !change.old.is_null() && SECTIONS.iter().any(|section| is_in(&change.key, section)));
+        differing
     }
 
     /// The task of a stored trajectory of the run, for a machine without the dataset.

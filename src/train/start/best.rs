@@ -36,7 +36,7 @@ pub(crate) fn keep(
         return Ok(best);
     }
     if step > 0 {
-        let checkpoint = latest_checkpoint(run.path())?.filter(|(own, _)| is_saved && *own == step);
+        let checkpoint = latest_checkpoint(run.path())?.filter(|(saved_step, _)| is_saved && *saved_step == step);
         run.best(|dir| {
             match &checkpoint {
                 Some((_, checkpoint)) => link_model(checkpoint, dir)?,

@@ -38,15 +38,15 @@ impl Contents<'_> {
         let Self { model, files, optimizer, ema, state } = self;
         require_finite(&trained(model), "the weight")?;
         require_finite(&optimizer.state(), "the optimiser state")?;
-        run.checkpoint(state.step, keep, |dir, own| {
+        run.checkpoint(state.step, keep, |dir, folder| {
             model.save_trained(dir)?;
             files.write(dir)?;
-            write_tensors(&own.join(OPTIMIZER), &optimizer.state())?;
+            write_tensors(&folder.join(OPTIMIZER), &optimizer.state())?;
             if let Some(ema) = ema {
                 require_finite(&ema.state(), "the average of the weight")?;
-                write_tensors(&own.join(EMA), &ema.state())?;
+                write_tensors(&folder.join(EMA), &ema.state())?;
             }
-            more(own)?;
+            more(folder)?;
             state.save(dir)
         })
     }

@@ -108,7 +108,7 @@ pub(crate) fn export(
     let dtype = match (settings.export, origin.and_then(|origin| origin.dtype.as_deref())) {
         (Dtype::Auto, Some("bf16")) if computed != tch::Kind::BFloat16 => Dtype::Bf16,
         (Dtype::Auto, Some("f32")) if computed != tch::Kind::Float => Dtype::F32,
-        (own, _) => own,
+        (files, _) => files,
     };
     let is_adapter = LoraConfig::load(checkpoint)?.is_some();
     std::fs::create_dir_all(out).map_err(|error| Error::io(Kind::Store, "make the directory", out, &error))?;
@@ -127,7 +127,7 @@ pub(crate) fn export(
     } else {
         let dtype = match dtype {
             Dtype::Auto if computed == tch::Kind::BFloat16 => Dtype::Bf16,
-            own => own,
+            files => files,
         };
         let policy = PolicySettings { dtype, device: DeviceChoice::Cpu, ..PolicySettings::default() };
         let (mut model, _) = adapter::load_with(checkpoint, &policy, Model::load_base, fetching)?;

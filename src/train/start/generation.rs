@@ -40,11 +40,11 @@ const NOT_FOLLOWED: &[(&str, &[f64])] = &[
 ///
 /// # Errors
 /// `Kind::Model` for a file that can't be read, and for a field of the wrong type, by its name.
-pub fn model_sampling(dir: &Path, most: usize, reporter: &Reporter) -> Result<Sampling> {
+pub fn model_sampling(dir: &Path, limit: usize, reporter: &Reporter) -> Result<Sampling> {
     let path = dir.join(FILE);
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return read(&Map::new(), most),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return read(&Map::new(), limit),
         Err(error) => return Err(Error::io(Kind::Model, "read the model's sampling settings", &path, &error)),
     };
     let bad = |why: String| Error::new(Kind::Model, format!("{FILE} is not a JSON object: {why}")).at_path(&path);
@@ -54,7 +54,7 @@ pub fn model_sampling(dir: &Path, most: usize, reporter: &Reporter) -> Result<Sa
         let which = ignored.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
         reporter.warn(&format!("{}: {which} is not supported", path.display()));
     }
-    read(&wanted, most).map_err(|error| error.at_path(&path))
+    read(&wanted, limit).map_err(|error| error.at_path(&path))
 }
 
 /// Whether the model's file has settings of the distribution to sample from.
@@ -65,36 +65,36 @@ pub fn sets_sampling(dir: &Path) -> bool {
     of_sampling.iter().any(|name| fields.get(*name).is_some_and(|value| !value.is_null()))
 }
 
-fn read(wanted: &Map<String, Value>, most: usize) -> Result<Sampling> {
-    let given = |name: &str| wanted.get(name).filter(|value| !value.is_null());
+fn read(wanted: &Map<String, Value>, limit: usize) -> Result<Sampling> {
+    let present = |name: &str| wanted.get(name).filter(|value| !value.is_null());
     let wrong = |name: &str, value: &Value, expected: &str| {
         Error::new(Kind::Model, format!("`{name}` is {value} in {FILE}; it must be {expected}"))
     };
-    let number = |name: &str, usual: f64| match given(name) {
-        None => Ok(usual),
+    let number = |name: &str, default_value: f64| match present(name) {
+        None => Ok(default_value),
         Some(value) => value.as_f64().ok_or_else(|| wrong(name, value, "a number")),
     };
-    let count = |name: &str, usual: usize| match given(name) {
-        None => Ok(usual),
+    let count = |name: &str, default_value: usize| match present(name) {
+        None => Ok(default_value),
         Some(value) => value
             .as_u64()
             .and_then(|count| usize::try_from(count).ok())
             .ok_or_else(|| wrong(name, value, "a whole number, 0 or more")),
     };
-    let greedy = match given("do_sample") {
+    let greedy = match present("do_sample") {
         None => false,
         Some(value) => !value.as_bool().ok_or_else(|| wrong("do_sample", value, "true or false"))?,
     };
-    let usual = Sampling::default();
-    let temperature = number("temperature", usual.temperature)?;
+    let defaults = Sampling::default();
+    let temperature = number("temperature", defaults.temperature)?;
     Ok(Sampling {
         temperature: if greedy { 0.0 } else { temperature },
-        top_p: number("top_p", usual.top_p)?,
-        top_k: count("top_k", usual.top_k)?,
-        min_p: number("min_p", usual.min_p)?,
-        repetition_penalty: number("repetition_penalty", usual.repetition_penalty)?,
-        max_new_tokens: count("max_new_tokens", most)?.max(1),
-        ..usual
+        top_p: number("top_p", defaults.top_p)?,
+        top_k: count("top_k", defaults.top_k)?,
+        min_p: number("min_p", defaults.min_p)?,
+        repetition_penalty: number("repetition_penalty", defaults.repetition_penalty)?,
+        max_new_tokens: count("max_new_tokens", limit)?.max(1),
+        ..defaults
     })
 }
 
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(sampling, expected);
         // The file of its base models: greedy, with a number of tokens.
         let sampling = read(&object(&json!({ "do_sample": false, "temperature": 0.7, "max_new_tokens": 2048 })), 512);
-        assert_eq!(sampling.map(|own| (own.temperature, own.max_new_tokens)).unwrap(), (0.0, 2048));
+        assert_eq!(sampling.map(|defaults| (defaults.temperature, defaults.max_new_tokens)).unwrap(), (0.0, 2048));
         assert_eq!(read(&Map::new(), 7).unwrap(), Sampling { max_new_tokens: 7, ..Sampling::default() });
     }
 

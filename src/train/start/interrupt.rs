@@ -50,13 +50,13 @@ impl InterruptState {
     /// `Kind::Internal` if no thread can be started.
     pub(crate) fn new(interrupt: Option<Interrupt>, reporter: &Reporter) -> Result<Self> {
         let inner: Arc<Mutex<Inner>> = Arc::default();
-        let (own, reporter) = (Arc::clone(&inner), reporter.clone());
+        let (shared, reporter) = (Arc::clone(&inner), reporter.clone());
         let handler = interrupt.map(|interrupt| {
             interrupt.on_signal(move |count| {
                 // Held until the message is printed, so that no update begins before that.
-                let inner = lock(&own);
-                let (words, leaves) = inner.answer(count);
-                reporter.answer(&words);
+                let inner = lock(&shared);
+                let (message, leaves) = inner.answer(count);
+                reporter.answer(&message);
                 if leaves {
                     leave();
                 }
@@ -137,8 +137,8 @@ impl Inner {
             (Phase::Saving, 1) => (format!("stopping when the checkpoint of step {step} is written"), false),
             (Phase::Whole, _) if *saved == Some(*step) => (format!("stopping at once; {kept}"), false),
             (Phase::Whole | Phase::Saving, _) => {
-                let words = "press Ctrl-C again to leave without it";
-                (format!("stopping at once: writing a checkpoint of step {step}; {words}"), false)
+                let advice = "press Ctrl-C again to leave without it";
+                (format!("stopping at once: writing a checkpoint of step {step}; {advice}"), false)
             }
             (Phase::Updating, _) => (format!("stopped in the middle of step {}: {kept}", step + 1), true),
         }
@@ -170,14 +170,16 @@ mod tests {
             changed: false,
             again: "r1 run a.lua --resume runs/a".to_owned(),
         };
-        let (words, leaves) = at(Phase::Updating, 4, Some(2)).answer(1);
-        assert!(words.contains("after this step") && !leaves, "{words}");
-        let (words, leaves) = at(Phase::Updating, 4, Some(2)).answer(2);
-        assert!(words.contains("in the middle of step 5") && words.contains("that of step 2; continue with") && leaves);
-        let (words, leaves) = at(Phase::Whole, 4, Some(2)).answer(2);
-        assert!(words.contains("writing a checkpoint of step 4") && !leaves, "{words}");
-        let (words, leaves) = at(Phase::Whole, 4, Some(4)).answer(2);
-        assert!(words.contains("that of step 4") && !leaves, "{words}");
+        let (message, leaves) = at(Phase::Updating, 4, Some(2)).answer(1);
+        assert!(message.contains("after this step") && !leaves, "{message}");
+        let (message, leaves) = at(Phase::Updating, 4, Some(2)).answer(2);
+        assert!(
+            message.contains("in the middle of step 5") && message.contains("that of step 2; continue with") && leaves
+        );
+        let (message, leaves) = at(Phase::Whole, 4, Some(2)).answer(2);
+        assert!(message.contains("writing a checkpoint of step 4") && !leaves, "{message}");
+        let (message, leaves) = at(Phase::Whole, 4, Some(4)).answer(2);
+        assert!(message.contains("that of step 4") && !leaves, "{message}");
         assert!(at(Phase::Starting, 0, None).answer(2).1);
         assert!(!at(Phase::Saving, 4, Some(2)).answer(2).1);
     }

@@ -77,9 +77,9 @@ pub(crate) fn context_tokens(shape: &Footprint<'_>, settings: &Settings) -> usiz
 
 /// The memory in use during the whole run, without the policy and the key-value cache.
 pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference: bool) -> Vec<Share> {
-    let ((learned, own), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
+    let ((learned, learned_bytes), element) = (learned(shape), shape.kind.elt_size_in_bytes() as u64);
     let mut held = vec![share("AdamW", "two moments in f32".to_owned(), 8 * learned)];
-    if own == 2 {
+    if learned_bytes == 2 {
         held.push(share("master weights", "in f32".to_owned(), 4 * learned));
     }
     if reference {
@@ -99,7 +99,7 @@ pub(crate) fn held_by_run(shape: &Footprint<'_>, settings: &Settings, reference:
 
 /// The memory of an update.
 pub(crate) fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<Share> {
-    let (learned, own) = learned(shape);
+    let (learned, learned_bytes) = learned(shape);
     let (tokens, several) = match &settings.trainer {
         Trainer::Grpo(learner) | Trainer::Ppo(learner) => {
             let context = context_tokens(shape, settings);
@@ -107,8 +107,8 @@ pub(crate) fn in_update(shape: &Footprint<'_>, settings: &Settings) -> Vec<Share
         }
         Trainer::Sft(sft) => (sft.tokens_at_once(), true),
     };
-    let mut all = vec![share("gradients", named(learned), learned * own)];
-    if several && own == 2 {
+    let mut all = vec![share("gradients", named(learned), learned * learned_bytes)];
+    if several && learned_bytes == 2 {
         all.push(share("gradients", "of earlier micro-batches, in f32".to_owned(), 4 * learned));
     }
     all.extend(learning(shape, tokens as u64, several));
@@ -140,8 +140,8 @@ fn learning(shape: &Footprint<'_>, tokens: u64, several: bool) -> Vec<Share> {
         } else {
             // Summed in f32; a tied embedding adds its own gradient.
             let wide = if shape.kind == Dtype::Float { 0 } else { 4 };
-            let own = if shape.config.tie_word_embeddings { element } else { 0 };
-            ((wide + own) * shape.embedding(), "of the head, until they are added up")
+            let head_bytes = if shape.config.tie_word_embeddings { element } else { 0 };
+            ((wide + head_bytes) * shape.embedding(), "of the head, until they are added up")
         };
         all.push(Share { what: "gradients", why: why.to_owned(), bytes });
     }
@@ -166,12 +166,12 @@ mod tests {
             "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 32768, "tie_word_embeddings": true,
         });
         let config = Config::from_json(&json).unwrap();
-        let of = |device: Device, gigabytes: u64, checkpointing: bool, given: usize| {
+        let of = |device: Device, gigabytes: u64, checkpointing: bool, tokens: usize| {
             let shape =
                 Footprint { config: &config, device, kind: Dtype::BFloat16, adapter: None, checkpointing, threads: 1 };
             let mut settings = Settings::default();
             settings.policy.max_context = 2048;
-            *settings.trainer.tokens_per_batch_mut() = given;
+            *settings.trainer.tokens_per_batch_mut() = tokens;
             let chosen = with_micro_batches(&shape, &settings, false, Some(gigabytes << 30));
             let Trainer::Grpo(learner) = &chosen.trainer else { panic!("the default trainer is GRPO") };
             learner.tokens_at_once()

@@ -28,17 +28,17 @@ pub(crate) fn origin(name: &str, dir: &Path) -> Origin {
 /// `Kind::Data` for a dataset that can't be read.
 pub(crate) fn origins(script: &Script, model: Option<Origin>) -> Result<Origins> {
     let files = script.hub_files()?;
-    let mut found = Origins { model, files: script.data_files()?, ..Origins::default() };
+    let mut origins = Origins { model, files: script.data_files()?, ..Origins::default() };
     for (key, name) in script.hub_names() {
         let Some(path) = files.get(&key).cloned() else { continue };
         let origin = Origin { commit: commit_of(&path), name, path, dtype: None };
         match key.as_str() {
-            "train" => found.train = Some(origin),
-            "eval" => found.eval = Some(origin),
-            _ => drop(found.parts.insert(key, origin)),
+            "train" => origins.train = Some(origin),
+            "eval" => origins.eval = Some(origin),
+            _ => drop(origins.parts.insert(key, origin)),
         }
     }
-    Ok(found)
+    Ok(origins)
 }
 
 /// Makes a resumed run read its Hub datasets at the commits that it has read before, and reports
@@ -49,8 +49,8 @@ pub(crate) fn pin_data(script: &mut Script, before: &Origins, fetching: Fetching
     let watch = Watch { event: &|_| (), stop: &stop };
     let mut pins = BTreeMap::new();
     for (key, name) in script.hub_names() {
-        let known = before.dataset(&key).filter(|origin| origin.name == name);
-        let Some(commit) = known.and_then(|origin| origin.commit.clone()) else { continue };
+        let earlier = before.dataset(&key).filter(|origin| origin.name == name);
+        let Some(commit) = earlier.and_then(|origin| origin.commit.clone()) else { continue };
         let newest = Hub::from_env()?.newest(&ModelId::dataset(&name)?, &watch);
         if let Some(newest) = newest.filter(|newest| *newest != commit) {
             let short = |commit: &str| commit.chars().take(12).collect::<String>();

@@ -226,18 +226,18 @@ impl Resumed {
             settings
         };
         // The first versions of r1 stored the loop's name.
-        let known = !self.stored.algorithm.is_empty();
-        let new = of(&script.settings, if known { &script.algorithm } else { "" });
+        let has_algorithm = !self.stored.algorithm.is_empty();
+        let new = of(&script.settings, if has_algorithm { &script.algorithm } else { "" });
         let mut old = self.stored.settings.clone();
-        if !known && old["trainer"].is_object() {
+        if !has_algorithm && old["trainer"].is_object() {
             old["trainer"]["algorithm"] = json!("");
         }
-        let mut found = changes(&old, &new);
+        let mut changed = changes(&old, &new);
         // A setting that the stored version of r1 did not have is not a change if it has its
         // default.
         let default = |key: &str| defaults.pointer(&format!("/{}", key.replace('.', "/"))).cloned();
-        found.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
-        found
+        changed.retain(|change| !(change.old.is_null() && default(&change.key).as_ref() == Some(&change.new)));
+        changed
     }
 }
 
@@ -350,7 +350,7 @@ pub(crate) fn of_the_run(error: Error, stored: &[String], config: &Path) -> Erro
         return error;
     }
     let hint = format!("the setting is one of the run's own, kept in {}", config.display());
-    Error { hint: Some(error.hint.map_or_else(|| hint.clone(), |own| format!("{own}; {hint}"))), ..error }
+    Error { hint: Some(error.hint.map_or_else(|| hint.clone(), |error_hint| format!("{error_hint}; {hint}"))), ..error }
 }
 
 #[cfg(test)]

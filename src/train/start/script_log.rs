@@ -56,8 +56,8 @@ impl ScriptLog {
 
     /// The log of a script.
     pub(crate) fn sink(&self) -> LogSink {
-        let own = self.clone();
-        LogSink::new(move |line| own.line(line))
+        let log = self.clone();
+        LogSink::new(move |line| log.line(line))
     }
 
     /// Starts writing to the run directory. `from` is the first step that a resumed run repeats,
@@ -139,9 +139,9 @@ impl ScriptLog {
         inner.bytes = 0;
         let mut written = Ok(());
         let mut path = None;
-        if let Some((own, file)) = &mut inner.file {
+        if let Some((log_path, file)) = &mut inner.file {
             written = inner.failed.take().map_or_else(|| file.flush(), Err);
-            path = Some(own.clone());
+            path = Some(log_path.clone());
         }
         drop(guard);
         if hidden > 0 {
@@ -168,7 +168,7 @@ impl ScriptLog {
 /// A line for the terminal: trajectory, function, place and text. Control characters are shown, not
 /// sent to the terminal.
 pub fn in_words(line: &LogLine) -> String {
-    let LogLine { place, text, function, trajectory, .. } = line;
+    let LogLine { place: location, text, function, trajectory, .. } = line;
     let from = match (*function, trajectory.is_empty()) {
         ("script" | "", _) => String::new(),
         (function, true) => format!("{function}  "),
@@ -184,6 +184,6 @@ pub fn in_words(line: &LogLine) -> String {
         })
         .collect();
     let more = if text.chars().nth(COLUMNS).is_some() { "…" } else { "" };
-    let place = if place.is_empty() { String::new() } else { format!("{place}: ") };
-    format!("log      {from}{place}{}{more}", shown.replace('\n', "\n           "))
+    let location = if location.is_empty() { String::new() } else { format!("{location}: ") };
+    format!("log      {from}{location}{}{more}", shown.replace('\n', "\n           "))
 }

@@ -97,9 +97,9 @@ impl Session {
             fetching.reporter.warn(&message);
         }
         let max_context = context_of_rollouts(policy, &model.config, fetching.reporter)?;
-        if let Some(most) = script.written_number("sampling.max_new_tokens").filter(|most| *most >= max_context) {
+        if let Some(limit) = script.written_number("sampling.max_new_tokens").filter(|limit| *limit >= max_context) {
             fetching.reporter.warn(&format!(
-                "sampling.max_new_tokens is {most}, and prompt and reply together have {max_context} tokens: replies end sooner"
+                "sampling.max_new_tokens is {limit}, and prompt and reply together have {max_context} tokens: replies end sooner"
             ));
         }
         let vocabulary = Arc::new(TokenBytes::new(renderer.tokenizer().token_bytes()));

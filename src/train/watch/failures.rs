@@ -96,12 +96,12 @@ impl Failures {
         reporter: &Reporter,
         step: u64,
         trajectories: &[Trajectory],
-        most: f64,
+        limit: f64,
         again: impl Fn(&Trajectory) -> Option<String>,
         store: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
         let failed = trajectories.iter().filter(|trajectory| trajectory.status.is_failure()).count();
-        if failed > 0 && failed as f64 / trajectories.len() as f64 > most {
+        if failed > 0 && failed as f64 / trajectories.len() as f64 > limit {
             store()?;
             if reporter.mode() == Mode::Json {
                 self.report(reporter, &format!("step {step}"), trajectories, &again);
@@ -155,7 +155,8 @@ fn broken(trajectories: &[Trajectory], failed: usize, again: impl Fn(&Trajectory
     if causes.len() > 3 {
         text.extend([format!("\n  and {} other causes", causes.len() - 3)]);
     }
-    let numbers = (0_u64..).zip(trajectories).filter(|(_, own)| own.status.is_failure()).map(|(number, _)| number);
+    let numbers =
+        (0_u64..).zip(trajectories).filter(|(_, trajectory)| trajectory.status.is_failure()).map(|(number, _)| number);
     let subject = Subject::Trajectories { numbers: numbers.collect(), step: None };
     Error::new(Kind::Env, text)
         .about(subject)
@@ -167,7 +168,7 @@ fn by_cause(trajectories: &[Trajectory]) -> Vec<(Key, Vec<&Trajectory>)> {
     let mut causes: Vec<(Key, Vec<&Trajectory>)> = Vec::new();
     for trajectory in trajectories.iter().filter(|trajectory| trajectory.status.is_failure()) {
         let key = key(trajectory.status, trajectory.error.as_ref());
-        match causes.iter_mut().find(|(own, _)| *own == key) {
+        match causes.iter_mut().find(|(known_key, _)| *known_key == key) {
             Some((_, members)) => members.push(trajectory),
             None => causes.push((key, vec![trajectory])),
         }
@@ -188,17 +189,17 @@ fn key(status: Status, error: Option<&ErrorRecord>) -> Key {
 /// A message with `#` for each number, to compare messages. Codes of HTTP stay, because they name
 /// the cause.
 fn without_numbers(message: &str) -> String {
-    let (mut found, mut rest) = (String::new(), message);
+    let (mut cleaned, mut rest) = (String::new(), message);
     while let Some(start) = rest.find(|c: char| c.is_ascii_digit()) {
         let digits = &rest[start..];
         let end = digits.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(digits.len());
         let before = &rest[..start];
-        found.push_str(before);
+        cleaned.push_str(before);
         let is_code = before.trim_end().ends_with("HTTP") || before.trim_end().ends_with("status");
-        found.push_str(if is_code { &digits[..end] } else { "#" });
+        cleaned.push_str(if is_code { &digits[..end] } else { "#" });
         rest = &digits[end..];
     }
-    found + rest
+    cleaned + rest
 }
 
 /// The complete reason of a trajectory's failure.
@@ -209,8 +210,8 @@ fn shown(trajectory: &Trajectory) -> String {
 /// The message and the place, without hint, line and frames.
 fn head(trajectory: &Trajectory) -> String {
     let Some(error) = &trajectory.error else { return shown(trajectory) };
-    let place = error.place.iter().map(|place| format!("\n    --> {place}"));
-    [error.message.clone()].into_iter().chain(place).collect()
+    let location = error.place.iter().map(|location| format!("\n    --> {location}"));
+    [error.message.clone()].into_iter().chain(location).collect()
 }
 
 fn example(trajectory: &Trajectory) -> String {

@@ -18,7 +18,7 @@ pub(crate) struct HealthMonitor {
     deviation: Baseline,
     /// Consecutive steps with several updates per rollout in which nothing was clipped.
     unclipped: usize,
-    said: BTreeSet<&'static str>,
+    reported: BTreeSet<&'static str>,
 }
 
 /// The mean of the first steps.
@@ -44,16 +44,16 @@ impl Baseline {
 impl HealthMonitor {
     /// Checks the metrics of a step and warns.
     pub(crate) fn check(&mut self, reporter: &Reporter, step: u64, metrics: &Metrics) {
-        for (name, words) in self.symptoms(metrics) {
-            if self.said.insert(name) {
-                reporter.warn(&format!("step {step}: {words}"));
+        for (name, warning) in self.symptoms(metrics) {
+            if self.reported.insert(name) {
+                reporter.warn(&format!("step {step}: {warning}"));
             }
         }
     }
 
     fn symptoms(&mut self, metrics: &Metrics) -> Vec<(&'static str, String)> {
         let get = |name: &str| metrics.get(name).filter(|value| value.is_finite());
-        let mut found = Vec::new();
+        let mut symptoms = Vec::new();
         let accuracy = get("rollout/accuracy");
         let solved = accuracy.is_some_and(|accuracy| accuracy > SOLVED);
         if let Some(entropy) = get("policy/entropy")
@@ -61,7 +61,7 @@ impl HealthMonitor {
             && share < 0.1
             && !solved
         {
-            found.push((
+            symptoms.push((
                 "entropy",
                 format!(
                     "entropy is {entropy:.4}, {:.0}% of the first steps': the policy no longer explores; lower \
@@ -75,7 +75,7 @@ impl HealthMonitor {
             && share < 0.1
             && !solved
         {
-            found.push((
+            symptoms.push((
                 "echo",
                 format!(
                     "rewards within a group differ by {deviation:.4}, {:.0}% of the first steps', at an accuracy of \
@@ -87,46 +87,47 @@ impl HealthMonitor {
         }
         if let Some(clipped) = get("policy/clip_frac") {
             if clipped > 0.5 {
-                let words = format!(
+                let warning = format!(
                     "{:.0}% of the tokens are clipped: the updates of one rollout are too large; lower trainer.lr, \
                      trainer.epochs or trainer.mini_batches",
                     clipped * 100.0
                 );
-                found.push(("clipped", words));
+                symptoms.push(("clipped", warning));
             }
             let several = get("policy/updates").is_some_and(|updates| updates > 1.0);
             self.unclipped = if several && clipped == 0.0 { self.unclipped + 1 } else { 0 };
             if self.unclipped == 20 {
-                let words = "nothing has been clipped for 20 steps of several updates: trainer.lr may be too small";
-                found.push(("unclipped", words.to_owned()));
+                let warning = "nothing has been clipped for 20 steps of several updates: trainer.lr may be too small";
+                symptoms.push(("unclipped", warning.to_owned()));
             }
         }
         if get("rollout/branches") == Some(0.0) {
-            let words = "no trajectory had a state to branch from: all start at the task; check \
+            let warning = "no trajectory had a state to branch from: all start at the task; check \
                          trainer.branch.at";
-            found.push(("branches", words.to_owned()));
+            symptoms.push(("branches", warning.to_owned()));
         }
         if let Some(kl) = get("policy/approx_kl").filter(|kl| *kl > 0.5) {
-            let words = format!(
+            let warning = format!(
                 "the updates of one rollout changed the policy by a KL of {kl:.2} per token; lower trainer.lr or \
                  trainer.epochs"
             );
-            found.push(("kl", words));
+            symptoms.push(("kl", warning));
         }
         if let Some(kl) = get("kl/mean").filter(|kl| *kl > 10.0) {
-            found.push(("kl", format!("the KL to the reference policy is {kl:.1} per token; raise trainer.kl.coef")));
+            symptoms
+                .push(("kl", format!("the KL to the reference policy is {kl:.1} per token; raise trainer.kl.coef")));
         }
         if let Some(share) = get("policy/largest_token").filter(|share| *share > 0.5)
             && get("policy/tokens").is_some_and(|tokens| tokens > 50.0)
         {
-            let words = format!(
+            let warning = format!(
                 "one token has {:.0}% of the policy gradient; check its trajectory, or use a loss that bounds \
                  ratios (trainer.loss.dual_clip)",
                 share * 100.0
             );
-            found.push(("one token", words));
+            symptoms.push(("one token", warning));
         }
-        found
+        symptoms
     }
 }
 
@@ -155,8 +156,8 @@ mod tests {
             assert!(names(&mut watch, &solved).is_empty(), "{accuracy}");
         }
         let unsolved = [low[0], low[1], ("rollout/accuracy", 0.45)];
-        let (_, words) = watch.symptoms(&Metrics::of(&unsolved)).remove(1);
-        assert!(words.contains("at an accuracy of 45%"), "{words}");
+        let (_, warning) = watch.symptoms(&Metrics::of(&unsolved)).remove(1);
+        assert!(warning.contains("at an accuracy of 45%"), "{warning}");
     }
 
     /// The settings that warnings name exist.
@@ -176,22 +177,24 @@ mod tests {
             ("policy/largest_token", 0.8),
             ("policy/tokens", 100.0),
         ];
-        let mut said: Vec<String> = watch.symptoms(&Metrics::of(&ill)).into_iter().map(|(_, words)| words).collect();
+        let mut warnings: Vec<String> =
+            watch.symptoms(&Metrics::of(&ill)).into_iter().map(|(_, warning)| warning).collect();
         for _ in 0..20 {
             let idle = Metrics::of(&[("policy/clip_frac", 0.0), ("policy/updates", 4.0)]);
-            said.extend(watch.symptoms(&idle).into_iter().map(|(_, words)| words));
+            warnings.extend(watch.symptoms(&idle).into_iter().map(|(_, warning)| warning));
         }
-        assert_eq!(said.len(), 8, "{said:?}");
-        let known = serde_json::to_value(crate::config::Learner::default()).unwrap();
+        assert_eq!(warnings.len(), 8, "{warnings:?}");
+        let learner = serde_json::to_value(crate::config::Learner::default()).unwrap();
         let loss = crate::rl::objective::Objective::named("ppo").unwrap();
-        for words in &said {
-            let settings = words.split([' ', ',', ';', ':', ')', '(', '\'']).filter_map(|w| w.strip_prefix("trainer."));
+        for warning in &warnings {
+            let settings =
+                warning.split([' ', ',', ';', ':', ')', '(', '\'']).filter_map(|w| w.strip_prefix("trainer."));
             for setting in settings {
                 let there = match setting.strip_prefix("loss.") {
                     Some(option) => loss.has_option(option),
-                    None => known.pointer(&format!("/{}", setting.replace('.', "/"))).is_some(),
+                    None => learner.pointer(&format!("/{}", setting.replace('.', "/"))).is_some(),
                 };
-                assert!(there, "{setting}: {words}");
+                assert!(there, "{setting}: {warning}");
             }
         }
     }
@@ -205,8 +208,8 @@ mod tests {
         assert!(names(&mut watch, &[("rollout/branches", 3.0)]).is_empty());
         assert_eq!(names(&mut watch, &[("policy/largest_token", 0.8), ("policy/tokens", 1000.0)]), ["one token"]);
         for step in 1..=20 {
-            let found = names(&mut watch, &[("policy/clip_frac", 0.0), ("policy/updates", 4.0)]);
-            assert_eq!(found.is_empty(), step != 20);
+            let symptoms = names(&mut watch, &[("policy/clip_frac", 0.0), ("policy/updates", 4.0)]);
+            assert_eq!(symptoms.is_empty(), step != 20);
         }
     }
 }

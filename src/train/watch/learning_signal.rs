@@ -51,8 +51,8 @@ impl LearningSignal {
         self.ended += usize::from(metrics.get("rollout/cut_share").is_some_and(|share| share < 1.0));
         self.accuracy = self.accuracy.max(get("rollout/accuracy"));
         if let (Some(low), Some(high)) = (metrics.get("reward/min"), metrics.get("reward/max")) {
-            let (least, most) = self.rewards.unwrap_or((low, high));
-            self.rewards = Some((least.min(low), most.max(high)));
+            let (least, highest) = self.rewards.unwrap_or((low, high));
+            self.rewards = Some((least.min(low), highest.max(high)));
         }
     }
 
@@ -103,7 +103,8 @@ impl LearningSignal {
 
     /// The reason why a step trained no token, at the first such step.
     fn untrained(&mut self, metrics: &Metrics) -> Option<&'static str> {
-        let is = |name: &str, value: f64| metrics.get(name).is_some_and(|own| (own - value).abs() < f64::EPSILON);
+        let is =
+            |name: &str, value: f64| metrics.get(name).is_some_and(|measured| (measured - value).abs() < f64::EPSILON);
         if self.reported || !is("policy/updates", 0.0) || !is("policy/skipped", 0.0) {
             return None;
         }
@@ -156,8 +157,8 @@ impl LearningSignal {
         if self.is_due() {
             let tools = !Worker::new(script, None)?.tools().is_empty();
             let recipe = Recipe { tools, max_new_tokens: script.settings.sampling.max_new_tokens };
-            if let Some(words) = self.diagnosis(recipe) {
-                reporter.warn(&format!("step {step}: {words}"));
+            if let Some(warning) = self.diagnosis(recipe) {
+                reporter.warn(&format!("step {step}: {warning}"));
             }
         }
         Ok(())
@@ -197,26 +198,26 @@ mod tests {
             healthy
                 .iter()
                 .map(|(name, value)| {
-                    (*name, changes.iter().find(|(own, _)| own == name).map_or(*value, |(_, value)| *value))
+                    (*name, changes.iter().find(|(changed, _)| changed == name).map_or(*value, |(_, value)| *value))
                 })
-                .chain(changes.iter().filter(|(name, _)| healthy.iter().all(|(own, _)| own != name)).copied())
+                .chain(changes.iter().filter(|(name, _)| healthy.iter().all(|(changed, _)| changed != name)).copied())
                 .collect()
         };
         assert_eq!(message_for(&healthy, false, RECIPE), None);
         assert_eq!(message_for(&healthy, true, RECIPE), None);
-        let says = |changes: &[(&'static str, f64)], words: &str| {
-            let found = message_for(&with(changes), false, RECIPE).unwrap();
-            assert!(found.contains(words), "{found}");
-            found
+        let says = |changes: &[(&'static str, f64)], expected: &str| {
+            let message = message_for(&with(changes), false, RECIPE).unwrap();
+            assert!(message.contains(expected), "{message}");
+            message
         };
         says(&[("rollout/cut_share", 1.0)], "in the first 3 steps every reply was cut at sampling.max_new_tokens = 64");
         says(&[("rollout/tool_call_share", 0.0)], "no reply called a tool");
         let flat = [("advantage/min", 0.0), ("advantage/max", 0.0)];
         says(&flat, "the trajectories of each group earned the same reward: raise trainer.group_size");
         let same = [flat[0], flat[1], ("reward/max", 0.0), ("reward/std", 0.0)];
-        let found =
+        let message =
             says(&same, "nothing could be learned in the first 3 steps:\n  every trajectory earned 0: use easier");
-        assert!(!found.contains("tool"), "{found}");
+        assert!(!message.contains("tool"), "{message}");
         says(&[same[0], same[1], same[2], ("rollout/accuracy", 1.0)], "use harder tasks");
         says(&[same[0], same[1], same[2], ("rollout/tool_call_share", 0.0)], "(r1.sft)\n  every trajectory earned 0");
         // Advantages of a critic differ although rewards do not.

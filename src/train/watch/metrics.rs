@@ -213,7 +213,7 @@ fn update(metrics: &mut Metrics, updates: &[UpdateStats], lr: f64, version: u64)
 /// The saving by merging steps into rows.
 fn packing(metrics: &mut Metrics, trajectories: &[Trajectory], rows: &[Row]) {
     let learned: BTreeSet<usize> = rows.iter().map(|row| row.trajectory).collect();
-    let separate: usize = learned.iter().map(|&place| separate_tokens(&trajectories[place])).sum();
+    let separate: usize = learned.iter().map(|&index| separate_tokens(&trajectories[index])).sum();
     let merged: usize = rows.iter().map(Row::len).sum();
     if separate > 0 {
         metrics.set("policy/merged_share", 1.0 - merged as f64 / separate as f64);
@@ -229,13 +229,13 @@ pub(crate) fn groups(metrics: &mut Metrics, groups: usize, dropped: usize) {
 /// Advantages of sampled tokens, if there are any.
 fn advantages(metrics: &mut Metrics, batch: &AdvantageBatch) {
     let (mut count, mut sum, mut squares) = (0.0, 0.0, 0.0);
-    let (mut least, mut most) = (f64::INFINITY, f64::NEG_INFINITY);
+    let (mut least, mut highest) = (f64::INFINITY, f64::NEG_INFINITY);
     for advantage in batch.all() {
         count += 1.0;
         sum += advantage;
         squares += advantage * advantage;
         least = least.min(advantage);
-        most = most.max(advantage);
+        highest = highest.max(advantage);
     }
     if count == 0.0 {
         return;
@@ -244,7 +244,7 @@ fn advantages(metrics: &mut Metrics, batch: &AdvantageBatch) {
     metrics.set("advantage/mean", mean);
     metrics.set("advantage/std", (squares / count - mean * mean).max(0.0).sqrt());
     metrics.set("advantage/min", least);
-    metrics.set("advantage/max", most);
+    metrics.set("advantage/max", highest);
 }
 
 /// The KL to the reference policy and its coefficient, if there is a KL penalty.
@@ -349,13 +349,15 @@ fn source_name(source: &str) -> String {
 
 /// Rewards and accuracy of a step's trajectories by the source of their tasks.
 fn sources(metrics: &mut Metrics, counted: &[&Trajectory], solved: &impl Fn(&Trajectory) -> f64) {
-    for (name, own) in by_source(counted) {
-        let mean = |of: &dyn Fn(&Trajectory) -> f64| own.iter().map(|t| of(t)).sum::<f64>() / own.len() as f64;
+    for (name, trajectories) in by_source(counted) {
+        let mean = |of: &dyn Fn(&Trajectory) -> f64| {
+            trajectories.iter().map(|t| of(t)).sum::<f64>() / trajectories.len() as f64
+        };
         let name = source_name(name);
         metrics.set(format!("source/{name}/reward"), mean(&Trajectory::total_reward));
         metrics.set(format!("source/{name}/accuracy"), mean(solved));
         metrics.set(format!("source/{name}/response_tokens"), mean(&|t| t.response_tokens() as f64));
-        metrics.set(format!("source/{name}/share"), own.len() as f64 / counted.len() as f64);
+        metrics.set(format!("source/{name}/share"), trajectories.len() as f64 / counted.len() as f64);
     }
 }
 

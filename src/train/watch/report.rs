@@ -26,7 +26,7 @@ fn describe(model: &Model) -> String {
             format!("{:.1}M", count as f64 / 1e6)
         }
     };
-    let own = match model.lora() {
+    let adapter = match model.lora() {
         Some(lora) => format!(", adapter of rank {}", lora.rank),
         None => String::new(),
     };
@@ -37,7 +37,7 @@ fn describe(model: &Model) -> String {
         tch::Device::Cuda(number) => format!("cuda:{number}"),
         other => format!("{other:?}"),
     };
-    format!("{} parameters{own}, {kind} on {device}, {memory} MiB", size(parameters))
+    format!("{} parameters{adapter}, {kind} on {device}, {memory} MiB", size(parameters))
 }
 
 pub(crate) fn opening(
@@ -90,8 +90,8 @@ pub(crate) fn servers(reporter: &Reporter, script: &Script) {
 pub(crate) fn far_files(reporter: &Reporter, script: &Script, origins: &Origins) {
     let mut files = script.resources();
     files.extend(origins.files.iter().cloned());
-    if let Some(words) = far_files_in_words(script, &files) {
-        reporter.info(&format!("reads    {words}"));
+    if let Some(files_text) = far_files_in_words(script, &files) {
+        reporter.info(&format!("reads    {files_text}"));
     }
 }
 
@@ -106,9 +106,9 @@ pub fn far_files_in_words(script: &Script, files: &[FileVersion]) -> Option<Stri
 
 /// Warns of API keys in the run directory's copy of the script.
 pub(crate) fn literal_keys(reporter: &Reporter, script: &Script) {
-    for place in script.literal_keys() {
+    for location in script.literal_keys() {
         reporter.warn(&format!(
-            "{place} may contain an API key, and the run directory now has a copy of it; read it from the \
+            "{location} may contain an API key, and the run directory now has a copy of it; read it from the \
              environment instead: needs = {{ \"env:NAME\" }} and r1.secret(\"NAME\")"
         ));
     }
@@ -362,10 +362,10 @@ pub(crate) fn overlong(reporter: &Reporter, count: u64, longest: usize, overlong
 
 /// Warns of settings that have no effect.
 pub(crate) fn warn(reporter: &Reporter, warnings: &[Error]) {
-    for Error { message, place, hint, .. } in warnings {
-        let place = place.iter().map(|place| format!("\n  --> {place}"));
+    for Error { message, place: location, hint, .. } in warnings {
+        let location = location.iter().map(|location| format!("\n  --> {location}"));
         let hint = hint.iter().map(|hint| format!("\n  hint: {hint}"));
-        reporter.warn(&[message.clone()].into_iter().chain(place).chain(hint).collect::<String>());
+        reporter.warn(&[message.clone()].into_iter().chain(location).chain(hint).collect::<String>());
     }
 }
 

@@ -22,7 +22,7 @@ const STEPS: usize = 3;
 #[derive(Debug, Default)]
 pub(crate) struct SharedStateCheck {
     steps: usize,
-    said: bool,
+    reported: bool,
 }
 
 impl SharedStateCheck {
@@ -35,14 +35,14 @@ impl SharedStateCheck {
         max_context: usize,
         reporter: &Reporter,
     ) {
-        if self.said || self.steps == STEPS {
+        if self.reported || self.steps == STEPS {
             return;
         }
         self.steps += 1;
         // Trajectories that can't be replayed are reported elsewhere.
-        if let Ok(Some(words)) = shared(trajectories, script, renderer, max_context) {
-            self.said = true;
-            reporter.warn(&words);
+        if let Ok(Some(warning)) = shared(trajectories, script, renderer, max_context) {
+            self.reported = true;
+            reporter.warn(&warning);
         }
     }
 }
@@ -68,13 +68,13 @@ fn shared(
         let spec = Spec::of_recorded(trajectory, &script.settings, max_context);
         let again = runtime.block_on(replay(stage, trajectory, spec, Strictness::Exact))?;
         if let Some(difference) = first_difference(stage.renderer, trajectory, &again) {
-            return Ok(Some(words(trajectory, &difference, &worker)));
+            return Ok(Some(describe(trajectory, &difference, &worker)));
         }
     }
     Ok(None)
 }
 
-fn words(trajectory: &Trajectory, difference: &Mismatch, worker: &Worker) -> String {
+fn describe(trajectory: &Trajectory, difference: &Mismatch, worker: &Worker) -> String {
     let short = |text: &str| text.chars().take(80).collect::<String>().replace('\n', "⏎");
     let (was, now) = (short(&difference.recorded), short(&difference.now));
     let function = match (difference.step, difference.field) {
@@ -82,10 +82,10 @@ fn words(trajectory: &Trajectory, difference: &Mismatch, worker: &Worker) -> Str
         (Some(1), "prompt" | "prompt ids") => "reset",
         _ => "step",
     };
-    let place = worker.place_of(function).or_else(|| worker.place_of("step"));
-    let place = place.map(|place| format!("\n  --> {place}")).unwrap_or_default();
+    let location = worker.place_of(function).or_else(|| worker.place_of("step"));
+    let location = location.map(|location| format!("\n  --> {location}")).unwrap_or_default();
     format!(
-        "trajectories share state: {} has another result when it runs alone: {difference} was {was} and is {now}{place}\n  \
+        "trajectories share state: {} has another result when it runs alone: {difference} was {was} and is {now}{location}\n  \
          hint: locals outside of the functions that change (counters, caches) are shared by all trajectories of a worker; \
          what a trajectory depends on belongs into its state (reported once; r1 check finds more)",
         trajectory.id

@@ -56,7 +56,7 @@ pub(crate) fn step(
 
 /// The first trajectories as text.
 pub(crate) fn samples(log: &mut MetricsLog, step: u64, split: &str, trajectories: &[Trajectory]) -> Result<()> {
-    for (place, trajectory) in trajectories.iter().take(SAMPLES).enumerate() {
+    for (index, trajectory) in trajectories.iter().take(SAMPLES).enumerate() {
         let status = trajectory.status.name();
         let head = format!(
             "{}, task {}, reward {:+.3}, {status}\n",
@@ -64,7 +64,7 @@ pub(crate) fn samples(log: &mut MetricsLog, step: u64, split: &str, trajectories
             trajectory.task_index,
             trajectory.total_reward()
         );
-        log.text(step, &format!("trajectory/{split}/{place}"), &markdown(head, &conversation(trajectory)))?;
+        log.text(step, &format!("trajectory/{split}/{index}"), &markdown(head, &conversation(trajectory)))?;
     }
     Ok(())
 }
@@ -72,12 +72,12 @@ pub(crate) fn samples(log: &mut MetricsLog, step: u64, split: &str, trajectories
 /// Adds a conversation to `text` as Markdown: its texts are in fences longer than any fence in
 /// them.
 fn markdown(mut text: String, conversation: &[(String, String)]) -> String {
-    for (who, said) in conversation {
-        let longest = said.split(|c| c != '`').map(str::len).max().unwrap_or(0);
+    for (who, content) in conversation {
+        let longest = content.split(|c| c != '`').map(str::len).max().unwrap_or(0);
         let fence = "`".repeat(longest.max(2) + 1);
         let room = LONGEST.saturating_sub(text.len());
-        let cut: String = said.chars().take(room).collect();
-        let more = if cut.len() < said.len() { "\n…" } else { "" };
+        let cut: String = content.chars().take(room).collect();
+        let more = if cut.len() < content.len() { "\n…" } else { "" };
         // Writing to a string can't fail.
         let _ = write!(text, "\n**{who}**\n\n{fence}\n{cut}{more}\n{fence}\n");
         if room == 0 {
@@ -93,8 +93,8 @@ mod tests {
 
     #[test]
     fn a_fence_is_longer_than_the_fences_in_it() {
-        let said = [("user", "Use ``` and ````.".to_owned()), ("assistant", "x".repeat(9000))];
-        let text = markdown("1-0-0\n".to_owned(), &said.map(|(who, said)| (who.to_owned(), said)));
+        let messages = [("user", "Use ``` and ````.".to_owned()), ("assistant", "x".repeat(9000))];
+        let text = markdown("1-0-0\n".to_owned(), &messages.map(|(who, messages)| (who.to_owned(), messages)));
         assert!(text.contains("**user**\n\n`````\nUse ``` and ````.\n`````\n"), "{text}");
         assert!(text.ends_with("\n…\n```\n") && text.len() < LONGEST + 200, "{}", text.len());
     }

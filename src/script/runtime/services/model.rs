@@ -67,7 +67,7 @@ impl TryFrom<Json> for Prompt {
             }
             Json::Array(ref list) if list.first().is_some_and(Json::is_object) => {
                 let messages = conversation::messages(&prompt, "prompt").map_err(|invalid| invalid.of_script())?;
-                Ok(Self::Messages(messages.into_iter().map(|given| given.message).collect()))
+                Ok(Self::Messages(messages.into_iter().map(|message| message.message).collect()))
             }
             _ => Err(Error::new(Kind::Script, wrong)),
         }
@@ -98,8 +98,8 @@ impl SamplingFields {
     ///
     /// # Errors
     /// Unknown fields and values of another type.
-    pub fn over(self, usual: &Sampling) -> Result<Sampling> {
-        Ok(schema::read("sampling", &Json::Object(self.0), usual)?)
+    pub fn over(self, defaults: &Sampling) -> Result<Sampling> {
+        Ok(schema::read("sampling", &Json::Object(self.0), defaults)?)
     }
 }
 
