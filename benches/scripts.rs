@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use r1::mdp::{Action, FinishReason, Limit, Observation, Policy, Scripted, Status, Step, Support, Trajectory};
 use r1::rollout::{Pool, PoolOptions, Spec, no_progress};
-use r1::script::{Outcome, Script, Split, Watcher, WatcherOptions, Worker};
+use r1::script::{Script, Split, TrajectoryOutcome, Watcher, WatcherOptions, Worker};
 use r1::text::Renderer;
 use r1::{Error, Kind, Result};
 use serde_json::{Value, json};
@@ -142,8 +142,15 @@ async fn episode(worker: &Worker, seed: u64) -> Result<Trajectory> {
     let terminated = trajectory.status == Status::Terminated;
     let truncated_by = (!terminated).then_some(Limit::MaxSteps);
     let (text, steps) = (action.text, trajectory.steps.len());
-    let outcome =
-        Outcome { text, steps, terminated, truncated: !terminated, truncated_by, calls: 0, token_ids: Vec::new() };
+    let outcome = TrajectoryOutcome {
+        text,
+        steps,
+        terminated,
+        truncated: !terminated,
+        truncated_by,
+        calls: 0,
+        token_ids: Vec::new(),
+    };
     trajectory.outcome_reward = worker.reward(&state, &outcome).await.map_err(|failure| failure.error)?.total;
     Ok(trajectory)
 }

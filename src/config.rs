@@ -40,7 +40,7 @@ pub use reference::{Lacking, Range, check_ranges, lacking, settings, value_of};
 pub use refusal::unknown_hint;
 pub use server::{refuse_reply_prefix, refuse_server};
 pub use shaping::{Grouping, Method, OverlongPenalty, Shaping};
-pub use source::{Columns, DataFile, Generated, HubData, Part, PartOptions, Paths, SOURCE_KINDS, Source};
+pub use source::{Columns, DataFile, Generated, HubData, MixedDataset, PartOptions, Paths, SOURCE_KINDS, Source};
 
 pub use crate::algorithms::{Binary, Input, LossAgg, LossGraph, Node, Op, Operand, Over, Shape, Unary};
 use crate::mdp::Sampling;

@@ -77,19 +77,19 @@ pub enum Loss {
 }
 
 /// A virtual machine with the tables of the files. It runs no code of users.
-struct Machine {
+struct AlgorithmsVm {
     lua: Lua,
     tables: BTreeMap<&'static str, Table>,
 }
 
 thread_local! {
     /// Virtual machines are bound to their thread.
-    static MACHINE: Result<Machine> = Machine::new();
+    static MACHINE: Result<AlgorithmsVm> = AlgorithmsVm::new();
 }
 
 static ALGORITHMS: LazyLock<Vec<Algorithm>> = LazyLock::new(|| {
     // A test reads every file, so that none is missing here.
-    MACHINE.with(|machine| machine.as_ref().map(Machine::declared).unwrap_or_default())
+    MACHINE.with(|machine| machine.as_ref().map(AlgorithmsVm::declared).unwrap_or_default())
 });
 
 /// Every algorithm of a file.
@@ -106,7 +106,7 @@ fn internal(error: &mlua::Error) -> Error {
     Error::new(Kind::Internal, format!("an algorithm of r1 fails: {error}"))
 }
 
-impl Machine {
+impl AlgorithmsVm {
     fn new() -> Result<Self> {
         let load = || -> mlua::Result<Self> {
             let lua = Lua::new_with(StdLib::MATH | StdLib::TABLE | StdLib::STRING, mlua::LuaOptions::default())?;
@@ -225,7 +225,7 @@ impl Algorithm {
     /// [`Kind::Internal`] if it has none or fails.
     pub fn loss_graph(&self, options: &Map<String, Json>) -> Result<LossGraph> {
         MACHINE.with(|machine| {
-            let Machine { lua, tables } = machine.as_ref().map_err(Clone::clone)?;
+            let AlgorithmsVm { lua, tables } = machine.as_ref().map_err(Clone::clone)?;
             let table = tables.get(self.name).ok_or_else(|| Error::new(Kind::Internal, "the algorithm has no file"))?;
             let function: Function = table.raw_get("loss").map_err(|error| internal(&error))?;
             let trace = Trace::of_declared(lua, options).map_err(|error| internal(&error))?;
@@ -243,8 +243,8 @@ mod tests {
 
     #[test]
     fn every_file_of_an_algorithm_is_read_and_its_loss_is_traced() {
-        assert_eq!(all().len(), FILES.len(), "{:?}", Machine::new().err());
-        let machine = Machine::new().unwrap();
+        assert_eq!(all().len(), FILES.len(), "{:?}", AlgorithmsVm::new().err());
+        let machine = AlgorithmsVm::new().unwrap();
         for (name, source) in FILES {
             let algorithm = Algorithm::read(&machine.lua, name, source, &machine.tables[name]).unwrap();
             assert!(!algorithm.paper.is_empty() && (algorithm.is_loss() || algorithm.estimator.is_some()), "{name}");

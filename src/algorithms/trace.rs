@@ -21,11 +21,11 @@ const RATIO_STATS: &str = "`ratio_stats` takes a ratio for each token, and a cli
 /// Maximum number of values that a loss logs.
 const MOST_LOGGED: usize = 64;
 
-type Shared = Rc<RefCell<LossGraph>>;
+type SharedGraph = Rc<RefCell<LossGraph>>;
 
 /// A function that is being traced.
 pub struct Trace {
-    graph: Shared,
+    graph: SharedGraph,
     options: Json,
     declared: bool,
     read: Rc<RefCell<BTreeSet<String>>>,
@@ -48,7 +48,7 @@ impl Trace {
     }
 
     fn of(lua: &Lua, options: Json, declared: bool) -> mlua::Result<Self> {
-        let (graph, read) = (Shared::default(), Rc::<RefCell<BTreeSet<String>>>::default());
+        let (graph, read) = (SharedGraph::default(), Rc::<RefCell<BTreeSet<String>>>::default());
         let values = match from_json(lua, &options)? {
             Value::Table(values) => values,
             _ => lua.create_table()?,
@@ -70,7 +70,7 @@ impl Trace {
         meta.raw_set("__metatable", false)?;
         table.set_metatable(Some(meta))?;
         table.set_readonly(true);
-        let batch = lua.create_userdata(Batch(graph.clone()))?;
+        let batch = lua.create_userdata(TracedBatch(graph.clone()))?;
         Ok(Self { graph, options, declared, read, arguments: (batch, table) })
     }
 
@@ -130,18 +130,18 @@ pub fn trace(lua: &Lua, function: &Function, options: &Json) -> mlua::Result<Los
 
 /// A value of the graph.
 struct Expression {
-    graph: Shared,
+    graph: SharedGraph,
     node: usize,
 }
 
-fn push(lua: &Lua, graph: &Shared, what: &str, op: Op) -> mlua::Result<Expression> {
+fn push(lua: &Lua, graph: &SharedGraph, what: &str, op: Op) -> mlua::Result<Expression> {
     let pushed = graph.borrow_mut().push(op, location(lua).unwrap_or_default());
     let node = pushed.map_err(|why| fail(lua, NAME, format!("`{what}` {why}")))?;
     Ok(Expression { graph: graph.clone(), node })
 }
 
 /// A number or an expression of the same batch.
-fn operand(lua: &Lua, graph: &Shared, what: &str, value: &Value) -> mlua::Result<Operand> {
+fn operand(lua: &Lua, graph: &SharedGraph, what: &str, value: &Value) -> mlua::Result<Operand> {
     match value {
         Value::Integer(number) => Ok(Operand::Number(*number as f64)),
         Value::Number(number) => Ok(Operand::Number(*number)),
@@ -291,7 +291,7 @@ impl UserData for Expression {
 }
 
 /// The graph of the operand that is an expression.
-fn graph_of(lua: &Lua, what: &str, operands: [&Value; 2]) -> mlua::Result<Shared> {
+fn graph_of(lua: &Lua, what: &str, operands: [&Value; 2]) -> mlua::Result<SharedGraph> {
     for value in operands {
         if let Value::UserData(data) = value
             && data.is::<Expression>()
@@ -303,9 +303,9 @@ fn graph_of(lua: &Lua, what: &str, operands: [&Value; 2]) -> mlua::Result<Shared
 }
 
 /// The batch: its tensors by name, and reductions over the mini-batch.
-struct Batch(Shared);
+struct TracedBatch(SharedGraph);
 
-impl UserData for Batch {
+impl UserData for TracedBatch {
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("token_mean", |lua, this, x: Value| {
             let x = operand(lua, &this.0, "token_mean", &x)?;

@@ -1,12 +1,12 @@
 //! Parses sums, products and powers. Units are in [`super::measure`], names and functions in
 //! [`super::names`].
 
-use super::expr::{Expr, Function};
+use super::expr::{Expr, UnaryFunction};
 use super::functions::named;
 use super::names::symbol;
 use super::number::Rational;
 use super::parse::Parser;
-use super::token::Kind;
+use super::token::TokenKind;
 use super::words;
 
 impl Parser<'_> {
@@ -52,14 +52,14 @@ impl Parser<'_> {
         let mut value = self.signed()?;
         let mut factors: Vec<Expr> = Vec::new();
         loop {
-            let cross = matches!(self.peek(), Some(Kind::Command(name)) if name == "times");
+            let cross = matches!(self.peek(), Some(TokenKind::Command(name)) if name == "times");
             if self.mark('*') || self.command("cdot") || self.command("times") {
                 // `A \times B` of sets or vectors.
                 if cross && (is_vector(&value) || self.at_vector()) {
                     return None;
                 }
                 // `**` is Python's power.
-                if matches!(self.peek(), Some(Kind::Mark('*'))) {
+                if matches!(self.peek(), Some(TokenKind::Mark('*'))) {
                     self.skip(1);
                     let exponent = self.signed()?;
                     value = Expr::Power(Box::new(value), Box::new(exponent));
@@ -83,7 +83,8 @@ impl Parser<'_> {
             } else if let Some(fraction) = self.mixed(&value) {
                 value = Expr::Sum(vec![value, fraction]);
             } else if self.begins_factor() {
-                if matches!(self.peek(), Some(Kind::Word(word)) if named(word).is_none() && !words::is_product(word)) {
+                if matches!(self.peek(), Some(TokenKind::Word(word)) if named(word).is_none() && !words::is_product(word))
+                {
                     return None;
                 }
                 factors.push(value.take());
@@ -97,10 +98,10 @@ impl Parser<'_> {
 
     fn at_vector(&self) -> bool {
         match self.peek() {
-            Some(Kind::Letter(letter)) => letter.is_uppercase(),
+            Some(TokenKind::Letter(letter)) => letter.is_uppercase(),
             // `\mathbf{b}`
-            Some(Kind::Text(text)) => text.chars().count() == 1,
-            Some(Kind::Command(name)) => matches!(name.as_str(), "vec" | "overrightarrow" | "hat" | "{"),
+            Some(TokenKind::Text(text)) => text.chars().count() == 1,
+            Some(TokenKind::Command(name)) => matches!(name.as_str(), "vec" | "overrightarrow" | "hat" | "{"),
             _ => false,
         }
     }
@@ -108,11 +109,11 @@ impl Parser<'_> {
     /// Whether a product goes on after a unit.
     fn continues(&self) -> bool {
         match self.peek() {
-            Some(Kind::Mark('^')) => self.degree_tokens() == 0,
-            Some(Kind::Number { .. } | Kind::Mark('*' | '/')) => true,
+            Some(TokenKind::Mark('^')) => self.degree_tokens() == 0,
+            Some(TokenKind::Number { .. } | TokenKind::Mark('*' | '/')) => true,
             // Another unit.
-            Some(Kind::Word(_) | Kind::Text(_)) => false,
-            Some(Kind::Command(name)) if matches!(name.as_str(), "cdot" | "times" | "div") => true,
+            Some(TokenKind::Word(_) | TokenKind::Text(_)) => false,
+            Some(TokenKind::Command(name)) if matches!(name.as_str(), "cdot" | "times" | "div") => true,
             _ => self.begins_factor(),
         }
     }
@@ -125,7 +126,7 @@ impl Parser<'_> {
             } else if !self.mark('+') {
                 // `\$5`
                 while self.currency() {}
-                if matches!(self.peek(), Some(Kind::Mark('-' | '+'))) {
+                if matches!(self.peek(), Some(TokenKind::Mark('-' | '+'))) {
                     continue;
                 }
                 let value = self.power()?;
@@ -138,10 +139,10 @@ impl Parser<'_> {
     /// Whether a factor may start here without a sign. A number may not: `2 3` is not 6.
     pub(super) fn begins_factor(&self) -> bool {
         match self.peek() {
-            Some(Kind::Letter(_)) => !self.at_union_letter(),
-            Some(Kind::Word(_) | Kind::Text(_)) => !self.at_connector(),
-            Some(Kind::Mark(c)) => matches!(c, '(' | '[' | '{') || (*c == '|' && self.bars == 0),
-            Some(Kind::Command(name)) => !matches!(
+            Some(TokenKind::Letter(_)) => !self.at_union_letter(),
+            Some(TokenKind::Word(_) | TokenKind::Text(_)) => !self.at_connector(),
+            Some(TokenKind::Mark(c)) => matches!(c, '(' | '[' | '{') || (*c == '|' && self.bars == 0),
+            Some(TokenKind::Command(name)) => !matches!(
                 name.as_str(),
                 "}" | "]"
                     | "rangle"
@@ -188,15 +189,15 @@ impl Parser<'_> {
         };
         let fraction = match &kinds(0, 7)[..] {
             [
-                Some(Kind::Command(name)),
-                Some(Kind::Mark('{')),
-                Some(Kind::Number { value: above, .. }),
-                Some(Kind::Mark('}')),
-                Some(Kind::Mark('{')),
-                Some(Kind::Number { value: below, .. }),
-                Some(Kind::Mark('}')),
+                Some(TokenKind::Command(name)),
+                Some(TokenKind::Mark('{')),
+                Some(TokenKind::Number { value: above, .. }),
+                Some(TokenKind::Mark('}')),
+                Some(TokenKind::Mark('{')),
+                Some(TokenKind::Number { value: below, .. }),
+                Some(TokenKind::Mark('}')),
             ] if name == "frac" => proper(above, below, 7),
-            [Some(Kind::Command(name)), Some(Kind::Number { source, .. }), ..] if name == "frac" => {
+            [Some(TokenKind::Command(name)), Some(TokenKind::Number { source, .. }), ..] if name == "frac" => {
                 let mut digits = source.chars().filter_map(|c| c.to_digit(10)).map(Rational::whole);
                 match (digits.next(), digits.next(), digits.next()) {
                     (Some(above), Some(below), None) => proper(&above, &below, 2),
@@ -204,9 +205,9 @@ impl Parser<'_> {
                 }
             }
             [
-                Some(Kind::Number { value: above, .. }),
-                Some(Kind::Mark('/')),
-                Some(Kind::Number { value: below, .. }),
+                Some(TokenKind::Number { value: above, .. }),
+                Some(TokenKind::Mark('/')),
+                Some(TokenKind::Number { value: below, .. }),
                 ..,
             ] if self.spaced() => proper(above, below, 3),
             _ => None,
@@ -217,12 +218,12 @@ impl Parser<'_> {
     }
 
     pub(super) fn after_number(&self) -> bool {
-        self.previous().is_some_and(|kind| matches!(kind, Kind::Number { .. }))
+        self.previous().is_some_and(|kind| matches!(kind, TokenKind::Number { .. }))
     }
 
     pub(super) fn power(&mut self) -> Option<Expr> {
         // `xy^2`: the exponent belongs to the last letter.
-        if let Some(Kind::Word(word)) = self.peek()
+        if let Some(TokenKind::Word(word)) = self.peek()
             && named(word).is_none()
             && words::is_product(word)
             && !word.chars().all(char::is_uppercase)
@@ -240,23 +241,23 @@ impl Parser<'_> {
     /// A value with its factorial and exponent.
     fn raised(&mut self, mut base: Expr) -> Option<Expr> {
         // `5!`; `5!!` is a double factorial and `5!=` a relation.
-        if matches!(self.peek(), Some(Kind::Mark('!')))
-            && !matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('=' | '!')))
+        if matches!(self.peek(), Some(TokenKind::Mark('!')))
+            && !matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('=' | '!')))
         {
             self.skip(1);
-            base = Expr::Call(Function::Factorial, vec![base]);
+            base = Expr::Call(UnaryFunction::Factorial, vec![base]);
         }
         let degree = match (self.ahead(1).map(|token| &token.kind), self.ahead(2).map(|token| &token.kind)) {
-            (Some(Kind::Command(name)), _) if name == "circ" => true,
-            (Some(Kind::Mark('{')), Some(Kind::Command(name))) => name == "circ",
+            (Some(TokenKind::Command(name)), _) if name == "circ" => true,
+            (Some(TokenKind::Mark('{')), Some(TokenKind::Command(name))) => name == "circ",
             _ => false,
         };
         if degree || !self.mark('^') {
             return Some(base);
         }
         // `x^{(n)}` may be a derivative.
-        let index = matches!(self.peek(), Some(Kind::Mark('{')))
-            && matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('(')));
+        let index = matches!(self.peek(), Some(TokenKind::Mark('{')))
+            && matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('(')));
         if index && base.has_symbol() {
             return None;
         }
@@ -268,16 +269,16 @@ impl Parser<'_> {
         let kind = self.peek()?;
         self.skip(1);
         match kind {
-            Kind::Number { value, digits, source } => {
-                if matches!(self.peek(), Some(Kind::Mark('_'))) {
+            TokenKind::Number { value, digits, source } => {
+                if matches!(self.peek(), Some(TokenKind::Mark('_'))) {
                     self.skip(1);
                     let base = self.subscript()?;
                     return (!source.is_empty()).then(|| Expr::Based { digits: source.clone(), base });
                 }
                 Some(Expr::Number { value: value.clone(), digits: *digits })
             }
-            Kind::Letter(letter) => self.variable(&letter.to_string()),
-            Kind::Word(word) => {
+            TokenKind::Letter(letter) => self.variable(&letter.to_string()),
+            TokenKind::Word(word) => {
                 if let Some(named) = named(word) {
                     return self.named(named);
                 }
@@ -288,19 +289,19 @@ impl Parser<'_> {
                 let letters = word.chars().map(|letter| symbol(letter.to_string()));
                 product(letters.collect())
             }
-            Kind::Text(text) if text.chars().count() == 1 => self.variable(text),
-            Kind::Text(text) => Some(Expr::Symbol(words::phrase(text))),
-            Kind::Mark(open @ ('(' | '[' | '{')) => self.bracket(*open),
+            TokenKind::Text(text) if text.chars().count() == 1 => self.variable(text),
+            TokenKind::Text(text) => Some(Expr::Symbol(words::phrase(text))),
+            TokenKind::Mark(open @ ('(' | '[' | '{')) => self.bracket(*open),
             // `||x||` is a norm.
-            Kind::Mark('|') if matches!(self.peek(), Some(Kind::Mark('|'))) => None,
-            Kind::Mark('|') => {
+            TokenKind::Mark('|') if matches!(self.peek(), Some(TokenKind::Mark('|'))) => None,
+            TokenKind::Mark('|') => {
                 self.bars += 1;
                 let inside = self.sum()?;
                 self.bars -= 1;
-                self.mark('|').then(|| Expr::Call(Function::Abs, vec![inside]))
+                self.mark('|').then(|| Expr::Call(UnaryFunction::Abs, vec![inside]))
             }
-            Kind::Mark(_) => None,
-            Kind::Command(name) => self.named_command(name),
+            TokenKind::Mark(_) => None,
+            TokenKind::Command(name) => self.named_command(name),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Compares two expressions for equality.
 
 use super::equation::Equation;
-use super::exact::{self, Budget, Point};
-use super::expr::{Constant, Expr, Function, Relation};
+use super::exact::{self, EvaluationBudget, Point};
+use super::expr::{Constant, Expr, Relation, UnaryFunction};
 use super::float::{self, FAR, POINTS};
 use super::number::{Gaussian, Rational};
 use super::sets;
@@ -26,14 +26,14 @@ const PRECISE: usize = 9;
 const LARGE: f64 = 1e9;
 
 pub(super) struct Comparison {
-    budget: Budget,
+    budget: EvaluationBudget,
     salt: u64,
 }
 
 impl Comparison {
     /// `salt` chooses the points.
     pub(super) fn new(salt: u64) -> Self {
-        Self { budget: Budget::new(WORK), salt }
+        Self { budget: EvaluationBudget::new(WORK), salt }
     }
 
     fn point(&self, index: u32) -> Point<'_> {
@@ -302,7 +302,7 @@ impl Comparison {
         // `2^{50}\sqrt{3}`: the exact factor is compared exactly.
         let ((factor_a, rest_a), (factor_b, rest_b)) = (self.factored(a), self.factored(b));
         let (a, b) = if factor_a.is_some() && factor_a == factor_b { (&rest_a, &rest_b) } else { (a, b) };
-        let logarithm = |part: &Expr| matches!(part, Expr::Call(Function::Ln | Function::Log, _));
+        let logarithm = |part: &Expr| matches!(part, Expr::Call(UnaryFunction::Ln | UnaryFunction::Log, _));
         let logarithms = a.any(&logarithm) || b.any(&logarithm);
         let mut count = 0;
         for index in 0..POINTS {
@@ -331,9 +331,9 @@ impl Comparison {
     /// Whether two expressions with absolute values or roots do not differ far from 0, where
     /// `|x - 30|` is not `30 - x` as at the points of [`Self::nearly`].
     fn folds_alike(&self, a: &Expr, b: &Expr) -> bool {
-        let absolute = |part: &Expr| matches!(part, Expr::Call(Function::Abs, _));
+        let absolute = |part: &Expr| matches!(part, Expr::Call(UnaryFunction::Abs, _));
         let root = |part: &Expr| match part {
-            Expr::Call(function, _) => *function == Function::Root,
+            Expr::Call(function, _) => *function == UnaryFunction::Root,
             Expr::Power(_, exponent) => matches!(**exponent, Expr::Quotient(..)),
             _ => false,
         };

@@ -8,16 +8,16 @@
 use std::cell::Cell;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use super::expr::{Constant, Expr, Function};
+use super::expr::{Constant, Expr, UnaryFunction};
 use super::number::{Gaussian, Rational};
 
 /// Largest argument of a factorial, and of a binomial coefficient.
 const FACTORIAL: i64 = 400;
 
 /// The remaining work of one comparison, in evaluated nodes and machine words of their values.
-pub(super) struct Budget(Cell<u64>);
+pub(super) struct EvaluationBudget(Cell<u64>);
 
-impl Budget {
+impl EvaluationBudget {
     pub(super) fn new(work: u64) -> Self {
         Self(Cell::new(work))
     }
@@ -35,7 +35,7 @@ impl Budget {
 pub(super) struct Point<'a> {
     pub(super) salt: u64,
     pub(super) index: u32,
-    pub(super) budget: &'a Budget,
+    pub(super) budget: &'a EvaluationBudget,
 }
 
 impl Point<'_> {
@@ -113,7 +113,7 @@ fn power(base: &Gaussian, exponent: &Expr, point: Point) -> Option<Gaussian> {
     None
 }
 
-fn call(function: Function, arguments: &[Expr], point: Point) -> Option<Gaussian> {
+fn call(function: UnaryFunction, arguments: &[Expr], point: Point) -> Option<Gaussian> {
     // Only closed arguments: `|x|` and `\sqrt{x^2}` are not rational functions of x.
     let names = |part: &Expr| matches!(part, Expr::Symbol(_) | Expr::Constant(_));
     if arguments.iter().any(|argument| argument.any(&names)) {
@@ -125,35 +125,35 @@ fn call(function: Function, arguments: &[Expr], point: Point) -> Option<Gaussian
     }
     let whole = |value: &Rational, limit: i64| value.as_i64().filter(|value| (0..=limit).contains(value));
     let value = match (function, values.as_slice()) {
-        (Function::Abs, [value]) => {
+        (UnaryFunction::Abs, [value]) => {
             if value.is_negative() {
                 value.negative()
             } else {
                 value.clone()
             }
         }
-        (Function::Floor, [value]) => value.floor(),
-        (Function::Ceiling, [value]) => value.negative().floor().negative(),
-        (Function::Factorial, [value]) => {
+        (UnaryFunction::Floor, [value]) => value.floor(),
+        (UnaryFunction::Ceiling, [value]) => value.negative().floor().negative(),
+        (UnaryFunction::Factorial, [value]) => {
             let count = whole(value, FACTORIAL)?;
             (2..=count).try_fold(Rational::whole(1), |total, factor| {
                 point.budget.spend(total.cost())?;
                 total.multiply(&Rational::whole(factor))
             })?
         }
-        (Function::Binomial, [above, below]) => {
+        (UnaryFunction::Binomial, [above, below]) => {
             let (above, below) = (whole(above, 10_000)?, whole(below, FACTORIAL)?);
             (0..below).try_fold(Rational::whole(1), |total, i| {
                 point.budget.spend(total.cost() * 2)?;
                 total.multiply(&Rational::whole(above - i))?.divide(&Rational::whole(i + 1))
             })?
         }
-        (Function::Root, [degree, value]) => {
+        (UnaryFunction::Root, [degree, value]) => {
             let degree = u32::try_from(whole(degree, 64)?).ok().filter(|degree| *degree > 0)?;
             point.budget.spend(value.words() * 16)?;
             value.root(degree)?
         }
-        (Function::Log, [base, value]) => logarithm(base, value, point)?,
+        (UnaryFunction::Log, [base, value]) => logarithm(base, value, point)?,
         _ => return None,
     };
     Some(Gaussian::real(value))

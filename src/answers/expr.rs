@@ -13,7 +13,7 @@ pub(super) enum Constant {
 
 /// Functions of one argument; those with two arguments list them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Function {
+pub(super) enum UnaryFunction {
     Sin,
     Cos,
     Tan,
@@ -96,7 +96,7 @@ pub(super) enum Expr {
         minus_first: bool,
     },
     Power(Box<Expr>, Box<Expr>),
-    Call(Function, Vec<Expr>),
+    Call(UnaryFunction, Vec<Expr>),
     /// A value and its unit; `%` is a unit.
     Unit(Box<Expr>, String),
     /// `a : b : c`
@@ -199,7 +199,7 @@ impl Expr {
             // `\frac{NO}{BO}`, `V_1 : V_2`, `\frac{dy}{dx}`
             Self::Quotient(above, below) => above.is_quantity() && below.is_quantity(),
             Self::Ratio(parts) => parts.iter().all(Self::is_quantity),
-            Self::Call(Function::Abs, parts) => {
+            Self::Call(UnaryFunction::Abs, parts) => {
                 matches!(parts.as_slice(), [Self::Symbol(name)] if name.len() > 1 && name.chars().all(char::is_uppercase))
             }
             _ => false,

@@ -157,7 +157,7 @@ fn joins(between: &str) -> bool {
 }
 
 /// A part of a text: a formula between its delimiters, or prose.
-pub(super) struct Piece<'a> {
+pub(super) struct TextSpan<'a> {
     pub(super) math: bool,
     pub(super) text: &'a str,
     /// Where it ends, with its delimiters.
@@ -165,7 +165,7 @@ pub(super) struct Piece<'a> {
 }
 
 /// Splits at `$…$`, `$$…$$`, `\(…\)` and `\[…\]`. Inline formulas may not contain a line break.
-pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
+pub(super) fn pieces(text: &str) -> Vec<TextSpan<'_>> {
     let mut out = Vec::new();
     let (mut prose, mut at) = (0, 0);
     while let Some(offset) = text[at..].find(['$', '\\']) {
@@ -189,17 +189,17 @@ pub(super) fn pieces(text: &str) -> Vec<Piece<'_>> {
         match closing(&text[body..], close).filter(|end| !is_price(&text[body..], *end, close)) {
             Some(length) => {
                 if prose < start {
-                    out.push(Piece { math: false, text: &text[prose..start], end: start });
+                    out.push(TextSpan { math: false, text: &text[prose..start], end: start });
                 }
                 at = body + length + close.len();
-                out.push(Piece { math: true, text: &text[body..body + length], end: at });
+                out.push(TextSpan { math: true, text: &text[body..body + length], end: at });
                 prose = at;
             }
             None => at = body,
         }
     }
     if prose < text.len() {
-        out.push(Piece { math: false, text: &text[prose..], end: text.len() });
+        out.push(TextSpan { math: false, text: &text[prose..], end: text.len() });
     }
     out
 }
@@ -244,7 +244,7 @@ fn closing(text: &str, close: &str) -> Option<usize> {
 pub(super) fn formula(text: &str) -> Option<String> {
     let pieces = pieces(tail(text));
     let mut last = pieces.iter().rposition(|piece| piece.math)?;
-    let lower_words = |piece: &Piece| {
+    let lower_words = |piece: &TextSpan| {
         piece
             .text
             .split(|c: char| !c.is_alphabetic())
@@ -252,7 +252,7 @@ pub(super) fn formula(text: &str) -> Option<String> {
             .map(str::to_lowercase)
             .collect::<Vec<_>>()
     };
-    let connects = |piece: &Piece| {
+    let connects = |piece: &TextSpan| {
         lower_words(piece).iter().all(|word| matches!(word.as_str(), "and" | "or" | "maybe" | "perhaps" | "possibly"))
             && !piece.text.contains(|c: char| c.is_alphanumeric() && !c.is_alphabetic())
     };

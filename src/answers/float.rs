@@ -6,7 +6,7 @@
 use num_complex::Complex64;
 
 use super::exact::Point;
-use super::expr::{Constant, Expr, Function};
+use super::expr::{Constant, Expr, UnaryFunction};
 
 /// A value and a bound on its error.
 #[derive(Clone, Copy, Debug)]
@@ -165,28 +165,28 @@ fn power(base: Approximate, exponent: Approximate) -> Option<Approximate> {
     exponent.multiply(base.on_cut().apply(Complex64::ln)?)?.apply(Complex64::exp)
 }
 
-fn call(function: Function, arguments: &[Approximate]) -> Option<Approximate> {
+fn call(function: UnaryFunction, arguments: &[Approximate]) -> Option<Approximate> {
     let inverse = |x: Approximate| Approximate::rounded(Complex64::new(1.0, 0.0), 0.0)?.divide(x);
     match (function, arguments) {
-        (Function::Sin, [x]) => x.apply(Complex64::sin),
-        (Function::Cos, [x]) => x.apply(Complex64::cos),
-        (Function::Tan, [x]) => x.apply(Complex64::tan),
-        (Function::Cot, [x]) => inverse(x.apply(Complex64::tan)?),
-        (Function::Sec, [x]) => inverse(x.apply(Complex64::cos)?),
-        (Function::Csc, [x]) => inverse(x.apply(Complex64::sin)?),
-        (Function::Arcsin, [x]) => x.apply(Complex64::asin),
-        (Function::Arccos, [x]) => x.apply(Complex64::acos),
-        (Function::Arctan, [x]) => x.apply(Complex64::atan),
-        (Function::Sinh, [x]) => x.apply(Complex64::sinh),
-        (Function::Cosh, [x]) => x.apply(Complex64::cosh),
-        (Function::Tanh, [x]) => x.apply(Complex64::tanh),
-        (Function::Exp, [x]) => x.apply(Complex64::exp),
-        (Function::Ln, [x]) if !x.is_zero() => x.on_cut().apply(Complex64::ln),
-        (Function::Log, [base, x]) if !x.is_zero() && !base.is_zero() => {
+        (UnaryFunction::Sin, [x]) => x.apply(Complex64::sin),
+        (UnaryFunction::Cos, [x]) => x.apply(Complex64::cos),
+        (UnaryFunction::Tan, [x]) => x.apply(Complex64::tan),
+        (UnaryFunction::Cot, [x]) => inverse(x.apply(Complex64::tan)?),
+        (UnaryFunction::Sec, [x]) => inverse(x.apply(Complex64::cos)?),
+        (UnaryFunction::Csc, [x]) => inverse(x.apply(Complex64::sin)?),
+        (UnaryFunction::Arcsin, [x]) => x.apply(Complex64::asin),
+        (UnaryFunction::Arccos, [x]) => x.apply(Complex64::acos),
+        (UnaryFunction::Arctan, [x]) => x.apply(Complex64::atan),
+        (UnaryFunction::Sinh, [x]) => x.apply(Complex64::sinh),
+        (UnaryFunction::Cosh, [x]) => x.apply(Complex64::cosh),
+        (UnaryFunction::Tanh, [x]) => x.apply(Complex64::tanh),
+        (UnaryFunction::Exp, [x]) => x.apply(Complex64::exp),
+        (UnaryFunction::Ln, [x]) if !x.is_zero() => x.on_cut().apply(Complex64::ln),
+        (UnaryFunction::Log, [base, x]) if !x.is_zero() && !base.is_zero() => {
             x.on_cut().apply(Complex64::ln)?.divide(base.on_cut().apply(Complex64::ln)?)
         }
-        (Function::Abs, [x]) => Approximate::rounded(Complex64::new(x.value.norm(), 0.0), x.error),
-        (Function::Root, [degree, x]) => root(*degree, *x),
+        (UnaryFunction::Abs, [x]) => Approximate::rounded(Complex64::new(x.value.norm(), 0.0), x.error),
+        (UnaryFunction::Root, [degree, x]) => root(*degree, *x),
         _ => None,
     }
 }

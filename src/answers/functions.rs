@@ -1,22 +1,22 @@
 //! The names of functions and constants.
 
-use super::expr::{Constant, Function};
+use super::expr::{Constant, UnaryFunction};
 
 /// The syntax after a name.
 #[derive(Clone, Copy)]
-pub(super) enum Named {
+pub(super) enum NameSyntax {
     Constant(Constant),
-    Function(Function),
+    Function(UnaryFunction),
 }
 
 /// Looks up a word or command that names a constant or a function.
-pub(super) fn named(name: &str) -> Option<Named> {
-    use Function::{
+pub(super) fn named(name: &str) -> Option<NameSyntax> {
+    use UnaryFunction::{
         Arccos, Arcsin, Arctan, Ceiling, Cos, Cosh, Cot, Csc, Exp, Floor, Ln, Log, Sec, Sin, Sinh, Tan, Tanh,
     };
-    Some(Named::Function(match name {
-        "pi" | "Pi" => return Some(Named::Constant(Constant::Pi)),
-        "infty" | "infinity" | "inf" | "oo" => return Some(Named::Constant(Constant::Infinity)),
+    Some(NameSyntax::Function(match name {
+        "pi" | "Pi" => return Some(NameSyntax::Constant(Constant::Pi)),
+        "infty" | "infinity" | "inf" | "oo" => return Some(NameSyntax::Constant(Constant::Infinity)),
         "sin" => Sin,
         "cos" => Cos,
         "tan" => Tan,
@@ -32,11 +32,11 @@ pub(super) fn named(name: &str) -> Option<Named> {
         "ln" => Ln,
         "log" => Log,
         "exp" => Exp,
-        "sqrt" => Function::Root,
-        "abs" => Function::Abs,
+        "sqrt" => UnaryFunction::Root,
+        "abs" => UnaryFunction::Abs,
         "floor" => Floor,
         "ceil" => Ceiling,
-        "binom" => Function::Binomial,
+        "binom" => UnaryFunction::Binomial,
         _ => return None,
     }))
 }

@@ -2,7 +2,7 @@
 //! because only the text distinguishes `1,000` from the pair `1, 000`.
 
 use super::number::Rational;
-use super::token::{Kind, Lexer, vulgar_fraction};
+use super::token::{Lexer, TokenKind, vulgar_fraction};
 
 impl Lexer<'_> {
     fn digits(&mut self) -> String {
@@ -131,7 +131,7 @@ impl Lexer<'_> {
             value = value.multiply(&Rational::whole(10).power(exponent)?)?;
         }
         let source = if exponent.is_some() { String::new() } else { source };
-        self.push(Kind::Number { value, digits: written, source })
+        self.push(TokenKind::Number { value, digits: written, source })
     }
 
     fn repeats(&self) -> bool {

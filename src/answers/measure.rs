@@ -3,7 +3,7 @@
 use super::expr::Expr;
 use super::functions::named;
 use super::parse::Parser;
-use super::token::Kind;
+use super::token::TokenKind;
 use super::words;
 
 impl Parser<'_> {
@@ -24,15 +24,15 @@ impl Parser<'_> {
     /// A currency sign.
     pub(super) fn currency(&mut self) -> bool {
         let name = match self.peek() {
-            Some(Kind::Command(name)) if name == "$" => "dollar",
-            Some(Kind::Mark('€')) => "euro",
-            Some(Kind::Mark('£')) => "gbp",
-            Some(Kind::Mark('¥')) => "¥",
-            Some(Kind::Mark('₹')) => "rupee",
-            Some(Kind::Mark('₩')) => "won",
-            Some(Kind::Mark('₽')) => "ruble",
-            Some(Kind::Mark('₿')) => "bitcoin",
-            Some(Kind::Mark('¢')) => "cent",
+            Some(TokenKind::Command(name)) if name == "$" => "dollar",
+            Some(TokenKind::Mark('€')) => "euro",
+            Some(TokenKind::Mark('£')) => "gbp",
+            Some(TokenKind::Mark('¥')) => "¥",
+            Some(TokenKind::Mark('₹')) => "rupee",
+            Some(TokenKind::Mark('₩')) => "won",
+            Some(TokenKind::Mark('₽')) => "ruble",
+            Some(TokenKind::Mark('₿')) => "bitcoin",
+            Some(TokenKind::Mark('¢')) => "cent",
             _ => return false,
         };
         self.skip(1);
@@ -51,8 +51,8 @@ impl Parser<'_> {
         }
         if self.degrees() {
             let scale = match self.peek() {
-                Some(Kind::Letter(scale @ ('C' | 'F'))) => scale.to_string(),
-                Some(Kind::Text(text)) if matches!(text.as_str(), "C" | "F") => text.clone(),
+                Some(TokenKind::Letter(scale @ ('C' | 'F'))) => scale.to_string(),
+                Some(TokenKind::Text(text)) if matches!(text.as_str(), "C" | "F") => text.clone(),
                 _ => String::new(),
             };
             self.skip(usize::from(!scale.is_empty()));
@@ -60,7 +60,7 @@ impl Parser<'_> {
             return Some(true);
         }
         // `5 sec`
-        if matches!(self.peek(), Some(Kind::Word(word)) if word == "sec")
+        if matches!(self.peek(), Some(TokenKind::Word(word)) if word == "sec")
             && self.ahead(1).is_none()
             && self.after_only_number()
         {
@@ -75,11 +75,11 @@ impl Parser<'_> {
         let mut phrase = String::new();
         loop {
             match self.peek() {
-                Some(Kind::Text(text)) if !self.at_connector() && words::magnitude(text).is_none() => {
+                Some(TokenKind::Text(text)) if !self.at_connector() && words::magnitude(text).is_none() => {
                     phrase += " ";
                     phrase += text;
                 }
-                Some(Kind::Word(word))
+                Some(TokenKind::Word(word))
                     if !self.at_connector()
                         && named(word).is_none()
                         && words::magnitude(word).is_none()
@@ -108,22 +108,24 @@ impl Parser<'_> {
 
     /// `^2` after a unit: `\text{ cm}^2`.
     fn unit_power(&mut self) -> Option<String> {
-        let circle = |count: usize| matches!(self.ahead(count).map(|token| &token.kind), Some(Kind::Command(name)) if name == "circ");
+        let circle = |count: usize| matches!(self.ahead(count).map(|token| &token.kind), Some(TokenKind::Command(name)) if name == "circ");
         if circle(1) || circle(2) || !self.mark('^') {
             return Some(String::new());
         }
         let braced = self.mark('{');
-        let Some(Kind::Number { source, .. }) = self.peek() else { return None };
+        let Some(TokenKind::Number { source, .. }) = self.peek() else { return None };
         self.skip(1);
         (!braced || self.mark('}')).then(|| format!("^{source}"))
     }
 
     /// `/h`, `/\text{s}^2` after a unit.
     fn rate(&mut self) -> Option<String> {
-        let is_rate = matches!(self.peek(), Some(Kind::Mark('/')));
+        let is_rate = matches!(self.peek(), Some(TokenKind::Mark('/')));
         let below = match self.ahead(1).map(|token| &token.kind) {
-            Some(Kind::Letter(letter)) if is_rate && words::UNIT_LETTERS.contains(letter) => letter.to_string(),
-            Some(Kind::Word(word) | Kind::Text(word)) if is_rate && words::is_unit(word, true) => word.clone(),
+            Some(TokenKind::Letter(letter)) if is_rate && words::UNIT_LETTERS.contains(letter) => letter.to_string(),
+            Some(TokenKind::Word(word) | TokenKind::Text(word)) if is_rate && words::is_unit(word, true) => {
+                word.clone()
+            }
             _ => return Some(String::new()),
         };
         self.skip(2);
@@ -132,7 +134,7 @@ impl Parser<'_> {
 
     /// The `/hour` of `\$5/hour`.
     pub(super) fn price_rate(&mut self) -> Option<String> {
-        let word = matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Word(_) | Kind::Text(_)));
+        let word = matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Word(_) | TokenKind::Text(_)));
         if self.units.is_empty() || !word || !self.after_number() {
             return None;
         }
@@ -143,22 +145,25 @@ impl Parser<'_> {
     /// number.
     fn unit_letter(&mut self) -> Option<String> {
         let kind = |count: usize| self.ahead(count).map(|token| &token.kind);
-        let micro = usize::from(matches!(kind(0), Some(Kind::Command(name)) if name == "mu"));
+        let micro = usize::from(matches!(kind(0), Some(TokenKind::Command(name)) if name == "mu"));
         let letter = match kind(micro)? {
-            Kind::Letter(letter) if words::UNIT_LETTERS.contains(letter) => *letter,
-            Kind::Text(text) if micro > 0 && text.len() == 1 => text.chars().next()?,
+            TokenKind::Letter(letter) if words::UNIT_LETTERS.contains(letter) => *letter,
+            TokenKind::Text(text) if micro > 0 && text.len() == 1 => text.chars().next()?,
             _ => return None,
         };
-        let power = kind(micro + 1) == Some(&Kind::Mark('^'));
-        let rate = matches!((kind(micro + 1), kind(micro + 2)), (Some(Kind::Mark('/')), Some(Kind::Letter('s' | 'h'))));
-        let ends = matches!(kind(micro + 1), None | Some(Kind::Mark(',' | ';'))) || power || rate;
+        let power = kind(micro + 1) == Some(&TokenKind::Mark('^'));
+        let rate = matches!(
+            (kind(micro + 1), kind(micro + 2)),
+            (Some(TokenKind::Mark('/')), Some(TokenKind::Letter('s' | 'h')))
+        );
+        let ends = matches!(kind(micro + 1), None | Some(TokenKind::Mark(',' | ';'))) || power || rate;
         if !(ends && self.after_only_number() && (self.spaced() || micro > 0 || rate)) {
             return None;
         }
         let start = self.position();
         self.skip(micro + 1);
         let unit = self.unit_power().and_then(|power| Some(format!("{power}{}", self.rate()?)));
-        let Some(rest) = unit.filter(|_| matches!(self.peek(), None | Some(Kind::Mark(',' | ';')))) else {
+        let Some(rest) = unit.filter(|_| matches!(self.peek(), None | Some(TokenKind::Mark(',' | ';')))) else {
             self.back_to(start);
             return None;
         };
@@ -167,20 +172,21 @@ impl Parser<'_> {
 
     /// Whether the previous token is a number and the only factor of its answer.
     fn after_only_number(&self) -> bool {
-        let before = |mark: Option<&Kind>| {
-            matches!(mark, None | Some(Kind::Mark('=' | ',' | ';' | '€' | '£' | '¥')))
-                || matches!(mark, Some(Kind::Command(name)) if matches!(name.as_str(), "approx" | "$"))
+        let before = |mark: Option<&TokenKind>| {
+            matches!(mark, None | Some(TokenKind::Mark('=' | ',' | ';' | '€' | '£' | '¥')))
+                || matches!(mark, Some(TokenKind::Command(name)) if matches!(name.as_str(), "approx" | "$"))
         };
         // `3 \times 10^8`
         let scaled = |caret: usize| {
-            self.behind(caret) == Some(&Kind::Mark('^'))
-                && matches!(self.behind(caret + 1), Some(Kind::Number { source, .. }) if source == "10")
+            self.behind(caret) == Some(&TokenKind::Mark('^'))
+                && matches!(self.behind(caret + 1), Some(TokenKind::Number { source, .. }) if source == "10")
         };
-        if (self.after_number() && scaled(2)) || (self.behind(1) == Some(&Kind::Mark('}')) && (scaled(4) || scaled(5)))
+        if (self.after_number() && scaled(2))
+            || (self.behind(1) == Some(&TokenKind::Mark('}')) && (scaled(4) || scaled(5)))
         {
             return true;
         }
-        let signed = self.behind(2) == Some(&Kind::Mark('-')) && before(self.behind(3));
+        let signed = self.behind(2) == Some(&TokenKind::Mark('-')) && before(self.behind(3));
         self.after_number() && (signed || before(self.behind(2)))
     }
 
@@ -193,13 +199,13 @@ impl Parser<'_> {
 
     pub(super) fn degree_tokens(&self) -> usize {
         let kind = |count: usize| self.ahead(count).map(|token| &token.kind);
-        let circle = |count: usize| matches!(kind(count), Some(Kind::Command(name)) if name == "circ");
+        let circle = |count: usize| matches!(kind(count), Some(TokenKind::Command(name)) if name == "circ");
         match kind(0) {
             // `f \circ g` is a composition.
-            Some(Kind::Command(_)) if circle(0) && self.after_value() => 1,
-            Some(Kind::Mark('^')) if circle(1) => 2,
-            Some(Kind::Mark('^'))
-                if kind(1) == Some(&Kind::Mark('{')) && circle(2) && kind(3) == Some(&Kind::Mark('}')) =>
+            Some(TokenKind::Command(_)) if circle(0) && self.after_value() => 1,
+            Some(TokenKind::Mark('^')) if circle(1) => 2,
+            Some(TokenKind::Mark('^'))
+                if kind(1) == Some(&TokenKind::Mark('{')) && circle(2) && kind(3) == Some(&TokenKind::Mark('}')) =>
             {
                 4
             }
@@ -210,14 +216,16 @@ impl Parser<'_> {
     /// Whether the previous token ends a number, so that a following word is a unit.
     fn after_value(&self) -> bool {
         match self.previous() {
-            Some(Kind::Number { .. } | Kind::Mark('}' | ')')) => true,
-            Some(Kind::Word(word) | Kind::Text(word)) => words::magnitude(word).is_some(),
+            Some(TokenKind::Number { .. } | TokenKind::Mark('}' | ')')) => true,
+            Some(TokenKind::Word(word) | TokenKind::Text(word)) => words::magnitude(word).is_some(),
             _ => false,
         }
     }
 
     pub(super) fn magnitude(&mut self) -> Option<Expr> {
-        let (Some(Kind::Word(word) | Kind::Text(word)), true) = (self.peek(), self.after_value()) else { return None };
+        let (Some(TokenKind::Word(word) | TokenKind::Text(word)), true) = (self.peek(), self.after_value()) else {
+            return None;
+        };
         let scale = words::magnitude(word)?;
         self.skip(1);
         Some(Expr::whole(scale))

@@ -4,10 +4,10 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::arithmetic::product;
-use super::expr::{Constant, Expr, Function};
-use super::functions::{Named, named};
+use super::expr::{Constant, Expr, UnaryFunction};
+use super::functions::{NameSyntax, named};
 use super::parse::Parser;
-use super::token::Kind;
+use super::token::TokenKind;
 
 /// Commands that are variables. Any other unknown command may be an operator, and a text with an
 /// operator that is not understood equals only the same text.
@@ -27,7 +27,7 @@ impl Parser<'_> {
             }
             "lfloor" | "lceil" => {
                 let (function, close) =
-                    if name == "lfloor" { (Function::Floor, "rfloor") } else { (Function::Ceiling, "rceil") };
+                    if name == "lfloor" { (UnaryFunction::Floor, "rfloor") } else { (UnaryFunction::Ceiling, "rceil") };
                 let inside = self.sum()?;
                 self.command(close).then(|| Expr::Call(function, vec![inside]))
             }
@@ -45,17 +45,17 @@ impl Parser<'_> {
         }
     }
 
-    pub(super) fn named(&mut self, named: Named) -> Option<Expr> {
+    pub(super) fn named(&mut self, named: NameSyntax) -> Option<Expr> {
         let function = match named {
-            Named::Constant(constant) => return Some(Expr::Constant(constant)),
-            Named::Function(function) => function,
+            NameSyntax::Constant(constant) => return Some(Expr::Constant(constant)),
+            NameSyntax::Function(function) => function,
         };
         match function {
-            Function::Binomial => {
+            UnaryFunction::Binomial => {
                 let above = self.argument()?;
                 return Some(Expr::Call(function, vec![above, self.argument()?]));
             }
-            Function::Root => {
+            UnaryFunction::Root => {
                 let degree = if self.mark('[') {
                     let degree = self.sum()?;
                     if !self.mark(']') {
@@ -69,7 +69,7 @@ impl Parser<'_> {
             }
             _ => {}
         }
-        let base = if function == Function::Log {
+        let base = if function == UnaryFunction::Log {
             Some(if self.mark('_') { self.argument_or_number()? } else { Expr::whole(10) })
         } else {
             None
@@ -91,11 +91,11 @@ impl Parser<'_> {
         }
         // `\sin^{-1} x` is the inverse function.
         let inverse = match (&power, function) {
-            (Some(power), Function::Sin | Function::Cos | Function::Tan) if is_minus_one(power) => {
+            (Some(power), UnaryFunction::Sin | UnaryFunction::Cos | UnaryFunction::Tan) if is_minus_one(power) => {
                 Some(match function {
-                    Function::Sin => Function::Arcsin,
-                    Function::Cos => Function::Arccos,
-                    _ => Function::Arctan,
+                    UnaryFunction::Sin => UnaryFunction::Arcsin,
+                    UnaryFunction::Cos => UnaryFunction::Arccos,
+                    _ => UnaryFunction::Arctan,
                 })
             }
             _ => None,
@@ -112,17 +112,19 @@ impl Parser<'_> {
 
     /// The argument of a function without brackets: `\sin 2x` but not `\sin x \cos x`.
     fn function_argument(&mut self) -> Option<Expr> {
-        if matches!(self.peek(), Some(Kind::Mark('('))) {
+        if matches!(self.peek(), Some(TokenKind::Mark('('))) {
             return self.power();
         }
         let mut factors = vec![self.signed()?];
         while self.begins_factor() {
             let function = match self.peek() {
-                Some(Kind::Word(name) | Kind::Command(name)) => matches!(named(name), Some(Named::Function(_))),
-                Some(Kind::Mark(_)) => true,
+                Some(TokenKind::Word(name) | TokenKind::Command(name)) => {
+                    matches!(named(name), Some(NameSyntax::Function(_)))
+                }
+                Some(TokenKind::Mark(_)) => true,
                 _ => false,
             };
-            if function || matches!(self.peek(), Some(Kind::Text(_))) {
+            if function || matches!(self.peek(), Some(TokenKind::Text(_))) {
                 break;
             }
             factors.push(self.power()?);
@@ -132,9 +134,9 @@ impl Parser<'_> {
 
     /// `{…}`, or one token; of a number only its first digit, as in `\frac12`.
     fn argument(&mut self) -> Option<Expr> {
-        if let Some(Kind::Number { source, .. }) = self.peek()
+        if let Some(TokenKind::Number { source, .. }) = self.peek()
             && source.len() == 2
-            && !matches!(self.previous(), Some(Kind::Mark('}')))
+            && !matches!(self.previous(), Some(TokenKind::Mark('}')))
         {
             // Both arguments of `\frac12` are in one token: the first digit is used here, the
             // second stays.
@@ -168,7 +170,7 @@ impl Parser<'_> {
         }
         // `f(2)`: an unknown function.
         let function = matches!(name.as_str(), "f" | "g" | "h" | "F" | "G" | "H") || name.contains(['_', '\'']);
-        if function && matches!(self.peek(), Some(Kind::Mark('('))) && !self.spaced() {
+        if function && matches!(self.peek(), Some(TokenKind::Mark('('))) && !self.spaced() {
             self.skip(1);
             let argument = self.bracket('(')?;
             return Some(Expr::Symbol(format!("{name}({})", fingerprint(&argument))));
@@ -178,12 +180,12 @@ impl Parser<'_> {
 
     /// The text after `_`.
     pub(super) fn subscript(&mut self) -> Option<String> {
-        let text = |kind: &Kind| match kind {
-            Kind::Number { source, .. } if !source.is_empty() => Some(source.clone()),
-            Kind::Letter(letter) => Some(letter.to_string()),
-            Kind::Word(word) | Kind::Text(word) => Some(word.clone()),
-            Kind::Command(name) => Some(format!("\\{name}")),
-            Kind::Mark(mark @ (',' | '+' | '-')) => Some(mark.to_string()),
+        let text = |kind: &TokenKind| match kind {
+            TokenKind::Number { source, .. } if !source.is_empty() => Some(source.clone()),
+            TokenKind::Letter(letter) => Some(letter.to_string()),
+            TokenKind::Word(word) | TokenKind::Text(word) => Some(word.clone()),
+            TokenKind::Command(name) => Some(format!("\\{name}")),
+            TokenKind::Mark(mark @ (',' | '+' | '-')) => Some(mark.to_string()),
             _ => None,
         };
         if !self.mark('{') {

@@ -1,8 +1,8 @@
 //! Parses tokens into an expression: lists, relations, sets and brackets. Sums and products are in
 //! [`super::arithmetic`].
 
-use super::expr::{Expr, Function, Relation};
-use super::token::{Kind, Token};
+use super::expr::{Expr, Relation, UnaryFunction};
+use super::token::{Token, TokenKind};
 use super::words;
 
 /// Maximum nesting of brackets, fractions and exponents.
@@ -36,7 +36,7 @@ impl<'a> Parser<'a> {
         self.at == self.tokens.len()
     }
 
-    pub(super) fn peek(&self) -> Option<&'a Kind> {
+    pub(super) fn peek(&self) -> Option<&'a TokenKind> {
         self.ahead(0).map(|token| &token.kind)
     }
 
@@ -45,11 +45,11 @@ impl<'a> Parser<'a> {
     }
 
     /// The previous token.
-    pub(super) fn previous(&self) -> Option<&'a Kind> {
+    pub(super) fn previous(&self) -> Option<&'a TokenKind> {
         self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map(|token| &token.kind)
     }
 
-    pub(super) fn behind(&self, count: usize) -> Option<&'a Kind> {
+    pub(super) fn behind(&self, count: usize) -> Option<&'a TokenKind> {
         self.at.checked_sub(count).and_then(|at| self.tokens.get(at)).map(|token| &token.kind)
     }
 
@@ -70,20 +70,22 @@ impl<'a> Parser<'a> {
     }
 
     pub(super) fn mark(&mut self, mark: char) -> bool {
-        let matches = matches!(self.peek(), Some(Kind::Mark(c)) if *c == mark);
+        let matches = matches!(self.peek(), Some(TokenKind::Mark(c)) if *c == mark);
         self.at += usize::from(matches);
         matches
     }
 
     pub(super) fn command(&mut self, name: &str) -> bool {
-        let matches = matches!(self.peek(), Some(Kind::Command(c)) if c == name);
+        let matches = matches!(self.peek(), Some(TokenKind::Command(c)) if c == name);
         self.at += usize::from(matches);
         matches
     }
 
     fn word(&mut self, names: &[&str]) -> bool {
         let matches = match self.peek() {
-            Some(Kind::Word(word) | Kind::Text(word)) => names.iter().any(|name| word.eq_ignore_ascii_case(name)),
+            Some(TokenKind::Word(word) | TokenKind::Text(word)) => {
+                names.iter().any(|name| word.eq_ignore_ascii_case(name))
+            }
             _ => false,
         };
         self.at += usize::from(matches);
@@ -92,7 +94,7 @@ impl<'a> Parser<'a> {
 
     pub(super) fn at_connector(&self) -> bool {
         match self.peek() {
-            Some(Kind::Word(word) | Kind::Text(word)) => matches!(word.as_str(), "and" | "or"),
+            Some(TokenKind::Word(word) | TokenKind::Text(word)) => matches!(word.as_str(), "and" | "or"),
             _ => false,
         }
     }
@@ -148,25 +150,25 @@ impl<'a> Parser<'a> {
         let mut worded = false;
         while let Some(token) = self.ahead(count) {
             match &token.kind {
-                Kind::Word(word) | Kind::Text(word) if matches!(word.as_str(), "and" | "or") => break,
-                Kind::Word(word) if super::functions::named(word).is_some() => return None,
+                TokenKind::Word(word) | TokenKind::Text(word) if matches!(word.as_str(), "and" | "or") => break,
+                TokenKind::Word(word) if super::functions::named(word).is_some() => return None,
                 // `xy` is a product, and `AB` in `\frac{AB}{2}` a name.
-                Kind::Word(word) if count == 0 && self.is_formula(word) => return None,
-                Kind::Word(word) | Kind::Text(word) => {
+                TokenKind::Word(word) if count == 0 && self.is_formula(word) => return None,
+                TokenKind::Word(word) | TokenKind::Text(word) => {
                     worded |= word.chars().count() > 1;
                     phrase += if phrase.is_empty() { "" } else { " " };
                     phrase += word;
                 }
                 // The spaces around a letter distinguish `a triangle` from a product.
-                Kind::Letter(letter) if token.spaced || count == 0 => {
+                TokenKind::Letter(letter) if token.spaced || count == 0 => {
                     phrase += if phrase.is_empty() { "" } else { " " };
                     phrase.push(*letter);
                 }
-                Kind::Mark(',' | ';' | ')' | ']' | '}') => break,
-                Kind::Command(name) if name == "}" => break,
+                TokenKind::Mark(',' | ';' | ')' | ']' | '}') => break,
+                TokenKind::Command(name) if name == "}" => break,
                 // `\text{east}^\circ`: a degree sign after a word is ignored.
-                Kind::Mark('^')
-                    if self.ahead(count + 1).is_some_and(|next| next.kind == Kind::Command("circ".into())) =>
+                TokenKind::Mark('^')
+                    if self.ahead(count + 1).is_some_and(|next| next.kind == TokenKind::Command("circ".into())) =>
                 {
                     count += 1;
                 }
@@ -182,8 +184,10 @@ impl<'a> Parser<'a> {
     }
 
     fn is_formula(&self, word: &str) -> bool {
-        let alone =
-            !matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Word(_) | Kind::Text(_) | Kind::Letter(_)));
+        let alone = !matches!(
+            self.ahead(1).map(|token| &token.kind),
+            Some(TokenKind::Word(_) | TokenKind::Text(_) | TokenKind::Letter(_))
+        );
         let upper = self.depth > 0 && word.chars().all(char::is_uppercase);
         alone && (upper || words::is_variables(&word.to_lowercase()))
     }
@@ -210,25 +214,25 @@ impl<'a> Parser<'a> {
         let mut depth = 0_usize;
         let length = self.tokens[self.at..].iter().position(|token| {
             match token.kind {
-                Kind::Mark('(') => depth += 1,
-                Kind::Mark(')') => depth = depth.saturating_sub(1),
+                TokenKind::Mark('(') => depth += 1,
+                TokenKind::Mark(')') => depth = depth.saturating_sub(1),
                 _ => {}
             }
-            depth == 0 && token.kind == Kind::Mark('=')
+            depth == 0 && token.kind == TokenKind::Mark('=')
         })?;
         let side = self.tokens.get(self.at..self.at + length).filter(|side| side.len() >= 2 && side.len() <= 40)?;
         let kind = |at: usize| side.get(at).map(|token| &token.kind);
-        let applied = kind(1) == Some(&Kind::Mark('(')) && closes_at_end(&side[1..]);
+        let applied = kind(1) == Some(&TokenKind::Mark('(')) && closes_at_end(&side[1..]);
         let named = match kind(0)? {
-            Kind::Letter(name) if applied => {
-                let variable = side.len() == 4 && matches!(kind(2), Some(Kind::Letter(other)) if other != name);
+            TokenKind::Letter(name) if applied => {
+                let variable = side.len() == 4 && matches!(kind(2), Some(TokenKind::Letter(other)) if other != name);
                 name.is_uppercase() || matches!(name, 'f' | 'g' | 'h' | 'p' | 'q') || variable
             }
-            Kind::Letter('m') => matches!(kind(1), Some(Kind::Command(name)) if name == "angle"),
-            Kind::Command(name) => matches!(name.as_str(), "angle" | "triangle" | "measuredangle" | "Pr"),
+            TokenKind::Letter('m') => matches!(kind(1), Some(TokenKind::Command(name)) if name == "angle"),
+            TokenKind::Command(name) => matches!(name.as_str(), "angle" | "triangle" | "measuredangle" | "Pr"),
             _ => false,
         };
-        if !named || side.iter().any(|token| matches!(token.kind, Kind::Mark(',' | '+' | '<' | '>'))) && !applied {
+        if !named || side.iter().any(|token| matches!(token.kind, TokenKind::Mark(',' | '+' | '<' | '>'))) && !applied {
             return None;
         }
         let text: Vec<String> = side.iter().map(|token| format!("{:?}", token.kind)).collect();
@@ -238,14 +242,16 @@ impl<'a> Parser<'a> {
 
     fn relation_sign(&mut self) -> Option<Relation> {
         // `:=`, `==`, `<=`, `>=`, `!=`
-        let next = matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('=')));
+        let next = matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('=')));
         let (relation, count) = match self.peek()? {
-            Kind::Mark('=') => (Relation::Equal, 1 + usize::from(next)),
-            Kind::Mark(':') if next => (Relation::Equal, 2),
-            Kind::Mark('<') => (if next { Relation::LessEqual } else { Relation::Less }, 1 + usize::from(next)),
-            Kind::Mark('>') => (if next { Relation::GreaterEqual } else { Relation::Greater }, 1 + usize::from(next)),
-            Kind::Mark('!') if next => (Relation::Unequal, 2),
-            Kind::Command(name) => match name.as_str() {
+            TokenKind::Mark('=') => (Relation::Equal, 1 + usize::from(next)),
+            TokenKind::Mark(':') if next => (Relation::Equal, 2),
+            TokenKind::Mark('<') => (if next { Relation::LessEqual } else { Relation::Less }, 1 + usize::from(next)),
+            TokenKind::Mark('>') => {
+                (if next { Relation::GreaterEqual } else { Relation::Greater }, 1 + usize::from(next))
+            }
+            TokenKind::Mark('!') if next => (Relation::Unequal, 2),
+            TokenKind::Command(name) => match name.as_str() {
                 "in" => (Relation::In, 1),
                 "equiv" => (Relation::Equal, 1),
                 "approx" => (Relation::Approximate, 1),
@@ -262,8 +268,8 @@ impl<'a> Parser<'a> {
 
     fn ratio(&mut self) -> Option<Expr> {
         let mut parts = vec![self.union()?];
-        while matches!(self.peek(), Some(Kind::Mark(':')))
-            && !matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('=')))
+        while matches!(self.peek(), Some(TokenKind::Mark(':')))
+            && !matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('=')))
         {
             self.skip(1);
             parts.push(self.union()?);
@@ -277,7 +283,7 @@ impl<'a> Parser<'a> {
         if self.command("choose") {
             let below = self.sum()?;
             let above = parts.pop()?;
-            parts.push(Expr::Call(Function::Binomial, vec![above, below]));
+            parts.push(Expr::Call(UnaryFunction::Binomial, vec![above, below]));
         }
         while self.command("cup") || self.union_letter() {
             parts.push(self.sum()?);
@@ -287,9 +293,9 @@ impl<'a> Parser<'a> {
 
     /// `(0, 1) U (2, 3)`
     pub(super) fn at_union_letter(&self) -> bool {
-        matches!(self.previous(), Some(Kind::Mark(')' | ']')))
-            && matches!(self.peek(), Some(Kind::Letter('U')))
-            && matches!(self.ahead(1).map(|token| &token.kind), Some(Kind::Mark('(' | '[')))
+        matches!(self.previous(), Some(TokenKind::Mark(')' | ']')))
+            && matches!(self.peek(), Some(TokenKind::Letter('U')))
+            && matches!(self.ahead(1).map(|token| &token.kind), Some(TokenKind::Mark('(' | '[')))
     }
 
     fn union_letter(&mut self) -> bool {
@@ -374,7 +380,7 @@ impl<'a> Parser<'a> {
         if !self.mark('{') {
             return None;
         }
-        let Kind::Word(name) = self.peek()? else { return None };
+        let TokenKind::Word(name) = self.peek()? else { return None };
         self.skip(1);
         self.mark('}').then(|| name.clone())
     }
@@ -385,8 +391,8 @@ fn closes_at_end(tokens: &[Token]) -> bool {
     let mut depth = 0_usize;
     for (at, token) in tokens.iter().enumerate() {
         match token.kind {
-            Kind::Mark('(') => depth += 1,
-            Kind::Mark(')') => {
+            TokenKind::Mark('(') => depth += 1,
+            TokenKind::Mark(')') => {
                 depth = depth.saturating_sub(1);
                 if depth == 0 {
                     return at + 1 == tokens.len();

@@ -2,7 +2,7 @@
 //! answers with `±`.
 
 use super::compare::Comparison;
-use super::expr::{Constant, Expr, Function, Relation};
+use super::expr::{Constant, Expr, Relation, UnaryFunction};
 
 /// Maximum length of a list that is compared in any order.
 const MAX_LENGTH: usize = 200;
@@ -217,12 +217,12 @@ fn is_strict(sign: Relation) -> bool {
 }
 
 fn is_absolute(expr: &Expr) -> bool {
-    matches!(expr, Expr::Call(Function::Abs, _))
+    matches!(expr, Expr::Call(UnaryFunction::Abs, _))
 }
 
 fn inside(expr: &Expr) -> &Expr {
     match expr {
-        Expr::Call(Function::Abs, parts) => parts.first().unwrap_or(expr),
+        Expr::Call(UnaryFunction::Abs, parts) => parts.first().unwrap_or(expr),
         other => other,
     }
 }

@@ -9,7 +9,7 @@ use super::number::Rational;
 const MAX_LENGTH: usize = 1500;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum TokenKind {
     /// `digits` as in [`super::expr::Expr::Number`]; `source` is the text of a whole number without
     /// separators.
     Number { value: Rational, digits: usize, source: String },
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 
 #[derive(Clone, Debug)]
 pub(super) struct Token {
-    pub(super) kind: Kind,
+    pub(super) kind: TokenKind,
     /// Whether white space precedes it.
     pub(super) spaced: bool,
 }
@@ -52,18 +52,18 @@ fn prices(chars: &[char]) -> bool {
 /// `x^2_1` as `x_1^2`.
 fn subscripts_first(mut tokens: Vec<Token>) -> Vec<Token> {
     let group = |tokens: &[Token], at: usize| match tokens.get(at).map(|token| &token.kind) {
-        Some(Kind::Mark('{')) => {
-            let length = tokens[at..].iter().position(|token| token.kind == Kind::Mark('}'))?;
+        Some(TokenKind::Mark('{')) => {
+            let length = tokens[at..].iter().position(|token| token.kind == TokenKind::Mark('}'))?;
             Some(at + length + 1)
         }
-        Some(Kind::Number { .. } | Kind::Letter(_)) => Some(at + 1),
+        Some(TokenKind::Number { .. } | TokenKind::Letter(_)) => Some(at + 1),
         _ => None,
     };
     for at in 1..tokens.len() {
-        if tokens[at].kind == Kind::Mark('^')
-            && matches!(tokens[at - 1].kind, Kind::Letter(_))
+        if tokens[at].kind == TokenKind::Mark('^')
+            && matches!(tokens[at - 1].kind, TokenKind::Letter(_))
             && let Some(middle) = group(&tokens, at + 1)
-            && tokens.get(middle).is_some_and(|token| token.kind == Kind::Mark('_'))
+            && tokens.get(middle).is_some_and(|token| token.kind == TokenKind::Mark('_'))
             && let Some(end) = group(&tokens, middle + 1)
         {
             tokens[at..end].rotate_left(middle - at);
@@ -204,16 +204,16 @@ pub(super) fn canonical(text: &str) -> Option<String> {
     for (at, token) in tokens.iter().enumerate() {
         let kind = |at: usize| tokens.get(at).map(|token| &token.kind);
         // `^{2}` is `^2`.
-        let single = |at: usize| kind(at) == Some(&Kind::Mark('{')) && kind(at + 2) == Some(&Kind::Mark('}'));
+        let single = |at: usize| kind(at) == Some(&TokenKind::Mark('{')) && kind(at + 2) == Some(&TokenKind::Mark('}'));
         if single(at) || (at >= 2 && single(at - 2)) {
             continue;
         }
         match &token.kind {
-            Kind::Number { value, .. } => out.extend([format!("{value:?}")]),
-            Kind::Letter(letter) => out.push(*letter),
-            Kind::Word(word) | Kind::Text(word) => out += word,
-            Kind::Command(name) => out.extend(["\\", name.as_str()]),
-            Kind::Mark(mark) => out.push(*mark),
+            TokenKind::Number { value, .. } => out.extend([format!("{value:?}")]),
+            TokenKind::Letter(letter) => out.push(*letter),
+            TokenKind::Word(word) | TokenKind::Text(word) => out += word,
+            TokenKind::Command(name) => out.extend(["\\", name.as_str()]),
+            TokenKind::Mark(mark) => out.push(*mark),
         }
         out.push(' ');
     }
@@ -225,7 +225,7 @@ impl Lexer<'_> {
         self.chars.get(self.at + ahead).copied()
     }
 
-    pub(super) fn push(&mut self, kind: Kind) -> Option<()> {
+    pub(super) fn push(&mut self, kind: TokenKind) -> Option<()> {
         self.out.push(Token { kind, spaced: std::mem::take(&mut self.spaced) });
         (self.out.len() <= MAX_LENGTH).then_some(())
     }
@@ -237,7 +237,7 @@ impl Lexer<'_> {
                 // In LaTeX a space, in plain text "about".
                 '~' if self.plain => {
                     self.at += 1;
-                    self.push(Kind::Command("approx".to_owned()))?;
+                    self.push(TokenKind::Command("approx".to_owned()))?;
                 }
                 _ if c.is_whitespace() || c == '~' => {
                     self.spaced = true;
@@ -247,7 +247,7 @@ impl Lexer<'_> {
                 '.' if self.peek(1).is_some_and(|next| next.is_ascii_digit()) => self.number()?,
                 '$' if self.prices => {
                     self.at += 1;
-                    self.push(Kind::Command("$".to_owned()))?;
+                    self.push(TokenKind::Command("$".to_owned()))?;
                 }
                 '$' => self.at += 1,
                 '{' if self.peek(1) == Some('}') => self.at += 2,
@@ -270,25 +270,29 @@ impl Lexer<'_> {
         }
         let digit = |c: char| SUPERSCRIPTS.iter().position(|sign| *sign == c);
         if digit(c).is_some() || (c == '⁻' && self.peek(0).and_then(digit).is_some()) {
-            self.push(Kind::Mark('^'))?;
+            self.push(TokenKind::Mark('^'))?;
             let mut power = 0;
             self.at -= usize::from(c != '⁻');
             if c == '⁻' {
-                self.push(Kind::Mark('-'))?;
+                self.push(TokenKind::Mark('-'))?;
             }
             while let Some(next) = self.peek(0).and_then(digit).filter(|_| power < 10_000) {
                 power = 10 * power + i64::try_from(next).ok()?;
                 self.at += 1;
             }
-            return self.push(Kind::Number { value: Rational::whole(power), digits: 0, source: power.to_string() });
+            return self.push(TokenKind::Number {
+                value: Rational::whole(power),
+                digits: 0,
+                source: power.to_string(),
+            });
         }
         if let Some((_, name)) = SIGNS.iter().find(|(sign, _)| *sign == c) {
-            return self.push(Kind::Command((*name).to_owned()));
+            return self.push(TokenKind::Command((*name).to_owned()));
         }
         match c {
-            '\u{2212}' | '\u{2013}' => self.push(Kind::Mark('-')),
+            '\u{2212}' | '\u{2013}' => self.push(TokenKind::Mark('-')),
             '\u{200b}' | '\u{feff}' => Some(()),
-            _ => self.push(Kind::Mark(c)),
+            _ => self.push(TokenKind::Mark(c)),
         }
     }
 
@@ -296,20 +300,20 @@ impl Lexer<'_> {
         let from = self.at;
         if let Some((_, name)) = SIGNS.iter().find(|(sign, _)| Some(*sign) == self.peek(0)) {
             self.at += 1;
-            return self.push(Kind::Command((*name).to_owned()));
+            return self.push(TokenKind::Command((*name).to_owned()));
         }
         while self.peek(0).is_some_and(|c| c.is_alphabetic() && !SIGNS.iter().any(|(sign, _)| *sign == c)) {
             self.at += 1;
         }
         // TeX: only the first letter after `^` is the exponent.
-        let exponent = matches!(self.out.last(), Some(Token { kind: Kind::Mark('^'), .. })) && !self.spaced;
+        let exponent = matches!(self.out.last(), Some(Token { kind: TokenKind::Mark('^'), .. })) && !self.spaced;
         if exponent && super::functions::named(&self.chars[from..self.at].iter().collect::<String>()).is_none() {
             self.at = from + 1;
         }
         match &self.chars[from..self.at] {
-            ['µ'] => self.push(Kind::Letter('μ')),
-            [letter] => self.push(Kind::Letter(*letter)),
-            letters => self.push(Kind::Word(letters.iter().collect::<String>().replace('µ', "μ"))),
+            ['µ'] => self.push(TokenKind::Letter('μ')),
+            [letter] => self.push(TokenKind::Letter(*letter)),
+            letters => self.push(TokenKind::Word(letters.iter().collect::<String>().replace('µ', "μ"))),
         }
     }
 
@@ -331,11 +335,11 @@ impl Lexer<'_> {
                 '!' | '(' | ')' | '[' | ']' => Some(()),
                 '{' | '}' => {
                     self.depth = if c == '{' { self.depth + 1 } else { self.depth.saturating_sub(1) };
-                    self.push(Kind::Command(c.to_string()))
+                    self.push(TokenKind::Command(c.to_string()))
                 }
-                '\\' | '$' => self.push(Kind::Command(c.to_string())),
-                '|' => self.push(Kind::Mark('|')),
-                '%' | '&' | '#' | '_' => self.push(Kind::Mark(c)),
+                '\\' | '$' => self.push(TokenKind::Command(c.to_string())),
+                '|' => self.push(TokenKind::Mark('|')),
+                '%' | '&' | '#' | '_' => self.push(TokenKind::Mark(c)),
                 _ => None,
             };
         }
@@ -353,15 +357,15 @@ impl Lexer<'_> {
         }
         let name = NAMES.iter().find(|(other, _)| *other == name).map_or(name.as_str(), |(_, name)| name);
         match name {
-            "<" | ">" => self.push(Kind::Mark(if name == "<" { '<' } else { '>' })),
-            "[" | "]" => self.push(Kind::Mark(if name == "[" { '[' } else { ']' })),
-            "vert" | "mid" => self.push(Kind::Mark('|')),
-            "colon" => self.push(Kind::Mark(':')),
-            "pounds" => self.push(Kind::Mark('£')),
-            "euro" => self.push(Kind::Mark('€')),
-            "yen" => self.push(Kind::Mark('¥')),
-            "and" | "or" => self.push(Kind::Word(name.to_owned())),
-            _ => self.push(Kind::Command(name.to_owned())),
+            "<" | ">" => self.push(TokenKind::Mark(if name == "<" { '<' } else { '>' })),
+            "[" | "]" => self.push(TokenKind::Mark(if name == "[" { '[' } else { ']' })),
+            "vert" | "mid" => self.push(TokenKind::Mark('|')),
+            "colon" => self.push(TokenKind::Mark(':')),
+            "pounds" => self.push(TokenKind::Mark('£')),
+            "euro" => self.push(TokenKind::Mark('€')),
+            "yen" => self.push(TokenKind::Mark('¥')),
+            "and" | "or" => self.push(TokenKind::Word(name.to_owned())),
+            _ => self.push(TokenKind::Command(name.to_owned())),
         }
     }
 
@@ -409,7 +413,7 @@ impl Lexer<'_> {
         // `\text{million dollars}`
         let phrase = match phrase.split_once(' ') {
             Some((first, rest)) if super::words::magnitude(first).is_some() => {
-                self.push(Kind::Text(first.to_owned()))?;
+                self.push(TokenKind::Text(first.to_owned()))?;
                 rest.trim()
             }
             _ => phrase,
@@ -417,8 +421,8 @@ impl Lexer<'_> {
         let mut letters = phrase.chars();
         match (letters.next(), letters.next()) {
             (None, _) => Some(()),
-            (Some(letter), None) if letter.is_alphabetic() => self.push(Kind::Text(letter.to_string())),
-            _ => self.push(Kind::Text(phrase.to_owned())),
+            (Some(letter), None) if letter.is_alphabetic() => self.push(TokenKind::Text(letter.to_string())),
+            _ => self.push(TokenKind::Text(phrase.to_owned())),
         }?;
         self.spaced = content.ends_with(char::is_whitespace);
         Some(())

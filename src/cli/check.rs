@@ -13,7 +13,7 @@ use crate::config::Trainer;
 use crate::error::{Error, Kind, Result};
 use crate::load::load_script;
 use crate::native;
-use crate::rollout::check::{self, Finding, Level, Options, Report, TriedRows};
+use crate::rollout::check::{self, CheckOptions, CheckReport, Finding, Level, TriedRows};
 use crate::script::Script;
 use crate::services::Loaded;
 use crate::telemetry::{Reporter, counted, ctrl_c, is_interrupted, signed};
@@ -40,7 +40,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
-    let wanted = Options { max_context: loaded.max_context, seconds: SECONDS, rows, stop: is_interrupted };
+    let wanted = CheckOptions { max_context: loaded.max_context, seconds: SECONDS, rows, stop: is_interrupted };
     let mut report = match objective {
         Some(_) => runtime.block_on(check::check(&loaded.script, &loaded.renderer, &wanted))?,
         None => check::supervised(&loaded.script, &loaded.renderer, &wanted)?,
@@ -88,7 +88,7 @@ pub(super) fn run(args: CheckArgs, output: OutputArgs) -> Result<ExitCode> {
 }
 
 /// The report on the recipe's cold start, if it has one.
-fn cold_start(loaded: &Loaded, wanted: &Options, reporter: &Reporter) -> Result<Option<Report>> {
+fn cold_start(loaded: &Loaded, wanted: &CheckOptions, reporter: &Reporter) -> Result<Option<CheckReport>> {
     let Some(script) = loaded.script.cold_start()? else { return Ok(None) };
     let doubts = train::check_cold_start(&loaded.script)?;
     // The recipe's model, or a model that has yet to be created.
@@ -137,7 +137,7 @@ fn setting_warning(Error { message, place, hint, .. }: Error) -> Finding {
 }
 
 /// The first task's group, rolled out with the model.
-fn roll(options: &RunOptions, reporter: &Reporter, report: &mut Report) -> Result<Vec<ShownTrajectory>> {
+fn roll(options: &RunOptions, reporter: &Reporter, report: &mut CheckReport) -> Result<Vec<ShownTrajectory>> {
     let shown = train::masks(options, reporter)?;
     for trajectory in &shown {
         if let Some(error) = &trajectory.error {
@@ -176,7 +176,7 @@ fn roll(options: &RunOptions, reporter: &Reporter, report: &mut Report) -> Resul
 fn print_json(
     loaded: &Loaded,
     objective: Option<&(String, Value)>,
-    (report, cold_start): (&Report, Option<&Report>),
+    (report, cold_start): (&CheckReport, Option<&CheckReport>),
     rolled: Option<&[ShownTrajectory]>,
     seconds: f64,
 ) -> Result<()> {
@@ -213,7 +213,7 @@ fn print_report(
     options: &RunOptions,
     loaded: &Loaded,
     objective: Option<&(String, Value)>,
-    (report, cold_start): (&Report, Option<&Report>),
+    (report, cold_start): (&CheckReport, Option<&CheckReport>),
     rolled: Option<&[ShownTrajectory]>,
     seconds: f64,
     colour: bool,

@@ -11,7 +11,7 @@ use super::args::{LuaArgs, OutputArgs};
 use super::print;
 use crate::error::{Error, Kind, Result};
 use crate::native;
-use crate::script::{End, Program, Stream, unreadable_script};
+use crate::script::{End, LogStream, Program, unreadable_script};
 use crate::services::TensorThread;
 
 pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
@@ -27,9 +27,9 @@ pub(super) fn run(args: &LuaArgs, output: OutputArgs) -> Result<ExitCode> {
         services: Some(Arc::new(TensorThread::new(output.reporter()))),
         echo: Box::new(move |line, stream| match stream {
             // A closed pipe means that the reader is done; the program may continue.
-            Stream::Out => drop(print(&line.text)),
-            Stream::Log if output.quiet => {}
-            Stream::Log => drop(writeln!(io::stderr(), "{}: {}", line.place, line.text)),
+            LogStream::Out => drop(print(&line.text)),
+            LogStream::Log if output.quiet => {}
+            LogStream::Log => drop(writeln!(io::stderr(), "{}: {}", line.place, line.text)),
         }),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -19,24 +19,24 @@ use crate::text::Renderer;
 use crate::train::{self, Agent, LoadedAgent};
 
 /// A run with its scripts, which are loaded on first use.
-pub(super) struct Recorded {
+pub(super) struct RecordedRun {
     pub(super) run: StoredRun,
     runtime: Runtime,
     /// Replaces the run's own script.
     other: Option<PathBuf>,
     /// `key=value` of the command line, on top of those of the run.
     overrides: Vec<String>,
-    loaded: HashMap<String, Rc<Loaded>>,
+    loaded: HashMap<String, Rc<LoadedVersion>>,
 }
 
 /// One loaded version of a script.
-pub(super) struct Loaded {
+pub(super) struct LoadedVersion {
     pub(super) script: Script,
     pub(super) worker: Worker,
     pub(super) renderer: Arc<Renderer>,
 }
 
-impl Recorded {
+impl RecordedRun {
     /// `other`: a script that replaces the run's own; `overrides`: settings on top of the run's.
     pub(super) fn open(run: &Path, runs_dir: &Path, other: Option<PathBuf>, overrides: Vec<String>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -113,7 +113,7 @@ impl Recorded {
     }
 
     /// The script of a trajectory, or its replacement.
-    pub(super) fn script_of(&mut self, trajectory: &Trajectory, reporter: &Reporter) -> Result<Rc<Loaded>> {
+    pub(super) fn script_of(&mut self, trajectory: &Trajectory, reporter: &Reporter) -> Result<Rc<LoadedVersion>> {
         let key = if self.other.is_some() { String::new() } else { trajectory.script_hash.clone() };
         if let Some(loaded) = self.loaded.get(&key) {
             return Ok(Rc::clone(loaded));
@@ -130,7 +130,7 @@ impl Recorded {
         }
         let renderer = self.renderer(&script, reporter)?;
         let worker = Worker::new(&script, Some(Arc::clone(&renderer)))?;
-        let loaded = Rc::new(Loaded { script, worker, renderer });
+        let loaded = Rc::new(LoadedVersion { script, worker, renderer });
         self.loaded.insert(key, Rc::clone(&loaded));
         Ok(loaded)
     }
@@ -151,7 +151,12 @@ impl Recorded {
     }
 
     /// Replays a trajectory.
-    pub(super) fn replay(&self, loaded: &Loaded, trajectory: &Trajectory, strictness: Strictness) -> Result<Replayed> {
+    pub(super) fn replay(
+        &self,
+        loaded: &LoadedVersion,
+        trajectory: &Trajectory,
+        strictness: Strictness,
+    ) -> Result<Replayed> {
         let stage = Stage { worker: &loaded.worker, renderer: &loaded.renderer };
         let spec = Spec::of_recorded(trajectory, &loaded.script.settings, self.run.max_context());
         let replayed = self.runtime.block_on(rollout::replay(stage, trajectory, spec, strictness));

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use super::args::{OutputArgs, ReplayArgs};
-use super::recorded::{IdOrSetting, Recorded, stop_if_interrupted};
+use super::recorded::{IdOrSetting, RecordedRun, stop_if_interrupted};
 use super::{diff, print};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Split;
@@ -33,7 +33,7 @@ pub(super) fn run(args: ReplayArgs, output: OutputArgs) -> Result<ExitCode> {
         return Err(Error::new(Kind::Usage, "--last selects steps, and trajectories are named too")
             .hint("leave out one of the two"));
     }
-    let mut recorded = Recorded::open(&args.run, &args.runs_dir, args.script, overrides)?;
+    let mut recorded = RecordedRun::open(&args.run, &args.runs_dir, args.script, overrides)?;
     let steps = recorded.steps(Split::Train, &ids, args.last)?;
     let bar = reporter.bar("replaying", steps.len() as u64, "steps");
     let (mut count, mut differ) = (0, 0);

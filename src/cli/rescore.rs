@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::args::{OutputArgs, RescoreArgs};
 use super::print;
-use super::recorded::{Recorded, stop_if_interrupted};
+use super::recorded::{RecordedRun, stop_if_interrupted};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Split, Trajectory};
 use crate::rl::compare::{against_group, spearman};
@@ -47,7 +47,7 @@ pub(super) fn run(args: RescoreArgs, output: OutputArgs) -> Result<ExitCode> {
         Some(script) => script.display().to_string(),
         None => args.overrides.join(" "),
     };
-    let mut recorded = Recorded::open(&args.run, &args.runs_dir, args.script, args.overrides)?;
+    let mut recorded = RecordedRun::open(&args.run, &args.runs_dir, args.script, args.overrides)?;
     let split = if args.eval { Split::Eval } else { Split::Train };
     let steps = recorded.steps(split, &[], args.last)?;
     let strictness = if args.live { Strictness::Live } else { Strictness::Found };
@@ -155,7 +155,7 @@ fn as_json(pairs: &[Pair], left_out: &LeftOut, (first, last): (u64, u64)) -> Res
         });
         print(&format!("{line}\n"))?;
     }
-    let summary = Summary::of(pairs);
+    let summary = RescoreSummary::of(pairs);
     let left: Vec<Value> = left_out
         .now
         .iter()
@@ -169,14 +169,14 @@ fn as_json(pairs: &[Pair], left_out: &LeftOut, (first, last): (u64, u64)) -> Res
     print(&format!("{line}\n"))
 }
 
-struct Summary {
+struct RescoreSummary {
     old: f64,
     new: f64,
     correlation: Option<f64>,
     flips: usize,
 }
 
-impl Summary {
+impl RescoreSummary {
     fn of(pairs: &[Pair]) -> Self {
         let (old, new): (Vec<f64>, Vec<f64>) = pairs.iter().map(|pair| (pair.old, pair.new)).unzip();
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
@@ -197,7 +197,7 @@ fn print_report(
     left_out: &LeftOut,
     (first, last): (u64, u64),
 ) -> Result<()> {
-    let summary = Summary::of(&pairs);
+    let summary = RescoreSummary::of(&pairs);
     let steps = if first == last { format!("step {first}") } else { format!("steps {first} to {last}") };
     let trajectories = counted(pairs.len(), "trajectory", "trajectories");
     print(&format!("{run}, {steps}: {trajectories} under {script}\n\n"))?;

@@ -24,7 +24,7 @@ use crate::telemetry::{Reporter, ctrl_c};
 const ENDING: &str = "_test.lua";
 
 #[derive(Default)]
-struct Counts {
+struct TestCounts {
     passed: usize,
     failed: usize,
     left_out: usize,
@@ -39,12 +39,12 @@ pub(super) fn run(args: &TestArgs, output: OutputArgs) -> Result<ExitCode> {
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Internal, format!("can't start the runtime: {error}")))?;
-    let mut counts = Counts::default();
+    let mut counts = TestCounts::default();
     for file in &files {
         stop_if_interrupted(interrupt)?;
         one_file(file, args.filter.as_deref(), &runtime, output, &reporter, &mut counts)?;
     }
-    let Counts { passed, failed, left_out } = counts;
+    let TestCounts { passed, failed, left_out } = counts;
     if passed + failed == 0 {
         let filter = args.filter.as_deref().unwrap_or_default();
         return Err(Error::new(Kind::Usage, format!("no test name contains `{filter}`")));
@@ -67,7 +67,7 @@ fn one_file(
     runtime: &Runtime,
     output: OutputArgs,
     reporter: &Reporter,
-    counts: &mut Counts,
+    counts: &mut TestCounts,
 ) -> Result<()> {
     let source = std::fs::read_to_string(file).map_err(|error| unreadable_script(file, &error))?;
     // The output of a test is shown below its name.
@@ -76,8 +76,8 @@ fn one_file(
     let echo = Box::new(move |line: &crate::script::LogLine, stream| {
         let mut printed = sink.borrow_mut();
         match stream {
-            crate::script::Stream::Out => printed.push_str(&line.text),
-            crate::script::Stream::Log => {
+            crate::script::LogStream::Out => printed.push_str(&line.text),
+            crate::script::LogStream::Log => {
                 let _ = writeln!(printed, "{}: {}", line.place, line.text);
             }
         }

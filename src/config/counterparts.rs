@@ -37,15 +37,15 @@ struct ValueName {
 
 /// The rows of counterparts.tsv, in its order.
 #[derive(Debug, Default)]
-struct Names {
+struct CounterpartNames {
     settings: Vec<Counterpart>,
     values: Vec<ValueName>,
     /// (name, r1 setting)
     synonyms: Vec<(&'static str, &'static str)>,
 }
 
-static NAMES: LazyLock<Names> = LazyLock::new(|| {
-    let mut names = Names::default();
+static NAMES: LazyLock<CounterpartNames> = LazyLock::new(|| {
+    let mut names = CounterpartNames::default();
     for line in include_str!("counterparts.tsv").lines() {
         match line.split('\t').collect::<Vec<_>>()[..] {
             ["setting", system, name, settings, value] => {

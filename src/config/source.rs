@@ -25,7 +25,7 @@ pub enum Source {
     /// Rows written in the recipe.
     Rows(Vec<Json>),
     /// Several datasets by name, mixed.
-    Mixed(BTreeMap<String, Part>),
+    Mixed(BTreeMap<String, MixedDataset>),
 }
 
 section! {
@@ -84,7 +84,7 @@ section! {
 /// One dataset of a mixture.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(into = "Json")]
-pub struct Part {
+pub struct MixedDataset {
     /// See [`PartOptions::weight`].
     pub weight: Option<f64>,
     /// Environment of rows without a column `env`.
@@ -92,8 +92,8 @@ pub struct Part {
     pub source: Source,
 }
 
-impl From<Part> for Json {
-    fn from(part: Part) -> Self {
+impl From<MixedDataset> for Json {
+    fn from(part: MixedDataset) -> Self {
         let mut json = serde_json::to_value(&part.source).unwrap_or_default();
         if json.is_array() {
             json = serde_json::json!({ "rows": json });
@@ -200,11 +200,12 @@ impl Field for Source {
         }
         let fields = fields_of(key, json)?;
         if Self::is_mixed(fields) {
-            let part = |(name, json): (&String, &Json)| Ok((name.clone(), Part::read(&join(key, name), json)?.1));
+            let part =
+                |(name, json): (&String, &Json)| Ok((name.clone(), MixedDataset::read(&join(key, name), json)?.1));
             return Ok(Self::Mixed(fields.iter().map(part).collect::<Result<_, Misfit>>()?));
         }
         if PartOptions::FIELDS.iter().any(|name| fields.contains_key(*name)) {
-            let (name, part) = Part::read(key, json)?;
+            let (name, part) = MixedDataset::read(key, json)?;
             return Ok(Self::Mixed(BTreeMap::from([(name.unwrap_or_else(|| Self::name_of(fields)), part)])));
         }
         Self::read_one(key, json, fields)
@@ -225,7 +226,7 @@ impl Field for Source {
     }
 }
 
-impl Part {
+impl MixedDataset {
     /// A dataset of a mixture, with the name in its options.
     fn read(key: &str, json: &Json) -> Result<(Option<String>, Self), Misfit> {
         let (mut json, mut options) = (json.clone(), Map::new());

@@ -23,7 +23,7 @@ pub struct EncoderSettings {
 }
 
 /// A model with its tokenizer.
-struct Loaded {
+struct BertModel {
     /// A mutex, because tensors are not shared between threads.
     model: Mutex<model::Encoder>,
     tokenizer: Tokenizer,
@@ -78,7 +78,7 @@ fn load(dir: &Path, pooling: Pooling, options: EncoderOptions) -> Result<Arc<dyn
     let dimension = model.dimension();
     let options = EncoderOptions { pooling: pooling.name().to_owned(), max_tokens, ..options };
     let model = Mutex::new(model);
-    Ok(Arc::new(Loaded { model, tokenizer, pooling, options, dimension, directory, sha256 }))
+    Ok(Arc::new(BertModel { model, tokenizer, pooling, options, dimension, directory, sha256 }))
 }
 
 /// `max_seq_length` of a sentence-transformers model.
@@ -117,7 +117,7 @@ pub(super) fn identity(dir: &Path) -> Result<String> {
     Ok(hex(&hash.finalize()))
 }
 
-impl TextEncoder for Loaded {
+impl TextEncoder for BertModel {
     fn sha256(&self) -> &str {
         &self.sha256
     }

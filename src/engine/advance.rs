@@ -8,7 +8,7 @@ use super::Engine;
 use super::running::Running;
 use super::sampler::Drawn;
 use super::stats::{add, add_time};
-use super::tensor_sampler::{self, Row};
+use super::tensor_sampler::{self, SamplerRow};
 use crate::error::{Error, Result};
 use crate::mdp::FinishReason;
 use crate::model::{Span, upload};
@@ -54,7 +54,7 @@ impl Engine {
         &mut self,
         plan: &[(usize, usize)],
         logits: &Tensor,
-        outcome: &mut Outcome,
+        outcome: &mut ServeOutcome,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<()> {
         let mut ready = Vec::with_capacity(plan.len());
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     /// Completes running requests, which are in order.
-    pub(super) fn end(&mut self, ended: Vec<(usize, Result<FinishReason>)>, outcome: &mut Outcome) {
+    pub(super) fn end(&mut self, ended: Vec<(usize, Result<FinishReason>)>, outcome: &mut ServeOutcome) {
         // In reverse order, so that indices stay valid.
         let mut leaving: Vec<(Running, Result<FinishReason>)> = Vec::with_capacity(ended.len());
         for (index, reason) in ended.into_iter().rev() {
@@ -117,7 +117,7 @@ impl Engine {
         let begin = Instant::now();
         if self.tensor_sampling {
             let uniforms: Vec<f64> = ready.iter().map(|&(_, index)| self.running[index].uniform()).collect();
-            let rows: Vec<Row<'_>> =
+            let rows: Vec<SamplerRow<'_>> =
                 ready.iter().zip(uniforms).map(|(&(_, index), uniform)| self.running[index].row(uniform)).collect();
             let drawn = tensor_sampler::draw(&chosen(logits, ready)?, &rows)?;
             if logits.device().is_cuda() {
@@ -150,12 +150,12 @@ fn chosen(logits: &Tensor, ready: &[(usize, usize)]) -> Result<Tensor> {
 
 /// Outcome of the requests of one serve.
 #[derive(Default)]
-pub(super) struct Outcome {
+pub(super) struct ServeOutcome {
     replied: bool,
     numeric: Option<Error>,
 }
 
-impl Outcome {
+impl ServeOutcome {
     pub(super) fn count(&mut self, error: Option<&Error>) {
         match error {
             None => self.replied = true,

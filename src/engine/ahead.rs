@@ -13,7 +13,7 @@ use std::time::Instant;
 use tch::{Kind, Tensor};
 
 use super::Engine;
-use super::advance::Outcome;
+use super::advance::ServeOutcome;
 use super::device_sampler::{BLOCK, DeviceSampler, Kinds, drawn, supports};
 use super::running::Running;
 use super::stats::{add, add_time};
@@ -35,14 +35,14 @@ pub(super) struct InFlight {
     /// Serial numbers of the requests, in the order of the rows.
     requests: Vec<u64>,
     /// The parts of the step, in the order of the rows.
-    parts: Vec<Part>,
+    parts: Vec<SampledRows>,
     /// The numbers of [`DeviceSampler::draw`] of each part.
     numbers: Download,
 }
 
 /// Rows of a step that are sampled by the same operations.
 #[derive(Debug)]
-struct Part {
+struct SampledRows {
     kinds: Kinds,
     /// Ids of all tokens that rows can keep, if the numbers do not have all: `[n, cut]` i32 on the
     /// device.
@@ -60,7 +60,7 @@ pub(super) enum Queued {
 
 /// What a step computes, as indices into the running requests.
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct StepPlan {
     /// One token each, the next of the slot.
     decode: Vec<usize>,
     /// Prompts with the number of their tokens, and whether the prompt ends with them.
@@ -79,7 +79,7 @@ impl Engine {
     /// Queues a step, and then reads the tokens of the step before.
     pub(super) fn step_ahead(
         &mut self,
-        outcome: &mut Outcome,
+        outcome: &mut ServeOutcome,
         stop: &dyn Fn() -> bool,
         on_token: &mut dyn FnMut(u32),
     ) -> Result<()> {
@@ -100,14 +100,14 @@ impl Engine {
     }
 
     /// Reads the tokens of the queued step, so that a step of the other kind can follow.
-    pub(super) fn settle(&mut self, outcome: &mut Outcome, on_token: &mut dyn FnMut(u32)) -> Result<()> {
+    pub(super) fn settle(&mut self, outcome: &mut ServeOutcome, on_token: &mut dyn FnMut(u32)) -> Result<()> {
         let before = self.in_flight.take();
         self.read(before, outcome, on_token)
     }
 
     /// As `plan`; tokens that are not read count as computed when their step is queued.
-    pub(super) fn plan_ahead(&mut self) -> Result<Plan> {
-        let (mut plan, mut allowance) = (Plan::default(), self.options.prefill_tokens);
+    pub(super) fn plan_ahead(&mut self) -> Result<StepPlan> {
+        let (mut plan, mut allowance) = (StepPlan::default(), self.options.prefill_tokens);
         for index in 0..self.running.len() {
             if !self.running[index].started {
                 if allowance == 0 || self.awaits_prefix(index) {
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// Queues the operations of a step.
-    pub(super) fn queue(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Queued> {
+    pub(super) fn queue(&mut self, plan: &StepPlan, stop: &dyn Fn() -> bool) -> Result<Queued> {
         let logits = self.prefill(plan, stop)?;
         if logits.is_none() && !plan.prompts.is_empty() {
             return Ok(Queued::Stopped);
@@ -155,7 +155,7 @@ impl Engine {
 
     /// Computes the prompts of the step: a row of logits for each. `None` without prompts, and if
     /// `stop` ended it.
-    fn prefill(&mut self, plan: &Plan, stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
+    fn prefill(&mut self, plan: &StepPlan, stop: &dyn Fn() -> bool) -> Result<Option<Tensor>> {
         let held = |index: usize| self.running[index].sequence.len() + self.running[index].unread;
         let longest = plan.decode.iter().map(|&index| held(index));
         let longest = longest.chain(plan.prompts.iter().map(|&(index, ..)| held(index))).max().unwrap_or(0);
@@ -195,7 +195,7 @@ impl Engine {
     /// prompts.
     fn queue_tokens(
         &mut self,
-        plan: &Plan,
+        plan: &StepPlan,
         logits: Option<&Tensor>,
         on_device: &mut OnDevice,
     ) -> Result<Option<InFlight>> {
@@ -220,7 +220,7 @@ impl Engine {
             numbers.extend(drawn.next());
             // The next step may overwrite it before the host knows whether it needs it.
             let rest = drawn.next().map(|ids| ids.f_to_dtype(Kind::Int, false, true)).transpose()?;
-            parts.push(Part { kinds, rest });
+            parts.push(SampledRows { kinds, rest });
             Ok(())
         };
         if !plan.decode.is_empty() {
@@ -287,7 +287,12 @@ impl Engine {
     }
 
     /// Waits for the tokens of a step, and ends the responses that are complete.
-    fn read(&mut self, step: Option<InFlight>, outcome: &mut Outcome, on_token: &mut dyn FnMut(u32)) -> Result<()> {
+    fn read(
+        &mut self,
+        step: Option<InFlight>,
+        outcome: &mut ServeOutcome,
+        on_token: &mut dyn FnMut(u32),
+    ) -> Result<()> {
         let Some(InFlight { requests, parts, numbers }) = step else { return Ok(()) };
         let begin = Instant::now();
         let numbers = numbers.wait()?;

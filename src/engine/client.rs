@@ -15,11 +15,11 @@ use crate::error::Result;
 use crate::mdp::{Completion, PendingReply, Policy, Request, Scoring};
 
 /// A message to the engine.
-pub(super) enum Call {
+pub(super) enum EngineMessage {
     Generate {
         request: Request,
-        reply: Reply,
-        tokens: Option<Tokens>,
+        reply: ReplyChannel,
+        tokens: Option<TokenSender>,
     },
     Score {
         scoring: Scoring,
@@ -32,14 +32,14 @@ pub(super) enum Call {
 }
 
 /// Reply channel of a request, and its permit of the queue.
-pub(super) struct Reply {
+pub(super) struct ReplyChannel {
     sender: oneshot::Sender<Result<Completion>>,
     /// `None` for requests of [`Engine::generate`](super::Engine::generate), which bypass the
     /// queue.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-impl Reply {
+impl ReplyChannel {
     pub(super) fn send(self, completion: Result<Completion>) {
         // An error means that the receiver was dropped: the request is cancelled.
         let _ = self.sender.send(completion);
@@ -51,7 +51,7 @@ impl Reply {
     }
 }
 
-impl From<oneshot::Sender<Result<Completion>>> for Reply {
+impl From<oneshot::Sender<Result<Completion>>> for ReplyChannel {
     fn from(sender: oneshot::Sender<Result<Completion>>) -> Self {
         Self { sender, _permit: None }
     }
@@ -65,19 +65,19 @@ pub struct Sampled {
     pub logprob: f32,
 }
 
-pub(super) type Tokens = UnboundedSender<Sampled>;
+pub(super) type TokenSender = UnboundedSender<Sampled>;
 
 /// Client of the engine. Cheap to clone; [`Engine::serve`](super::Engine::serve) returns when the
 /// last clone is dropped.
 #[derive(Clone)]
 pub struct EngineClient {
-    calls: Sender<Call>,
+    calls: Sender<EngineMessage>,
     permits: Arc<Semaphore>,
 }
 
 /// Receiving end of the channel, for [`Engine::serve`](super::Engine::serve).
 pub struct Queue {
-    calls: Receiver<Call>,
+    calls: Receiver<EngineMessage>,
     permits: Arc<Semaphore>,
 }
 
@@ -106,14 +106,14 @@ impl EngineClient {
     }
 
     /// Sends immediately if a permit is free.
-    fn send(&self, request: Request, tokens: Option<Tokens>) -> PendingReply {
+    fn send(&self, request: Request, tokens: Option<TokenSender>) -> PendingReply {
         let (sender, receiver) = oneshot::channel();
         let calls = self.calls.clone();
         let send = move |permit| {
             // If the engine has stopped, the sender is dropped with the call: the receiver gets an
             // aborted request.
-            let reply = Reply { sender, _permit: Some(permit) };
-            let _ = calls.send(Call::Generate { request, reply, tokens });
+            let reply = ReplyChannel { sender, _permit: Some(permit) };
+            let _ = calls.send(EngineMessage::Generate { request, reply, tokens });
         };
         let permits = Arc::clone(&self.permits);
         if let Ok(permit) = Arc::clone(&permits).try_acquire_owned() {
@@ -135,13 +135,13 @@ impl Policy for EngineClient {
         let (reply, receiver) = oneshot::channel();
         // If the engine has stopped, the sender is dropped with the call: the receiver gets an
         // aborted request.
-        let _ = self.calls.send(Call::Score { scoring, reply });
+        let _ = self.calls.send(EngineMessage::Score { scoring, reply });
         receiver
     }
 
     fn release(&self, conversation: u64) {
         // Without an engine there is no cache to release.
-        let _ = self.calls.send(Call::Release { conversation });
+        let _ = self.calls.send(EngineMessage::Release { conversation });
     }
 }
 
@@ -154,7 +154,7 @@ impl Drop for Queue {
 
 impl Queue {
     /// The next call within `timeout`. `Err` when all clients are dropped and the queue is empty.
-    pub(super) fn wait(&self, timeout: Duration) -> Result<Option<Call>, Closed> {
+    pub(super) fn wait(&self, timeout: Duration) -> Result<Option<EngineMessage>, Closed> {
         match self.calls.recv_timeout(timeout) {
             Ok(call) => Ok(Some(call)),
             Err(RecvTimeoutError::Timeout) => Ok(None),
@@ -163,7 +163,7 @@ impl Queue {
     }
 
     /// The next queued call. `Err` when all clients are dropped and the queue is empty.
-    pub(super) fn poll(&self) -> Result<Option<Call>, Closed> {
+    pub(super) fn poll(&self) -> Result<Option<EngineMessage>, Closed> {
         match self.calls.try_recv() {
             Ok(call) => Ok(Some(call)),
             Err(TryRecvError::Empty) => Ok(None),

@@ -14,15 +14,15 @@ use std::time::{Duration, Instant};
 use tch::Device;
 use tokio::sync::oneshot;
 
-use super::advance::Outcome;
+use super::advance::ServeOutcome;
 use super::ahead::{InFlight, OnDevice};
-use super::client::{Call, Queue, Reply};
+use super::client::{EngineMessage, Queue, ReplyChannel};
 use super::profile::StepProfile;
-use super::running::{Pending, Running};
+use super::running::{Running, WaitingRequest};
 use super::sampler::{self, Sampler};
 use super::slots::{Slots, shared};
 use super::stats::{add, add_time};
-use super::{EngineOptions, Progress, ReferenceScorer, Stats, TokenBytes};
+use super::{EngineOptions, EngineProgress, ReferenceScorer, Stats, TokenBytes};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request};
 use crate::model::{KvCache, Model};
@@ -62,12 +62,12 @@ pub struct Engine {
     pub(super) on_device: Option<OnDevice>,
     /// The queued step.
     pub(super) in_flight: Option<InFlight>,
-    waiting: VecDeque<Pending>,
+    waiting: VecDeque<WaitingRequest>,
     /// Number of the next request that gets a slot.
     next_serial: u64,
     /// Running requests, in the order in which they got their slots.
     pub(super) running: Vec<Running>,
-    pub(super) progress: Arc<Progress>,
+    pub(super) progress: Arc<EngineProgress>,
 }
 
 impl Engine {
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     /// Counters of the current or last serve, readable from other threads.
-    pub fn progress(&self) -> Arc<Progress> {
+    pub fn progress(&self) -> Arc<EngineProgress> {
         Arc::clone(&self.progress)
     }
 
@@ -162,7 +162,7 @@ impl Engine {
     pub fn serve_until(&mut self, queue: Queue, stop: &dyn Fn() -> bool) -> Result<Stats> {
         let begin = Instant::now();
         self.progress.reset();
-        let mut outcome = Outcome::default();
+        let mut outcome = ServeOutcome::default();
         let mut open = true;
         let served = loop {
             if stop() {
@@ -215,8 +215,8 @@ impl Engine {
         on_token: &mut dyn FnMut(u32),
     ) -> Result<Completion> {
         let (reply, mut receiver) = oneshot::channel();
-        self.accept(Call::Generate { request, reply: reply.into(), tokens: None });
-        let mut outcome = Outcome::default();
+        self.accept(EngineMessage::Generate { request, reply: reply.into(), tokens: None });
+        let mut outcome = ServeOutcome::default();
         while !self.idle() {
             if stop() {
                 self.end_all();
@@ -231,9 +231,9 @@ impl Engine {
         self.waiting.is_empty() && self.running.is_empty()
     }
 
-    pub(super) fn accept(&mut self, call: Call) {
+    pub(super) fn accept(&mut self, call: EngineMessage) {
         match call {
-            Call::Generate { request, reply, tokens } => {
+            EngineMessage::Generate { request, reply, tokens } => {
                 add(&self.progress.requests, 1);
                 match self.check(&request) {
                     Ok(()) => {
@@ -241,16 +241,16 @@ impl Engine {
                         // A deadline out of the clock's range is ignored.
                         let deadline = seconds.filter(|limit| !limit.is_zero());
                         let deadline = deadline.and_then(|limit| Instant::now().checked_add(limit));
-                        self.waiting.push_back(Pending { request, reply, tokens, deadline });
+                        self.waiting.push_back(WaitingRequest { request, reply, tokens, deadline });
                     }
                     Err(error) => self.answer(reply, Err(error)),
                 }
             }
-            Call::Score { scoring, reply } => {
+            EngineMessage::Score { scoring, reply } => {
                 // A dropped receiver needs no reply.
                 let _ = reply.send(self.score(&scoring));
             }
-            Call::Release { conversation } => self.slots.release(conversation),
+            EngineMessage::Release { conversation } => self.slots.release(conversation),
         }
         self.progress.waiting.store(self.waiting.len() as u64, Relaxed);
     }
@@ -284,7 +284,12 @@ impl Engine {
     }
 
     /// One iteration: assign slots, call the model once, sample, complete requests.
-    fn iterate(&mut self, outcome: &mut Outcome, stop: &dyn Fn() -> bool, on_token: &mut dyn FnMut(u32)) -> Result<()> {
+    fn iterate(
+        &mut self,
+        outcome: &mut ServeOutcome,
+        stop: &dyn Fn() -> bool,
+        on_token: &mut dyn FnMut(u32),
+    ) -> Result<()> {
         self.drop_cancelled();
         self.end_overdue(outcome);
         self.assign_slots();
@@ -327,7 +332,7 @@ impl Engine {
     }
 
     /// Ends responses past their deadline with the tokens sampled so far.
-    fn end_overdue(&mut self, outcome: &mut Outcome) {
+    fn end_overdue(&mut self, outcome: &mut ServeOutcome) {
         let overdue = |deadline: Option<Instant>| deadline.is_some_and(|deadline| deadline <= Instant::now());
         for _ in 0..self.waiting.len() {
             let Some(pending) = self.waiting.pop_front() else { break };
@@ -423,7 +428,7 @@ impl Engine {
         Ok(())
     }
 
-    pub(super) fn answer(&self, reply: Reply, completion: Result<Completion>) {
+    pub(super) fn answer(&self, reply: ReplyChannel, completion: Result<Completion>) {
         add(&self.progress.finished, 1);
         reply.send(completion);
     }
@@ -431,7 +436,7 @@ impl Engine {
     /// Fails all requests in flight with `error` and clears the cache.
     fn abort(&mut self, error: &Error) {
         let running = self.running.drain(..).map(|running| running.reply);
-        let replies: Vec<Reply> = running.chain(self.waiting.drain(..).map(|pending| pending.reply)).collect();
+        let replies: Vec<ReplyChannel> = running.chain(self.waiting.drain(..).map(|pending| pending.reply)).collect();
         for reply in replies {
             self.answer(reply, Err(error.clone()));
         }

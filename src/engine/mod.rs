@@ -38,5 +38,5 @@ pub use client::{EngineClient, MAX_REQUESTS, Queue, Sampled, bounded, channel};
 pub use engine::Engine;
 pub use options::EngineOptions;
 pub use score::{ReferenceScorer, logprobs_of};
-pub use stats::{Progress, Stats};
+pub use stats::{EngineProgress, Stats};
 pub use stop::TokenBytes;

@@ -4,25 +4,25 @@ use std::time::Instant;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::client::{Reply, Sampled, Tokens};
+use super::client::{ReplyChannel, Sampled, TokenSender};
 use super::sampler::{self, Drawn, Sampler};
 use super::stop::StopMatcher;
-use super::tensor_sampler::Row;
+use super::tensor_sampler::SamplerRow;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Completion, FinishReason, Request, Routing, Support};
 
 /// A request that waits for a slot.
-pub(super) struct Pending {
+pub(super) struct WaitingRequest {
     pub(super) request: Request,
-    pub(super) reply: Reply,
-    pub(super) tokens: Option<Tokens>,
+    pub(super) reply: ReplyChannel,
+    pub(super) tokens: Option<TokenSender>,
     /// Deadline of the response.
     pub(super) deadline: Option<Instant>,
 }
 
-impl Pending {
+impl WaitingRequest {
     /// The reply channel and an empty completion, for a request that never started.
-    pub(super) fn cancelled_before_start(self, finish_reason: FinishReason) -> (Reply, Completion) {
+    pub(super) fn cancelled_before_start(self, finish_reason: FinishReason) -> (ReplyChannel, Completion) {
         let nothing = Completion {
             token_ids: Vec::new(),
             logprobs: Vec::new(),
@@ -40,8 +40,8 @@ impl Pending {
 /// A request in a slot.
 pub(super) struct Running {
     pub(super) request: Request,
-    pub(super) reply: Reply,
-    tokens: Option<Tokens>,
+    pub(super) reply: ReplyChannel,
+    tokens: Option<TokenSender>,
     pub(super) slot: usize,
     /// Prompt and sampled tokens.
     pub(super) sequence: Vec<u32>,
@@ -67,8 +67,8 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn new(pending: Pending, slot: usize, serial: u64) -> Self {
-        let Pending { request, reply, tokens, deadline } = pending;
+    pub(super) fn new(pending: WaitingRequest, slot: usize, serial: u64) -> Self {
+        let WaitingRequest { request, reply, tokens, deadline } = pending;
         let mut penalised = if request.sampling.penalises() { request.prompt_ids.clone() } else { Vec::new() };
         penalised.sort_unstable();
         penalised.dedup();
@@ -131,8 +131,8 @@ impl Running {
     }
 
     /// The next token as a row of a batch.
-    pub(super) fn row(&self, uniform: f64) -> Row<'_> {
-        Row { sampling: &self.request.sampling, penalised: &self.penalised, uniform }
+    pub(super) fn row(&self, uniform: f64) -> SamplerRow<'_> {
+        SamplerRow { sampling: &self.request.sampling, penalised: &self.penalised, uniform }
     }
 
     /// Whether at least one token was sampled, so that the whole prompt is computed.
@@ -194,7 +194,11 @@ impl Running {
     }
 
     /// Reply channel and completion; `routing` has the experts of the computed tokens.
-    pub(super) fn finish(mut self, reason: Result<FinishReason>, routing: Routing) -> (Reply, Result<Completion>) {
+    pub(super) fn finish(
+        mut self,
+        reason: Result<FinishReason>,
+        routing: Routing,
+    ) -> (ReplyChannel, Result<Completion>) {
         let token_ids = self.sequence.split_off(self.request.prompt_ids.len());
         let completion = reason.map(|finish_reason| Completion {
             token_ids,

@@ -71,7 +71,7 @@ pub(super) fn check(sampling: &Sampling) -> Result<()> {
 
 /// One sampled token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Draw {
+struct TokenDraw {
     id: u32,
     logprob: f32,
     /// Total probability of the tokens kept by top-k, top-p and min-p.
@@ -113,7 +113,7 @@ impl Sampler {
         penalised: &[u32],
         sampling: &Sampling,
         rng: &mut ChaCha8Rng,
-    ) -> Option<Draw> {
+    ) -> Option<TokenDraw> {
         shift(logits, penalised, sampling);
         let greedy = sampling.temperature == 0.0;
         softmax(logits, if greedy { 1.0 } else { (1.0 / sampling.temperature) as f32 });
@@ -143,7 +143,7 @@ impl Sampler {
             }
         };
         let logprob = (f64::from(probabilities[id as usize]) / mass).ln();
-        Some(Draw { id, logprob: logprob as f32, mass })
+        Some(TokenDraw { id, logprob: logprob as f32, mass })
     }
 
     /// [`Sampler::draw`], with what the settings record.
@@ -172,7 +172,7 @@ impl Sampler {
     }
 
     /// The `count` most likely tokens of the last draw's distribution, most likely first.
-    fn top(&mut self, probabilities: &[f32], count: usize, draw: &Draw) -> Vec<(u32, f32)> {
+    fn top(&mut self, probabilities: &[f32], count: usize, draw: &TokenDraw) -> Vec<(u32, f32)> {
         if self.order.is_empty() {
             self.order.extend(0..probabilities.len() as u32);
             self.sort_front(probabilities, 0, count);

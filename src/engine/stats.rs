@@ -6,7 +6,7 @@ use std::time::Duration;
 /// Counters of one [`Engine::serve`](super::Engine::serve), readable from any thread through the
 /// `Arc` of [`Engine::progress`](super::Engine::progress).
 #[derive(Debug, Default)]
-pub struct Progress {
+pub struct EngineProgress {
     pub(super) requests: AtomicU64,
     pub(super) finished: AtomicU64,
     pub(super) in_flight: AtomicU64,
@@ -24,7 +24,7 @@ pub struct Progress {
     pub(super) idle_nanoseconds: AtomicU64,
 }
 
-/// Snapshot of [`Progress`], or the totals of one serve.
+/// Snapshot of [`EngineProgress`], or the totals of one serve.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Requests taken from the queue.
@@ -97,7 +97,7 @@ impl Stats {
     }
 }
 
-impl Progress {
+impl EngineProgress {
     /// Current counters. Each is exact; different counters can be one step apart.
     pub fn stats(&self) -> Stats {
         let seconds = |counter: &AtomicU64| Duration::from_nanos(counter.load(Relaxed)).as_secs_f64();

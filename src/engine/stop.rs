@@ -23,13 +23,13 @@ impl TokenBytes {
 /// Searches one response for several stop strings.
 #[derive(Clone, Debug)]
 pub(super) struct StopMatcher {
-    patterns: Vec<Pattern>,
+    patterns: Vec<StopPattern>,
 }
 
 impl StopMatcher {
     /// Empty strings never match.
     pub(super) fn new(strings: &[String]) -> Self {
-        let patterns = strings.iter().filter(|s| !s.is_empty()).map(|s| Pattern::new(s.as_bytes())).collect();
+        let patterns = strings.iter().filter(|s| !s.is_empty()).map(|s| StopPattern::new(s.as_bytes())).collect();
         Self { patterns }
     }
 
@@ -41,7 +41,7 @@ impl StopMatcher {
 }
 
 #[derive(Clone, Debug)]
-struct Pattern {
+struct StopPattern {
     bytes: Vec<u8>,
     /// `fallback[n]`: length of the longest proper border of the first `n` bytes.
     fallback: Vec<usize>,
@@ -49,7 +49,7 @@ struct Pattern {
     matched: usize,
 }
 
-impl Pattern {
+impl StopPattern {
     fn new(bytes: &[u8]) -> Self {
         let mut fallback = vec![0; bytes.len() + 1];
         let mut border = 0;

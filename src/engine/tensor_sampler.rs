@@ -22,7 +22,7 @@ use crate::model::{softmax, upload};
 const BLOCK: i64 = 128;
 
 /// A request whose next token is drawn.
-pub(super) struct Row<'a> {
+pub(super) struct SamplerRow<'a> {
     pub(super) sampling: &'a Sampling,
     /// Sorted ids of the sequence, for the repetition penalty.
     pub(super) penalised: &'a [u32],
@@ -33,7 +33,7 @@ pub(super) struct Row<'a> {
 /// Samples a token for each row of logits `[N, V]`; `None` for a row with NaN or +infinity.
 ///
 /// On the CPU the softmax is that of the CPU kernels, and tokens equal those of the host's sampler.
-pub(super) fn draw(logits: &Tensor, rows: &[Row<'_>]) -> Result<Vec<Option<Drawn>>> {
+pub(super) fn draw(logits: &Tensor, rows: &[SamplerRow<'_>]) -> Result<Vec<Option<Drawn>>> {
     let softmax = if logits.device() == Device::Cpu { by_kernels } else { by_libtorch };
     draw_from(logits, rows, softmax)
 }
@@ -41,7 +41,7 @@ pub(super) fn draw(logits: &Tensor, rows: &[Row<'_>]) -> Result<Vec<Option<Drawn
 /// Probabilities `[N, V]` f32 of logits `[N, V]` f32 times a scale per row.
 type Softmax = fn(&Tensor, &[f32]) -> Result<Tensor>;
 
-fn draw_from(logits: &Tensor, rows: &[Row<'_>], softmax: Softmax) -> Result<Vec<Option<Drawn>>> {
+fn draw_from(logits: &Tensor, rows: &[SamplerRow<'_>], softmax: Softmax) -> Result<Vec<Option<Drawn>>> {
     let _guard = no_grad_guard();
     let vocab = logits.size()[1];
     let scales: Vec<f32> = rows.iter().map(|row| scale(row.sampling)).collect();
@@ -80,7 +80,7 @@ struct Group {
 
 impl Group {
     /// Rows over the whole vocabulary, and greedy ones.
-    fn whole(probabilities: &Tensor, rows: &[Row<'_>], places: Vec<usize>) -> Result<Self> {
+    fn whole(probabilities: &Tensor, rows: &[SamplerRow<'_>], places: Vec<usize>) -> Result<Self> {
         let p = selected(probabilities, &places)?;
         let greedy: Vec<bool> = places.iter().map(|&row_index| rows[row_index].sampling.temperature == 0.0).collect();
         let uniform: Vec<f64> = places.iter().map(|&row_index| rows[row_index].uniform).collect();
@@ -96,9 +96,9 @@ impl Group {
     }
 
     /// Rows of which top-k, top-p or min-p cut tokens off.
-    fn cut(probabilities: &Tensor, rows: &[Row<'_>], places: Vec<usize>) -> Result<Self> {
+    fn cut(probabilities: &Tensor, rows: &[SamplerRow<'_>], places: Vec<usize>) -> Result<Self> {
         let (p, vocab) = (selected(probabilities, &places)?, probabilities.size()[1]);
-        let of = |number: fn(&Row<'_>) -> f64| -> Result<Tensor> {
+        let of = |number: fn(&SamplerRow<'_>) -> f64| -> Result<Tensor> {
             column(&places.iter().map(|&row_index| number(&rows[row_index])).collect::<Vec<f64>>(), &p)
         };
         let longest = largest(&places, rows, |sampling| limit(sampling, vocab) as usize) as i64;
@@ -114,7 +114,7 @@ impl Group {
     }
 
     /// Writes the draws of the group to their places; `numbers` are its own on the host.
-    fn read(self, numbers: &[f64], rows: &[Row<'_>], all: &mut [Option<Drawn>]) -> Result<()> {
+    fn read(self, numbers: &[f64], rows: &[SamplerRow<'_>], all: &mut [Option<Drawn>]) -> Result<()> {
         let (numbers, _) = numbers.as_chunks::<3>();
         let width_needed = numbers.iter().map(|[_, _, kept]| *kept as i64).max().unwrap_or(0);
         let top = largest(&self.places, rows, |sampling| sampling.top_logprobs) as i64;
@@ -275,7 +275,7 @@ pub(super) fn scale(sampling: &Sampling) -> f32 {
 }
 
 /// The logits in f32 with repetition penalty and bias, in a copy where any applies.
-fn shifted(logits: &Tensor, rows: &[Row<'_>]) -> Result<Tensor> {
+fn shifted(logits: &Tensor, rows: &[SamplerRow<'_>]) -> Result<Tensor> {
     let logits = logits.f_to_kind(Kind::Float)?;
     let (vocab, device) = (logits.size()[1], logits.device());
     let mut penalised: Vec<(i64, f32)> = Vec::new();
@@ -384,7 +384,7 @@ fn selected(x: &Tensor, places: &[usize]) -> Result<Tensor> {
 }
 
 /// The largest number that the settings of a group have.
-fn largest(places: &[usize], rows: &[Row<'_>], number: impl Fn(&Sampling) -> usize) -> usize {
+fn largest(places: &[usize], rows: &[SamplerRow<'_>], number: impl Fn(&Sampling) -> usize) -> usize {
     places.iter().map(|&row_index| number(rows[row_index].sampling)).max().unwrap_or(0)
 }
 

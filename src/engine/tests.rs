@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use futures_util::FutureExt;
 use tch::{Device, Kind, Tensor};
 
-use super::client::Call;
+use super::client::EngineMessage;
 use super::{Engine, EngineClient, EngineOptions, Stats, TokenBytes, bounded, channel};
 use crate::error::{self, Result};
 use crate::mdp::{Completion, FinishReason, Policy, Request, Sampling, StreamSeed};

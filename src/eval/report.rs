@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::at_k;
 use super::interval::{Estimate, estimate};
 use super::paired::{Difference, difference};
-use super::samples::{Sample, Task, is_missing, tasks};
+use super::samples::{Sample, TaskSamples, is_missing, tasks};
 use super::sequential::Sequential;
 use super::usage::{calls, cost, tool_seconds, tools_of};
 use crate::mdp::{Step, Trajectory};
@@ -142,7 +142,7 @@ const MEASURES: [Measure; 7] = [
 impl Report {
     /// Computes the figures from the trajectories of each policy.
     pub fn new(recipe: &str, n: usize, temperature: f64, policies: &[PolicySamples], options: &ReportOptions) -> Self {
-        let policy_tasks: Vec<BTreeMap<u64, Task<'_>>> =
+        let policy_tasks: Vec<BTreeMap<u64, TaskSamples<'_>>> =
             policies.iter().map(|policy| tasks(&policy.trajectories, &options.accuracy)).collect();
         let votes =
             policy_tasks.iter().flat_map(BTreeMap::values).any(|task| task.samples.iter().any(|s| s.answer.is_some()));
@@ -151,7 +151,7 @@ impl Report {
             .zip(policies)
             .map(|(tasks, policy)| {
                 let scored = tasks.iter().filter(|(_, task)| !task.samples.is_empty());
-                let figures = |task: &Task<'_>| task_figures(&task.samples, options, votes, policy.price);
+                let figures = |task: &TaskSamples<'_>| task_figures(&task.samples, options, votes, policy.price);
                 scored.map(|(index, task)| (*index, figures(task))).collect()
             })
             .collect();
@@ -189,7 +189,7 @@ impl Report {
 
 fn policy_report(
     policy: &PolicySamples,
-    tasks: &BTreeMap<u64, Task<'_>>,
+    tasks: &BTreeMap<u64, TaskSamples<'_>>,
     values: &BTreeMap<u64, TaskFigures>,
     options: &ReportOptions,
 ) -> PolicyReport {
@@ -268,7 +268,7 @@ fn task_figures(
 
 /// The figures of tasks and of their trajectories.
 fn figures<'a>(
-    tasks: impl Iterator<Item = (&'a u64, &'a Task<'a>)>,
+    tasks: impl Iterator<Item = (&'a u64, &'a TaskSamples<'a>)>,
     values: &BTreeMap<u64, TaskFigures>,
     trajectories: impl Iterator<Item = &'a Trajectory>,
 ) -> Figures {
@@ -299,7 +299,7 @@ fn figures<'a>(
 
 /// Figures of the tasks with each value of each column; tasks without the column are left out.
 fn slices(
-    tasks: &BTreeMap<u64, Task<'_>>,
+    tasks: &BTreeMap<u64, TaskSamples<'_>>,
     values: &BTreeMap<u64, TaskFigures>,
     trajectories: &[Trajectory],
     by: &[String],

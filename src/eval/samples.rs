@@ -40,12 +40,12 @@ pub(super) struct Sample<'a> {
 }
 
 /// The samples of one task.
-pub(super) struct Task<'a> {
+pub(super) struct TaskSamples<'a> {
     pub(super) columns: &'a Value,
     pub(super) samples: Vec<Sample<'a>>,
 }
 
-impl Task<'_> {
+impl TaskSamples<'_> {
     /// The mean score of its samples; there is at least one.
     pub(super) fn mean(&self) -> f64 {
         self.samples.iter().map(|sample| sample.score).sum::<f64>() / self.samples.len() as f64
@@ -53,12 +53,12 @@ impl Task<'_> {
 }
 
 /// Samples by the number of their task; a task whose samples are all missing has none.
-pub(super) fn tasks<'a>(trajectories: &'a [Trajectory], accuracy: &str) -> BTreeMap<u64, Task<'a>> {
-    let mut tasks: BTreeMap<u64, Task<'a>> = BTreeMap::new();
+pub(super) fn tasks<'a>(trajectories: &'a [Trajectory], accuracy: &str) -> BTreeMap<u64, TaskSamples<'a>> {
+    let mut tasks: BTreeMap<u64, TaskSamples<'a>> = BTreeMap::new();
     for trajectory in trajectories {
         let task = tasks
             .entry(trajectory.task_index)
-            .or_insert_with(|| Task { columns: &trajectory.task, samples: Vec::new() });
+            .or_insert_with(|| TaskSamples { columns: &trajectory.task, samples: Vec::new() });
         if is_missing(trajectory.status) {
             continue;
         }

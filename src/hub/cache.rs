@@ -16,7 +16,7 @@ use std::time::Duration;
 use hf_hub::{Cache, Repo};
 
 use super::id::{ModelId, is_commit, is_path};
-use super::{DataFiles, Event, Watch, data, files};
+use super::{DataFiles, DownloadEvent, Watch, data, files};
 use crate::error::{Error, Kind, Result};
 use crate::net;
 
@@ -122,7 +122,7 @@ impl Folder {
                 Err(TryLockError::WouldBlock) => {}
             }
             if !reported {
-                (watch.event)(Event::Note("another process is fetching the same file; waiting for it"));
+                (watch.event)(DownloadEvent::Note("another process is fetching the same file; waiting for it"));
                 reported = true;
             }
             if net::pause(Duration::from_millis(100), watch.stop).is_err() {

@@ -16,8 +16,8 @@ use sha2::{Digest, Sha256};
 
 use super::cache::{Folder, failed};
 use super::id::{ModelId, is_commit, is_sha256};
-use super::remote::{Failure, Meta, Remote};
-use super::{Event, Watch, stopped};
+use super::remote::{HubFailure, Meta, Remote};
+use super::{DownloadEvent, Watch, stopped};
 use crate::error::{Error, Result};
 use crate::net::{self, Fault};
 
@@ -40,14 +40,14 @@ pub(super) struct Download<'a> {
 }
 
 /// The reason why an attempt did not complete the file.
-enum End {
+enum DownloadEnd {
     /// The server's file differs from its metadata, or the partial download belongs to another
     /// file.
     Other(Error),
     Failed(Error),
 }
 
-impl From<Error> for End {
+impl From<Error> for DownloadEnd {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -70,7 +70,7 @@ impl Download<'_> {
                 fs::rename(&part, &blob).map_err(|error| failed("write", &blob, &error))?;
                 self.remove_abandoned(&blob);
             } else if let Some(size) = self.meta.size {
-                (watch.event)(Event::Bytes(size));
+                (watch.event)(DownloadEvent::Bytes(size));
             }
         }
         Ok(())
@@ -102,8 +102,8 @@ impl Download<'_> {
         loop {
             match self.fetch(part, watch) {
                 Ok(()) => return Ok(()),
-                Err(End::Failed(error)) => return Err(error),
-                Err(End::Other(error)) => {
+                Err(DownloadEnd::Failed(error)) => return Err(error),
+                Err(DownloadEnd::Other(error)) => {
                     fs::remove_file(part).map_err(|error| failed("remove", part, &error))?;
                     if again {
                         return Err(error);
@@ -114,19 +114,19 @@ impl Download<'_> {
         }
     }
 
-    fn fetch(&self, part: &Path, watch: &Watch<'_>) -> std::result::Result<(), End> {
+    fn fetch(&self, part: &Path, watch: &Watch<'_>) -> std::result::Result<(), DownloadEnd> {
         let io = |error: &std::io::Error| failed("write", part, error);
         let mut file = File::options().create(true).append(true).read(true).open(part).map_err(|error| io(&error))?;
         let mut have = file.metadata().map_err(|error| io(&error))?.len();
         let mut sum = Sum::of(&self.meta.etag);
         sum.catch_up(&mut file).map_err(|error| io(&error))?;
-        (watch.event)(Event::Bytes(have));
+        (watch.event)(DownloadEvent::Bytes(have));
         let (mut tried, mut reached) = (0, have);
         let mut looked = have;
         while self.meta.size != Some(have) || have == 0 {
             if self.meta.size.is_some_and(|size| have > size) {
-                (watch.event)(Event::Lost(have));
-                return Err(End::Other(self.other("it is longer than announced")));
+                (watch.event)(DownloadEvent::Lost(have));
+                return Err(DownloadEnd::Other(self.other("it is longer than announced")));
             }
             let mut response =
                 self.remote.open(self.id, self.commit, &self.meta.name, have, watch).map_err(Error::from)?;
@@ -136,14 +136,14 @@ impl Download<'_> {
                 // The server does not support ranges: start from the first byte.
                 200 => {
                     file.set_len(0).map_err(|error| io(&error))?;
-                    (watch.event)(Event::Lost(std::mem::take(&mut have)));
+                    (watch.event)(DownloadEvent::Lost(std::mem::take(&mut have)));
                     sum = Sum::of(&self.meta.etag);
                 }
                 // No bytes are left: the file is complete if its length was not known.
                 416 if self.meta.size.is_none() => break,
                 status => {
-                    (watch.event)(Event::Lost(have));
-                    return Err(End::Other(
+                    (watch.event)(DownloadEvent::Lost(have));
+                    return Err(DownloadEnd::Other(
                         self.other(&format!("the Hub responds with {status} to a request for its rest")),
                     ));
                 }
@@ -158,7 +158,7 @@ impl Download<'_> {
                             looked = have;
                             self.check_unsized(part, have)?;
                         }
-                        (watch.event)(Event::Bytes(bytes.len() as u64));
+                        (watch.event)(DownloadEvent::Bytes(bytes.len() as u64));
                         if self.meta.size.is_some_and(|size| have > size) {
                             break None;
                         }
@@ -177,20 +177,22 @@ impl Download<'_> {
                     reached = reached.max(have);
                     if tried >= self.remote.tries {
                         let fault = fault.unwrap_or_else(|| Fault::Broken("the connection was lost".to_owned()));
-                        let Failure { error, .. } = self.remote.away(self.id, &fault);
+                        let HubFailure { error, .. } = self.remote.away(self.id, &fault);
                         return Err(error.at(&self.meta.name).into());
                     }
                     let of = self.meta.size.map(|size| format!(" of {size}")).unwrap_or_default();
                     let name = &self.meta.name;
-                    (watch.event)(Event::Note(&format!("{name} was interrupted after {have}{of} bytes; trying again")));
+                    (watch.event)(DownloadEvent::Note(&format!(
+                        "{name} was interrupted after {have}{of} bytes; trying again"
+                    )));
                     net::pause(self.remote.pause * (tried + 1), watch.stop).map_err(|_| stopped())?;
                 }
             }
         }
         file.sync_all().map_err(|error| io(&error))?;
         if !sum.agrees(&mut file, have).map_err(|error| io(&error))? {
-            (watch.event)(Event::Lost(have));
-            return Err(End::Other(self.other("its checksum differs from the Hub's")));
+            (watch.event)(DownloadEvent::Lost(have));
+            return Err(DownloadEnd::Other(self.other("its checksum differs from the Hub's")));
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ const ADAPTER: &str = "adapter_model.safetensors";
 
 /// The files to download.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Plan {
+pub(super) struct DownloadPlan {
     /// Configuration, tokenizer, template.
     pub(super) small: Vec<String>,
     /// The index of the shards, if the weights are sharded.
@@ -29,10 +29,10 @@ pub(super) struct Plan {
 /// # Errors
 /// [`Kind::Model`] if a name would leave the cache, or if there are no weights in a supported
 /// format.
-pub(super) fn plan(names: &[String]) -> Result<Plan> {
+pub(super) fn plan(names: &[String]) -> Result<DownloadPlan> {
     check(names)?;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);
-    let mut plan = Plan { small: small(names), ..Plan::default() };
+    let mut plan = DownloadPlan { small: small(names), ..DownloadPlan::default() };
     if has(SINGLE) {
         plan.weights.push(SINGLE.to_owned());
     } else if has(INDEX) {

@@ -32,7 +32,7 @@ use crate::error::{Error, Kind, Result};
 use crate::net::Client;
 use cache::Folder;
 use download::Download;
-use remote::{Failure, Listing, Meta, Remote, Token};
+use remote::{AccessToken, HubFailure, Listing, Meta, Remote};
 
 pub use data::DataFiles;
 pub use fetch::Fetching;
@@ -46,7 +46,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Progress of a download. Events may come from several threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event<'a> {
+pub enum DownloadEvent<'a> {
     /// Number of files and bytes to download (0: unknown).
     Begin { files: usize, bytes: u64 },
     /// Bytes received.
@@ -60,7 +60,7 @@ pub enum Event<'a> {
 /// Callbacks of a download.
 #[derive(Clone, Copy)]
 pub struct Watch<'a> {
-    pub event: &'a (dyn Fn(Event<'_>) + Sync),
+    pub event: &'a (dyn Fn(DownloadEvent<'_>) + Sync),
     /// True ends the download with [`Kind::Interrupted`]; partial files are kept.
     pub stop: &'a (dyn Fn() -> bool + Sync),
 }
@@ -131,7 +131,7 @@ impl Hub {
                 None => hf_hub::Cache::new(home.join("hub")).token(),
             },
         };
-        let token = token.map(|token| Token::new(&token)).transpose()?.flatten();
+        let token = token.map(|token| AccessToken::new(&token)).transpose()?.flatten();
         let client = Client::new(READ_TIMEOUT)?;
         let remote = Remote { client, endpoint, token, tries: 5, pause: Duration::from_secs(1) };
         Ok(Self { remote, cache, offline: yes("HF_HUB_OFFLINE") || yes("TRANSFORMERS_OFFLINE") })
@@ -249,10 +249,10 @@ impl Hub {
         }
         match self.remote.list(id, watch) {
             Ok(listing) => Ok(Found::Listing(listing)),
-            Err(Failure { error, away }) => {
+            Err(HubFailure { error, away }) => {
                 let kept = cached().filter(|_| away).ok_or_else(|| error.clone())?;
                 let age = if id.is_pinned() { "" } else { ", which may be older than the Hub's" };
-                (watch.event)(Event::Note(&format!("{}; using the copy in the cache{age}", error.message)));
+                (watch.event)(DownloadEvent::Note(&format!("{}; using the copy in the cache{age}", error.message)));
                 Ok(Found::Kept(kept))
             }
         }
@@ -291,7 +291,7 @@ impl Hub {
         let begun: u64 = absent.iter().filter_map(|meta| Some(folder.part(&meta.etag).metadata().ok()?.len())).sum();
         cache::check_room(needed.saturating_sub(begun), cache::room(&dir), &self.cache)?;
         if !absent.is_empty() {
-            (watch.event)(Event::Begin { files: absent.len(), bytes });
+            (watch.event)(DownloadEvent::Begin { files: absent.len(), bytes });
         }
         let fetch = |(meta, names): &(&Meta, Vec<&str>), watch: &Watch<'_>| {
             Download { remote: &self.remote, folder, id, commit, meta }.run(watch)?;
@@ -312,7 +312,7 @@ enum Found<T> {
 fn note(folder: &Folder, id: &ModelId, commit: &str, watch: &Watch<'_>) -> Result<()> {
     match folder.note_commit(&id.revision, commit) {
         // A shared cache may be read-only for some users.
-        Err(error) if error.kind == Kind::Store => (watch.event)(Event::Note(&error.message)),
+        Err(error) if error.kind == Kind::Store => (watch.event)(DownloadEvent::Note(&error.message)),
         noted => noted?,
     }
     Ok(())

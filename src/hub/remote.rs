@@ -6,9 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::id::{ModelId, etag, is_commit};
-use super::{Event, Watch, stopped};
+use super::{DownloadEvent, Watch, stopped};
 use crate::error::{Error, Kind, Result};
-use crate::net::{self, Client, Fault, Request, Response};
+use crate::net::{self, Client, Fault, Response, WebRequest};
 
 /// Attempts to connect to an absent server: a second one in case the network is just starting.
 const ATTEMPTS_WHEN_ABSENT: u32 = 2;
@@ -26,7 +26,7 @@ pub(super) struct Remote {
     pub(super) client: Client,
     /// `https://huggingface.co`, without a trailing slash.
     pub(super) endpoint: String,
-    pub(super) token: Option<Token>,
+    pub(super) token: Option<AccessToken>,
     /// Attempts of one request without progress.
     pub(super) tries: u32,
     /// Wait before the second attempt; doubled for each further one.
@@ -35,15 +35,15 @@ pub(super) struct Remote {
 
 /// A secret; never printed.
 #[derive(Clone)]
-pub(super) struct Token(String);
+pub(super) struct AccessToken(String);
 
-impl std::fmt::Debug for Token {
+impl std::fmt::Debug for AccessToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token(…)")
     }
 }
 
-impl Token {
+impl AccessToken {
     /// A token without surrounding white space; `None` if it is empty.
     pub(super) fn new(text: &str) -> Result<Option<Self>> {
         let text = text.trim();
@@ -59,20 +59,20 @@ impl Token {
 
 /// The reason why a request failed.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct HubFailure {
     pub(super) error: Error,
     /// No response, or a server error: a cached copy may be used.
     pub(super) away: bool,
 }
 
-impl From<Error> for Failure {
+impl From<Error> for HubFailure {
     fn from(error: Error) -> Self {
         Self { error, away: false }
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Self {
+impl From<HubFailure> for Error {
+    fn from(failure: HubFailure) -> Self {
         failure.error
     }
 }
@@ -99,7 +99,7 @@ impl Remote {
     }
 
     /// The commit of a revision, and its files.
-    pub(super) fn list(&self, id: &ModelId, watch: &Watch<'_>) -> Result<Listing, Failure> {
+    pub(super) fn list(&self, id: &ModelId, watch: &Watch<'_>) -> Result<Listing, HubFailure> {
         let revision = net::escape(&id.revision, false);
         let url = format!("{}/api/{}/{}/revision/{revision}", self.endpoint, id.kind.plural(), id.name);
         let response = self.request("GET", &url, None, id, watch)?;
@@ -117,7 +117,7 @@ impl Remote {
 
     /// Requests the metadata of a file. Large files are redirected; their metadata is in the
     /// redirect response.
-    pub(super) fn head(&self, id: &ModelId, commit: &str, file: &str, watch: &Watch<'_>) -> Result<Meta, Failure> {
+    pub(super) fn head(&self, id: &ModelId, commit: &str, file: &str, watch: &Watch<'_>) -> Result<Meta, HubFailure> {
         let response = self.request("HEAD", &self.file_url(id, commit, file), None, id, watch)?;
         let odd = |what: &str| {
             Error::new(id.kind.error(), format!("{} does not respond like a Hub server: {what}", self.endpoint))
@@ -143,7 +143,7 @@ impl Remote {
         file: &str,
         start: u64,
         watch: &Watch<'_>,
-    ) -> Result<Response, Failure> {
+    ) -> Result<Response, HubFailure> {
         let range = (start > 0).then(|| format!("bytes={start}-"));
         self.request("GET", &self.file_url(id, commit, file), range.as_deref(), id, watch)
     }
@@ -156,7 +156,7 @@ impl Remote {
         range: Option<&str>,
         id: &ModelId,
         watch: &Watch<'_>,
-    ) -> Result<Response, Failure> {
+    ) -> Result<Response, HubFailure> {
         let (mut tried, mut tries) = (0, self.tries);
         loop {
             tried += 1;
@@ -185,10 +185,10 @@ impl Remote {
             if tried >= tries || wait > LONGEST_WAIT {
                 let error = Error::new(id.kind.error(), format!("the Hub can't serve `{id}` now: {why}"))
                     .hint("try again later; what was fetched is kept");
-                return Err(Failure { error, away });
+                return Err(HubFailure { error, away });
             }
             if wait >= Duration::from_secs(1) {
-                (watch.event)(Event::Note(&format!("{why}; trying again in {} s", wait.as_secs())));
+                (watch.event)(DownloadEvent::Note(&format!("{why}; trying again in {} s", wait.as_secs())));
             }
             net::pause(wait, watch.stop).map_err(|_| stopped())?;
         }
@@ -206,11 +206,12 @@ impl Remote {
         let mut url = url.to_owned();
         for _ in 0..REDIRECTS {
             let mut headers = Vec::new();
-            if let Some(Token(token)) = self.token.as_ref().filter(|_| net::origin(&url) == home) {
+            if let Some(AccessToken(token)) = self.token.as_ref().filter(|_| net::origin(&url) == home) {
                 headers.push((Cow::from("authorization"), format!("Bearer {token}")));
             }
             headers.extend(range.map(|range| (Cow::from("range"), range.to_owned())));
-            let response = self.client.send(Request { method, url: url.clone(), headers, body: None }, watch.stop)?;
+            let response =
+                self.client.send(WebRequest { method, url: url.clone(), headers, body: None }, watch.stop)?;
             // The metadata of a large file is in this response, not at the redirect's target.
             let is_answer = method == "HEAD" && response.headers.contains_key("x-linked-etag");
             if !matches!(response.status, 301..=303 | 307 | 308) || is_answer {
@@ -223,14 +224,14 @@ impl Remote {
         Err(Fault::Broken("too many redirects".to_owned()))
     }
 
-    pub(super) fn away(&self, id: &ModelId, fault: &Fault) -> Failure {
+    pub(super) fn away(&self, id: &ModelId, fault: &Fault) -> HubFailure {
         let (Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why)) = fault else {
             return stopped().into();
         };
         let error = Error::new(id.kind.error(), format!("can't fetch `{id}` from {}: {why}", self.endpoint)).hint(
             "check the network (HTTPS_PROXY and SSL_CERT_FILE are used), pass a local directory, or set HF_ENDPOINT",
         );
-        Failure { error, away: true }
+        HubFailure { error, away: true }
     }
 
     /// The error message for an error response.

@@ -21,7 +21,7 @@ pub struct Demonstration {
 
 /// The format of a row, detected from its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shape {
+enum RowFormat {
     /// `messages`
     Messages,
     /// `prompt` and `completion`, text or messages
@@ -32,7 +32,7 @@ enum Shape {
     Alpaca,
 }
 
-impl Shape {
+impl RowFormat {
     fn of(row: &Value) -> Option<Self> {
         let has = |name: &str| row.get(name).is_some_and(|value| !value.is_null());
         if has("messages") {
@@ -52,7 +52,7 @@ impl Shape {
 impl Demonstration {
     /// Whether the row has the columns of one of the formats.
     pub fn is_supported(row: &Value) -> bool {
-        Shape::of(row).is_some()
+        RowFormat::of(row).is_some()
     }
 
     /// Parses a row.
@@ -60,11 +60,11 @@ impl Demonstration {
     /// # Errors
     /// The invalid column or message.
     pub fn read(row: &Value) -> Result<Self, Invalid> {
-        let messages = match Shape::of(row) {
-            Some(Shape::Messages) => conversation::messages(&row["messages"], "messages")?,
-            Some(Shape::Completion) => completion(row)?,
-            Some(Shape::ShareGpt) => share_gpt(row)?,
-            Some(Shape::Alpaca) => alpaca(row)?,
+        let messages = match RowFormat::of(row) {
+            Some(RowFormat::Messages) => conversation::messages(&row["messages"], "messages")?,
+            Some(RowFormat::Completion) => completion(row)?,
+            Some(RowFormat::ShareGpt) => share_gpt(row)?,
+            Some(RowFormat::Alpaca) => alpaca(row)?,
             None => {
                 return Err(Invalid::new(
                     "",

@@ -8,10 +8,10 @@ use crate::error::Result;
 
 /// Completes each request with the ids of a closure, each with log-probability 0.
 pub struct Scripted {
-    reply: Box<Answer>,
+    reply: Box<ScriptedAnswer>,
 }
 
-type Answer = dyn Fn(&Request) -> Vec<u32> + Send + Sync;
+type ScriptedAnswer = dyn Fn(&Request) -> Vec<u32> + Send + Sync;
 
 impl Scripted {
     /// `reply` returns the response ids, including the stop id. Ids after a stop id or past

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tch::{Device, Kind, Tensor};
 
 use super::Config;
-use super::decode::Recorded;
+use super::decode::RecordedStep;
 use super::decode_ahead::Prepared;
 use crate::error;
 use crate::error::{Error, Result};
@@ -22,7 +22,7 @@ pub struct KvCache {
     pub(super) keys: Vec<Tensor>,
     pub(super) values: Vec<Tensor>,
     /// Recorded CUDA graphs of decode steps over these tensors.
-    pub(super) recorded: Vec<Recorded>,
+    pub(super) recorded: Vec<RecordedStep>,
     /// Decode steps with inputs on the device, over these tensors.
     pub(super) prepared: Vec<Prepared>,
     /// Time that recording steps took.

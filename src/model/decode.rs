@@ -23,8 +23,8 @@ use crate::native::{self, Cached, Graph};
 
 /// A recorded decode step of `size` sequences.
 #[derive(Debug)]
-pub(super) struct Recorded {
-    inputs: Inputs,
+pub(super) struct RecordedStep {
+    inputs: DecodeInputs,
     /// [size, V] f32, overwritten by each launch.
     logits: Tensor,
     graph: Graph,
@@ -32,7 +32,7 @@ pub(super) struct Recorded {
 
 /// Inputs of a decode step, on the device.
 #[derive(Debug)]
-struct Inputs {
+struct DecodeInputs {
     /// [3, size] i64: ids, positions, slots.
     tokens: Tensor,
     /// [2, size + 1] i32: offset and number of keys of each sequence.
@@ -41,7 +41,7 @@ struct Inputs {
     size: usize,
 }
 
-impl Inputs {
+impl DecodeInputs {
     fn new(size: usize, model: &Model) -> Result<Self> {
         let count = size as i64;
         Ok(Self {
@@ -185,18 +185,18 @@ impl Model {
         index.ok_or_else(|| Error::new(error::Kind::Internal, "a step was not recorded"))
     }
 
-    fn record(&self, cache: &KvCache, size: usize) -> Result<Recorded> {
-        let mut inputs = Inputs::new(size, self)?;
+    fn record(&self, cache: &KvCache, size: usize) -> Result<RecordedStep> {
+        let mut inputs = DecodeInputs::new(size, self)?;
         // All sequences are in the spare slot, because the operations run once to be recorded.
         inputs.write(&[], cache)?;
         let share = cache.recorded.first().map(|it| &it.graph);
         let (graph, logits) = Graph::record(self.device, share, &|| self.one_token(cache, &inputs))?;
-        Ok(Recorded { inputs, logits, graph })
+        Ok(RecordedStep { inputs, logits, graph })
     }
 
     /// The operations of a recorded step of `size` sequences, without a recording.
     fn step_padded(&self, cache: &KvCache, items: &[Span<'_>], size: usize) -> Result<Tensor> {
-        let mut inputs = Inputs::new(size, self)?;
+        let mut inputs = DecodeInputs::new(size, self)?;
         inputs.write(items, cache)?;
         Ok(self.one_token(cache, &inputs)?.f_narrow(0, 0, items.len() as i64)?)
     }
@@ -210,7 +210,7 @@ impl Model {
             && !self.adapter_disabled.get()
     }
 
-    fn one_token(&self, cache: &KvCache, inputs: &Inputs) -> Result<Tensor> {
+    fn one_token(&self, cache: &KvCache, inputs: &DecodeInputs) -> Result<Tensor> {
         let part = |row| inputs.tokens.f_select(0, row);
         let varlen = inputs.varlen(cache.capacity())?;
         let x = self.span_layers(cache, [&part(0)?, &part(1)?, &part(2)?], &[], &varlen, &|| false)?;

@@ -28,7 +28,7 @@ pub struct NextTokens {
 
 /// Samples from logits `[N, V]` of `slots` `[N]` i64, whose tokens are at `positions` `[N]` i64.
 /// The first result has the ids, `[N, 1]` i64.
-pub type Draw<'a> = &'a dyn Fn(&Tensor, &Tensor, &Tensor) -> Result<Vec<Tensor>>;
+pub type DrawTokens<'a> = &'a dyn Fn(&Tensor, &Tensor, &Tensor) -> Result<Vec<Tensor>>;
 
 /// A step of `size` sequences, with sampling of one kind.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(super) struct Prepared {
     pub(super) sampling: u64,
     /// The slots that are written to the inputs.
     written: Vec<usize>,
-    inputs: Inputs,
+    inputs: AheadInputs,
     /// Absent where steps are not recorded.
     recorded: Option<(Launch, Vec<Tensor>)>,
 }
@@ -52,7 +52,7 @@ enum Launch {
 
 /// Inputs of a step, on the device.
 #[derive(Debug)]
-struct Inputs {
+struct AheadInputs {
     /// `[size]` i64
     slots: Tensor,
     /// [size + 1] i32: offset of the keys of each sequence.
@@ -85,7 +85,7 @@ impl NextTokens {
     }
 
     /// Samples from `logits` `[N, V]` for slots `[N]` i64 and advances them.
-    fn draw(&self, slots: &Tensor, positions: &Tensor, logits: &Tensor, draw: Draw<'_>) -> Result<Vec<Tensor>> {
+    fn draw(&self, slots: &Tensor, positions: &Tensor, logits: &Tensor, draw: DrawTokens<'_>) -> Result<Vec<Tensor>> {
         let drawn = draw(logits, slots, positions)?;
         let ids = drawn.first().ok_or_else(|| Error::new(error::Kind::Internal, "nothing was sampled"))?;
         let next = Tensor::f_stack(&[&ids.f_flatten(0, 1)?, &positions.f_add_scalar(1)?], 0)?;
@@ -118,7 +118,7 @@ impl Model {
         next: &mut NextTokens,
         slots: &[usize],
         sampling: u64,
-        draw: Draw<'_>,
+        draw: DrawTokens<'_>,
     ) -> Result<Vec<Tensor>> {
         let _guard = tch::no_grad_guard();
         check(cache, slots)?;
@@ -159,7 +159,7 @@ impl Model {
         next: &mut NextTokens,
         slots: &[usize],
         logits: &Tensor,
-        draw: Draw<'_>,
+        draw: DrawTokens<'_>,
     ) -> Result<Vec<Tensor>> {
         let _guard = tch::no_grad_guard();
         let slots: Vec<i64> = slots.iter().map(|&slot| slot as i64).collect();
@@ -177,7 +177,7 @@ impl Model {
         next: &NextTokens,
         size: usize,
         sampling: u64,
-        draw: Draw<'_>,
+        draw: DrawTokens<'_>,
     ) -> Result<usize> {
         let records = match *self.graphs.borrow() {
             Graphs::On => Graph::missing(self.device).is_none(),
@@ -191,7 +191,7 @@ impl Model {
             if is_prepared || (other != size && cache.recording + begin.elapsed() > RECORDING) {
                 continue;
             }
-            let mut inputs = Inputs::new(other, self)?;
+            let mut inputs = AheadInputs::new(other, self)?;
             // All sequences are in the spare slot, because the operations run once to be recorded.
             inputs.write(&[], other, cache, self)?;
             let recorded = if records { self.record_ahead(cache, next, &inputs, draw) } else { Ok(None) };
@@ -215,8 +215,8 @@ impl Model {
         &self,
         cache: &KvCache,
         next: &NextTokens,
-        inputs: &Inputs,
-        draw: Draw<'_>,
+        inputs: &AheadInputs,
+        draw: DrawTokens<'_>,
     ) -> Result<Option<(Launch, Vec<Tensor>)>> {
         if matches!(*self.graphs.borrow(), Graphs::Stub) {
             return Ok(Some((Launch::Nothing, self.one_token_ahead(cache, next, inputs, draw)?)));
@@ -234,8 +234,8 @@ impl Model {
         &self,
         cache: &KvCache,
         next: &NextTokens,
-        inputs: &Inputs,
-        draw: Draw<'_>,
+        inputs: &AheadInputs,
+        draw: DrawTokens<'_>,
     ) -> Result<Vec<Tensor>> {
         // [2, size]
         let tokens = next.table.f_index_select(1, &inputs.slots)?;
@@ -253,7 +253,7 @@ impl Model {
     }
 }
 
-impl Inputs {
+impl AheadInputs {
     fn new(size: usize, model: &Model) -> Result<Self> {
         let count = size as i64;
         Ok(Self {

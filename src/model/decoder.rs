@@ -45,7 +45,7 @@ pub(super) struct With<'a> {
 
 /// Rows of one batch: distinct tokens, and their layout for attention.
 #[derive(Debug)]
-pub(super) struct Rows {
+pub(super) struct BatchRows {
     ends: Ends,
     /// Deduplication of shared prefixes.
     distinct: Option<PrefixDedup>,
@@ -60,7 +60,7 @@ enum Ends {
     EndToEnd(Varlen),
 }
 
-impl Rows {
+impl BatchRows {
     /// Selects the distinct tokens of the batch.
     pub(super) fn take(&self, x: &Tensor) -> Result<Tensor> {
         self.distinct.as_ref().map_or_else(|| Ok(x.shallow_clone()), |distinct| distinct.take(x))
@@ -85,7 +85,7 @@ impl Model {
     }
 
     /// Row layout of a batch, for [`row_layer`](Self::row_layer).
-    pub(super) fn rows(&self, batch: &Packed) -> Result<Rows> {
+    pub(super) fn rows(&self, batch: &Packed) -> Result<BatchRows> {
         let ends = if self.varlen {
             Ends::EndToEnd(Varlen::rows(&batch.lengths, self.device)?)
         } else {
@@ -93,14 +93,14 @@ impl Model {
         };
         // With dynamic scaling a token depends on the length of its row.
         let distinct = if self.has_dynamic_rope() { None } else { PrefixDedup::find(batch)? };
-        let mut rows = Rows { ends, distinct, routing: None };
+        let mut rows = BatchRows { ends, distinct, routing: None };
         batch.routing.as_ref().map_or(Ok(()), |routing| self.check_routing(routing))?;
         rows.routing = batch.routing.as_ref().map(|routing| rows.take(routing)).transpose()?;
         Ok(rows)
     }
 
     /// One decoder layer over x, the distinct tokens of rows.
-    pub(super) fn row_layer(&self, index: usize, x: &Residual, angles: &Angles, rows: &Rows) -> Result<Residual> {
+    pub(super) fn row_layer(&self, index: usize, x: &Residual, angles: &Angles, rows: &BatchRows) -> Result<Residual> {
         let (layer, scores) = (&self.parameters.layers[index], self.scores(index));
         let routes = self.given_routes(rows.routing.as_ref(), index)?;
         let with = With { arithmetic: Arithmetic::Libtorch, routes: &routes, cached: None };
@@ -116,7 +116,7 @@ impl Model {
     }
 
     /// Rotary angles of the computed tokens of a batch.
-    pub(super) fn angles_of(&self, batch: &Packed, computed: &Rows) -> Result<Angles> {
+    pub(super) fn angles_of(&self, batch: &Packed, computed: &BatchRows) -> Result<Angles> {
         let mut rows: Vec<(i64, i64)> = batch.lengths.iter().map(|&length| (length, 0)).collect();
         if self.has_dynamic_rope() {
             let host = batch.host()?;

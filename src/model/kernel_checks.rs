@@ -129,7 +129,7 @@ pub(super) fn check(name: &str, shapes: &Shapes, device: Device, kind: Kind) -> 
 }
 
 /// Outputs for inputs, by a kernel or without.
-type Run<'a> = dyn Fn(&[Tensor], bool) -> Result<Vec<Tensor>> + 'a;
+type RunKernel<'a> = dyn Fn(&[Tensor], bool) -> Result<Vec<Tensor>> + 'a;
 
 struct Case<'a> {
     shapes: &'a Shapes,
@@ -349,13 +349,13 @@ impl Case<'_> {
 
     /// Compares outputs, and the gradients of the first `trained` inputs, of a kernel with those of
     /// libtorch's operations in f64.
-    fn compare(&self, inputs: &[&Tensor], trained: usize, run: &Run<'_>) -> Result<f64> {
+    fn compare(&self, inputs: &[&Tensor], trained: usize, run: &RunKernel<'_>) -> Result<f64> {
         self.compare_as(inputs, trained, run, false)
     }
 
     /// As [`compare`](Self::compare); with `same_type` libtorch's operations have the inputs of the
     /// kernel.
-    fn compare_as(&self, inputs: &[&Tensor], trained: usize, run: &Run<'_>, same_type: bool) -> Result<f64> {
+    fn compare_as(&self, inputs: &[&Tensor], trained: usize, run: &RunKernel<'_>, same_type: bool) -> Result<f64> {
         let learn = |inputs: Vec<Tensor>, fused: bool| -> Result<Vec<Tensor>> {
             let mut leaves = Vec::new();
             for (index, input) in inputs.into_iter().enumerate() {

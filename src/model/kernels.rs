@@ -34,12 +34,12 @@ pub(super) fn native_model(
     frequencies: &[Tensor],
     device: Device,
     kind: Kind,
-) -> Result<Option<native::Model>> {
+) -> Result<Option<native::Network>> {
     let ([rope], [frequencies], true) = (&config.ropes[..], frequencies, serves(config, device, kind)) else {
         return Ok(None);
     };
     let Some(tensors) = parameters.native() else { return Ok(None) };
-    let shape = native::Shape {
+    let shape = native::NetworkShape {
         vocab: config.vocab_size as i64,
         hidden: config.hidden_size as i64,
         inner: config.intermediate_size as i64,
@@ -50,5 +50,5 @@ pub(super) fn native_model(
         eps: config.rms_norm_eps,
         magnitude: rope.magnitude(),
     };
-    native::Model::new(&shape, frequencies, &tensors).map(Some)
+    native::Network::new(&shape, frequencies, &tensors).map(Some)
 }

@@ -49,7 +49,7 @@ impl Linear {
 
 /// A node of the parameter tree.
 #[derive(Debug)]
-pub(super) enum Part<'a> {
+pub(super) enum ParameterNode<'a> {
     Norm(&'a Tensor),
     Linear(&'a Linear),
 }
@@ -293,8 +293,8 @@ impl Parameters {
     pub(super) fn named(&self) -> Vec<(String, Tensor)> {
         let mut all = vec![("model.embed_tokens.weight".to_owned(), self.embed.shallow_clone())];
         self.walk(&mut |name, part| match part {
-            Part::Norm(weight) => all.push((format!("{name}.weight"), weight.shallow_clone())),
-            Part::Linear(linear) => {
+            ParameterNode::Norm(weight) => all.push((format!("{name}.weight"), weight.shallow_clone())),
+            ParameterNode::Linear(linear) => {
                 all.push((format!("{name}.weight"), linear.weight.shallow_clone()));
                 all.extend(linear.bias.iter().map(|bias| (format!("{name}.bias"), bias.shallow_clone())));
             }
@@ -307,7 +307,7 @@ impl Parameters {
     }
 
     /// Visits every part of the layers with its name.
-    pub(super) fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, Part<'a>)) {
+    pub(super) fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
         for (index, layer) in self.layers.iter().enumerate() {
             layer.walk(&mut |name, part| f(&format!("model.layers.{index}.{name}"), part));
         }
@@ -385,20 +385,20 @@ impl Layer {
     }
 
     /// Visits every part with its name within the layer.
-    fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, Part<'a>)) {
-        f("input_layernorm", Part::Norm(&self.input_norm));
-        f("self_attn.q_proj", Part::Linear(&self.q));
-        f("self_attn.k_proj", Part::Linear(&self.k));
-        f("self_attn.v_proj", Part::Linear(&self.v));
+    fn walk<'a>(&'a self, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
+        f("input_layernorm", ParameterNode::Norm(&self.input_norm));
+        f("self_attn.q_proj", ParameterNode::Linear(&self.q));
+        f("self_attn.k_proj", ParameterNode::Linear(&self.k));
+        f("self_attn.v_proj", ParameterNode::Linear(&self.v));
         if let Some(norms) = &self.head_norms {
-            f("self_attn.q_norm", Part::Norm(&norms.q));
-            f("self_attn.k_norm", Part::Norm(&norms.k));
+            f("self_attn.q_norm", ParameterNode::Norm(&norms.q));
+            f("self_attn.k_norm", ParameterNode::Norm(&norms.k));
         }
-        f("self_attn.o_proj", Part::Linear(&self.o));
+        f("self_attn.o_proj", ParameterNode::Linear(&self.o));
         match &self.block {
             Block::Dense(mlp) => mlp.walk("mlp", f),
             Block::Sparse { router, experts, .. } => {
-                f("mlp.gate", Part::Linear(router));
+                f("mlp.gate", ParameterNode::Linear(router));
                 for (index, expert) in experts.iter().enumerate() {
                     expert.walk(&format!("mlp.experts.{index}"), f);
                 }
@@ -407,11 +407,11 @@ impl Layer {
         // `post_attention_layernorm` is the norm before the block, or with four norms the one after
         // attention.
         if let (Some(after_attention), Some(after_block)) = (&self.after_attention, &self.after_block) {
-            f("post_attention_layernorm", Part::Norm(after_attention));
-            f("pre_feedforward_layernorm", Part::Norm(&self.before_block));
-            f("post_feedforward_layernorm", Part::Norm(after_block));
+            f("post_attention_layernorm", ParameterNode::Norm(after_attention));
+            f("pre_feedforward_layernorm", ParameterNode::Norm(&self.before_block));
+            f("post_feedforward_layernorm", ParameterNode::Norm(after_block));
         } else {
-            f("post_attention_layernorm", Part::Norm(&self.before_block));
+            f("post_attention_layernorm", ParameterNode::Norm(&self.before_block));
         }
     }
 
@@ -445,9 +445,9 @@ impl Mlp {
         Ok(Self { gate, up, gate_up, down: self.down.merged_copy()? })
     }
 
-    fn walk<'a>(&'a self, name: &str, f: &mut dyn FnMut(&str, Part<'a>)) {
+    fn walk<'a>(&'a self, name: &str, f: &mut dyn FnMut(&str, ParameterNode<'a>)) {
         for (part, linear) in [("gate", &self.gate), ("up", &self.up), ("down", &self.down)] {
-            f(&format!("{name}.{part}_proj"), Part::Linear(linear));
+            f(&format!("{name}.{part}_proj"), ParameterNode::Linear(linear));
         }
     }
 

@@ -12,7 +12,7 @@ use rand_core::{RngCore, SeedableRng};
 use serde_json::{Map, Value, json};
 use tch::{Kind, Tensor};
 
-use super::layers::{Linear, Parameters, Part};
+use super::layers::{Linear, ParameterNode, Parameters};
 use super::plain::Arithmetic;
 use super::weights;
 use crate::error::{Error, Kind as ErrorKind, Result, suggest};
@@ -329,7 +329,7 @@ pub(super) fn detach(parameters: &mut Parameters, merged: bool) -> Result<()> {
 pub(super) fn named(parameters: &Parameters) -> Vec<(String, Tensor)> {
     let mut all = Vec::new();
     parameters.walk(&mut |name, part| {
-        if let Part::Linear(Linear { lora: Some(lora), .. }) = part {
+        if let ParameterNode::Linear(Linear { lora: Some(lora), .. }) = part {
             for (key, tensor) in [("lora_A", &lora.a), ("lora_B", &lora.b)] {
                 all.push((format!("{PREFIX}{name}.{key}.weight"), tensor.shallow_clone()));
             }

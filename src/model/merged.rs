@@ -13,7 +13,7 @@
 use tch::{Kind, Tensor};
 
 use super::Model;
-use super::layers::{Linear, Parameters, Part};
+use super::layers::{Linear, ParameterNode, Parameters};
 use crate::error::Result;
 
 impl Model {
@@ -66,7 +66,7 @@ fn adapted<'a>(parameters: &'a Parameters, copies: &'a Parameters) -> Vec<(&'a L
     fn linears(parameters: &Parameters) -> Vec<&Linear> {
         let mut all = Vec::new();
         parameters.walk(&mut |_, part| {
-            if let Part::Linear(linear) = part {
+            if let ParameterNode::Linear(linear) = part {
                 all.push(linear);
             }
         });

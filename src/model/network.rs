@@ -1,5 +1,5 @@
-//! A model and its weights: load, initialise, save; [`Model::forward`] for training,
-//! [`Model::step`] for generation.
+//! A model and its weights: load, initialise, save; [`Network::forward`] for training,
+//! [`Network::step`] for generation.
 //!
 //! Both use the same weights and layers. The CPU kernels (docs/lab/cpu-kernels.md) compute the
 //! layers that Qwen2, Qwen3, Llama and similar models share: in f32 for both, in bf16 for
@@ -44,7 +44,7 @@ pub struct Model {
     /// Frequencies of each rotary embedding within `max_position_embeddings`.
     pub(super) frequencies: Vec<Tensor>,
     /// The CPU kernels, if they support this model; in bf16 for generation only.
-    native: Option<native::Model>,
+    native: Option<native::Network>,
     /// Whether attention is variable-length.
     pub(super) varlen: bool,
     /// Whether the CPU runs the code paths of a GPU.
@@ -376,7 +376,7 @@ impl Model {
     }
 
     /// The CPU kernels for training and scoring, which support f32 only.
-    pub(super) fn native_f32(&self) -> Option<&native::Model> {
+    pub(super) fn native_f32(&self) -> Option<&native::Network> {
         self.native.as_ref().filter(|_| self.kind == Kind::Float)
     }
 

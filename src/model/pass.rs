@@ -5,7 +5,7 @@
 
 use tch::{Kind, Tensor, no_grad_guard};
 
-use super::decoder::{Angles, Residual, Rows};
+use super::decoder::{Angles, BatchRows, Residual};
 use super::{Model, Packed};
 use crate::error::Result;
 
@@ -22,7 +22,7 @@ struct Again<'a> {
     model: &'a Model,
     /// Ids of distinct tokens.
     ids: Tensor,
-    rows: Rows,
+    rows: BatchRows,
     angles: Angles,
     /// Input of each layer, `[D, E]` for D distinct tokens.
     inputs: Vec<Tensor>,

@@ -19,7 +19,7 @@ use crate::native::upload;
 const WORTH: f64 = 0.25;
 
 /// A token of the prefix tree: previous token, id, position, experts.
-type Node<'a> = (Option<usize>, i64, i64, &'a [i64]);
+type PrefixNode<'a> = (Option<usize>, i64, i64, &'a [i64]);
 
 /// The distinct tokens of a batch.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl PrefixDedup {
         let OnHost { ids, positions, routing: experts } = &*host;
         let width = experts.len() / ids.len().max(1);
         // Prefix tree: tokens are equal if position, previous tokens and routing are equal.
-        let mut tree: HashMap<Node<'_>, usize> = HashMap::with_capacity(ids.len());
+        let mut tree: HashMap<PrefixNode<'_>, usize> = HashMap::with_capacity(ids.len());
         let (mut first, mut of) = (Vec::new(), Vec::with_capacity(ids.len()));
         for &length in &batch.lengths {
             let mut before = None;

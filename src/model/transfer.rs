@@ -12,7 +12,7 @@ pub(crate) use crate::native::{upload, zeros};
 #[derive(Debug)]
 pub struct Download {
     tensors: Vec<Tensor>,
-    queued: native::Event,
+    queued: native::DeviceEvent,
 }
 
 impl Download {
@@ -25,7 +25,7 @@ impl Download {
             Ok(x.f_to_device_(Device::Cpu, x.kind(), true, false)?)
         };
         let tensors = tensors.iter().map(host).collect::<Result<_>>()?;
-        Ok(Self { tensors, queued: native::Event::record(device)? })
+        Ok(Self { tensors, queued: native::DeviceEvent::record(device)? })
     }
 
     /// The tensors on the host, once the device has computed them.

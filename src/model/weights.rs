@@ -250,7 +250,7 @@ pub(super) fn write_text(path: &Path, text: &str) -> Result<()> {
 pub fn write_file(path: &Path, parameters: &[(String, Tensor)]) -> Result<()> {
     let views = parameters
         .iter()
-        .map(|(name, tensor)| Ok((name.as_str(), Held::new(name, tensor)?)))
+        .map(|(name, tensor)| Ok((name.as_str(), HeldParameter::new(name, tensor)?)))
         .collect::<Result<Vec<_>>>()?;
     let part = path.with_added_extension("part");
     let failed = |error: &std::io::Error| Error::io(Kind::Store, "write the tensors", path, error);
@@ -343,13 +343,13 @@ fn copy(name: &str, view: &TensorView<'_>, parameter: &Tensor) -> Result<()> {
 }
 
 /// A parameter to be written.
-struct Held {
+struct HeldParameter {
     tensor: Tensor,
     dtype: Dtype,
     shape: Vec<usize>,
 }
 
-impl Held {
+impl HeldParameter {
     fn new(name: &str, tensor: &Tensor) -> Result<Self> {
         let dtype = match tensor.kind() {
             tch::Kind::Float => Dtype::F32,
@@ -364,7 +364,7 @@ impl Held {
     }
 }
 
-impl View for Held {
+impl View for HeldParameter {
     fn dtype(&self) -> Dtype {
         self.dtype
     }

@@ -41,9 +41,9 @@ pub(crate) fn zeros(shape: &[i64], kind: Kind, device: Device) -> Result<Tensor>
 
 /// The end of the work that a device has queued. On the CPU there is nothing to wait for.
 #[derive(Debug)]
-pub(crate) struct Event(*mut c_void);
+pub(crate) struct DeviceEvent(*mut c_void);
 
-impl Event {
+impl DeviceEvent {
     /// After the work that is queued so far on the current stream of the device.
     pub(crate) fn record(device: Device) -> Result<Self> {
         let mut event = null_mut();
@@ -64,7 +64,7 @@ impl Event {
     }
 }
 
-impl Drop for Event {
+impl Drop for DeviceEvent {
     fn drop(&mut self) {
         if !self.0.is_null() {
             // SAFETY: an event of r1_event_record, freed once.

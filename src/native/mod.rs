@@ -24,12 +24,12 @@ use std::sync::OnceLock;
 use tch::Tensor;
 
 pub(crate) use arena::Arena;
-pub(crate) use cpu::{Model, Shape, attend_rows, gated_rows, linear_rows, panel};
+pub(crate) use cpu::{Network, NetworkShape, attend_rows, gated_rows, linear_rows, panel};
 pub use cpu::{kernels, softmax};
 pub(crate) use cuda::Graph;
 pub use cuda::{cuda_graphs, device, load_cuda_torch};
 pub(crate) use cuda::{kernels_missing, wanted_kernels};
-pub(crate) use device::Event;
+pub(crate) use device::DeviceEvent;
 #[cfg(test)]
 pub(crate) use device::meta;
 pub use device::release_memory;
@@ -172,7 +172,7 @@ pub fn libtorch_version() -> &'static str {
 /// ids and their end offset per position, both i64 on the CPU; the distribution is over these ids
 /// only, or over the whole vocabulary for a position without ids.
 pub(crate) fn logprobs(
-    model: Option<&Model>,
+    model: Option<&Network>,
     hidden: &Tensor,
     head: &Tensor,
     targets: &Tensor,
@@ -183,7 +183,7 @@ pub(crate) fn logprobs(
     // SAFETY: as above.
     checked(unsafe {
         r1_logprobs(
-            model.map_or(null_mut(), Model::pointer),
+            model.map_or(null_mut(), Network::pointer),
             pointer(hidden),
             pointer(head),
             pointer(targets),

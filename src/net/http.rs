@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use super::{Client, Fault, FullResponse, Request, escape, host_and_port, is_public, origin, redirect};
+use super::{Client, Fault, FullResponse, WebRequest, escape, host_and_port, is_public, origin, redirect};
 use crate::error::{Error, Result};
 
 /// Longest wait for the next byte; the whole exchange has its own limit.
@@ -151,7 +151,7 @@ async fn exchange(
     }
     let client = client(anywhere).map_err(|error| HttpError::Failed(error.to_string()))?;
     let headers = request.headers.iter().map(|(name, value)| (Cow::from(name.clone()), value.clone())).collect();
-    let outgoing = Request { method: request.method, url: request.url.clone(), headers, body: request.body.clone() };
+    let outgoing = WebRequest { method: request.method, url: request.url.clone(), headers, body: request.body.clone() };
     client.exchange(outgoing, request.max_bytes).await.map_err(|fault| match fault {
         Fault::NotPublic(why) if !redirected => HttpError::NotPublic(why),
         Fault::Absent(why) | Fault::Broken(why) | Fault::NotPublic(why) => HttpError::Failed(why),

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{CHANNEL_PIECES, Client, Fault, HeaderMap, PIECE, Request, body_error_message, call, fault};
+use super::{CHANNEL_PIECES, Client, Fault, HeaderMap, PIECE, WebRequest, body_error_message, call, fault};
 
 /// The head of a response, and its body as it arrives. Dropping it ends the exchange at the next
 /// bytes or at the time limit.
@@ -17,7 +17,7 @@ pub struct Incoming {
 
 impl Client {
     /// Sends the request on a thread of its own and waits for the head of the response.
-    pub async fn open(&self, request: Request) -> Result<Incoming, Fault> {
+    pub async fn open(&self, request: WebRequest) -> Result<Incoming, Fault> {
         let (head, opened) = oneshot::channel();
         let agent = self.agent.clone();
         let exchange = move || {

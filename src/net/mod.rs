@@ -27,7 +27,7 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::unversioned::resolver::Resolver;
 use ureq::unversioned::transport::DefaultConnector;
 
-use self::names::{Inside, Names, Unresolved};
+use self::names::{Inside, NameResolver, Unresolved};
 use self::stream::{no_proxy_answer, proxy_for};
 use crate::error::{Error, Kind, Result};
 
@@ -63,7 +63,7 @@ pub struct Client {
 
 /// A request.
 #[derive(Clone, Debug, Default)]
-pub struct Request {
+pub struct WebRequest {
     /// `GET` when empty.
     pub method: &'static str,
     pub url: String,
@@ -99,11 +99,11 @@ pub enum Fault {
 pub struct Response {
     pub status: u16,
     pub headers: HeaderMap,
-    pieces: Receiver<Piece>,
+    pieces: Receiver<BodyPiece>,
 }
 
 #[derive(Debug)]
-enum Piece {
+enum BodyPiece {
     Head(u16, HeaderMap),
     Body(Vec<u8>),
     End,
@@ -117,7 +117,7 @@ impl Client {
     /// # Errors
     /// [`Kind::Usage`] for a certificate file that can't be read.
     pub fn new(silence: Duration) -> Result<Self> {
-        Self::with(silence, Names::default())
+        Self::with(silence, NameResolver::default())
     }
 
     /// A client for public addresses only: no address of this machine, its network or its cloud's
@@ -126,7 +126,7 @@ impl Client {
     /// # Errors
     /// As [`Client::new`].
     pub fn public(silence: Duration) -> Result<Self> {
-        Self::with(silence, Names::public_only())
+        Self::with(silence, NameResolver::public_only())
     }
 
     fn with(silence: Duration, resolver: impl Resolver) -> Result<Self> {
@@ -152,7 +152,7 @@ impl Client {
 
     /// Sends the request and returns the complete response with a body of at most `max_bytes`
     /// bytes. A dropped future ends the exchange at the next bytes or at the time limit.
-    pub async fn exchange(&self, request: Request, max_bytes: usize) -> Result<FullResponse, Fault> {
+    pub async fn exchange(&self, request: WebRequest, max_bytes: usize) -> Result<FullResponse, Fault> {
         let (sender, answer) = oneshot::channel();
         let agent = self.agent.clone();
         let exchange = move || {
@@ -166,29 +166,30 @@ impl Client {
     }
 
     /// Sends the request and waits for the head of the response.
-    pub fn send(&self, request: Request, stop: &dyn Fn() -> bool) -> Result<Response, Fault> {
+    pub fn send(&self, request: WebRequest, stop: &dyn Fn() -> bool) -> Result<Response, Fault> {
         let (sender, pieces) = sync_channel(CHANNEL_PIECES);
         let agent = self.agent.clone();
         let exchange = move || {
             let url = request.url.clone();
             let sent = match call(&agent, request) {
-                Err(error) => sender.send(Piece::Broken(fault(&agent, &url, &error))),
+                Err(error) => sender.send(BodyPiece::Broken(fault(&agent, &url, &error))),
                 Ok(answer) => {
                     let (head, body) = answer.into_parts();
                     let mut reader = body.into_with_config().limit(u64::MAX).reader();
-                    let mut sent = sender.send(Piece::Head(head.status.as_u16(), head.headers));
+                    let mut sent = sender.send(BodyPiece::Head(head.status.as_u16(), head.headers));
                     let mut piece = vec![0; PIECE];
                     while sent.is_ok() {
                         sent = match reader.read(&mut piece) {
                             Ok(0) => {
                                 // The receiver may have been dropped.
-                                let _ = sender.send(Piece::End);
+                                let _ = sender.send(BodyPiece::End);
                                 return;
                             }
-                            Ok(count) => sender.send(Piece::Body(piece[..count].to_vec())),
+                            Ok(count) => sender.send(BodyPiece::Body(piece[..count].to_vec())),
                             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                             Err(error) => {
-                                let _ = sender.send(Piece::Broken(Fault::Broken(body_error_message(&agent, &error))));
+                                let _ =
+                                    sender.send(BodyPiece::Broken(Fault::Broken(body_error_message(&agent, &error))));
                                 return;
                             }
                         };
@@ -204,9 +205,9 @@ impl Client {
             .spawn(exchange)
             .map_err(|error| Fault::Broken(format!("can't start a thread: {error}")))?;
         match wait(&pieces, stop)? {
-            Piece::Head(status, headers) => Ok(Response { status, headers, pieces }),
-            Piece::Broken(fault) => Err(fault),
-            Piece::Body(_) | Piece::End => Err(Fault::Broken("a response without a head".to_owned())),
+            BodyPiece::Head(status, headers) => Ok(Response { status, headers, pieces }),
+            BodyPiece::Broken(fault) => Err(fault),
+            BodyPiece::Body(_) | BodyPiece::End => Err(Fault::Broken("a response without a head".to_owned())),
         }
     }
 }
@@ -220,10 +221,10 @@ impl Response {
     /// The next bytes of the body; `None` at the end.
     pub fn next(&mut self, stop: &dyn Fn() -> bool) -> Result<Option<Vec<u8>>, Fault> {
         match wait(&self.pieces, stop)? {
-            Piece::Body(bytes) => Ok(Some(bytes)),
-            Piece::End => Ok(None),
-            Piece::Broken(fault) => Err(fault),
-            Piece::Head(..) => Err(Fault::Broken("two heads".to_owned())),
+            BodyPiece::Body(bytes) => Ok(Some(bytes)),
+            BodyPiece::End => Ok(None),
+            BodyPiece::Broken(fault) => Err(fault),
+            BodyPiece::Head(..) => Err(Fault::Broken("two heads".to_owned())),
         }
     }
 
@@ -245,7 +246,7 @@ impl Response {
 
 fn read_whole(
     agent: &Agent,
-    request: Request,
+    request: WebRequest,
     max_bytes: usize,
     stop: &dyn Fn() -> bool,
 ) -> Result<FullResponse, Fault> {
@@ -322,7 +323,7 @@ fn body_error_message(agent: &Agent, error: &std::io::Error) -> String {
     inner.map_or_else(|| error.to_string(), |inner| error_message(agent, inner))
 }
 
-fn call(agent: &Agent, request: Request) -> std::result::Result<ureq::http::Response<ureq::Body>, ureq::Error> {
+fn call(agent: &Agent, request: WebRequest) -> std::result::Result<ureq::http::Response<ureq::Body>, ureq::Error> {
     let method = if request.method.is_empty() { "GET" } else { request.method };
     let mut head = ureq::http::Request::builder().method(method).uri(&request.url);
     for (name, value) in request.headers {
@@ -334,7 +335,7 @@ fn call(agent: &Agent, request: Request) -> std::result::Result<ureq::http::Resp
     }
 }
 
-fn wait(pieces: &Receiver<Piece>, stop: &dyn Fn() -> bool) -> Result<Piece, Fault> {
+fn wait(pieces: &Receiver<BodyPiece>, stop: &dyn Fn() -> bool) -> Result<BodyPiece, Fault> {
     loop {
         if stop() {
             return Err(Fault::Stopped);
@@ -411,7 +412,7 @@ mod tests {
             }
         });
         let client = Client::new(Duration::from_millis(500)).unwrap();
-        let fault = client.send(Request { url, ..Request::default() }, &|| false).err().unwrap();
+        let fault = client.send(WebRequest { url, ..WebRequest::default() }, &|| false).err().unwrap();
         assert_eq!(fault, Fault::Broken("no data for 0.5 s".to_owned()));
         server.join().unwrap();
     }
@@ -423,7 +424,7 @@ mod tests {
         let config = Agent::config_builder().proxy(Some(proxy.no_proxy("localhost").build().unwrap())).build();
         let agent = Agent::new_with_config(config);
         let get = |host: &str| {
-            let request = Request { url: format!("http://{host}:{port}/"), ..Request::default() };
+            let request = WebRequest { url: format!("http://{host}:{port}/"), ..WebRequest::default() };
             read_whole(&agent, request, 100, &|| false).unwrap_err()
         };
         let hint = "check ALL_PROXY, HTTPS_PROXY and HTTP_PROXY, or list the server's host in NO_PROXY";

@@ -33,18 +33,18 @@ impl std::error::Error for Unresolved {}
 
 /// Resolves names; with `public_only` it refuses those with addresses that are not public.
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct NameResolver {
     system: DefaultResolver,
     public_only: bool,
 }
 
-impl Names {
+impl NameResolver {
     pub(super) fn public_only() -> Self {
         Self { public_only: true, ..Self::default() }
     }
 }
 
-impl Resolver for Names {
+impl Resolver for NameResolver {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
         let addresses = self.system.resolve(uri, config, timeout).map_err(|error| match error {
             // The system's error has no kind of its own.
@@ -149,7 +149,7 @@ mod tests {
     fn a_name_without_an_address_is_an_error_of_its_own() {
         let timeout = NextTimeout { after: Duration::from_secs(5).into(), ..NextTimeout::default() };
         let url = "http://a..invalid/".parse().unwrap();
-        let error = Names::default().resolve(&url, &Config::default(), timeout).err().unwrap();
+        let error = NameResolver::default().resolve(&url, &Config::default(), timeout).err().unwrap();
         assert!(matches!(&error, ureq::Error::Other(inner) if inner.is::<Unresolved>()), "{error}");
     }
 }

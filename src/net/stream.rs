@@ -32,7 +32,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for T {}
 
 /// The server of a connection.
 #[derive(Clone, Copy)]
-pub(super) struct Server<'a> {
+pub(super) struct ServerAddress<'a> {
     /// A name or an address, without the brackets of IPv6.
     pub host: &'a str,
     pub port: u16,
@@ -43,8 +43,8 @@ pub(super) struct Server<'a> {
 }
 
 /// Connects to a server, through the proxy if it has one.
-pub(super) async fn connect(server: Server<'_>, proxy: Option<&Proxy>) -> Result<Box<dyn ByteStream>, Fault> {
-    let Server { host, port, secure, public_only } = server;
+pub(super) async fn connect(server: ServerAddress<'_>, proxy: Option<&Proxy>) -> Result<Box<dyn ByteStream>, Fault> {
+    let ServerAddress { host, port, secure, public_only } = server;
     let stream: Box<dyn ByteStream> = match proxy {
         Some(proxy) => through(proxy, host, port).await?,
         None => Box::new(dial(host, port, public_only).await?),

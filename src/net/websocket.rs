@@ -13,7 +13,7 @@ use tokio_tungstenite::tungstenite::{Error as WsError, Message};
 use tokio_tungstenite::{WebSocketStream, client_async_with_config};
 use ureq::Proxy;
 
-use super::stream::{ByteStream, Server, connect, proxy_for, proxy_in_words};
+use super::stream::{ByteStream, ServerAddress, connect, proxy_for, proxy_in_words};
 use super::{AGENT, CONNECT_TIMEOUT, Fault, host_and_port};
 
 /// Longest wait for the server's half of a closing handshake.
@@ -68,7 +68,7 @@ impl WebSocket {
         let (host, port) = host_and_port(&http).ok_or_else(not_url)?;
         let request = request(target)?;
         let proxy = proxy_for(proxy, &http);
-        let server = Server { host: &host, port, secure, public_only: target.public_only };
+        let server = ServerAddress { host: &host, port, secure, public_only: target.public_only };
         let stream = timeout(limit, connect(server, proxy)).await.unwrap_or_else(|_| {
             let by = proxy.map(|proxy| format!(" through {}", proxy_in_words(proxy))).unwrap_or_default();
             Err(Fault::Absent(format!("no connection{by} within {} s", limit.as_secs_f64())))

@@ -6,7 +6,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::failure::{Failure, error_of};
+use super::failure::{ServerFailure, error_of};
 use super::reply::{PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
 use crate::error::{Error, Kind, Result};
@@ -103,13 +103,13 @@ fn call(call: &ToolCall) -> Value {
 }
 
 /// Adds an event of a streamed response, or a complete message.
-pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), Failure> {
+pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), ServerFailure> {
     let Some(kind) = event["type"].as_str() else {
         return match (error_of(event), event.as_object()) {
-            (Some(message), _) => Err(Failure::Failed(message)),
+            (Some(message), _) => Err(ServerFailure::Failed(message)),
             // It keeps the connection open.
             (None, Some(fields)) if fields.is_empty() => Ok(()),
-            _ => Err(Failure::Foreign("its events have no `type`".to_owned())),
+            _ => Err(ServerFailure::Foreign("its events have no `type`".to_owned())),
         };
     };
     reply.is_of_api = true;
@@ -138,13 +138,13 @@ pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>
                 // Servers that imitate the API.
                 Value::String(text) => reply.add_content(text, show),
                 Value::Null => {}
-                other => return Err(Failure::Foreign(format!("`content` of its answer is not a list: {other}"))),
+                other => return Err(ServerFailure::Foreign(format!("`content` of its answer is not a list: {other}"))),
             }
             end(reply, &event["stop_reason"])?;
         }
         "error" => {
             let message = error_of(event).unwrap_or_else(|| event.to_string());
-            return Err(Failure::Failed(message));
+            return Err(ServerFailure::Failed(message));
         }
         // `ping`, the ends of blocks, and events of later versions.
         _ => {}
@@ -153,16 +153,21 @@ pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>
 }
 
 /// The text of a field, which may be absent.
-fn text<'a>(of: &'a Value, field: &str) -> Result<&'a str, Failure> {
+fn text<'a>(of: &'a Value, field: &str) -> Result<&'a str, ServerFailure> {
     match &of[field] {
         Value::String(text) => Ok(text),
         Value::Null => Ok(""),
-        other => Err(Failure::Foreign(format!("`{field}` of its answer is not text: {other}"))),
+        other => Err(ServerFailure::Foreign(format!("`{field}` of its answer is not text: {other}"))),
     }
 }
 
 /// The beginning of a block, or a complete one.
-fn block(reply: &mut PartialReply, index: Option<u64>, block: &Value, show: &mut Show<'_>) -> Result<(), Failure> {
+fn block(
+    reply: &mut PartialReply,
+    index: Option<u64>,
+    block: &Value,
+    show: &mut Show<'_>,
+) -> Result<(), ServerFailure> {
     if let Value::String(text) = block {
         reply.add_content(text, show);
         return Ok(());
@@ -194,9 +199,9 @@ fn usage(reply: &mut PartialReply, usage: &Value) {
     }
 }
 
-fn end(reply: &mut PartialReply, reason: &Value) -> Result<(), Failure> {
+fn end(reply: &mut PartialReply, reason: &Value) -> Result<(), ServerFailure> {
     match reason.as_str() {
-        Some("refusal") => return Err(Failure::Filtered),
+        Some("refusal") => return Err(ServerFailure::Filtered),
         Some("max_tokens" | "model_context_window_exceeded") => reply.finish = Some(FinishReason::Length),
         Some(_) => reply.finish = Some(FinishReason::Stop),
         None => {}
@@ -271,8 +276,8 @@ mod tests {
         assert_eq!(completion.calls, [RawCall::Call(call)]);
         let error = json!({ "type": "error", "error": { "type": "overloaded_error", "message": "Overloaded" } });
         let failure = event(&mut PartialReply::default(), &error, &mut |_| ()).unwrap_err();
-        assert_eq!(failure, Failure::Failed("Overloaded".to_owned()));
+        assert_eq!(failure, ServerFailure::Failed("Overloaded".to_owned()));
         let foreign = event(&mut PartialReply::default(), &json!({ "ok": true }), &mut |_| ()).unwrap_err();
-        assert!(matches!(foreign, Failure::Foreign(_)));
+        assert!(matches!(foreign, ServerFailure::Foreign(_)));
     }
 }

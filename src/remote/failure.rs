@@ -12,7 +12,7 @@ const WORDS: usize = 300;
 
 /// The reason why there is no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum ServerFailure {
     /// The caller stopped it.
     Stopped,
     /// No connection, or none that lasted until the response; with the network's message.
@@ -43,7 +43,7 @@ pub enum Failure {
     Unsupported(Box<Error>),
 }
 
-impl Failure {
+impl ServerFailure {
     /// A failure of the connection before the response.
     pub(super) fn before(fault: Fault) -> Self {
         match fault {
@@ -171,8 +171,8 @@ mod tests {
 
     #[test]
     fn refusals_differ_by_code_and_status() {
-        let refused = |status: u16, body: &str| Failure::refused(status, None, None, body.as_bytes());
-        let is_overflow = |failure: Failure| matches!(failure, Failure::Refused { overflow: true, .. });
+        let refused = |status: u16, body: &str| ServerFailure::refused(status, None, None, body.as_bytes());
+        let is_overflow = |failure: ServerFailure| matches!(failure, ServerFailure::Refused { overflow: true, .. });
         assert!(is_overflow(refused(400, r#"{"error": {"code": "context_length_exceeded", "message": "m"}}"#)));
         assert!(is_overflow(refused(400, r#"{"message": "This model's maximum context length is 4096 tokens."}"#)));
         assert!(is_overflow(refused(400, r#"{"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}"#)));

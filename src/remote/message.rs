@@ -2,27 +2,27 @@
 
 use regex::{NoExpand, Regex};
 
-use super::failure::{Failure, short};
+use super::failure::{ServerFailure, short};
 use super::server::Server;
 use crate::error::{Error, Kind, secret_pattern};
 
 impl Server {
     /// The error of a failure.
-    pub fn error(&self, failure: &Failure) -> Error {
+    pub fn error(&self, failure: &ServerFailure) -> Error {
         let (base, setting) = (&self.options.base, self.options.setting);
         let example = self.api.example();
         let ending = format!("{setting} has a wrong path; for example {example}");
         let new = |message: String| Error::new(Kind::Model, self.without_key(&message));
         match failure {
-            Failure::Stopped => Error::new(Kind::Interrupted, "stopped"),
-            Failure::Unreachable(why) => new(format!("can't reach {base}: {why}")).hint(format!(
+            ServerFailure::Stopped => Error::new(Kind::Interrupted, "stopped"),
+            ServerFailure::Unreachable(why) => new(format!("can't reach {base}: {why}")).hint(format!(
                 "is the server running, and is {setting} its address? (HTTPS_PROXY and NO_PROXY are used)"
             )),
-            Failure::Refused { status, moved: Some(to), .. } => {
+            ServerFailure::Refused { status, moved: Some(to), .. } => {
                 new(format!("{base} responded with {status}: it moved to {}", short(to)))
                     .hint(format!("use the new address in {setting}"))
             }
-            Failure::Refused { status, text, no_quota, .. } => {
+            ServerFailure::Refused { status, text, no_quota, .. } => {
                 let colon = if text.is_empty() { "" } else { ": " };
                 let error = new(format!("{base} responded with {status}{colon}{text}"));
                 let key = self.api.key_variable();
@@ -36,20 +36,22 @@ impl Server {
                     _ => error,
                 }
             }
-            Failure::Failed(text) => {
+            ServerFailure::Failed(text) => {
                 new(format!("{base} failed during its reply: {}", short(text))).hint("see the server's log")
             }
-            Failure::Filtered => new(format!("{base} failed during its reply: its content filter stopped the reply"))
-                .hint("see the server's log"),
-            Failure::BrokeOff(why) => {
+            ServerFailure::Filtered => {
+                new(format!("{base} failed during its reply: its content filter stopped the reply"))
+                    .hint("see the server's log")
+            }
+            ServerFailure::BrokeOff(why) => {
                 let why = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
                 new(format!("{base} interrupted its reply{why}")).hint("try again; see the server's log")
             }
-            Failure::Foreign(why) => {
+            ServerFailure::Foreign(why) => {
                 let message = format!("{base} is not {}: {}", self.api.of_a_server(), short(why));
                 new(message).hint(ending)
             }
-            Failure::Unsupported(error) => (**error).clone(),
+            ServerFailure::Unsupported(error) => (**error).clone(),
         }
     }
 

@@ -19,8 +19,8 @@ mod stream;
 #[cfg(test)]
 mod tests;
 
-pub use failure::Failure;
+pub use failure::ServerFailure;
 pub use policy::ServerPolicy;
-pub use reply::{Piece, RawCall, RawReply};
+pub use reply::{RawCall, RawReply, ReplyText};
 pub use sampling::ServerSampling;
 pub use server::{Patience, Server, ServerOptions};

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::failure::{Failure, error_of};
+use super::failure::{ServerFailure, error_of};
 use super::reply::{PartialCall, PartialReply, Show, tokens};
 use super::sampling::ServerSampling;
 use crate::json;
@@ -65,7 +65,7 @@ pub(super) fn wants_new_limit(refusal: &[u8]) -> bool {
 
 /// Adds a piece of a streamed response, or a complete one. An event without a choice, such as one
 /// with `usage` or a `ping`, has no content.
-pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), Failure> {
+pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>) -> Result<(), ServerFailure> {
     if let Some(count) = tokens(&event["usage"]["completion_tokens"]) {
         reply.response_tokens = Some(count);
         reply.prompt_tokens = tokens(&event["usage"]["prompt_tokens"]);
@@ -80,7 +80,9 @@ pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>
     let present = |name: &str| choice.get(name).filter(|value| !value.is_null());
     let delta = present("delta").or_else(|| present("message")).unwrap_or(&Value::Null);
     if delta.is_null() && present("text").is_some() {
-        return Err(Failure::Foreign("its choices have `text`, as those of completions, not of a chat".to_owned()));
+        return Err(ServerFailure::Foreign(
+            "its choices have `text`, as those of completions, not of a chat".to_owned(),
+        ));
     }
     if !matches!(delta, Value::Null | Value::Object(_)) {
         return Err(misfit("`delta`", "an object", delta));
@@ -101,7 +103,7 @@ pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>
         add_function(reply.call(0), &delta["function_call"])?;
     }
     match choice["finish_reason"].as_str() {
-        Some("content_filter") => return Err(Failure::Filtered),
+        Some("content_filter") => return Err(ServerFailure::Filtered),
         Some("length") => reply.finish = Some(FinishReason::Length),
         Some("") | None => {}
         Some(_) => reply.finish = Some(FinishReason::Stop),
@@ -113,12 +115,12 @@ pub(super) fn event(reply: &mut PartialReply, event: &Value, show: &mut Show<'_>
 const CONTENT: [&str; 7] = ["content", "text", "delta", "message", "output", "response", "tool_calls"];
 
 /// An event without a choice: an error of the server, or nothing.
-fn without_choice(event: &Value) -> Result<(), Failure> {
+fn without_choice(event: &Value) -> Result<(), ServerFailure> {
     if let Some(message) = error_of(event) {
-        return Err(Failure::Failed(message));
+        return Err(ServerFailure::Failed(message));
     }
     match CONTENT.into_iter().find(|name| !is_empty(&event[*name])) {
-        Some(name) => Err(Failure::Foreign(format!("its answer has no `choices`, and has `{name}`"))),
+        Some(name) => Err(ServerFailure::Foreign(format!("its answer has no `choices`, and has `{name}`"))),
         None => Ok(()),
     }
 }
@@ -134,8 +136,8 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-fn misfit(what: &str, wanted: &str, value: &Value) -> Failure {
-    Failure::Foreign(format!("{what} of its answer is not {wanted}: {value}"))
+fn misfit(what: &str, wanted: &str, value: &Value) -> ServerFailure {
+    ServerFailure::Foreign(format!("{what} of its answer is not {wanted}: {value}"))
 }
 
 /// Adds the content of a message: text, or a list of parts with text or reasoning.
@@ -145,7 +147,7 @@ fn parts(
     content: &Value,
     is_reasoning: bool,
     show: &mut Show<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), ServerFailure> {
     let refused = || misfit(&format!("`{name}`"), "text", content);
     match content {
         Value::Null => Ok(()),
@@ -168,7 +170,7 @@ fn parts(
                 "reasoning" => ("text", true),
                 // Numbers of sources, without text.
                 "reference" => return Ok(()),
-                _ => return Err(Failure::Foreign(format!("`{name}` of its answer has a part of type `{kind}`"))),
+                _ => return Err(ServerFailure::Foreign(format!("`{name}` of its answer has a part of type `{kind}`"))),
             };
             match part.get(field) {
                 Some(inner @ (Value::String(_) | Value::Null)) => parts(reply, name, inner, is_reasoning, show),
@@ -181,7 +183,7 @@ fn parts(
 }
 
 /// Adds a piece of a call, or a complete one.
-fn add_call(reply: &mut PartialReply, call: &Value, at_once: usize) -> Result<(), Failure> {
+fn add_call(reply: &mut PartialReply, call: &Value, at_once: usize) -> Result<(), ServerFailure> {
     reply.pieces += 1;
     let index = call["index"].as_u64().unwrap_or_else(|| index_of(reply, call, at_once));
     let id = text(&call["id"]);
@@ -199,7 +201,7 @@ fn add_call(reply: &mut PartialReply, call: &Value, at_once: usize) -> Result<()
     add_function(pieces, &call["function"])
 }
 
-fn add_function(pieces: &mut PartialCall, function: &Value) -> Result<(), Failure> {
+fn add_function(pieces: &mut PartialCall, function: &Value) -> Result<(), ServerFailure> {
     if let Some(name) = function["name"].as_str() {
         pieces.name.push_str(name);
     }

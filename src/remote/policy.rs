@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Map, Value};
 use tokio::sync::oneshot;
 
-use super::failure::Failure;
+use super::failure::ServerFailure;
 use super::reply::{RawCall, RawReply};
 use super::sampling::ServerSampling;
 use super::server::Server;
@@ -21,10 +21,10 @@ use crate::mdp::{Completion, FinishReason, PendingReply, Policy, Request, Server
 /// A policy behind a server. Requests have a [`Request::chat`], completions a
 /// [`Completion::server`] and no token ids.
 pub struct ServerPolicy {
-    shared: Arc<Shared>,
+    shared: Arc<PolicyInner>,
 }
 
-struct Shared {
+struct PolicyInner {
     server: Server,
     /// Variables of the chat template.
     template_kwargs: Map<String, Value>,
@@ -44,7 +44,7 @@ impl ServerPolicy {
     ) -> Self {
         let (template_kwargs, stop) = (template_kwargs.clone(), Box::new(stop));
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PolicyInner {
                 server,
                 template_kwargs,
                 stop,
@@ -79,7 +79,7 @@ impl Policy for ServerPolicy {
     }
 }
 
-impl Shared {
+impl PolicyInner {
     /// # Errors
     /// [`Kind::Env`] if this request has no reply, about `policy.max_context` if the prompt is too
     /// long; [`Kind::Model`] if no request will have one; [`Kind::Interrupted`].
@@ -95,7 +95,7 @@ impl Shared {
         let sampling = ServerSampling::of(&request.sampling, &self.template_kwargs);
         let reply = match self.server.reply(chat, &sampling, &stop, &mut |_| ()) {
             // A reply that ended with its first word is a reply.
-            Err(Failure::Filtered) => filtered(),
+            Err(ServerFailure::Filtered) => filtered(),
             Ok(reply) => reply,
             Err(failure) => return Err(self.error(&failure)),
         };
@@ -110,12 +110,13 @@ impl Shared {
         Ok(completion(reply, started.elapsed()))
     }
 
-    fn error(&self, failure: &Failure) -> Error {
+    fn error(&self, failure: &ServerFailure) -> Error {
         let error = self.server.error(failure);
-        if matches!(failure, Failure::Refused { overflow: true, .. }) {
+        if matches!(failure, ServerFailure::Refused { overflow: true, .. }) {
             return Error { kind: Kind::Env, ..error }.about_setting("policy.max_context");
         }
-        let refuses_some = matches!(failure, Failure::Refused { .. }) && self.replied_before.load(Ordering::Relaxed);
+        let refuses_some =
+            matches!(failure, ServerFailure::Refused { .. }) && self.replied_before.load(Ordering::Relaxed);
         let none_will = failure.is_of_all_requests() || !(self.replied.load(Ordering::Relaxed) || refuses_some);
         Error { kind: if none_will { error.kind } else { Kind::Env }, ..error }
     }

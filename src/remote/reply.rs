@@ -7,13 +7,13 @@ use crate::mdp::{ARGUMENTS_DEPTH, FinishReason, ToolCall, Usage};
 
 /// New text of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum ReplyText<'a> {
     Content(&'a str),
     Reasoning(&'a str),
 }
 
 /// Receives new text.
-pub(super) type Show<'a> = dyn FnMut(Piece<'_>) + 'a;
+pub(super) type Show<'a> = dyn FnMut(ReplyText<'_>) + 'a;
 
 /// A reply without interpretation of its text.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,7 +78,7 @@ impl PartialReply {
         if !more.is_empty() {
             self.content.push_str(more);
             self.pieces += 1;
-            show(Piece::Content(more));
+            show(ReplyText::Content(more));
         }
     }
 
@@ -86,7 +86,7 @@ impl PartialReply {
         if !more.is_empty() {
             self.reasoning.push_str(more);
             self.pieces += 1;
-            show(Piece::Reasoning(more));
+            show(ReplyText::Reasoning(more));
         }
     }
 

@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::failure::Failure;
+use super::failure::ServerFailure;
 use super::reply::{PartialReply, RawReply, Show};
 use super::sampling::ServerSampling;
-use super::stream::{EVENT, Part, events};
+use super::stream::{EVENT, EventPart, events};
 use super::{anthropic, openai};
 use crate::config::ServerApi;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Chat;
-use crate::net::{self, Client, Request, Response};
+use crate::net::{self, Client, Response, WebRequest};
 
 /// The longest wait before another attempt.
 const LONGEST_WAIT: Duration = Duration::from_mins(1);
@@ -168,13 +168,13 @@ impl Server {
         sampling: &ServerSampling,
         stop: &dyn Fn() -> bool,
         show: &mut Show<'_>,
-    ) -> Result<RawReply, Failure> {
+    ) -> Result<RawReply, ServerFailure> {
         let mut attempt = 0;
         loop {
             let mut partial = PartialReply::default();
             let failure = match self.attempt(chat, sampling, &mut partial, stop, show) {
                 Ok(()) => return Ok(partial.finish(chat.calls, false, attempt)),
-                Err(Failure::Stopped) => return Ok(partial.finish(chat.calls, true, attempt)),
+                Err(ServerFailure::Stopped) => return Ok(partial.finish(chat.calls, true, attempt)),
                 Err(failure) => failure,
             };
             attempt += 1;
@@ -186,9 +186,9 @@ impl Server {
     }
 
     /// The wait before the next attempt; `None` if there is none.
-    fn wait(&self, failure: &Failure, attempts: u32) -> Option<Duration> {
+    fn wait(&self, failure: &ServerFailure, attempts: u32) -> Option<Duration> {
         let (after, status) = match failure {
-            Failure::Refused { after, status, .. } => (*after, Some(*status)),
+            ServerFailure::Refused { after, status, .. } => (*after, Some(*status)),
             _ => (None, None),
         };
         let (again, longest) = match self.options.patience {
@@ -209,7 +209,7 @@ impl Server {
         partial: &mut PartialReply,
         stop: &dyn Fn() -> bool,
         show: &mut Show<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), ServerFailure> {
         let response = self.send(chat, sampling, stop)?;
         let (piece_limit, mut pieces) = (most_pieces(sampling.max_tokens), 0);
         let mut event = |event: &Value| {
@@ -219,47 +219,47 @@ impl Server {
                 Api::Anthropic => anthropic::event(partial, event, show)?,
             }
             if partial.bytes() > EVENT {
-                return Err(Failure::Foreign(format!("its reply has more than {} MiB", EVENT >> 20)));
+                return Err(ServerFailure::Foreign(format!("its reply has more than {} MiB", EVENT >> 20)));
             }
             if event["type"] == "message_stop" {
-                return Ok(Part::End);
+                return Ok(EventPart::End);
             }
             if before == (partial.pieces, partial.finish) {
-                return Ok(Part::Nothing);
+                return Ok(EventPart::Nothing);
             }
             pieces += 1;
             if pieces > piece_limit {
                 let tokens = sampling
                     .max_tokens
                     .map_or_else(String::new, |max_tokens| format!(", and max_tokens is {max_tokens}"));
-                return Err(Failure::Foreign(format!("its reply has more than {piece_limit} pieces{tokens}")));
+                return Err(ServerFailure::Foreign(format!("its reply has more than {piece_limit} pieces{tokens}")));
             }
-            Ok(Part::Piece)
+            Ok(EventPart::Piece)
         };
         events(response, self.options.silence, stop, &mut event)?;
         match partial.finish {
             Some(_) => Ok(()),
-            None if partial.is_of_api => Err(Failure::BrokeOff(None)),
-            None => Err(Failure::Foreign(self.api.lacking().to_owned())),
+            None if partial.is_of_api => Err(ServerFailure::BrokeOff(None)),
+            None => Err(ServerFailure::Foreign(self.api.lacking().to_owned())),
         }
     }
 
     /// Sends the request; once more with the new name of the limit on tokens if the model needs it.
-    fn send(&self, chat: &Chat, sampling: &ServerSampling, stop: &dyn Fn() -> bool) -> Result<Response, Failure> {
+    fn send(&self, chat: &Chat, sampling: &ServerSampling, stop: &dyn Fn() -> bool) -> Result<Response, ServerFailure> {
         loop {
             let new_limit = self.new_limit.load(Ordering::Relaxed);
             let body = match self.api {
                 Api::OpenAi => openai::body(&self.options.model, chat, sampling, new_limit),
                 Api::Anthropic => anthropic::body(&self.options.model, chat, sampling)
-                    .map_err(|error| Failure::Unsupported(Box::new(error)))?,
+                    .map_err(|error| ServerFailure::Unsupported(Box::new(error)))?,
             };
-            let request = Request {
+            let request = WebRequest {
                 method: "POST",
                 url: format!("{}{}", self.options.base, self.api.path()),
                 headers: self.headers(),
                 body: Some(body.to_string().into_bytes()),
             };
-            let response = self.client.send(request, stop).map_err(Failure::before)?;
+            let response = self.client.send(request, stop).map_err(ServerFailure::before)?;
             let status = response.status;
             if (200..300).contains(&status) {
                 return Ok(response);
@@ -273,7 +273,7 @@ impl Server {
                 self.new_limit.store(true, Ordering::Relaxed);
                 continue;
             }
-            return Err(Failure::refused(status, after, moved, &body));
+            return Err(ServerFailure::refused(status, after, moved, &body));
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::failure::Failure;
+use super::failure::ServerFailure;
 use crate::json;
 use crate::net::Response;
 
@@ -18,7 +18,7 @@ const STREAM: usize = 64 << 20;
 
 /// What an event is to the reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum EventPart {
     /// It keeps the connection open.
     Nothing,
     Piece,
@@ -27,35 +27,35 @@ pub(super) enum Part {
 }
 
 /// Receives the JSON of an event.
-pub(super) type OnEvent<'a> = dyn FnMut(&Value) -> Result<Part, Failure> + 'a;
+pub(super) type OnEvent<'a> = dyn FnMut(&Value) -> Result<EventPart, ServerFailure> + 'a;
 
-/// Calls `event` with the JSON of each event until the end of the reply: [`Part::End`], `[DONE]`,
-/// or the end of the stream. A response that is one JSON object is one event. `silence`: the
-/// longest wait for the next piece of the reply; comments and events such as `ping`, which keep a
-/// connection open, are not pieces.
+/// Calls `event` with the JSON of each event until the end of the reply: [`EventPart::End`],
+/// `[DONE]`, or the end of the stream. A response that is one JSON object is one event. `silence`:
+/// the longest wait for the next piece of the reply; comments and events such as `ping`, which keep
+/// a connection open, are not pieces.
 pub(super) fn events(
     mut response: Response,
     silence: Duration,
     stop: &dyn Fn() -> bool,
     event: &mut OnEvent<'_>,
-) -> Result<(), Failure> {
+) -> Result<(), ServerFailure> {
     let kind = response.header("content-type").unwrap_or_default().to_lowercase();
     if kind.starts_with("application/json") {
-        let bytes = response.bytes(EVENT, silence, stop).map_err(Failure::during)?;
+        let bytes = response.bytes(EVENT, silence, stop).map_err(ServerFailure::during)?;
         event(&parse(&bytes)?)?;
         return Ok(());
     }
     if kind.starts_with("text/html") {
-        return Err(Failure::Foreign("it sends a web page".to_owned()));
+        return Err(ServerFailure::Foreign("it sends a web page".to_owned()));
     }
     let mut reader =
         Reader { event, line: Vec::new(), data: Vec::new(), size: 0, count: 0, pieces: 0, after_cr: false };
     let (mut last, mut seen, mut total) = (Instant::now(), 0, 0_usize);
-    while let Some(bytes) = response.next(stop).map_err(Failure::during)? {
+    while let Some(bytes) = response.next(stop).map_err(ServerFailure::during)? {
         total += bytes.len();
         if total > STREAM {
             let limit = STREAM >> 20;
-            return Err(Failure::Foreign(format!("its reply has more than {limit} MiB and does not end")));
+            return Err(ServerFailure::Foreign(format!("its reply has more than {limit} MiB and does not end")));
         }
         if reader.add(&bytes)? {
             return Ok(());
@@ -65,7 +65,7 @@ pub(super) fn events(
         } else if last.elapsed() > silence {
             let seconds = silence.as_secs_f64();
             let why = format!("it kept the connection open, and sent nothing of the reply for {seconds} s");
-            return Err(Failure::BrokeOff(Some(why)));
+            return Err(ServerFailure::BrokeOff(Some(why)));
         }
     }
     // The last event may lack its blank line, and the end of its line.
@@ -74,21 +74,21 @@ pub(super) fn events(
     let is_whole = data.is_some_and(|data| data == b"[DONE]" || json::read_foreign(data).is_ok());
     let ended = is_whole && reader.line(&rest)? || reader.line(b"")?;
     if !ended && reader.count == 0 && data.is_none() {
-        return Err(Failure::Foreign("there is no event in what it streams".to_owned()));
+        return Err(ServerFailure::Foreign("there is no event in what it streams".to_owned()));
     }
     if !ended && data.is_some() && !is_whole {
         // Inside an event.
-        return Err(Failure::BrokeOff(None));
+        return Err(ServerFailure::BrokeOff(None));
     }
     Ok(())
 }
 
-fn parse(text: &[u8]) -> Result<Value, Failure> {
+fn parse(text: &[u8]) -> Result<Value, ServerFailure> {
     json::read_foreign(text).map_err(|error| {
         if error.is_eof() {
-            Failure::BrokeOff(Some("what it sent is cut short".to_owned()))
+            ServerFailure::BrokeOff(Some("what it sent is cut short".to_owned()))
         } else {
-            Failure::Foreign(format!("what it sends is not JSON: {error}"))
+            ServerFailure::Foreign(format!("what it sends is not JSON: {error}"))
         }
     })
 }
@@ -111,7 +111,7 @@ struct Reader<'a, 'b> {
 
 impl Reader<'_, '_> {
     /// Reads a piece of the stream; true at the end of the reply.
-    fn add(&mut self, bytes: &[u8]) -> Result<bool, Failure> {
+    fn add(&mut self, bytes: &[u8]) -> Result<bool, ServerFailure> {
         for &byte in bytes {
             let ends = matches!(byte, b'\n' | b'\r');
             if byte == b'\n' && std::mem::take(&mut self.after_cr) {
@@ -120,7 +120,7 @@ impl Reader<'_, '_> {
             self.after_cr = byte == b'\r';
             if !ends {
                 if self.line.len() + self.size == EVENT {
-                    return Err(Failure::Foreign(format!("it sent an event of more than {} MiB", EVENT >> 20)));
+                    return Err(ServerFailure::Foreign(format!("it sent an event of more than {} MiB", EVENT >> 20)));
                 }
                 self.line.push(byte);
                 continue;
@@ -134,7 +134,7 @@ impl Reader<'_, '_> {
     }
 
     /// Reads a line; true at the end of the reply.
-    fn line(&mut self, line: &[u8]) -> Result<bool, Failure> {
+    fn line(&mut self, line: &[u8]) -> Result<bool, ServerFailure> {
         // A byte order mark may precede the first line.
         let line = line.strip_prefix(b"\xEF\xBB\xBF".as_slice()).unwrap_or(line).trim_ascii();
         if line.is_empty() {
@@ -149,7 +149,7 @@ impl Reader<'_, '_> {
     }
 
     /// The end of an event.
-    fn dispatch(&mut self) -> Result<bool, Failure> {
+    fn dispatch(&mut self) -> Result<bool, ServerFailure> {
         self.size = 0;
         let lines = std::mem::take(&mut self.data);
         let whole = lines.join(&b'\n');
@@ -165,15 +165,15 @@ impl Reader<'_, '_> {
         Ok(false)
     }
 
-    fn one(&mut self, data: &[u8]) -> Result<bool, Failure> {
+    fn one(&mut self, data: &[u8]) -> Result<bool, ServerFailure> {
         match data {
             b"" => Ok(false),
             b"[DONE]" => Ok(true),
             data => {
                 self.count += 1;
                 let part = (self.event)(&parse(data)?)?;
-                self.pieces += usize::from(part == Part::Piece);
-                Ok(part == Part::End)
+                self.pieces += usize::from(part == EventPart::Piece);
+                Ok(part == EventPart::End)
             }
         }
     }

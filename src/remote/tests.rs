@@ -273,7 +273,7 @@ fn a_short_key_is_masked_only_as_a_word() {
 }
 
 /// The failure of a request to a server that sends a head and then a text again and again.
-fn endless(kind: &str, text: &'static str, sampling: &ServerSampling) -> super::Failure {
+fn endless(kind: &str, text: &'static str, sampling: &ServerSampling) -> super::ServerFailure {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     let head = format!("HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\n\r\n");
@@ -304,13 +304,13 @@ fn a_server_that_only_keeps_the_connection_open_is_left() {
         for text in [": ping\n\ndata: {\"choices\": []}\n\n", "\n", ":\n", "  \r\n", "data:\n\n"] {
             scope.spawn(move || {
                 let failure = endless("text/event-stream", text, &ServerSampling::default());
-                assert_eq!(failure, super::Failure::BrokeOff(Some(why.to_owned())), "{text}");
+                assert_eq!(failure, super::ServerFailure::BrokeOff(Some(why.to_owned())), "{text}");
             });
         }
     });
     let failure = endless("application/json", " \n", &ServerSampling::default());
     let why = "the response did not end within 1 s";
-    assert_eq!(failure, super::Failure::BrokeOff(Some(why.to_owned())));
+    assert_eq!(failure, super::ServerFailure::BrokeOff(Some(why.to_owned())));
 }
 
 #[test]
@@ -318,5 +318,5 @@ fn a_reply_without_end_is_left() {
     let blank = "data: {\"choices\": [{\"delta\": {\"content\": \" \"}}]}\n\n";
     let sampling = ServerSampling { max_tokens: Some(10), ..ServerSampling::default() };
     let why = "its reply has more than 1184 pieces, and max_tokens is 10";
-    assert_eq!(endless("text/event-stream", blank, &sampling), super::Failure::Foreign(why.to_owned()));
+    assert_eq!(endless("text/event-stream", blank, &sampling), super::ServerFailure::Foreign(why.to_owned()));
 }

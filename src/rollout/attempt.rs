@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::Spec;
 use super::ending::{empty, fail, summable};
-use super::prompt::{Prompt, Turn};
+use super::prompt::{ContinuedTurn, Prompt};
 use super::{reply, served};
 use crate::config::OnOverflow;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{
     Action, Completion, Fork, Limit, Request, Sampling, ServerReply, Status, Step, StreamSeed, Trajectory,
 };
-use crate::script::{Failure, Outcome, Record, Reward, State, StepResult, Worker, budget};
+use crate::script::{Failure, Record, Reward, State, StepResult, TrajectoryOutcome, Worker, budget};
 use crate::text::Renderer;
 
 /// A script worker and the renderer that makes tokens of its messages.
@@ -59,7 +59,7 @@ pub struct Attempt {
     max_steps: usize,
     trajectory: Trajectory,
     /// The last step; of a flow also the last steps of its other conversations, the latest last.
-    last: Vec<Turn>,
+    last: Vec<ContinuedTurn>,
     /// The prompt of the next step; `None` until [`Attempt::observe`].
     shown: Option<Prompt>,
     over: Option<Status>,
@@ -300,7 +300,7 @@ impl Attempt {
         } else if let Some(continued) = prompt.continues {
             self.last.remove(continued);
         }
-        self.last.push(Turn { shown, tools, ids: prompt.ids, response, text: action.text });
+        self.last.push(ContinuedTurn { shown, tools, ids: prompt.ids, response, text: action.text });
         if result.truncated {
             self.truncate(Limit::of_reply(reason));
         } else if self.tokens_left() == Some(0) {
@@ -384,7 +384,7 @@ impl Attempt {
 
     /// The outcome reward if the trajectory ended now.
     pub async fn reward(&self, stage: Stage<'_>) -> Result<Reward, Failure> {
-        let outcome = Outcome {
+        let outcome = TrajectoryOutcome {
             text: self.trajectory.steps.last().map(|step| step.text.clone()).unwrap_or_default(),
             token_ids: self.trajectory.steps.iter().flat_map(|step| step.response_ids.iter().copied()).collect(),
             steps: self.trajectory.steps.len(),

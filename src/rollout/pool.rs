@@ -36,10 +36,10 @@ impl Default for PoolOptions {
 }
 
 /// Called for every finished trajectory, from a worker thread.
-pub type Progress = Arc<dyn Fn(&Trajectory) + Send + Sync>;
+pub type OnFinished = Arc<dyn Fn(&Trajectory) + Send + Sync>;
 
-/// A [`Progress`] that does nothing.
-pub fn no_progress() -> Progress {
+/// A [`OnFinished`] that does nothing.
+pub fn no_progress() -> OnFinished {
     Arc::new(|_| {})
 }
 
@@ -50,17 +50,17 @@ pub(super) struct Generation {
 }
 
 /// Trajectories of one call of [`Pool::start`].
-pub(super) struct Batch {
+pub(super) struct PoolBatch {
     current: Arc<Mutex<Arc<Generation>>>,
     /// The generation of each group that has started.
     groups: Mutex<HashMap<u64, Arc<Generation>>>,
     pub(super) policy: Arc<dyn Policy>,
-    pub(super) progress: Progress,
+    pub(super) progress: OnFinished,
     pub(super) retries: usize,
     pub(super) stop: Arc<AtomicBool>,
 }
 
-impl Batch {
+impl PoolBatch {
     /// The generation that a member of `group` runs on.
     pub(super) fn generation(&self, group: u64) -> Arc<Generation> {
         Arc::clone(lock(&self.groups).entry(group).or_insert_with(|| Arc::clone(&lock(&self.current))))
@@ -69,7 +69,7 @@ impl Batch {
 
 pub(super) struct Job {
     pub(super) tree: Tree,
-    pub(super) batch: Arc<Batch>,
+    pub(super) batch: Arc<PoolBatch>,
     pub(super) reply: mpsc::UnboundedSender<Result<Trajectory>>,
 }
 
@@ -158,11 +158,16 @@ impl Pool {
     /// Starts trajectories (a [`Spec`](super::Spec) is a tree of one) and returns immediately; they
     /// run while the caller serves the policy's queue. The policy handle is dropped with the last
     /// trajectory.
-    pub fn start(&self, policy: &Arc<dyn Policy>, trees: Vec<impl Into<Tree>>, progress: &Progress) -> Result<Pending> {
+    pub fn start(
+        &self,
+        policy: &Arc<dyn Policy>,
+        trees: Vec<impl Into<Tree>>,
+        progress: &OnFinished,
+    ) -> Result<PendingTrajectories> {
         let (reply, results) = mpsc::unbounded_channel();
         let stop = Arc::new(AtomicBool::new(false));
         let mut expected = 0;
-        let batch = Arc::new(Batch {
+        let batch = Arc::new(PoolBatch {
             current: Arc::clone(&self.current),
             groups: Mutex::default(),
             policy: Arc::clone(policy),
@@ -175,7 +180,7 @@ impl Pool {
             let job = Job { tree, batch: Arc::clone(&batch), reply: reply.clone() };
             self.threads[index % self.threads.len()].jobs.send(job).map_err(|_| worker_ended())?;
         }
-        Ok(Pending { results, stop, expected })
+        Ok(PendingTrajectories { results, stop, expected })
     }
 }
 
@@ -208,13 +213,13 @@ impl Drop for Pool {
 }
 
 /// Trajectories in flight.
-pub struct Pending {
+pub struct PendingTrajectories {
     results: mpsc::UnboundedReceiver<Result<Trajectory>>,
     stop: Arc<AtomicBool>,
     expected: usize,
 }
 
-impl Pending {
+impl PendingTrajectories {
     /// A flag that ends what has not started yet (Ctrl-C).
     pub fn stop_flag(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.stop)
@@ -275,7 +280,7 @@ mod tests {
                 groups.flat_map(|group| (0..4).map(move |sample| of(group, sample))).collect()
             };
             let (replacer, script) = (pool.replacer(), Mutex::new(Some(two.clone())));
-            let progress: Progress = Arc::new(move |_| {
+            let progress: OnFinished = Arc::new(move |_| {
                 if let Some(script) = lock(&script).take() {
                     assert_eq!(replacer.replace(script), 1);
                 }

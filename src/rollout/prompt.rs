@@ -18,7 +18,7 @@ use crate::text::{Extension, Renderer};
 
 /// A prompt and its response, which a later prompt may continue.
 #[derive(Clone, Debug)]
-pub struct Turn {
+pub struct ContinuedTurn {
     /// The messages of the prompt, if it was rendered from messages.
     pub shown: Option<Vec<Message>>,
     /// The tool schemas of the prompt. Only a prompt with the same ones continues it.
@@ -37,7 +37,7 @@ pub fn prompt_ids(
     renderer: &Renderer,
     tools: &[Value],
     messages: &[Message],
-    turns: &[Turn],
+    turns: &[ContinuedTurn],
 ) -> Result<(Vec<u32>, Option<usize>)> {
     for (index, turn) in turns.iter().enumerate().rev() {
         if let Some(shown) = &turn.shown
@@ -70,7 +70,7 @@ impl Prompt {
         renderer: &Renderer,
         tools: &[Value],
         observation: Observation,
-        last: &[Turn],
+        last: &[ContinuedTurn],
     ) -> Result<Self, Stop> {
         let count = last.len();
         let messages = match &observation {
@@ -118,7 +118,7 @@ impl Prompt {
         Self { observation, ids, new_row, continues, prefixed }
     }
 
-    fn raw(observation: Observation, ids: Vec<u32>, last: &[Turn]) -> Self {
+    fn raw(observation: Observation, ids: Vec<u32>, last: &[ContinuedTurn]) -> Self {
         let continues = last.iter().rposition(|last| {
             let (prompt, response) = (&last.ids, &last.response);
             ids.len() >= prompt.len() + response.len()
@@ -130,7 +130,7 @@ impl Prompt {
 
     /// Refuses empty prompts and ids of a script that are outside of the vocabulary. The policy may
     /// have sampled such an id: many models have more embeddings than their tokenizer has tokens.
-    pub(super) fn check_ids(&self, renderer: &Renderer, last: &[Turn]) -> Result<(), Failure> {
+    pub(super) fn check_ids(&self, renderer: &Renderer, last: &[ContinuedTurn]) -> Result<(), Failure> {
         let vocabulary = renderer.tokenizer().vocab_size();
         let sampled = |id: &u32| last.iter().any(|turn| turn.response.contains(id) || turn.ids.contains(id));
         let outside = |id: &&u32| **id as usize >= vocabulary && !sampled(id);

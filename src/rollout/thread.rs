@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
 use super::attempt::Stage;
 use super::drive::{DrivenTrajectory, branch_off, drive_root};
-use super::pool::{Batch, Generation, Job};
+use super::pool::{Generation, Job, PoolBatch};
 use super::spec::Spec;
 use super::tree::{Point, Points, choose};
 use crate::error::{Error, Kind, Result};
@@ -21,7 +21,7 @@ use crate::script::{Split, Worker};
 use crate::text::Renderer;
 
 /// Rows of `data.train` and `data.eval`.
-type Rows = (Option<u64>, Option<u64>);
+type SplitRows = (Option<u64>, Option<u64>);
 
 /// Loads the first generation, reports that it is ready, and runs jobs until the queue is closed.
 pub(super) fn work(
@@ -29,7 +29,7 @@ pub(super) fn work(
     renderer: Arc<Renderer>,
     concurrency: usize,
     memory: &Arc<AtomicU64>,
-    ready: oneshot::Sender<Result<Rows>>,
+    ready: oneshot::Sender<Result<SplitRows>>,
     mut queue: mpsc::UnboundedReceiver<Job>,
 ) {
     let machines = Rc::new(Machines { renderer, all: RefCell::default(), memory: Arc::clone(memory) });
@@ -176,7 +176,7 @@ fn send_result(job: &Job, result: Result<Trajectory>) {
 /// result.
 async fn with_retries(
     machines: &Machines,
-    batch: &Batch,
+    batch: &PoolBatch,
     generation: &Arc<Generation>,
     spec: &Spec,
     mut make: impl AsyncFnMut(Rc<Worker>, Spec) -> Result<DrivenTrajectory>,

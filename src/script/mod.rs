@@ -39,15 +39,15 @@ pub use recipe::worker::Worker;
 pub use runtime::budget;
 pub use runtime::failure::Failure;
 pub use runtime::grants::needs_in_words;
-pub use runtime::log::{Echo, LogLine, LogSink, Stream};
+pub use runtime::log::{Echo, LogLine, LogSink, LogStream};
 pub use runtime::policy_request::{
     GenerateOptions, GenerateRequest, LogprobsRequest, PolicyRequest, PolicyRequests, SampledText,
 };
 pub use runtime::record::{Difference, Record, Strictness};
-pub use runtime::results::{Outcome, Reward, StepResult};
+pub use runtime::results::{Reward, StepResult, TrajectoryOutcome};
 pub use runtime::services;
 pub use runtime::services::{Services, share_services};
-pub use runtime::show::{Layout, Shown, Span, Style};
+pub use runtime::show::{ShowLimits, ShowStyle, Shown, Span};
 pub use runtime::state::State;
 pub use settings::reload::{Change, changes};
 pub use settings::setting_keys;

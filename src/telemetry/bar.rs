@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use serde_json::json;
 
 use super::format::{duration, thousands};
-use super::reporter::{Inner, Mode};
+use super::reporter::{Mode, ReporterInner};
 
 /// Interval between progress lines without bars.
 const LINE_EVERY: Duration = Duration::from_secs(10);
@@ -17,17 +17,17 @@ const LINE_EVERY: Duration = Duration::from_secs(10);
 /// Progress of one phase. Clones share state and can be used from any thread. The bar is removed by
 /// [`finish`](Self::finish) or when the last clone is dropped.
 #[derive(Clone)]
-pub struct Bar(Arc<State>);
+pub struct Bar(Arc<BarState>);
 
-struct State {
-    reporter: Arc<Inner>,
+struct BarState {
+    reporter: Arc<ReporterInner>,
     phase: String,
     unit: String,
     /// 0 if unknown.
     total: u64,
     done: AtomicU64,
     /// Token counts for the displayed rate.
-    tokens: Arc<Tokens>,
+    tokens: Arc<TokenCounter>,
     started: Instant,
     drawn: Option<ProgressBar>,
     /// Time of the last line; `None` before the first.
@@ -36,12 +36,12 @@ struct State {
 
 /// Number of tokens: counted here, or read from a callback.
 #[derive(Default)]
-struct Tokens {
+struct TokenCounter {
     counted: AtomicU64,
     source: OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>,
 }
 
-impl Tokens {
+impl TokenCounter {
     /// Tokens per second; `None` without tokens, and in the first moments of a phase.
     fn rate(&self, seconds: f64) -> Option<f64> {
         let tokens = self.source.get().map_or_else(|| self.counted.load(Ordering::Relaxed), |source| source());
@@ -50,8 +50,8 @@ impl Tokens {
 }
 
 impl Bar {
-    pub(super) fn new(reporter: &Arc<Inner>, phase: &str, total: u64, unit: &str) -> Self {
-        let tokens = Arc::new(Tokens::default());
+    pub(super) fn new(reporter: &Arc<ReporterInner>, phase: &str, total: u64, unit: &str) -> Self {
+        let tokens = Arc::new(TokenCounter::default());
         let started = Instant::now();
         let drawn = (reporter.mode == Mode::Bars).then(|| {
             let bar = reporter.bars.add(if total > 0 { ProgressBar::new(total) } else { ProgressBar::no_length() });
@@ -64,7 +64,7 @@ impl Bar {
             bar.enable_steady_tick(Duration::from_millis(150));
             bar
         });
-        Self(Arc::new(State {
+        Self(Arc::new(BarState {
             reporter: Arc::clone(reporter),
             phase: phase.to_owned(),
             unit: unit.to_owned(),
@@ -103,7 +103,7 @@ impl Bar {
     }
 }
 
-impl State {
+impl BarState {
     fn maybe_line(&self, done: u64) {
         let mut last = self.line.lock().unwrap_or_else(PoisonError::into_inner);
         if last.unwrap_or(self.started).elapsed() < LINE_EVERY {
@@ -139,7 +139,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for BarState {
     fn drop(&mut self) {
         self.finish();
     }
@@ -163,7 +163,7 @@ fn bar_width(columns: usize, total: u64, unit: &str) -> usize {
 }
 
 /// `bar`: the width of the bar, if the total is known.
-fn style(bar: Option<usize>, unicode: bool, tokens: Arc<Tokens>, started: Instant) -> ProgressStyle {
+fn style(bar: Option<usize>, unicode: bool, tokens: Arc<TokenCounter>, started: Instant) -> ProgressStyle {
     let template = match bar {
         Some(width) => format!("  {{prefix:<17}} {{bar:{width}}} {{pos:>6}}/{{len}} {{msg}}{{rate}}  {{left}}"),
         None => "  {prefix:<17} {spinner} {pos} {msg}{rate}  {elapsed}".to_owned(),

@@ -34,20 +34,20 @@ pub enum Mode {
 
 /// Prints the output of a run. Clones share state and can be used from any thread.
 #[derive(Clone)]
-pub struct Reporter(Arc<Inner>);
+pub struct Reporter(Arc<ReporterInner>);
 
-pub(super) struct Inner {
+pub(super) struct ReporterInner {
     pub(super) mode: Mode,
     pub(super) bars: MultiProgress,
     pub(super) unicode: bool,
-    out: Mutex<Stream>,
-    err: Mutex<Stream>,
+    out: Mutex<OutputStream>,
+    err: Mutex<OutputStream>,
     table: Mutex<StepTable>,
     /// Width of the terminal that stdout is; `None` for a file or a pipe.
     columns: Option<usize>,
 }
 
-struct Stream {
+struct OutputStream {
     /// `None` after the other end was closed.
     writer: Option<Box<dyn Write + Send>>,
     colour: bool,
@@ -67,20 +67,20 @@ impl Reporter {
         let terminal = out.is_terminal().then(|| console::Term::stdout().size_checked()).flatten();
         let columns = terminal.map(|(_, columns)| usize::from(columns));
         let (out_colour, err_colour) = (colour && out.is_terminal(), colour && err.is_terminal());
-        let out = Stream { writer: Some(Box::new(out)), colour: out_colour };
-        let err = Stream { writer: Some(Box::new(err)), colour: err_colour };
+        let out = OutputStream { writer: Some(Box::new(out)), colour: out_colour };
+        let err = OutputStream { writer: Some(Box::new(err)), colour: err_colour };
         Self::build(mode, out, err, supports_unicode(), columns)
     }
 
     /// Prints nothing, for programs that use the crate.
     pub fn silent() -> Self {
-        let sink = || Stream { writer: None, colour: false };
+        let sink = || OutputStream { writer: None, colour: false };
         Self::build(Mode::Quiet, sink(), sink(), false, None)
     }
 
-    fn build(mode: Mode, out: Stream, err: Stream, unicode: bool, columns: Option<usize>) -> Self {
+    fn build(mode: Mode, out: OutputStream, err: OutputStream, unicode: bool, columns: Option<usize>) -> Self {
         let target = if mode == Mode::Bars { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
-        Self(Arc::new(Inner {
+        Self(Arc::new(ReporterInner {
             mode,
             bars: MultiProgress::with_draw_target(target),
             unicode,
@@ -202,7 +202,7 @@ impl Reporter {
     }
 }
 
-impl Inner {
+impl ReporterInner {
     pub(super) fn event(&self, name: &str, fields: &Value) {
         let mut object = serde_json::Map::new();
         object.insert("event".to_owned(), Value::from(name));
@@ -221,11 +221,11 @@ impl Inner {
     }
 }
 
-fn styled(stream: &Mutex<Stream>, style: &Style, text: &str) -> String {
+fn styled(stream: &Mutex<OutputStream>, style: &Style, text: &str) -> String {
     style.clone().force_styling(lock(stream).colour).apply_to(text).to_string()
 }
 
-impl Stream {
+impl OutputStream {
     fn line(&mut self, line: &str) {
         if let Some(writer) = &mut self.writer
             && writer.write_all(format!("{line}\n").as_bytes()).and_then(|()| writer.flush()).is_err()
@@ -283,7 +283,7 @@ mod tests {
     /// Calls every print function; returns stdout and stderr.
     fn print_all(mode: Mode, colour: bool) -> (String, String) {
         let (out, err) = (Printed::default(), Printed::default());
-        let stream = |printed: &Printed| Stream { writer: Some(Box::new(printed.clone())), colour };
+        let stream = |printed: &Printed| OutputStream { writer: Some(Box::new(printed.clone())), colour };
         let reporter = Reporter::build(mode, stream(&out), stream(&err), false, None);
         reporter.section("Training");
         reporter.info("loading the model");
@@ -348,7 +348,7 @@ mod tests {
                 Ok(())
             }
         }
-        let closed = || Stream { writer: Some(Box::new(Closed)), colour: false };
+        let closed = || OutputStream { writer: Some(Box::new(Closed)), colour: false };
         let reporter = Reporter::build(Mode::Plain, closed(), closed(), false, None);
         reporter.warn("x");
         reporter.text("y");

@@ -6,7 +6,7 @@ use super::format::{compact, duration, percent, thousands};
 /// Number of steps between headings.
 const HEADING_EVERY: u64 = 25;
 
-struct Column {
+struct TableColumn {
     metric: &'static str,
     /// The column is shown if the first step has this metric, even if it lacks `metric`.
     with: &'static str,
@@ -15,8 +15,8 @@ struct Column {
     width: usize,
 }
 
-const fn column(metric: &'static str, heading: &'static str, format: fn(f64) -> String, width: usize) -> Column {
-    Column { metric, with: metric, heading, format, width }
+const fn column(metric: &'static str, heading: &'static str, format: fn(f64) -> String, width: usize) -> TableColumn {
+    TableColumn { metric, with: metric, heading, format, width }
 }
 
 /// A column of a metric that some steps lack: steps in which every trajectory failed or no token
@@ -27,15 +27,15 @@ const fn optional(
     heading: &'static str,
     format: fn(f64) -> String,
     width: usize,
-) -> Column {
-    Column { metric, with, heading, format, width }
+) -> TableColumn {
+    TableColumn { metric, with, heading, format, width }
 }
 
 /// A metric of every step of reinforcement learning.
 const ROLLOUT: &str = "rollout/failed_share";
 
 /// Columns in order; a run shows those whose metric is in its first step.
-const COLUMNS: &[Column] = &[
+const COLUMNS: &[TableColumn] = &[
     column("sft/loss", "loss", compact, 8),
     column("policy/lr", "lr", compact, 8),
     optional("reward/mean", ROLLOUT, "reward", |v| format!("{:+.3}", v + 0.0), 7),
@@ -65,7 +65,7 @@ const LEFT_OUT: [&str; 5] = [
 /// The columns of a run, and the number of printed rows.
 #[derive(Default)]
 pub(super) struct StepTable {
-    columns: Vec<&'static Column>,
+    columns: Vec<&'static TableColumn>,
     rows: u64,
     /// Width of the terminal; `None` for a file.
     width: Option<usize>,

@@ -1,4 +1,4 @@
-//! TensorBoard event files: TFRecord framing around protobuf `Event` messages.
+//! TensorBoard event files: TFRecord framing around protobuf `TensorboardEvent` messages.
 //!
 //! Field numbers follow tensorflow/core/util/event.proto, framework/summary.proto,
 //! framework/tensor.proto and tensorboard/plugins/hparams/plugin_data.proto. Only the fields for
@@ -15,7 +15,7 @@ use serde_json::Value as Json;
 use crate::error::{Error, Kind, Result};
 
 #[derive(Clone, PartialEq, Message)]
-struct Event {
+struct TensorboardEvent {
     #[prost(double, tag = "1")]
     wall_time: f64,
     #[prost(int64, tag = "2")]
@@ -23,18 +23,18 @@ struct Event {
     #[prost(string, optional, tag = "3")]
     file_version: Option<String>,
     #[prost(message, optional, tag = "5")]
-    summary: Option<Summary>,
+    summary: Option<EventSummary>,
     #[prost(message, optional, tag = "7")]
     session_log: Option<SessionLog>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Summary {
+struct EventSummary {
     #[prost(message, repeated, tag = "1")]
     value: Vec<Tagged>,
 }
 
-/// `Summary.Value`.
+/// `EventSummary.Value`.
 #[derive(Clone, PartialEq, Message)]
 struct Tagged {
     #[prost(string, tag = "1")]
@@ -76,13 +76,13 @@ struct Tensor {
     #[prost(int32, tag = "1")]
     dtype: i32,
     #[prost(message, optional, tag = "2")]
-    shape: Option<Shape>,
+    shape: Option<TensorShape>,
     #[prost(bytes = "vec", repeated, tag = "8")]
     string_val: Vec<Vec<u8>>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Shape {
+struct TensorShape {
     #[prost(message, repeated, tag = "2")]
     dim: Vec<Dim>,
 }
@@ -160,14 +160,18 @@ impl EventFile {
             .open(&path)
             .map_err(|e| Error::io(Kind::Store, "write TensorBoard events", &path, &e))?;
         let mut events = Self { path, file };
-        events.write(&Event { wall_time: time, file_version: Some("brain.Event:2".to_owned()), ..Event::default() })?;
+        events.write(&TensorboardEvent {
+            wall_time: time,
+            file_version: Some("brain.Event:2".to_owned()),
+            ..TensorboardEvent::default()
+        })?;
         if let Some(step) = from {
             let step = step as i64;
-            events.write(&Event {
+            events.write(&TensorboardEvent {
                 wall_time: time,
                 step,
                 session_log: Some(SessionLog { status: 1 }),
-                ..Event::default()
+                ..TensorboardEvent::default()
             })?;
         }
         Ok(events)
@@ -196,7 +200,7 @@ impl EventFile {
         const STRING: i32 = 7;
         let tensor = Tensor {
             dtype: STRING,
-            shape: Some(Shape { dim: vec![Dim { size: 1 }] }),
+            shape: Some(TensorShape { dim: vec![Dim { size: 1 }] }),
             string_val: vec![text.as_bytes().to_vec()],
         };
         let value = Tagged { tensor: Some(tensor), ..Tagged::shown_by("text", Vec::new(), name) };
@@ -222,10 +226,15 @@ impl EventFile {
     }
 
     fn values(&mut self, time: f64, step: u64, value: Vec<Tagged>) -> Result<()> {
-        self.write(&Event { wall_time: time, step: step as i64, summary: Some(Summary { value }), ..Event::default() })
+        self.write(&TensorboardEvent {
+            wall_time: time,
+            step: step as i64,
+            summary: Some(EventSummary { value }),
+            ..TensorboardEvent::default()
+        })
     }
 
-    fn write(&mut self, event: &Event) -> Result<()> {
+    fn write(&mut self, event: &TensorboardEvent) -> Result<()> {
         write_record(&mut self.file, &event.encode_to_vec())
             .map_err(|e| Error::io(Kind::Store, "write TensorBoard events", &self.path, &e))
     }
@@ -291,7 +300,7 @@ mod tests {
     use super::*;
 
     /// Reads the events of a file and verifies their checksums.
-    fn read(path: &Path) -> Vec<Event> {
+    fn read(path: &Path) -> Vec<TensorboardEvent> {
         let bytes = std::fs::read(path).unwrap();
         let mut rest = bytes.as_slice();
         let mut events = Vec::new();
@@ -302,7 +311,7 @@ mod tests {
             let (data, after) = after.split_at(u64::from_le_bytes(length.try_into().unwrap()) as usize);
             let (data_crc, after) = after.split_at(4);
             assert_eq!(masked_crc(data).to_le_bytes(), data_crc);
-            events.push(Event::decode(data).unwrap());
+            events.push(TensorboardEvent::decode(data).unwrap());
             rest = after;
         }
         events

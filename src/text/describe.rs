@@ -18,14 +18,14 @@ const DEPTH: usize = 6;
 
 /// How a template treats tools and system messages.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shown {
+pub(super) struct ToolSupport {
     /// It prints the same text without tools.
     pub hides_tools: bool,
     /// It prints a system message.
     pub takes_system: bool,
 }
 
-impl Shown {
+impl ToolSupport {
     /// Renders probes.
     pub(super) fn of(template: &Template) -> Self {
         const MARK: &str = "qXsystemXq";
@@ -46,7 +46,7 @@ impl Shown {
 }
 
 /// Whether the host describes tools for a format that does not do so itself.
-pub(super) fn is_wanted(wanted: DescribeTools, format: &dyn ToolFormat, shown: Shown) -> bool {
+pub(super) fn is_wanted(wanted: DescribeTools, format: &dyn ToolFormat, shown: ToolSupport) -> bool {
     match wanted {
         DescribeTools::Never => false,
         DescribeTools::Auto => format.shows_tools() && shown.hides_tools,

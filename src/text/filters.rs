@@ -9,7 +9,7 @@ use minijinja::{Environment, ErrorKind, FormatStyle, State, Value as Jinja, form
 use regex::Regex;
 
 use super::numbers::{extreme, float, int, number_of, round, sum};
-use super::size_limits::{Size, check_list, check_size, narrow, narrow_fields, pattern, replaced};
+use super::size_limits::{PrintedSize, check_list, check_size, narrow, narrow_fields, pattern, replaced};
 use super::time_limit::in_time;
 use super::values::{self, Items};
 use super::{methods, python};
@@ -69,7 +69,7 @@ pub(super) fn register(environment: &mut Environment<'static>) {
                 return Ok(value.clone());
             }
             // `&#34;` replaces one character.
-            check_size(Size::of(value).bytes.saturating_mul(5))?;
+            check_size(PrintedSize::of(value).bytes.saturating_mul(5))?;
             Ok(Jinja::from_safe_string(escape(&python::str(value))))
         });
     }
@@ -169,7 +169,7 @@ pub(super) fn escape(text: &str) -> String {
 /// The `tojson` filter of transformers: `json.dumps`, with `ensure_ascii=False` by default.
 #[allow(clippy::needless_pass_by_value)] // the signature that minijinja requires
 fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja, minijinja::Error> {
-    let mut layout = python::Layout::default();
+    let mut layout = python::JsonLayout::default();
     let named: Option<Jinja> = options.get("indent")?;
     if let Some(indent) = indent.or(named).filter(|indent| !indent.is_none() && !indent.is_undefined()) {
         layout.indent = Some(narrow(usize::try_from(indent)?)?);
@@ -185,7 +185,7 @@ fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
     if value.is_undefined() {
         return Err(minijinja::Error::new(ErrorKind::InvalidOperation, "Undefined is not JSON serializable"));
     }
-    let size = Size::of(value);
+    let size = PrintedSize::of(value);
     let spaces = layout.indent.unwrap_or(0).saturating_mul(size.depth).saturating_mul(size.values);
     let marks = (layout.item.len() + layout.key.len()).saturating_mul(size.values);
     check_size(size.bytes.saturating_add(spaces).saturating_add(marks))?;
@@ -197,7 +197,7 @@ fn tojson(value: &Jinja, indent: Option<Jinja>, options: Kwargs) -> Result<Jinja
 
 /// The `string` filter: `str(value)`.
 fn text_of(value: &Jinja) -> Result<String, minijinja::Error> {
-    check_size(Size::of(value).bytes)?;
+    check_size(PrintedSize::of(value).bytes)?;
     Ok(python::str(value))
 }
 
@@ -249,7 +249,7 @@ fn join(value: &Jinja, separator: Option<&str>, options: Kwargs) -> Result<Strin
         if index > 0 {
             out.push_str(separator);
         }
-        check_size(out.len().saturating_add(Size::of(&item).bytes).saturating_add(separator.len()))?;
+        check_size(out.len().saturating_add(PrintedSize::of(&item).bytes).saturating_add(separator.len()))?;
         out.push_str(&python::str(&item));
     }
     Ok(out)

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::formats::native::{self, TemplateSupport};
 use super::formats::{self, hermes, same_turn};
-use super::stream::Stream;
+use super::stream::ReplyStream;
 use super::template::Template;
 use super::tool_format::{Preceding, ReadOptions, Reply, ToolFormat, Turn, read};
 use crate::error::{Error, Kind, Result, suggest};
@@ -17,10 +17,10 @@ use crate::mdp::{Message, ToolCall};
 
 /// A tool-call format: built in, or defined by a recipe.
 #[derive(Clone)]
-pub struct Format(Inner);
+pub struct Format(FormatKind);
 
 #[derive(Clone)]
-enum Inner {
+enum FormatKind {
     BuiltIn(&'static dyn ToolFormat),
     Own(Arc<dyn ToolFormat>),
 }
@@ -47,17 +47,17 @@ pub const CODE_TOOL: &str = "python";
 impl Format {
     /// Every built-in format.
     pub fn all() -> impl Iterator<Item = Self> {
-        formats::ALL.iter().map(|format| Self(Inner::BuiltIn(*format)))
+        formats::ALL.iter().map(|format| Self(FormatKind::BuiltIn(*format)))
     }
 
     pub(super) fn from_shared(format: Arc<dyn ToolFormat>) -> Self {
-        Self(Inner::Own(format))
+        Self(FormatKind::Own(format))
     }
 
     pub(super) fn inner(&self) -> &dyn ToolFormat {
         match &self.0 {
-            Inner::BuiltIn(format) => *format,
-            Inner::Own(format) => format.as_ref(),
+            FormatKind::BuiltIn(format) => *format,
+            FormatKind::Own(format) => format.as_ref(),
         }
     }
 
@@ -68,7 +68,7 @@ impl Format {
 
     /// Whether a recipe defines it.
     pub fn is_own(&self) -> bool {
-        matches!(self.0, Inner::Own(_))
+        matches!(self.0, FormatKind::Own(_))
     }
 
     /// The built-in format with this name.
@@ -88,14 +88,14 @@ impl Format {
     /// The built-in format that fits a chat template; Hermes if none does.
     pub fn of(template: &Template) -> Self {
         let fitting = formats::ALL.iter().find(|format| format.fits(template));
-        Self(Inner::BuiltIn(fitting.copied().unwrap_or(&hermes::FORMAT)))
+        Self(FormatKind::BuiltIn(fitting.copied().unwrap_or(&hermes::FORMAT)))
     }
 
     /// A streaming parser for a reply. `begun`: the prompt has opened a `<think>` block.
     /// `code_tool`: the tool that bare code calls. `tools`: their JSON schemas give the types of
     /// arguments where the format has none.
-    pub fn stream<'a>(&'a self, begun: bool, code_tool: &'a str, tools: &'a [Value]) -> Stream<'a> {
-        Stream::new(self.inner().scan(ReadOptions { begun, code_tool, tools }))
+    pub fn stream<'a>(&'a self, begun: bool, code_tool: &'a str, tools: &'a [Value]) -> ReplyStream<'a> {
+        ReplyStream::new(self.inner().scan(ReadOptions { begun, code_tool, tools }))
     }
 
     /// Parses a complete reply. [`Reply::errors`] has the calls that can't be parsed.

@@ -15,7 +15,7 @@ use minijinja::value::ValueKind;
 use minijinja::{Environment, Error, ErrorKind, Value};
 
 use super::filters::escape;
-use super::operators::{HELD, Part};
+use super::operators::{ExpressionPart, HELD};
 use super::time_limit::{in_time, keep};
 use super::{arithmetic, operators, products, size_limits};
 
@@ -135,7 +135,7 @@ pub(super) fn translate(source: &str) -> Result<Translated, usize> {
         }
         let python = match open {
             "{%" if !raw && word != "endraw" => in_tag(bare),
-            "{{" if !raw => operators::translate(bare, Part::Expression).map(Cow::Owned),
+            "{{" if !raw => operators::translate(bare, ExpressionPart::Expression).map(Cow::Owned),
             _ => Some(Cow::Borrowed(bare)),
         };
         if python.is_none() && unread.is_none() {
@@ -203,15 +203,15 @@ fn in_tag(body: &str) -> Option<Cow<'_, str>> {
     let Some(name) = body.split_whitespace().next() else { return Some(Cow::Borrowed(body)) };
     let after = body.find(name)? + name.len();
     let (from, part) = match name {
-        "for" => (word(body, 0, &["in"])? + 2, Part::Loop),
-        "set" => (first(body, |rest, _| rest.starts_with('=')).map_or(after, |at| at + 1), Part::Expression),
-        "with" => (after, Part::Assignments),
-        "macro" => (after, Part::Call),
+        "for" => (word(body, 0, &["in"])? + 2, ExpressionPart::Loop),
+        "set" => (first(body, |rest, _| rest.starts_with('=')).map_or(after, |at| at + 1), ExpressionPart::Expression),
+        "with" => (after, ExpressionPart::Assignments),
+        "macro" => (after, ExpressionPart::Call),
         _ if name.starts_with("call") && body[after - name.len() + 4..].trim_start().starts_with('(') => {
-            (after - name.len() + 4, Part::Call)
+            (after - name.len() + 4, ExpressionPart::Call)
         }
-        "call" => (after, Part::Call),
-        _ => (after, Part::Expression),
+        "call" => (after, ExpressionPart::Call),
+        _ => (after, ExpressionPart::Expression),
     };
     let (before, value) = body.split_at(from);
     if value.trim().is_empty() {

@@ -17,11 +17,11 @@ pub(super) enum Fault {
     Wrong { what: String, at: usize },
 }
 
-type Read<T> = Result<T, Fault>;
+type ReadResult<T> = Result<T, Fault>;
 
 /// Parses `name(key=value, …)` at the start of `text`: the call and its length in bytes.
-pub(super) fn read_call(text: &str) -> Read<(ToolCall, usize)> {
-    let mut reader = Reader { length: text.len(), rest: text };
+pub(super) fn read_call(text: &str) -> ReadResult<(ToolCall, usize)> {
+    let mut reader = LiteralReader { length: text.len(), rest: text };
     let name = reader.name()?;
     reader.space();
     reader.expect('(')?;
@@ -34,19 +34,19 @@ pub(super) fn read_call(text: &str) -> Read<(ToolCall, usize)> {
 pub(super) fn read_value(text: &str) -> Option<Value> {
     // Numbers and names end at another character.
     let text = format!("{text}\n");
-    let mut reader = Reader { length: text.len(), rest: &text };
+    let mut reader = LiteralReader { length: text.len(), rest: &text };
     let value = reader.value(0).ok()?;
     reader.rest.trim().is_empty().then_some(value)
 }
 
-struct Reader<'a> {
+struct LiteralReader<'a> {
     /// Bytes of the whole text.
     length: usize,
     rest: &'a str,
 }
 
-impl Reader<'_> {
-    fn wrong<T>(&self, what: impl Into<String>) -> Read<T> {
+impl LiteralReader<'_> {
+    fn wrong<T>(&self, what: impl Into<String>) -> ReadResult<T> {
         Err(Fault::Wrong { what: what.into(), at: self.length - self.rest.len() })
     }
 
@@ -54,11 +54,11 @@ impl Reader<'_> {
         self.rest = self.rest.trim_start();
     }
 
-    fn peek(&self) -> Read<char> {
+    fn peek(&self) -> ReadResult<char> {
         self.rest.chars().next().ok_or(Fault::Cut)
     }
 
-    fn eat(&mut self, token: char) -> Read<bool> {
+    fn eat(&mut self, token: char) -> ReadResult<bool> {
         let matches = self.peek()? == token;
         if matches {
             self.rest = &self.rest[token.len_utf8()..];
@@ -66,7 +66,7 @@ impl Reader<'_> {
         Ok(matches)
     }
 
-    fn expect(&mut self, token: char) -> Read<()> {
+    fn expect(&mut self, token: char) -> ReadResult<()> {
         if self.eat(token)? {
             return Ok(());
         }
@@ -74,7 +74,7 @@ impl Reader<'_> {
     }
 
     /// A name with dots, as in `math.sqrt`.
-    fn name(&mut self) -> Read<String> {
+    fn name(&mut self) -> ReadResult<String> {
         let end = self.rest.find(|letter: char| !letter.is_alphanumeric() && !"_.-".contains(letter));
         let end = end.ok_or(Fault::Cut)?;
         let (name, rest) = self.rest.split_at(end);
@@ -86,7 +86,7 @@ impl Reader<'_> {
     }
 
     /// Arguments after the opening bracket, up to and including the closing one.
-    fn arguments(&mut self) -> Read<Map<String, Value>> {
+    fn arguments(&mut self) -> ReadResult<Map<String, Value>> {
         let mut arguments = Map::new();
         loop {
             self.space();
@@ -113,7 +113,7 @@ impl Reader<'_> {
         }
     }
 
-    fn value(&mut self, depth: usize) -> Read<Value> {
+    fn value(&mut self, depth: usize) -> ReadResult<Value> {
         if depth > DEPTH {
             return self.wrong("values are nested too deep");
         }
@@ -129,7 +129,7 @@ impl Reader<'_> {
         }
     }
 
-    fn list(&mut self, close: char, depth: usize) -> Read<Vec<Value>> {
+    fn list(&mut self, close: char, depth: usize) -> ReadResult<Vec<Value>> {
         self.rest = &self.rest[1..];
         let mut items = Vec::new();
         loop {
@@ -145,7 +145,7 @@ impl Reader<'_> {
         }
     }
 
-    fn dictionary(&mut self, depth: usize) -> Read<Value> {
+    fn dictionary(&mut self, depth: usize) -> ReadResult<Value> {
         self.rest = &self.rest[1..];
         let mut map = Map::new();
         loop {
@@ -181,7 +181,7 @@ impl Reader<'_> {
     }
 
     /// A string, or neighbouring strings, which are one.
-    fn strings(&mut self) -> Read<String> {
+    fn strings(&mut self) -> ReadResult<String> {
         let mut all = String::new();
         loop {
             let (prefix, raw) = self.prefix().ok_or(Fault::Cut)?;
@@ -202,7 +202,7 @@ impl Reader<'_> {
     }
 
     /// A string in single, double or triple quotes.
-    fn string(&mut self, raw: bool) -> Read<String> {
+    fn string(&mut self, raw: bool) -> ReadResult<String> {
         let quote = self.peek()?;
         let triple = quote.to_string().repeat(3);
         if triple.starts_with(self.rest) {
@@ -233,7 +233,7 @@ impl Reader<'_> {
     }
 
     /// An escape sequence after its backslash.
-    fn escape(&mut self) -> Read<String> {
+    fn escape(&mut self) -> ReadResult<String> {
         let letter = self.peek()?;
         self.rest = &self.rest[letter.len_utf8()..];
         let plain = match letter {
@@ -255,7 +255,7 @@ impl Reader<'_> {
     }
 
     /// One to three octal digits, of which the first is read.
-    fn octal(&mut self, first: char) -> Read<String> {
+    fn octal(&mut self, first: char) -> ReadResult<String> {
         let mut point = first.to_digit(8).unwrap_or_default();
         for _ in 0..2 {
             let Some(digit) = self.peek()?.to_digit(8) else { break };
@@ -266,7 +266,7 @@ impl Reader<'_> {
         Ok(char::from_u32(point).unwrap_or_default().to_string())
     }
 
-    fn code_point(&mut self, letter: char) -> Read<String> {
+    fn code_point(&mut self, letter: char) -> ReadResult<String> {
         let length = match letter {
             'x' => 2,
             'u' => 4,
@@ -282,7 +282,7 @@ impl Reader<'_> {
         Ok(point.to_string())
     }
 
-    fn number(&mut self) -> Read<Value> {
+    fn number(&mut self) -> ReadResult<Value> {
         let end = self.rest.find(|letter: char| !letter.is_ascii_alphanumeric() && !"+-._".contains(letter));
         let (text, rest) = self.rest.split_at(end.ok_or(Fault::Cut)?);
         let plain = text.replace('_', "");
@@ -292,7 +292,7 @@ impl Reader<'_> {
         Ok(number)
     }
 
-    fn word(&mut self) -> Read<Value> {
+    fn word(&mut self) -> ReadResult<Value> {
         let word = self.name()?;
         match word.as_str() {
             "True" | "true" => Ok(Value::Bool(true)),

@@ -4,7 +4,7 @@
 use minijinja::value::{Kwargs, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, FormatStyle, State, Value as Jinja};
 
-use super::size_limits::{ITEM, Size, check_list, check_size, narrow, narrow_fields, replaced};
+use super::size_limits::{ITEM, PrintedSize, check_list, check_size, narrow, narrow_fields, replaced};
 use super::values::Items;
 
 /// Calls a method of a value.
@@ -83,7 +83,7 @@ fn of_text(text: &str, name: &str, args: &[Jinja]) -> Result<Option<Jinja>, Erro
         "join" => {
             let (values,): (&Jinja,) = from_args(args)?;
             let separators = values.len().unwrap_or(0).saturating_mul(text.len());
-            check_size(Size::of(values).bytes.saturating_add(separators))?;
+            check_size(PrintedSize::of(values).bytes.saturating_add(separators))?;
             let wrong = |value: &Jinja| {
                 let why = format!("join of a text: expected a text, {} found", value.kind());
                 Error::new(ErrorKind::InvalidOperation, why)

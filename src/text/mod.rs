@@ -5,7 +5,7 @@
 //! - `template`: chat templates rendered as in transformers; `jinja`, `filters` and `python`
 //!   adapt minijinja to Jinja2
 //! - `format`: tool-call formats ([`Format`]), one file each in `formats`, recipes' own in `own`;
-//!   [`Stream`] parses replies while they are sampled
+//!   [`ReplyStream`] parses replies while they are sampled
 //! - [`schema`]: validation of a call's arguments
 //! - `turns`: what a template prints between two messages, learned once, so that a conversation is
 //!   extended by its new text only
@@ -64,7 +64,7 @@ pub use formats::own::{OwnFormat, OwnOptions, read_with};
 pub use malformed::{Malformed, ProgramError, ReplyError};
 pub(crate) use pieces::Pieces;
 pub use renderer::Renderer;
-pub use stream::{Event, Stream};
+pub use stream::{Event, ReplyStream};
 pub use style::{FormatChoice, Style};
 pub use supervised::Supervised;
 pub use template::Template;

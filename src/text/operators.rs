@@ -17,8 +17,8 @@ use super::values::TUPLE;
 mod edits;
 mod tokens;
 
-use edits::{Edits, Kind, Node};
-use tokens::{Token, tokens};
+use edits::{Edits, ExpressionNode, NodeKind};
+use tokens::{OperatorToken, tokens};
 
 /// The filter that checks the limits of time and memory.
 pub(super) const HELD: &str = "r1_held";
@@ -28,7 +28,7 @@ const DEPTH: usize = 160;
 
 struct Parser<'a> {
     text: &'a str,
-    tokens: Vec<(Token<'a>, usize, usize)>,
+    tokens: Vec<(OperatorToken<'a>, usize, usize)>,
     at: usize,
     depth: usize,
     edits: Edits,
@@ -36,7 +36,7 @@ struct Parser<'a> {
 
 /// The part of a tag's text that is an expression.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Part {
+pub(super) enum ExpressionPart {
     /// An expression, or several that make a tuple.
     Expression,
     /// The values of a loop, with its condition.
@@ -48,20 +48,20 @@ pub(super) enum Part {
 }
 
 /// The translated text; `None` for what can't be read.
-pub(super) fn translate(text: &str, part: Part) -> Option<String> {
+pub(super) fn translate(text: &str, part: ExpressionPart) -> Option<String> {
     let mut parser = Parser { text, tokens: tokens(text)?, at: 0, depth: 0, edits: Edits::default() };
     match part {
-        Part::Expression => {
+        ExpressionPart::Expression => {
             parser.tuple()?;
         }
-        Part::Loop => {
+        ExpressionPart::Loop => {
             parser.either()?;
             if parser.skip_name("if") {
                 parser.condition()?;
             }
             parser.skip_name("recursive");
         }
-        Part::Assignments => {
+        ExpressionPart::Assignments => {
             while parser.at < parser.tokens.len() {
                 parser.condition()?;
                 if parser.skip("=") {
@@ -70,8 +70,8 @@ pub(super) fn translate(text: &str, part: Part) -> Option<String> {
                 parser.skip(",");
             }
         }
-        Part::Call => {
-            if parser.peek() == Some(Token::Sign("(")) {
+        ExpressionPart::Call => {
+            if parser.peek() == Some(OperatorToken::Sign("(")) {
                 parser.arguments()?;
             }
             parser.condition()?;
@@ -84,12 +84,12 @@ pub(super) fn translate(text: &str, part: Part) -> Option<String> {
 }
 
 impl<'a> Parser<'a> {
-    fn peek(&self) -> Option<Token<'a>> {
+    fn peek(&self) -> Option<OperatorToken<'a>> {
         self.tokens.get(self.at).map(|(token, ..)| *token)
     }
 
     fn is_name(&self, name: &str) -> bool {
-        self.peek() == Some(Token::Name(name))
+        self.peek() == Some(OperatorToken::Name(name))
     }
 
     fn skip_name(&mut self, name: &str) -> bool {
@@ -99,7 +99,7 @@ impl<'a> Parser<'a> {
     }
 
     fn skip(&mut self, sign: &str) -> bool {
-        let matches = self.peek() == Some(Token::Sign(sign));
+        let matches = self.peek() == Some(OperatorToken::Sign(sign));
         self.at += usize::from(matches);
         matches
     }
@@ -114,25 +114,25 @@ impl<'a> Parser<'a> {
         self.at.checked_sub(1).and_then(|at| self.tokens.get(at)).map_or(0, |(.., end)| *end)
     }
 
-    fn joined(&self, start: usize, parts: [Node; 2]) -> Node {
-        let kind = if parts.iter().all(Node::is_constant) { Kind::Constant } else { Kind::Other };
-        Node { start, end: self.end(), kind }
+    fn joined(&self, start: usize, parts: [ExpressionNode; 2]) -> ExpressionNode {
+        let kind = if parts.iter().all(ExpressionNode::is_constant) { NodeKind::Constant } else { NodeKind::Other };
+        ExpressionNode { start, end: self.end(), kind }
     }
 
-    fn tuple(&mut self) -> Option<Node> {
+    fn tuple(&mut self) -> Option<ExpressionNode> {
         let first = self.condition()?;
-        if self.peek() != Some(Token::Sign(",")) {
+        if self.peek() != Some(OperatorToken::Sign(",")) {
             return Some(first);
         }
         while self.skip(",") && self.at < self.tokens.len() {
             self.condition()?;
         }
-        let node = Node { start: first.start, end: self.end(), kind: Kind::Items };
+        let node = ExpressionNode { start: first.start, end: self.end(), kind: NodeKind::Items };
         self.edits.wrap(node, &format!("{TUPLE}(["), "])");
         Some(node)
     }
 
-    fn condition(&mut self) -> Option<Node> {
+    fn condition(&mut self) -> Option<ExpressionNode> {
         let mut node = self.either()?;
         while self.skip_name("if") {
             self.either()?;
@@ -140,12 +140,12 @@ impl<'a> Parser<'a> {
             if self.skip_name("else") {
                 self.either()?;
             }
-            node = Node { start: node.start, end: self.end(), kind: Kind::Other };
+            node = ExpressionNode { start: node.start, end: self.end(), kind: NodeKind::Other };
         }
         Some(node)
     }
 
-    fn either(&mut self) -> Option<Node> {
+    fn either(&mut self) -> Option<ExpressionNode> {
         let mut left = self.both()?;
         while self.skip_name("or") {
             let right = self.both()?;
@@ -154,7 +154,7 @@ impl<'a> Parser<'a> {
         Some(left)
     }
 
-    fn both(&mut self) -> Option<Node> {
+    fn both(&mut self) -> Option<ExpressionNode> {
         let mut left = self.negated()?;
         while self.skip_name("and") {
             // minijinja computes `and` of constants as true or false.
@@ -162,29 +162,29 @@ impl<'a> Parser<'a> {
                 self.edits.wrap(left, "(", &format!(")|{HELD}"));
             }
             self.negated()?;
-            left = Node { start: left.start, end: self.end(), kind: Kind::Other };
+            left = ExpressionNode { start: left.start, end: self.end(), kind: NodeKind::Other };
         }
         Some(left)
     }
 
-    fn negated(&mut self) -> Option<Node> {
+    fn negated(&mut self) -> Option<ExpressionNode> {
         let start = self.start();
         let mut any = false;
         while self.skip_name("not") {
             any = true;
         }
         let node = self.compared()?;
-        let kind = if node.is_constant() { Kind::Constant } else { Kind::Other };
-        Some(if any { Node { start, end: node.end, kind } } else { node })
+        let kind = if node.is_constant() { NodeKind::Constant } else { NodeKind::Other };
+        Some(if any { ExpressionNode { start, end: node.end, kind } } else { node })
     }
 
     /// The next comparison: its name, and the place of its sign.
     fn comparison(&mut self) -> Option<(&'a str, (usize, usize))> {
         let start = self.start();
         let name = match self.peek()? {
-            Token::Sign(sign @ ("==" | "!=" | "<" | "<=" | ">" | ">=")) => sign,
-            Token::Name("in") => "in",
-            Token::Name("not") => {
+            OperatorToken::Sign(sign @ ("==" | "!=" | "<" | "<=" | ">" | ">=")) => sign,
+            OperatorToken::Name("in") => "in",
+            OperatorToken::Name("not") => {
                 self.at += 1;
                 if !self.is_name("in") {
                     self.at -= 1;
@@ -198,7 +198,7 @@ impl<'a> Parser<'a> {
         Some((name, (start, self.end())))
     }
 
-    fn compared(&mut self) -> Option<Node> {
+    fn compared(&mut self) -> Option<ExpressionNode> {
         let first = self.sum()?;
         let mut others = Vec::new();
         while let Some((name, sign)) = self.comparison() {
@@ -213,22 +213,23 @@ impl<'a> Parser<'a> {
                 .for_each(|node| self.edits.mark(node, PLAIN)),
         }
         let is_constant = first.is_constant() && others.iter().all(|other| other.2.is_constant());
-        let kind = if is_constant { Kind::Constant } else { Kind::Other };
-        Some(Node { start: first.start, end: self.end(), kind })
+        let kind = if is_constant { NodeKind::Constant } else { NodeKind::Other };
+        Some(ExpressionNode { start: first.start, end: self.end(), kind })
     }
 
-    fn compare(&mut self, left: Node, name: &str, sign: (usize, usize), right: Node) {
-        let simple = |kinds: &[Kind]| kinds.contains(&left.kind) || kinds.contains(&right.kind);
+    fn compare(&mut self, left: ExpressionNode, name: &str, sign: (usize, usize), right: ExpressionNode) {
+        let simple = |kinds: &[NodeKind]| kinds.contains(&left.kind) || kinds.contains(&right.kind);
         let order = ORDERS.iter().find(|(operator, ..)| *operator == name);
         match (name, order) {
             // Texts and numbers are compared as in Python.
-            ("==" | "!=", _) if simple(&[Kind::Text, Kind::Scalar]) => {}
-            (_, Some(_)) if simple(&[Kind::Text]) => {}
+            ("==" | "!=", _) if simple(&[NodeKind::Text, NodeKind::Scalar]) => {}
+            (_, Some(_)) if simple(&[NodeKind::Text]) => {}
             (_, Some((_, filter, _))) => self.edits.call(left, sign, right, "", filter),
             ("==", _) => self.edits.call(left, sign, right, "", SAME),
             ("!=", _) => self.edits.call(left, sign, right, "not ", SAME),
             ("in" | "not in", _)
-                if left.kind == Kind::Items || simple(&[Kind::Other]) && !simple(&[Kind::Text, Kind::Items]) =>
+                if left.kind == NodeKind::Items
+                    || simple(&[NodeKind::Other]) && !simple(&[NodeKind::Text, NodeKind::Items]) =>
             {
                 self.edits.call(left, sign, right, if name == "in" { "" } else { "not " }, IN);
             }
@@ -241,10 +242,10 @@ impl<'a> Parser<'a> {
         self.text.contains("safe")
     }
 
-    fn sum(&mut self) -> Option<Node> {
+    fn sum(&mut self) -> Option<ExpressionNode> {
         let first = self.concatenation()?;
         let mut left = first;
-        while let Some(Token::Sign(sign @ ("+" | "-"))) = self.peek() {
+        while let Some(OperatorToken::Sign(sign @ ("+" | "-"))) = self.peek() {
             self.at += 1;
             let right = self.concatenation()?;
             if sign == "+" && !self.is_safe() {
@@ -258,14 +259,14 @@ impl<'a> Parser<'a> {
         Some(left)
     }
 
-    fn concatenation(&mut self) -> Option<Node> {
+    fn concatenation(&mut self) -> Option<ExpressionNode> {
         let first = self.product()?;
         let mut left = first;
         while self.skip("~") {
             let right = self.product()?;
             let is_first = left.end == first.end;
             for node in [first, right].into_iter().skip(usize::from(!is_first)) {
-                if node.kind != Kind::Text && !self.is_safe() {
+                if node.kind != NodeKind::Text && !self.is_safe() {
                     self.edits.wrap(node, "(", ")|string");
                 }
             }
@@ -274,9 +275,9 @@ impl<'a> Parser<'a> {
         Some(left)
     }
 
-    fn product(&mut self) -> Option<Node> {
+    fn product(&mut self) -> Option<ExpressionNode> {
         let mut left = self.power()?;
-        while let Some(Token::Sign(sign @ ("*" | "/" | "//" | "%"))) = self.peek() {
+        while let Some(OperatorToken::Sign(sign @ ("*" | "/" | "//" | "%"))) = self.peek() {
             let span = (self.start(), self.start() + sign.len());
             self.at += 1;
             let right = self.power()?;
@@ -291,7 +292,7 @@ impl<'a> Parser<'a> {
         Some(left)
     }
 
-    fn power(&mut self) -> Option<Node> {
+    fn power(&mut self) -> Option<ExpressionNode> {
         let mut left = self.unary()?;
         while self.skip("**") {
             let right = self.unary()?;
@@ -300,32 +301,34 @@ impl<'a> Parser<'a> {
         Some(left)
     }
 
-    fn unary(&mut self) -> Option<Node> {
+    fn unary(&mut self) -> Option<ExpressionNode> {
         let node = self.operand()?;
         self.filters(node)
     }
 
     /// A value with its attributes, items and calls, without filters.
-    fn operand(&mut self) -> Option<Node> {
+    fn operand(&mut self) -> Option<ExpressionNode> {
         let start = self.start();
         while self.skip("-") {}
         let node = self.primary()?;
-        self.postfix(Node { start, ..node })
+        self.postfix(ExpressionNode { start, ..node })
     }
 
-    fn primary(&mut self) -> Option<Node> {
+    fn primary(&mut self) -> Option<ExpressionNode> {
         let (token, start, _) = *self.tokens.get(self.at)?;
         self.at += 1;
         let kind = match token {
-            Token::Name("true" | "True" | "false" | "False" | "none" | "None") | Token::Number => Kind::Scalar,
-            Token::Name(_) => Kind::Other,
-            Token::Text => {
-                while self.peek() == Some(Token::Text) {
+            OperatorToken::Name("true" | "True" | "false" | "False" | "none" | "None") | OperatorToken::Number => {
+                NodeKind::Scalar
+            }
+            OperatorToken::Name(_) => NodeKind::Other,
+            OperatorToken::Text => {
+                while self.peek() == Some(OperatorToken::Text) {
                     self.at += 1;
                 }
-                Kind::Text
+                NodeKind::Text
             }
-            Token::Sign(open @ ("(" | "[" | "{")) => {
+            OperatorToken::Sign(open @ ("(" | "[" | "{")) => {
                 self.depth += 1;
                 if self.depth > DEPTH {
                     return None;
@@ -334,13 +337,13 @@ impl<'a> Parser<'a> {
                 self.depth -= 1;
                 kind
             }
-            Token::Sign(_) => return None,
+            OperatorToken::Sign(_) => return None,
         };
-        Some(Node { start, end: self.end(), kind })
+        Some(ExpressionNode { start, end: self.end(), kind })
     }
 
     /// The rest of brackets that open at a place.
-    fn brackets(&mut self, open: &str, start: usize) -> Option<Kind> {
+    fn brackets(&mut self, open: &str, start: usize) -> Option<NodeKind> {
         let close = match open {
             "(" => ")",
             "[" => "]",
@@ -368,35 +371,35 @@ impl<'a> Parser<'a> {
             self.edits.bracket(start, format!("{TUPLE}(["));
             self.edits.bracket(end, "])".to_owned());
         }
-        Some(Kind::Items)
+        Some(NodeKind::Items)
     }
 
-    fn postfix(&mut self, mut node: Node) -> Option<Node> {
+    fn postfix(&mut self, mut node: ExpressionNode) -> Option<ExpressionNode> {
         loop {
             if self.skip(".") {
-                let (Token::Name(_) | Token::Number) = self.peek()? else { return None };
+                let (OperatorToken::Name(_) | OperatorToken::Number) = self.peek()? else { return None };
                 self.at += 1;
-            } else if self.peek() == Some(Token::Sign("(")) {
+            } else if self.peek() == Some(OperatorToken::Sign("(")) {
                 self.arguments()?;
             } else if self.skip("[") {
                 self.depth += 1;
                 if self.depth > DEPTH {
                     return None;
                 }
-                if self.subscript()? && node.kind != Kind::Text {
+                if self.subscript()? && node.kind != NodeKind::Text {
                     self.edits.wrap(node, "((", &format!(")|{SLICED})"));
                 }
                 self.depth -= 1;
             } else {
                 return Some(node);
             }
-            node = Node { start: node.start, end: self.end(), kind: Kind::Other };
+            node = ExpressionNode { start: node.start, end: self.end(), kind: NodeKind::Other };
         }
     }
 
     /// The rest of `[index]` or `[from:to:step]`, and whether it is a slice.
     fn subscript(&mut self) -> Option<bool> {
-        let is = |parser: &Self, sign| parser.peek() == Some(Token::Sign(sign));
+        let is = |parser: &Self, sign| parser.peek() == Some(OperatorToken::Sign(sign));
         if !is(self, ":") {
             self.condition()?;
         }
@@ -422,7 +425,7 @@ impl<'a> Parser<'a> {
             if self.skip("=") {
                 self.condition()?;
             }
-            if !self.skip(",") && self.peek() != Some(Token::Sign(")")) {
+            if !self.skip(",") && self.peek() != Some(OperatorToken::Sign(")")) {
                 return None;
             }
         }
@@ -433,7 +436,7 @@ impl<'a> Parser<'a> {
     /// The name of a filter or a test.
     fn dotted(&mut self) -> Option<()> {
         loop {
-            let Token::Name(_) = self.peek()? else { return None };
+            let OperatorToken::Name(_) = self.peek()? else { return None };
             self.at += 1;
             if !self.skip(".") {
                 return Some(());
@@ -441,20 +444,25 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn filters(&mut self, mut node: Node) -> Option<Node> {
+    fn filters(&mut self, mut node: ExpressionNode) -> Option<ExpressionNode> {
         loop {
             if self.skip("|") {
                 self.dotted()?;
-                if self.peek() == Some(Token::Sign("(")) {
+                if self.peek() == Some(OperatorToken::Sign("(")) {
                     self.arguments()?;
                 }
             } else if self.skip_name("is") {
                 self.skip_name("not");
                 self.dotted()?;
                 match self.peek() {
-                    Some(Token::Sign("(")) => self.arguments()?,
-                    Some(Token::Name("and" | "or" | "else" | "is")) => {}
-                    Some(Token::Name(_) | Token::Text | Token::Number | Token::Sign("-" | "[" | "{")) => {
+                    Some(OperatorToken::Sign("(")) => self.arguments()?,
+                    Some(OperatorToken::Name("and" | "or" | "else" | "is")) => {}
+                    Some(
+                        OperatorToken::Name(_)
+                        | OperatorToken::Text
+                        | OperatorToken::Number
+                        | OperatorToken::Sign("-" | "[" | "{"),
+                    ) => {
                         self.operand()?;
                     }
                     _ => {}
@@ -462,7 +470,7 @@ impl<'a> Parser<'a> {
             } else {
                 return Some(node);
             }
-            node = Node { start: node.start, end: self.end(), kind: Kind::Other };
+            node = ExpressionNode { start: node.start, end: self.end(), kind: NodeKind::Other };
         }
     }
 }

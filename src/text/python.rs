@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::values::{self, Items};
 
 /// Options of `json.dumps`.
-pub(super) struct Layout {
+pub(super) struct JsonLayout {
     /// Spaces per level; `None` is a single line.
     pub indent: Option<usize>,
     pub item: String,
@@ -19,7 +19,7 @@ pub(super) struct Layout {
     pub sort: bool,
 }
 
-impl Default for Layout {
+impl Default for JsonLayout {
     /// `json.dumps(value, ensure_ascii=False)`, the default of transformers' `tojson`.
     fn default() -> Self {
         Self { indent: None, item: ", ".to_owned(), key: ": ".to_owned(), ascii: false, sort: false }
@@ -28,10 +28,10 @@ impl Default for Layout {
 
 /// `json.dumps(value, ensure_ascii=False)`.
 pub(super) fn dumps(value: &Value) -> String {
-    dumps_with(value, &Layout::default())
+    dumps_with(value, &JsonLayout::default())
 }
 
-fn write_json(out: &mut String, value: &Value, layout: &Layout, depth: usize) {
+fn write_json(out: &mut String, value: &Value, layout: &JsonLayout, depth: usize) {
     let line = |out: &mut String, depth: usize| {
         if let Some(indent) = layout.indent {
             out.push('\n');
@@ -183,7 +183,7 @@ fn without_underscores(text: &str) -> Option<String> {
 }
 
 /// `json.dumps` of a template value with this layout.
-pub(super) fn dumps_with(value: &Value, layout: &Layout) -> String {
+pub(super) fn dumps_with(value: &Value, layout: &JsonLayout) -> String {
     let mut out = String::new();
     write_json(&mut out, value, layout, 0);
     out
@@ -299,7 +299,8 @@ mod tests {
             dumps(&value),
             r#"{"b": [1, 2.0, -0.5, 1e+16, 1e-05, 123456789.125, 0.0001, 1e+22], "a": {"é": "\"\\\n\u0001</x>"}, "e": [{}, []], "n": null}"#
         );
-        let layout = Layout { indent: Some(2), item: ",".to_owned(), ascii: true, sort: true, ..Layout::default() };
+        let layout =
+            JsonLayout { indent: Some(2), item: ",".to_owned(), ascii: true, sort: true, ..JsonLayout::default() };
         let out = dumps_with(&serde_json::json!({"z": ["é", "👋"], "a": []}), &layout);
         assert_eq!(out, "{\n  \"a\": [],\n  \"z\": [\n    \"\\u00e9\",\n    \"\\ud83d\\udc4b\"\n  ]\n}");
     }

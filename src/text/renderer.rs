@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Map, Value, json};
 
-use super::describe::{self, Shown};
+use super::describe::{self, ToolSupport};
 use super::format::{CODE_TOOL, Format};
 use super::formats::native::{Native, TemplateSupport};
 use super::marks::Marks;
 use super::pieces::Pieces;
-use super::stream::Stream;
+use super::stream::ReplyStream;
 use super::style::{FormatChoice, Style};
 use super::tool_format::{Preceding, Reply, Turn};
 use super::turns::{Between, Next};
@@ -50,7 +50,7 @@ pub struct Renderer {
     pub(super) special_tokens_in_messages: bool,
     pub(super) describe: DescribeTools,
     /// What the template prints of tools and system messages.
-    pub(super) shown: Shown,
+    pub(super) shown: ToolSupport,
 }
 
 /// Fields in which templates expect reasoning.
@@ -126,7 +126,7 @@ impl Renderer {
             marks,
             special_tokens_in_messages: false,
             describe: DescribeTools::default(),
-            shown: Shown::of(&probed),
+            shown: ToolSupport::of(&probed),
             marker,
             between,
             tokenizer,
@@ -192,7 +192,7 @@ impl Renderer {
     }
 
     /// Returns a streaming parser for a reply.
-    pub fn stream<'a>(&'a self, tools: &'a [Value]) -> Stream<'a> {
+    pub fn stream<'a>(&'a self, tools: &'a [Value]) -> ReplyStream<'a> {
         self.format.stream(self.opens_thinking, &self.code_tool, tools)
     }
 

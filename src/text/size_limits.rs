@@ -38,7 +38,7 @@ pub(super) fn check_list(value: &Value) -> Result<(), Error> {
 
 /// The approximate size of a printed value; counting stops at the limit of a rendering.
 #[derive(Default)]
-pub(super) struct Size {
+pub(super) struct PrintedSize {
     /// Bytes of the strings and the text around them.
     pub(super) bytes: usize,
     /// Number of values: numbers, strings, lists, …
@@ -47,7 +47,7 @@ pub(super) struct Size {
     pub(super) depth: usize,
 }
 
-impl Size {
+impl PrintedSize {
     pub(super) fn of(value: &Value) -> Self {
         let mut size = Self::default();
         size.add(value, 1);
@@ -98,7 +98,7 @@ pub(super) fn narrow_fields(text: &str, style: FormatStyle, values: &[Value]) ->
     }
     // Each field prints one value, padded to the field's width.
     let mark = if matches!(style, FormatStyle::Printf) { '%' } else { '{' };
-    let longest = values.iter().map(|value| Size::of(value).bytes).max().unwrap_or(0).saturating_add(9999);
+    let longest = values.iter().map(|value| PrintedSize::of(value).bytes).max().unwrap_or(0).saturating_add(9999);
     check_size(text.len().saturating_add(text.matches(mark).count().saturating_mul(longest)))
 }
 

@@ -1,5 +1,5 @@
-//! Streaming parser for replies: [`Stream`] takes text as it is sampled and returns the events that
-//! are certain.
+//! Streaming parser for replies: [`ReplyStream`] takes text as it is sampled and returns the events
+//! that are certain.
 //!
 //! A complete reply is parsed as a stream with one piece, so streamed and complete parsing give the
 //! same result. Each format is a [`Scan`]: it returns the next step for the start of the remaining
@@ -54,7 +54,7 @@ pub(super) trait Scan {
 }
 
 /// Parses one reply in pieces.
-pub struct Stream<'a> {
+pub struct ReplyStream<'a> {
     scan: Box<dyn Scan + 'a>,
     text: String,
     /// Start of the remaining text.
@@ -66,7 +66,7 @@ pub struct Stream<'a> {
     events: Vec<Event>,
 }
 
-impl<'a> Stream<'a> {
+impl<'a> ReplyStream<'a> {
     pub(super) fn new(scan: Box<dyn Scan + 'a>) -> Self {
         Self {
             scan,

@@ -20,7 +20,7 @@ use minijinja::{Environment, ErrorKind, UndefinedBehavior, Value as Jinja, conte
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::time_limit::Budget;
+use super::time_limit::RenderingBudget;
 use super::tokenizer::{TEMPLATES, Tokenizer};
 use super::{filters, jinja, products, train_tokenizer};
 use crate::error::{Error, Kind, Result, suggest};
@@ -254,7 +254,7 @@ impl Template {
         if self.spent.as_ref().is_some_and(|spent| spent.load(Relaxed)) {
             return Err(Error::new(Kind::Script, format!("{what}: others took too much")).at(&self.origin));
         }
-        let _budget = Budget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
+        let _budget = RenderingBudget::new(if self.spent.is_some() { PROBE_TIME } else { TIME });
         let mut out = Bounded { text: Vec::new(), limit: self.longest };
         let render = || self.environment.get_template(name)?.render_captured_to(context, &mut out).map(drop);
         products::catch(render).map_err(|error: minijinja::Error| {

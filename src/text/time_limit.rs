@@ -58,11 +58,11 @@ struct Left {
 }
 
 /// Limits CPU time and memory of one rendering on this thread until it is dropped.
-pub(super) struct Budget {
+pub(super) struct RenderingBudget {
     before: Option<Left>,
 }
 
-impl Budget {
+impl RenderingBudget {
     pub(super) fn new(time: Duration) -> Self {
         let clock = Clock::of_this_thread();
         let time = time.min(MOST.get());
@@ -71,7 +71,7 @@ impl Budget {
     }
 }
 
-impl Drop for Budget {
+impl Drop for RenderingBudget {
     fn drop(&mut self) {
         LEFT.set(self.before);
     }
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn time_of_other_threads_does_not_count() {
-        let _budget = Budget::new(Duration::from_millis(50));
+        let _budget = RenderingBudget::new(Duration::from_millis(50));
         std::thread::sleep(Duration::from_millis(100));
         assert!(in_time().is_ok());
         while LEFT.get().is_some_and(|left| left.clock.now() <= left.end) {}

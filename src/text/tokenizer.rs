@@ -54,13 +54,13 @@ pub struct Tokenizer {
     /// The source, for error messages.
     origin: String,
     vocab_size: usize,
-    cache: Mutex<Cache>,
+    cache: Mutex<TokenCache>,
 }
 
 /// Caches the ids of texts. The trajectories of a group share their prompt, and a context policy
 /// counts the same messages repeatedly; tokenizing takes about a millisecond per kilobyte.
 #[derive(Default)]
-struct Cache {
+struct TokenCache {
     ids: HashMap<String, Arc<[u32]>>,
     bytes: usize,
 }
@@ -223,7 +223,7 @@ impl Tokenizer {
         let mut cache = cache();
         let size = text.len() + 4 * ids.len();
         if cache.bytes + size > CACHE_BYTES {
-            *cache = Cache::default();
+            *cache = TokenCache::default();
         }
         cache.bytes += size;
         cache.ids.insert(text.to_owned(), Arc::clone(&ids));

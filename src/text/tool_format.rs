@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::formats::same_turn;
-use super::stream::{Scan, Stream};
+use super::stream::{ReplyStream, Scan};
 use super::template::Template;
 use crate::error::Result;
 use crate::mdp::{Message, Role, ToolCall};
@@ -110,7 +110,7 @@ pub(super) trait ToolFormat: Send + Sync {
     }
 
     /// For formats with results inside the policy's own turn.
-    fn inside(&self) -> Option<&dyn same_turn::Style> {
+    fn inside(&self) -> Option<&dyn same_turn::SameTurn> {
         None
     }
 
@@ -122,7 +122,7 @@ pub(super) trait ToolFormat: Send + Sync {
 
 /// Parses a complete text.
 pub(super) fn read(scan: Box<dyn Scan + '_>, text: &str) -> Result<Reply> {
-    let mut stream = Stream::new(scan);
+    let mut stream = ReplyStream::new(scan);
     stream.push_unread(text);
     Ok(stream.finish()?.1)
 }

@@ -27,7 +27,7 @@ use crate::telemetry::Reporter;
 
 use self::run::cold_start::{self, Started};
 use self::run::policy_loop;
-use self::start::resume::Opened;
+use self::start::resume::StartState;
 
 pub use self::eval::command::{EvalOptions, Evaluated, evaluate_models};
 pub use self::eval::server::counting_renderer;
@@ -53,7 +53,7 @@ pub use self::watch::report::far_files_in_words;
 
 /// Trains the recipe's policy by reinforcement learning; returns a summary.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
-    let opened = match cold_start::run(Opened::new(options, reporter)?, reporter)? {
+    let opened = match cold_start::run(StartState::new(options, reporter)?, reporter)? {
         Started::Ready(opened) => *opened,
         Started::Interrupted(summary) => return Ok(*summary),
     };

@@ -15,7 +15,7 @@ use super::recipe::{Beginning, Begun, Recipe, begin, failed, messages_of, replac
 use crate::cli::generation::serve;
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::{Action, Limit, Message, Observation, Role};
-use crate::script::{Outcome, Record, Split, State, Worker};
+use crate::script::{Record, Split, State, TrajectoryOutcome, Worker};
 use crate::telemetry::{Interrupt, signed};
 use crate::text::Renderer;
 
@@ -414,7 +414,7 @@ impl Chat {
                 show(Piece::Result { name, text: &message.content.text() });
             }
             token_ids.extend(action.token_ids);
-            ended = Some(Outcome {
+            ended = Some(TrajectoryOutcome {
                 text: action.text,
                 token_ids: token_ids.clone(),
                 steps: step,

@@ -12,7 +12,7 @@ use crate::cli::generation;
 use crate::engine::Engine;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, Completion, Observation, Request, Sampling, StreamSeed};
-use crate::rollout::{Turn, prompt_ids};
+use crate::rollout::{ContinuedTurn, prompt_ids};
 use crate::script::{GenerateRequest, SampledText};
 use crate::telemetry::Interrupt;
 use crate::text::{Event, Renderer, Tokenizer};
@@ -24,7 +24,7 @@ pub(super) struct Local {
     renderer: Arc<Renderer>,
     sampling: Sampling,
     /// The last turn, which the next prompt extends if its ids stay the same.
-    last: Option<Turn>,
+    last: Option<ContinuedTurn>,
 }
 
 impl Local {
@@ -106,7 +106,7 @@ impl Local {
         let parsed = renderer.parse(&text, tools)?;
         let tokens = token_ids.len();
         self.last = match observation {
-            Observation::Messages(shown) => Some(Turn {
+            Observation::Messages(shown) => Some(ContinuedTurn {
                 shown: Some(shown.clone()),
                 tools: tools.into(),
                 ids: prompt,

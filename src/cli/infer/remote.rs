@@ -88,8 +88,8 @@ impl Remote {
         let format = self.format.clone();
         let mut stream = format.as_ref().map(|format| format.stream(false, CODE_TOOL, tools));
         let replied = self.server.reply(&chat, &self.sampling, &|| interrupt.is_set(), &mut |piece| match piece {
-            remote::Piece::Reasoning(more) => show(Piece::Thought(more)),
-            remote::Piece::Content(more) => match &mut stream {
+            remote::ReplyText::Reasoning(more) => show(Piece::Thought(more)),
+            remote::ReplyText::Content(more) => match &mut stream {
                 Some(stream) => stream.push(more).iter().for_each(|event| show_event(event, show)),
                 None => show(Piece::Text(more)),
             },

@@ -11,13 +11,13 @@ use crate::error::Result;
 
 /// The object of the current command.
 #[derive(Default)]
-pub(super) struct Answer {
+pub(super) struct CommandAnswer {
     command: String,
     fields: Map<String, Value>,
 }
 
 /// With `--json`, the object that collects the fields.
-pub(super) type Answers = Option<RefCell<Answer>>;
+pub(super) type Answers = Option<RefCell<CommandAnswer>>;
 
 impl Terminal {
     /// Whether results are JSON objects.
@@ -35,7 +35,7 @@ impl Terminal {
     /// Prints the object of the current command, if any.
     pub(super) fn finish(&self) -> Result<()> {
         let Some(answer) = &self.answers else { return Ok(()) };
-        let Answer { command, fields } = answer.take();
+        let CommandAnswer { command, fields } = answer.take();
         if command.is_empty() {
             return Ok(());
         }
@@ -77,9 +77,9 @@ impl Terminal {
 
     /// Prints that the script has stopped at a breakpoint, and returns the fields of the
     /// interrupted command.
-    pub(super) fn halt(&self, location: &str, source: &str, text: &str) -> Result<Answer> {
+    pub(super) fn halt(&self, location: &str, source: &str, text: &str) -> Result<CommandAnswer> {
         let Some(answer) = &self.answers else {
-            return self.result("", text, || Value::Null).map(|()| Answer::default());
+            return self.result("", text, || Value::Null).map(|()| CommandAnswer::default());
         };
         let fields = [("place", json!(location)), ("source", json!(source))];
         object("halt", "", fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())?;
@@ -87,7 +87,7 @@ impl Terminal {
     }
 
     /// Continues with the fields of the interrupted command.
-    pub(super) fn go_on(&self, kept: Answer) {
+    pub(super) fn go_on(&self, kept: CommandAnswer) {
         if let Some(answer) = &self.answers {
             answer.replace(kept);
         }

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::session::{Branch, Session};
+use super::session::{Branch, ReplSession};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
 use crate::rollout::Attempt;
 
-impl Session {
+impl ReplSession {
     /// Undoes steps; returns how many.
     pub(super) fn undo(&mut self, count: usize) -> Result<usize> {
         let branch = self.branch()?;

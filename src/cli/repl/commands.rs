@@ -3,18 +3,18 @@
 use crate::error::{Error, Kind, Result, suggest};
 
 /// A command: its name, argument and description.
-pub(super) struct Command {
+pub(super) struct ReplCommand {
     pub(super) name: &'static str,
     takes: &'static str,
     does: &'static str,
 }
 
-const fn command(name: &'static str, takes: &'static str, does: &'static str) -> Command {
-    Command { name, takes, does }
+const fn command(name: &'static str, takes: &'static str, does: &'static str) -> ReplCommand {
+    ReplCommand { name, takes, does }
 }
 
 /// All commands, in the order of `:help`.
-pub(super) const COMMANDS: &[Command] = &[
+pub(super) const COMMANDS: &[ReplCommand] = &[
     command("reset", "[eval] [ROW] [seed=N] | {…}", "start again: with a row of the data, or a task of your own"),
     command("step", "[TEXT]", "reply TEXT as the policy; in a replay, alone: the recorded reply"),
     command("tool", "NAME {…}", "reply with a call of a tool; the arguments are JSON or Lua"),
@@ -39,7 +39,7 @@ pub(super) const COMMANDS: &[Command] = &[
 ];
 
 /// Commands at a breakpoint.
-pub(super) const HALTED: &[Command] = &[
+pub(super) const HALTED: &[ReplCommand] = &[
     command("continue", "", "continue to the next breakpoint"),
     command("next", "", "continue to the next line of this function"),
     command("in", "", "continue to the next line in any function"),
@@ -52,11 +52,11 @@ pub(super) const HALTED: &[Command] = &[
 ];
 
 /// Parses a command and its argument. A unique prefix of a name is enough.
-pub(super) fn parse<'a>(typed: &'a str, commands: &'static [Command]) -> Result<(&'static Command, &'a str)> {
+pub(super) fn parse<'a>(typed: &'a str, commands: &'static [ReplCommand]) -> Result<(&'static ReplCommand, &'a str)> {
     let body = typed.trim_start_matches(':');
     let (name, rest) = body.split_once(char::is_whitespace).unwrap_or((body, ""));
     let all = commands.iter().filter(|command| command.name.starts_with(name) && !name.is_empty());
-    let mut all: Vec<&'static Command> = all.collect();
+    let mut all: Vec<&'static ReplCommand> = all.collect();
     if let Some(exact) = all.iter().position(|command| command.name == name) {
         all = vec![all[exact]];
     }
@@ -103,9 +103,9 @@ pub(super) fn is_open(typed: &str) -> bool {
     typed.matches(FENCE).count() == 1
 }
 
-pub(super) fn help(commands: &[Command], one: &str) -> Result<String> {
+pub(super) fn help(commands: &[ReplCommand], one: &str) -> Result<String> {
     let one = one.trim_start_matches(':');
-    let line = |command: &Command| {
+    let line = |command: &ReplCommand| {
         let left = format!(":{} {}", command.name, command.takes);
         if left.len() < 24 {
             format!("{left:<24}{}\n", command.does)

@@ -10,7 +10,7 @@ use serde_json::json;
 use super::commands::{self, HALTED};
 use super::terminal::{Terminal, script_error};
 use crate::error::Result;
-use crate::script::{Halt, Layout, OnHalt, Resume, Shown};
+use crate::script::{Halt, OnHalt, Resume, ShowLimits, Shown};
 
 /// The handler of breakpoints.
 pub(super) fn handler(terminal: &Rc<Terminal>) -> OnHalt {
@@ -31,7 +31,7 @@ pub(super) fn handler(terminal: &Rc<Terminal>) -> OnHalt {
 /// Prints the locals that changed since the last line.
 fn traced(terminal: &Terminal, halt: &Halt<'_>, last: &RefCell<BTreeMap<String, String>>) -> Result<Resume> {
     let now: BTreeMap<String, Shown> = halt
-        .locals(&Layout::brief())
+        .locals(&ShowLimits::brief())
         .into_iter()
         .filter(|(_, value)| value.spans.first().is_some_and(|span| !span.text.starts_with("function")))
         .collect();
@@ -98,7 +98,7 @@ fn inspect(terminal: &Terminal, halt: &Halt<'_>) -> Result<Resume> {
                 return Ok(Resume::Abort);
             }
             "locals" => {
-                for (name, value) in halt.locals(&Layout::default()) {
+                for (name, value) in halt.locals(&ShowLimits::default()) {
                     let text = format!("{name} = {}", terminal.value(&value));
                     terminal.item("locals", &text, || json!({ "name": name, "shown": value.to_string() }))?;
                 }

@@ -26,14 +26,14 @@ use super::infer::recipe::wait;
 use super::resume_arg::refuse_both;
 use crate::error::{Error, Kind, Result};
 use crate::native;
-use crate::script::{Console, Split, Stream};
+use crate::script::{Console, LogStream, Split};
 use crate::services::Loaded;
 use crate::services::TensorThread;
 use crate::telemetry::{Interrupt, ctrl_c};
 use crate::train::Agent;
 use commands::{COMMANDS, help};
 use replaying::{Found, run_of};
-use session::{Opening, Session};
+use session::{Opening, ReplSession};
 use terminal::{Terminal, script_error};
 
 pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
@@ -77,7 +77,7 @@ pub(super) fn run(args: ReplArgs, output: OutputArgs) -> Result<ExitCode> {
     let title = loaded.script.path.display().to_string();
     let stands_in = loaded.stands_in;
     let opening = Opening { agent, overrides: args.overrides, in_effect, model: named, runs_dir: args.runs_dir };
-    let mut session = Session::open(loaded, opening, &terminal, interrupt, reporter)?;
+    let mut session = ReplSession::open(loaded, opening, &terminal, interrupt, reporter)?;
     terminal.note(&format!("{title}: :help lists the commands, Ctrl-D leaves"));
     if stands_in {
         terminal.note("its model is not on this machine: tokens are those of r1-nano until :sample fetches it");
@@ -144,9 +144,9 @@ fn talk(terminal: &Terminal, interrupt: Interrupt, take: &mut dyn FnMut(&str) ->
 fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Result<ExitCode> {
     let out = Rc::clone(terminal);
     let echo = Box::new(move |line: &crate::script::LogLine, stream| match stream {
-        Stream::Out if !out.is_json() => drop(super::print(&line.text)),
-        Stream::Out => drop(out.item("printed", "", || line.text.as_str().into())),
-        Stream::Log => drop(out.log(&line.place, &line.text)),
+        LogStream::Out if !out.is_json() => drop(super::print(&line.text)),
+        LogStream::Out => drop(out.item("printed", "", || line.text.as_str().into())),
+        LogStream::Log => drop(out.log(&line.place, &line.text)),
     });
     let console = Console::bare(Arc::new(TensorThread::new(output.reporter())), echo)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -177,7 +177,7 @@ fn bare(terminal: &Rc<Terminal>, interrupt: Interrupt, output: OutputArgs) -> Re
 }
 
 /// Executes one input; returns whether to continue.
-fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool> {
+fn take(session: &mut ReplSession, terminal: &Terminal, typed: &str) -> Result<bool> {
     if !typed.starts_with(':') {
         terminal.begin("eval");
         return session.eval(typed).map(|()| true);
@@ -204,7 +204,7 @@ fn take(session: &mut Session, terminal: &Terminal, typed: &str) -> Result<bool>
         "tokens" => {
             let (ids, new_row) = session.tokens()?;
             let loaded = Rc::clone(&session.loaded);
-            let prompt = view::Prompt::new(&loaded.renderer, session.attempt()?, &ids, new_row);
+            let prompt = view::PromptView::new(&loaded.renderer, session.attempt()?, &ids, new_row);
             terminal.result("tokens", &prompt.text(terminal.colour), || prompt.to_json())?;
         }
         "state" => {
@@ -275,7 +275,7 @@ fn breakpoint(stop: &crate::script::Breakpoint) -> Value {
 }
 
 /// `[eval] [ROW] [seed=N]`, or a task as a table.
-fn reset(session: &mut Session, rest: &str) -> Result<()> {
+fn reset(session: &mut ReplSession, rest: &str) -> Result<()> {
     if rest.starts_with('{') {
         let task = session.table(rest)?;
         return session.reset(None, None, None, Some(task));

@@ -5,14 +5,14 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use super::session::Session;
+use super::session::ReplSession;
 use super::view;
 use crate::error::Result;
 use crate::mdp::{Limit, Observation, Status, Step};
 use crate::rollout::Stage;
 use crate::telemetry::signed;
 
-impl Session {
+impl ReplSession {
     /// Shows the result of the last step.
     pub(super) fn show_step(&mut self, before: &Observation) -> Result<()> {
         let attempt = self.attempt()?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use super::session::{Session, Start, console};
-use crate::cli::recorded::{Id, Recorded};
+use super::session::{ReplSession, Start, console};
+use crate::cli::recorded::{Id, RecordedRun};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Split, Trajectory};
 use crate::rollout;
@@ -15,7 +15,7 @@ use crate::script::{Record, Strictness};
 use crate::services::Loaded;
 use crate::telemetry::signed;
 
-impl Session {
+impl ReplSession {
     /// Opens a stored trajectory: `RUN:ID[:STEP]`.
     pub(super) fn replay(&mut self, location: &str) -> Result<()> {
         let Found { mut recorded, trajectory, step } = Found::new(location, &self.runs_dir, &self.overrides)?;
@@ -114,7 +114,7 @@ impl Session {
 
 /// A stored trajectory that a person names.
 pub(super) struct Found {
-    pub(super) recorded: Recorded,
+    pub(super) recorded: RecordedRun,
     pub(super) trajectory: Trajectory,
     /// Counted from 1.
     step: Option<usize>,
@@ -124,7 +124,7 @@ impl Found {
     /// Finds `RUN:ID[:STEP]`.
     pub(super) fn new(location: &str, runs_dir: &Path, overrides: &[String]) -> Result<Self> {
         let (run, id, step) = place_of(location)?;
-        let recorded = Recorded::open(&run, runs_dir, None, overrides.to_vec())?;
+        let recorded = RecordedRun::open(&run, runs_dir, None, overrides.to_vec())?;
         let ids = [id];
         let mut trajectories = Vec::new();
         for step in recorded.steps(Split::Train, &ids, 0)? {

@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use serde_json::{Value, json};
 
-use super::session::Session;
+use super::session::ReplSession;
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Observation, seed_value};
 use crate::rollout::{Attempt, Stage};
 
-impl Session {
+impl ReplSession {
     /// Writes the current trajectory as a file for `r1 test`; existing files are not overwritten.
     pub(super) fn save(&mut self, path: &Path) -> Result<()> {
         if path.exists() {

@@ -13,7 +13,7 @@ use super::{halt, view};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::mdp::{Action, Completion, FinishReason, Observation, ToolCall, Trajectory, seed_value};
 use crate::rollout::{self, Attempt, Spec, Stage, Stop};
-use crate::script::{Console, Failure, Layout, Record, Split};
+use crate::script::{Console, Failure, Record, ShowLimits, Split};
 use crate::services::Loaded;
 use crate::telemetry::{Interrupt, Reporter};
 use crate::train::Agent;
@@ -37,7 +37,7 @@ pub(super) struct Branch {
     pub(super) failed: bool,
 }
 
-pub(super) struct Session {
+pub(super) struct ReplSession {
     pub(super) loaded: Rc<Loaded>,
     pub(super) console: Console,
     /// The script for `:reload`; `None` for that of a stored trajectory.
@@ -69,7 +69,7 @@ pub(super) struct Opening {
     pub(super) runs_dir: PathBuf,
 }
 
-impl Session {
+impl ReplSession {
     pub(super) fn open(
         loaded: Loaded,
         opening: Opening,
@@ -383,7 +383,7 @@ impl Session {
         let Some(before) = branch.past.last() else {
             return Err(Error::new(Kind::Usage, "no step has been made yet"));
         };
-        let text = |attempt: &Attempt| console.show_state(attempt.state(), &Layout::lines()).to_string() + "\n";
+        let text = |attempt: &Attempt| console.show_state(attempt.state(), &ShowLimits::lines()).to_string() + "\n";
         Ok((text(before), text(&branch.attempt)))
     }
 

@@ -21,13 +21,13 @@ use super::commands::{self, COMMANDS};
 use crate::cli::args::OutputArgs;
 use crate::cli::failure::ErrorFormat;
 use crate::error::{Error, Kind, Result, without_control_characters};
-use crate::script::{self, Console, Failure, Shown, Style};
+use crate::script::{self, Console, Failure, ShowStyle, Shown};
 
 /// Reads input and writes output.
 pub(super) struct Terminal {
     editor: Option<RefCell<Editor<Assistant, FileHistory>>>,
     history: Option<PathBuf>,
-    names: Names,
+    names: CompletionNames,
     pub(super) colour: bool,
     voice: ErrorFormat,
     pub(super) answers: Answers,
@@ -41,11 +41,11 @@ pub(super) struct Terminal {
 }
 
 /// Names for completion: set when a script is loaded.
-type Names = Rc<RefCell<Option<Console>>>;
+type CompletionNames = Rc<RefCell<Option<Console>>>;
 
 impl Terminal {
     pub(super) fn open(output: OutputArgs) -> Result<Self> {
-        let names = Names::default();
+        let names = CompletionNames::default();
         let person = io::stdin().is_terminal();
         let wanted = !output.no_color && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let mut terminal = Self {
@@ -144,12 +144,12 @@ impl Terminal {
 
     /// A value in colours.
     pub(super) fn value(&self, shown: &Shown) -> String {
-        let paint = |style: Style| match style {
-            Style::Plain => Paint::new(),
-            Style::Key => Paint::new().blue(),
-            Style::Text => Paint::new().green(),
-            Style::Number => Paint::new().cyan(),
-            Style::Word => Paint::new().magenta(),
+        let paint = |style: ShowStyle| match style {
+            ShowStyle::Plain => Paint::new(),
+            ShowStyle::Key => Paint::new().blue(),
+            ShowStyle::Text => Paint::new().green(),
+            ShowStyle::Number => Paint::new().cyan(),
+            ShowStyle::Word => Paint::new().magenta(),
         };
         shown.spans.iter().map(|span| self.paint(&paint(span.style), &without_control_characters(&span.text))).collect()
     }
@@ -221,7 +221,7 @@ fn failed(error: &ReadlineError) -> Error {
 }
 
 /// Completes commands and names, and detects incomplete texts.
-struct Assistant(Names);
+struct Assistant(CompletionNames);
 
 impl Completer for Assistant {
     type Candidate = Pair;

@@ -68,14 +68,14 @@ pub(super) fn news(terminal: &Terminal, before: Option<&Observation>, now: &Obse
 }
 
 /// The prompt token by token.
-pub(super) struct Prompt {
+pub(super) struct PromptView {
     tokens: Vec<ShownToken>,
     ids: Vec<u32>,
     budget: usize,
     max_context: usize,
 }
 
-impl Prompt {
+impl PromptView {
     pub(super) fn new(renderer: &Renderer, attempt: &Attempt, ids: &[u32], new_row: bool) -> Self {
         let tokenizer = renderer.tokenizer();
         let mut sampled = vec![false; ids.len()];

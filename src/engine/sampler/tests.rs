@@ -10,14 +10,14 @@ fn probabilities(temperature: f64) -> Vec<f64> {
     weights.iter().map(|weight| weight / total).collect()
 }
 
-fn draws(sampling: &Sampling, count: u32) -> Vec<Draw> {
+fn draws(sampling: &Sampling, count: u32) -> Vec<TokenDraw> {
     let mut sampler = Sampler::default();
     let seed = |step| StreamSeed { seed: 7, trajectory: 3, step };
     (0..count).map(|step| sampler.draw(&mut LOGITS.clone(), &[], sampling, &mut stream(seed(step))).unwrap()).collect()
 }
 
 /// Chi-square statistic of the draws over the tokens with an expected count of at least 5.
-fn chi_square(draws: &[Draw], expected: &[f64]) -> (f64, usize) {
+fn chi_square(draws: &[TokenDraw], expected: &[f64]) -> (f64, usize) {
     let mut terms = 0;
     let statistic = (0..).zip(expected).fold(0.0, |sum, (id, p)| {
         let expected = p * draws.len() as f64;
@@ -45,7 +45,7 @@ fn sampled_frequencies_match_the_probabilities() {
 fn random_stream_words_are_independent_draws() {
     let (mut sampler, sampling) = (Sampler::default(), Sampling::default());
     let mut rng = stream(StreamSeed { seed: 1, trajectory: 2, step: 3 });
-    let draws: Vec<Draw> =
+    let draws: Vec<TokenDraw> =
         (0..20_000).map(|_| sampler.draw(&mut LOGITS.clone(), &[], &sampling, &mut rng).unwrap()).collect();
     assert!(chi_square(&draws, &probabilities(1.0)).0 < 18.47);
     assert_eq!(rng.get_word_pos(), 40_000, "a draw takes one 64-bit word");
@@ -199,7 +199,7 @@ fn every_token_of_a_large_vocabulary_can_be_drawn() {
     let sampling = Sampling::default();
     let mut sampler = Sampler::default();
     let mut rng = stream(StreamSeed::default());
-    let draws: Vec<Draw> =
+    let draws: Vec<TokenDraw> =
         (0..10_000).map(|_| sampler.draw(&mut logits.clone(), &[], &sampling, &mut rng).unwrap()).collect();
     let count = (0..101).filter(|&id| possible(id)).count() as f64;
     let expected: Vec<f64> = (0..101).map(|id| if possible(id) { 1.0 / count } else { 0.0 }).collect();

@@ -6,7 +6,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_core::{RngCore, SeedableRng};
 use tch::{Device, Kind, Tensor};
 
-use super::{Row, by_libtorch, draw, draw_from};
+use super::{SamplerRow, by_libtorch, draw, draw_from};
 use crate::engine::sampler::{Drawn, Sampler, stream, uniform};
 use crate::mdp::{Sampling, StreamSeed};
 
@@ -53,8 +53,8 @@ fn both(random: &mut ChaCha8Rng, rows: usize, vocab: usize, begin: usize) -> Vec
     let penalised = [0, 2, 3, vocab as u32 - 1, 99_999_999];
     let settings_of = |row: usize| &settings[(begin + row) % settings.len()];
     let batch = Tensor::from_slice(&all.concat()).view([rows as i64, vocab as i64]);
-    let wanted: Vec<Row<'_>> = (0..rows)
-        .map(|row| Row {
+    let wanted: Vec<SamplerRow<'_>> = (0..rows)
+        .map(|row| SamplerRow {
             sampling: settings_of(row),
             penalised: &penalised,
             uniform: uniform(&mut stream(seed(begin + row))),
@@ -113,8 +113,8 @@ fn libtorchs_softmax_changes_tokens_only_at_the_borders() {
     let batch = Tensor::from_slice(&all.concat()).view([rows as i64, vocab as i64]);
     let sampling = Sampling { temperature: 0.7, ..Sampling::default() };
     let uniforms: Vec<f64> = (0..rows).map(|row| uniform(&mut stream(seed(row)))).collect();
-    let wanted: Vec<Row<'_>> =
-        uniforms.iter().map(|&uniform| Row { sampling: &sampling, penalised: &[], uniform }).collect();
+    let wanted: Vec<SamplerRow<'_>> =
+        uniforms.iter().map(|&uniform| SamplerRow { sampling: &sampling, penalised: &[], uniform }).collect();
     let tensor_draw = draw(&batch, &wanted).unwrap();
     let other = draw_from(&batch, &wanted, by_libtorch).unwrap();
     let mut differing = 0;
@@ -146,8 +146,8 @@ fn draws_have_the_exact_distribution() {
         (Sampling { top_p: 0.8, ..Sampling::default() }, &[1, 3, 4]),
         (Sampling { min_p: 0.2, ..Sampling::default() }, &[0, 1, 3, 4]),
     ] {
-        let wanted: Vec<Row<'_>> = (0..rows)
-            .map(|row| Row { sampling: &sampling, penalised: &[], uniform: uniform(&mut stream(seed(row))) })
+        let wanted: Vec<SamplerRow<'_>> = (0..rows)
+            .map(|row| SamplerRow { sampling: &sampling, penalised: &[], uniform: uniform(&mut stream(seed(row))) })
             .collect();
         let mut counts = [0_usize; 6];
         let weight = |id: usize| (f64::from(LOGITS[id]) / sampling.temperature).exp();
@@ -179,8 +179,8 @@ fn rows_with_logits_that_are_not_finite_fail_alone() {
         }
     }
     let batch = Tensor::from_slice(&all.concat()).view([rows as i64, 20]);
-    let wanted: Vec<Row<'_>> =
-        (0..rows).map(|row| Row { sampling: &settings[row / 3], penalised: &[], uniform: 0.3 }).collect();
+    let wanted: Vec<SamplerRow<'_>> =
+        (0..rows).map(|row| SamplerRow { sampling: &settings[row / 3], penalised: &[], uniform: 0.3 }).collect();
     for softmax in [super::by_kernels, by_libtorch] {
         let drawn = draw_from(&batch, &wanted, softmax).unwrap();
         for (row, drawn) in drawn.iter().enumerate() {
@@ -195,7 +195,8 @@ fn a_draw_does_not_depend_on_its_batch() {
     let settings = settings(30);
     let rows = settings.len();
     let all: Vec<Vec<f32>> = (0..rows).map(|row| logits(&mut random, row, 30)).collect();
-    let row = |at: usize| Row { sampling: &settings[at], penalised: &[2, 5], uniform: uniform(&mut stream(seed(at))) };
+    let row =
+        |at: usize| SamplerRow { sampling: &settings[at], penalised: &[2, 5], uniform: uniform(&mut stream(seed(at))) };
     let batch = Tensor::from_slice(&all.concat()).view([rows as i64, 30]);
     let together = draw(&batch, &(0..rows).map(row).collect::<Vec<_>>()).unwrap();
     for (at, drawn) in together.iter().enumerate() {

@@ -2,7 +2,7 @@
 
 use super::device::{as_on_a_gpu, varied};
 use super::*;
-use crate::engine::advance::Outcome;
+use crate::engine::advance::ServeOutcome;
 use crate::engine::ahead::Queued;
 use crate::native::meta;
 
@@ -251,7 +251,7 @@ fn a_step_does_not_wait_for_the_device() {
                 let kind = batch[n as usize % batch.len()].clone();
                 let sampling = Sampling { max_new_tokens: if n == 2 { 2 } else { 40 }, ..kind };
                 let request = request(&prompt(n, 9), u64::from(n), sampling);
-                engine.accept(Call::Generate { request, reply: reply.into(), tokens: None });
+                engine.accept(EngineMessage::Generate { request, reply: reply.into(), tokens: None });
                 replies.push(receiver);
             }
             engine.assign_slots();
@@ -264,7 +264,7 @@ fn a_step_does_not_wait_for_the_device() {
             }
             // Prompts over two steps; the third request ends after two tokens.
             assert_eq!((counts[0], counts[1], counts[3]), (3, 8, 16), "{counts:?}");
-            assert!(engine.settle(&mut Outcome::default(), &mut |_| ()).is_err());
+            assert!(engine.settle(&mut ServeOutcome::default(), &mut |_| ()).is_err());
         });
     }
 }

@@ -32,8 +32,8 @@ fn full_queue_queues_requests_at_the_submitter() {
     let submit = |client: &EngineClient, count: u32| -> Vec<_> {
         (1..=count).map(|n| client.submit(request(&prompt(n, 5), u64::from(n), greedy(3)))).collect()
     };
-    let conversation = |call: Result<Option<Call>, _>| match call {
-        Ok(Some(Call::Generate { request, .. })) => Some(request.conversation),
+    let conversation = |call: Result<Option<EngineMessage>, _>| match call {
+        Ok(Some(EngineMessage::Generate { request, .. })) => Some(request.conversation),
         _ => None,
     };
     let (client, queue) = bounded(2);

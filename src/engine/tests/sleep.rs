@@ -38,7 +38,11 @@ fn a_released_cache_is_allocated_again_and_empty() {
 fn a_cache_is_not_released_while_requests_run() {
     let mut engine = engine(1);
     let (reply, _receiver) = tokio::sync::oneshot::channel();
-    engine.accept(Call::Generate { request: request(&prompt(1, 9), 1, sampled(3)), reply: reply.into(), tokens: None });
+    engine.accept(EngineMessage::Generate {
+        request: request(&prompt(1, 9), 1, sampled(3)),
+        reply: reply.into(),
+        tokens: None,
+    });
     engine.assign_slots();
     assert_eq!(engine.sleep().unwrap_err().kind, error::Kind::Internal);
     assert!(engine.cache_bytes() > 0);

@@ -11,7 +11,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::{DataFiles, Event, Hub, ModelId, Watch};
+use super::{DataFiles, DownloadEvent, Hub, ModelId, Watch};
 use crate::error::{Error, Kind, Result};
 use crate::net::Client;
 use server::{Repo, Server, etag};
@@ -53,8 +53,8 @@ fn fetch(hub: &Hub, id: &str) -> Result<PathBuf> {
 /// Downloads a model and returns its notes.
 fn fetch_noting(hub: &Hub, id: &str) -> (Result<PathBuf>, Vec<String>) {
     let notes = Mutex::new(Vec::new());
-    let event = |event: Event<'_>| {
-        if let Event::Note(note) = event {
+    let event = |event: DownloadEvent<'_>| {
+        if let DownloadEvent::Note(note) = event {
             notes.lock().unwrap().push(note.to_owned());
         }
     };
@@ -194,9 +194,9 @@ fn a_broken_download_resumes_at_its_last_byte() {
         response
     });
     let (bytes, lost) = (AtomicU64::new(0), AtomicU64::new(0));
-    let event = |event: Event<'_>| match event {
-        Event::Bytes(more) => drop(bytes.fetch_add(more, Ordering::Relaxed)),
-        Event::Lost(less) => drop(lost.fetch_add(less, Ordering::Relaxed)),
+    let event = |event: DownloadEvent<'_>| match event {
+        DownloadEvent::Bytes(more) => drop(bytes.fetch_add(more, Ordering::Relaxed)),
+        DownloadEvent::Lost(less) => drop(lost.fetch_add(less, Ordering::Relaxed)),
         _ => {}
     };
     let id = ModelId::parse("org/tiny").unwrap();
@@ -229,8 +229,8 @@ fn an_interrupted_download_is_resumed_by_the_next_run() {
     });
     let hub = hub(&server.url, dir.path(), &[]);
     let bytes = AtomicU64::new(0);
-    let event = |event: Event<'_>| {
-        if let Event::Bytes(more) = event {
+    let event = |event: DownloadEvent<'_>| {
+        if let DownloadEvent::Bytes(more) = event {
             bytes.fetch_add(more, Ordering::Relaxed);
         }
     };

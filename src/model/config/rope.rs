@@ -85,7 +85,7 @@ impl Rope {
         let Value::Object(object) = value else {
             return Err(Fields::wrong(table, value, "it must be an object"));
         };
-        let mut inner = Inner { table, rest: object.clone(), original };
+        let mut inner = RopeFields { table, rest: object.clone(), original };
         let kind = inner.rest.shift_remove("rope_type").into_iter().chain(inner.rest.shift_remove("type"));
         let kinds: Vec<Value> = kind.filter(|kind| !kind.is_null()).collect();
         let theta = inner.number("rope_theta")?.unwrap_or(theta);
@@ -204,14 +204,14 @@ impl Rope {
 }
 
 /// Unread fields of one object of RoPE parameters.
-struct Inner<'a> {
+struct RopeFields<'a> {
     table: &'a str,
     rest: Map<String, Value>,
     /// Default of `original_max_position_embeddings`.
     original: usize,
 }
 
-impl Inner<'_> {
+impl RopeFields<'_> {
     fn wrong(&self, name: &str, value: &Value, expected: &str) -> crate::Error {
         Fields::wrong(&format!("{}.{name}", self.table), value, expected)
     }

@@ -10,7 +10,7 @@ use crate::error::{Error, Kind, Result};
 /// Shape and constants of the network.
 #[derive(Clone, Copy, Debug)]
 #[allow(dead_code)] // read by the kernels only
-pub(crate) struct Shape {
+pub(crate) struct NetworkShape {
     pub vocab: i64,
     pub hidden: i64,
     pub inner: i64,
@@ -24,10 +24,10 @@ pub(crate) struct Shape {
 
 /// A network of the kernels, which can't be created.
 #[derive(Debug)]
-pub(crate) enum Model {}
+pub(crate) enum Network {}
 
-impl Model {
-    pub(crate) fn new(_: &Shape, _: &Tensor, _: &[Option<Tensor>]) -> Result<Self> {
+impl Network {
+    pub(crate) fn new(_: &NetworkShape, _: &Tensor, _: &[Option<Tensor>]) -> Result<Self> {
         Err(absent())
     }
 

@@ -20,7 +20,7 @@ use crate::error::Result;
 /// Shape and constants of the network; the same fields as `r1::Shape` in common.h.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct NetworkShape {
     pub vocab: i64,
     pub hidden: i64,
     pub inner: i64,
@@ -46,7 +46,7 @@ unsafe extern "C" {
     fn r1_kernels() -> *const c_char;
     fn r1_panel() -> i64;
     fn r1_model(
-        shape: *const Shape,
+        shape: *const NetworkShape,
         frequencies: *const c_void,
         parameters: *const *const c_void,
         count: i64,
@@ -109,16 +109,16 @@ pub(crate) fn panel() -> usize {
 
 /// A network that shares its parameters with their owner.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub(crate) struct Network {
     handle: *mut c_void,
 }
 
-impl Model {
+impl Network {
     /// `parameters` are contiguous on the CPU, all f32 or all bf16, in the order of `common.h`:
     /// embedding, layers, norm, head unless tied; `None` for a bias or a head's norm that the model
     /// does not have. They may change in place, except between a forward pass and its backward
     /// pass. `frequencies` `[D / 2]` f32 are the rotary frequencies.
-    pub(crate) fn new(shape: &Shape, frequencies: &Tensor, parameters: &[Option<Tensor>]) -> Result<Self> {
+    pub(crate) fn new(shape: &NetworkShape, frequencies: &Tensor, parameters: &[Option<Tensor>]) -> Result<Self> {
         let mut handle = null_mut();
         let parameters: Vec<_> = parameters.iter().map(|tensor| tensor.as_ref().map_or(null(), pointer)).collect();
         // SAFETY: the pointers are live for the call, which copies what it keeps.
@@ -201,13 +201,13 @@ impl Model {
     }
 }
 
-impl Model {
+impl Network {
     pub(super) fn pointer(&self) -> *mut c_void {
         self.handle
     }
 }
 
-impl Drop for Model {
+impl Drop for Network {
     fn drop(&mut self) {
         // SAFETY: created by r1_model, freed once.
         unsafe { r1_model_free(self.handle) }

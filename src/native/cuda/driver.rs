@@ -38,11 +38,11 @@ pub(super) struct Driver {
 
 /// Compiled kernels on a device. They stay loaded as long as the program runs.
 #[derive(Clone, Copy)]
-pub(super) struct Module(usize);
+pub(super) struct KernelModule(usize);
 
 /// A kernel of a module.
 #[derive(Clone, Copy)]
-pub(super) struct Function(usize);
+pub(super) struct KernelFunction(usize);
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR` of cuda.h.
 const CAPABILITY: [c_int; 2] = [75, 76];
@@ -126,21 +126,21 @@ impl Driver {
     }
 
     /// Loads compiled kernels.
-    pub(super) fn load(&self, device: i64, code: &[u8]) -> Result<Module> {
+    pub(super) fn load(&self, device: i64, code: &[u8]) -> Result<KernelModule> {
         self.enter(device)?;
         let mut module = null_mut();
         // SAFETY: the code is live for the call; it has its length, or, as PTX, a zero at its end.
         self.checked("loading kernels", unsafe { (self.load)(&raw mut module, code.as_ptr().cast()) })?;
-        Ok(Module(module.expose_provenance()))
+        Ok(KernelModule(module.expose_provenance()))
     }
 
-    pub(super) fn function(&self, module: Module, name: &str) -> Result<Function> {
+    pub(super) fn function(&self, module: KernelModule, name: &str) -> Result<KernelFunction> {
         let text = CString::new(name).map_err(|_| Error::new(Kind::Internal, "a kernel's name has a zero byte"))?;
         let mut function = null_mut();
         let module = std::ptr::with_exposed_provenance_mut(module.0);
         // SAFETY: the module stays loaded.
         self.checked(name, unsafe { (self.function)(&raw mut function, module, text.as_ptr()) })?;
-        Ok(Function(function.expose_provenance()))
+        Ok(KernelFunction(function.expose_provenance()))
     }
 
     /// Starts a kernel on a stream.
@@ -149,7 +149,7 @@ impl Driver {
     /// The arguments must be those of the kernel, on that device.
     pub(super) unsafe fn launch(
         &self,
-        function: Function,
+        function: KernelFunction,
         (grid, threads): ([u32; 3], u32),
         stream: *mut c_void,
         arguments: *mut *mut c_void,

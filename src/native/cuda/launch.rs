@@ -10,7 +10,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use sha2::{Digest, Sha256};
 use tch::Device;
 
-use super::driver::{Driver, Function, Module};
+use super::driver::{Driver, KernelFunction, KernelModule};
 use super::graph::current_stream;
 use super::nvrtc::Compiler;
 use crate::error::{Error, Kind, Result};
@@ -134,11 +134,11 @@ unsafe fn start(
 }
 
 /// Modules by device, source and definitions, with their kernels by name.
-type Loaded = HashMap<(i64, String, String), (Module, HashMap<String, Function>)>;
+type LoadedModules = HashMap<(i64, String, String), (KernelModule, HashMap<String, KernelFunction>)>;
 
 /// A kernel, compiled and loaded on first use.
-fn function(device: i64, [source, definitions, name]: [&str; 3]) -> Result<Function> {
-    static LOADED: OnceLock<Mutex<Loaded>> = OnceLock::new();
+fn function(device: i64, [source, definitions, name]: [&str; 3]) -> Result<KernelFunction> {
+    static LOADED: OnceLock<Mutex<LoadedModules>> = OnceLock::new();
     let mut loaded = LOADED.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
     let driver = Driver::this()?;
     let key = (device, source.to_owned(), definitions.to_owned());
@@ -157,7 +157,7 @@ fn function(device: i64, [source, definitions, name]: [&str; 3]) -> Result<Funct
 }
 
 /// Loads kernels from the cache on disk, or compiles them.
-fn module(driver: &Driver, device: i64, name: &str, definitions: &str) -> Result<Module> {
+fn module(driver: &Driver, device: i64, name: &str, definitions: &str) -> Result<KernelModule> {
     let (compiler, text) = (compiler()?, source(name)?);
     let options = compiler.options(driver.capability(device)?, definitions);
     let file = cache_file(&text, &options, compiler.version);

@@ -43,7 +43,7 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
     match choice {
         DeviceChoice::Cpu => Ok(Device::Cpu),
         // libtorch must not be queried for CUDA before: it caches the result for the process.
-        _ => Machine::this().device(choice),
+        _ => CudaMachine::this().device(choice),
     }
 }
 
@@ -56,7 +56,7 @@ pub fn device(choice: DeviceChoice) -> Result<Device> {
 pub fn load_cuda_torch() {
     static LOADED: OnceLock<()> = OnceLock::new();
     LOADED.get_or_init(|| {
-        let machine = Machine::this();
+        let machine = CudaMachine::this();
         if let Some(library) = machine.library().filter(|_| machine.driver) {
             let _ = load(&library);
         }
@@ -70,13 +70,13 @@ pub fn cuda_graphs(device: Device) -> Option<String> {
 }
 
 /// CUDA driver and libraries of this machine.
-struct Machine {
+struct CudaMachine {
     driver: bool,
     /// Directories to search for the library, in order.
     places: Vec<PathBuf>,
 }
 
-impl Machine {
+impl CudaMachine {
     fn this() -> Self {
         // SAFETY: initialisers of the driver's library are harmless; it is closed again.
         let loads = || unsafe { libloading::Library::new("libcuda.so.1") }.is_ok();
@@ -217,7 +217,7 @@ mod tests {
     fn auto_device_falls_back_to_the_cpu() {
         assert_eq!(device(DeviceChoice::Cpu).unwrap(), Device::Cpu);
         for driver in [false, true] {
-            let machine = Machine { driver, places: vec![PathBuf::from("/nowhere")] };
+            let machine = CudaMachine { driver, places: vec![PathBuf::from("/nowhere")] };
             assert_eq!(machine.device(DeviceChoice::Auto).unwrap(), Device::Cpu);
             let error = machine.device(DeviceChoice::Cuda).unwrap_err();
             assert_eq!(error.kind, Kind::Device);
@@ -232,7 +232,7 @@ mod tests {
         let lib = dir.path().join("lib");
         fs::create_dir(&lib).unwrap();
         fs::write(lib.join(LIBRARY), "not a library").unwrap();
-        let machine = Machine { driver: true, places: vec![lib] };
+        let machine = CudaMachine { driver: true, places: vec![lib] };
         let broken = machine.device(DeviceChoice::Cuda).unwrap_err();
         assert!(broken.message.contains("does not load") && broken.place.is_some(), "{broken}");
         fs::write(dir.path().join("version.py"), "__version__ = '2.9.1+cu128'\n").unwrap();

@@ -13,25 +13,25 @@ pub(super) const LIBRARY: &str = "libnvrtc.so.13";
 /// NVRTC opens it by name, and does not search its own directory.
 const BUILTINS: &str = "libnvrtc-builtins.so.13";
 
-type Program = *mut c_void;
-type Size = unsafe extern "C" fn(Program, *mut usize) -> c_int;
-type Bytes = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
+type NvrtcProgram = *mut c_void;
+type SizeFunction = unsafe extern "C" fn(NvrtcProgram, *mut usize) -> c_int;
+type Bytes = unsafe extern "C" fn(NvrtcProgram, *mut c_char) -> c_int;
 
 /// The loaded compiler.
 pub(super) struct Compiler {
     create: unsafe extern "C" fn(
-        *mut Program,
+        *mut NvrtcProgram,
         *const c_char,
         *const c_char,
         c_int,
         *const *const c_char,
         *const *const c_char,
     ) -> c_int,
-    compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int,
-    destroy: unsafe extern "C" fn(*mut Program) -> c_int,
-    log: (Size, Bytes),
-    code: (Size, Bytes),
-    ptx: (Size, Bytes),
+    compile: unsafe extern "C" fn(NvrtcProgram, c_int, *const *const c_char) -> c_int,
+    destroy: unsafe extern "C" fn(*mut NvrtcProgram) -> c_int,
+    log: (SizeFunction, Bytes),
+    code: (SizeFunction, Bytes),
+    ptx: (SizeFunction, Bytes),
     /// Version of CUDA.
     pub version: (c_int, c_int),
     /// Compute capabilities times 10 that it compiles for.
@@ -149,7 +149,7 @@ impl Compiler {
 
 /// # Safety
 /// The program must be live.
-unsafe fn read(program: Program, (size, bytes): (Size, Bytes)) -> Vec<u8> {
+unsafe fn read(program: NvrtcProgram, (size, bytes): (SizeFunction, Bytes)) -> Vec<u8> {
     let mut length = 0;
     // SAFETY: the program is live; the buffer has the length that was returned.
     unsafe {

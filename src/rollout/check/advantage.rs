@@ -1,7 +1,7 @@
 //! Tests a custom estimator (`advantage`) on groups of the tested trajectories.
 
 use super::contract::TestedTrajectory;
-use super::{Finding, Report};
+use super::{CheckReport, Finding};
 use crate::config::Trainer;
 use crate::error::{Error, Result};
 use crate::mdp::Trajectory;
@@ -10,7 +10,7 @@ use crate::script::{Estimated, GroupInput, GroupMember, Script, Split, Worker};
 /// Calls it on typical groups: different rewards, equal rewards, and a single trajectory left after
 /// failures. Parts, tasks and lengths come from tested trajectories; rewards and values are made
 /// up.
-pub(super) fn check(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report: &mut Report) {
+pub(super) fn check(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report: &mut CheckReport) {
     let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &script.settings.trainer else { return };
     let played = |it: &&TestedTrajectory| {
         it.which.split == Split::Train && !it.trajectory.status.is_failure() && !it.trajectory.steps.is_empty()

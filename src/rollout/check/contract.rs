@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::advantage;
 use super::endings::{self, repeat, reset_line};
 use super::others;
-use super::replies::{self, Kind, ReplyContext};
-use super::{Finding, Level, Options, Report};
+use super::replies::{self, ReplyContext, ReplyKind};
+use super::{CheckOptions, CheckReport, Finding, Level};
 use crate::config::{Settings, Trainer};
 use crate::error::Result;
 use crate::mdp::{Observation, Scripted, Status, Trajectory};
@@ -27,14 +27,14 @@ const STEPS: usize = 8;
 
 /// A tested trajectory.
 pub(super) struct TestedTrajectory {
-    pub(super) kind: Kind,
-    pub(super) which: Task,
+    pub(super) kind: ReplyKind,
+    pub(super) which: TestedTask,
     pub(super) trajectory: Trajectory,
 }
 
 /// A task to test.
 #[derive(Clone)]
-pub(super) struct Task {
+pub(super) struct TestedTask {
     pub(super) split: Split,
     pub(super) row: u64,
     pub(super) value: Value,
@@ -49,9 +49,9 @@ pub(super) const HIDDEN_TOOLS: &str =
 /// Number of tasks whose reset fails after which the check ends.
 const RESETS: usize = 2;
 
-pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
+pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &CheckOptions) -> Result<CheckReport> {
     let started = Instant::now();
-    let mut report = Report::default();
+    let mut report = CheckReport::default();
     // Half of the CPU limit: slower calls would fail on a busier machine, and endless loops are
     // found sooner.
     let mut script = script.clone();
@@ -79,9 +79,9 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
         let spec = spec(&first, script, task, options);
         report.budget = spec.budget();
         let tools = first.of_task(task.split, &task.value).map(|of| of.tools).unwrap_or_default();
-        let mut kinds = Kind::all(&task.value, &tools);
+        let mut kinds = ReplyKind::all(&task.value, &tools);
         if !task.thorough {
-            kinds.retain(Kind::depends_on_task);
+            kinds.retain(ReplyKind::depends_on_task);
         }
         let before = report.trajectories;
         for kind in kinds {
@@ -138,7 +138,7 @@ pub(super) async fn check(script: &Script, renderer: &Arc<Renderer>, options: &O
 
 /// Calls `row_order` and `row_weight` for the first training rows: after no success, after half and
 /// after all of a group.
-fn curriculum(worker: &Worker, settings: &Settings, report: &mut Report) {
+fn curriculum(worker: &Worker, settings: &Settings, report: &mut CheckReport) {
     let (Trainer::Grpo(learner) | Trainer::Ppo(learner)) = &settings.trainer else { return };
     let group = learner.group_size as f64;
     let trial = |row: u64| -> Result<()> {
@@ -161,7 +161,7 @@ fn limited(status: Status) -> bool {
     matches!(status, Status::ScriptLimit | Status::ToolTimeout)
 }
 
-pub(super) fn spec(worker: &Worker, script: &Script, task: &Task, options: &Options) -> Spec {
+pub(super) fn spec(worker: &Worker, script: &Script, task: &TestedTask, options: &CheckOptions) -> Spec {
     let mut spec = Spec::new(task.split, task.row, &script.settings);
     if options.max_context > 0 {
         spec.max_context = options.max_context;
@@ -182,7 +182,7 @@ fn spread(thorough: &[u64], count: u64) -> Vec<u64> {
 
 /// Rows exist, can be read and are deterministic. Returns tasks to test, including those of
 /// evaluation if it has its own environment or context.
-pub(super) fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<Task> {
+pub(super) fn rows(first: &Worker, second: &Worker, report: &mut CheckReport) -> Vec<TestedTask> {
     let (mut tasks, mut eval_tasks) = (Vec::new(), Vec::new());
     for split in [Split::Train, Split::Eval] {
         let count = match first.rows(split) {
@@ -222,7 +222,7 @@ pub(super) fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<
                         report.add(Finding::new(Level::Error, "data", message).at(location()).hint(hint));
                     }
                     let thorough = thorough.contains(&row);
-                    let task = Task { split, row, value, thorough };
+                    let task = TestedTask { split, row, value, thorough };
                     match split {
                         Split::Train => tasks.push(task),
                         Split::Eval if thorough && first.has_eval_env() => eval_tasks.push(task),
@@ -242,7 +242,7 @@ pub(super) fn rows(first: &Worker, second: &Worker, report: &mut Report) -> Vec<
 }
 
 /// Schemas have descriptions and valid example arguments.
-fn tools(worker: &Worker, script: &Script, report: &mut Report) {
+fn tools(worker: &Worker, script: &Script, report: &mut CheckReport) {
     let here = || Some(script.path.display().to_string());
     for tool in worker.tools() {
         let function = &tool["function"];
@@ -272,7 +272,7 @@ fn tools(worker: &Worker, script: &Script, report: &mut Report) {
 
 /// The same task, seed and external answers give the same state in both machines; a state equals
 /// its snapshot.
-async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report: &mut Report) {
+async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &TestedTask, report: &mut CheckReport) {
     let reset = async |stage: Stage<'_>, record: &Record| {
         stage.worker.reset_as(task.split, &task.value, spec.env_seed, record).await
     };
@@ -316,7 +316,12 @@ async fn resets(one: Stage<'_>, two: Stage<'_>, spec: &Spec, task: &Task, report
 }
 
 /// Runs one trajectory with responses of a kind; `None` if the format cannot write them.
-pub(super) async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind) -> Result<Option<Trajectory>> {
+pub(super) async fn run(
+    stage: Stage<'_>,
+    spec: &Spec,
+    task: &TestedTask,
+    kind: &ReplyKind,
+) -> Result<Option<Trajectory>> {
     let record = Record::live();
     let mut requests = record.listen();
     // Serves generation requests of context policies.
@@ -337,7 +342,11 @@ pub(super) async fn run(stage: Stage<'_>, spec: &Spec, task: &Task, kind: &Kind)
         while attempt.over().is_none() {
             let step = attempt.trajectory().steps.len();
             // The tested response is followed by noise.
-            let now = if step > 0 && matches!(kind, Kind::Call(_) | Kind::AllCalls) { &Kind::Words } else { kind };
+            let now = if step > 0 && matches!(kind, ReplyKind::Call(_) | ReplyKind::AllCalls) {
+                &ReplyKind::Words
+            } else {
+                kind
+            };
             let shown = match attempt.observe(stage).await {
                 Ok(None) => break,
                 Ok(Some(prompt)) => last_text(&prompt.observation, stage.renderer),
@@ -385,8 +394,8 @@ async fn again(
     two: Stage<'_>,
     script: &Script,
     it: &TestedTrajectory,
-    options: &Options,
-    report: &mut Report,
+    options: &CheckOptions,
+    report: &mut CheckReport,
 ) -> Result<()> {
     // Trajectories that reached a limit depend on the clock.
     if matches!(it.trajectory.status, Status::ScriptLimit | Status::ToolTimeout) {

@@ -1,8 +1,8 @@
 //! Validates the tested trajectories: how they end, their token rows, tool calls and rewards.
 
-use super::contract::{Task, TestedTrajectory};
-use super::replies::Kind;
-use super::{Finding, Level, Report};
+use super::contract::{TestedTask, TestedTrajectory};
+use super::replies::ReplyKind;
+use super::{CheckReport, Finding, Level};
 use crate::config::OverlongPrompts;
 use crate::mdp::{Limit, Status, Trajectory, failing_tools};
 use crate::rollout::{Stage, unknown_accuracy};
@@ -10,7 +10,7 @@ use crate::script::{Script, Split, TaskEnvironment, Worker};
 use crate::text::Renderer;
 
 /// Validates all of them.
-pub(super) fn judge(tried: &[TestedTrajectory], stage: Stage<'_>, script: &Script, report: &mut Report) {
+pub(super) fn judge(tried: &[TestedTrajectory], stage: Stage<'_>, script: &Script, report: &mut CheckReport) {
     let mut causes = Vec::new();
     for it in tried {
         let of = stage.worker.of_task(it.which.split, &it.which.value).ok();
@@ -20,7 +20,7 @@ pub(super) fn judge(tried: &[TestedTrajectory], stage: Stage<'_>, script: &Scrip
         ended(it, of.as_ref(), left_out, script, &mut causes, report);
         continued(it, stage.renderer, report);
     }
-    for Cause { message, names, finding, .. } in causes {
+    for EnvErrorCause { message, names, finding, .. } in causes {
         let who = match names.len() - 1 {
             0 => format!("{} makes", names[0]),
             others => {
@@ -35,7 +35,7 @@ pub(super) fn judge(tried: &[TestedTrajectory], stage: Stage<'_>, script: &Scrip
 }
 
 /// The error of an environment, and the responses that cause it.
-struct Cause {
+struct EnvErrorCause {
     place: Option<String>,
     message: String,
     /// Kinds of replies.
@@ -74,8 +74,8 @@ fn ended(
     of: Option<&TaskEnvironment>,
     left_out: bool,
     script: &Script,
-    causes: &mut Vec<Cause>,
-    report: &mut Report,
+    causes: &mut Vec<EnvErrorCause>,
+    report: &mut CheckReport,
 ) {
     let TestedTrajectory { kind, trajectory, .. } = it;
     let longest = trajectory.steps.iter().map(|step| step.prompt_ids.len()).max().unwrap_or(0);
@@ -110,7 +110,7 @@ fn ended(
                 }
                 return;
             }
-            causes.push(Cause {
+            causes.push(EnvErrorCause {
                 place: location.clone(),
                 message,
                 names: vec![name.clone()],
@@ -155,7 +155,7 @@ fn ended(
 }
 
 /// If the conversation only grows, the tokens continue the earlier ones: one row, one mask.
-fn continued(it: &TestedTrajectory, renderer: &Renderer, report: &mut Report) {
+fn continued(it: &TestedTrajectory, renderer: &Renderer, report: &mut CheckReport) {
     for (number, step) in it.trajectory.steps.iter().enumerate().skip(1).filter(|(_, step)| step.new_row) {
         let before = &it.trajectory.steps[number - 1];
         let text = |ids: &[u32]| renderer.tokenizer().decode(ids, false);
@@ -173,9 +173,9 @@ fn continued(it: &TestedTrajectory, renderer: &Renderer, report: &mut Report) {
 }
 
 /// Calls reach the tools.
-fn reached(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report: &mut Report) {
+fn reached(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report: &mut CheckReport) {
     for it in tried {
-        let Kind::Call(name) = &it.kind else { continue };
+        let ReplyKind::Call(name) = &it.kind else { continue };
         let Some(step) = it.trajectory.steps.first().filter(|_| !it.trajectory.status.is_failure()) else { continue };
         if !step.policy_calls().any(|tool| tool.name == *name) {
             let message = format!("a call of `{name}` reached no tool");
@@ -188,20 +188,20 @@ fn reached(tried: &[TestedTrajectory], worker: &Worker, script: &Script, report:
 }
 
 /// A tool works for at least one call whose arguments match its schema.
-fn failing(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
-    let calls = tried.iter().filter(|it| matches!(it.kind, Kind::Call(_))).flat_map(|it| &it.trajectory.steps);
+fn failing(tried: &[TestedTrajectory], script: &Script, report: &mut CheckReport) {
+    let calls = tried.iter().filter(|it| matches!(it.kind, ReplyKind::Call(_))).flat_map(|it| &it.trajectory.steps);
     for tool in failing_tools(calls.flat_map(|step| &step.tools), 1) {
         let hint = "is its server running? The arguments were made from the tool's schema: if it rightly refuses them, \
                     all is well; `enum` and `default` of the schema are tried first";
         let finding = Finding::new(Level::Note, "tools", tool.to_string()).hint(hint);
         let location = Some(script.path.display().to_string());
-        let called = tried.iter().find(|it| matches!(&it.kind, Kind::Call(name) if *name == tool.name));
+        let called = tried.iter().find(|it| matches!(&it.kind, ReplyKind::Call(name) if *name == tool.name));
         report.add(finding.at(location).repeat(called.map(repeat).unwrap_or_default()));
     }
 }
 
 /// The different responses do not all have the same reward.
-fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut Report) {
+fn rewards(tried: &[TestedTrajectory], script: &Script, report: &mut CheckReport) {
     let counted: Vec<&Trajectory> =
         tried.iter().map(|it| &it.trajectory).filter(|trajectory| !trajectory.status.is_failure()).collect();
     let all: Vec<f64> = counted.iter().map(|trajectory| trajectory.total_reward()).collect();
@@ -239,7 +239,7 @@ pub(super) fn number(value: f64) -> String {
 }
 
 /// The REPL input that starts a task.
-pub(super) fn reset_line(task: &Task, seed: u64) -> String {
+pub(super) fn reset_line(task: &TestedTask, seed: u64) -> String {
     let split = if task.split == Split::Eval { "eval " } else { "" };
     format!(":reset {split}{} seed={seed}", task.row)
 }

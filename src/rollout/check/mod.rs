@@ -62,7 +62,7 @@ pub struct TriedRows {
 
 /// Result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct CheckReport {
     pub findings: Vec<Finding>,
     /// Lines that the script printed, without duplicates, and the number of further lines.
     pub log: Vec<LogLine>,
@@ -83,7 +83,7 @@ pub struct Report {
     pub budget: usize,
 }
 
-impl Report {
+impl CheckReport {
     /// The rewards, smallest and largest, for display.
     pub fn rewards_in_words(&self) -> Option<(String, String)> {
         self.rewards.map(|(low, high)| (endings::number(low), endings::number(high)))
@@ -148,7 +148,7 @@ const LINES: usize = 20;
 
 /// Options of a check.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct CheckOptions {
     /// Maximum prompt plus response tokens; 0: from the settings.
     pub max_context: usize,
     /// Seconds after which no further trajectory starts.
@@ -163,7 +163,7 @@ pub struct Options {
 ///
 /// # Errors
 /// Only if the script does not load.
-pub fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
+pub fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &CheckOptions) -> Result<CheckReport> {
     others::supervised(script, renderer, options)
 }
 
@@ -171,6 +171,6 @@ pub fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) 
 ///
 /// # Errors
 /// Only if the script does not load; violations of the contract are in the report.
-pub async fn check(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
+pub async fn check(script: &Script, renderer: &Arc<Renderer>, options: &CheckOptions) -> Result<CheckReport> {
     Box::pin(contract::check(script, renderer, options)).await
 }

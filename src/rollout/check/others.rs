@@ -7,9 +7,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::contract::{self, HIDDEN_TOOLS, Task};
-use super::replies::Kind;
-use super::{Finding, Level, Options, Report, TriedRows};
+use super::contract::{self, HIDDEN_TOOLS, TestedTask};
+use super::replies::ReplyKind;
+use super::{CheckOptions, CheckReport, Finding, Level, TriedRows};
 use crate::config::OverlongPrompts;
 use crate::error::Result;
 use crate::mdp::{Demonstration, ErrorRecord, Status};
@@ -27,17 +27,17 @@ const CAUSES: usize = 10;
 const SPREAD: u64 = 64;
 
 /// Failures of several rows with one cause.
-struct Cause {
+struct RowFailureCause {
     finding: Finding,
     rows: u64,
 }
 
 /// The rows of a split that a run may draw, as ranges. Those of a function are all made alike, and
 /// are left out if no number is given.
-struct Drawn(Vec<Range<u64>>);
+struct DrawnRows(Vec<Range<u64>>);
 
-impl Drawn {
-    fn of(worker: &Worker, script: &Script, split: Split, options: &Options) -> Result<Self> {
+impl DrawnRows {
+    fn of(worker: &Worker, script: &Script, split: Split, options: &CheckOptions) -> Result<Self> {
         let limit = script.settings.eval.limit as u64;
         let (mut ranges, mut first) = (Vec::new(), 0);
         for part in worker.parts(split)? {
@@ -70,7 +70,7 @@ impl Drawn {
 }
 
 /// Whether the rows so far are enough.
-fn enough(tried: u64, started: Instant, options: &Options) -> bool {
+fn enough(tried: u64, started: Instant, options: &CheckOptions) -> bool {
     (options.stop)() || options.rows.map_or_else(|| started.elapsed().as_secs_f64() > SECONDS, |limit| tried >= limit)
 }
 
@@ -81,18 +81,18 @@ fn enough(tried: u64, started: Instant, options: &Options) -> bool {
 pub(super) async fn check(
     stage: Stage<'_>,
     script: &Script,
-    tested: &[Task],
-    options: &Options,
-    report: &mut Report,
+    tested: &[TestedTask],
+    options: &CheckOptions,
+    report: &mut CheckReport,
 ) -> Result<()> {
     for split in [Split::Train, Split::Eval] {
         // A dataset that can't be opened is another finding.
-        let Ok(drawn) = Drawn::of(stage.worker, script, split, options) else { continue };
+        let Ok(drawn) = DrawnRows::of(stage.worker, script, split, options) else { continue };
         let tested_rows: BTreeSet<u64> =
             tested.iter().filter(|task| task.split == split).map(|task| task.row).collect();
         let tested_rows: BTreeSet<u64> =
             tested_rows.into_iter().filter(|row| drawn.0.iter().any(|range| range.contains(row))).collect();
-        let (mut causes, mut tried): (Vec<Cause>, _) = (Vec::new(), tested_rows.len() as u64);
+        let (mut causes, mut tried): (Vec<RowFailureCause>, _) = (Vec::new(), tested_rows.len() as u64);
         let started = Instant::now();
         for row in drawn.rows().filter(|row| !tested_rows.contains(row)) {
             if enough(tried, started, options) || causes.len() == CAUSES || stage.worker.needs_replacement() {
@@ -102,17 +102,18 @@ pub(super) async fn check(
             let failed = begun(stage, script, (split, row), options).await?;
             drop(stage.worker.take_log());
             let Some((finding, ends)) = failed else { continue };
-            let same =
-                |cause: &&mut Cause| cause.finding.message == finding.message && cause.finding.place == finding.place;
+            let same = |cause: &&mut RowFailureCause| {
+                cause.finding.message == finding.message && cause.finding.place == finding.place
+            };
             match causes.iter_mut().find(same) {
                 Some(cause) => cause.rows += 1,
-                None => causes.push(Cause { finding, rows: 1 }),
+                None => causes.push(RowFailureCause { finding, rows: 1 }),
             }
             if ends {
                 break;
             }
         }
-        for Cause { mut finding, rows } in causes {
+        for RowFailureCause { mut finding, rows } in causes {
             // The other rules have found it.
             let is_reported = |reported: &Finding| {
                 reported.place.is_some() && reported.place == finding.place && reported.rule == finding.rule
@@ -137,16 +138,16 @@ async fn begun(
     stage: Stage<'_>,
     script: &Script,
     (split, row): (Split, u64),
-    options: &Options,
+    options: &CheckOptions,
 ) -> Result<Option<(Finding, bool)>> {
     let hint = format!("the first is row {row} of data.{}: {}", split.name(), stage.worker.place_of_row(split, row));
     let value = match stage.worker.row(split, row) {
         Ok(value) => value,
         Err(error) => return Ok(Some((Finding::error("data", error), false))),
     };
-    let task = Task { split, row, value, thorough: false };
+    let task = TestedTask { split, row, value, thorough: false };
     let spec = contract::spec(stage.worker, script, &task, options);
-    let Some(trajectory) = contract::run(stage, &spec, &task, &Kind::Words).await? else { return Ok(None) };
+    let Some(trajectory) = contract::run(stage, &spec, &task, &ReplyKind::Words).await? else { return Ok(None) };
     let Some(error) = trajectory.error else { return Ok(None) };
     let at_start = trajectory.steps.is_empty();
     let (level, rule) = match trajectory.status {
@@ -168,8 +169,8 @@ async fn begun(
 /// Conversations that are validated, however long they take.
 const CONVERSATIONS: u64 = 50;
 
-pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Options) -> Result<Report> {
-    let mut report = Report { budget: options.max_context, ..Report::default() };
+pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &CheckOptions) -> Result<CheckReport> {
+    let mut report = CheckReport { budget: options.max_context, ..CheckReport::default() };
     let first = Worker::new(script, Some(Arc::clone(renderer)))?;
     let second = Worker::new(script, Some(Arc::clone(renderer)))?;
     contract::rows(&first, &second, &mut report);
@@ -177,7 +178,7 @@ pub(super) fn supervised(script: &Script, renderer: &Arc<Renderer>, options: &Op
     let (mut hidden, started) = (None, Instant::now());
     let count = first.rows(Split::Train).ok().flatten().unwrap_or(0);
     let spread: BTreeSet<u64> = (0..count).step_by(count.div_ceil(CONVERSATIONS).max(1) as usize).collect();
-    let drawn = Drawn::of(&first, script, Split::Train, options).unwrap_or_else(|_| Drawn(Vec::new()));
+    let drawn = DrawnRows::of(&first, script, Split::Train, options).unwrap_or_else(|_| DrawnRows(Vec::new()));
     let others = drawn.rows().filter(|row| !spread.contains(row));
     for (tried, index) in (0..).zip(spread.iter().copied().chain(others)) {
         if tried >= CONVERSATIONS && (enough(tried, started, options) || report.findings.len() >= CAUSES) {
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn rows_that_are_drawn_are_tried_once_and_spread_first() {
-        let rows = |ranges: &[Range<u64>]| Drawn(ranges.to_vec()).rows().collect::<Vec<u64>>();
+        let rows = |ranges: &[Range<u64>]| DrawnRows(ranges.to_vec()).rows().collect::<Vec<u64>>();
         assert_eq!(rows(&[]), [0_u64; 0]);
         assert_eq!(rows(&[2..5, 9..10]), [2, 3, 4, 9]);
         let many = rows(&[0..100, 500..1000]);

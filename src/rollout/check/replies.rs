@@ -11,7 +11,7 @@ use crate::text::schema::{self, ArgumentError};
 
 /// A kind of response, the same at every step.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum ReplyKind {
     Empty,
     /// Random words, different at each step.
     Words,
@@ -64,7 +64,7 @@ const FORMS: [&str; 4] = ["{}", "<answer>{}</answer>", "<answer>\\boxed{{}}</ans
 /// Usual names of columns with answers; the first existing one is used.
 const ANSWERS: [&str; 8] = ["answer", "answers", "solution", "target", "label", "expected", "ground_truth", "gold"];
 
-impl Kind {
+impl ReplyKind {
     /// The kinds tested on a task.
     pub(super) fn all(task: &Value, tools: &[Value]) -> Vec<Self> {
         let mut kinds = vec![Self::Empty, Self::Words, Self::Longest];
@@ -289,9 +289,9 @@ mod tests {
 
     #[test]
     fn check_answers_a_task_with_its_own_answer() {
-        let kinds = Kind::all(&json!({ "problem": "1 + 1", "answer": 2 }), &[]);
-        assert!(kinds.contains(&Kind::Answer { column: "answer".to_owned(), form: 2 }));
-        assert!(!kinds.iter().any(Kind::is_broken_call));
-        assert_eq!(Kind::all(&json!({ "text": "x".repeat(100) }), &[]).len(), 3 + ECHOES);
+        let kinds = ReplyKind::all(&json!({ "problem": "1 + 1", "answer": 2 }), &[]);
+        assert!(kinds.contains(&ReplyKind::Answer { column: "answer".to_owned(), form: 2 }));
+        assert!(!kinds.iter().any(ReplyKind::is_broken_call));
+        assert_eq!(ReplyKind::all(&json!({ "text": "x".repeat(100) }), &[]).len(), 3 + ECHOES);
     }
 }

@@ -15,7 +15,7 @@ use crate::mdp::Message;
 use crate::script::runtime::convert::{NonJson, clip, kind, show, to_json};
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::{Call, Host, MESSAGE, misuse, place};
-use crate::script::runtime::limits::Slot;
+use crate::script::runtime::limits::WatchedVm;
 use crate::script::runtime::source_map::{Location, SourceMap};
 use crate::script::runtime::texts::Texts;
 
@@ -252,7 +252,7 @@ pub(crate) fn not_public(
 /// Fails where the call has used up its CPU time: host functions that may run long check it between
 /// their steps, since Luau's interrupts do not reach them.
 pub(crate) fn in_time(lua: &Lua) -> mlua::Result<()> {
-    match lua.app_data_ref::<Arc<Slot>>() {
+    match lua.app_data_ref::<Arc<WatchedVm>>() {
         Some(slot) if slot.expired() => Err(raise(misuse(lua, crate::script::runtime::host::OUT_OF_TIME))),
         _ => Ok(()),
     }
@@ -260,7 +260,7 @@ pub(crate) fn in_time(lua: &Lua) -> mlua::Result<()> {
 
 /// Adds CPU time of another thread to that of the call; fails where the call has used up its time.
 pub(crate) fn charge(lua: &Lua, time: Duration) -> mlua::Result<()> {
-    if let Some(slot) = lua.app_data_ref::<Arc<Slot>>() {
+    if let Some(slot) = lua.app_data_ref::<Arc<WatchedVm>>() {
         slot.charge(time);
     }
     in_time(lua)
@@ -268,7 +268,7 @@ pub(crate) fn charge(lua: &Lua, time: Duration) -> mlua::Result<()> {
 
 /// Remaining CPU time of the call.
 pub(crate) fn time_left(lua: &Lua) -> Duration {
-    lua.app_data_ref::<Arc<Slot>>().map_or(Duration::MAX, |slot| slot.left())
+    lua.app_data_ref::<Arc<WatchedVm>>().map_or(Duration::MAX, |slot| slot.left())
 }
 
 /// Bytes as JSON for the record: text if they are valid UTF-8.

@@ -15,7 +15,7 @@ use crate::config::{EnvSettings, ExcessCalls};
 use crate::error::Error;
 use crate::mdp::{CallKind, OutputFile, ToolRecord};
 use crate::script::runtime::convert::{self, NonJson, kind, to_json};
-use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::host::{Call, EntryPoint, Host};
 use crate::script::runtime::suspended::with_room;
 use crate::text::{Renderer, schema};
 use crate::tools::Output;
@@ -270,7 +270,7 @@ impl<'a> Quota<'a> {
     /// The limit applies to the calls of a response: not to those of `reset` or `reward`, nor to
     /// those made by a tool or by the script itself.
     fn new(call: &'a Call, env: &EnvSettings, calls: &Table, hidden: bool) -> mlua::Result<Self> {
-        let limited = env.max_calls > 0 && call.entry == Entry::Step && !call.in_tool() && !hidden;
+        let limited = env.max_calls > 0 && call.entry == EntryPoint::Step && !call.in_tool() && !hidden;
         let most = limited.then_some(env.max_calls);
         let mut well_formed = call.calls_run.get();
         for index in 1..=calls.raw_len() {

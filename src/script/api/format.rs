@@ -16,7 +16,7 @@ use crate::mdp::{Message, ToolCall};
 use crate::script::runtime::convert::{NonJson, from_json, kind, to_json};
 use crate::script::runtime::definitions::{FormatHandle, RecipeFormat};
 use crate::script::runtime::failure::describe;
-use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::host::{Call, EntryPoint, Host};
 use crate::script::runtime::place::at_definition;
 use crate::script::runtime::vm::Vm;
 use crate::text::{AUTO, Format, OwnFormat, OwnOptions, ReplyError};
@@ -30,7 +30,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table, host: &Rc<Host>) -> mlua::Result<()
     let make = move |lua: &Lua, value: Value| {
         let format = Rc::new(format(lua, &value)?);
         // A format made later, by a function, belongs to no recipe.
-        if host.current().entry == Entry::Load {
+        if host.current().entry == EntryPoint::Load {
             let mut known = host.formats.borrow_mut();
             if known.iter().any(|known| known.options.name == format.options.name) {
                 let why = format!("two formats are called `{}`", format.options.name);
@@ -123,7 +123,7 @@ impl Callable<'_> {
     fn call<R: FromLuaMulti>(&self, name: &str, function: &Function, arguments: impl IntoLuaMulti) -> Result<R> {
         let called = match self.vm {
             Some(vm) => {
-                let call = Call::new(Entry::Format, (0, 0), &vm.limits);
+                let call = Call::new(EntryPoint::Format, (0, 0), &vm.limits);
                 vm.call_now(&call, function, arguments).map_err(|failure| failure.error)
             }
             None => function.call(arguments).map_err(|error| describe(&error).error),

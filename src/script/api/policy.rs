@@ -14,8 +14,8 @@ use super::context;
 use crate::error::{Error, Kind, suggest};
 use crate::mdp::{Action, Observation};
 use crate::script::runtime::convert::{self, kind, show};
-use crate::script::runtime::flow::{Answer, Channel, GenerateArguments};
-use crate::script::runtime::host::{Call, Entry, Host, misuse};
+use crate::script::runtime::flow::{Channel, FlowAnswer, GenerateArguments};
+use crate::script::runtime::host::{Call, EntryPoint, Host, misuse};
 use crate::script::runtime::messages::{self, messages};
 use crate::script::runtime::origin::is_plain;
 
@@ -58,8 +58,8 @@ pub(super) fn install(lua: &Lua) -> mlua::Result<()> {
         async move {
             let (waiting, channel) = waiting?;
             match waiting.await {
-                Ok(Answer::Reply(action)) => self::action(&lua, &action),
-                Ok(Answer::Over) => Err(over(&channel)),
+                Ok(FlowAnswer::Reply(action)) => self::action(&lua, &action),
+                Ok(FlowAnswer::Over) => Err(over(&channel)),
                 Err(_) => Err(raise(Error::new(Kind::Interrupted, format!("{GENERATE}: the flow was stopped")))),
             }
         }
@@ -101,13 +101,13 @@ impl Policy {
     }
 
     /// Stores the request; the answer arrives when the host resumes the flow.
-    fn request(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<oneshot::Receiver<Answer>> {
+    fn request(&self, lua: &Lua, shown: &Value, options: &Value) -> mlua::Result<oneshot::Receiver<FlowAnswer>> {
         if self.channel.over.borrow().is_some() {
             return Err(over(&self.channel));
         }
         let call = self.host.current();
         // Nobody would answer a request to the policy of another trajectory.
-        if !self.is_of(&call) || !matches!(call.entry, Entry::Reset | Entry::Step) {
+        if !self.is_of(&call) || !matches!(call.entry, EntryPoint::Reset | EntryPoint::Step) {
             return Err(fail(lua, GENERATE, "can only be called by the flow that received this `policy`"));
         }
         if call.in_branch() {

@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, Subject};
 use crate::script::runtime::convert::{kind, printed};
 use crate::script::runtime::host::Host;
 use crate::script::runtime::log::LogLine;
-use crate::script::runtime::log::Stream;
+use crate::script::runtime::log::LogStream;
 use crate::script::runtime::origin::is_plain;
 
 /// The exit code of a program that called `os.exit`.
@@ -37,7 +37,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>, arguments
         "print",
         lua.create_function(move |_, values: Variadic<Value>| {
             let line = joined(&values, "\t")? + "\n";
-            own.print_line(&LogLine { text: line, ..LogLine::default() }, Stream::Out);
+            own.print_line(&LogLine { text: line, ..LogLine::default() }, LogStream::Out);
             Ok(())
         })?,
     )?;
@@ -87,7 +87,7 @@ fn input_output(lua: &Lua, host: &Rc<Host>) -> mlua::Result<Table> {
     io.raw_set(
         "write",
         lua.create_function(move |_, values: Variadic<Value>| {
-            own.print_line(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, Stream::Out);
+            own.print_line(&LogLine { text: joined(&values, "")?, ..LogLine::default() }, LogStream::Out);
             Ok(())
         })?,
     )?;

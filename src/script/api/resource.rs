@@ -14,7 +14,7 @@ use crate::error::{Error, Kind, suggest};
 use crate::script::runtime::convert::from_row;
 use crate::script::runtime::host::{misuse, place};
 use crate::script::runtime::require::Loader;
-use crate::script::runtime::resource::{FORMATS, Form, Keep, MOST, Resource, Spec};
+use crate::script::runtime::resource::{FORMATS, Keep, MOST, Resource, ResourceFormat, Spec};
 
 const NAME: &str = "r1.resource";
 
@@ -50,7 +50,7 @@ arguments! {
     /// Arguments of `r1.resource`.
     pub(super) struct ResourceArguments {
         path: String, needs("the file to read");
-        format: Option<Form>;
+        format: Option<ResourceFormat>;
         columns: Columns = Columns::new();
         max_size: Option<Size>;
     }
@@ -69,7 +69,7 @@ pub(super) struct Size(u64);
 
 argument!(Size, Mebibytes::wanted(), |value| Mebibytes::read(value).filter(|size| size.0 > 0).map(|size| Self(size.0)));
 
-impl FromField for Form {
+impl FromField for ResourceFormat {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let format = String::from_field(fields, name, value)?;
         Self::named(&format).ok_or_else(|| {

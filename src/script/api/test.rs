@@ -10,7 +10,7 @@ use crate::error::{Error, Kind};
 use crate::script::runtime::convert::{kind, show};
 use crate::script::runtime::definitions::Cases;
 use crate::script::runtime::host::{Host, misuse};
-use crate::script::runtime::show::{Layout, Shown};
+use crate::script::runtime::show::{ShowLimits, Shown};
 
 pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::Result<()> {
     let own = host.clone();
@@ -32,7 +32,7 @@ pub(crate) fn install(lua: &Lua, environment: &Table, host: &Rc<Host>) -> mlua::
     )?;
     let own = host.clone();
     let fail = lua.create_function(move |lua, (message, values): (String, mlua::MultiValue)| -> mlua::Result<()> {
-        let text = |value: &Value| Shown::of(value, &Layout::lines()).to_string();
+        let text = |value: &Value| Shown::of(value, &ShowLimits::lines()).to_string();
         let sides = match values.iter().map(text).collect::<Vec<_>>()[..] {
             [ref expected, ref actual] => Some((expected.clone(), actual.clone())),
             _ => None,

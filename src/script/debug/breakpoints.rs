@@ -18,7 +18,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::Status;
 use crate::script::runtime::failure::{Failure, describe};
 use crate::script::runtime::host::misuse;
-use crate::script::runtime::show::{Layout, Shown};
+use crate::script::runtime::show::{ShowLimits, Shown};
 use crate::script::runtime::texts::Texts;
 
 /// Registry key of the callback.
@@ -75,7 +75,7 @@ pub type OnHalt = Box<dyn Fn(&Halt<'_>) -> Resume>;
 
 impl Halt<'_> {
     /// The locals and upvalues of the function.
-    pub fn locals(&self, layout: &Layout) -> Vec<(String, Shown)> {
+    pub fn locals(&self, layout: &ShowLimits) -> Vec<(String, Shown)> {
         let mut all = BTreeMap::new();
         // The iteration cannot fail, since the closure does not.
         let _ = self.locals.for_each(|name: String, value: Value| {

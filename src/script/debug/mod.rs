@@ -34,7 +34,7 @@ use crate::script::runtime::log::LogLine;
 use crate::script::runtime::policy_request::PolicyRequests;
 use crate::script::runtime::record::Record;
 use crate::script::runtime::services::Services;
-use crate::script::runtime::show::{Layout, Shown, is_name};
+use crate::script::runtime::show::{ShowLimits, Shown, is_name};
 use crate::script::runtime::sources::Sources;
 use crate::script::runtime::state::State;
 use crate::script::runtime::vm::Vm;
@@ -193,7 +193,7 @@ impl Console {
     }
 
     /// A trajectory's state, printed with a layout.
-    pub fn show_state(&self, state: &State, layout: &Layout) -> Shown {
+    pub fn show_state(&self, state: &State, layout: &ShowLimits) -> Shown {
         Shown::of(&Value::Table(state.table.clone()), layout)
     }
 

@@ -18,7 +18,7 @@ use crate::script::api;
 use crate::script::recipe::load::directory;
 use crate::script::runtime::convert::{NonJson, to_json};
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::host::{Call, EntryPoint, Host};
 use crate::script::runtime::log::Echo;
 use crate::script::runtime::services::Services;
 use crate::script::runtime::sources::Sources;
@@ -67,7 +67,7 @@ impl Program<'_> {
         let host = Host::for_program(self.services, self.echo);
         let vm = api::program_vm(limits.clone(), Sources::Disk(directory(self.path)), host, self.arguments)?;
         let function = vm.compile(self.path, self.source).map_err(|failure| with_callers(&failure, self.path))?;
-        let call = Call::new(Entry::Load, (self.seed, 0), &limits);
+        let call = Call::new(EntryPoint::Load, (self.seed, 0), &limits);
         let arguments: MultiValue = self
             .arguments
             .iter()

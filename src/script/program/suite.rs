@@ -13,7 +13,7 @@ use crate::script::api;
 use crate::script::api::test::none_found;
 use crate::script::recipe::load::directory;
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::host::{Call, Entry, Host};
+use crate::script::runtime::host::{Call, EntryPoint, Host};
 use crate::script::runtime::log::Echo;
 use crate::script::runtime::place::definition;
 use crate::script::runtime::services::Services;
@@ -47,7 +47,7 @@ impl Suite {
         let vm = api::program_vm(limits.clone(), Sources::Disk(directory(path)), Rc::clone(&host), &[])?;
         let failed = |failure: Failure| failure.error.at_path(path);
         let function = vm.compile(path, source).map_err(failed)?;
-        vm.call::<Value>(&Call::new(Entry::Load, (0, 0), &limits), &function, ()).await.map_err(failed)?;
+        vm.call::<Value>(&Call::new(EntryPoint::Load, (0, 0), &limits), &function, ()).await.map_err(failed)?;
         let cases = host.cases.as_ref().map(|cases| std::mem::take(&mut cases.borrow_mut().tests)).unwrap_or_default();
         if cases.is_empty() {
             return Err(none_found(path));
@@ -63,7 +63,7 @@ impl Suite {
     /// Runs one test, by its index in [`Suite::names`].
     pub async fn run(&self, index: usize) -> Verdict {
         let started = Instant::now();
-        let call = Call::new(Entry::Test, (index as u64, 0), &self.limits);
+        let call = Call::new(EntryPoint::Test, (index as u64, 0), &self.limits);
         let ended = match self.cases.get(index) {
             Some((_, body)) => self.vm.call::<Value>(&call, body, ()).await.map(drop),
             None => Ok(()),

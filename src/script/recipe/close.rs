@@ -1,7 +1,7 @@
 //! The end of a trajectory: `close` of its environment.
 
 use super::worker::Worker;
-use crate::script::runtime::host::{Call, Entry, TrajectoryContext};
+use crate::script::runtime::host::{Call, EntryPoint, TrajectoryContext};
 use crate::script::runtime::place::definition;
 use crate::script::runtime::record::Record;
 use crate::script::runtime::state::State;
@@ -17,7 +17,7 @@ impl Worker {
         let record = Record::off();
         record.set_name(&state.record.name());
         let own = TrajectoryContext { record, session: state.session.clone(), env: state.env.clone() };
-        let call = Call::of_trajectory(Entry::Close, (state.seed, state.steps.get()), &self.vm.limits, own);
+        let call = Call::of_trajectory(EntryPoint::Close, (state.seed, state.steps.get()), &self.vm.limits, own);
         let ended: Result<mlua::Value, _> = self.vm.call(&call, function, &state.table).await;
         if let Err(failure) = ended {
             let place = failure.error.place.clone().or_else(|| definition(function)).unwrap_or_default();

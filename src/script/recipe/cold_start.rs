@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::Value as Json;
 
-use super::load::{self, Part, Script, WrittenSettings, unopened};
+use super::load::{self, RecipePart, Script, WrittenSettings, unopened};
 use crate::config::{Settings, Source};
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::definitions::Recipe;
@@ -38,7 +38,7 @@ impl Script {
             privileged: false,
             row_weight: false,
             algorithm: "sft".to_owned(),
-            part: Part::ColdStart,
+            part: RecipePart::ColdStart,
             written: Arc::new(written),
             ..self.clone()
         }))
@@ -48,8 +48,8 @@ impl Script {
     pub(crate) fn recipe(&self, vm: &Vm) -> Result<Recipe> {
         let recipe = load::run(vm, &self.path, &self.source)?;
         match self.part {
-            Part::Whole => Ok(recipe),
-            Part::ColdStart => recipe
+            RecipePart::Whole => Ok(recipe),
+            RecipePart::ColdStart => recipe
                 .cold_start
                 .map(|own| *own)
                 .ok_or_else(|| Error::new(Kind::Script, "the recipe no longer has a `cold_start`").at_path(&self.path)),

@@ -25,7 +25,7 @@ const CHOOSING: [&str; 4] = ["env_type", "tools", "tools_kwargs", "tool_format"]
 
 /// The environment columns of a task.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Columns {
+pub(crate) struct EnvColumns {
     /// Columns that may name an environment, in order of precedence.
     pub(crate) names: Vec<(&'static str, String)>,
     /// Names of the tools shown to the policy; `None` for all.
@@ -73,7 +73,7 @@ impl From<InvalidColumn> for Error {
     }
 }
 
-impl Columns {
+impl EnvColumns {
     /// Reads the columns of a task.
     ///
     /// # Errors
@@ -106,7 +106,7 @@ impl Columns {
         Ok(read)
     }
 
-    /// Only the environment columns, from which [`Columns::read`] reads the same; null if there are
+    /// Only the environment columns, from which [`EnvColumns::read`] reads the same; null if there are
     /// none.
     pub(crate) fn of(task: &Json) -> Json {
         let mut own = Map::new();
@@ -197,7 +197,7 @@ mod tests {
                             \"tools_kwargs\": {\"grade\": {\"truth\": \"4\"}}}",
             "extra_info": {"tools_kwargs": {"grade": {"create_kwargs": {"truth": "3", "split": "train"}}}},
         });
-        let read = Columns::read(&task).unwrap();
+        let read = EnvColumns::read(&task).unwrap();
         assert_eq!(
             read.names,
             [("env_kwargs.env_type", "tool".to_owned()), ("agent_name", "agent_env_loop".to_owned())]
@@ -207,24 +207,24 @@ mod tests {
         // The closer column replaces the other one entirely.
         assert_eq!(Json::Object(read.tool_kwargs.clone()), json!({"grade": {"truth": "4"}}));
         assert!(!read.single_step);
-        assert_eq!(Columns::read(&Columns::of(&task)).unwrap(), read);
-        assert!(Columns::read(&json!({"agent_name": "single_step_agent"})).unwrap().single_step);
-        assert_eq!(Columns::of(&json!({"problem": "x", "extra_info": {"index": 1}})), Json::Null);
+        assert_eq!(EnvColumns::read(&EnvColumns::of(&task)).unwrap(), read);
+        assert!(EnvColumns::read(&json!({"agent_name": "single_step_agent"})).unwrap().single_step);
+        assert_eq!(EnvColumns::of(&json!({"problem": "x", "extra_info": {"index": 1}})), Json::Null);
         let schema = json!({"tools": [{"type": "function", "function": {"name": "grade"}}]});
-        assert_eq!(Columns::read(&schema).unwrap().tools, Some(vec!["grade".to_owned()]));
-        assert_eq!(Columns::read(&json!({"tools": {"a": 1}})).unwrap().tools, None);
+        assert_eq!(EnvColumns::read(&schema).unwrap().tools, Some(vec!["grade".to_owned()]));
+        assert_eq!(EnvColumns::read(&json!({"tools": {"a": 1}})).unwrap().tools, None);
     }
 
     #[test]
     fn environment_columns_that_are_not_tables_are_refused() {
-        let why = |task: Json| Columns::read(&task).unwrap_err().to_string();
+        let why = |task: Json| EnvColumns::read(&task).unwrap_err().to_string();
         assert!(why(json!({"env_kwargs": "{"})).starts_with("the column `env_kwargs` is not JSON"));
         assert_eq!(why(json!({"tools_kwargs": 4})), "the column `tools_kwargs` must hold a table or its JSON text");
         assert_eq!(
             why(json!({"tools_kwargs": {"grade": "[]"}})),
             "the column `tools_kwargs.grade` must hold a JSON object"
         );
-        let error = Error::from(Columns::read(&json!({"tools_kwargs": 4})).unwrap_err());
+        let error = Error::from(EnvColumns::read(&json!({"tools_kwargs": 4})).unwrap_err());
         assert_eq!(error.subject, Some(Box::new(Subject::Column("tools_kwargs".to_owned()))));
         let mut row = json!({"env_kwargs": "{\"a\": 1}", "tools_kwargs": ""});
         decode(&mut row).unwrap();

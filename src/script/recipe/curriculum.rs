@@ -9,7 +9,7 @@ use super::worker::{Worker, host_failure};
 use crate::error::{Error, Kind, Result, Subject};
 use crate::mdp::Split;
 use crate::script::runtime::convert::{self, float, show};
-use crate::script::runtime::host::{Call, Entry};
+use crate::script::runtime::host::{Call, EntryPoint};
 use crate::script::runtime::place::at_definition;
 
 /// A result of `row_order`.
@@ -51,7 +51,7 @@ impl Worker {
         let Some(function) = &self.recipe.row_order else { return Ok(None) };
         let row = self.row(Split::Train, index)?;
         let input = convert::from_row(&self.vm.lua, &row).map_err(|error| host_failure(&error).error)?;
-        let call = Call::new(Entry::Curriculum, (0, index), &self.vm.limits);
+        let call = Call::new(EntryPoint::Curriculum, (0, index), &self.vm.limits);
         let value: Value = self.vm.call_now(&call, function, input).map_err(|failure| failure.error)?;
         match (&value, float(&value)) {
             (_, Some(number)) if number.is_finite() => Ok(Some(RowKey::Number(number))),
@@ -73,7 +73,7 @@ impl Worker {
         let row = self.row(Split::Train, index)?;
         let past = json!({ "successes": successes, "attempts": attempts });
         let convert = |json: &Json| convert::from_row(&self.vm.lua, json).map_err(|error| host_failure(&error).error);
-        let call = Call::new(Entry::Curriculum, (1, index), &self.vm.limits);
+        let call = Call::new(EntryPoint::Curriculum, (1, index), &self.vm.limits);
         let input = (convert(&past)?, convert(&row)?);
         let value: Value = self.vm.call_now(&call, function, input).map_err(|failure| failure.error)?;
         float(&value).filter(|weight| (0.0..=1.0).contains(weight)).ok_or_else(|| {

@@ -61,14 +61,19 @@ impl Script {
     }
 
     /// The datasets of a split, in the order of their rows.
-    pub(crate) fn parts(&self, split: Split) -> Vec<Named<'_>> {
+    pub(crate) fn parts(&self, split: Split) -> Vec<NamedDataset<'_>> {
         match self.source_of(split) {
             None => Vec::new(),
             Some(Source::Mixed(parts)) => parts
                 .iter()
-                .map(|(name, part)| Named { name, env: part.env.as_deref(), weight: part.weight, source: &part.source })
+                .map(|(name, part)| NamedDataset {
+                    name,
+                    env: part.env.as_deref(),
+                    weight: part.weight,
+                    source: &part.source,
+                })
                 .collect(),
-            Some(source) => vec![Named { name: "", env: None, weight: None, source }],
+            Some(source) => vec![NamedDataset { name: "", env: None, weight: None, source }],
         }
     }
 
@@ -112,7 +117,7 @@ impl Script {
     }
 
     /// The dataset of files, opened on first use.
-    pub(crate) fn dataset(&self, split: Split, part: &Named<'_>) -> Result<Option<&Dataset>> {
+    pub(crate) fn dataset(&self, split: Split, part: &NamedDataset<'_>) -> Result<Option<&Dataset>> {
         self.opened(split, part.name, part.source, &Watch { event: &|_| (), stop: &crate::hub::is_stopped })
     }
 
@@ -185,7 +190,7 @@ fn key(split: Split, name: &str) -> String {
 
 /// A dataset of a split.
 #[derive(Clone, Copy)]
-pub(crate) struct Named<'a> {
+pub(crate) struct NamedDataset<'a> {
     /// Empty for a single dataset.
     pub(crate) name: &'a str,
     /// The environment of rows that name none.

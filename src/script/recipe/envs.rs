@@ -6,7 +6,7 @@ use std::rc::Rc;
 use mlua::Function;
 use serde_json::{Map, Value as Json};
 
-use super::columns::{Columns, FLOWS};
+use super::columns::{EnvColumns, FLOWS};
 use super::load::Script;
 use super::rows::Split;
 use crate::config::EnvSettings;
@@ -106,7 +106,7 @@ impl TaskEnv {
 
     /// The columns from which [`Set::of`] makes the same environment.
     fn columns_of(&self, task: &Json) -> Json {
-        let mut columns = Columns::of(task);
+        let mut columns = EnvColumns::of(task);
         for name in self.tool_columns() {
             if let Some(value) = task.get(name) {
                 if columns.is_null() {
@@ -240,7 +240,7 @@ impl Envs {
 
 impl Set {
     fn of(&self, task: &Json, eval: bool) -> Result<Rc<TaskEnv>> {
-        let columns = Columns::read(task)?;
+        let columns = EnvColumns::read(task)?;
         let chosen = self.choose(&columns)?;
         // A column `tools` belongs to the script if the environment has no tools.
         let wanted = columns.tools.as_ref().filter(|_| shown(&chosen.env.tools).next().is_some());
@@ -256,7 +256,7 @@ impl Set {
             }
             // The columns select it.
             let whole = TaskEnv::of(&chosen.env, chosen.tools.clone());
-            return Ok(Rc::new(TaskEnv { columns: Columns::of(task), eval, ..whole }));
+            return Ok(Rc::new(TaskEnv { columns: EnvColumns::of(task), eval, ..whole }));
         }
         let known = || shown(&chosen.env.tools).map(|tool| tool.name.as_str());
         let mut tools = chosen.tools.clone();
@@ -278,7 +278,7 @@ impl Set {
         Ok(Rc::new(own))
     }
 
-    fn choose(&self, columns: &Columns) -> Result<&Rc<TaskEnv>> {
+    fn choose(&self, columns: &EnvColumns) -> Result<&Rc<TaskEnv>> {
         if !self.named
             && let Some(only) = self.all.first()
         {

@@ -22,8 +22,8 @@ use crate::mdp::{Action, Limit, Status};
 use crate::script::api::policy::Policy;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::flow::{Answer, Flow, FlowRewards, GenerateArguments};
-use crate::script::runtime::host::{Call, Entry, TrajectoryContext};
+use crate::script::runtime::flow::{Flow, FlowAnswer, FlowRewards, GenerateArguments};
+use crate::script::runtime::host::{Call, EntryPoint, TrajectoryContext};
 use crate::script::runtime::place::at_definition;
 use crate::script::runtime::record::{Record, Strictness};
 use crate::script::runtime::results::{StepResult, flow_result};
@@ -64,7 +64,7 @@ impl Worker {
         };
         flow.held.set(0);
         flow.running.replace(Some(Suspended::outermost(lua, function, (task, policy, kwargs))));
-        let call = self.call_at(Entry::Reset, state, record, 0, quiet);
+        let call = self.call_at(EntryPoint::Reset, state, record, 0, quiet);
         if self.run_flow(flow, function, &call).await?.is_some() {
             let message = "the flow returned before it called policy:generate; a trajectory has at least one response";
             return Err(broken(function, message.to_owned()));
@@ -76,10 +76,10 @@ impl Worker {
     pub(crate) async fn step_flow(&self, state: &State, flow: &Flow, action: &Action) -> Result<StepResult, Failure> {
         let function = flow_of(state)?;
         self.catch_up(state, flow).await?;
-        let call = self.call_of(Entry::Step, state);
+        let call = self.call_of(EntryPoint::Step, state);
         let action = Rc::new(action.clone());
         flow.replies.borrow_mut().push(Rc::clone(&action));
-        flow.channel.answer(Answer::Reply(action));
+        flow.channel.answer(FlowAnswer::Reply(action));
         let mut result = match self.run_flow(flow, function, &call).await? {
             Some(value) => flow_result(&value).map_err(|error| refused(function, error))?,
             None => StepResult::default(),
@@ -104,8 +104,8 @@ impl Worker {
         self.catch_up(state, flow).await?;
         let over = Error::new(Kind::Script, format!("policy:generate: the trajectory is over: {}", limit.name()));
         flow.channel.over.replace(Some(over.clone()));
-        let call = self.call_of(Entry::Step, state);
-        flow.channel.answer(Answer::Over);
+        let call = self.call_of(EntryPoint::Step, state);
+        flow.channel.answer(FlowAnswer::Over);
         let mut result = match self.run_flow(flow, function, &call).await {
             Ok(Some(value)) => flow_result(&value).map_err(|error| refused(function, error))?,
             Err(failure) if failure.error.message != over.message => return Err(failure),
@@ -163,8 +163,8 @@ impl Worker {
         let record = Record::replay(state.record.exchanges(), Strictness::Exact);
         self.start_flow(state, flow, &record, true).await?;
         for (step, action) in replies.into_iter().enumerate() {
-            let call = self.call_at(Entry::Step, state, &record, step as u64, true);
-            flow.channel.answer(Answer::Reply(action));
+            let call = self.call_at(EntryPoint::Step, state, &record, step as u64, true);
+            flow.channel.answer(FlowAnswer::Reply(action));
             if self.run_flow(flow, function, &call).await?.is_some() {
                 return Err(differs(&format!("on a repeated run it returned after response {}", step + 1)));
             }
@@ -186,7 +186,7 @@ impl Worker {
     }
 
     /// A call of the flow with its own record; a quiet one logs nothing.
-    fn call_at(&self, entry: Entry, state: &State, record: &Record, step: u64, quiet: bool) -> Rc<Call> {
+    fn call_at(&self, entry: EntryPoint, state: &State, record: &Record, step: u64, quiet: bool) -> Rc<Call> {
         let own = TrajectoryContext {
             record: record.clone(),
             session: Rc::clone(&state.session),

@@ -9,7 +9,7 @@ use crate::config::Limits;
 use crate::error::Result;
 use crate::script::api;
 use crate::script::runtime::library;
-use crate::script::runtime::sources::{Module, Resources, Sources};
+use crate::script::runtime::sources::{RequiredFile, Resources, Sources};
 
 impl Script {
     /// A script from stored texts, such as those of a run: `modules` are the files it requires, by
@@ -21,9 +21,9 @@ impl Script {
         let folder = directory(path);
         let module = |(name, source): (String, String)| {
             let path = library::shown_path(&name, &folder);
-            (name, Module { path, source })
+            (name, RequiredFile { path, source })
         };
-        let kept: BTreeMap<String, Module> = modules.into_iter().map(module).collect();
+        let kept: BTreeMap<String, RequiredFile> = modules.into_iter().map(module).collect();
         let sources = Sources::Kept(Arc::new(kept), Resources::Disk(folder.clone()));
         let vm = api::vm(Limits::default(), sources, None)?;
         Self::read(&vm, path, source, overrides)

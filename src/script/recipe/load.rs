@@ -20,13 +20,13 @@ use crate::script::runtime::convert::kind;
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::describe;
 use crate::script::runtime::grants::Grants;
-use crate::script::runtime::host::{Call, Entry};
+use crate::script::runtime::host::{Call, EntryPoint};
 use crate::script::runtime::log::{LogLine, LogSink};
 use crate::script::runtime::passages::SearchPart;
 use crate::script::runtime::resource::{Resource, Spec};
 use crate::script::runtime::servers::Listings;
-use crate::script::runtime::shared_calls::Shared;
-use crate::script::runtime::sources::{Module, Resources, Sources};
+use crate::script::runtime::shared_calls::SharedCalls;
+use crate::script::runtime::sources::{RequiredFile, Resources, Sources};
 use crate::script::runtime::vm::Vm;
 use crate::script::settings::{self, cold_start};
 use crate::search::{NoModels, SearchModels};
@@ -54,10 +54,10 @@ pub struct Script {
     /// training loop.
     pub algorithm: String,
     /// The part of the file's recipe.
-    pub(crate) part: Part,
+    pub(crate) part: RecipePart,
     /// The settings as written.
     pub(crate) written: Arc<WrittenSettings>,
-    pub(crate) modules: Arc<BTreeMap<String, Module>>,
+    pub(crate) modules: Arc<BTreeMap<String, RequiredFile>>,
     /// The tool-call formats that it defines.
     pub(crate) formats: Formats,
     /// The resources it reads, shared by all workers.
@@ -67,7 +67,7 @@ pub struct Script {
     /// Loads the models of its searches.
     pub(crate) search_models: &'static dyn SearchModels,
     /// State of tool calls, shared by all workers.
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<SharedCalls>,
     /// The tools of its MCP servers, shared by all workers.
     pub(crate) listings: Arc<Listings>,
     /// The programs of its connections, as text.
@@ -85,7 +85,7 @@ pub struct Script {
 
 /// A recipe of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum RecipePart {
     Whole,
     /// Its `cold_start`.
     ColdStart,
@@ -186,7 +186,7 @@ impl Script {
         let datasets = unopened(&settings);
         let (modules, resources) = (Arc::new(vm.modules()), Arc::new(vm.resources()));
         let hash = hash(&source, &modules, &resources);
-        let formats = Formats::of(vm, || own_format::Source {
+        let formats = Formats::of(vm, || own_format::FormatSource {
             path: path.to_owned(),
             text: source.clone(),
             sources: Sources::Kept(Arc::clone(&modules), Resources::Read(Arc::clone(&resources))),
@@ -217,7 +217,7 @@ impl Script {
             search_models: &NoModels,
             datasets,
             pins: BTreeMap::new(),
-            part: Part::Whole,
+            part: RecipePart::Whole,
             logged: vm.host.take_log(),
             sink: LogSink::default(),
         };
@@ -383,7 +383,7 @@ fn traced(vm: &Vm, recipe: &Recipe, chosen: &Choice) -> Result<LossGraph> {
         None => Trace::new(&vm.lua, &Json::Object(chosen.options.clone())),
     };
     let trace = trace.map_err(|error| describe(&error).error)?;
-    let call = Call::new(Entry::Loss, (0, 0), &vm.limits);
+    let call = Call::new(EntryPoint::Loss, (0, 0), &vm.limits);
     let returned = vm.call_now(&call, function, trace.arguments.clone()).map_err(|failure| failure.error)?;
     trace.finish(function, &returned)
 }
@@ -396,7 +396,7 @@ pub(crate) fn directory(path: &Path) -> PathBuf {
     }
 }
 
-fn hash(source: &str, modules: &BTreeMap<String, Module>, resources: &BTreeMap<Spec, Arc<Resource>>) -> String {
+fn hash(source: &str, modules: &BTreeMap<String, RequiredFile>, resources: &BTreeMap<Spec, Arc<Resource>>) -> String {
     let mut hash = Sha256::new();
     let mut part = |text: &str| {
         // The length separates the files.

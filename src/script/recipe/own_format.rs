@@ -24,7 +24,7 @@ use crate::script::runtime::vm::Vm;
 use crate::text::{AUTO, Format, FormatChoice, OwnOptions};
 
 /// The source of a script that defines formats.
-pub(crate) struct Source {
+pub(crate) struct FormatSource {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
     /// The files it requires and reads.
@@ -41,7 +41,7 @@ pub(crate) struct Formats(Vec<Format>);
 
 impl Formats {
     /// The formats that a script has defined in a virtual machine.
-    pub(crate) fn of(vm: &Vm, source: impl FnOnce() -> Source) -> Self {
+    pub(crate) fn of(vm: &Vm, source: impl FnOnce() -> FormatSource) -> Self {
         let made = vm.host.formats.borrow();
         if made.is_empty() {
             return Self::default();
@@ -76,11 +76,11 @@ struct ThreadedFormat {
     options: OwnOptions,
     /// Index among the script's formats.
     place: usize,
-    source: Arc<Source>,
+    source: Arc<FormatSource>,
 }
 
 /// A virtual machine of a thread.
-struct Machine {
+struct FormatMachine {
     path: PathBuf,
     hash: String,
     params: Map<String, Json>,
@@ -92,7 +92,7 @@ struct Machine {
 const MACHINES: usize = 4;
 
 thread_local! {
-    static OWN: RefCell<Vec<Rc<Machine>>> = const { RefCell::new(Vec::new()) };
+    static OWN: RefCell<Vec<Rc<FormatMachine>>> = const { RefCell::new(Vec::new()) };
     static LOGGED: RefCell<Vec<LogLine>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -101,9 +101,9 @@ pub(crate) fn take_log() -> Vec<LogLine> {
     LOGGED.take()
 }
 
-impl Source {
-    fn machine(&self) -> Result<Rc<Machine>> {
-        let known = |machine: &&Rc<Machine>| {
+impl FormatSource {
+    fn machine(&self) -> Result<Rc<FormatMachine>> {
+        let known = |machine: &&Rc<FormatMachine>| {
             machine.hash == self.hash && machine.path == self.path && machine.params == self.params
         };
         if let Some(machine) = OWN.with_borrow(|own| own.iter().find(known).cloned()) {
@@ -117,7 +117,7 @@ impl Source {
         vm.host.take_log();
         let formats = vm.host.formats.borrow().clone();
         let (path, hash, params) = (self.path.clone(), self.hash.clone(), self.params.clone());
-        let machine = Rc::new(Machine { path, hash, params, vm, formats });
+        let machine = Rc::new(FormatMachine { path, hash, params, vm, formats });
         OWN.with_borrow_mut(|own| {
             if own.len() == MACHINES {
                 own.remove(0);

@@ -21,7 +21,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mdp::{Action, FinishReason, Status};
 use crate::script::runtime::failure::Failure;
 use crate::script::runtime::log::LogSink;
-use crate::script::runtime::results::Outcome;
+use crate::script::runtime::results::TrajectoryOutcome;
 use crate::script::settings::reload::{Change, merge};
 use crate::text::Renderer;
 
@@ -257,12 +257,12 @@ async fn try_task(
     budget: usize,
 ) -> Result<Result<(), (TrialStage, Error)>> {
     let token_ids = renderer.tokenizer().encode(REPLY)?;
-    let outcome = Outcome {
+    let outcome = TrajectoryOutcome {
         text: REPLY.to_owned(),
         token_ids: token_ids.clone(),
         steps: 1,
         terminated: true,
-        ..Outcome::default()
+        ..TrajectoryOutcome::default()
     };
     let tried = async {
         let at = |reached| move |failure| (reached, failure);

@@ -6,7 +6,7 @@ use mlua::Value;
 use serde_json::Value as Json;
 
 use super::columns;
-use super::datasets::Named;
+use super::datasets::NamedDataset;
 use super::worker::Worker;
 use crate::config::{Generated, Source, Trainer};
 use crate::error::{Error, Kind, Result, Subject};
@@ -14,7 +14,7 @@ use crate::mdp::Demonstration;
 pub use crate::mdp::Split;
 use crate::schema::join;
 use crate::script::runtime::convert::{self, NonJson, kind};
-use crate::script::runtime::host::{Call, Entry};
+use crate::script::runtime::host::{Call, EntryPoint};
 use crate::script::runtime::place::{at_definition, at_function, definition};
 use crate::text::schema_order::order_tools;
 
@@ -55,7 +55,7 @@ impl Worker {
     /// # Errors
     /// [`Kind::Data`] for files that cannot be read.
     pub fn parts(&self, split: Split) -> Result<Vec<DataPart>> {
-        let part = |named: Named<'_>| {
+        let part = |named: NamedDataset<'_>| {
             let rows = self.count(split, &named)?;
             let generated = matches!(named.source, Source::Generated(_));
             Ok(DataPart { name: named.name.to_owned(), weight: named.weight, rows, generated })
@@ -63,7 +63,7 @@ impl Worker {
         self.script.parts(split).into_iter().map(part).collect()
     }
 
-    fn count(&self, split: Split, named: &Named<'_>) -> Result<u64> {
+    fn count(&self, split: Split, named: &NamedDataset<'_>) -> Result<u64> {
         Ok(match named.source {
             Source::Generated(generated) => generated.count,
             Source::Rows(rows) => rows.len() as u64,
@@ -72,7 +72,7 @@ impl Worker {
     }
 
     /// The dataset of a row, and the row's index in it.
-    fn find(&self, split: Split, index: u64) -> Result<Option<(Named<'_>, u64)>> {
+    fn find(&self, split: Split, index: u64) -> Result<Option<(NamedDataset<'_>, u64)>> {
         let mut within = index;
         let parts = self.script.parts(split);
         if let [alone] = parts[..] {
@@ -254,7 +254,7 @@ impl Worker {
         if index >= count {
             return Err(no_row(split, index, count));
         }
-        let call = Call::new(Entry::Row, (seed, index), &self.vm.limits);
+        let call = Call::new(EntryPoint::Row, (seed, index), &self.vm.limits);
         let value: Value = self.vm.call_now(&call, function, index + 1).map_err(|failure| failure.error)?;
         if !value.is_table() {
             let message = format!("row({}) returned {}; it must return a table", index + 1, kind(&value));

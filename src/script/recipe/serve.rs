@@ -7,7 +7,7 @@ use super::worker::{Worker, host_failure};
 use crate::mdp::ToolRecord;
 use crate::script::runtime::convert;
 use crate::script::runtime::failure::Failure;
-use crate::script::runtime::host::Entry;
+use crate::script::runtime::host::EntryPoint;
 use crate::script::runtime::state::State;
 
 impl Worker {
@@ -17,7 +17,7 @@ impl Worker {
     /// # Errors
     /// An error of the script: an error of the tool's `run`, a limit.
     pub async fn call_tool(&self, state: &State, name: &str, arguments: &Json) -> Result<ToolRecord, Failure> {
-        let call = self.call_of(Entry::Step, state);
+        let call = self.call_of(EntryPoint::Step, state);
         let input = || -> mlua::Result<(Function, Value, Table)> {
             let r1: Table = self.vm.environment().raw_get("r1")?;
             let calls = json!([{ "name": name, "arguments": arguments }]);

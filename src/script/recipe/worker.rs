@@ -19,13 +19,13 @@ use crate::script::api::context;
 use crate::script::runtime::convert::{self, kind};
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::failure::{Failure, describe};
-use crate::script::runtime::host::{Call, Entry, TrajectoryContext};
+use crate::script::runtime::host::{Call, EntryPoint, TrajectoryContext};
 use crate::script::runtime::log::LogLine;
 use crate::script::runtime::messages;
 use crate::script::runtime::not_plain::short;
 use crate::script::runtime::place::{at_definition, at_function, definition};
 use crate::script::runtime::record::Record;
-use crate::script::runtime::results::{Outcome, Reward, StepResult, reward, step_result};
+use crate::script::runtime::results::{Reward, StepResult, TrajectoryOutcome, reward, step_result};
 use crate::script::runtime::size::Size;
 use crate::script::runtime::state::State;
 use crate::script::runtime::vm::Vm;
@@ -115,7 +115,7 @@ impl Worker {
         if loaded.flow.is_some() {
             return self.begin_flow(task, seed, budget, own).await.map_err(|failure| with_columns(failure, task));
         }
-        let call = Call::of_trajectory(Entry::Reset, (seed, 0), &self.vm.limits, own);
+        let call = Call::of_trajectory(EntryPoint::Reset, (seed, 0), &self.vm.limits, own);
         let convert = |json: &Json| convert::from_row(&self.vm.lua, json).map_err(|error| host_failure(&error));
         let input = (convert(task)?, convert(&Json::Object(env.kwargs.clone()))?);
         let (value, size): (Value, Size) =
@@ -163,8 +163,11 @@ impl Worker {
                 Ok(Value::Table(list)) => {
                     // Most states are smaller than the limit of an observation.
                     if state.size.get() > self.vm.limits.text << 20 {
-                        let size =
-                            self.vm.size(&self.call_of(Entry::Observe, state), &list, self.vm.limits.text << 20)?;
+                        let size = self.vm.size(
+                            &self.call_of(EntryPoint::Observe, state),
+                            &list,
+                            self.vm.limits.text << 20,
+                        )?;
                         self.shown(size, &env.reset.function)?;
                     }
                     messages::messages(&list, "state.messages")
@@ -177,7 +180,7 @@ impl Worker {
                 )),
             };
         };
-        let call = self.call_of(Entry::Observe, state);
+        let call = self.call_of(EntryPoint::Observe, state);
         let (value, size): (Value, Size) = self.vm.call(&call, &context.measured, (&state.table, budget)).await?;
         self.shown(size, &context.function)?;
         let (observation, least) = self.observation(&value).map_err(|error| refused(&context.function, error))?;
@@ -259,7 +262,7 @@ impl Worker {
             return self.step_flow(state, flow, action).await;
         }
         let env = &state.env.env;
-        let call = self.call_of(Entry::Step, state);
+        let call = self.call_of(EntryPoint::Step, state);
         let (text, ids, reason, calls) =
             messages::action(&self.vm.lua, action).map_err(|error| host_failure(&error))?;
         let (value, reward, done, size): Stepped =
@@ -281,9 +284,9 @@ impl Worker {
     }
 
     /// The outcome reward; 0 if the recipe has no reward function.
-    pub async fn reward(&self, state: &State, outcome: &Outcome) -> Result<Reward, Failure> {
+    pub async fn reward(&self, state: &State, outcome: &TrajectoryOutcome) -> Result<Reward, Failure> {
         let Some(function) = &state.env.env.reward else { return Ok(Reward::default()) };
-        let call = self.call_of(Entry::Reward, state);
+        let call = self.call_of(EntryPoint::Reward, state);
         let input = self.outcome(outcome).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, input)).await?;
         reward(&value).map_err(|error| refused(function, error))
@@ -292,7 +295,7 @@ impl Worker {
     /// The result of the recipe's function `privileged`; `None` without one.
     pub async fn privileged(&self, state: &State, task: &Json) -> Result<Option<String>, Failure> {
         let Some(function) = &self.recipe.privileged else { return Ok(None) };
-        let call = self.call_of(Entry::Privileged, state);
+        let call = self.call_of(EntryPoint::Privileged, state);
         let task = convert::from_row(&self.vm.lua, task).map_err(|error| host_failure(&error))?;
         let value: Value = self.vm.call(&call, function, (&state.table, task)).await?;
         match &value {
@@ -310,7 +313,7 @@ impl Worker {
         Failure { lasting: true, ..Failure::new(Status::EnvError, error) }
     }
 
-    fn outcome(&self, outcome: &Outcome) -> mlua::Result<Table> {
+    fn outcome(&self, outcome: &TrajectoryOutcome) -> mlua::Result<Table> {
         let table = self.vm.lua.create_table_with_capacity(0, 7)?;
         table.raw_set("text", outcome.text.as_str())?;
         table.raw_set("token_ids", outcome.token_ids.as_slice())?;
@@ -331,7 +334,7 @@ impl Worker {
             return Err(Error::new(Kind::Script, "trainer.estimator is \"custom\" and the recipe has no `advantage`")
                 .at_path(&self.script.path));
         };
-        let call = Call::new(Entry::Advantage, (0, 0), &self.vm.limits);
+        let call = Call::new(EntryPoint::Advantage, (0, 0), &self.vm.limits);
         let input = convert::from_json(&self.vm.lua, &group.members).map_err(|error| host_failure(&error).error)?;
         let (advantages, returns): (Value, Value) =
             self.vm.call_now(&call, function, (input, group.failed)).map_err(|failure| failure.error)?;
@@ -434,7 +437,7 @@ impl Worker {
         self.script.formats.choose(name)
     }
 
-    pub(crate) fn call_of(&self, entry: Entry, state: &State) -> Rc<Call> {
+    pub(crate) fn call_of(&self, entry: EntryPoint, state: &State) -> Rc<Call> {
         let (record, session, env) = (state.record.clone(), state.session.clone(), state.env.clone());
         let own = TrajectoryContext { record, session, env };
         Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, own)

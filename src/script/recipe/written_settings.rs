@@ -2,7 +2,7 @@
 
 use serde_json::Value as Json;
 
-use super::load::{Part, Script};
+use super::load::{RecipePart, Script};
 use crate::config::Settings;
 use crate::error::{Error, Kind, Result};
 use crate::script::runtime::source_map::{Location, SourceMap};
@@ -30,7 +30,7 @@ impl Script {
     pub(crate) fn typed(&self, key: &str) -> Option<&str> {
         let sets = |typed: &&String| {
             let name = typed.split('=').next().unwrap_or_default().trim();
-            let own = if self.part == Part::ColdStart { cold_start::own_name(name) } else { Some(name) };
+            let own = if self.part == RecipePart::ColdStart { cold_start::own_name(name) } else { Some(name) };
             let Some(name) = own else { return false };
             key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
@@ -44,7 +44,7 @@ impl Script {
 
     /// [`Script::place_of`], and whether the setting itself is there.
     fn location_of(&self, key: &str) -> Location {
-        let own = (self.part == Part::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
+        let own = (self.part == RecipePart::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
         let key = own.as_deref().unwrap_or(key);
         let main = self.path.display().to_string();
         let lua = self.modules.iter().filter(|(name, _)| !is_python(name));

@@ -76,7 +76,7 @@ pub(crate) struct SessionConnections(RefCell<BTreeMap<String, Rc<Link>>>);
 /// A trajectory's connection.
 #[derive(Default)]
 struct Link {
-    end: RefCell<Option<Rc<End>>>,
+    end: RefCell<Option<Rc<ConnectionEnd>>>,
     /// Answered messages in order, so that a copy can repeat them.
     done: RefCell<Vec<Json>>,
     /// Messages that must be answered before any other.
@@ -84,7 +84,7 @@ struct Link {
 }
 
 /// The other end of a trajectory's connection.
-enum End {
+enum ConnectionEnd {
     Socket(Socket),
     Program(ProgramSession),
 }
@@ -124,17 +124,24 @@ impl Connection {
         Some(format!("program `{}`, outside the sandbox: {program}{times}", self.name))
     }
 
-    fn connect(&self, endpoint: Endpoint) -> End {
+    fn connect(&self, endpoint: Endpoint) -> ConnectionEnd {
         match endpoint {
             Endpoint::Url { url, headers, reach } => {
                 let (max_bytes, start_timeout, close_message) =
                     (self.max_bytes, self.start_timeout, self.close_message.clone());
-                End::Socket(Socket::new(SocketOptions { url, headers, reach, max_bytes, close_message, start_timeout }))
+                ConnectionEnd::Socket(Socket::new(SocketOptions {
+                    url,
+                    headers,
+                    reach,
+                    max_bytes,
+                    close_message,
+                    start_timeout,
+                }))
             }
             command @ Endpoint::Command { .. } => {
                 static NEXT: AtomicUsize = AtomicUsize::new(0);
                 let number = NEXT.fetch_add(1, Ordering::Relaxed) % self.processes;
-                End::Program(self.program(command, number).session())
+                ConnectionEnd::Program(self.program(command, number).session())
             }
         }
     }
@@ -225,12 +232,12 @@ impl SessionConnections {
 
 impl Link {
     /// The open connection, or a new one.
-    fn end(&self, connect: impl FnOnce() -> End) -> Rc<End> {
+    fn end(&self, connect: impl FnOnce() -> ConnectionEnd) -> Rc<ConnectionEnd> {
         Rc::clone(self.end.borrow_mut().get_or_insert_with(|| Rc::new(connect())))
     }
 
     /// The text of the answer.
-    async fn request(&self, end: &End, message: Json, timeout: Duration) -> Result<String, ConnectionError> {
+    async fn request(&self, end: &ConnectionEnd, message: Json, timeout: Duration) -> Result<String, ConnectionError> {
         {
             // A concurrent call waits until the earlier messages are answered.
             let mut behind = self.behind.lock().await;
@@ -247,10 +254,10 @@ impl Link {
         self.run(end, message, timeout).await
     }
 
-    async fn run(&self, end: &End, message: Json, timeout: Duration) -> Result<String, ConnectionError> {
+    async fn run(&self, end: &ConnectionEnd, message: Json, timeout: Duration) -> Result<String, ConnectionError> {
         let answer = match end {
-            End::Socket(socket) => socket.request(message.to_string(), timeout).await?,
-            End::Program(session) => session.request(message.clone(), timeout).await?.to_string(),
+            ConnectionEnd::Socket(socket) => socket.request(message.to_string(), timeout).await?,
+            ConnectionEnd::Program(session) => session.request(message.clone(), timeout).await?.to_string(),
         };
         self.done.borrow_mut().push(message);
         Ok(answer)

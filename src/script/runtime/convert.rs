@@ -12,10 +12,10 @@ use mlua::{Lua, Table, Value};
 use serde_json::{Map, Number, Value as Json};
 
 use super::limits;
-use super::not_plain::{MisfitReason, NotPlain};
+use super::not_plain::{NotPlain, NotPlainReason};
 use super::origin::{long_digits, note_list, note_object, note_of, restore_list, restore_object};
 use crate::json::{self, Odd, TAG};
-use crate::script::runtime::show::{Layout, Shown};
+use crate::script::runtime::show::{ShowLimits, Shown};
 
 /// Maximum nesting of tables; also ends cycles.
 const DEPTH: usize = 100;
@@ -78,7 +78,7 @@ fn write_json(
     let bytes = if let Value::String(text) = value { text.as_bytes().len() } else { 0 };
     // The caller's turn has ended then, so that the message is not seen.
     if !budget.take(bytes) || (budget.values.is_multiple_of(STEP) && limits::is_late()) {
-        return Err(NotPlain::new(path, MisfitReason::TooMuch));
+        return Err(NotPlain::new(path, NotPlainReason::TooMuch));
     }
     let tagged = |kind: &str, value: Json| {
         let mut map = Map::new();
@@ -94,21 +94,21 @@ fn write_json(
         Value::Number(number) => match Number::from_f64(*number) {
             Some(number) => Ok(Json::Number(number)),
             None if odd == NonJson::Tag => Ok(json::of_float(*number)),
-            None => Err(NotPlain::new(path, MisfitReason::Number(show(value)))),
+            None => Err(NotPlain::new(path, NotPlainReason::Number(show(value)))),
         },
         Value::String(text) => match text.to_str() {
             Ok(text) => Ok(Json::String(text.to_owned())),
             Err(_) if odd == NonJson::Tag => Ok(json::of_bytes(&text.as_bytes())),
-            Err(_) => Err(NotPlain::new(path, MisfitReason::NotUtf8)),
+            Err(_) => Err(NotPlain::new(path, NotPlainReason::NotUtf8)),
         },
         Value::Table(table) => {
             if depth == DEPTH {
-                return Err(NotPlain::new(path, MisfitReason::TooDeep));
+                return Err(NotPlain::new(path, NotPlainReason::TooDeep));
             }
             let mut empty_list = is_empty_list(table);
             let note = note_of(table);
             if table.metatable().is_some() && !empty_list && note.is_none() {
-                return Err(NotPlain::new(path, MisfitReason::Metatable));
+                return Err(NotPlain::new(path, NotPlainReason::Metatable));
             }
             let length = table.raw_len();
             let mut list = Vec::with_capacity(length);
@@ -118,7 +118,7 @@ fn write_json(
             each_pair(table, |key, item| {
                 let named = if let Value::String(name) = &key { name.as_bytes().len() } else { 0 };
                 if !budget.take(named) {
-                    return Err(NotPlain::new(path, MisfitReason::TooMuch));
+                    return Err(NotPlain::new(path, NotPlainReason::TooMuch));
                 }
                 let _ = match &key {
                     Value::Integer(index) => write!(path, "[{index}]"),
@@ -138,7 +138,7 @@ fn write_json(
             })
             .map_err(|stopped| match stopped {
                 Stopped::By(error) => error,
-                Stopped::Machine(error) => NotPlain::new(path, MisfitReason::Machine(error)),
+                Stopped::Machine(error) => NotPlain::new(path, NotPlainReason::Machine(error)),
             })?;
             // A snapshot keeps notes apart.
             match note.filter(|_| odd == NonJson::Refuse) {
@@ -167,7 +167,7 @@ fn write_json(
                 let named_or_listed = !list.is_empty() || !object.is_empty();
                 return Err(NotPlain::new(
                     path,
-                    if named_or_listed { MisfitReason::Mixed } else { MisfitReason::Keys },
+                    if named_or_listed { NotPlainReason::Mixed } else { NotPlainReason::Keys },
                 ));
             }
             let mut pairs: Vec<Json> = list
@@ -179,7 +179,7 @@ fn write_json(
             let mut numbered = Vec::new();
             for (key, item) in others {
                 if matches!(key, Value::Table(_)) {
-                    return Err(NotPlain::new(path, MisfitReason::TableKey));
+                    return Err(NotPlain::new(path, NotPlainReason::TableKey));
                 }
                 numbered.push((write_json(&key, path, odd, depth + 1, budget)?, item));
             }
@@ -190,7 +190,7 @@ fn write_json(
             pairs.extend(numbered.into_iter().map(|(key, item)| Json::Array(vec![key, item])));
             Ok(tagged("pairs", Json::Array(pairs)))
         }
-        other => Err(NotPlain::new(path, MisfitReason::Type(other.type_name()))),
+        other => Err(NotPlain::new(path, NotPlainReason::Type(other.type_name()))),
     }
 }
 
@@ -223,30 +223,30 @@ fn is_empty_list(table: &Table) -> bool {
 
 /// JSON as Lua data. [`to_json`] returns the same JSON.
 pub(crate) fn from_json(lua: &Lua, json: &Json) -> mlua::Result<Value> {
-    read_json(lua, json, Source::Json, &mut 0)
+    read_json(lua, json, JsonSource::Json, &mut 0)
 }
 
 /// A row of a dataset as Lua data, with the values that JSON does not have.
 pub(crate) fn from_row(lua: &Lua, json: &Json) -> mlua::Result<Value> {
-    read_json(lua, json, Source::Row, &mut 0)
+    read_json(lua, json, JsonSource::Row, &mut 0)
 }
 
 /// Results of the host as Lua data, without the note of the original JSON.
 pub(crate) fn from_answer(lua: &Lua, json: &Json) -> mlua::Result<Value> {
-    read_json(lua, json, Source::Host, &mut 0)
+    read_json(lua, json, JsonSource::Host, &mut 0)
 }
 
 /// The source of JSON.
 #[derive(Clone, Copy, PartialEq)]
-enum Source {
+enum JsonSource {
     Json,
     Row,
     /// A result of the host, which is not converted back.
     Host,
 }
 
-fn read_json(lua: &Lua, json: &Json, source: Source, count: &mut usize) -> mlua::Result<Value> {
-    let noted = source != Source::Host;
+fn read_json(lua: &Lua, json: &Json, source: JsonSource, count: &mut usize) -> mlua::Result<Value> {
+    let noted = source != JsonSource::Host;
     *count += 1;
     if count.is_multiple_of(STEP) && limits::is_late() {
         // The caller's turn has ended: its error is that of the limit.
@@ -274,7 +274,7 @@ fn read_json(lua: &Lua, json: &Json, source: Source, count: &mut usize) -> mlua:
             Ok(Value::Table(list))
         }
         Json::Object(fields) => {
-            match Odd::of(json).filter(|_| source == Source::Row) {
+            match Odd::of(json).filter(|_| source == JsonSource::Row) {
                 Some(Odd::Bytes(bytes)) => return Ok(Value::String(lua.create_string(bytes)?)),
                 Some(Odd::Number(number)) => return Ok(Value::Number(number)),
                 None => {}
@@ -419,14 +419,14 @@ pub(crate) fn printed(value: &Value) -> String {
             }
             serde_json::to_string_pretty(&json).unwrap_or(line)
         }
-        Err(_) => Shown::of(value, &Layout::default()).to_string(),
+        Err(_) => Shown::of(value, &ShowLimits::default()).to_string(),
     }
 }
 
 /// A table on one line of a log.
 pub(crate) fn logged(value: &Value) -> String {
     write_json(value, &mut String::new(), NonJson::Refuse, 0, &mut SHOWN.clone()).map_or_else(
-        |_| Shown::of(value, &Layout { width: usize::MAX, ..Layout::default() }).to_string(),
+        |_| Shown::of(value, &ShowLimits { width: usize::MAX, ..ShowLimits::default() }).to_string(),
         |json| json.to_string(),
     )
 }

@@ -26,7 +26,7 @@ pub(crate) struct GenerateArguments {
 }
 
 /// Answer to `policy:generate`.
-pub(crate) enum Answer {
+pub(crate) enum FlowAnswer {
     Reply(Rc<Action>),
     /// A limit ended the trajectory.
     Over,
@@ -47,7 +47,7 @@ pub(crate) struct Channel {
     /// The last request.
     pub(crate) wanted: RefCell<Option<Rc<GenerateArguments>>>,
     /// Receives the response while `policy:generate` waits.
-    pub(crate) reply: RefCell<Option<oneshot::Sender<Answer>>>,
+    pub(crate) reply: RefCell<Option<oneshot::Sender<FlowAnswer>>>,
     /// The reason why no further response is generated.
     pub(crate) over: RefCell<Option<Error>>,
     /// Number of responses so far.
@@ -60,8 +60,8 @@ impl Channel {
         self.reply.borrow().is_some()
     }
 
-    pub(crate) fn answer(&self, answer: Answer) {
-        if let Answer::Reply(_) = answer {
+    pub(crate) fn answer(&self, answer: FlowAnswer) {
+        if let FlowAnswer::Reply(_) = answer {
             self.steps.set(self.steps.get() + 1);
         }
         if let Some(reply) = self.reply.take() {

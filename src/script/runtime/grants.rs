@@ -9,7 +9,7 @@ use crate::tools::connection::websocket_as_http;
 
 /// One declared need of a recipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum DeclaredNeed {
     /// `http`: public hosts; `http:HOST[:PORT]` or a URL: that host, which may be private.
     Http(Option<(String, Option<u16>)>),
     /// `process`: any program in the sandbox; `process:NAME`: that program.
@@ -26,7 +26,7 @@ pub(crate) enum Need {
 const FORMS: [&str; 8] =
     ["http", "http:HOST", "a URL", "process", "process:NAME", "env:NAME", "fs:DIR", "fs:write:DIR"];
 
-impl Need {
+impl DeclaredNeed {
     /// Parses one entry of `needs`.
     ///
     /// # Errors
@@ -71,7 +71,7 @@ impl Need {
     }
 }
 
-impl fmt::Display for Need {
+impl fmt::Display for DeclaredNeed {
     /// A phrase for the user who starts the recipe.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -89,7 +89,7 @@ impl fmt::Display for Need {
 
 /// The permissions of `needs`, one phrase each.
 pub fn needs_in_words(needs: &[String]) -> Vec<String> {
-    needs.iter().filter_map(|need| Need::parse(need).ok()).map(|need| need.to_string()).collect()
+    needs.iter().filter_map(|need| DeclaredNeed::parse(need).ok()).map(|need| need.to_string()).collect()
 }
 
 /// External access of a virtual machine.
@@ -98,7 +98,7 @@ pub(crate) enum Grants {
     /// A recipe in `directory` is being loaded; its needs are not known yet.
     Loading { directory: PathBuf },
     /// The needs that a recipe declares; paths are relative to its script.
-    Declared { needs: Vec<Need>, directory: PathBuf },
+    Declared { needs: Vec<DeclaredNeed>, directory: PathBuf },
     /// A program, which its user trusts; paths are relative to the current directory.
     Everything,
 }
@@ -106,7 +106,7 @@ pub(crate) enum Grants {
 impl Grants {
     /// The grants of a recipe in `directory`.
     pub(crate) fn declared(needs: &[String], directory: PathBuf) -> Self {
-        let needs = needs.iter().filter_map(|need| Need::parse(need).ok()).collect();
+        let needs = needs.iter().filter_map(|need| DeclaredNeed::parse(need).ok()).collect();
         Self::Declared { needs, directory }
     }
 
@@ -119,11 +119,11 @@ impl Grants {
                 AllowedAddresses::Nowhere
             };
         };
-        let named = |need: &Need| matches!(need, Need::Http(Some((allowed, at))) if allowed == host && at.is_none_or(|at| at == port));
+        let named = |need: &DeclaredNeed| matches!(need, DeclaredNeed::Http(Some((allowed, at))) if allowed == host && at.is_none_or(|at| at == port));
         if needs.iter().any(named) {
             return AllowedAddresses::Anywhere;
         }
-        if needs.contains(&Need::Http(None)) { AllowedAddresses::Public } else { AllowedAddresses::Nowhere }
+        if needs.contains(&DeclaredNeed::Http(None)) { AllowedAddresses::Public } else { AllowedAddresses::Nowhere }
     }
 
     /// Whether a program may be run.
@@ -132,8 +132,8 @@ impl Grants {
             Self::Loading { .. } => false,
             Self::Everything => true,
             Self::Declared { needs, .. } => needs.iter().any(|need| match need {
-                Need::Process(None) => true,
-                Need::Process(Some(allowed)) => allowed == program,
+                DeclaredNeed::Process(None) => true,
+                DeclaredNeed::Process(Some(allowed)) => allowed == program,
                 _ => false,
             }),
         }
@@ -144,7 +144,7 @@ impl Grants {
     pub(crate) fn starts(&self, program: &str) -> bool {
         match self {
             Self::Declared { needs, .. } => {
-                needs.iter().any(|need| matches!(need, Need::Process(Some(allowed)) if allowed == program))
+                needs.iter().any(|need| matches!(need, DeclaredNeed::Process(Some(allowed)) if allowed == program))
             }
             other => other.runs(program),
         }
@@ -164,7 +164,7 @@ impl Grants {
             Self::Loading { .. } => false,
             Self::Everything => true,
             Self::Declared { needs, .. } => {
-                needs.iter().any(|need| matches!(need, Need::Variable(allowed) if allowed == name))
+                needs.iter().any(|need| matches!(need, DeclaredNeed::Variable(allowed) if allowed == name))
             }
         }
     }
@@ -173,7 +173,7 @@ impl Grants {
     pub(crate) fn variables(&self) -> Vec<String> {
         let Self::Declared { needs, .. } = self else { return Vec::new() };
         let names = needs.iter().filter_map(|need| match need {
-            Need::Variable(name) => Some(name.clone()),
+            DeclaredNeed::Variable(name) => Some(name.clone()),
             _ => None,
         });
         names.collect()
@@ -183,7 +183,7 @@ impl Grants {
     pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
         let needs = if let Self::Declared { needs, .. } = self { &needs[..] } else { &[] };
         needs.iter().filter_map(|need| match need {
-            Need::Process(program) => program.as_deref(),
+            DeclaredNeed::Process(program) => program.as_deref(),
             _ => None,
         })
     }
@@ -192,7 +192,7 @@ impl Grants {
     pub(crate) fn readable(&self) -> Vec<PathBuf> {
         let Self::Declared { needs, directory } = self else { return Vec::new() };
         let roots = needs.iter().filter_map(|need| match need {
-            Need::Read(path) | Need::Write(path) => directory.join(path).canonicalize().ok(),
+            DeclaredNeed::Read(path) | DeclaredNeed::Write(path) => directory.join(path).canonicalize().ok(),
             _ => None,
         });
         roots.collect()
@@ -215,8 +215,8 @@ impl Grants {
         let real = existing(&path).map_err(|error| PathRefusal::Expected(error.to_string()))?;
         let inside = |root: &Path| existing(&directory.join(root)).is_ok_and(|root| real.starts_with(root));
         let allowed = needs.iter().any(|need| match need {
-            Need::Read(root) => !write && inside(root),
-            Need::Write(root) => inside(root),
+            DeclaredNeed::Read(root) => !write && inside(root),
+            DeclaredNeed::Write(root) => inside(root),
             _ => false,
         });
         if allowed { Ok(real) } else { Err(PathRefusal::Undeclared) }
@@ -238,7 +238,7 @@ impl Grants {
             return true;
         }
         let declared = needs.iter().filter_map(|need| match need {
-            Need::Read(root) | Need::Write(root) => Some(directory.join(root)),
+            DeclaredNeed::Read(root) | DeclaredNeed::Write(root) => Some(directory.join(root)),
             _ => None,
         });
         let Ok(real) = file.canonicalize() else { return false };
@@ -350,7 +350,7 @@ mod tests {
         let described =
             |needs: &[&str]| needs_in_words(&needs.iter().map(|&need| need.to_owned()).collect::<Vec<_>>()).join("; ");
         insta::assert_snapshot!(described(&["http", "http:a.co:8", "process", "process:gcc", "env:KEY", "fs:data", "fs:write:out"]), @"send HTTP requests to public hosts; send HTTP requests to a.co:8; run programs; run gcc; use the environment variable KEY; read files below data; read and write files below out");
-        insta::assert_snapshot!(Need::parse("htp").unwrap_err(), @r#"
+        insta::assert_snapshot!(DeclaredNeed::parse("htp").unwrap_err(), @r#"
         `needs` contains "htp"; it is one of http, http:HOST, a URL, process, process:NAME, env:NAME, fs:DIR, fs:write:DIR
           hint: did you mean `http`?
         "#);
@@ -368,7 +368,7 @@ mod tests {
             "fs",
             "fs:",
         ] {
-            assert!(Need::parse(bad).is_err(), "{bad}");
+            assert!(DeclaredNeed::parse(bad).is_err(), "{bad}");
         }
     }
 }

@@ -17,13 +17,13 @@ use super::convert::clip;
 use super::flow::Channel;
 use super::grants::Grants;
 use super::library;
-use super::limits::Slot;
-use super::log::{Echo, LogLine, LogSink, Stream};
+use super::limits::WatchedVm;
+use super::log::{Echo, LogLine, LogSink, LogStream};
 use super::passages::SearchPart;
 use super::record::{Branch, Record};
 use super::services::Services;
-use super::shared_calls::Shared;
-use super::state::Session;
+use super::shared_calls::SharedCalls;
+use super::state::ToolSession;
 use crate::config::Limits;
 use crate::error::{Error, Kind};
 use crate::mdp::ToolRecord;
@@ -46,7 +46,7 @@ const LOG_LINES: usize = 1000;
 
 /// The entry point of the script that is running; also selects its random stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Entry {
+pub(crate) enum EntryPoint {
     Load,
     Row,
     Reset,
@@ -68,7 +68,7 @@ pub(crate) enum Entry {
     Close,
 }
 
-impl Entry {
+impl EntryPoint {
     /// Whether the call belongs to a trajectory, not to the script as a whole.
     pub(crate) fn is_of_trajectory(self) -> bool {
         matches!(self, Self::Reset | Self::Observe | Self::Step | Self::Reward | Self::Privileged | Self::Close)
@@ -96,7 +96,7 @@ impl Entry {
 
 /// One call into the script.
 pub(crate) struct Call {
-    pub(crate) entry: Entry,
+    pub(crate) entry: EntryPoint,
     /// The seed of the trajectory (or dataset), and the step (or row).
     pub(crate) seed: (u64, u64),
     /// Records the external calls, or replays them.
@@ -129,7 +129,7 @@ pub(crate) struct Call {
     /// The error of the last undeclared external call.
     pub(crate) undeclared: RefCell<Option<Error>>,
     /// Stateful tools of the trajectory, if the call belongs to one.
-    pub(crate) session: Option<Rc<Session>>,
+    pub(crate) session: Option<Rc<ToolSession>>,
     /// The environment of the trajectory, if the call belongs to one.
     pub(crate) env: Option<Rc<TaskEnv>>,
     /// The channel of the flow that runs in the call.
@@ -139,28 +139,33 @@ pub(crate) struct Call {
 /// The parts of a call that come from its trajectory.
 pub(crate) struct TrajectoryContext {
     pub(crate) record: Record,
-    pub(crate) session: Rc<Session>,
+    pub(crate) session: Rc<ToolSession>,
     pub(crate) env: Rc<TaskEnv>,
 }
 
 impl Call {
     /// A call that belongs to no trajectory; its external calls are not recorded.
-    pub(crate) fn new(entry: Entry, seed: (u64, u64), limits: &Limits) -> Rc<Self> {
+    pub(crate) fn new(entry: EntryPoint, seed: (u64, u64), limits: &Limits) -> Rc<Self> {
         Rc::new(Self::build(entry, seed, limits, Record::off()))
     }
 
     /// A call of typed code, whose requests to the policy `record` passes on.
     pub(crate) fn of_console(limits: &Limits, record: Record) -> Rc<Self> {
-        Rc::new(Self::build(Entry::Console, (0, 0), limits, record))
+        Rc::new(Self::build(EntryPoint::Console, (0, 0), limits, record))
     }
 
     /// A call of a trajectory; its external calls are recorded.
-    pub(crate) fn of_trajectory(entry: Entry, seed: (u64, u64), limits: &Limits, of: TrajectoryContext) -> Rc<Self> {
+    pub(crate) fn of_trajectory(
+        entry: EntryPoint,
+        seed: (u64, u64),
+        limits: &Limits,
+        of: TrajectoryContext,
+    ) -> Rc<Self> {
         let TrajectoryContext { record, session, env } = of;
         Rc::new(Self { session: Some(session), env: Some(env), ..Self::build(entry, seed, limits, record) })
     }
 
-    fn build(entry: Entry, seed: (u64, u64), limits: &Limits, record: Record) -> Self {
+    fn build(entry: EntryPoint, seed: (u64, u64), limits: &Limits, record: Record) -> Self {
         Self {
             entry,
             seed,
@@ -189,7 +194,7 @@ impl Call {
     pub(crate) fn function(&self) -> &'static str {
         let flow = || self.env.as_ref().is_some_and(|env| env.env.flow.is_some());
         match self.entry {
-            Entry::Reset | Entry::Step if flow() => "flow",
+            EntryPoint::Reset | EntryPoint::Step if flow() => "flow",
             entry => entry.name(),
         }
     }
@@ -223,7 +228,7 @@ pub(crate) struct Host {
     /// trajectory.
     pub(crate) connections: RefCell<Vec<Rc<Connection>>>,
     /// Tool-call state shared with other virtual machines.
-    pub(crate) shared: RefCell<Arc<Shared>>,
+    pub(crate) shared: RefCell<Arc<SharedCalls>>,
     /// External access of the script.
     pub(crate) grants: RefCell<Grants>,
     /// Models and tensors; programs have them.
@@ -267,7 +272,7 @@ impl Host {
     }
 
     fn build(renderer: Option<Arc<Renderer>>, services: Option<Arc<dyn Services>>, echo: Option<Echo>) -> Self {
-        let load = Call::new(Entry::Load, (0, 0), &Limits::default());
+        let load = Call::new(EntryPoint::Load, (0, 0), &Limits::default());
         Self {
             current: RefCell::new(load),
             renderer,
@@ -323,7 +328,7 @@ impl Host {
     }
 
     /// Writes a line that a program prints.
-    pub(crate) fn print_line(&self, line: &LogLine, stream: Stream) {
+    pub(crate) fn print_line(&self, line: &LogLine, stream: LogStream) {
         if let Some(echo) = &self.echo {
             echo(line, stream);
         }
@@ -340,7 +345,7 @@ impl Host {
             LogLine { place: location, text, function: call.function(), trajectory, steps }
         };
         if let Some(echo) = &self.echo {
-            return echo(&line(location, text), Stream::Log);
+            return echo(&line(location, text), LogStream::Log);
         }
         let sink = self.sink.borrow().clone();
         let Some(left) = call.lines.get().checked_sub(1) else {
@@ -421,7 +426,7 @@ pub(crate) fn misuse(lua: &Lua, message: impl Into<String>) -> Error {
 
 /// Ends the call's turn and returns the error for the CPU limit.
 pub(crate) fn out_of_time(lua: &Lua) -> mlua::Error {
-    if let Some(slot) = lua.app_data_ref::<Arc<Slot>>() {
+    if let Some(slot) = lua.app_data_ref::<Arc<WatchedVm>>() {
         slot.expire();
     }
     mlua::Error::external(misuse(lua, OUT_OF_TIME))

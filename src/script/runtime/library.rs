@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::sources::{Module, file_of};
+use super::sources::{RequiredFile, file_of};
 
 pub(crate) const PREFIX: &str = "@r1/";
 
@@ -51,10 +51,10 @@ pub(super) fn has_prefix(name: &str) -> bool {
 }
 
 /// The module of a name with its prefix.
-pub(super) fn module(name: &str) -> Option<Module> {
+pub(super) fn module(name: &str) -> Option<RequiredFile> {
     let short = name.strip_prefix(PREFIX)?;
     let (_, source) = MODULES.iter().find(|(key, _)| *key == short)?;
-    Some(Module { path: shown_path(name, Path::new("")), source: (*source).to_owned() })
+    Some(RequiredFile { path: shown_path(name, Path::new("")), source: (*source).to_owned() })
 }
 
 /// The path of a module of a script in `folder`, in messages. A stored copy of a module of this

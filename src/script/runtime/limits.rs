@@ -8,7 +8,7 @@
 //! that of the thread, so other load on the machine does not count. Reading it is a system call,
 //! and most turns take microseconds: those are charged by the wall clock. A charge is never less
 //! than the CPU time of the turn, and never more than its wall time. Threads that work for a call,
-//! such as long searches and queries, are added ([`Slot::charge`]).
+//! such as long searches and queries, are added ([`WatchedVm::charge`]).
 
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ const SHORT: Duration = Duration::from_millis(1);
 
 thread_local! {
     /// The virtual machine whose turn runs on this thread.
-    static RUNNING: RefCell<Weak<Slot>> = const { RefCell::new(Weak::new()) };
+    static RUNNING: RefCell<Weak<WatchedVm>> = const { RefCell::new(Weak::new()) };
 }
 
 /// Whether the turn that runs on this thread has used up its time. Host functions that may run long
@@ -36,7 +36,7 @@ pub(crate) fn is_late() -> bool {
 }
 
 /// The part of a virtual machine that the watchdog reads.
-pub(crate) struct Slot {
+pub(crate) struct WatchedVm {
     clock: Clock,
     /// Number of the running turn; 0 if none runs.
     turn: AtomicU64,
@@ -54,14 +54,14 @@ pub(crate) struct Slot {
 }
 
 /// A period in which a call runs on the thread, until it ends or waits.
-pub(crate) struct Turn {
+pub(crate) struct CallTurn {
     number: u64,
     started: Instant,
     /// The thread's CPU time at the start, or an earlier reading.
     looked: u64,
 }
 
-impl Slot {
+impl WatchedVm {
     /// Registers the calling thread's new virtual machine with the watchdog.
     pub(crate) fn register() -> Result<Arc<Self>> {
         let clock = Clock::of_this_thread();
@@ -107,7 +107,7 @@ impl Slot {
     }
 
     /// Begins a turn with `budget` nanoseconds of CPU time. Turns of one thread do not nest.
-    pub(crate) fn arm(self: &Arc<Self>, budget: u64) -> Turn {
+    pub(crate) fn arm(self: &Arc<Self>, budget: u64) -> CallTurn {
         RUNNING.set(Arc::downgrade(self));
         let number = self.turns.fetch_add(1, Ordering::Relaxed) + 1;
         self.budget.store(budget, Ordering::Relaxed);
@@ -119,11 +119,11 @@ impl Slot {
         self.began.store(looked, Ordering::Relaxed);
         self.charged.store(0, Ordering::Relaxed);
         self.turn.store(number, Ordering::Release);
-        Turn { number, started: Instant::now(), looked }
+        CallTurn { number, started: Instant::now(), looked }
     }
 
     /// Ends a turn: nanoseconds used, and whether the limit was reached.
-    pub(crate) fn disarm(&self, turn: &Turn) -> (u64, bool) {
+    pub(crate) fn disarm(&self, turn: &CallTurn) -> (u64, bool) {
         let hit = self.expired.load(Ordering::Relaxed) == turn.number;
         self.turn.store(0, Ordering::Relaxed);
         let wall = turn.started.elapsed();
@@ -163,13 +163,13 @@ struct Watchdog {
 
 #[derive(Default)]
 struct Watched {
-    /// With the state of [`Slot::check`].
-    slots: Vec<(Weak<Slot>, (u64, u64))>,
+    /// With the state of [`WatchedVm::check`].
+    slots: Vec<(Weak<WatchedVm>, (u64, u64))>,
     started: bool,
 }
 
 impl Watchdog {
-    fn watch(&self, slot: &Arc<Slot>) -> Result<()> {
+    fn watch(&self, slot: &Arc<WatchedVm>) -> Result<()> {
         let mut watched = self.lock();
         watched.slots.push((Arc::downgrade(slot), (0, 0)));
         if !watched.started {
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     /// Works until the thread has used `time` more CPU time.
-    fn work(slot: &Slot, time: Duration) {
+    fn work(slot: &WatchedVm, time: Duration) {
         let end = slot.clock.now() + time.as_nanos() as u64;
         while slot.clock.now() < end {}
     }
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn the_watchdog_marks_a_turn_over_its_cpu_limit_and_not_the_next_one() {
-        let slot = Slot::register().unwrap();
+        let slot = WatchedVm::register().unwrap();
         let turn = slot.arm(nanoseconds(TICK * 4));
         work(&slot, TICK * 2);
         assert!(!slot.expired());
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn charged_time_is_between_cpu_time_and_wall_time() {
-        let slot = Slot::register().unwrap();
+        let slot = WatchedVm::register().unwrap();
         for time in [Duration::from_micros(50), SHORT / 2, SHORT * 3, TICK * 4] {
             let wall = Instant::now();
             let turn = slot.arm(u64::MAX);
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn time_of_other_threads_is_charged_to_the_turn_that_they_work_for() {
-        let slot = Slot::register().unwrap();
+        let slot = WatchedVm::register().unwrap();
         let turn = slot.arm(nanoseconds(Duration::from_secs(10)));
         slot.charge(Duration::from_secs(4));
         assert!(!slot.expired() && slot.left() < Duration::from_secs(6));
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_turn_without_remaining_cpu_budget_expires_at_once() {
-        let slot = Slot::register().unwrap();
+        let slot = WatchedVm::register().unwrap();
         let turn = slot.arm(0);
         assert!(slot.expired());
         assert!(slot.disarm(&turn).1);

@@ -45,11 +45,11 @@ impl LogSink {
 }
 
 /// Receives the output of a program: the text, and the place of an `r1.log`.
-pub type Echo = Box<dyn Fn(&LogLine, Stream)>;
+pub type Echo = Box<dyn Fn(&LogLine, LogStream)>;
 
 /// Output stream of a program's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stream {
+pub enum LogStream {
     /// `print`, `io.write`
     Out,
     /// `r1.log`

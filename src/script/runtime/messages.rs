@@ -124,11 +124,11 @@ fn tool_calls(value: &Value, at: Path<'_>) -> Result<Vec<ToolCall>, Invalid> {
 
 /// An action as `lua/measure.lua` takes it: text, token ids, finish reason, calls; nil for an empty
 /// list.
-pub(crate) type Parts<'a> = (&'a str, Option<Table>, &'static str, Option<Table>);
+pub(crate) type ActionParts<'a> = (&'a str, Option<Table>, &'static str, Option<Table>);
 
 /// The parts of an action for a script. Calls that could not be parsed follow the parsed ones, as
 /// `{ error = … }`.
-pub(crate) fn action<'a>(lua: &Lua, action: &'a Action) -> mlua::Result<Parts<'a>> {
+pub(crate) fn action<'a>(lua: &Lua, action: &'a Action) -> mlua::Result<ActionParts<'a>> {
     let ids = (!action.token_ids.is_empty()).then(|| lua.create_sequence_from(action.token_ids.iter().copied()));
     let (text, ids, reason) = (action.text.as_str(), ids.transpose()?, action.finish_reason.name());
     if action.tool_calls.is_empty() && action.errors.is_empty() {

@@ -10,11 +10,11 @@ use crate::mdp::Invalid;
 pub(crate) struct NotPlain {
     /// `state.items[3]`
     pub(crate) path: String,
-    pub(crate) why: MisfitReason,
+    pub(crate) why: NotPlainReason,
 }
 
 #[derive(Debug)]
-pub(crate) enum MisfitReason {
+pub(crate) enum NotPlainReason {
     /// Of this type: a function, a userdata.
     Type(&'static str),
     /// NaN or an infinity.
@@ -35,17 +35,17 @@ pub(crate) enum MisfitReason {
 }
 
 impl NotPlain {
-    pub(crate) fn new(path: &str, why: MisfitReason) -> Self {
+    pub(crate) fn new(path: &str, why: NotPlainReason) -> Self {
         Self { path: path.to_owned(), why }
     }
 
     /// The path of a function, if that is the value.
     pub(crate) fn function(&self) -> Option<&str> {
-        matches!(self.why, MisfitReason::Type("function")).then_some(&*self.path)
+        matches!(self.why, NotPlainReason::Type("function")).then_some(&*self.path)
     }
 }
 
-impl fmt::Display for MisfitReason {
+impl fmt::Display for NotPlainReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Type(name) => write!(f, "is a {name}; plain data holds text, numbers, booleans and tables"),
@@ -65,7 +65,7 @@ impl fmt::Display for MisfitReason {
 impl fmt::Display for NotPlain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let path = match self.why {
-            MisfitReason::TooMuch | MisfitReason::TooDeep => short(&self.path),
+            NotPlainReason::TooMuch | NotPlainReason::TooDeep => short(&self.path),
             _ => &self.path,
         };
         write!(f, "{path} {}", self.why)

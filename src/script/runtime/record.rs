@@ -29,7 +29,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 use tokio::sync::mpsc;
 
-use super::host::{Call, Entry};
+use super::host::{Call, EntryPoint};
 use super::policy_request::{PolicyRequest, PolicyRequests};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::{Answer, ErrorRecord, ExternalCall};
@@ -37,10 +37,10 @@ use crate::mdp::{Answer, ErrorRecord, ExternalCall};
 /// The record of one trajectory: written in a live run, read in a replay. `Clone` gives another
 /// handle.
 #[derive(Clone, Debug, Default)]
-pub struct Record(Rc<Inner>);
+pub struct Record(Rc<RecordInner>);
 
 #[derive(Debug, Default)]
-struct Inner {
+struct RecordInner {
     /// Id of the trajectory, for its log lines.
     name: RefCell<String>,
     written: RefCell<Vec<ExternalCall>>,
@@ -112,7 +112,7 @@ impl Record {
 
     /// A record that keeps nothing.
     pub(crate) fn off() -> Self {
-        Self(Rc::new(Inner { off: true, ..Inner::default() }))
+        Self(Rc::new(RecordInner { off: true, ..RecordInner::default() }))
     }
 
     /// Answers from `exchanges`, and records the requests again.
@@ -122,7 +122,7 @@ impl Record {
             branches.entry((exchange.step, exchange.at.clone())).or_default().push_back(exchange);
         }
         let tape = Tape { branches, strictness, difference: None };
-        Self(Rc::new(Inner { tape: Some(RefCell::new(tape)), ..Inner::default() }))
+        Self(Rc::new(RecordInner { tape: Some(RefCell::new(tape)), ..RecordInner::default() }))
     }
 
     /// The receiver of generation requests (`r1.generate`), until it is dropped.
@@ -175,14 +175,14 @@ impl Record {
     /// An independent copy of the record with the rest of the replay.
     pub(crate) fn fork(&self) -> Self {
         let tape = self.0.tape.clone();
-        Self(Rc::new(Inner { written: RefCell::new(self.exchanges()), tape, ..Inner::default() }))
+        Self(Rc::new(RecordInner { written: RefCell::new(self.exchanges()), tape, ..RecordInner::default() }))
     }
 
     /// Records a request; its answer is filled in later.
-    fn begin(&self, step: u64, at: &str, kind: &str, request: Json) -> Slot<'_> {
+    fn begin(&self, step: u64, at: &str, kind: &str, request: Json) -> PendingExchange<'_> {
         let mut written = self.0.written.borrow_mut();
         written.push(ExternalCall { step, at: at.to_owned(), kind: kind.to_owned(), request, answer: None });
-        Slot { record: self, index: written.len() - 1 }
+        PendingExchange { record: self, index: written.len() - 1 }
     }
 
     fn recall(&self, step: u64, at: &str, kind: &str, request: &Json) -> Result<Replay> {
@@ -228,12 +228,12 @@ impl From<ExternalCall> for Replay {
 }
 
 /// A recorded request whose answer is pending.
-struct Slot<'a> {
+struct PendingExchange<'a> {
     record: &'a Record,
     index: usize,
 }
 
-impl Slot<'_> {
+impl PendingExchange<'_> {
     fn finish(&self, answer: &Result<impl Serialize>) {
         let answer = match answer {
             Ok(answer) => Answer::Ok(to_json(answer)),
@@ -276,7 +276,7 @@ pub(crate) struct Branch {
 }
 
 impl Branch {
-    pub(crate) fn root(entry: Entry) -> Rc<Self> {
+    pub(crate) fn root(entry: EntryPoint) -> Rc<Self> {
         Self::new(entry.name().to_owned(), None, None)
     }
 
@@ -293,7 +293,7 @@ impl Branch {
     }
 
     /// 64 bits of the branch's own stream: a pure function of (seed, step, entry point, branch).
-    pub(crate) fn random(&self, seed: (u64, u64), entry: Entry) -> u64 {
+    pub(crate) fn random(&self, seed: (u64, u64), entry: EntryPoint) -> u64 {
         self.rng
             .borrow_mut()
             .get_or_insert_with(|| {

@@ -10,22 +10,22 @@ use mlua::{Lua, Value};
 use super::host::{misuse, place};
 use super::library;
 use super::resource::{Keep, Resource, Spec};
-use super::sources::{Module, Resources, Sources, file_of, is_python};
+use super::sources::{RequiredFile, Resources, Sources, file_of, is_python};
 use crate::error::{Error, Kind, Result, Subject, suggest};
 
 /// Finds, reads and caches modules. It is open only while the script loads, so that the hash of a
 /// script covers all code that it can run.
 pub(crate) struct Loader {
     sources: Sources,
-    loaded: BTreeMap<String, Loaded>,
+    loaded: BTreeMap<String, LoadedModule>,
     pub(crate) resources: BTreeMap<Spec, Arc<Resource>>,
     /// Files that were searched for, found or not.
     pub(crate) searched_files: BTreeSet<PathBuf>,
     open: bool,
 }
 
-struct Loaded {
-    module: Module,
+struct LoadedModule {
+    module: RequiredFile,
     /// `None` while the module runs: a second `require` of it is a cycle.
     value: Option<Value>,
 }
@@ -45,7 +45,7 @@ impl Loader {
         self.open = false;
     }
 
-    pub(crate) fn modules(&self) -> BTreeMap<String, Module> {
+    pub(crate) fn modules(&self) -> BTreeMap<String, RequiredFile> {
         self.loaded.iter().map(|(name, loaded)| (name.clone(), loaded.module.clone())).collect()
     }
 
@@ -79,7 +79,7 @@ impl Loader {
         Ok(read)
     }
 
-    fn find(&mut self, name: &str) -> Result<Module> {
+    fn find(&mut self, name: &str) -> Result<RequiredFile> {
         match &self.sources {
             Sources::Kept(modules, _) => modules
                 .get(name)
@@ -96,7 +96,7 @@ impl Loader {
                 self.searched_files.insert(root.join(file_of(name)));
                 let module = read(root, name)?;
                 let path = if library::has_prefix(name) { library::shown_path(name, root) } else { module.path };
-                Ok(Module { path, ..module })
+                Ok(RequiredFile { path, ..module })
             }
         }
     }
@@ -122,12 +122,12 @@ pub(crate) fn require(lua: &Lua, loader: &std::cell::RefCell<Loader>, name: &Val
     };
     if is_python(&name) {
         let text = Value::String(lua.create_string(&module.source)?);
-        loader.borrow_mut().loaded.insert(name, Loaded { module, value: Some(text.clone()) });
+        loader.borrow_mut().loaded.insert(name, LoadedModule { module, value: Some(text.clone()) });
         return Ok(text);
     }
     let chunk =
         lua.load(module.source.as_str()).set_name(format!("@{}", module.path)).set_mode(mlua::chunk::ChunkMode::Text);
-    loader.borrow_mut().loaded.insert(name.clone(), Loaded { module: module.clone(), value: None });
+    loader.borrow_mut().loaded.insert(name.clone(), LoadedModule { module: module.clone(), value: None });
     let chunk = chunk.into_function()?;
     if let Some(mut texts) = lua.app_data_mut::<crate::script::runtime::texts::Texts>() {
         texts.texts.insert(module.path.clone(), module.source.clone());
@@ -186,7 +186,7 @@ fn at_caller(lua: &Lua, error: Error) -> Error {
     }
 }
 
-fn read(root: &Path, name: &str) -> Result<Module> {
+fn read(root: &Path, name: &str) -> Result<RequiredFile> {
     let relative = file_of(name);
     let plain = relative.components().all(|part| matches!(part, Component::Normal(_)));
     if name.is_empty() || !plain {
@@ -202,5 +202,5 @@ fn read(root: &Path, name: &str) -> Result<Module> {
     }
     let source = crate::error::readable(&real).and_then(|()| std::fs::read_to_string(&real));
     let source = source.map_err(|error| about(format!("can't read {}: {error}", path.display())))?;
-    Ok(Module { path: path.display().to_string(), source })
+    Ok(RequiredFile { path: path.display().to_string(), source })
 }

@@ -29,7 +29,7 @@ pub(crate) const MOST: u64 = 256;
 pub(crate) struct Spec {
     /// As written in the script; relative to its directory.
     pub(crate) path: PathBuf,
-    pub(crate) format: Option<Form>,
+    pub(crate) format: Option<ResourceFormat>,
     pub(crate) columns: Columns,
     /// MiB.
     pub(crate) max_size: u64,
@@ -56,13 +56,13 @@ impl Spec {
 
 /// File format of a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Form {
+pub(crate) enum ResourceFormat {
     Rows(DataFormat),
     /// One row `{ text = … }` for each line that is not blank.
     Text,
 }
 
-impl Form {
+impl ResourceFormat {
     /// The format with this name.
     pub(crate) fn named(name: &str) -> Option<Self> {
         if name == "text" {
@@ -119,9 +119,9 @@ impl Resource {
         };
         readable(path).map_err(failed)?;
         let real = path.canonicalize().map_err(failed)?;
-        check_place(path, directory, |path| Form::of(path).is_some())?;
+        check_place(path, directory, |path| ResourceFormat::of(path).is_some())?;
 
-        let seen = Seen::of(&real).map_err(failed)?;
+        let seen = FileStamp::of(&real).map_err(failed)?;
         if seen.length >> 20 >= spec.max_size {
             let size = seen.length >> 20;
             let message = format!("the resource has {size} MiB and max_size is {} MiB", spec.max_size);
@@ -139,7 +139,7 @@ impl Resource {
             return Ok(read);
         }
         let read = Arc::new(Self::read(spec, path)?);
-        if Seen::of(&key.path).map_err(failed)? != key.seen {
+        if FileStamp::of(&key.path).map_err(failed)? != key.seen {
             return Err(Error::new(Kind::Data, "the resource was changed while it was read").at_path(path));
         }
         cache.push((key, Arc::downgrade(&read)));
@@ -160,18 +160,18 @@ impl Resource {
         if spec.keep == Keep::Bytes {
             return Ok(Self { path: path.to_owned(), digest, bytes: size, content: bytes.into(), ..Self::empty() });
         }
-        let rows = match spec.format.or_else(|| Form::of(path)) {
-            Some(Form::Text) => {
+        let rows = match spec.format.or_else(|| ResourceFormat::of(path)) {
+            Some(ResourceFormat::Text) => {
                 drop(bytes);
                 lines(path)?
             }
-            Some(Form::Rows(DataFormat::Json)) if one_object(&bytes) => {
+            Some(ResourceFormat::Rows(DataFormat::Json)) if one_object(&bytes) => {
                 vec![json::read(&bytes).unwrap_or_default().to_string().into_boxed_str()]
             }
             format => {
                 drop(bytes);
                 let format = match format {
-                    Some(Form::Rows(format)) => Some(format),
+                    Some(ResourceFormat::Rows(format)) => Some(format),
                     _ => None,
                 };
                 let data = Dataset::open(&[path.to_owned()], format, &spec.columns)?;
@@ -250,21 +250,21 @@ static READ: Mutex<Vec<(Key, Weak<Resource>)>> = Mutex::new(Vec::new());
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
     path: PathBuf,
-    seen: Seen,
-    format: Option<Form>,
+    seen: FileStamp,
+    format: Option<ResourceFormat>,
     columns: Columns,
     keep: Keep,
 }
 
 /// File metadata that changes with the content: time, length or identity.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
+struct FileStamp {
     modified: Option<SystemTime>,
     length: u64,
     identity: (u64, i64, i64),
 }
 
-impl Seen {
+impl FileStamp {
     fn of(path: &Path) -> std::io::Result<Self> {
         use std::os::unix::fs::MetadataExt;
         let meta = fs::metadata(path)?;

@@ -30,7 +30,7 @@ pub struct StepResult {
 
 /// The end of a trajectory; argument of the reward function.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TrajectoryOutcome {
     /// The last response.
     pub text: String,
     /// The sampled ids of all responses.

@@ -46,10 +46,10 @@ pub(crate) struct ToolServer {
 pub(crate) type GrantCheck = Box<dyn Fn(&Grants) -> Result<()>>;
 
 /// Checks the grants and fills in the secrets.
-pub(crate) type Opener = Box<dyn Fn(&Grants) -> Result<Opened>>;
+pub(crate) type Opener = Box<dyn Fn(&Grants) -> Result<OpenServer>>;
 
 /// A server's options, and the function that hides its secrets in a text.
-pub(crate) struct Opened {
+pub(crate) struct OpenServer {
     pub(crate) options: ServerOptions,
     pub(crate) mask: Box<dyn Fn(String) -> String>,
 }

@@ -107,20 +107,20 @@ impl Drop for FirstCall {
 
 /// Shared state of the tools of a script.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedCalls {
     cache: Mutex<Cache>,
     /// Calls of tools whose cache is that of the run.
     pub(crate) running: RunningCalls,
     permits: Mutex<HashMap<String, Arc<Semaphore>>>,
 }
 
-impl Default for Shared {
+impl Default for SharedCalls {
     fn default() -> Self {
         Self { cache: Mutex::new(Cache::of(OF_SCRIPT)), running: RunningCalls::default(), permits: Mutex::default() }
     }
 }
 
-impl Shared {
+impl SharedCalls {
     pub(crate) fn cache(&self) -> MutexGuard<'_, Cache> {
         self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }

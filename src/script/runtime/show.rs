@@ -9,7 +9,7 @@ use super::convert;
 
 /// The kind of a part of a shown value, for colours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum ShowStyle {
     Plain,
     Key,
     Text,
@@ -22,12 +22,12 @@ pub enum Style {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Span {
     pub text: String,
-    pub style: Style,
+    pub style: ShowStyle,
 }
 
 /// Limits of the size and width of the output.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub struct ShowLimits {
     /// Tables that fit into so many columns stay on one line; 0: every table is broken into lines.
     pub width: usize,
     pub depth: usize,
@@ -39,13 +39,13 @@ pub struct Layout {
     pub spans: usize,
 }
 
-impl Default for Layout {
+impl Default for ShowLimits {
     fn default() -> Self {
         Self { width: 100, depth: 8, entries: 60, text: 600, spans: 2000 }
     }
 }
 
-impl Layout {
+impl ShowLimits {
     /// One entry per line and high limits, for comparison line by line.
     pub fn lines() -> Self {
         Self { width: 0, depth: 40, entries: 10_000, text: 20_000, spans: 200_000 }
@@ -72,7 +72,7 @@ impl std::fmt::Display for Shown {
 }
 
 impl Shown {
-    pub(crate) fn of(value: &Value, layout: &Layout) -> Self {
+    pub(crate) fn of(value: &Value, layout: &ShowLimits) -> Self {
         let mut writer = Writer { layout, left: layout.spans, entries: ENTRIES, open: Vec::new() };
         let tree = writer.read(value);
         let mut spans = Vec::new();
@@ -83,7 +83,7 @@ impl Shown {
     /// The value of typed code, with its data.
     pub(crate) fn typed(value: &Value) -> Self {
         let data = convert::to_json(value, "it", convert::NonJson::Refuse).ok();
-        Self { data, ..Self::of(value, &Layout::default()) }
+        Self { data, ..Self::of(value, &ShowLimits::default()) }
     }
 }
 
@@ -97,14 +97,14 @@ pub(crate) fn is_name(text: &str) -> bool {
 const ENTRIES: usize = 1 << 18;
 
 /// A value read for display.
-enum Tree {
+enum ShownTree {
     Leaf(Span),
     /// Entries with their keys; list items have no key.
-    Table(Vec<(Option<Vec<Span>>, Tree)>),
+    Table(Vec<(Option<Vec<Span>>, ShownTree)>),
 }
 
 struct Writer<'a> {
-    layout: &'a Layout,
+    layout: &'a ShowLimits,
     left: usize,
     /// Remaining entries of tables.
     entries: usize,
@@ -112,45 +112,45 @@ struct Writer<'a> {
     open: Vec<*const std::ffi::c_void>,
 }
 
-fn span(style: Style, text: impl Into<String>) -> Span {
+fn span(style: ShowStyle, text: impl Into<String>) -> Span {
     Span { text: text.into(), style }
 }
 
 impl Writer<'_> {
-    fn read(&mut self, value: &Value) -> Tree {
-        let Some(left) = self.left.checked_sub(1) else { return Tree::Leaf(span(Style::Word, "…")) };
+    fn read(&mut self, value: &Value) -> ShownTree {
+        let Some(left) = self.left.checked_sub(1) else { return ShownTree::Leaf(span(ShowStyle::Word, "…")) };
         self.left = left;
         match value {
             Value::Table(table) => self.table(table),
-            other => Tree::Leaf(self.leaf(other)),
+            other => ShownTree::Leaf(self.leaf(other)),
         }
     }
 
     fn leaf(&self, value: &Value) -> Span {
         match value {
-            Value::Nil => span(Style::Word, "nil"),
-            value if value.is_null() => span(Style::Word, "r1.json.null"),
-            Value::Boolean(truth) => span(Style::Word, truth.to_string()),
-            Value::Integer(number) => span(Style::Number, number.to_string()),
-            Value::Number(number) => span(Style::Number, number.to_string()),
-            Value::String(text) => span(Style::Text, quoted(&text.to_string_lossy(), self.layout.text)),
+            Value::Nil => span(ShowStyle::Word, "nil"),
+            value if value.is_null() => span(ShowStyle::Word, "r1.json.null"),
+            Value::Boolean(truth) => span(ShowStyle::Word, truth.to_string()),
+            Value::Integer(number) => span(ShowStyle::Number, number.to_string()),
+            Value::Number(number) => span(ShowStyle::Number, number.to_string()),
+            Value::String(text) => span(ShowStyle::Text, quoted(&text.to_string_lossy(), self.layout.text)),
             Value::Function(function) => {
                 let info = function.info();
                 let name = info.name.map_or_else(String::new, |name| format!(" {name}"));
                 let location = super::place::definition(function).map_or_else(String::new, |at| format!(" ({at})"));
-                span(Style::Word, format!("function{name}{location}"))
+                span(ShowStyle::Word, format!("function{name}{location}"))
             }
-            other => span(Style::Word, convert::kind(other).trim_start_matches("a ").to_owned()),
+            other => span(ShowStyle::Word, convert::kind(other).trim_start_matches("a ").to_owned()),
         }
     }
 
-    fn table(&mut self, table: &Table) -> Tree {
+    fn table(&mut self, table: &Table) -> ShownTree {
         let address = table.to_pointer();
         if self.open.contains(&address) {
-            return Tree::Leaf(span(Style::Word, "(contains itself)"));
+            return ShownTree::Leaf(span(ShowStyle::Word, "(contains itself)"));
         }
         if self.open.len() >= self.layout.depth {
-            return Tree::Leaf(span(Style::Word, "{…}"));
+            return ShownTree::Leaf(span(ShowStyle::Word, "{…}"));
         }
         self.open.push(address);
         let length = table.raw_len();
@@ -160,7 +160,10 @@ impl Writer<'_> {
             entries.push((None, self.read(&item)));
         }
         if length > self.layout.entries {
-            entries.push((None, Tree::Leaf(span(Style::Word, format!("… {} more", length - self.layout.entries)))));
+            entries.push((
+                None,
+                ShownTree::Leaf(span(ShowStyle::Word, format!("… {} more", length - self.layout.entries))),
+            ));
         }
         let mut named: Vec<(Value, Value)> = Vec::new();
         // The only possible error is the closure's, which ends the iteration.
@@ -176,17 +179,20 @@ impl Writer<'_> {
         for (key, item) in named.into_iter().take(self.layout.entries) {
             let key = match &key {
                 Value::String(name) if is_name(&name.to_string_lossy()) => {
-                    vec![span(Style::Key, name.to_string_lossy())]
+                    vec![span(ShowStyle::Key, name.to_string_lossy())]
                 }
-                other => vec![span(Style::Plain, "["), self.leaf(other), span(Style::Plain, "]")],
+                other => vec![span(ShowStyle::Plain, "["), self.leaf(other), span(ShowStyle::Plain, "]")],
             };
             entries.push((Some(key), self.read(&item)));
         }
         if count > self.layout.entries {
-            entries.push((None, Tree::Leaf(span(Style::Word, format!("… {} more", count - self.layout.entries)))));
+            entries.push((
+                None,
+                ShownTree::Leaf(span(ShowStyle::Word, format!("… {} more", count - self.layout.entries))),
+            ));
         }
         self.open.pop();
-        Tree::Table(entries)
+        ShownTree::Table(entries)
     }
 }
 
@@ -203,7 +209,7 @@ fn order(key: &Value) -> (u8, u64, String) {
     }
 }
 
-impl Tree {
+impl ShownTree {
     /// Width on one line, in columns.
     fn width(&self) -> usize {
         let columns = |text: &str| text.chars().count();
@@ -222,21 +228,21 @@ impl Tree {
         let full_width = self.width();
         let entries = match self {
             Self::Leaf(leaf) => return out.push(leaf),
-            Self::Table(entries) if entries.is_empty() => return out.push(span(Style::Plain, "{}")),
+            Self::Table(entries) if entries.is_empty() => return out.push(span(ShowStyle::Plain, "{}")),
             Self::Table(entries) => entries,
         };
         let inline = width > 0 && full_width.saturating_add(indent).saturating_add(used) <= width;
-        out.push(span(Style::Plain, if inline { "{ " } else { "{" }));
+        out.push(span(ShowStyle::Plain, if inline { "{ " } else { "{" }));
         let last = entries.len() - 1;
         for (index, (key, value)) in entries.into_iter().enumerate() {
             if !inline {
-                out.push(span(Style::Plain, format!("\n{}", " ".repeat(indent + 2))));
+                out.push(span(ShowStyle::Plain, format!("\n{}", " ".repeat(indent + 2))));
             }
             let mut used = 0;
             if let Some(key) = key {
                 used = key.iter().map(|span| span.text.chars().count()).sum::<usize>() + 3;
                 out.extend(key);
-                out.push(span(Style::Plain, " = "));
+                out.push(span(ShowStyle::Plain, " = "));
             }
             value.write(out, if inline { usize::MAX } else { width }, indent + 2, used);
             let between = match (inline, index == last) {
@@ -244,10 +250,10 @@ impl Tree {
                 (true, false) => ", ",
                 (false, _) => ",",
             };
-            out.push(span(Style::Plain, between));
+            out.push(span(ShowStyle::Plain, between));
         }
         let end = if inline { " }".to_owned() } else { format!("\n{}}}", " ".repeat(indent)) };
-        out.push(span(Style::Plain, end));
+        out.push(span(ShowStyle::Plain, end));
     }
 }
 

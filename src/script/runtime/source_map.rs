@@ -34,9 +34,9 @@ pub(crate) struct SourceMap {
 #[derive(Default)]
 struct FileMap {
     /// Dotted names (`options`, `options.lr`) with every value that they are assigned.
-    assigned: HashMap<String, Vec<(usize, Shape)>>,
-    calls: Vec<(Site, Shape)>,
-    returned: Option<Shape>,
+    assigned: HashMap<String, Vec<(usize, ExpressionShape)>>,
+    calls: Vec<(Site, ExpressionShape)>,
+    returned: Option<ExpressionShape>,
 }
 
 /// The place where a script sets a setting.
@@ -71,25 +71,25 @@ struct Site {
 
 /// An expression, as far as fields can be found in it.
 #[derive(Clone)]
-enum Shape {
-    Table(Vec<Entry>),
+enum ExpressionShape {
+    Table(Vec<TableEntry>),
     /// A variable or a field of one: `a.b`.
     Name(String),
     Module(String),
     /// The result of a function for a table. A constructor of r1 keeps its fields.
     Call {
         function: String,
-        argument: Box<Shape>,
+        argument: Box<ExpressionShape>,
     },
     Computed,
 }
 
 #[derive(Clone)]
-struct Entry {
+struct TableEntry {
     /// `None` for an item of a list.
     name: Option<String>,
     line: usize,
-    value: Shape,
+    value: ExpressionShape,
 }
 
 impl SourceMap {
@@ -121,7 +121,7 @@ impl SourceMap {
     pub(crate) fn argument(&self, path: &str, line: usize, function: &str, key: &str) -> Option<Location> {
         let calls = self.files.get(path)?.calls.iter().filter(|(site, _)| site.line == line);
         let (named, others): (Vec<_>, Vec<_>) = calls.partition(|(site, _)| site.function == function);
-        let computed = named.iter().any(|(_, shape)| !matches!(shape, Shape::Table(_)));
+        let computed = named.iter().any(|(_, shape)| !matches!(shape, ExpressionShape::Table(_)));
         // A constructor under another name (`local grpo = r1.grpo`) is still a call on this line.
         let position =
             named.into_iter().chain(others).find_map(|(_, shape)| self.follow(path, shape, &segments(key), HOPS));
@@ -129,10 +129,16 @@ impl SourceMap {
         position.or_else(call).map(|position| position.location())
     }
 
-    fn follow<'a>(&'a self, path: &'a str, shape: &Shape, key: &[Segment<'_>], hops: usize) -> Option<KeyPosition<'a>> {
+    fn follow<'a>(
+        &'a self,
+        path: &'a str,
+        shape: &ExpressionShape,
+        key: &[Segment<'_>],
+        hops: usize,
+    ) -> Option<KeyPosition<'a>> {
         let ([first, rest @ ..], Some(hops)) = (key, hops.checked_sub(1)) else { return None };
         match shape {
-            Shape::Table(entries) => {
+            ExpressionShape::Table(entries) => {
                 let entry = match first {
                     Segment::Name(name) => entries.iter().rfind(|entry| entry.name.as_deref() == Some(name)),
                     Segment::Item(index) => entries.iter().filter(|entry| entry.name.is_none()).nth(*index),
@@ -140,16 +146,16 @@ impl SourceMap {
                 let deeper = self.follow(path, &entry.value, rest, hops);
                 Some(deeper.unwrap_or(KeyPosition { path, line: entry.line, is_exact: rest.is_empty() }))
             }
-            Shape::Name(name) => self.variable(path, name, key, hops),
-            Shape::Module(name) => {
+            ExpressionShape::Name(name) => self.variable(path, name, key, hops),
+            ExpressionShape::Module(name) => {
                 let path = self.modules.get(name)?;
                 self.follow(path, self.files.get(path)?.returned.as_ref()?, key, hops)
             }
-            Shape::Call { function, argument } => {
+            ExpressionShape::Call { function, argument } => {
                 let position = self.follow(path, argument, key, hops)?;
                 Some(KeyPosition { is_exact: position.is_exact && self.is_constructor(path, function), ..position })
             }
-            Shape::Computed => None,
+            ExpressionShape::Computed => None,
         }
     }
 
@@ -158,7 +164,7 @@ impl SourceMap {
         let assigned = self.files.get(path).and_then(|file| file.assigned.get(function));
         let is_ours = |name: &str| name.starts_with("r1.");
         match assigned.map(Vec::as_slice) {
-            Some([(_, Shape::Name(name))]) => is_ours(name),
+            Some([(_, ExpressionShape::Name(name))]) => is_ours(name),
             _ => is_ours(function),
         }
     }
@@ -238,7 +244,7 @@ impl FileMap {
         map
     }
 
-    fn assign(&mut self, name: String, line: usize, value: Shape) {
+    fn assign(&mut self, name: String, line: usize, value: ExpressionShape) {
         self.assigned.entry(name).or_default().push((line, value));
     }
 }
@@ -247,7 +253,7 @@ impl Visitor for FileMap {
     fn visit_local_assignment(&mut self, assignment: &LocalAssignment) {
         let mut values = assignment.expressions().iter();
         for name in assignment.names() {
-            let value = values.next().map_or(Shape::Computed, shape);
+            let value = values.next().map_or(ExpressionShape::Computed, shape);
             self.assign(text(name), line_of(name), value);
         }
     }
@@ -255,7 +261,7 @@ impl Visitor for FileMap {
     fn visit_assignment(&mut self, assignment: &Assignment) {
         let mut values = assignment.expressions().iter();
         for variable in assignment.variables() {
-            let value = values.next().map_or(Shape::Computed, shape);
+            let value = values.next().map_or(ExpressionShape::Computed, shape);
             let line = variable.start_position().map_or(0, full_moon::tokenizer::Position::line);
             if let Some(name) = dotted(variable) {
                 self.assign(name, line, value);
@@ -274,30 +280,30 @@ impl Visitor for FileMap {
 }
 
 /// The shape of an expression.
-fn shape(expression: &Expression) -> Shape {
+fn shape(expression: &Expression) -> ExpressionShape {
     match expression {
         Expression::TableConstructor(table) => fields(table),
         Expression::Parentheses { expression, .. } | Expression::TypeAssertion { expression, .. } => shape(expression),
         Expression::FunctionCall(call) => match argument(call) {
-            Some(module @ Shape::Module(_)) => module,
-            Some(argument) => Shape::Call { function: called(call), argument: Box::new(argument) },
-            None => Shape::Computed,
+            Some(module @ ExpressionShape::Module(_)) => module,
+            Some(argument) => ExpressionShape::Call { function: called(call), argument: Box::new(argument) },
+            None => ExpressionShape::Computed,
         },
-        Expression::Var(variable) => dotted(variable).map_or(Shape::Computed, Shape::Name),
-        _ => Shape::Computed,
+        Expression::Var(variable) => dotted(variable).map_or(ExpressionShape::Computed, ExpressionShape::Name),
+        _ => ExpressionShape::Computed,
     }
 }
 
 /// The shape of a call's argument, which a constructor (`r1.grpo { … }`) keeps; the module of a
 /// `require`.
-fn argument(call: &FunctionCall) -> Option<Shape> {
+fn argument(call: &FunctionCall) -> Option<ExpressionShape> {
     let suffixes: Vec<&Suffix> = call.suffixes().collect();
     let (Suffix::Call(Call::AnonymousCall(arguments)), before) = suffixes.split_last()? else { return None };
     let required = |text: &TokenReference| {
         let named = dotted_parts(call.prefix(), before.iter().copied())? == "require";
         let TokenType::StringLiteral { literal, .. } = text.token().token_type() else { return None };
         let name = literal.strip_suffix(".lua").unwrap_or(literal).trim_start_matches("./").to_owned();
-        named.then_some(Shape::Module(name))
+        named.then_some(ExpressionShape::Module(name))
     };
     match &**arguments {
         FunctionArgs::TableConstructor(table) => Some(fields(table)),
@@ -318,21 +324,21 @@ fn called(call: &FunctionCall) -> String {
     dotted_parts(call.prefix(), before.iter().copied()).unwrap_or_default()
 }
 
-fn fields(table: &TableConstructor) -> Shape {
+fn fields(table: &TableConstructor) -> ExpressionShape {
     let entries = table.fields().iter().filter_map(|field| {
         let line = field.start_position()?.line();
         Some(match field {
-            Field::NameKey { key, value, .. } => Entry { name: Some(text(key)), line, value: shape(value) },
+            Field::NameKey { key, value, .. } => TableEntry { name: Some(text(key)), line, value: shape(value) },
             Field::ExpressionKey { key, value, .. } => {
                 let Expression::String(key) = &**key else { return None };
                 let TokenType::StringLiteral { literal, .. } = key.token().token_type() else { return None };
-                Entry { name: Some(literal.to_string()), line, value: shape(value) }
+                TableEntry { name: Some(literal.to_string()), line, value: shape(value) }
             }
-            Field::NoKey(value) => Entry { name: None, line, value: shape(value) },
+            Field::NoKey(value) => TableEntry { name: None, line, value: shape(value) },
             _ => return None,
         })
     });
-    Shape::Table(entries.collect())
+    ExpressionShape::Table(entries.collect())
 }
 
 /// A variable written with names only: `a`, `a.b`.

@@ -13,7 +13,7 @@ pub(crate) enum Sources {
     Disk(PathBuf),
     /// The files that were read when the script was first loaded, so that every worker runs the
     /// same text.
-    Kept(Arc<BTreeMap<String, Module>>, Resources),
+    Kept(Arc<BTreeMap<String, RequiredFile>>, Resources),
 }
 
 /// The origin of the resources of a script that was read before.
@@ -27,7 +27,7 @@ pub(crate) enum Resources {
 
 /// A required file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Module {
+pub(crate) struct RequiredFile {
     /// As shown in messages.
     pub(crate) path: String,
     pub(crate) source: String,

@@ -31,9 +31,9 @@ pub struct State {
     pub(crate) seed: u64,
     /// Number of steps done; part of the seed of each call.
     pub(crate) steps: Rc<Cell<u64>>,
-    pub(crate) session: Rc<Session>,
+    pub(crate) session: Rc<ToolSession>,
     pub(crate) record: Record,
-    pub(crate) size: Rc<Size>,
+    pub(crate) size: Rc<StateSize>,
     /// The environment of the task, with its tools.
     pub(crate) env: Rc<TaskEnv>,
     /// The running flow, if the environment is one.
@@ -46,12 +46,12 @@ pub struct State {
 pub(crate) struct StateBytes(pub(crate) Rc<Cell<usize>>);
 
 /// Bytes of one state as last measured; part of the total while the state exists.
-pub(crate) struct Size {
+pub(crate) struct StateSize {
     bytes: Cell<usize>,
     all: StateBytes,
 }
 
-impl Size {
+impl StateSize {
     fn new(lua: &Lua) -> Rc<Self> {
         Rc::new(Self {
             bytes: Cell::new(0),
@@ -68,7 +68,7 @@ impl Size {
     }
 }
 
-impl Drop for Size {
+impl Drop for StateSize {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -80,10 +80,10 @@ impl State {
         table: Table,
         seed: u64,
         record: Record,
-        session: Rc<Session>,
+        session: Rc<ToolSession>,
         env: Rc<TaskEnv>,
     ) -> Self {
-        let (size, lua) = (Size::new(lua), lua.clone());
+        let (size, lua) = (StateSize::new(lua), lua.clone());
         Self { table, seed, steps: Rc::default(), session, record, size, env, flow: None, lua }
     }
 
@@ -180,7 +180,7 @@ impl State {
             steps: Rc::new(Cell::new(number("steps")?)),
             session: Rc::default(),
             record: Record::live(),
-            size: Size::new(lua),
+            size: StateSize::new(lua),
             env,
             flow: None,
             lua: lua.clone(),
@@ -193,7 +193,7 @@ impl State {
         let failed = |why: String| Error::new(Kind::Script, why);
         match copy.map_err(|error| failed(error.to_string()))? {
             Value::Table(table) => {
-                let size = Size::new(&self.lua);
+                let size = StateSize::new(&self.lua);
                 size.set(self.size.get());
                 let (steps, record) = (Rc::new(Cell::new(self.steps.get())), self.record.fork());
                 let flow = self.flow.as_ref().map(|flow| flow.fork());
@@ -211,11 +211,11 @@ impl std::fmt::Debug for State {
 }
 
 /// A trajectory's stateful tools; they end with it.
-pub(crate) struct Session {
+pub(crate) struct ToolSession {
     id: u64,
     pythons: RefCell<Vec<Arc<Python>>>,
     /// Programs that have run in it, in order, so that a fork can repeat them.
-    programs: RefCell<Vec<Program>>,
+    programs: RefCell<Vec<ProgramLimits>>,
     /// Cached results of tools whose cache is per trajectory.
     pub(crate) cache: RefCell<Cache>,
     /// Running calls of these tools.
@@ -225,25 +225,30 @@ pub(crate) struct Session {
     /// Its connections.
     pub(crate) connections: SessionConnections,
     /// In a fork: programs that must run before any other.
-    behind: tokio::sync::Mutex<Vec<Program>>,
+    behind: tokio::sync::Mutex<Vec<ProgramLimits>>,
 }
 
 #[derive(Clone)]
-struct Program {
+struct ProgramLimits {
     python: Arc<Python>,
     code: String,
     prelude: String,
     files: Vec<InputFile>,
 }
 
-impl Default for Session {
+impl Default for ToolSession {
     fn default() -> Self {
         Self::after(Vec::new(), Cache::default(), SessionServers::default(), SessionConnections::default())
     }
 }
 
-impl Session {
-    fn after(programs: Vec<Program>, cache: Cache, servers: SessionServers, connections: SessionConnections) -> Self {
+impl ToolSession {
+    fn after(
+        programs: Vec<ProgramLimits>,
+        cache: Cache,
+        servers: SessionServers,
+        connections: SessionConnections,
+    ) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
@@ -274,7 +279,7 @@ impl Session {
             let mut behind = self.behind.lock().await;
             for program in std::mem::take(&mut *behind) {
                 self.join(&program.python);
-                let Program { python, code, prelude, files } = &program;
+                let ProgramLimits { python, code, prelude, files } = &program;
                 drop(
                     python
                         .call(PythonCall { code, prelude, files, session: Some(self.id), ..PythonCall::default() })
@@ -289,7 +294,7 @@ impl Session {
             programs.retain(|program| !Arc::ptr_eq(&program.python, python));
         } else {
             let (code, prelude) = (call.code.to_owned(), call.prelude.to_owned());
-            programs.push(Program { python: python.clone(), code, prelude, files: call.files.to_vec() });
+            programs.push(ProgramLimits { python: python.clone(), code, prelude, files: call.files.to_vec() });
         }
         Ok(output)
     }
@@ -303,7 +308,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for ToolSession {
     fn drop(&mut self) {
         for python in self.pythons.get_mut() {
             python.end_session(self.id);

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use super::resource::{Form, Resource, Spec};
+use super::resource::{Resource, ResourceFormat, Spec};
 use crate::config::{Compression, DataFormat};
 use crate::data::{CsvFile, Dataset};
 use crate::error::{Error, Kind, Result, suggest};
@@ -119,7 +119,7 @@ enum TableFile {
 impl TableFile {
     fn open(path: &Path, spec: &Spec) -> Result<Self> {
         let declared = match spec.format {
-            Some(Form::Rows(format)) => Some(format),
+            Some(ResourceFormat::Rows(format)) => Some(format),
             _ => None,
         };
         Ok(match declared.or_else(|| DataFormat::of(path)) {
@@ -132,7 +132,7 @@ impl TableFile {
     /// Whether its cells are text.
     fn is_text(path: &Path, spec: &Spec) -> bool {
         let format = match spec.format {
-            Some(Form::Rows(format)) => Some(format),
+            Some(ResourceFormat::Rows(format)) => Some(format),
             _ => DataFormat::of(path),
         };
         matches!(format, Some(DataFormat::Csv | DataFormat::Tsv))

@@ -14,14 +14,14 @@ use mlua::{FromLuaMulti, Function, IntoLuaMulti, Lua, StdLib, Table, Value, VmSt
 
 use super::convert::{clip, list_metatable};
 use super::failure::{Failure, TracedError, describe, is_memory};
-use super::host::{Call, Entry, Host, out_of_time};
-use super::limits::{Slot, Turn};
+use super::host::{Call, EntryPoint, Host, out_of_time};
+use super::limits::{CallTurn, WatchedVm};
 use super::place::definition;
 use super::require::Loader;
 use super::resource::{Resource, Spec};
 use super::sandbox;
 use super::size::Size;
-use super::sources::{Module, Sources};
+use super::sources::{RequiredFile, Sources};
 use super::state::StateBytes;
 use super::suspended::Suspended;
 use super::texts::Texts;
@@ -36,7 +36,7 @@ pub(crate) struct Vm {
     pub(crate) lua: Lua,
     pub(crate) host: Rc<Host>,
     pub(crate) limits: Limits,
-    slot: Arc<Slot>,
+    slot: Arc<WatchedVm>,
     environment: Table,
     /// The functions of `lua/measure.lua`.
     entries: Table,
@@ -55,7 +55,7 @@ impl Vm {
         host: Rc<Host>,
         install: impl Fn(&Lua, &Table, &Rc<Host>, &Rc<RefCell<Loader>>) -> mlua::Result<()>,
     ) -> Result<Self> {
-        let slot = Slot::register()?;
+        let slot = WatchedVm::register()?;
         let loader = Rc::new(RefCell::new(Loader::new(sources)));
         let build = || -> mlua::Result<(Lua, Table, Table)> {
             let lua = Lua::new_with(StdLib::ALL_SAFE, mlua::LuaOptions::default())?;
@@ -97,7 +97,7 @@ impl Vm {
 
     /// Runs the main file and returns its result.
     pub(crate) fn load(&self, path: &Path, source: &str) -> Result<Value> {
-        let call = Call::new(Entry::Load, (0, 0), &Limits { cpu: LOAD_CPU, ..self.limits.clone() });
+        let call = Call::new(EntryPoint::Load, (0, 0), &Limits { cpu: LOAD_CPU, ..self.limits.clone() });
         let result = self.compile(path, source).and_then(|function| self.call_now(&call, &function, ()));
         self.loader.borrow_mut().close();
         result.map_err(|failure| failure.error.at_path(path))
@@ -139,7 +139,7 @@ impl Vm {
     }
 
     /// The required files, by name.
-    pub(crate) fn modules(&self) -> BTreeMap<String, Module> {
+    pub(crate) fn modules(&self) -> BTreeMap<String, RequiredFile> {
         self.loader.borrow().modules()
     }
 
@@ -291,7 +291,7 @@ impl Vm {
         self.limits.memory.max(1) << 20
     }
 
-    fn enter<'a>(&'a self, call: &'a Rc<Call>) -> Running<'a> {
+    fn enter<'a>(&'a self, call: &'a Rc<Call>) -> CurrentCall<'a> {
         let before = self.host.swap(call.clone());
         let used = self.lua.used_memory();
         let mut room = self.memory_limit();
@@ -302,7 +302,7 @@ impl Vm {
         call.room.set(room);
         // Fails only without an allocator of mlua, which every virtual machine here has.
         let _ = self.lua.set_memory_limit(room);
-        Running { vm: self, call, before: Some(before), used, turn: self.slot.arm(call.cpu_left.get()) }
+        CurrentCall { vm: self, call, before: Some(before), used, turn: self.slot.arm(call.cpu_left.get()) }
     }
 
     /// Whether a waiting call holds more than its trajectory may.
@@ -323,7 +323,7 @@ impl Vm {
         if call.cpu_hit.get() {
             self.collect_garbage();
             let (seconds, name, hint) = match call.entry {
-                Entry::Load => (LOAD_CPU, "loading", "is there an endless loop?"),
+                EntryPoint::Load => (LOAD_CPU, "loading", "is there an endless loop?"),
                 _ => (self.limits.cpu, entry, "is there an endless loop? limits.cpu sets the limit"),
             };
             let described = result.err().map(|error| describe(&error));
@@ -333,7 +333,7 @@ impl Vm {
                 .or_else(|| self.origin(function));
             let mut error =
                 Error::new(Kind::Script, format!("{name} used more than {seconds} s of CPU time")).hint(hint);
-            if !matches!(call.entry, Entry::Load) {
+            if !matches!(call.entry, EntryPoint::Load) {
                 error = error.about_setting("limits.cpu");
             }
             error.place = location;
@@ -409,16 +409,16 @@ impl Vm {
 }
 
 /// A call that is on the thread right now.
-struct Running<'a> {
+struct CurrentCall<'a> {
     vm: &'a Vm,
     call: &'a Call,
     before: Option<Rc<Call>>,
     /// Bytes in use before the call.
     used: usize,
-    turn: Turn,
+    turn: CallTurn,
 }
 
-impl Drop for Running<'_> {
+impl Drop for CurrentCall<'_> {
     fn drop(&mut self) {
         let (used, hit) = self.vm.slot.disarm(&self.turn);
         self.call.cpu_left.set(self.call.cpu_left.get().saturating_sub(used));

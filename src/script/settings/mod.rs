@@ -11,7 +11,7 @@ pub(crate) use self::data::dataset;
 use crate::config::{Settings, Trainer, settings, unknown_hint};
 use crate::error::{Error, Kind, Result, suggest};
 use crate::schema::{Field, Section, Setting, ValueSyntax, fields_of, join};
-use crate::script::runtime::grants::Need;
+use crate::script::runtime::grants::DeclaredNeed;
 
 /// Reads one section; a missing one is all defaults. `at` is its dotted name.
 pub(crate) fn section<S: Section>(at: &str, json: &Json) -> Result<S> {
@@ -46,7 +46,7 @@ pub(crate) fn read_with(json: &Json, trainer: Option<Trainer>) -> Result<Setting
         return Err(error.hint(suggest(env, settings.envs.keys().map(String::as_str))));
     }
     for need in &settings.needs {
-        Need::parse(need)?;
+        DeclaredNeed::parse(need)?;
     }
     data::check(&settings)?;
     settings.cold_start = cold_start::read(json)?;

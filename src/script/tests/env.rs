@@ -30,7 +30,7 @@ fn the_example_recipe_works_as_written() {
         assert_eq!(roles, [Role::User, Role::Assistant, Role::Tool]);
         let done = worker.step(&state, &action("<answer>\\boxed{42}</answer>")).await.unwrap();
         assert!(done.done);
-        let ended = Outcome { calls: 1, ..outcome("<answer>\\boxed{42}</answer>") };
+        let ended = TrajectoryOutcome { calls: 1, ..outcome("<answer>\\boxed{42}</answer>") };
         let reward = worker.reward(&state, &ended).await.unwrap();
         assert_eq!(reward.total, 1.0);
         assert_eq!(reward.parts, [("calls".to_owned(), 1.0), ("outcome".to_owned(), 1.0)].into());

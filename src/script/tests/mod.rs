@@ -113,8 +113,8 @@ fn call(name: &str, arguments: Json) -> ToolCall {
     ToolCall { id: Some("c1".to_owned()), name: name.to_owned(), arguments }
 }
 
-fn outcome(text: &str) -> Outcome {
-    Outcome { text: text.to_owned(), steps: 1, terminated: true, ..Outcome::default() }
+fn outcome(text: &str) -> TrajectoryOutcome {
+    TrajectoryOutcome { text: text.to_owned(), steps: 1, terminated: true, ..TrajectoryOutcome::default() }
 }
 
 /// A minimal recipe that uses `env`.

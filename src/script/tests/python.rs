@@ -36,7 +36,7 @@ fn reward(python: &str, function: &str, task: &Json, text: &str) -> (Result<Rewa
     let given = run(async {
         let state = worker.reset(task, 0).await.map_err(|failure| bench.show(failure))?;
         worker.step(&state, &action(text)).await.map_err(|failure| bench.show(failure))?;
-        let outcome = Outcome { token_ids: vec![1, 2, 3], ..outcome(text) };
+        let outcome = TrajectoryOutcome { token_ids: vec![1, 2, 3], ..outcome(text) };
         worker.reward(&state, &outcome).await.map_err(|failure| bench.show(failure))
     });
     (given, worker.take_log().into_iter().map(|line| line.text).collect())

@@ -41,7 +41,7 @@ impl ToolFormat for AnswerFormat {
     }
 
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Answer::new(options.begun))
+        Box::new(AnswerSyntax::new(options.begun))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -65,18 +65,18 @@ impl ToolFormat for AnswerFormat {
     }
 }
 
-struct Answer {
+struct AnswerSyntax {
     think: Think<'static>,
     answered: bool,
 }
 
-impl Answer {
+impl AnswerSyntax {
     fn new(begun: bool) -> Self {
         Self { think: Think::new(begun, THINK, &[OPEN]), answered: false }
     }
 }
 
-impl Scan for Answer {
+impl Scan for AnswerSyntax {
     fn step(&mut self, rest: &str, done: bool) -> Step {
         if let Some(step) = self.think.step(rest, done) {
             return step;

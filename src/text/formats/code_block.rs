@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::same_turn::{self, Style};
+use super::same_turn::{self, SameTurn};
 use super::shared::{code_call, code_of, on_a_line};
 use crate::error::Result;
 use crate::mdp::{Message, ToolCall};
@@ -80,12 +80,12 @@ impl<S: CodeSyntax> ToolFormat for CodeFormat<S> {
         false
     }
 
-    fn inside(&self) -> Option<&dyn Style> {
+    fn inside(&self) -> Option<&dyn SameTurn> {
         Some(self)
     }
 }
 
-impl<S: CodeSyntax> Style for CodeFormat<S> {
+impl<S: CodeSyntax> SameTurn for CodeFormat<S> {
     fn waits(&self, reply: &str) -> bool {
         S::waits(reply)
     }

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use super::same_turn::Style;
+use super::same_turn::SameTurn;
 use super::shared::on_a_line;
 use crate::error::{Error, Result};
 use crate::mdp::{Message, ToolCall};
@@ -63,7 +63,7 @@ impl Format {
 /// # Errors
 /// Those of `parse`.
 pub fn read_with(format: &dyn OwnFormat, text: &str, begun: bool, tools: &[Value]) -> Result<Reply> {
-    read(Box::new(Reader::new(format, begun, tools)), text)
+    read(Box::new(RecipeFormatReader::new(format, begun, tools)), text)
 }
 
 struct Own<F>(F);
@@ -78,7 +78,7 @@ impl<F: OwnFormat + Send + Sync> ToolFormat for Own<F> {
     }
 
     fn scan<'a>(&'a self, options: ReadOptions<'a>) -> Box<dyn Scan + 'a> {
-        Box::new(Reader::new(&self.0, options.begun, options.tools))
+        Box::new(RecipeFormatReader::new(&self.0, options.begun, options.tools))
     }
 
     fn write(&self, text: String, calls: &[ToolCall]) -> Result<String> {
@@ -105,7 +105,7 @@ impl<F: OwnFormat + Send + Sync> ToolFormat for Own<F> {
         self.0.describe(tools)
     }
 
-    fn inside(&self) -> Option<&dyn Style> {
+    fn inside(&self) -> Option<&dyn SameTurn> {
         self.0.options().same_turn.then_some(self)
     }
 
@@ -114,7 +114,7 @@ impl<F: OwnFormat + Send + Sync> ToolFormat for Own<F> {
     }
 }
 
-impl<F: OwnFormat + Send + Sync> Style for Own<F> {
+impl<F: OwnFormat + Send + Sync> SameTurn for Own<F> {
     fn waits(&self, reply: &str) -> bool {
         let reply = reply.trim_end();
         self.0.options().stop.iter().any(|stop| reply.ends_with(stop.trim_end()))
@@ -144,7 +144,7 @@ impl<F: OwnFormat + Send + Sync> Style for Own<F> {
 }
 
 /// Reads one reply.
-struct Reader<'a> {
+struct RecipeFormatReader<'a> {
     format: &'a dyn OwnFormat,
     tools: &'a [Value],
     think: Option<Think<'a>>,
@@ -156,7 +156,7 @@ struct Reader<'a> {
     failed: Option<Error>,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> RecipeFormatReader<'a> {
     fn new(format: &'a dyn OwnFormat, begun: bool, tools: &'a [Value]) -> Self {
         let options = format.options();
         let starts: Vec<&str> = options.starts.iter().map(String::as_str).collect();
@@ -182,7 +182,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-impl Scan for Reader<'_> {
+impl Scan for RecipeFormatReader<'_> {
     fn step(&mut self, rest: &str, done: bool) -> Step {
         if let Some(step) = self.think.as_mut().and_then(|think| think.step(rest, done)) {
             return step;

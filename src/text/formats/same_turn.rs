@@ -7,7 +7,7 @@ use crate::text::tool_format::Preceding;
 use crate::text::tool_format::Turn;
 
 /// A format with results inside the policy's turn.
-pub(in crate::text) trait Style {
+pub(in crate::text) trait SameTurn {
     /// Whether a reply (not ended by an end-of-turn token) waits for a result.
     fn waits(&self, reply: &str) -> bool;
 
@@ -32,7 +32,11 @@ pub(super) fn one_by_one(results: &[Message], text: impl Fn(usize, &str) -> Stri
 /// The turns of a conversation: results after a program join the policy's turn, and so does the
 /// next reply. Results without a program (the policy ended its turn inside the block) are a user
 /// turn.
-pub(in crate::text) fn turns(messages: &[Message], preceding: &Preceding<'_>, style: &dyn Style) -> Result<Vec<Turn>> {
+pub(in crate::text) fn turns(
+    messages: &[Message],
+    preceding: &Preceding<'_>,
+    style: &dyn SameTurn,
+) -> Result<Vec<Turn>> {
     let mut turns: Vec<Turn> = Vec::new();
     // Whether the policy's last turn waits for a result, and whether it already has one.
     let (mut waiting, mut answered) = (preceding.open, false);

@@ -85,15 +85,15 @@ impl CodeSyntax for Tir {
 }
 
 /// The last Python block of a text.
-struct Program<'t> {
+struct PythonBlock<'t> {
     /// `None` if its fence is not closed.
     code: Option<&'t str>,
     /// No text follows it except the opening of its output.
     is_last: bool,
 }
 
-fn last_program(text: &str) -> Option<Program<'_>> {
-    let mut last: Option<Program<'_>> = None;
+fn last_program(text: &str) -> Option<PythonBlock<'_>> {
+    let mut last: Option<PythonBlock<'_>> = None;
     // The open block: whether it is a program, and the start of its text.
     let mut open: Option<(bool, usize)> = None;
     let mut at = 0;
@@ -106,7 +106,7 @@ fn last_program(text: &str) -> Option<Program<'_>> {
                 let program = LANGUAGES.contains(&language.trim().to_ascii_lowercase().as_str());
                 open = Some((program, end));
                 if program {
-                    last = Some(Program { code: None, is_last: false });
+                    last = Some(PythonBlock { code: None, is_last: false });
                 } else if let Some(last) = &mut last {
                     last.is_last &= line.trim() == OUTPUT && end == text.len();
                 }
@@ -114,7 +114,7 @@ fn last_program(text: &str) -> Option<Program<'_>> {
             (Some((program, from)), Some("")) => {
                 open = None;
                 match &mut last {
-                    Some(last) if program => *last = Program { code: Some(&text[from..start]), is_last: true },
+                    Some(last) if program => *last = PythonBlock { code: Some(&text[from..start]), is_last: true },
                     _ => {}
                 }
             }

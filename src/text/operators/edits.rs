@@ -2,14 +2,14 @@
 
 /// A part of an expression.
 #[derive(Clone, Copy)]
-pub(super) struct Node {
+pub(super) struct ExpressionNode {
     pub(super) start: usize,
     pub(super) end: usize,
-    pub(super) kind: Kind,
+    pub(super) kind: NodeKind,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Kind {
+pub(super) enum NodeKind {
     Text,
     /// A number, true, false or none.
     Scalar,
@@ -20,9 +20,9 @@ pub(super) enum Kind {
     Other,
 }
 
-impl Node {
+impl ExpressionNode {
     pub(super) fn is_constant(&self) -> bool {
-        self.kind != Kind::Other
+        self.kind != NodeKind::Other
     }
 }
 
@@ -30,14 +30,14 @@ impl Node {
 /// outer beginnings first.
 struct Edit {
     at: usize,
-    order: Order,
+    order: EvaluationOrder,
     /// Bytes that it replaces.
     removed: usize,
     text: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Order {
+enum EvaluationOrder {
     End(usize),
     Begin(std::cmp::Reverse<usize>),
     Replace,
@@ -63,31 +63,38 @@ impl Edits {
 
     /// Replaces the bracket at a place.
     pub(super) fn bracket(&mut self, at: usize, text: String) {
-        self.0.push(Edit { at, order: Order::Replace, removed: 1, text });
+        self.0.push(Edit { at, order: EvaluationOrder::Replace, removed: 1, text });
     }
 
     /// Puts a part into brackets or a call.
-    pub(super) fn wrap(&mut self, node: Node, before: &str, after: &str) {
+    pub(super) fn wrap(&mut self, node: ExpressionNode, before: &str, after: &str) {
         let count = self.0.len();
-        let begin = Order::Begin(std::cmp::Reverse(count));
+        let begin = EvaluationOrder::Begin(std::cmp::Reverse(count));
         self.0.push(Edit { at: node.start, order: begin, removed: 0, text: before.to_owned() });
-        self.0.push(Edit { at: node.end, order: Order::End(count), removed: 0, text: after.to_owned() });
+        self.0.push(Edit { at: node.end, order: EvaluationOrder::End(count), removed: 0, text: after.to_owned() });
     }
 
     /// Puts a part that may be a list into the call of a filter.
-    pub(super) fn mark(&mut self, node: Node, filter: &str) {
-        if !matches!(node.kind, Kind::Text | Kind::Scalar) {
+    pub(super) fn mark(&mut self, node: ExpressionNode, filter: &str) {
+        if !matches!(node.kind, NodeKind::Text | NodeKind::Scalar) {
             self.wrap(node, "(", &format!(")|{filter}"));
         }
     }
 
     /// Replaces the sign or word between two operands by a call of a filter.
-    pub(super) fn call(&mut self, left: Node, sign: (usize, usize), right: Node, before: &str, filter: &str) {
+    pub(super) fn call(
+        &mut self,
+        left: ExpressionNode,
+        sign: (usize, usize),
+        right: ExpressionNode,
+        before: &str,
+        filter: &str,
+    ) {
         let count = self.0.len();
-        let begin = Order::Begin(std::cmp::Reverse(count));
+        let begin = EvaluationOrder::Begin(std::cmp::Reverse(count));
         self.0.push(Edit { at: left.start, order: begin, removed: 0, text: format!("{before}(") });
         let text = format!(")|{filter}(");
-        self.0.push(Edit { at: sign.0, order: Order::Replace, removed: sign.1 - sign.0, text });
-        self.0.push(Edit { at: right.end, order: Order::End(count), removed: 0, text: ")".to_owned() });
+        self.0.push(Edit { at: sign.0, order: EvaluationOrder::Replace, removed: sign.1 - sign.0, text });
+        self.0.push(Edit { at: right.end, order: EvaluationOrder::End(count), removed: 0, text: ")".to_owned() });
     }
 }

@@ -41,7 +41,7 @@ fn operators_become_calls_where_python_computes_something_else() {
         ("1 and a and b", "(1)|r1_held and a and b"),
         ("a and 1 or none and 2", "a and 1 or (none)|r1_held and 2"),
     ] {
-        let translated = translate(text, Part::Expression);
+        let translated = translate(text, ExpressionPart::Expression);
         // Where an operand ends, blanks do not matter.
         let plain = |text: &str| text.replace(" )", ")").replace("( ", "(");
         assert_eq!(translated.as_deref().map(plain), Some(plain(wanted)), "{text}");
@@ -63,17 +63,17 @@ fn operators_become_calls_where_python_computes_something_else() {
         "x if y else z",
         "a.0[b].c|d(e=1)|f",
     ] {
-        assert_eq!(translate(text, Part::Expression).as_deref(), Some(text));
+        assert_eq!(translate(text, ExpressionPart::Expression).as_deref(), Some(text));
     }
     for text in ["", "a *", "a * )", "~", "(", "f(a b)", "'x", "a b", "[1 2]", "{1}", "+a"] {
-        assert_eq!(translate(text, Part::Expression), None, "{text}");
+        assert_eq!(translate(text, ExpressionPart::Expression), None, "{text}");
     }
-    assert_eq!(translate(" a, b ", Part::Loop), None);
+    assert_eq!(translate(" a, b ", ExpressionPart::Loop), None);
     for (part, text) in [
-        (Part::Loop, " items if x is odd recursive "),
-        (Part::Assignments, " a = 1, b = x|y "),
-        (Part::Call, " f(a, b='x,y')"),
-        (Part::Call, "(user) f(x)"),
+        (ExpressionPart::Loop, " items if x is odd recursive "),
+        (ExpressionPart::Assignments, " a = 1, b = x|y "),
+        (ExpressionPart::Call, " f(a, b='x,y')"),
+        (ExpressionPart::Call, "(user) f(x)"),
     ] {
         assert_eq!(translate(text, part).as_deref(), Some(text));
     }

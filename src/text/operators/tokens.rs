@@ -1,7 +1,7 @@
 //! The tokens of an expression of Jinja2, as minijinja reads them.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Token<'a> {
+pub(super) enum OperatorToken<'a> {
     Name(&'a str),
     Number,
     Text,
@@ -12,7 +12,7 @@ pub(super) enum Token<'a> {
 const SIGNS: [&str; 6] = ["**", "//", "==", "!=", "<=", ">="];
 
 /// The tokens of an expression with their places; `None` for a text that does not end.
-pub(super) fn tokens(text: &str) -> Option<Vec<(Token<'_>, usize, usize)>> {
+pub(super) fn tokens(text: &str) -> Option<Vec<(OperatorToken<'_>, usize, usize)>> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let mut out = Vec::new();
     let mut at = 0;
@@ -24,7 +24,7 @@ pub(super) fn tokens(text: &str) -> Option<Vec<(Token<'_>, usize, usize)>> {
                 at += letter.len_utf8();
                 continue;
             }
-            '\'' | '"' => (Token::Text, literal(rest)?),
+            '\'' | '"' => (OperatorToken::Text, literal(rest)?),
             '0'..='9' => {
                 let mut end = word(0);
                 if rest[end..].starts_with('.') && rest[end + 1..].starts_with(|digit: char| digit.is_ascii_digit()) {
@@ -35,12 +35,12 @@ pub(super) fn tokens(text: &str) -> Option<Vec<(Token<'_>, usize, usize)>> {
                 if !is_hexadecimal && rest[..end].ends_with(['e', 'E']) && rest[end..].starts_with(['-', '+']) {
                     end = word(end + 1);
                 }
-                (Token::Number, end)
+                (OperatorToken::Number, end)
             }
-            _ if is_word(letter) => (Token::Name(&rest[..word(0)]), word(0)),
+            _ if is_word(letter) => (OperatorToken::Name(&rest[..word(0)]), word(0)),
             _ => {
                 let length = if SIGNS.iter().any(|sign| rest.starts_with(sign)) { 2 } else { letter.len_utf8() };
-                (Token::Sign(&rest[..length]), length)
+                (OperatorToken::Sign(&rest[..length]), length)
             }
         };
         out.push((token, at, at + length));

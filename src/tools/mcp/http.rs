@@ -22,7 +22,7 @@ use sse_stream::{Sse, SseStream};
 use super::MOST_MESSAGE;
 use super::messages::{Part, addressed, beginning, is_answer_to, read};
 use crate::error::{Error, Kind, Result};
-use crate::net::{AllowedAddresses, Client, Fault, HeaderName, HeaderValue, Incoming, Request};
+use crate::net::{AllowedAddresses, Client, Fault, HeaderName, HeaderValue, Incoming, WebRequest};
 
 const SESSION: &str = "mcp-session-id";
 /// Time without data after the time limit of a call before its connection is closed.
@@ -138,7 +138,7 @@ impl Backend {
             headers.extend(value.to_str().ok().map(|value| (name.as_str().to_owned().into(), value.to_owned())));
         }
         headers.extend(self.headers.iter().map(|(name, value)| (name.clone().into(), value.clone())));
-        let request = Request { method, url: url.to_owned(), headers, body };
+        let request = WebRequest { method, url: url.to_owned(), headers, body };
         self.client.open(request).await.map_err(fault)
     }
 

@@ -60,7 +60,7 @@ pub struct Evaluated {
 
 /// The file `evaluation.json`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-struct Plan {
+struct EvaluationPlan {
     models: Vec<PlannedModel>,
     by: Vec<String>,
     /// As typed, without the settings of a model.
@@ -84,7 +84,7 @@ const PLAN: &str = "evaluation.json";
 /// script, settings or models are others; those of [`Script::load`] and of rollouts.
 pub fn evaluate_models(options: &EvalOptions, reporter: &Reporter) -> Result<Evaluated> {
     let fetching = Fetching { reporter, interrupt: options.interrupt };
-    let Opened { script, overrides, run, mut plan, before } = open(options, reporter)?;
+    let OpenEvaluation { script, overrides, run, mut plan, before } = open(options, reporter)?;
     let by = by_columns(&script, &plan.by)?;
     let samples = script.settings.eval.samples;
     let temperature = eval_sampling(&script.settings).temperature;
@@ -146,18 +146,18 @@ fn directory_name(options: &EvalOptions, script: &Script) -> String {
 }
 
 /// An evaluation at its beginning, or continued.
-struct Opened {
+struct OpenEvaluation {
     script: Script,
     /// The overrides in effect.
     overrides: Vec<String>,
     /// The directory of an evaluation that is continued.
     run: Option<RunDir>,
-    plan: Plan,
+    plan: EvaluationPlan,
     /// The datasets and lists of tools that it began with.
     before: Option<(Origins, serde_json::Value)>,
 }
 
-fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
+fn open(options: &EvalOptions, reporter: &Reporter) -> Result<OpenEvaluation> {
     let Some(path) = &options.resume else {
         let loaded = options.agent.open(&options.overrides)?;
         options.agent.in_words(&loaded).iter().for_each(|line| reporter.info(line));
@@ -172,8 +172,8 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
             warn_of_settings(options, &script, name, reporter)?;
         }
         let models = names.into_iter().map(|name| PlannedModel { name, seconds: 0.0 }).collect();
-        let plan = Plan { models, by: options.by.clone(), overrides: overrides.clone() };
-        return Ok(Opened { script, overrides, run: None, plan, before: None });
+        let plan = EvaluationPlan { models, by: options.by.clone(), overrides: overrides.clone() };
+        return Ok(OpenEvaluation { script, overrides, run: None, plan, before: None });
     };
     let file = path.join(PLAN);
     if !file.is_file() {
@@ -183,7 +183,7 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
     }
     let run = RunDir::open(path)?;
     let bytes = std::fs::read(&file).map_err(|error| Error::io(Kind::Store, "read the file", &file, &error))?;
-    let mut plan: Plan = serde_json::from_slice(&bytes)
+    let mut plan: EvaluationPlan = serde_json::from_slice(&bytes)
         .map_err(|error| Error::new(Kind::Store, format!("damaged file: {error}")).at_path(&file))?;
     let check_same = |new: &[String], old: &[String], flag: &str| {
         if new.is_empty() || new == old {
@@ -215,7 +215,7 @@ fn open(options: &EvalOptions, reporter: &Reporter) -> Result<Opened> {
     reporter.info(&format!("continuing {}", path.display()));
     check(&script)?;
     let before = Some((stored.origins, run.scripts().tool_lists()?));
-    Ok(Opened { script, overrides, run: Some(run), plan, before })
+    Ok(OpenEvaluation { script, overrides, run: Some(run), plan, before })
 }
 
 /// Warns of a model that a run has trained with other settings of the environment.
@@ -294,7 +294,7 @@ fn by_columns(script: &Script, names: &[String]) -> Result<Vec<String>> {
     Ok(names.to_vec())
 }
 
-fn write_plan(directory: &Path, plan: &Plan) -> Result<()> {
+fn write_plan(directory: &Path, plan: &EvaluationPlan) -> Result<()> {
     let text = serde_json::to_string_pretty(plan).map_err(|error| not_json(&error))?;
     write_text(&directory.join(PLAN), &text)
 }

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
-use crate::rollout::Progress;
+use crate::rollout::OnFinished;
 use crate::store::{read_trajectories, write_trajectories};
 
 /// Trajectories that end within this time are written together.
@@ -18,13 +18,13 @@ const TOGETHER: Duration = Duration::from_secs(1);
 const FOLDER: &str = "unmerged";
 
 /// The files of trajectories that are not in the file of the evaluation yet.
-pub(crate) struct Parts {
+pub(crate) struct SampleFiles {
     folder: PathBuf,
     /// Number of the next file.
     next: usize,
 }
 
-impl Parts {
+impl SampleFiles {
     /// Those next to the evaluation's `file`.
     pub(crate) fn beside(file: &Path) -> Self {
         Self { folder: file.with_file_name(FOLDER), next: 0 }
@@ -72,20 +72,20 @@ impl Parts {
 
 /// The thread that writes.
 pub(crate) struct PartWriter {
-    /// `None` ends the thread: workers may hold a [`Progress`] for longer.
+    /// `None` ends the thread: workers may hold a [`OnFinished`] for longer.
     sender: Sender<Option<Trajectory>>,
     thread: JoinHandle<Result<usize>>,
 }
 
 impl PartWriter {
     /// Receives the trajectories.
-    pub(crate) fn progress(&self) -> Progress {
+    pub(crate) fn progress(&self) -> OnFinished {
         let sender = self.sender.clone();
         std::sync::Arc::new(move |trajectory| drop(sender.send(Some(trajectory.clone()))))
     }
 
     /// Waits until everything is written.
-    pub(crate) fn finish(self, parts: &mut Parts) -> Result<()> {
+    pub(crate) fn finish(self, parts: &mut SampleFiles) -> Result<()> {
         // The thread has ended already if it failed.
         let _ = self.sender.send(None);
         let panicked = || Err(Error::new(Kind::Internal, "the thread that writes trajectories has stopped"));

@@ -8,7 +8,7 @@ use crate::error::Result;
 use crate::hub::Fetching;
 use crate::load::model_dir;
 use crate::mdp::{Sampling, Trajectory};
-use crate::rollout::{Progress, Spec};
+use crate::rollout::{OnFinished, Spec};
 use crate::script::Script;
 use crate::store::Origin;
 use crate::telemetry::Reporter;
@@ -87,7 +87,7 @@ impl EvalPolicy {
     }
 
     /// Sets the receiver of trajectories that have ended.
-    pub(crate) fn set_finished(&mut self, finished: Progress) {
+    pub(crate) fn set_finished(&mut self, finished: OnFinished) {
         match self {
             Self::Local(session) => session.finished = finished,
             Self::Server(session) => session.finished = finished,

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
 
 use super::evaluate::{EvalTasks, eval_sampling};
-use super::parts::Parts;
+use super::parts::SampleFiles;
 use super::policy::EvalPolicy;
 use crate::error::{Error, Kind, Result};
 use crate::eval::{Sequential, betting};
@@ -22,7 +22,7 @@ use crate::train::watch::failures::{Failures, replay_command};
 /// would leave more of the engine's slots empty at their ends.
 const ROUNDS: usize = 8;
 /// The file of the evaluation is written after the first chunk that ends this long after the last
-/// time. Until then its trajectories are in [`Parts`].
+/// time. Until then its trajectories are in [`SampleFiles`].
 const WRITE_EVERY: Duration = Duration::from_secs(30);
 
 /// The step of the stored trajectories.
@@ -83,7 +83,7 @@ impl ModelEvaluation {
         reporter: &Reporter,
     ) -> Result<usize> {
         let file = self.run.trajectories_path(Split::Eval, STEP);
-        let mut parts = Parts::beside(&file);
+        let mut parts = SampleFiles::beside(&file);
         let unmerged = parts.read()?;
         let goes_on = file.is_file() || !unmerged.is_empty();
         if goes_on {
@@ -212,7 +212,7 @@ impl ModelEvaluation {
     }
 
     /// Writes the trajectories so far, in the order of tasks and samples.
-    fn write(&mut self, parts: &mut Parts) -> Result<()> {
+    fn write(&mut self, parts: &mut SampleFiles) -> Result<()> {
         self.trajectories.sort_by_key(|one| (one.task_index, one.sample));
         self.run.write_evaluation(STEP, 0, &self.trajectories)?;
         parts.remove()

@@ -11,7 +11,7 @@ use crate::hub::Fetching;
 use crate::load::{MODEL_NANO, text_dir};
 use crate::mdp::{Policy, Trajectory};
 use crate::remote::{Patience, Server, ServerOptions, ServerPolicy};
-use crate::rollout::{Pool, PoolOptions, Progress, Spec, no_progress};
+use crate::rollout::{OnFinished, Pool, PoolOptions, Spec, no_progress};
 use crate::script::Script;
 use crate::telemetry::Reporter;
 use crate::text::{Format, FormatChoice, Renderer, Style};
@@ -28,7 +28,7 @@ pub(crate) struct ServerSession {
     pub(crate) rows: Selection,
     pub(crate) log: ScriptLog,
     /// Receives each trajectory when it has ended.
-    pub(crate) finished: Progress,
+    pub(crate) finished: OnFinished,
 }
 
 impl ServerSession {
@@ -65,7 +65,7 @@ impl ServerSession {
         let bar = reporter.bar(label, specs.len() as u64, "trajectories");
         let finished: Arc<Mutex<Vec<Trajectory>>> = Arc::default();
         let (counter, kept, also) = (bar.clone(), Arc::clone(&finished), Arc::clone(&self.finished));
-        let progress: Progress = Arc::new(move |trajectory| {
+        let progress: OnFinished = Arc::new(move |trajectory| {
             counter.inc(1);
             also(trajectory);
             kept.lock().unwrap_or_else(PoisonError::into_inner).push(trajectory.clone());

@@ -35,16 +35,16 @@ pub(crate) struct Curriculum {
     settings: Settings,
     /// The virtual machine of the function `row_weight`, if the recipe has one.
     worker: Option<Worker>,
-    done: Progress,
+    done: CurriculumState,
     /// Draws since the last step, in the order of their groups.
-    drawn: Vec<Drawn>,
+    drawn: Vec<CurriculumDraw>,
     /// Groups and outcomes of the trajectories since the last step.
     pending: Vec<(u64, u64, f64)>,
 }
 
 /// A draw.
 #[derive(Clone, Copy, Debug)]
-struct Drawn {
+struct CurriculumDraw {
     group: u64,
     row: u64,
     /// Number of visits of the run after it.
@@ -54,18 +54,18 @@ struct Drawn {
 /// The state after a step, which a checkpoint contains.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
-struct Progress {
+struct CurriculumState {
     /// Visits of rows since the start of the run.
     visits: u64,
     /// Number of usable rows.
     rows: u64,
     /// Of each row that was sampled.
-    counts: BTreeMap<u64, Counts>,
+    counts: BTreeMap<u64, RowCounts>,
 }
 
 /// The trajectories of a row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
-struct Counts {
+struct RowCounts {
     /// Number of successes, or the sum of an accuracy between 0 and 1.
     successes: f64,
     attempts: f64,
@@ -94,11 +94,11 @@ impl Curriculum {
             return Err(script.placed(error.hint("a success rate between them is drawn: low is at most high")));
         }
         let rows = order.rows();
-        let mut done = Progress { visits: position, rows, ..Progress::default() };
+        let mut done = CurriculumState { visits: position, rows, ..CurriculumState::default() };
         let path = checkpoint.map(|checkpoint| trainer_state(checkpoint).join(FILE)).filter(|path| path.exists());
         if let Some(path) = path {
             let bytes = std::fs::read(&path).map_err(|error| Error::io(Kind::Store, "read the file", &path, &error))?;
-            let saved: Progress = serde_json::from_slice(&bytes)
+            let saved: CurriculumState = serde_json::from_slice(&bytes)
                 .map_err(|error| Error::new(Kind::Store, format!("damaged file: {error}")).at_path(&path))?;
             if saved.rows == rows {
                 done = saved;
@@ -145,26 +145,26 @@ impl Curriculum {
         self.pending.retain(|(group, ..)| *group < first);
     }
 
-    fn next(&self, order: &Order, seed: u64, group: u64, before: u64) -> Result<Drawn> {
+    fn next(&self, order: &Order, seed: u64, group: u64, before: u64) -> Result<CurriculumDraw> {
         let mut best: Option<(f64, u64)> = None;
         let visits = order.rows().clamp(1, MOST_VISITS);
         for visit in before..before + visits {
             let row = order.at(visit, seed);
             let weight = self.weight(row)?;
             if weight >= 1.0 || uniform(seed, visit) < weight {
-                return Ok(Drawn { group, row, visits: visit + 1 });
+                return Ok(CurriculumDraw { group, row, visits: visit + 1 });
             }
             if best.is_none_or(|(visits, _)| weight > visits) {
                 best = Some((weight, row));
             }
         }
         let row = best.map_or_else(|| order.at(before, seed), |(_, row)| row);
-        Ok(Drawn { group, row, visits: before + visits })
+        Ok(CurriculumDraw { group, row, visits: before + visits })
     }
 
     /// The probability that a visited row is drawn.
     fn weight(&self, row: u64) -> Result<f64> {
-        let Counts { successes, attempts } = self.done.counts.get(&row).copied().unwrap_or_default();
+        let RowCounts { successes, attempts } = self.done.counts.get(&row).copied().unwrap_or_default();
         if attempts < self.settings.min_attempts as f64 {
             return Ok(1.0);
         }
@@ -187,7 +187,7 @@ impl Curriculum {
         if let Some(drawn) = self.drawn.last() {
             self.done.visits = drawn.visits;
         }
-        let mut rows: BTreeMap<u64, Counts> = BTreeMap::new();
+        let mut rows: BTreeMap<u64, RowCounts> = BTreeMap::new();
         for (_, row, success) in self.pending.drain(..) {
             let counts = rows.entry(row).or_default();
             counts.successes += success;
@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn curriculum(settings: Settings) -> Curriculum {
-        Curriculum { settings, worker: None, done: Progress::default(), drawn: Vec::new(), pending: Vec::new() }
+        Curriculum { settings, worker: None, done: CurriculumState::default(), drawn: Vec::new(), pending: Vec::new() }
     }
 
     const BAND: Settings = Settings { low: 0.25, high: 0.75, outside: 0.0, min_attempts: 1, memory: 1.0 };
@@ -323,6 +323,6 @@ mod tests {
         rows.advance();
         note(&mut rows, 0, 7, &[1.0, 1.0]);
         rows.advance();
-        assert_eq!(rows.done.counts[&7], Counts { successes: 2.0, attempts: 4.0 });
+        assert_eq!(rows.done.counts[&7], RowCounts { successes: 2.0, attempts: 4.0 });
     }
 }

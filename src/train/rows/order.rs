@@ -14,14 +14,14 @@ const MOST_SORTED: u64 = 10_000_000;
 /// The row at each position of a run. A position's row depends only on the datasets, their weights
 /// and the seed, so a resumed run draws the same rows as an uninterrupted one.
 pub(crate) struct Order {
-    parts: Vec<Part>,
+    parts: Vec<OrderedDataset>,
     /// A position, and the number of rows of each dataset before it.
     drawn: RefCell<(u64, Vec<u64>)>,
 }
 
-struct Part {
+struct OrderedDataset {
     /// The usable rows, by their number in the split.
-    rows: Rows,
+    rows: RowNumbers,
     /// Share of the positions.
     share: f64,
     /// Salt of the random stream of its order.
@@ -30,7 +30,7 @@ struct Part {
     shuffled: bool,
 }
 
-impl Part {
+impl OrderedDataset {
     /// Its row at a position of the epochs over it.
     fn at(&self, position: u64, seed: u64) -> u64 {
         let rows = self.rows.len();
@@ -39,7 +39,7 @@ impl Part {
     }
 }
 
-enum Rows {
+enum RowNumbers {
     /// All rows of the dataset, from this number on.
     All {
         first: u64,
@@ -48,7 +48,7 @@ enum Rows {
     Some(Vec<u64>),
 }
 
-impl Rows {
+impl RowNumbers {
     fn len(&self) -> u64 {
         match self {
             Self::All { count, .. } => *count,
@@ -78,9 +78,9 @@ impl Order {
             first = all.end;
             let without = left_out.iter().any(|row| all.contains(row));
             let rows = if without {
-                Rows::Some(all.filter(|row| left_out.binary_search(row).is_err()).collect())
+                RowNumbers::Some(all.filter(|row| left_out.binary_search(row).is_err()).collect())
             } else {
-                Rows::All { first: all.start, count: part.rows }
+                RowNumbers::All { first: all.start, count: part.rows }
             };
             if rows.len() == 0 {
                 let which = if part.name.is_empty() { String::new() } else { format!(" `{}`", part.name) };
@@ -92,7 +92,7 @@ impl Order {
             }
             let share = if weighted { part.weight.unwrap_or(1.0) } else { rows.len() as f64 };
             let salt = if parts.len() == 1 { 0 } else { named(&part.name) };
-            datasets.push(Part { rows, share, salt, shuffled: true });
+            datasets.push(OrderedDataset { rows, share, salt, shuffled: true });
         }
         let sum: f64 = datasets.iter().map(|part| part.share).sum();
         for part in &mut datasets {
@@ -130,7 +130,7 @@ impl Order {
                 return Err(Error::new(Kind::Script, "row_order returned text for some rows and numbers for others"));
             }
             keyed.sort_by(|one, two| one.0.compare(&two.0));
-            part.rows = Rows::Some(keyed.into_iter().map(|(_, row)| row).collect());
+            part.rows = RowNumbers::Some(keyed.into_iter().map(|(_, row)| row).collect());
             part.shuffled = false;
         }
         Ok(self)
@@ -154,7 +154,7 @@ impl Order {
     /// The first rows of each dataset in their own order, at most `most` of each; all if `most` is
     /// 0.
     pub(crate) fn first(&self, limit: u64) -> Vec<u64> {
-        let of = |part: &Part| if limit == 0 { part.rows.len() } else { part.rows.len().min(limit) };
+        let of = |part: &OrderedDataset| if limit == 0 { part.rows.len() } else { part.rows.len().min(limit) };
         self.parts.iter().flat_map(|part| (0..of(part)).map(|index| part.rows.get(index))).collect()
     }
 

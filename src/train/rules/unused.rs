@@ -32,7 +32,7 @@ struct UnusedSetting {
 pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
     adapter_targets(&script.settings.policy).map_err(|error| script.placed(error))?;
     let written = &script.written;
-    let find = |settings: &Settings, written: &Value| Recipe::new(settings, written, script.privileged).unused();
+    let find = |settings: &Settings, written: &Value| RuleInput::new(settings, written, script.privileged).unused();
     let unused = find(&script.settings, &written.all);
     if unused.is_empty() {
         return Ok(Vec::new());
@@ -50,7 +50,7 @@ pub fn unused_settings(script: &Script) -> Result<Vec<Error>> {
 }
 
 /// The settings of a recipe, as input of the rules.
-struct Recipe {
+struct RuleInput {
     settings: Settings,
     /// The settings that were written, without defaults.
     written: Value,
@@ -63,7 +63,7 @@ struct Recipe {
 /// Settings that have no effect.
 struct NoEffect {
     settings: &'static [&'static str],
-    why: fn(&Recipe) -> Option<String>,
+    why: fn(&RuleInput) -> Option<String>,
     hint: &'static str,
 }
 
@@ -161,7 +161,7 @@ const NO_EFFECT: &[NoEffect] = &[
 ];
 
 /// Settings that contradict others, including defaults.
-const CONTRADICTIONS: &[Rule<Recipe>] = &[
+const CONTRADICTIONS: &[Rule<RuleInput>] = &[
     Rule {
         setting: "trainer.warmup",
         broken: |recipe| {
@@ -204,7 +204,7 @@ const CONTRADICTIONS: &[Rule<Recipe>] = &[
 ];
 
 /// Settings that are allowed but unlikely to be intended.
-const REMARKS: &[Rule<Recipe>] = &[Rule {
+const REMARKS: &[Rule<RuleInput>] = &[Rule {
     setting: "trainer.branch.roots",
     broken: |recipe| {
         let learner = recipe.learner()?;
@@ -216,7 +216,7 @@ const REMARKS: &[Rule<Recipe>] = &[Rule {
     hint: "give fewer roots than the group has members, or 0",
 }];
 
-impl Recipe {
+impl RuleInput {
     /// `written` has the written settings; `privileged` says whether the recipe has that function.
     fn new(settings: &Settings, written: &Value, privileged: bool) -> Self {
         let mut values = serde_json::to_value(settings).unwrap_or_default();

@@ -33,7 +33,7 @@ use crate::train::learn::update_batch;
 use crate::train::options::RunOptions;
 use crate::train::rows::demonstrations;
 use crate::train::rules::objective::Objective;
-use crate::train::start::resume::Opened;
+use crate::train::start::resume::StartState;
 use crate::train::watch::metrics;
 
 impl Training {
@@ -42,7 +42,7 @@ impl Training {
     /// # Errors
     /// As `r1 run`.
     pub(crate) fn for_program(options: &RunOptions, reporter: &Reporter) -> Result<Self> {
-        match cold_start::run(Opened::new(options, reporter)?, reporter)? {
+        match cold_start::run(StartState::new(options, reporter)?, reporter)? {
             Started::Ready(opened) => Self::open(*opened, reporter),
             Started::Interrupted(_) => Err(Error::new(Kind::Interrupted, "stopped during the cold start")),
         }

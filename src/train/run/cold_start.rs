@@ -16,11 +16,11 @@ use crate::train::options::{RunOptions, Summary};
 use crate::train::rules::unused::unused_settings;
 use crate::train::rules::validate::{check_supervised, validate};
 use crate::train::start::cold_start_result::{FOLDER, no_result, result};
-use crate::train::start::resume::{Opened, Resumed, record};
+use crate::train::start::resume::{Resumed, StartState, record};
 
 /// A run before its first step of reinforcement learning.
 pub(crate) enum Started {
-    Ready(Box<Opened>),
+    Ready(Box<StartState>),
     /// Stopped by Ctrl-C during the cold start.
     Interrupted(Box<Summary>),
 }
@@ -30,7 +30,7 @@ pub(crate) enum Started {
 /// # Errors
 /// Those of `r1 sft`; those of [`validate`], so that a contradiction is found before the cold
 /// start.
-pub(crate) fn run(mut opened: Opened, reporter: &Reporter) -> Result<Started> {
+pub(crate) fn run(mut opened: StartState, reporter: &Reporter) -> Result<Started> {
     if opened.script.settings.cold_start.is_none() {
         return Ok(Started::Ready(Box::new(opened)));
     }

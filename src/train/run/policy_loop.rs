@@ -34,13 +34,13 @@ use crate::telemetry::{Metrics, Reporter};
 use crate::train::learn::stages::{TrainingData, advantage_config, compute_advantages, update_weights};
 use crate::train::learn::update::{UpdateSettings, report_skipped};
 use crate::train::options::Summary;
-use crate::train::start::resume::Opened;
+use crate::train::start::resume::StartState;
 use crate::train::watch::metrics;
 use crate::train::watch::report;
 use crate::train::watch::tensorboard;
 
 /// Trains the recipe's policy and returns a summary of the run.
-pub(crate) fn run(opened: Opened, reporter: &Reporter) -> Result<Summary> {
+pub(crate) fn run(opened: StartState, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
     let mut training = Training::open(opened, reporter)?;
     let before = training.evaluate_first()?;

@@ -13,7 +13,7 @@ use crate::train::options::RunOptions;
 use crate::train::start::checkpoint::{Contents, with_kept};
 use crate::train::start::files;
 use crate::train::start::interrupt::InterruptState;
-use crate::train::start::resume::Opened;
+use crate::train::start::resume::StartState;
 use crate::train::watch::tensorboard;
 
 /// Read and changed by the operations of a loop, of reinforcement learning (`Training`) and of
@@ -34,14 +34,14 @@ pub(crate) struct RunState {
 impl RunState {
     /// Opens the records of a run in its directory, which has its configuration already; what a
     /// resumed run repeats is removed.
-    pub(crate) fn open(opened: Opened, dir: Rc<RunDir>, origins: Origins, reporter: &Reporter) -> Result<Self> {
+    pub(crate) fn open(opened: StartState, dir: Rc<RunDir>, origins: Origins, reporter: &Reporter) -> Result<Self> {
         let (state, repeats_from) = (opened.state(), opened.repeats_from());
         if repeats_from.is_some() {
             let keep = opened.script.settings.checkpoint.keep;
             dir.repeats_after(opened.checkpoint().map(|path| (state.step, path)), keep)?;
         }
         let mut log = MetricsLog::open(dir.path(), repeats_from)?;
-        let Opened { script, options, standing, .. } = opened;
+        let StartState { script, options, standing, .. } = opened;
         tensorboard::settings(&mut log, &script)?;
         Ok(Self { script, options, reporter: reporter.clone(), dir, log, origins, state, standing })
     }

@@ -37,7 +37,7 @@ use crate::train::start::files::ModelFiles;
 use crate::train::start::memory::with_micro_batches;
 use crate::train::start::new_model;
 use crate::train::start::origins;
-use crate::train::start::resume::{Opened, record};
+use crate::train::start::resume::{StartState, record};
 use crate::train::start::script_log::ScriptLog;
 use crate::train::watch::metrics;
 use crate::train::watch::report;
@@ -45,7 +45,7 @@ use crate::train::watch::report;
 /// Trains the recipe's policy on its demonstrations; returns a summary.
 pub fn run(options: &RunOptions, reporter: &Reporter) -> Result<Summary> {
     let started = Instant::now();
-    let mut opened = Opened::supervised(options, reporter)?;
+    let mut opened = StartState::supervised(options, reporter)?;
     let Trainer::Sft(sft) = opened.script.settings.trainer.clone() else {
         return Err(Error::new(Kind::Usage, "this recipe's trainer is not r1.sft")
             .at_path(&options.script)
@@ -98,9 +98,15 @@ struct Supervised<'a> {
 }
 
 impl<'a> Supervised<'a> {
-    fn open(opened: Opened, worker: &'a Worker, check: RowCheck, log: ScriptLog, reporter: &Reporter) -> Result<Self> {
+    fn open(
+        opened: StartState,
+        worker: &'a Worker,
+        check: RowCheck,
+        log: ScriptLog,
+        reporter: &Reporter,
+    ) -> Result<Self> {
         let (checkpoint, state) = (opened.checkpoint().map(Path::to_owned), opened.state());
-        let Opened { script, options, .. } = &opened;
+        let StartState { script, options, .. } = &opened;
         let fetching = options.fetching(reporter);
         let rows = worker.rows(Split::Train)?.filter(|rows| *rows > 0).ok_or_else(|| no_training_data(options))?;
         check.wait(PATIENCE)?;
@@ -307,7 +313,7 @@ impl<'a> Supervised<'a> {
             ..Summary::default()
         };
         let stopped = stops_early(sft, &run.state).then_some(sft.patience);
-        let done = report::Supervised { tokens: self.tokens, best: run.state.best, stopped };
+        let done = report::SupervisedReport { tokens: self.tokens, best: run.state.best, stopped };
         report::closing_sft(&run.reporter, &summary, &done, &run.options);
         report::overlong(&run.reporter, samples.too_long, samples.longest(), sft.overlong);
         Ok(summary)

@@ -31,7 +31,7 @@ use crate::train::rules::validate::{ValidatedTrainer, validate};
 use crate::train::start::best::{Best, EVALUATED, best_so_far};
 use crate::train::start::checkpoint::{Contents, load_average, load_optimizer};
 use crate::train::start::origins;
-use crate::train::start::resume::{Opened, record, warn_of_data};
+use crate::train::start::resume::{StartState, record, warn_of_data};
 use crate::train::start::session::Session;
 use crate::train::watch::failures::Failures;
 use crate::train::watch::health::HealthMonitor;
@@ -78,7 +78,7 @@ pub(crate) struct Reloads {
 
 impl Training {
     /// Loads and checks everything; nothing is written before everything is validated.
-    pub(crate) fn open(mut opened: Opened, reporter: &Reporter) -> Result<Self> {
+    pub(crate) fn open(mut opened: StartState, reporter: &Reporter) -> Result<Self> {
         let ValidatedTrainer { learner, objective, critic, warnings } = validate(&opened.script)?;
         report::warn(reporter, &warnings);
 

@@ -13,13 +13,13 @@ use crate::telemetry::{Interrupt, Reporter, SignalGuard};
 /// The state of a run, shared with the thread that handles signals.
 #[derive(Clone)]
 pub(crate) struct InterruptState {
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<StopState>>,
     interrupt: Option<Interrupt>,
     _handler: Option<Arc<SignalGuard>>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct StopState {
     phase: Phase,
     /// Number of completed steps.
     step: u64,
@@ -49,7 +49,7 @@ impl InterruptState {
     /// # Errors
     /// `Kind::Internal` if no thread can be started.
     pub(crate) fn new(interrupt: Option<Interrupt>, reporter: &Reporter) -> Result<Self> {
-        let inner: Arc<Mutex<Inner>> = Arc::default();
+        let inner: Arc<Mutex<StopState>> = Arc::default();
         let (shared, reporter) = (Arc::clone(&inner), reporter.clone());
         let handler = interrupt.map(|interrupt| {
             interrupt.on_signal(move |count| {
@@ -68,7 +68,7 @@ impl InterruptState {
     /// The run is open: `step` steps are done, `saved` is its newest checkpoint, `again` the
     /// command that resumes it.
     pub(crate) fn opened(&self, step: u64, saved: Option<u64>, again: String) {
-        *lock(&self.inner) = Inner { phase: Phase::Whole, step, saved, changed: false, again };
+        *lock(&self.inner) = StopState { phase: Phase::Whole, step, saved, changed: false, again };
     }
 
     /// Whether the run ends after its step.
@@ -118,7 +118,7 @@ impl InterruptState {
     }
 }
 
-impl Inner {
+impl StopState {
     /// The message after signal number `count`, and whether the process ends then.
     fn answer(&self, count: u32) -> (String, bool) {
         let Self { phase, step, saved, again, .. } = self;
@@ -145,7 +145,7 @@ impl Inner {
     }
 }
 
-fn lock(inner: &Mutex<Inner>) -> MutexGuard<'_, Inner> {
+fn lock(inner: &Mutex<StopState>) -> MutexGuard<'_, StopState> {
     inner.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn a_second_signal_during_an_update_ends_the_process() {
-        let at = |phase, step, saved| Inner {
+        let at = |phase, step, saved| StopState {
             phase,
             step,
             saved,

@@ -24,7 +24,7 @@ use crate::telemetry::{Mode, Reporter, last_step};
 use crate::train::options::RunOptions;
 
 /// The state at the start of a training loop.
-pub(crate) struct Opened {
+pub(crate) struct StartState {
     pub(crate) script: Script,
     /// As typed, with the overrides in effect.
     pub(crate) options: RunOptions,
@@ -43,7 +43,7 @@ pub(crate) struct Resumed {
     pub(crate) stored: Configuration,
 }
 
-impl Opened {
+impl StartState {
     /// Loads the script, and opens the run that `options` name.
     ///
     /// # Errors

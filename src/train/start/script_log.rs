@@ -30,11 +30,11 @@ const BYTES: usize = 64 << 20;
 #[derive(Clone)]
 pub(crate) struct ScriptLog {
     reporter: Reporter,
-    inner: Arc<Mutex<Inner>>,
+    inner: Arc<Mutex<ScriptLogInner>>,
 }
 
 #[derive(Default)]
-struct Inner {
+struct ScriptLogInner {
     /// `None` before the run directory exists.
     file: Option<(PathBuf, BufWriter<File>)>,
     failed: Option<io::Error>,
@@ -160,7 +160,7 @@ impl ScriptLog {
         written.map_err(|error| Error::io(Kind::Store, "write the log", path.unwrap_or_default(), &error))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
+    fn lock(&self) -> MutexGuard<'_, ScriptLogInner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

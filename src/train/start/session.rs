@@ -21,7 +21,7 @@ use crate::load::adapter;
 use crate::load::load_renderer;
 use crate::mdp::{Policy, Sampling, Trajectory};
 use crate::model::{Model, available_memory};
-use crate::rollout::{Pool, PoolOptions, Progress, Tree, no_progress, unknown_accuracy};
+use crate::rollout::{OnFinished, Pool, PoolOptions, Tree, no_progress, unknown_accuracy};
 use crate::script::{Script, Worker};
 use crate::telemetry::{Interrupt, Reporter};
 use crate::text::Renderer;
@@ -55,7 +55,7 @@ pub(crate) struct Session {
     /// the second.
     pub(crate) patience: u32,
     /// Receives each trajectory when it has ended.
-    pub(crate) finished: Progress,
+    pub(crate) finished: OnFinished,
 }
 
 impl Session {
@@ -172,7 +172,7 @@ impl Session {
         let sampled = self.engine.progress();
         bar.tokens_from(move || sampled.stats().sampled_tokens);
         let (counter, also) = (bar.clone(), Arc::clone(&self.finished));
-        let progress: Progress = Arc::new(move |trajectory| {
+        let progress: OnFinished = Arc::new(move |trajectory| {
             counter.inc(1);
             also(trajectory);
         });

@@ -34,7 +34,7 @@ pub(crate) struct LearningSignal {
 
 /// The settings of a recipe that the advice depends on.
 #[derive(Clone, Copy, Debug)]
-struct Recipe {
+struct AdviceSettings {
     tools: bool,
     max_new_tokens: usize,
 }
@@ -62,7 +62,7 @@ impl LearningSignal {
     }
 
     /// The problem of the first steps, if there is one.
-    fn diagnosis(&self, recipe: Recipe) -> Option<String> {
+    fn diagnosis(&self, recipe: AdviceSettings) -> Option<String> {
         let mut causes = Vec::new();
         let replied = self.rewards.is_some();
         if replied && self.ended == 0 {
@@ -156,7 +156,7 @@ impl LearningSignal {
         self.take(metrics, critic);
         if self.is_due() {
             let tools = !Worker::new(script, None)?.tools().is_empty();
-            let recipe = Recipe { tools, max_new_tokens: script.settings.sampling.max_new_tokens };
+            let recipe = AdviceSettings { tools, max_new_tokens: script.settings.sampling.max_new_tokens };
             if let Some(warning) = self.diagnosis(recipe) {
                 reporter.warn(&format!("step {step}: {warning}"));
             }
@@ -171,10 +171,10 @@ mod tests {
 
     use super::*;
 
-    const RECIPE: Recipe = Recipe { tools: true, max_new_tokens: 64 };
+    const RECIPE: AdviceSettings = AdviceSettings { tools: true, max_new_tokens: 64 };
 
     /// The warning after three equal steps.
-    fn message_for(pairs: &[(&str, f64)], critic: bool, recipe: Recipe) -> Option<String> {
+    fn message_for(pairs: &[(&str, f64)], critic: bool, recipe: AdviceSettings) -> Option<String> {
         let mut signal = LearningSignal::default();
         for step in 1..=FIRST_STEPS {
             signal.take(&Metrics::of(pairs), critic);
@@ -226,7 +226,7 @@ mod tests {
                 .unwrap()
                 .contains("nothing could")
         );
-        let without_tools = Recipe { tools: false, ..RECIPE };
+        let without_tools = AdviceSettings { tools: false, ..RECIPE };
         assert_eq!(message_for(&with(&[("rollout/tool_call_share", 0.0)]), false, without_tools), None);
         assert!(
             message_for(&[("rollout/failed_share", 1.0)], false, RECIPE)

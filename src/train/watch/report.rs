@@ -315,7 +315,7 @@ pub(crate) fn closing(
 }
 
 /// The result of supervised training.
-pub(crate) struct Supervised {
+pub(crate) struct SupervisedReport {
     /// Tokens computed by this process.
     pub(crate) tokens: usize,
     /// The lowest held-out loss.
@@ -324,7 +324,7 @@ pub(crate) struct Supervised {
     pub(crate) stopped: Option<usize>,
 }
 
-pub(crate) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &Supervised, options: &RunOptions) {
+pub(crate) fn closing_sft(reporter: &Reporter, summary: &Summary, done: &SupervisedReport, options: &RunOptions) {
     reporter.section(if summary.interrupted { "Stopped" } else { "Done" });
     let millions = done.tokens as f64 / 1e6;
     let steps = counted(summary.steps, "step", "steps");

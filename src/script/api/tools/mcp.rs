@@ -17,7 +17,7 @@ use crate::error::{Error, Kind, Result, suggest};
 use crate::script::runtime::convert::kind;
 use crate::script::runtime::grants::Grants;
 use crate::script::runtime::host::place;
-use crate::script::runtime::servers::{Listings, Opened, ServerHandle, ServerScope, ToolServer};
+use crate::script::runtime::servers::{Listings, OpenServer, ServerHandle, ServerScope, ToolServer};
 use crate::script::runtime::tool::{McpTool, Tool, ToolRewards};
 use crate::tools::Output;
 use crate::tools::mcp::ServerOptions;
@@ -146,12 +146,12 @@ struct Limits {
 }
 
 /// The options of a server with the values of its secrets, for its start.
-fn open(name: &str, place: &Place, limits: Limits, grants: &Grants) -> Result<Opened> {
+fn open(name: &str, place: &Place, limits: Limits, grants: &Grants) -> Result<OpenServer> {
     let mut secrets = Secrets::default();
     let endpoint = place.open(&named(name), grants, &mut secrets)?;
     let Limits { timeout, progress, start_timeout, restarts } = limits;
     let options = ServerOptions { name: name.to_owned(), endpoint, timeout, progress, start_timeout, restarts };
-    Ok(Opened { options, mask: Box::new(move |text| secrets.mask(text)) })
+    Ok(OpenServer { options, mask: Box::new(move |text| secrets.mask(text)) })
 }
 
 /// The server's name in messages about its declaration.
