@@ -132,8 +132,8 @@ fn context_error(loaded: &Loaded) -> Option<Error> {
 }
 
 /// A warning about a setting.
-fn setting_warning(Error { message, place, hint, .. }: Error) -> Finding {
-    Finding { level: Level::Warning, rule: "settings", message, place, hint, repeat: Vec::new() }
+fn setting_warning(Error { message, place: location, hint, .. }: Error) -> Finding {
+    Finding { level: Level::Warning, rule: "settings", message, place: location, hint, repeat: Vec::new() }
 }
 
 /// The first task's group, rolled out with the model.

@@ -46,24 +46,24 @@ impl ErrorRecord {
 
 impl From<&Error> for ErrorRecord {
     fn from(error: &Error) -> Self {
-        let Error { kind, message, subject, place, hint } = error.clone();
-        Self { kind, message, subject, place, line: None, hint, traceback: Vec::new() }
+        let Error { kind, message, subject, place: location, hint } = error.clone();
+        Self { kind, message, subject, place: location, line: None, hint, traceback: Vec::new() }
     }
 }
 
 impl From<ErrorRecord> for Error {
     fn from(record: ErrorRecord) -> Self {
-        let ErrorRecord { kind, message, subject, place, hint, .. } = record;
-        Self { kind, message, subject, place, hint }
+        let ErrorRecord { kind, message, subject, place: location, hint, .. } = record;
+        Self { kind, message, subject, place: location, hint }
     }
 }
 
 impl fmt::Display for ErrorRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.message)?;
-        if let Some(place) = &self.place {
-            write!(f, "\n  --> {place}")?;
-            if let (Some(line), Some((_, number))) = (&self.line, place.rsplit_once(':')) {
+        if let Some(location) = &self.place {
+            write!(f, "\n  --> {location}")?;
+            if let (Some(line), Some((_, number))) = (&self.line, location.rsplit_once(':')) {
                 write!(f, "\n  {number:>4} | {}", line.trim_end())?;
             }
         }
@@ -72,7 +72,7 @@ impl fmt::Display for ErrorRecord {
         }
         for (index, frame) in self.traceback.iter().enumerate() {
             // The innermost frame is the place, as a rule.
-            if index > 0 || self.place.as_ref().is_none_or(|place| !frame.starts_with(place.as_str())) {
+            if index > 0 || self.place.as_ref().is_none_or(|location| !frame.starts_with(location.as_str())) {
                 write!(f, "\n  from {frame}")?;
             }
         }

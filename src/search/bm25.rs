@@ -174,7 +174,7 @@ pub(super) fn search(weights: &Weights, columns: &Columns, cursors: &mut [Cursor
 
 /// The best passages so far: by score, then by number.
 pub(super) struct Best {
-    most: usize,
+    limit: usize,
     worst_first: BinaryHeap<Scored>,
 }
 
@@ -200,8 +200,8 @@ impl PartialOrd for Scored {
 }
 
 impl Best {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, worst_first: BinaryHeap::with_capacity(most + 1) }
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, worst_first: BinaryHeap::with_capacity(limit + 1) }
     }
 
     fn offer(&mut self, score: f64, passage: u64) {
@@ -213,14 +213,14 @@ impl Best {
     /// As `offer`, also for scores that are not positive.
     pub(super) fn offer_any(&mut self, score: f64, passage: u64) {
         self.worst_first.push(Scored { score, passage });
-        if self.worst_first.len() > self.most {
+        if self.worst_first.len() > self.limit {
             self.worst_first.pop();
         }
     }
 
     /// Whether a passage with at most this score is not among the best. Equal scores may be.
     fn is_below(&self, score: f64) -> bool {
-        let full = self.worst_first.len() == self.most;
+        let full = self.worst_first.len() == self.limit;
         full && self.worst_first.peek().is_some_and(|worst| score < worst.score * (1.0 - ROUNDING))
     }
 

@@ -76,15 +76,15 @@ impl Builder {
         if part.exists() && restart {
             std::fs::remove_dir_all(&part).map_err(failed)?;
         }
-        let found = std::fs::read(part.join(BUILD)).ok();
-        if let Some(found) = found.filter(|_| part.join(sparse::FOLDER).join("meta.json").exists()) {
-            let found: Json = serde_json::from_slice(&found).unwrap_or_default();
-            if found != plan && !place::is_committed(&part)? {
+        let stored_plan = std::fs::read(part.join(BUILD)).ok();
+        if let Some(stored_plan) = stored_plan.filter(|_| part.join(sparse::FOLDER).join("meta.json").exists()) {
+            let stored_plan: Json = serde_json::from_slice(&stored_plan).unwrap_or_default();
+            if stored_plan != plan && !place::is_committed(&part)? {
                 // No passage was committed, for example because the first row was refused.
                 return Self::begin(out, options, true, overwrite);
             }
-            if found != plan {
-                let what = place::difference(&found, &plan);
+            if stored_plan != plan {
+                let what = place::difference(&stored_plan, &plan);
                 return Err(Error::new(Kind::Usage, format!("an interrupted build has another {what}"))
                     .at_path(&part)
                     .hint("--restart discards it; the same command as before resumes it"));
@@ -201,8 +201,8 @@ impl Builder {
     fn add_passage(&mut self, passage: &Passage) -> Result<()> {
         let size = (passage.title.len() + passage.text.len()) as u64;
         if size > self.options.max_passage {
-            let (size, most) = (size >> 10, self.options.max_passage >> 10);
-            return Err(Error::new(Kind::Data, format!("the passage has {size} KiB; at most {most} KiB are indexed"))
+            let (size, limit) = (size >> 10, self.options.max_passage >> 10);
+            return Err(Error::new(Kind::Data, format!("the passage has {size} KiB; at most {limit} KiB are indexed"))
                 .hint("--chunk-words 200 splits long passages; --max-passage N sets the limit in KiB"));
         }
         if passage.title.trim().is_empty() && passage.text.trim().is_empty() {
@@ -257,14 +257,14 @@ impl Builder {
     /// The number of the passage with an id, for the message of a refusal.
     fn number_of(&mut self, id: &str) -> Result<u64> {
         self.documents.commit()?;
-        let mut found = None;
+        let mut matching = None;
         Documents::open(&self.part, self.progress.counts.passages)?.each(|number, passage| {
-            if found.is_none() && passage.id == id {
-                found = Some(number);
+            if matching.is_none() && passage.id == id {
+                matching = Some(number);
             }
             Ok(())
         })?;
-        found.ok_or_else(|| Error::new(Kind::Internal, format!("no passage has the id {id:?}")))
+        matching.ok_or_else(|| Error::new(Kind::Internal, format!("no passage has the id {id:?}")))
     }
 
     /// Writes everything to the disk. An interrupted build is resumed after this commit.

@@ -15,18 +15,18 @@ impl Chunks {
     /// The passage itself if it is short enough; else chunks with its title and columns, and the
     /// ids `ID#1`, `ID#2`, …
     pub fn of(self, passage: Passage) -> Vec<Passage> {
-        let words = words(&passage.text);
-        if words.len() <= self.words.max(1) {
+        let spans = word_spans(&passage.text);
+        if spans.len() <= self.words.max(1) {
             return vec![passage];
         }
         let step = self.words.saturating_sub(self.overlap).max(1);
         let mut chunks = Vec::new();
-        for first in (0..words.len()).step_by(step) {
-            let last = (first + self.words).min(words.len());
-            let text = &passage.text[words[first].0..words[last - 1].1];
+        for first in (0..spans.len()).step_by(step) {
+            let last = (first + self.words).min(spans.len());
+            let text = &passage.text[spans[first].0..spans[last - 1].1];
             let id = format!("{}#{}", passage.id, chunks.len() + 1);
             chunks.push(Passage { id, text: text.to_owned(), ..passage.clone() });
-            if last == words.len() {
+            if last == spans.len() {
                 break;
             }
         }
@@ -36,8 +36,8 @@ impl Chunks {
 
 /// The bytes of each word: characters between white space, or one character of a script that has no
 /// spaces between words.
-fn words(text: &str) -> Vec<(usize, usize)> {
-    let mut found: Vec<(usize, usize)> = Vec::new();
+fn word_spans(text: &str) -> Vec<(usize, usize)> {
+    let mut spans: Vec<(usize, usize)> = Vec::new();
     let mut inside = false;
     for (at, c) in text.char_indices() {
         let alone = is_without_spaces(c);
@@ -45,13 +45,13 @@ fn words(text: &str) -> Vec<(usize, usize)> {
             inside = false;
             continue;
         }
-        match found.last_mut().filter(|_| inside && !alone) {
+        match spans.last_mut().filter(|_| inside && !alone) {
             Some(word) => word.1 = at + c.len_utf8(),
-            None => found.push((at, at + c.len_utf8())),
+            None => spans.push((at, at + c.len_utf8())),
         }
         inside = !alone;
     }
-    found
+    spans
 }
 
 /// Chinese, Japanese, Thai, Lao, Khmer and Burmese.
@@ -68,8 +68,8 @@ mod tests {
     fn a_long_passage_is_split_into_chunks_of_words() {
         let passage =
             |text: &str| Passage { id: "a".into(), title: "T".into(), text: text.into(), ..Passage::default() };
-        let split = |words: usize, overlap: usize, text: &str| {
-            let chunks = Chunks { words, overlap }.of(passage(text));
+        let split = |size: usize, overlap: usize, text: &str| {
+            let chunks = Chunks { words: size, overlap }.of(passage(text));
             assert!(chunks.iter().all(|chunk| chunk.title == "T"));
             chunks.into_iter().map(|chunk| (chunk.id, chunk.text)).collect::<Vec<_>>()
         };

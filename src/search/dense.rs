@@ -151,7 +151,7 @@ impl Dense {
     }
 
     /// The best `most` passages for each query, best first.
-    pub(super) fn search(&self, queries: &[&str], most: usize, nearest: Nearest) -> Result<Vec<Vec<(u64, f64)>>> {
+    pub(super) fn search(&self, queries: &[&str], limit: usize, nearest: Nearest) -> Result<Vec<Vec<(u64, f64)>>> {
         let graph = self.graph(nearest)?;
         let encoder = self.encoder()?;
         let prefix = &encoder.options().query_prefix;
@@ -159,20 +159,20 @@ impl Dense {
         let encoded = encoder.encode(&texts)?;
         let mut encoded = encoded.chunks_exact(self.part.dimension);
         match graph {
-            Some((graph, ef)) => encoded.map(|query| graph.search(query, most, ef.max(most))).collect(),
-            None => Ok(self.nearest(&encoded.by_ref().collect::<Vec<_>>(), most)),
+            Some((graph, ef)) => encoded.map(|query| graph.search(query, limit, ef.max(limit))).collect(),
+            None => Ok(self.nearest(&encoded.by_ref().collect::<Vec<_>>(), limit)),
         }
     }
 
     /// The best `most` passages for each vector by inner product, best first; equal scores in the
     /// order of the corpus.
-    fn nearest(&self, queries: &[&[f32]], most: usize) -> Vec<Vec<(u64, f64)>> {
+    fn nearest(&self, queries: &[&[f32]], limit: usize) -> Vec<Vec<(u64, f64)>> {
         let count = self.rows.count();
         let large = count * self.rows.dimension() * queries.len() > LARGE;
         let threads = if large { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 };
         let each = count.div_ceil(threads).max(1);
         let ranges = (0..count).step_by(each).map(|start| start..(start + each).min(count));
-        let scan = |range: std::ops::Range<usize>| self.scan(queries, range, most);
+        let scan = |range: std::ops::Range<usize>| self.scan(queries, range, limit);
         let parts: Vec<Vec<Vec<(u64, f64)>>> = std::thread::scope(|scope| {
             let mut ranges: Vec<_> = ranges.collect();
             let last = ranges.pop();
@@ -183,7 +183,7 @@ impl Dense {
             done.chain(last).collect()
         });
         let merged = (0..queries.len()).map(|query| {
-            let mut best = Best::new(most);
+            let mut best = Best::new(limit);
             for (passage, score) in parts.iter().flat_map(|part| &part[query]) {
                 best.offer_any(*score, *passage);
             }
@@ -192,8 +192,8 @@ impl Dense {
         merged.collect()
     }
 
-    fn scan(&self, queries: &[&[f32]], range: std::ops::Range<usize>, most: usize) -> Vec<Vec<(u64, f64)>> {
-        let mut best: Vec<Best> = queries.iter().map(|_| Best::new(most)).collect();
+    fn scan(&self, queries: &[&[f32]], range: std::ops::Range<usize>, limit: usize) -> Vec<Vec<(u64, f64)>> {
+        let mut best: Vec<Best> = queries.iter().map(|_| Best::new(limit)).collect();
         self.rows.scan(queries, range, |query, row, product| best[query].offer_any(f64::from(product), row as u64));
         best.into_iter().map(Best::ranked).collect()
     }

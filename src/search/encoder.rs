@@ -96,24 +96,24 @@ const OWN: &str = "encoder";
 /// # Errors
 /// [`Kind::Model`] if the model is missing or is a different one.
 pub(super) fn of_index(index: &Path, part: &DensePart, models: &dyn SearchModels) -> Result<Arc<dyn TextEncoder>> {
-    let own = index.join(OWN);
-    let place: PathBuf = if own.exists() { own.clone() } else { part.encoder.clone() };
-    let hint = format!("put the model, or a symbolic link to it, at {}", own.display());
-    if !place.is_dir() {
-        return Err(Error::new(Kind::Model, "the encoder of the index is missing").at_path(place).hint(hint));
+    let own_folder = index.join(OWN);
+    let folder: PathBuf = if own_folder.exists() { own_folder.clone() } else { part.encoder.clone() };
+    let hint = format!("put the model, or a symbolic link to it, at {}", own_folder.display());
+    if !folder.is_dir() {
+        return Err(Error::new(Kind::Model, "the encoder of the index is missing").at_path(folder).hint(hint));
     }
-    let encoder = models.encoder(&place, &part.options)?;
+    let encoder = models.encoder(&folder, &part.options)?;
     if encoder.sha256() != part.encoder_sha256 {
         let why = "the encoder is not the one with which the index was built: its SHA-256 is";
         return Err(Error::new(Kind::Model, format!("{why} {}, not {}", encoder.sha256(), part.encoder_sha256))
-            .at_path(place)
+            .at_path(folder)
             .hint(hint));
     }
     if encoder.dimension() != part.dimension {
-        let (found, wanted) = (encoder.dimension(), part.dimension);
+        let (dimension, wanted) = (encoder.dimension(), part.dimension);
         return Err(Error::new(
             Kind::Data,
-            format!("the index has vectors of {wanted} numbers, its encoder of {found}"),
+            format!("the index has vectors of {wanted} numbers, its encoder of {dimension}"),
         )
         .at_path(index)
         .hint("build the index again with `r1 index build`"));

@@ -14,8 +14,8 @@ pub const CONSTANT: f64 = 60.0;
 pub fn reciprocal_rank_fusion(rankings: &[&[u64]], constant: f64) -> Vec<(u64, f64)> {
     let mut scores: BTreeMap<u64, f64> = BTreeMap::new();
     for ranking in rankings {
-        for (place, passage) in ranking.iter().enumerate() {
-            *scores.entry(*passage).or_default() += 1.0 / (constant + (place + 1) as f64);
+        for (index, passage) in ranking.iter().enumerate() {
+            *scores.entry(*passage).or_default() += 1.0 / (constant + (index + 1) as f64);
         }
     }
     let mut fused: Vec<(u64, f64)> = scores.into_iter().collect();

@@ -173,8 +173,8 @@ impl Graph {
     pub(super) fn open(index: &Path, rows: Arc<Rows>, similarity: Similarity, options: HnswOptions) -> Result<Self> {
         let path = index.join(file());
         let bytes = map(&path)?;
-        let own = bytes.as_deref().unwrap_or_default();
-        let count = graph_file::check(own, similarity, options.links).map_err(|error| error.at_path(&path))?;
+        let stored = bytes.as_deref().unwrap_or_default();
+        let count = graph_file::check(stored, similarity, options.links).map_err(|error| error.at_path(&path))?;
         if count != rows.count() {
             let why = format!("the HNSW graph has {count} vectors, the index {}", rows.count());
             return Err(graph_file::damaged(&why).at_path(path));
@@ -186,7 +186,7 @@ impl Graph {
         graph.reserve_capacity_and_threads(count, threads).map_err(|error| unreadable(&error))?;
         // SAFETY: the file is not written to, its links were checked, and it is unmapped after the
         // graph is dropped.
-        unsafe { graph.view_from_buffer(own) }.map_err(|error| unreadable(&error))?;
+        unsafe { graph.view_from_buffer(stored) }.map_err(|error| unreadable(&error))?;
         graph.change_metric::<f64>(metric(&rows));
         graph.change_expansion_search(CANDIDATES);
         Ok(Self { links: graph, _file: bytes, rows, path, ef: RwLock::new(CANDIDATES), permits: Permits::new(threads) })
@@ -197,18 +197,18 @@ impl Graph {
     ///
     /// # Errors
     /// [`Kind::Data`] if the search fails.
-    pub(super) fn search(&self, query: &[f32], most: usize, ef: usize) -> Result<Vec<(u64, f64)>> {
+    pub(super) fn search(&self, query: &[f32], limit: usize, ef: usize) -> Result<Vec<(u64, f64)>> {
         let _permit = self.permits.acquire();
-        QUERY.with_borrow_mut(|own| {
-            own.clear();
-            own.extend_from_slice(query);
+        QUERY.with_borrow_mut(|buffer| {
+            buffer.clear();
+            buffer.extend_from_slice(query);
         });
         let search = || {
-            let found = self.links.search(&[row_vector(self.rows.count())], most);
-            found.map_err(|error| graph_file::damaged(&format!("usearch: {error}")).at_path(&self.path))
+            let neighbours = self.links.search(&[row_vector(self.rows.count())], limit);
+            neighbours.map_err(|error| graph_file::damaged(&format!("usearch: {error}")).at_path(&self.path))
         };
         let current = self.ef.read().unwrap_or_else(PoisonError::into_inner);
-        let found = if *current == ef {
+        let neighbours = if *current == ef {
             search()?
         } else {
             drop(current);
@@ -218,7 +218,7 @@ impl Graph {
             search()?
         };
         let score = |row: &u64| (*row, f64::from(self.rows.product(query, *row as usize)));
-        let mut scored: Vec<(u64, f64)> = found.keys.iter().map(score).collect();
+        let mut scored: Vec<(u64, f64)> = neighbours.keys.iter().map(score).collect();
         scored.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
         Ok(scored)
     }

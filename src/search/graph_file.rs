@@ -56,24 +56,26 @@ pub(super) fn check(file: &[u8], similarity: Similarity, links: usize) -> Result
     }
     let levels = rest.take(rows.checked_mul(2).ok_or_else(|| damaged("it is truncated"))?)?;
     let level = |row: usize| {
-        let own = (row < rows).then(|| &levels[2 * row..2 * row + 2]);
-        own.map(|own| i16::from_le_bytes([own[0], own[1]]))
+        let level_bytes = (row < rows).then(|| &levels[2 * row..2 * row + 2]);
+        level_bytes.map(|level_bytes| i16::from_le_bytes([level_bytes[0], level_bytes[1]]))
     };
     let is_level = |level: i16| u64::try_from(level).is_ok_and(|level| level <= highest);
-    if level(usize::try_from(entry).unwrap_or(usize::MAX)).is_none_or(|own| u64::try_from(own) != Ok(highest)) {
+    if level(usize::try_from(entry).unwrap_or(usize::MAX))
+        .is_none_or(|row_level| u64::try_from(row_level) != Ok(highest))
+    {
         return Err(damaged("its entry is not in the highest layer"));
     }
     for row in 0..rows {
-        let (key, own) = (rest.u64()?, rest.i16()?);
-        if key != row as u64 || Some(own) != level(row) || !is_level(own) {
+        let (key, row_level) = (rest.u64()?, rest.i16()?);
+        if key != row as u64 || Some(row_level) != level(row) || !is_level(row_level) {
             return Err(damaged(&format!("row {row} has another key or layer")));
         }
-        for layer in 0..=own {
-            let (count, most) = (rest.u32()? as usize, if layer == 0 { 2 * links } else { links });
-            let slots = rest.take(4 * most)?;
+        for layer in 0..=row_level {
+            let (count, slot_count) = (rest.u32()? as usize, if layer == 0 { 2 * links } else { links });
+            let slots = rest.take(4 * slot_count)?;
             let targets = slots.chunks_exact(4).map(|slot| u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]]));
-            let known = |target: u32| level(target as usize).is_some_and(|other| other >= layer);
-            if count > most || !targets.take(count).all(known) {
+            let exists = |target: u32| level(target as usize).is_some_and(|other| other >= layer);
+            if count > slot_count || !targets.take(count).all(exists) {
                 return Err(damaged(&format!("row {row} has an invalid link")));
             }
         }
@@ -100,15 +102,15 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, bytes: usize) -> Result<&'a [u8]> {
-        let (own, rest) = self.0.split_at_checked(bytes).ok_or_else(|| damaged("it is truncated"))?;
+        let (taken, rest) = self.0.split_at_checked(bytes).ok_or_else(|| damaged("it is truncated"))?;
         self.0 = rest;
-        Ok(own)
+        Ok(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let mut own = [0; N];
-        own.copy_from_slice(self.take(N)?);
-        Ok(own)
+        let mut bytes = [0; N];
+        bytes.copy_from_slice(self.take(N)?);
+        Ok(bytes)
     }
 
     fn u32(&mut self) -> Result<u32> {

@@ -218,9 +218,9 @@ impl FileEntry {
         let path = self.within(directory)?;
         let hint = "copy the index again, or build it again with `r1 index build`";
         match std::fs::metadata(&path) {
-            Ok(found) if found.len() == self.bytes => Ok(()),
-            Ok(found) => {
-                let why = format!("a file of the index has {} bytes instead of {}", found.len(), self.bytes);
+            Ok(metadata) if metadata.len() == self.bytes => Ok(()),
+            Ok(metadata) => {
+                let why = format!("a file of the index has {} bytes instead of {}", metadata.len(), self.bytes);
                 Err(Error::new(Kind::Data, why).at_path(path).hint(hint))
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {

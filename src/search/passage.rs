@@ -84,9 +84,9 @@ fn take(columns: &mut Map<String, Json>, name: &str, flag: &str) -> Result<Json>
 }
 
 fn missing(name: &str, columns: &Map<String, Json>, flag: &str) -> Error {
-    let known = columns.keys().map(String::as_str);
-    let near = !nearest(name, known.clone()).is_empty();
-    let names = suggest(name, known);
+    let names_of_columns = columns.keys().map(String::as_str);
+    let near = !nearest(name, names_of_columns.clone()).is_empty();
+    let names = suggest(name, names_of_columns);
     let hint = if near { names } else { format!("{names}; {flag} NAME names the column") };
     Error::new(Kind::Data, format!("the row has no column `{name}`")).hint(hint)
 }

@@ -83,9 +83,9 @@ pub(super) fn plan(options: &BuildOptions) -> Json {
 }
 
 /// The names of the values that differ.
-pub(super) fn difference(found: &Json, wanted: &Json) -> String {
+pub(super) fn difference(stored: &Json, wanted: &Json) -> String {
     let names = wanted.as_object().into_iter().flat_map(|wanted| wanted.keys());
-    let differ: Vec<&str> = names.map(String::as_str).filter(|name| found.get(name) != wanted.get(name)).collect();
+    let differ: Vec<&str> = names.map(String::as_str).filter(|name| stored.get(name) != wanted.get(name)).collect();
     differ.join(", ")
 }
 

@@ -89,7 +89,7 @@ fn number_of_hits(name: &str, value: Option<&Json>, default: usize) -> Result<us
 }
 
 /// The hits of each query.
-fn found(index: &Index, options: &SearchOptions, queries: &[String]) -> Result<Vec<Vec<Hit>>, Refusal> {
+fn search_all(index: &Index, options: &SearchOptions, queries: &[String]) -> Result<Vec<Vec<Hit>>, Refusal> {
     let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
     index.search_all(&queries, options).map_err(|error| {
         // An error of the client, or of the index.
@@ -108,7 +108,7 @@ fn retrieve(index: &Index, mut options: SearchOptions, body: &[u8]) -> Result<Js
         Some(_) => return refuse("`return_scores` must be true or false"),
     };
     let mut result = Vec::with_capacity(queries.len());
-    for hits in found(index, &options, &queries)? {
+    for hits in search_all(index, &options, &queries)? {
         let hits = hits.into_iter().map(|hit| {
             let score = hit.score;
             let document = document(hit);
@@ -126,7 +126,7 @@ fn search(index: &Index, mut options: SearchOptions, body: &[u8]) -> Result<Json
 }
 
 fn search_one(index: &Index, mut options: SearchOptions, query: &[(String, String)]) -> Result<Json, Refusal> {
-    let value = |name: &str| query.iter().find(|(own, _)| own == name).map(|(_, value)| value.clone());
+    let value = |name: &str| query.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone());
     let Some(text) = value("query") else { return refuse("`query` is missing") };
     // Text that is not a number is refused like any other value.
     let wanted = value("top_k").map(|text| serde_json::from_str(&text).unwrap_or(Json::String(text)));
@@ -137,7 +137,7 @@ fn search_one(index: &Index, mut options: SearchOptions, query: &[(String, Strin
 fn results(index: &Index, options: &SearchOptions, queries: Vec<String>) -> Result<Json, Refusal> {
     let started = Instant::now();
     let mut all = Vec::with_capacity(queries.len());
-    let lists = found(index, options, &queries)?;
+    let lists = search_all(index, options, &queries)?;
     for (query, hits) in queries.into_iter().zip(lists) {
         let hits = hits.into_iter().map(|hit| {
             let score = hit.score;
@@ -170,7 +170,7 @@ pub fn read_documents(body: &[u8]) -> Result<Vec<Hit>, NotResults> {
     let json = json::read_foreign(body).map_err(|_| NotResults("is not JSON"))?;
     let list = json.pointer("/result/0").or_else(|| json.pointer("/query_results/0/results"));
     let Some(Json::Array(list)) = list else { return Err(NotResults("has no `result` with a list of documents")) };
-    let hit = |(place, item): (usize, &Json)| {
+    let hit = |(index, item): (usize, &Json)| {
         let fields = item.get("document").unwrap_or(item).as_object()?;
         let text = |name: &str| fields.get(name).and_then(Json::as_str);
         let id = fields.get("id").map(|id| id.as_str().map_or_else(|| id.to_string(), str::to_owned));
@@ -183,7 +183,7 @@ pub fn read_documents(body: &[u8]) -> Result<Vec<Hit>, NotResults> {
             _ => return None,
         };
         let score = item.get("score").and_then(Json::as_f64).unwrap_or_default();
-        Some(Hit { id: id.unwrap_or_default(), score, rank: place + 1, title, text, columns: Map::new() })
+        Some(Hit { id: id.unwrap_or_default(), score, rank: index + 1, title, text, columns: Map::new() })
     };
     let hits: Option<Vec<Hit>> = list.iter().enumerate().map(hit).collect();
     hits.ok_or(NotResults("has a document without `text` or `contents`"))

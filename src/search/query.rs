@@ -139,9 +139,9 @@ impl Index {
     fn reranker(&self, options: &SearchOptions) -> Result<Option<(Arc<dyn Reranker>, usize)>> {
         let Some(wanted) = &options.rerank else { return Ok(None) };
         let top = wanted.top(options.k)?;
-        let found = self.models.reranker(&wanted.model)?;
-        *self.reranker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&found));
-        Ok(Some((found, top)))
+        let loaded = self.models.reranker(&wanted.model)?;
+        *self.reranker.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&loaded));
+        Ok(Some((loaded, top)))
     }
 
     fn vectors(&self, mode: Mode) -> Result<&Dense> {
@@ -174,15 +174,15 @@ impl Index {
         let reranker = self.reranker(options)?;
         let first = reranker.as_ref().map_or(options.k, |(_, top)| *top);
         let ranked = self.ranked(queries, first, options)?;
-        let found = ranked.into_iter().zip(queries).map(|(ranked, query)| {
+        let hits_by_query = ranked.into_iter().zip(queries).map(|(ranked, query)| {
             let mut hits = self.hits(ranked)?;
             if let Some((reranker, _)) = &reranker {
                 rerank(&**reranker, query, &mut hits)?;
                 hits.truncate(options.k);
             }
-            Ok(hits.into_iter().enumerate().map(|(place, (passage, score))| hit(place, passage, score)).collect())
+            Ok(hits.into_iter().enumerate().map(|(index, (passage, score))| hit(index, passage, score)).collect())
         });
-        found.collect()
+        hits_by_query.collect()
     }
 
     /// Numbers and scores of the best `k` passages for each query.
@@ -191,10 +191,10 @@ impl Index {
             Mode::Sparse => queries.iter().map(|query| self.rank(query, k)).collect(),
             Mode::Dense => self.rank_dense(queries, k, options),
             Mode::Hybrid => {
-                let most = k.max(FUSED);
-                let dense = self.rank_dense(queries, most, options)?;
+                let limit = k.max(FUSED);
+                let dense = self.rank_dense(queries, limit, options)?;
                 let fused = queries.iter().zip(dense).map(|(query, dense)| {
-                    let sparse = self.rank(query, most)?;
+                    let sparse = self.rank(query, limit)?;
                     let numbers = |ranking: &[(u64, f64)]| ranking.iter().map(|hit| hit.0).collect::<Vec<u64>>();
                     let mut fused = reciprocal_rank_fusion(&[&numbers(&sparse), &numbers(&dense)], CONSTANT);
                     fused.truncate(k);
@@ -211,11 +211,11 @@ impl Index {
 
     fn rank_dense(&self, queries: &[&str], k: usize, options: &SearchOptions) -> Result<Vec<Vec<(u64, f64)>>> {
         let dense = self.vectors(options.mode)?;
-        let given: Vec<&str> = queries.iter().copied().filter(|query| !query.trim().is_empty()).collect();
-        let mut found = dense.search(&given, k, options.nearest)?.into_iter();
+        let asked: Vec<&str> = queries.iter().copied().filter(|query| !query.trim().is_empty()).collect();
+        let mut ranked = dense.search(&asked, k, options.nearest)?.into_iter();
         let each = queries
             .iter()
-            .map(|query| if query.trim().is_empty() { Vec::new() } else { found.next().unwrap_or_default() });
+            .map(|query| if query.trim().is_empty() { Vec::new() } else { ranked.next().unwrap_or_default() });
         Ok(each.collect())
     }
 
@@ -231,8 +231,8 @@ impl Index {
             return Err(Error::new(Kind::Usage, why));
         }
         caught(&self.directory, || {
-            let found = self.sparse.search(&terms, k);
-            found.map_err(|error| sparse::damaged(&self.directory.join(sparse::FOLDER), &error))
+            let ranked = self.sparse.search(&terms, k);
+            ranked.map_err(|error| sparse::damaged(&self.directory.join(sparse::FOLDER), &error))
         })
     }
 
@@ -256,17 +256,17 @@ impl Index {
     }
 }
 
-fn hit(place: usize, passage: Passage, score: f64) -> Hit {
+fn hit(index: usize, passage: Passage, score: f64) -> Hit {
     let Passage { id, title, text, columns } = passage;
-    Hit { id, score, rank: place + 1, title, text, columns }
+    Hit { id, score, rank: index + 1, title, text, columns }
 }
 
 /// Orders passages by the scores of a re-ranking model; equal scores keep their order.
 fn rerank(reranker: &dyn Reranker, query: &str, hits: &mut [(Passage, f64)]) -> Result<()> {
     let passages: Vec<Passage> = hits.iter_mut().map(|(passage, _)| std::mem::take(passage)).collect();
     let scores = reranker.scores(query, &passages)?;
-    for ((own, passage), score) in hits.iter_mut().zip(passages).zip(scores) {
-        *own = (passage, f64::from(score));
+    for ((hit, passage), score) in hits.iter_mut().zip(passages).zip(scores) {
+        *hit = (passage, f64::from(score));
     }
     hits.sort_by(|one, other| other.1.total_cmp(&one.1));
     Ok(())

@@ -39,11 +39,11 @@ impl Rows {
     /// [`Kind::Data`] if the file has another size.
     pub(super) fn open(path: &Path, kind: VectorType, dimension: usize, count: u64) -> Result<Self> {
         let bytes = map(path)?;
-        let found = bytes.as_deref().map_or(0, <[u8]>::len) as u128;
+        let size = bytes.as_deref().map_or(0, <[u8]>::len) as u128;
         let wanted = u128::from(count) * dimension as u128 * kind.size() as u128;
-        if found != wanted {
+        if size != wanted {
             let of = format!("{count} vectors of {dimension} numbers");
-            let why = format!("the vectors of the index have {found} bytes; {of} have {wanted}");
+            let why = format!("the vectors of the index have {size} bytes; {of} have {wanted}");
             return Err(Error::new(Kind::Data, why)
                 .at_path(path)
                 .hint("copy the index again, or build it again with `r1 index build`"));
@@ -98,8 +98,8 @@ impl Rows {
     fn bytes_of(&self, rows: Range<usize>, kind: VectorType) -> &[u8] {
         let (bytes, size) = (self.bytes.as_deref().unwrap_or_default(), self.dimension * kind.size());
         let range = rows.start.checked_mul(size).zip(rows.end.checked_mul(size));
-        let own = range.and_then(|(start, end)| bytes.get(start..end));
-        if self.kind == kind { own.unwrap_or_default() } else { &[] }
+        let slice = range.and_then(|(start, end)| bytes.get(start..end));
+        if self.kind == kind { slice.unwrap_or_default() } else { &[] }
     }
 
     /// The inner product of a query and a row; 0 for a row out of range.
@@ -136,14 +136,14 @@ impl Rows {
     pub(super) fn scan(&self, queries: &[&[f32]], rows: Range<usize>, mut take: impl FnMut(usize, usize, f32)) {
         let mut plain = vec![0.0; if self.kind == VectorType::F16 { BLOCK * self.dimension } else { 0 }];
         for start in rows.clone().step_by(BLOCK) {
-            let own = start..(start + BLOCK).min(rows.end);
+            let window = start..(start + BLOCK).min(rows.end);
             let block = if self.kind == VectorType::F16 {
-                let halves = self.halves(own);
+                let halves = self.halves(window);
                 let plain = &mut plain[..halves.len()];
                 halves.convert_to_f32_slice(plain);
                 &*plain
             } else {
-                self.floats(own)
+                self.floats(window)
             };
             for (number, query) in queries.iter().enumerate() {
                 for (at, vector) in block.chunks_exact(self.dimension).enumerate() {

@@ -90,8 +90,8 @@ impl Sparse {
         let mut places: HashMap<String, usize> = HashMap::new();
         let mut terms: Vec<(String, f64)> = Vec::new();
         for term in self.analyzer.terms(query) {
-            if let Some(place) = places.get(&term) {
-                terms[*place].1 += 1.0;
+            if let Some(index) = places.get(&term) {
+                terms[*index].1 += 1.0;
             } else {
                 places.insert(term.clone(), terms.len());
                 terms.push((term, 1.0));
@@ -101,7 +101,7 @@ impl Sparse {
     }
 
     /// The best `most` passages for the terms of a query, best first.
-    pub(super) fn search(&self, terms: &[(String, f64)], most: usize) -> tantivy::Result<Vec<(u64, f64)>> {
+    pub(super) fn search(&self, terms: &[(String, f64)], limit: usize) -> tantivy::Result<Vec<(u64, f64)>> {
         let mut weighted = Vec::with_capacity(terms.len());
         for (text, count) in terms {
             let term = Term::from_field_text(self.fields.body, text);
@@ -114,7 +114,7 @@ impl Sparse {
         }
         // The order of the cursors, the same in every segment.
         weighted.sort_by(|a, b| a.0.total_cmp(&b.0));
-        let mut best = Best::new(most);
+        let mut best = Best::new(limit);
         for (at, segment) in self.segments.iter().enumerate() {
             let mut cursors = Vec::with_capacity(weighted.len());
             for (weight, text, infos) in &weighted {

@@ -140,7 +140,10 @@ fn mutated_templates_render_or_give_an_error() {
             template.render(&messages, tools, dice.below(2) == 0, &Map::new())
         });
         if let Err(error) = rendered {
-            assert!(error.place.as_deref().is_some_and(|place| place.starts_with("t.jinja")), "{error}\n{source}");
+            assert!(
+                error.place.as_deref().is_some_and(|location| location.starts_with("t.jinja")),
+                "{error}\n{source}"
+            );
         }
     });
 }

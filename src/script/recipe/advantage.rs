@@ -65,7 +65,7 @@ impl<'a> GroupMember<'a> {
             "truncated": self.truncated,
         });
         if let Some((parent, step)) = self.fork {
-            table["fork"] = json!({ "parent": parent.map(|place| place + 1), "step": step });
+            table["fork"] = json!({ "parent": parent.map(|index| index + 1), "step": step });
         }
         if let Some(values) = &self.values {
             table["values"] = json!(values);
@@ -106,8 +106,8 @@ pub struct Estimated {
 impl Estimated {
     /// Whether all numbers have the same bits.
     pub fn is_same(&self, other: &Self) -> bool {
-        let bits = |own: &Self| -> Vec<Vec<u64>> {
-            let lists = own.advantages.iter().chain(own.returns.iter().flatten());
+        let bits = |result: &Self| -> Vec<Vec<u64>> {
+            let lists = result.advantages.iter().chain(result.returns.iter().flatten());
             lists.map(|list| list.iter().map(|number| number.to_bits()).collect()).collect()
         };
         bits(self) == bits(other)
@@ -132,9 +132,9 @@ pub(crate) fn by_step(what: &str, value: &Value, group: &GroupInput) -> Result<V
         let message = format!("advantage returned {} {what} for {count} trajectories", list.raw_len());
         return Err(refused(what.to_owned(), message));
     }
-    let entry = |(place, &steps): (usize, &usize)| {
-        let field = format!("{what}[{}]", place + 1);
-        let entry: Value = list.raw_get(place + 1).map_err(|error| refused(field.clone(), error.to_string()))?;
+    let entry = |(index, &steps): (usize, &usize)| {
+        let field = format!("{what}[{}]", index + 1);
+        let entry: Value = list.raw_get(index + 1).map_err(|error| refused(field.clone(), error.to_string()))?;
         let numbers = match &entry {
             Value::Table(many) if many.raw_len() == steps => {
                 (1..=steps).map(|step| many.raw_get(step).ok().and_then(|number: Value| float(&number))).collect()
@@ -146,7 +146,7 @@ pub(crate) fn by_step(what: &str, value: &Value, group: &GroupInput) -> Result<V
                 "advantage returned {} as {what} of trajectory {}, which has {steps} steps; give a number or a list of \
                  one per step",
                 show(&entry),
-                place + 1
+                index + 1
             );
             refused(field, message)
         })

@@ -16,13 +16,13 @@ impl Worker {
         }
         let record = Record::off();
         record.set_name(&state.record.name());
-        let own = TrajectoryContext { record, session: state.session.clone(), env: state.env.clone() };
-        let call = Call::of_trajectory(EntryPoint::Close, (state.seed, state.steps.get()), &self.vm.limits, own);
+        let context = TrajectoryContext { record, session: state.session.clone(), env: state.env.clone() };
+        let call = Call::of_trajectory(EntryPoint::Close, (state.seed, state.steps.get()), &self.vm.limits, context);
         let ended: Result<mlua::Value, _> = self.vm.call(&call, function, &state.table).await;
         if let Err(failure) = ended {
-            let place = failure.error.place.clone().or_else(|| definition(function)).unwrap_or_default();
+            let location = failure.error.place.clone().or_else(|| definition(function)).unwrap_or_default();
             let before = self.vm.host.swap(call);
-            self.vm.host.log(place, format!("close failed: {}", failure.error.message));
+            self.vm.host.log(location, format!("close failed: {}", failure.error.message));
             self.vm.host.swap(before);
         }
     }

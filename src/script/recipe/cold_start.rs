@@ -51,7 +51,7 @@ impl Script {
             RecipePart::Whole => Ok(recipe),
             RecipePart::ColdStart => recipe
                 .cold_start
-                .map(|own| *own)
+                .map(|phase| *phase)
                 .ok_or_else(|| Error::new(Kind::Script, "the recipe no longer has a `cold_start`").at_path(&self.path)),
         }
     }

@@ -92,13 +92,13 @@ impl EnvColumns {
         read.single_step = read.names.iter().any(|(_, name)| [SINGLE_STEP, SINGLE_TURN].contains(&name.as_str()));
         read.tools = tool_names(task.get("tools")).or_else(|| tool_names(kwargs.get("tools")));
         let extra = task.get("extra_info").and_then(|extra| extra.get("tools_kwargs"));
-        for (given, column) in [
+        for (values, column) in [
             (extra, "extra_info.tools_kwargs"),
             (kwargs.get("tools_kwargs"), "env_kwargs.tools_kwargs"),
             (task.get("tools_kwargs"), "tools_kwargs"),
         ] {
-            for (tool, given) in table(given, column)? {
-                read.tool_kwargs.insert(tool.clone(), Json::Object(arguments(&given, column, &tool)?));
+            for (tool, values) in table(values, column)? {
+                read.tool_kwargs.insert(tool.clone(), Json::Object(arguments(&values, column, &tool)?));
             }
         }
         kwargs.retain(|name, _| !CHOOSING.contains(&name.as_str()));
@@ -106,22 +106,22 @@ impl EnvColumns {
         Ok(read)
     }
 
-    /// Only the environment columns, from which [`EnvColumns::read`] reads the same; null if there are
-    /// none.
+    /// Only the environment columns, from which [`EnvColumns::read`] reads the same; null without
+    /// such columns.
     pub(crate) fn of(task: &Json) -> Json {
-        let mut own = Map::new();
+        let mut columns = Map::new();
         for name in ["env", "agent_name", "tools", "env_kwargs", "tools_kwargs"] {
             if let Some(value) = task.get(name).filter(|value| !value.is_null()) {
-                own.insert(name.to_owned(), value.clone());
+                columns.insert(name.to_owned(), value.clone());
             }
         }
         if let Some(value) = task.get("extra_info").and_then(|extra| extra.get("tools_kwargs")) {
-            own.insert(
+            columns.insert(
                 "extra_info".to_owned(),
                 Json::Object(Map::from_iter([("tools_kwargs".to_owned(), value.clone())])),
             );
         }
-        if own.is_empty() { Json::Null } else { Json::Object(own) }
+        if columns.is_empty() { Json::Null } else { Json::Object(columns) }
     }
 }
 
@@ -162,15 +162,15 @@ fn table(value: Option<&Json>, column: &str) -> Result<Map<String, Json>, Invali
 }
 
 /// The arguments of one tool. verl groups them by phase: `create_kwargs`, `execute_kwargs` …
-fn arguments(given: &Json, column: &str, tool: &str) -> Result<Map<String, Json>, InvalidColumn> {
+fn arguments(column_value: &Json, column: &str, tool: &str) -> Result<Map<String, Json>, InvalidColumn> {
     let column = format!("{column}.{tool}");
-    let mut own = table(Some(given), &column)?;
+    let mut merged = table(Some(column_value), &column)?;
     for stage in ["create_kwargs", "execute_kwargs", "calc_reward_kwargs", "release_kwargs"] {
-        if let Some(inner) = own.remove(stage) {
-            own.extend(table(Some(&inner), &format!("{column}.{stage}"))?);
+        if let Some(inner) = merged.remove(stage) {
+            merged.extend(table(Some(&inner), &format!("{column}.{stage}"))?);
         }
     }
-    Ok(own)
+    Ok(merged)
 }
 
 /// A list of names or of OpenAI schemas; other values belong to the script.

@@ -83,8 +83,8 @@ impl Worker {
     }
 
     fn broken(&self, function: &str, index: u64, error: Error) -> Error {
-        let place = self.place_of_row(Split::Train, index);
+        let location = self.place_of_row(Split::Train, index);
         let subject = Subject::Returned { function: function.to_owned(), field: None };
-        Error { kind: Kind::Script, ..error }.about(subject).hint(format!("the row is {place}"))
+        Error { kind: Kind::Script, ..error }.about(subject).hint(format!("the row is {location}"))
     }
 }

@@ -44,14 +44,14 @@ impl Script {
     /// # Errors
     /// [`Kind::Data`] if one cannot be opened.
     pub fn hub_files(&self) -> Result<BTreeMap<String, PathBuf>> {
-        let mut found = BTreeMap::new();
+        let mut files = BTreeMap::new();
         for split in [Split::Train, Split::Eval] {
             for part in self.parts(split).into_iter().filter(|part| matches!(part.source, Source::Hub(_))) {
                 let path = self.dataset(split, &part)?.and_then(Dataset::first_file);
-                found.extend(path.map(|path| (key(split, part.name), path.to_owned())));
+                files.extend(path.map(|path| (key(split, part.name), path.to_owned())));
             }
         }
-        Ok(found)
+        Ok(files)
     }
 
     /// Sets the commits of datasets on the Hub, by the names of [`hub_names`](Self::hub_names). The
@@ -87,7 +87,7 @@ impl Script {
             for part in self.parts(split).iter().filter(|part| matches!(part.source, Source::File(_))) {
                 for path in self.dataset(split, part)?.into_iter().flat_map(Dataset::paths) {
                     let bytes = std::fs::metadata(path).map_or(0, |meta| meta.len());
-                    if !files.iter().any(|known| known.path == path) {
+                    if !files.iter().any(|listed| listed.path == path) {
                         files.push(FileVersion { path: path.to_owned(), bytes, sha256: None });
                     }
                 }
@@ -98,15 +98,15 @@ impl Script {
 
     /// What is left out of the rows of its datasets, in words: columns of bytes.
     pub fn left_out_of_rows(&self) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut notes = Vec::new();
         for split in [Split::Train, Split::Eval] {
             for part in self.parts(split) {
                 // A dataset that can't be opened is an error elsewhere.
                 let note = self.dataset(split, &part).ok().flatten().and_then(Dataset::left_out);
-                found.extend(note.filter(|note| !found.contains(note)));
+                notes.extend(note.filter(|note| !notes.contains(note)));
             }
         }
-        found
+        notes
     }
 
     /// Whether a file is neither below the script's directory nor below the current one.
@@ -149,15 +149,15 @@ impl Script {
                 fetched.and_then(|paths| Dataset::open(&paths, None, &data.columns))
             }
             Source::File(file) => {
-                let found = crate::data::find(file.path.all(), &directory(&self.path), file.format);
+                let paths_or_error = crate::data::find(file.path.all(), &directory(&self.path), file.format);
                 let at = if name.is_empty() { String::new() } else { format!(".{name}") };
                 let typed = self.typed(&format!("data.{}{at}.path", split.name())).is_some();
                 let allowed = |paths: Vec<PathBuf>| {
-                    let own = directory(&self.path);
+                    let base = directory(&self.path);
                     let named = |path: &Path| typed || DataFormat::of(path).is_some();
-                    paths.iter().try_for_each(|path| check_place(path, &own, named)).map(|()| paths)
+                    paths.iter().try_for_each(|path| check_place(path, &base, named)).map(|()| paths)
                 };
-                found.and_then(allowed).and_then(|paths| Dataset::open(&paths, file.format, &file.columns))
+                paths_or_error.and_then(allowed).and_then(|paths| Dataset::open(&paths, file.format, &file.columns))
             }
             Source::Generated(_) | Source::Rows(_) | Source::Mixed(_) => {
                 Err(Error::new(Kind::Data, "this split has no files"))

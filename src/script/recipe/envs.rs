@@ -44,10 +44,10 @@ impl LoadedEnv {
         let context = context.filter(|_| flow.is_none());
         let renderer = match &vm.host.renderer {
             Some(renderer) => {
-                let (usual, own) = (script.style()?, script.style_of(&settings)?);
+                let (recipe_style, env_style) = (script.style()?, script.style_of(&settings)?);
                 // A later version of the script may have changed its format functions.
-                let replaced = matches!(&own.format, FormatChoice::Is(own) if own.is_own() && own != renderer.format());
-                (own != usual || replaced).then(|| renderer.styled(&own)).transpose()?
+                let replaced = matches!(&env_style.format, FormatChoice::Is(format) if format.is_own() && format != renderer.format());
+                (env_style != recipe_style || replaced).then(|| renderer.styled(&env_style)).transpose()?
             }
             None => None,
         };
@@ -57,7 +57,7 @@ impl LoadedEnv {
             reset: MeasuredFunction::new(vm, "reset", own_reset.unwrap_or(reset))?,
             step: MeasuredFunction::new(vm, "step", own_step.unwrap_or(step))?,
             flow,
-            context: context.map(|own| MeasuredFunction::new(vm, "context", own)).transpose()?,
+            context: context.map(|function| MeasuredFunction::new(vm, "context", function)).transpose()?,
             reward: env.and_then(|env| env.reward.clone()).or_else(|| recipe.reward.clone()),
             close: env.and_then(|env| env.close.clone()),
             tools: servers::expand(env.map_or(&[], |env| &env.tools), &script.listings, &script.grants())?,
@@ -137,25 +137,25 @@ pub(crate) struct Envs {
 impl Envs {
     pub(crate) fn new(vm: &Vm, recipe: &Recipe, script: &Script) -> Result<Self> {
         let settings = &script.settings;
-        let (usual, eval) = (&settings.env, &recipe.eval);
-        let load = |name: &str, env: Option<&Env>, own: EnvSettings| {
-            let env = Rc::new(LoadedEnv::new(vm, recipe, (name, env), (own, script))?);
+        let (default_env, eval) = (&settings.env, &recipe.eval);
+        let load = |name: &str, env: Option<&Env>, env_settings: EnvSettings| {
+            let env = Rc::new(LoadedEnv::new(vm, recipe, (name, env), (env_settings, script))?);
             Ok::<_, Error>(Rc::new(TaskEnv::of(&env, env.tools.clone())))
         };
-        let own = |name: &str| settings.envs.get(name).unwrap_or(usual).clone();
-        let all = |given: &EvalEnv, keep: &dyn Fn(&str) -> bool| -> Result<Vec<Rc<TaskEnv>>> {
+        let env_settings = |name: &str| settings.envs.get(name).unwrap_or(default_env).clone();
+        let all = |eval_env: &EvalEnv, keep: &dyn Fn(&str) -> bool| -> Result<Vec<Rc<TaskEnv>>> {
             if recipe.envs.is_empty() {
-                let env = given.has_functions().then(|| given.changed(&Env::default()));
-                return Ok(vec![load("", env.as_ref(), usual.clone())?]);
+                let env = eval_env.has_functions().then(|| eval_env.changed(&Env::default()));
+                return Ok(vec![load("", env.as_ref(), default_env.clone())?]);
             }
             let kept = recipe.envs.iter().filter(|(name, _)| keep(name));
-            kept.map(|(name, env)| load(name, Some(&given.changed(env)), own(name))).collect()
+            kept.map(|(name, env)| load(name, Some(&eval_env.changed(env)), env_settings(name))).collect()
         };
         let named = !settings.envs.is_empty();
         let train = Set { all: all(&EvalEnv::default(), &|_| true)?, named };
         let eval = if let Some(env) = &eval.env {
-            let own = section::<EnvSettings>("eval.env", &env.settings)?;
-            Some(Set { all: vec![load("", Some(&eval.changed(env)), own)?], named: false })
+            let env_settings = section::<EnvSettings>("eval.env", &env.settings)?;
+            Some(Set { all: vec![load("", Some(&eval.changed(env)), env_settings)?], named: false })
         } else if !settings.eval.env.is_empty() {
             Some(Set { all: all(eval, &|name| name == settings.eval.env)?, named: false })
         } else if eval.has_functions() {
@@ -196,7 +196,7 @@ impl Envs {
     /// The first environment, if rows select one by name.
     pub(crate) fn first_named(&self, split: Split) -> Option<&str> {
         let set = self.of_split(split);
-        set.all.first().map(|known| known.env.name.as_str()).filter(|_| set.named)
+        set.all.first().map(|loaded| loaded.env.name.as_str()).filter(|_| set.named)
     }
 
     /// Refuses tools with undeclared needs, in any environment.
@@ -204,7 +204,7 @@ impl Envs {
     /// # Errors
     /// Those of the tools: a program or a server that the recipe does not declare.
     pub(crate) fn check_tools(&self, grants: &Grants) -> Result<()> {
-        self.all().flat_map(|known| &known.tools).try_for_each(|tool| tool.host_tool().check(tool, grants))
+        self.all().flat_map(|loaded| &loaded.tools).try_for_each(|tool| tool.host_tool().check(tool, grants))
     }
 
     /// The environment of a task.
@@ -220,8 +220,8 @@ impl Envs {
     /// A warning about a column that is not used.
     pub(crate) fn notice(&self, split: Split, task: &Json) -> Option<String> {
         let name = task.get("agent_name")?.as_str().filter(|name| !name.is_empty() && !FLOWS.contains(name))?;
-        let known = self.of_split(split).all.iter().any(|known| known.env.name == name);
-        (!known).then(|| {
+        let exists = self.of_split(split).all.iter().any(|loaded| loaded.env.name == name);
+        (!exists).then(|| {
             format!("the column `agent_name` is \"{name}\", which is not an environment of the recipe; it is ignored")
         })
     }
@@ -229,8 +229,8 @@ impl Envs {
     /// The tools of all environments, without duplicates.
     pub(crate) fn tools(&self) -> Vec<Rc<Tool>> {
         let mut tools: Vec<Rc<Tool>> = Vec::new();
-        for tool in self.all().flat_map(|known| &known.tools) {
-            if !tools.iter().any(|known| known.name == tool.name) {
+        for tool in self.all().flat_map(|listed| &listed.tools) {
+            if !tools.iter().any(|listed| listed.name == tool.name) {
                 tools.push(tool.clone());
             }
         }
@@ -258,24 +258,24 @@ impl Set {
             let whole = TaskEnv::of(&chosen.env, chosen.tools.clone());
             return Ok(Rc::new(TaskEnv { columns: EnvColumns::of(task), eval, ..whole }));
         }
-        let known = || shown(&chosen.env.tools).map(|tool| tool.name.as_str());
+        let shown_names = || shown(&chosen.env.tools).map(|tool| tool.name.as_str());
         let mut tools = chosen.tools.clone();
         if let Some(wanted) = wanted {
-            if let Some(name) = wanted.iter().find(|name| !known().any(|known| known == *name)) {
+            if let Some(name) = wanted.iter().find(|name| !shown_names().any(|shown| shown == *name)) {
                 let message = format!("the column `tools` names `{name}`, which is not a tool of the environment");
-                return Err(Error::new(Kind::Data, message).hint(suggest(name, known().collect::<Vec<_>>())));
+                return Err(Error::new(Kind::Data, message).hint(suggest(name, shown_names().collect::<Vec<_>>())));
             }
             // In the order of the environment, so that the same tools give the same prompt.
             tools.retain(|tool| tool.hidden || wanted.contains(&tool.name));
         }
-        let mut own = TaskEnv::of(&chosen.env, tools);
+        let mut task_env = TaskEnv::of(&chosen.env, tools);
         if columns.single_step {
-            own.max_steps = own.max_steps.min(1);
+            task_env.max_steps = task_env.max_steps.min(1);
         }
-        own.add_tables(task)?;
-        (own.columns, own.eval) = (own.columns_of(task), eval);
-        (own.kwargs, own.tool_kwargs) = (columns.kwargs, columns.tool_kwargs);
-        Ok(Rc::new(own))
+        task_env.add_tables(task)?;
+        (task_env.columns, task_env.eval) = (task_env.columns_of(task), eval);
+        (task_env.kwargs, task_env.tool_kwargs) = (columns.kwargs, columns.tool_kwargs);
+        Ok(Rc::new(task_env))
     }
 
     fn choose(&self, columns: &EnvColumns) -> Result<&Rc<TaskEnv>> {
@@ -284,18 +284,18 @@ impl Set {
         {
             return Ok(only);
         }
-        let named = |name: &str| self.all.iter().find(|known| known.env.name == name);
-        if let Some(found) = columns.names.iter().find_map(|(_, name)| named(name)) {
-            return Ok(found);
+        let named = |name: &str| self.all.iter().find(|loaded| loaded.env.name == name);
+        if let Some(chosen) = columns.names.iter().find_map(|(_, name)| named(name)) {
+            return Ok(chosen);
         }
-        let known: Vec<&str> = self.all.iter().map(|known| known.env.name.as_str()).collect();
+        let env_names: Vec<&str> = self.all.iter().map(|loaded| loaded.env.name.as_str()).collect();
         let named_by = columns.names.iter().find(|(_, name)| !FLOWS.contains(&name.as_str()));
         Err(if let Some((column, name)) = named_by {
             let message = format!("the column `{column}` is \"{name}\", and the recipe has no such environment");
-            Error::new(Kind::Data, message).hint(suggest(name, known))
+            Error::new(Kind::Data, message).hint(suggest(name, env_names))
         } else {
             let message = "the row does not name one of the recipe's environments";
-            Error::new(Kind::Data, message).hint(format!("add the column `env`: one of `{}`", known.join("`, `")))
+            Error::new(Kind::Data, message).hint(format!("add the column `env`: one of `{}`", env_names.join("`, `")))
         })
     }
 }

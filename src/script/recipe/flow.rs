@@ -37,10 +37,10 @@ impl Worker {
         task: &Json,
         seed: u64,
         budget: usize,
-        own: TrajectoryContext,
+        context: TrajectoryContext,
     ) -> Result<State, Failure> {
         let table = self.vm.lua.create_table().map_err(|error| host_failure(&error))?;
-        let TrajectoryContext { record, session, env } = own;
+        let TrajectoryContext { record, session, env } = context;
         let mut state = State::new(&self.vm.lua, table, seed, record.clone(), session, env);
         let flow = Rc::new(Flow::new(task.clone(), budget));
         state.flow = Some(Rc::clone(&flow));
@@ -187,12 +187,12 @@ impl Worker {
 
     /// A call of the flow with its own record; a quiet one logs nothing.
     fn call_at(&self, entry: EntryPoint, state: &State, record: &Record, step: u64, quiet: bool) -> Rc<Call> {
-        let own = TrajectoryContext {
+        let context = TrajectoryContext {
             record: record.clone(),
             session: Rc::clone(&state.session),
             env: Rc::clone(&state.env),
         };
-        let call = Call::of_trajectory(entry, (state.seed, step), &self.vm.limits, own);
+        let call = Call::of_trajectory(entry, (state.seed, step), &self.vm.limits, context);
         call.quiet.set(quiet);
         call
     }

@@ -173,8 +173,8 @@ impl Script {
         }
         can_make_rows(&settings, &recipe, "").map_err(|error| error.at_path(path))?;
         check_row_functions(&settings, &recipe).map_err(|error| error.at_path(path))?;
-        if let (Some(own), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
-            can_make_rows(own, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
+        if let (Some(phase), Some(recipe)) = (&settings.cold_start, &recipe.cold_start) {
+            can_make_rows(phase, recipe, cold_start::PREFIX).map_err(|error| error.at_path(path))?;
         }
         let loss = match &settings.trainer {
             Trainer::Grpo(learner) | Trainer::Ppo(learner) if learner.loss.is_custom() => {
@@ -209,7 +209,7 @@ impl Script {
             row_weight: recipe.row_weight.is_some(),
             shared: Arc::default(),
             listings: Arc::default(),
-            programs: vm.host.connections.borrow().iter().filter_map(|own| own.in_words()).collect(),
+            programs: vm.host.connections.borrow().iter().filter_map(|declaration| declaration.in_words()).collect(),
             written: Arc::new(WrittenSettings { recipe: recipe.settings, all: data, typed: overrides.to_vec() }),
             modules,
             resources,
@@ -321,8 +321,8 @@ pub(crate) fn unopened(settings: &Settings) -> Datasets {
 
 /// Runs the main file and returns its recipe.
 pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
-    if let Grants::Loading { directory: own } = &mut *vm.host.grants.borrow_mut() {
-        *own = directory(path);
+    if let Grants::Loading { directory: base } = &mut *vm.host.grants.borrow_mut() {
+        *base = directory(path);
     }
     let loaded = vm.load(path, source);
     // The recipe of a program is the one passed to `r1.training`.
@@ -330,7 +330,7 @@ pub(crate) fn run(vm: &Vm, path: &Path, source: &str) -> Result<Recipe> {
         Ok(recipe)
     } else {
         let value = loaded?;
-        let returned = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()).map(|own| own.clone());
+        let returned = value.as_userdata().and_then(|data| data.borrow::<Recipe>().ok()).map(|recipe| recipe.clone());
         returned.ok_or(value)
     };
     let value = match recipe {
@@ -371,9 +371,9 @@ fn traced(vm: &Vm, recipe: &Recipe, chosen: &Choice) -> Result<LossGraph> {
     };
     let trace = match &recipe.algorithm {
         Some(algorithm) => {
-            let mut given = chosen.options.clone();
-            let options = algorithm.take_options("trainer.loss", &mut given)?;
-            if let Some(name) = given.keys().next() {
+            let mut left_over = chosen.options.clone();
+            let options = algorithm.take_options("trainer.loss", &mut left_over)?;
+            if let Some(name) = left_over.keys().next() {
                 let hint = suggest(name, options.keys().map(String::as_str));
                 let error = Error::new(Kind::Usage, format!("the algorithm declares no option `{name}` of its loss"));
                 return Err(error.about_setting(format!("trainer.loss.{name}")).hint(hint));

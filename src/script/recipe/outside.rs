@@ -29,11 +29,11 @@ impl Script {
     /// and the SHA-256 of an index's manifest, which has the checksums of all files, or of a
     /// model's files. Those that are missing are left out: a run reports them at its start.
     pub fn indexes(&self) -> Vec<FileVersion> {
-        let mut found: Vec<FileVersion> =
+        let mut indexes: Vec<FileVersion> =
             self.searches.iter().filter_map(|part| part.version(self.search_models)).collect();
-        found.sort_by(|one, other| one.path.cmp(&other.path));
-        found.dedup();
-        found
+        indexes.sort_by(|one, other| one.path.cmp(&other.path));
+        indexes.dedup();
+        indexes
     }
 
     /// The programs of its connections, a line each.

@@ -49,7 +49,7 @@ impl Formats {
         let source = Arc::new(source());
         let format = |(index, format): (usize, &Rc<RecipeFormat>)| {
             let options = OwnOptions { version: source.hash.clone(), ..format.options.clone() };
-            Format::of_recipe(ThreadedFormat { options, place: index, source: Arc::clone(&source) })
+            Format::of_recipe(ThreadedFormat { options, index, source: Arc::clone(&source) })
         };
         Self(made.iter().enumerate().map(format).collect())
     }
@@ -59,8 +59,8 @@ impl Formats {
     /// # Errors
     /// `Kind::Script` with the nearest names.
     pub(crate) fn choose(&self, name: &str) -> Result<FormatChoice> {
-        if let Some(own) = self.0.iter().find(|own| own.name() == name) {
-            return Ok(FormatChoice::Is(own.clone()));
+        if let Some(declared) = self.0.iter().find(|declared| declared.name() == name) {
+            return Ok(FormatChoice::Is(declared.clone()));
         }
         let names: Vec<&str> = self.0.iter().map(Format::name).collect();
         if name == AUTO {
@@ -75,7 +75,7 @@ impl Formats {
 struct ThreadedFormat {
     options: OwnOptions,
     /// Index among the script's formats.
-    place: usize,
+    index: usize,
     source: Arc<FormatSource>,
 }
 
@@ -103,10 +103,10 @@ pub(crate) fn take_log() -> Vec<LogLine> {
 
 impl FormatSource {
     fn machine(&self) -> Result<Rc<FormatMachine>> {
-        let known = |machine: &&Rc<FormatMachine>| {
+        let is_current = |machine: &&Rc<FormatMachine>| {
             machine.hash == self.hash && machine.path == self.path && machine.params == self.params
         };
-        if let Some(machine) = OWN.with_borrow(|own| own.iter().find(known).cloned()) {
+        if let Some(machine) = OWN.with_borrow(|machines| machines.iter().find(is_current).cloned()) {
             return Ok(machine);
         }
         let vm = api::vm(self.limits.clone(), self.sources.clone(), None)?;
@@ -118,11 +118,11 @@ impl FormatSource {
         let formats = vm.host.formats.borrow().clone();
         let (path, hash, params) = (self.path.clone(), self.hash.clone(), self.params.clone());
         let machine = Rc::new(FormatMachine { path, hash, params, vm, formats });
-        OWN.with_borrow_mut(|own| {
-            if own.len() == MACHINES {
-                own.remove(0);
+        OWN.with_borrow_mut(|machines| {
+            if machines.len() == MACHINES {
+                machines.remove(0);
             }
-            own.push(Rc::clone(&machine));
+            machines.push(Rc::clone(&machine));
         });
         Ok(machine)
     }
@@ -135,7 +135,7 @@ impl Stored for ThreadedFormat {
 
     fn with<T>(&self, f: impl FnOnce(&Callable<'_>) -> Result<T>) -> Result<T> {
         let machine = self.source.machine()?;
-        let format = machine.formats.get(self.place).ok_or_else(|| {
+        let format = machine.formats.get(self.index).ok_or_else(|| {
             let why = format!("the script does not define the format `{}` on every load", self.options.name);
             Error::new(Kind::Script, why).at_path(&self.source.path).hint("call r1.format whenever the file is loaded")
         })?;

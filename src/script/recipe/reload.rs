@@ -76,10 +76,10 @@ impl Watcher {
     /// Starts to watch the files of the script. Writes since it was loaded count as changes.
     pub fn start(watching: WatcherOptions) -> Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
-        let own = Arc::clone(&stop);
+        let stopped = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("reload".to_owned())
-            .spawn(move || watch(watching, &own))
+            .spawn(move || watch(watching, &stopped))
             .map_err(|error| Error::new(Kind::Internal, format!("can't start the watcher thread: {error}")))?;
         Ok(Self { stop, thread: Some(thread) })
     }
@@ -126,8 +126,8 @@ fn signature(path: &Path) -> Option<Signature> {
 /// The thread's body.
 fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
     // The contents of the files when they were last loaded, and their metadata then.
-    let mut known = texts(&it.script);
-    let mut seen: Seen = known.keys().map(|path| (path.clone(), None)).collect();
+    let mut current = texts(&it.script);
+    let mut seen: Seen = current.keys().map(|path| (path.clone(), None)).collect();
     // Whether the last version was refused.
     let mut refused = false;
     while !stop.load(Ordering::Relaxed) {
@@ -138,18 +138,18 @@ fn watch(mut it: WatcherOptions, stop: &AtomicBool) {
         }
         seen = wait_until_unchanged(now, stop);
         let read = contents(seen.keys());
-        if read == known {
+        if read == current {
             continue;
         }
         // Later writes are another change, even if their content is what is loaded now.
-        known = read;
+        current = read;
         let mut files = BTreeSet::new();
         let loaded = Script::load_with_files(&it.script.path, &it.overrides, &mut files);
         files.retain(|path| !seen.contains_key(path));
         seen.extend(scan(&files));
-        known.extend(contents(&files));
+        current.extend(contents(&files));
         if let Ok(script) = &loaded {
-            known.extend(texts(script).into_iter().filter(|(path, _)| files.contains(path)));
+            current.extend(texts(script).into_iter().filter(|(path, _)| files.contains(path)));
         }
         match loaded.and_then(|new| consider(&mut it, new)) {
             Ok(Considered::Taken) => refused = false,

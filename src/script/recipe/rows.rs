@@ -91,13 +91,13 @@ impl Worker {
     /// The place of a row: `data.jsonl:17`, the line of its row function, or `recipe.lua:5,
     /// data.train[2]` for a row in the recipe.
     pub fn place_of_row(&self, split: Split, index: u64) -> String {
-        let found = self.find(split, index).ok().flatten();
-        if let Some((named, within)) = &found
+        let position = self.find(split, index).ok().flatten();
+        if let Some((named, within)) = &position
             && let Ok(Some(file)) = self.script.dataset(split, named)
         {
             return file.place(*within);
         }
-        if let Some((named, within)) = &found
+        if let Some((named, within)) = &position
             && let Source::Rows(_) = named.source
         {
             let table = format!("data.{}", split.name());
@@ -106,7 +106,7 @@ impl Worker {
             return format!("{}, {name}", self.script.place_of(&name));
         }
         let rows = &self.recipe.rows[split as usize];
-        let row = found.and_then(|(named, _)| rows.get(named.name)).and_then(definition);
+        let row = position.and_then(|(named, _)| rows.get(named.name)).and_then(definition);
         row.unwrap_or_else(|| self.script.path.display().to_string())
     }
 
@@ -164,9 +164,9 @@ impl Worker {
         if let Some(fields) = row.as_object_mut() {
             let fill = [("data_source", Some(named.name).filter(|name| !name.is_empty())), ("env", named.env)];
             for (column, value) in fill.into_iter().filter_map(|(column, value)| Some((column, value?))) {
-                let own = fields.entry(column).or_insert(Json::Null);
-                if own.is_null() {
-                    *own = value.into();
+                let cell = fields.entry(column).or_insert(Json::Null);
+                if cell.is_null() {
+                    *cell = value.into();
                 }
             }
         }
@@ -175,8 +175,9 @@ impl Worker {
         columns::decode(&mut row).map_err(|invalid| placed(invalid.into()))?;
         let own_reset = supervised || self.envs.of(split, &row).map_err(placed)?.env.own_reset;
         if supervised && !Demonstration::is_supported(&row) {
-            let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-            let mut hint = format!("it has {}", names(&known));
+            let columns: Vec<&str> =
+                row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+            let mut hint = format!("it has {}", names(&columns));
             if !matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
                 hint = format!("{hint}; columns = {{ messages = \"…\" }} renames one");
             }
@@ -190,9 +191,10 @@ impl Worker {
             row.get(name).is_some_and(|value| value.is_array() || (value.is_string() && *name != "messages"))
         };
         if !needed.is_empty() && !needed.iter().any(holds) {
-            let known: Vec<&str> = row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+            let columns: Vec<&str> =
+                row.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
             let wanted = needed.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(" or ");
-            let mut hint = format!("it has {}", names(&known));
+            let mut hint = format!("it has {}", names(&columns));
             if !matches!(named.source, Source::Generated(_) | Source::Rows(_)) {
                 hint = format!("{hint}; columns = {{ {} = \"…\" }} renames one", needed[0]);
             }
@@ -209,14 +211,14 @@ impl Worker {
         if !self.envs.named(split) {
             return Ok(vec![0]);
         }
-        let (mut found, mut rows) = (Vec::new(), Vec::new());
+        let (mut env_names, mut rows) = (Vec::new(), Vec::new());
         for index in 0..self.rows(split)?.unwrap_or(0).min(LOOKED_AT) {
             let name = self.envs.of(split, &self.row(split, index)?)?.env.name.clone();
-            if !found.contains(&name) {
-                found.push(name);
+            if !env_names.contains(&name) {
+                env_names.push(name);
                 rows.push(index);
             }
-            if found.len() == self.envs.count(split) {
+            if env_names.len() == self.envs.count(split) {
                 break;
             }
         }

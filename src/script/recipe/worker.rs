@@ -111,11 +111,11 @@ impl Worker {
         let loaded = env.env.clone();
         let reset = &loaded.reset;
         let session = Rc::default();
-        let own = TrajectoryContext { record: record.clone(), session: Rc::clone(&session), env: env.clone() };
+        let context = TrajectoryContext { record: record.clone(), session: Rc::clone(&session), env: env.clone() };
         if loaded.flow.is_some() {
-            return self.begin_flow(task, seed, budget, own).await.map_err(|failure| with_columns(failure, task));
+            return self.begin_flow(task, seed, budget, context).await.map_err(|failure| with_columns(failure, task));
         }
-        let call = Call::of_trajectory(EntryPoint::Reset, (seed, 0), &self.vm.limits, own);
+        let call = Call::of_trajectory(EntryPoint::Reset, (seed, 0), &self.vm.limits, context);
         let convert = |json: &Json| convert::from_row(&self.vm.lua, json).map_err(|error| host_failure(&error));
         let input = (convert(task)?, convert(&Json::Object(env.kwargs.clone()))?);
         let (value, size): (Value, Size) =
@@ -409,8 +409,8 @@ impl Worker {
     /// The functions called by the host, by their names in a recipe.
     pub(crate) fn functions(&self) -> Vec<(&'static str, Function)> {
         let mut all = Vec::new();
-        for known in self.envs.all() {
-            let env = &known.env;
+        for loaded in self.envs.all() {
+            let env = &loaded.env;
             match &env.flow {
                 Some(flow) => all.push(("flow", flow.clone())),
                 None => all.extend([("reset", env.reset.function.clone()), ("step", env.step.function.clone())]),
@@ -439,8 +439,8 @@ impl Worker {
 
     pub(crate) fn call_of(&self, entry: EntryPoint, state: &State) -> Rc<Call> {
         let (record, session, env) = (state.record.clone(), state.session.clone(), state.env.clone());
-        let own = TrajectoryContext { record, session, env };
-        Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, own)
+        let context = TrajectoryContext { record, session, env };
+        Call::of_trajectory(entry, (state.seed, state.steps.get()), &self.vm.limits, context)
     }
 }
 
@@ -448,8 +448,8 @@ impl Worker {
 /// most common cause.
 fn with_columns(mut failure: Failure, task: &Json) -> Failure {
     if failure.status == Status::EnvError && failure.of_nil {
-        let known: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
-        failure.error = failure.error.hint(format!("the task's columns: {}", rows::names(&known)));
+        let columns: Vec<&str> = task.as_object().into_iter().flat_map(|row| row.keys()).map(String::as_str).collect();
+        failure.error = failure.error.hint(format!("the task's columns: {}", rows::names(&columns)));
     }
     failure
 }

@@ -22,16 +22,16 @@ impl Script {
 
     /// An integer setting, if it was written.
     pub(crate) fn written_number(&self, key: &str) -> Option<usize> {
-        let found = key.split('.').try_fold(&self.written.all, |value, name| value.get(name));
-        found.and_then(Json::as_u64).and_then(|number| usize::try_from(number).ok())
+        let value = key.split('.').try_fold(&self.written.all, |value, name| value.get(name));
+        value.and_then(Json::as_u64).and_then(|number| usize::try_from(number).ok())
     }
 
     /// The command-line argument that sets `key`.
     pub(crate) fn typed(&self, key: &str) -> Option<&str> {
         let sets = |typed: &&String| {
             let name = typed.split('=').next().unwrap_or_default().trim();
-            let own = if self.part == RecipePart::ColdStart { cold_start::own_name(name) } else { Some(name) };
-            let Some(name) = own else { return false };
+            let local = if self.part == RecipePart::ColdStart { cold_start::own_name(name) } else { Some(name) };
+            let Some(name) = local else { return false };
             key.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
         };
         self.written.typed.iter().rfind(sets).map(String::as_str)
@@ -44,8 +44,8 @@ impl Script {
 
     /// [`Script::place_of`], and whether the setting itself is there.
     fn location_of(&self, key: &str) -> Location {
-        let own = (self.part == RecipePart::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
-        let key = own.as_deref().unwrap_or(key);
+        let prefixed = (self.part == RecipePart::ColdStart).then(|| format!("{}{key}", cold_start::PREFIX));
+        let key = prefixed.as_deref().unwrap_or(key);
         let main = self.path.display().to_string();
         let lua = self.modules.iter().filter(|(name, _)| !is_python(name));
         let modules = lua.map(|(_, module)| (module.path.as_str(), module.source.as_str()));

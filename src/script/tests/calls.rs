@@ -56,13 +56,13 @@ fn failed_refused_and_malformed_calls_have_process_rewards() {
             call("rhai", json!({"code": "1 +"})),
         ]
     };
-    let usual = stepped(&tools(""), &[], calls(), 1).unwrap();
-    assert_eq!(rewards(&usual), [-0.05, 0.0, 0.25, 0.0, -0.5, 0.0, 0.75, 0.0, 0.0]);
-    assert_eq!(usual.reward, -0.05 + 0.25 - 0.5 + 0.75);
+    let default_rewards = stepped(&tools(""), &[], calls(), 1).unwrap();
+    assert_eq!(rewards(&default_rewards), [-0.05, 0.0, 0.25, 0.0, -0.5, 0.0, 0.75, 0.0, 0.0]);
+    assert_eq!(default_rewards.reward, -0.05 + 0.25 - 0.5 + 0.75);
     let env = "call_rewards = { ok = 0.1, failed = -0.2, refused = -0.3, malformed = -0.4 }";
-    let own = stepped(&tools(env), &[], calls(), 1).unwrap();
+    let with_rewards = stepped(&tools(env), &[], calls(), 1).unwrap();
     // A number from `run` takes precedence over the tool's `rewards`, and these over the env's.
-    assert_eq!(rewards(&own), [-0.05, -0.2, 0.25, 0.1, -0.5, -0.3, 0.75, -0.2, -0.4]);
+    assert_eq!(rewards(&with_rewards), [-0.05, -0.2, 0.25, 0.1, -0.5, -0.3, 0.75, -0.2, -0.4]);
     let typed = stepped(&tools(env), &["env.call_rewards.malformed=-1"], calls(), 1).unwrap();
     assert_eq!(rewards(&typed)[8], -1.0);
     let wrong = stepped(&tools("").replace("-0.05", "0/0"), &[], calls(), 0).unwrap_err();
@@ -118,7 +118,7 @@ fn calls_of_a_reply_have_a_limit() {
 fn a_reply_may_be_required_to_call_a_tool() {
     let env = tools("call_rewards = { malformed = -0.25 }");
     let bench = Bench::new(&recipe(&env));
-    let said = |choice: &str, replies: &[Action]| -> Vec<(bool, Vec<String>, f64)> {
+    let outcome = |choice: &str, replies: &[Action]| -> Vec<(bool, Vec<String>, f64)> {
         let worker = Worker::new(&bench.load(&[&format!("env.tool_choice={choice}")]).unwrap(), None).unwrap();
         run(async {
             let state = worker.reset(&json!({"prompt": "?"}), 1).await.unwrap();
@@ -131,18 +131,18 @@ fn a_reply_may_be_required_to_call_a_tool() {
             results
         })
     };
-    let words = || action("it is 5");
+    let answer = || action("it is 5");
     let calls = || Action { tool_calls: vec![call("search", json!({"q": "fine"}))], ..action("") };
     let lacking = |which: &str| (false, vec![format!("{which} reply must call a tool: `search`, `rhai`")], -0.25);
-    let found = (false, vec!["found".to_owned()], 0.0);
+    let called = (false, vec!["found".to_owned()], 0.0);
     let ends = (true, Vec::new(), 0.0);
-    assert_eq!(said("auto", &[words()]), std::slice::from_ref(&ends));
-    assert_eq!(said("first", &[words(), words()]), [lacking("the first"), ends.clone()]);
-    assert_eq!(said("first", &[calls(), words()]), [found.clone(), ends]);
-    assert_eq!(said("required", &[calls(), words()]), [found, lacking("every")]);
+    assert_eq!(outcome("auto", &[answer()]), std::slice::from_ref(&ends));
+    assert_eq!(outcome("first", &[answer(), answer()]), [lacking("the first"), ends.clone()]);
+    assert_eq!(outcome("first", &[calls(), answer()]), [called.clone(), ends]);
+    assert_eq!(outcome("required", &[calls(), answer()]), [called, lacking("every")]);
     // Truncated replies are accepted, since a call may have followed.
-    let cut = Action { finish_reason: FinishReason::Length, ..words() };
-    assert!(said("required", &[cut])[0].1.is_empty());
+    let cut = Action { finish_reason: FinishReason::Length, ..answer() };
+    assert!(outcome("required", &[cut])[0].1.is_empty());
     let refused = bench.show(bench.load(&["env.tool_choice=always"]).unwrap_err());
     assert!(refused.contains("env.tool_choice") && refused.contains("required"), "{refused}");
 }
@@ -177,10 +177,10 @@ fn results_are_cut_to_tokens() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let renderer = Renderer::load(&root.join("models/r1-nano"), "hermes").unwrap();
     let count = |text: &str| renderer.tokenizer().encode(text).unwrap().len();
-    let output = |place: usize| result.tools[place].output.as_str();
-    for (place, most) in [(0, 5), (2, 9), (4, 4)] {
-        let (shown, mark) = output(place).rsplit_once('\n').unwrap();
-        assert!(count(shown) <= most && count(shown) + 1 >= most, "{shown}");
+    let output = |index: usize| result.tools[index].output.as_str();
+    for (index, limit) in [(0, 5), (2, 9), (4, 4)] {
+        let (shown, mark) = output(index).rsplit_once('\n').unwrap();
+        assert!(count(shown) <= limit && count(shown) + 1 >= limit, "{shown}");
         assert!(mark.starts_with("… (") && mark.ends_with(" more tokens)"), "{mark}");
     }
     assert!(output(0).starts_with("word ") && !output(2).contains(char::REPLACEMENT_CHARACTER));
@@ -399,7 +399,7 @@ fn a_tool_with_a_cache_has_no_state() {
 
 #[test]
 fn concurrency_of_a_tool_is_limited() {
-    let most = |limits: &str| {
+    let peak = |limits: &str| {
         let env = "local wait = r1.tools.python { name = 'wait' }\nlocal now, most = 0, 0\n\
              local t = r1.tool { name = 't', LIMITS run = function()\n  now += 1\n  most = math.max(most, now)\n  \
              r1.call_tools({ { name = 'wait', arguments = { code = 'import time; time.sleep(0.05)' } } })\n  now -= 1\n  return most\nend }\n\
@@ -408,13 +408,13 @@ fn concurrency_of_a_tool_is_limited() {
         let result = stepped(&env.replace("LIMITS", limits), &[], calls, 0).unwrap();
         result.tools.iter().map(|tool| tool.output.parse::<f64>().unwrap() as u32).max().unwrap()
     };
-    assert_eq!(most(""), 4);
-    assert_eq!(most("concurrency = 2,"), 2);
+    assert_eq!(peak(""), 4);
+    assert_eq!(peak("concurrency = 2,"), 2);
     // A tool that calls itself already holds a permit.
-    let own = "local t\nt = r1.tool { name = 't', parameters = { deep = 'boolean' }, concurrency = 1, run = function(a)\n  \
+    let nested = "local t\nt = r1.tool { name = 't', parameters = { deep = 'boolean' }, concurrency = 1, run = function(a)\n  \
          if a.deep then return r1.call_tools({ { name = 't', arguments = { deep = false } } })[1].content end\n  return 'end'\nend }\n\
          local env = r1.env { tools = { t } }";
-    let result = stepped(own, &[], vec![call("t", json!({ "deep": true }))], 0).unwrap();
+    let result = stepped(nested, &[], vec![call("t", json!({ "deep": true }))], 0).unwrap();
     assert_eq!(result.tools[0].output, "end");
 }
 

@@ -154,15 +154,15 @@ fn missing_and_unrequested_answers_are_failures_with_a_reason() {
         (vec![], "timeout = 0.2", "no answer within 0.2 s", "the connection is closed: no answer within 0.2 s"),
         (vec!["12345678901"], "max_bytes = 10", "the message has more than 10 bytes", "the connection is closed"),
     ] {
-        let own: Vec<String> = answers.iter().map(|&text| text.to_owned()).collect();
-        let (address, _) = answering(move |_, _| own.clone());
-        let found = returned_by(&bench(&address, options, twice), &Record::live()).unwrap();
-        assert_eq!(found[0], first);
-        assert!(found[1].as_str().unwrap().starts_with(second), "{found}");
+        let replies: Vec<String> = answers.iter().map(|&text| text.to_owned()).collect();
+        let (address, _) = answering(move |_, _| replies.clone());
+        let returned = returned_by(&bench(&address, options, twice), &Record::live()).unwrap();
+        assert_eq!(returned[0], first);
+        assert!(returned[1].as_str().unwrap().starts_with(second), "{returned}");
     }
     // Two answers to one request; the second is read before the next request.
     let (address, _) = answering(|_, _| vec!["1".to_owned(), "2".to_owned()]);
-    let found = returned_by(
+    let returned = returned_by(
         &bench(
             &address,
             "",
@@ -170,26 +170,29 @@ fn missing_and_unrequested_answers_are_failures_with_a_reason() {
         ),
         &Record::live(),
     );
-    assert_eq!(found.unwrap(), json!([1, "the connection is closed: the server sent a message without a request: 2"]));
+    assert_eq!(
+        returned.unwrap(),
+        json!([1, "the connection is closed: the server sent a message without a request: 2"])
+    );
     // A server that closes, and one that is opened again.
     let (address, seen) = sockets(|_, socket, _| {
         let _ = socket.read();
         let _ = socket.close(None);
         let _ = socket.read();
     });
-    let found =
+    let returned =
         returned_by(&bench(&address, "", &format!("server:request(1) server:close() {twice}")), &Record::live());
-    let found = found.unwrap();
-    assert!(found[0].as_str().unwrap().starts_with("the server closed the connection"), "{found}");
-    assert!(found[1].as_str().unwrap().starts_with("the connection is closed: the server closed"), "{found}");
+    let returned = returned.unwrap();
+    assert!(returned[0].as_str().unwrap().starts_with("the server closed the connection"), "{returned}");
+    assert!(returned[1].as_str().unwrap().starts_with("the connection is closed: the server closed"), "{returned}");
     until(&seen, "open 1");
     // Nothing listens, and a server without WebSockets.
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let found = returned_by(&bench(&closed, "", twice), &Record::live()).unwrap();
-    assert_eq!(found, json!(["connection refused", "connection refused"]));
+    let returned = returned_by(&bench(&closed, "", twice), &Record::live()).unwrap();
+    assert_eq!(returned, json!(["connection refused", "connection refused"]));
     let (address, _) = outside::server(|_, _, _| "HTTP/1.1 403 No\r\nContent-Length: 4\r\n\r\nlate".to_owned());
-    let found = returned_by(&bench(&address, "", twice), &Record::live()).unwrap();
-    assert_eq!(found[0], "the server answers with status 403 and does not open a WebSocket: late");
+    let returned = returned_by(&bench(&address, "", twice), &Record::live()).unwrap();
+    assert_eq!(returned[0], "the server answers with status 403 and does not open a WebSocket: late");
 }
 
 #[test]

@@ -23,11 +23,11 @@ fn rollout(source: &str, overrides: &[&str]) -> (Trajectory, Vec<String>) {
     let renderer = renderer();
     let worker = Worker::new(&script, Some(renderer.clone())).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let (own, prompts) = (renderer.clone(), seen.clone());
+    let (shared_renderer, prompts) = (renderer.clone(), seen.clone());
     let policy = Scripted::new(move |request| {
         let mut prompts = prompts.lock().unwrap();
         prompts.push(request.prompt_ids.clone());
-        own.tokenizer().encode(&format!("r{}<|im_end|>", prompts.len())).unwrap()
+        shared_renderer.tokenizer().encode(&format!("r{}<|im_end|>", prompts.len())).unwrap()
     });
     let spec = Spec::new(Split::Train, 0, &script.settings);
     let mut trajectory = run(drive(&worker, &renderer, &policy, &spec)).unwrap();
@@ -259,9 +259,9 @@ fn policies_compose_and_custom_ones_map() {
                  if message.role == 'system' then return nil end \
                  if k == count then message.content = message.content .. ' (' .. count .. ')' end return message end)";
     assert_snapshot!(last_prompt(4, &view(chain)), @"user: task | assistant: r2 | user: <tool_response>/seen/… (43 more characters)/</tool_response> | assistant: r3 | user: <tool_response>/seen 7 xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx (6)/</tool_response> | assistant:");
-    let own = "function(state, budget) local c = r1.context(state.messages):last_turns(1) \
+    let custom = "function(state, budget) local c = r1.context(state.messages):last_turns(1) \
                return { r1.user('you have ' .. budget.tokens - c:tokens() .. ' left of ' .. budget.tokens) } end";
-    assert_snapshot!(last_prompt(2, own), @"user: you have 3742 left of 3840 | assistant:");
+    assert_snapshot!(last_prompt(2, custom), @"user: you have 3742 left of 3840 | assistant:");
 }
 
 #[test]

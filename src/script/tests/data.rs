@@ -55,8 +55,8 @@ fn rows_can_be_written_in_the_recipe() {
     ");
     let mixed = jsonl("", "{ own = {\n  { problem = 'a' },\n  { answer = 1 } }, other = { { problem = 'b' } } }");
     let worker = mixed.worker();
-    let place = |row| mixed.show(worker.place_of_row(Split::Train, row));
-    assert_eq!([place(0), place(1)], ["x.lua:3, data.train.other[1]", "x.lua:2, data.train.own[1]"]);
+    let location = |row| mixed.show(worker.place_of_row(Split::Train, row));
+    assert_eq!([location(0), location(1)], ["x.lua:3, data.train.other[1]", "x.lua:2, data.train.own[1]"]);
     let error = mixed.show(worker.row(Split::Train, 2).unwrap_err());
     assert!(error.contains("x.lua:3, data.train.own[2]"), "{error}");
     // A column of the wrong kind is named with its row.

@@ -42,8 +42,8 @@ fn program_with(source: &str, services: Option<std::sync::Arc<dyn Services>>) ->
 
 /// Names of the functions and values of a program.
 fn installed(source: &str) -> BTreeSet<String> {
-    let found = program(source).unwrap().remove(0);
-    found.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
+    let names = program(source).unwrap().remove(0);
+    names.as_array().unwrap().iter().map(|name| name.as_str().unwrap().to_owned()).collect()
 }
 
 fn declared(keep: impl Fn(&Entry) -> bool) -> BTreeSet<String> {
@@ -61,8 +61,9 @@ fn host_functions_and_their_declarations_agree() {
          walk('r1', r1) walk('io', io) walk('os', os)\n\
          return found",
     );
-    let own = |entry: &Entry| ["r1", "io", "os"].contains(&entry.name.split('.').next().unwrap()) && !entry.is_method();
-    assert_eq!(there, declared(own));
+    let is_host =
+        |entry: &Entry| ["r1", "io", "os"].contains(&entry.name.split('.').next().unwrap()) && !entry.is_method();
+    assert_eq!(there, declared(is_host));
     let methods = installed(
         "local found = {}\n\
          for name, value in pairs(getmetatable(r1.context {})) do\n\
@@ -110,9 +111,9 @@ fn methods_that_are_written_in_lua_are_declared() {
             let entry = docs::find(&name).unwrap_or_else(|| panic!("{name} is not declared"));
             let (taken, is_open): (usize, bool) = arity.call(&function).unwrap();
             assert!(is_open || taken == entry.params.len() + 1, "{name} takes {taken} arguments with self");
-            if let Some(place) = entry.params.iter().position(|param| !param.fields.is_empty()) {
+            if let Some(index) = entry.params.iter().position(|param| !param.fields.is_empty()) {
                 let unknown = lua.create_table_from([("zzz", 1)]).unwrap();
-                let before = std::iter::repeat_with(|| lua.create_table().unwrap()).take(place + 1);
+                let before = std::iter::repeat_with(|| lua.create_table().unwrap()).take(index + 1);
                 let error = function.call::<()>(before.chain([unknown]).collect::<mlua::Variadic<_>>()).unwrap_err();
                 assert_eq!(accepted(&error.to_string()), entry.field_names().into_iter().collect(), "{name}");
             }
@@ -178,10 +179,10 @@ fn documented_parameters_are_read() {
         .to_owned();
     let functions = docs::all().filter(|entry| entry.name.starts_with("r1.") && !entry.value);
     for entry in functions {
-        for (place, param) in entry.params.iter().enumerate() {
+        for (position, param) in entry.params.iter().enumerate() {
             let is_open = param.kind == "any" || param.name == "..." || OTHER.contains(&(&*entry.name, &*param.name));
             let one = |(index, param): (usize, &docs::Param)| {
-                if index == place { wrong(&param.kind) } else { value(&param.kind) }
+                if index == position { wrong(&param.kind) } else { value(&param.kind) }
             };
             let arguments: Vec<&str> = entry.params.iter().enumerate().map(one).collect();
             if !is_open {
@@ -232,12 +233,16 @@ fn modules_and_their_pages_agree() {
             module.name
         );
         let there = program(&source).unwrap().remove(0);
-        let own: BTreeSet<&str> = module.entries.iter().map(Entry::short).collect();
+        let declared_names: BTreeSet<&str> = module.entries.iter().map(Entry::short).collect();
         let below: BTreeSet<&str> = module.all().map(Entry::short).collect();
         match there.as_array() {
             Some(names) => {
                 let names: BTreeSet<&str> = names.iter().filter_map(Json::as_str).collect();
-                assert!(own.is_subset(&names) && names.is_subset(&below), "{}: {names:?}, {own:?}", module.name);
+                assert!(
+                    declared_names.is_subset(&names) && names.is_subset(&below),
+                    "{}: {names:?}, {declared_names:?}",
+                    module.name
+                );
             }
             None => assert_eq!(there == "function", module.entries.len() == 1, "{}: {there}", module.name),
         }

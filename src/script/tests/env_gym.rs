@@ -268,27 +268,30 @@ fn program(body: &str, options: &str) -> Bench {
 
 #[test]
 fn programs_that_print_something_else_are_failures_with_a_reason() {
-    let found = |body: &str, options: &str| returned_by(&program(body, options), &Record::live()).unwrap();
+    let returned = |body: &str, options: &str| returned_by(&program(body, options), &Record::live()).unwrap();
     let answer = "print(json.dumps({'id': it['id'], 'answer': it['message']}), flush=True)";
-    assert_eq!(found(answer, ""), json!(["a", "b"]));
+    assert_eq!(returned(answer, ""), json!(["a", "b"]));
     // Lines that are not answers, repeated answers, and an answer without a request.
-    assert_eq!(found(&format!("print('hello'); {answer}; {answer}; print('{{\"id\": 99}}')"), ""), json!(["a", "b"]));
     assert_eq!(
-        found("print(json.dumps({'id': it['id'], 'error': 'no', 'hint': 'ask less'}), flush=True)", ""),
+        returned(&format!("print('hello'); {answer}; {answer}; print('{{\"id\": 99}}')"), ""),
+        json!(["a", "b"])
+    );
+    assert_eq!(
+        returned("print(json.dumps({'id': it['id'], 'error': 'no', 'hint': 'ask less'}), flush=True)", ""),
         json!(["no (ask less)", "no (ask less)"])
     );
-    let long = found("print('x' * 100000, flush=True)", "max_bytes = 1000");
+    let long = returned("print('x' * 100000, flush=True)", "max_bytes = 1000");
     assert_eq!(long[0], "the program printed a line of more than 5096 bytes");
-    assert_eq!(found("time.sleep(9)", "timeout = 0.3"), json!(["no answer within 0.3 s", "no answer within 0.3 s"]));
-    let dead = found("sys.exit('no licence')", "restarts = 0");
+    assert_eq!(returned("time.sleep(9)", "timeout = 0.3"), json!(["no answer within 0.3 s", "no answer within 0.3 s"]));
+    let dead = returned("sys.exit('no licence')", "restarts = 0");
     assert_eq!(dead[0], "it ended (exit status: 1): no licence");
     assert_eq!(
         dead[1],
         "program `python3`: it ended (exit status: 1): no licence (it has ended 1 times in a row, and is not started again)"
     );
-    let garbage = found("print('no JSON'); sys.exit(1)", "restarts = 0");
+    let garbage = returned("print('no JSON'); sys.exit(1)", "restarts = 0");
     assert_eq!(garbage[0], "it ended (exit status: 1); it printed 1 lines that are no answers");
-    let flood = found("[print('x' * 1000000) for _ in range(80)]", "restarts = 0");
+    let flood = returned("[print('x' * 1000000) for _ in range(80)]", "restarts = 0");
     assert_eq!(flood[0], "it printed more than 64 MiB without an answer, and was stopped");
     for (options, why) in [
         ("command = {}", "`command` must be a list"),
@@ -344,12 +347,12 @@ fn a_program_that_answers_no_requests_is_stopped_and_started_again() {
     let second = "if text == 'open': open('pid%d' % os.getpid(), 'w').close()\n    \
                   elif len(glob.glob('pid*')) == 1: continue";
     let late = "no answer within 0.3 s";
-    let found = answers(second, "open_message = 'open'", &["x", "x", "x", "a"]);
-    assert_eq!(found, json!([late, late, late, ["a", 0]]));
+    let replies = answers(second, "open_message = 'open'", &["x", "x", "x", "a"]);
+    assert_eq!(replies, json!([late, late, late, ["a", 0]]));
     // An answer in between: the requests are not in a row.
     let some = "if text == 'x': continue";
-    let found = answers(some, "", &["a", "x", "x", "b", "x", "c"]);
-    assert_eq!(found, json!([["a", 0], late, late, ["b", 0], late, ["c", 0]]));
+    let replies = answers(some, "", &["a", "x", "x", "b", "x", "c"]);
+    assert_eq!(replies, json!([["a", 0], late, late, ["b", 0], late, ["c", 0]]));
     // An answer that comes too late is not that of the next request.
     let slow = "if text == 'xslow': time.sleep(0.5)";
     assert_eq!(answers(slow, "", &["a", "xslow", "b"]), json!([["a", 0], late, ["b", 0]]));
@@ -359,11 +362,11 @@ fn a_program_that_answers_no_requests_is_stopped_and_started_again() {
 fn restarts_of_a_program_are_counted_between_two_answers() {
     let die = "if text == 'die': os._exit(3)";
     let ended = "it ended (exit status: 3)";
-    let found = answers(die, "restarts = 1", &["a", "die", "close", "b", "die", "close", "c"]);
-    assert_eq!(found, json!([["a", 0], ended, ["b", 0], ended, ["c", 0]]));
-    let found = answers(die, "restarts = 1", &["a", "die", "close", "die", "close", "c"]);
-    assert_eq!(found[2], ended);
-    assert!(found[3].as_str().unwrap().contains("has ended 2 times in a row, and is not started again"), "{found}");
+    let replies = answers(die, "restarts = 1", &["a", "die", "close", "b", "die", "close", "c"]);
+    assert_eq!(replies, json!([["a", 0], ended, ["b", 0], ended, ["c", 0]]));
+    let replies = answers(die, "restarts = 1", &["a", "die", "close", "die", "close", "c"]);
+    assert_eq!(replies[2], ended);
+    assert!(replies[3].as_str().unwrap().contains("has ended 2 times in a row, and is not started again"), "{replies}");
 }
 
 #[test]

@@ -61,11 +61,11 @@ end"#;
 #[test]
 fn results_of_a_format_are_validated_by_field() {
     let wanted = "it must return a list of calls { name =, arguments = } or { error = }\n  --> x.lua:2";
-    let said = |why: &str| format!("`parse` of the format `custom` returned {why}");
-    assert_eq!(nonsense("5"), said(&format!("the number 5; {wanted}")));
-    assert_eq!(nonsense("{ name = 'f' }"), said(&format!("a call instead of a list of calls: {wanted}")));
-    assert_eq!(nonsense("{ calls = {} }"), said(&format!("a list with the field `calls`; {wanted}")));
-    assert_eq!(nonsense("{ nil, { name = 'f' } }"), said(&format!("a list with gaps; {wanted}")));
+    let message = |why: &str| format!("`parse` of the format `custom` returned {why}");
+    assert_eq!(nonsense("5"), message(&format!("the number 5; {wanted}")));
+    assert_eq!(nonsense("{ name = 'f' }"), message(&format!("a call instead of a list of calls: {wanted}")));
+    assert_eq!(nonsense("{ calls = {} }"), message(&format!("a list with the field `calls`; {wanted}")));
+    assert_eq!(nonsense("{ nil, { name = 'f' } }"), message(&format!("a list with gaps; {wanted}")));
     for (returned, why) in [
         ("nil, 5", "nil and the number 5; the second value must be an error message"),
         ("{ 'f' }", "calls[1] = the text \"f\"; a call is { name =, arguments = } or { error = }"),
@@ -85,10 +85,10 @@ fn results_of_a_format_are_validated_by_field() {
             "calls[1] with the unknown field `argumnets`; did you mean `arguments`?",
         ),
     ] {
-        assert_eq!(nonsense(returned), format!("{}\n  --> x.lua:2", said(why)), "{returned}");
+        assert_eq!(nonsense(returned), format!("{}\n  --> x.lua:2", message(why)), "{returned}");
     }
     let function = nonsense("{ { name = 'f', arguments = { x = print } } }");
-    assert!(function.starts_with(&said("calls[1].arguments.x is a function")), "{function}");
+    assert!(function.starts_with(&message("calls[1].arguments.x is a function")), "{function}");
 }
 
 #[test]
@@ -201,9 +201,9 @@ fn a_new_version_of_the_script_parses_with_its_own_format() {
     first.file("x.lua", &fields("new"));
     let worker = Worker::new(&first.load(&[]).unwrap(), Some(renderer.clone())).unwrap();
     let state = run(worker.reset(&json!({ "prompt": "?" }), 0)).unwrap();
-    let own = state.renderer().expect("a renderer of its own");
+    let renderer = state.renderer().expect("a renderer of its own");
     assert_eq!(renderer.parse("x", &[]).unwrap().errors, ["old"]);
-    assert_eq!(own.parse("x", &[]).unwrap().errors, ["new"]);
+    assert_eq!(renderer.parse("x", &[]).unwrap().errors, ["new"]);
 }
 
 /// `r1.text.template` with a format of the script writes what rollouts write.

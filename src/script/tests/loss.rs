@@ -132,14 +132,14 @@ fn bad_losses_are_refused_at_their_line() {
         refused("return r1.recipe { reward = print, loss = function(b) return b.logp end, trainer = r1.grpo {} }");
     assert!(unused.contains("`loss` is used with trainer.loss = \"custom\" only"), "{unused}");
     // The command line may select it, or another one.
-    let own = Bench::new("return r1.recipe { reward = print, loss = function(b) return b.logp end }");
-    assert!(own.load(&["trainer.loss=custom"]).unwrap().loss.is_some());
-    assert!(own.load(&["trainer.loss=ppo"]).is_err());
-    let own = Bench::new(&with("return b.logp"));
-    assert!(own.load(&["trainer.loss=ppo"]).unwrap().loss.is_none());
-    let own = "return r1.recipe { reward = print, advantage = function(group) return { 1 } end }";
-    assert!(refused(own).contains("`advantage` is used with trainer.estimator = \"custom\" only"));
-    assert!(Bench::new(own).load(&["trainer.estimator=custom"]).is_ok());
+    let bench = Bench::new("return r1.recipe { reward = print, loss = function(b) return b.logp end }");
+    assert!(bench.load(&["trainer.loss=custom"]).unwrap().loss.is_some());
+    assert!(bench.load(&["trainer.loss=ppo"]).is_err());
+    let bench = Bench::new(&with("return b.logp"));
+    assert!(bench.load(&["trainer.loss=ppo"]).unwrap().loss.is_none());
+    let bench = "return r1.recipe { reward = print, advantage = function(group) return { 1 } end }";
+    assert!(refused(bench).contains("`advantage` is used with trainer.estimator = \"custom\" only"));
+    assert!(Bench::new(bench).load(&["trainer.estimator=custom"]).is_ok());
     let missing = refused("return r1.recipe { reward = print, trainer = r1.grpo { loss = 'custom' } }");
     assert!(missing.contains("\"custom\", and the recipe has no `loss`"), "{missing}");
 }

@@ -226,8 +226,8 @@ pub(super) const ANSWERS: [(&str, &str, bool); 14] = [
 fn unusual_answers_of_mcp_servers_are_read_or_end_their_call_at_once() {
     let bench = served("{ timeout = 60, restarts = 0 }");
     let calls: Vec<(&str, Json)> = ANSWERS.iter().map(|(text, ..)| ("raw", json!({ "text": text }))).collect();
-    for ((said, ok), (sent, text, expected)) in results(&bench, &calls).into_iter().zip(ANSWERS) {
-        assert!(ok == expected && said.starts_with(text), "{sent}: {said}");
+    for ((result_text, ok), (sent, text, expected)) in results(&bench, &calls).into_iter().zip(ANSWERS) {
+        assert!(ok == expected && result_text.starts_with(text), "{sent}: {result_text}");
     }
 }
 
@@ -259,11 +259,11 @@ fn names_of_mcp_tools_clash_and_get_prefixes() {
       --> x.lua:3
       hint: give one server a prefix: r1.tools.mcp { …, prefix = "two_" }
     "#);
-    let own = recipe_with(
+    let clashing = recipe_with(
         "{ r1.tool { name = 'echo', run = function() return 1 end }, served { name = 'one', allow = { 'echo' } } }",
         needs,
     );
-    assert_snapshot!(start_error(&own), @r#"
+    assert_snapshot!(start_error(&clashing), @r#"
     two tools are called `echo`: of the recipe and of the MCP server `one`
       --> x.lua:3
       hint: give one server a prefix: r1.tools.mcp { …, prefix = "one_" }
@@ -284,8 +284,8 @@ fn names_of_mcp_tools_clash_and_get_prefixes() {
         "{ served { allow = { 'echo' } }, served({ allow = { 'echo' }, prefix = 'b_' }, '--mode', 'x') }",
         needs,
     );
-    let said = results(&both, &[("echo", json!({ "text": "x" })), ("b_echo", json!({ "text": "y" }))]);
-    assert_eq!(said, [good("x"), good("y")]);
+    let replies = results(&both, &[("echo", json!({ "text": "x" })), ("b_echo", json!({ "text": "y" }))]);
+    assert_eq!(replies, [good("x"), good("y")]);
     let one = served("{ allow = { 'read/file.txt' } }, '--mode', 'odd-names'");
     assert_eq!(one.worker().tools()[0]["function"]["name"], "read_file_txt");
     let long = served("{ allow = { 'echo' } }, '--mode', 'long-description'");
@@ -324,17 +324,17 @@ fn an_mcp_server_that_crashes_is_started_again_a_limited_number_of_times() {
     let bench = served("{ restarts = 1, name = 'files' }");
     let calls =
         [("count", json!({})), ("crash", json!({})), ("count", json!({})), ("crash", json!({})), ("count", json!({}))];
-    let said = results(&bench, &calls);
-    assert_eq!((&said[0], &said[2]), (&good("1"), &good("1")));
-    assert_snapshot!(said[1].0, @"Error: the server `files` stopped: it ended (exit status: 3): a fault on purpose");
-    assert_snapshot!(said[4].0, @"Error: the server `files` has ended 2 times and is not started again");
-    assert!(!said[1].1 && !said[4].1);
+    let replies = results(&bench, &calls);
+    assert_eq!((&replies[0], &replies[2]), (&good("1"), &good("1")));
+    assert_snapshot!(replies[1].0, @"Error: the server `files` stopped: it ended (exit status: 3): a fault on purpose");
+    assert_snapshot!(replies[4].0, @"Error: the server `files` has ended 2 times and is not started again");
+    assert!(!replies[1].1 && !replies[4].1);
 }
 
 #[test]
 fn hostile_output_of_mcp_servers_is_bounded() {
     let bench = served("{ timeout = 20, restarts = 9, name = 'bad' }");
-    let said = results(
+    let replies = results(
         &bench,
         &[
             ("garbage", json!({})),
@@ -350,29 +350,33 @@ fn hostile_output_of_mcp_servers_is_bounded() {
             ("echo", json!({ "text": "and again" })),
         ],
     );
-    assert_eq!([&said[0], &said[1], &said[2]], [&good("after garbage"), &good("first"), &good("still right")]);
-    assert_snapshot!(said[3].0, @"Error: the answer of the server `bad` is not a tool's result");
-    assert!(said[4].1 && said[4].0.len() < 2 << 20 && said[4].0.contains("more bytes"), "{}", said[4].0.len());
-    assert_snapshot!(said[5].0, @"Error: the server `bad` sent a message of more than 8 MiB");
-    assert_snapshot!(said[6].0, @"Error: the server `bad` sent more than 64 MiB without an answer");
-    assert_eq!(said[7], good("again"));
-    assert_snapshot!(said[8].0, @"Error: the server `bad` sent a message of more than 8 MiB");
-    assert_eq!(said[9], said[6]);
-    assert_eq!(said[10], good("and again"));
+    assert_eq!([&replies[0], &replies[1], &replies[2]], [&good("after garbage"), &good("first"), &good("still right")]);
+    assert_snapshot!(replies[3].0, @"Error: the answer of the server `bad` is not a tool's result");
+    assert!(
+        replies[4].1 && replies[4].0.len() < 2 << 20 && replies[4].0.contains("more bytes"),
+        "{}",
+        replies[4].0.len()
+    );
+    assert_snapshot!(replies[5].0, @"Error: the server `bad` sent a message of more than 8 MiB");
+    assert_snapshot!(replies[6].0, @"Error: the server `bad` sent more than 64 MiB without an answer");
+    assert_eq!(replies[7], good("again"));
+    assert_snapshot!(replies[8].0, @"Error: the server `bad` sent a message of more than 8 MiB");
+    assert_eq!(replies[9], replies[6]);
+    assert_eq!(replies[10], good("and again"));
 }
 
 #[test]
 fn a_restart_of_an_mcp_server_does_not_count_towards_the_time_of_a_call() {
     let calls = [("echo", json!({ "text": "a" })), ("crash", json!({})), ("echo", json!({ "text": "b" }))];
-    let said = results(&served("{ timeout = '500ms' }, '--mode', 'slow'"), &calls);
-    assert_eq!((&said[0], said[1].1, &said[2]), (&good("a"), false, &good("b")));
+    let replies = results(&served("{ timeout = '500ms' }, '--mode', 'slow'"), &calls);
+    assert_eq!((&replies[0], replies[1].1, &replies[2]), (&good("a"), false, &good("b")));
 }
 
 #[test]
 fn progress_of_an_mcp_call_is_shown_and_may_extend_its_time() {
     let steps = [("steps", json!({ "count": 4, "seconds": 0.4 }))];
-    let said = results(&served("{ timeout = '1s' }"), &steps);
-    assert_eq!(said, [("Error: timed out after 1 s (progress 2 of 4: reading)".to_owned(), false)]);
+    let replies = results(&served("{ timeout = '1s' }"), &steps);
+    assert_eq!(replies, [("Error: timed out after 1 s (progress 2 of 4: reading)".to_owned(), false)]);
     assert_eq!(results(&served("{ timeout = '1s', progress = true }"), &steps), [good("all steps")]);
 }
 
@@ -380,11 +384,11 @@ fn progress_of_an_mcp_call_is_shown_and_may_extend_its_time() {
 fn late_mcp_answers_time_out_and_the_call_is_cancelled() {
     let log = tempfile::NamedTempFile::new().unwrap();
     let bench = served(&format!("{{ timeout = '300ms' }}, '--log', '{}'", log.path().display()));
-    let said = results(
+    let replies = results(
         &bench,
         &[("wait", json!({ "seconds": 0.6 })), ("echo", json!({ "text": "x" })), ("wait", json!({ "seconds": 0.0 }))],
     );
-    assert_eq!(said, [("Error: timed out after 0.3 s".to_owned(), false), good("x"), good("waited")]);
+    assert_eq!(replies, [("Error: timed out after 0.3 s".to_owned(), false), good("x"), good("waited")]);
     assert_eq!(cancelled(&log), 1);
 
     // A server that never answers is replaced.
@@ -395,8 +399,8 @@ fn late_mcp_answers_time_out_and_the_call_is_cancelled() {
         ("wait", json!({ "seconds": 60 })),
         ("count", json!({})),
     ];
-    let said = results(&served("{ timeout = '300ms', restarts = 1 }, '--mode', 'hung'"), &hung);
-    assert_eq!((&said[0], &said[3].1), (&good("1"), &false));
+    let replies = results(&served("{ timeout = '300ms', restarts = 1 }, '--mode', 'hung'"), &hung);
+    assert_eq!((&replies[0], &replies[3].1), (&good("1"), &false));
 }
 
 #[test]
@@ -404,8 +408,8 @@ fn only_calls_in_a_row_without_an_answer_stop_an_mcp_server() {
     let wait = ("wait", json!({ "seconds": 30 }));
     let count = ("count", json!({}));
     let calls = [wait.clone(), wait.clone(), count.clone(), wait, count];
-    let said = results(&served("{ timeout = '500ms' }, '--mode', 'two-silences'"), &calls);
-    assert_eq!((&said[2], &said[4]), (&good("1"), &good("2")));
+    let replies = results(&served("{ timeout = '500ms' }, '--mode', 'two-silences'"), &calls);
+    assert_eq!((&replies[2], &replies[4]), (&good("1"), &good("2")));
 }
 
 /// The number of cancellations that a server has received.
@@ -445,12 +449,12 @@ fn mcp_servers_are_shared_or_one_per_trajectory() {
         run(async {
             let (first, second) =
                 (worker.reset(&json!({}), 0).await.unwrap(), worker.reset(&json!({}), 1).await.unwrap());
-            let said = [
+            let replies = [
                 act(&worker, &first, &count).await,
                 act(&worker, &second, &count).await,
                 act(&worker, &first, &count).await,
             ];
-            assert_eq!(said.map(|said| said[0].0.clone()), expected, "{scope}");
+            assert_eq!(replies.map(|replies| replies[0].0.clone()), expected, "{scope}");
             if scope == "trajectory" {
                 // A fork repeats the calls on a server of its own.
                 let fork = first.fork().unwrap();
@@ -469,9 +473,9 @@ fn mcp_servers_have_a_minimal_environment_with_masked_secrets() {
         &format!("{{ 'process:python3', 'env:{variable}' }}"),
     );
     let names = ["KEY", "PLAIN", variable, "HOME"].map(|name| ("variable", json!({ "name": name })));
-    let said = results(&bench, &names);
-    assert_eq!([&said[0], &said[1], &said[2]], [&good("(secret)"), &good("5"), &good("(unset)")]);
-    assert_eq!(said[3], good(&std::env::var("HOME").unwrap()));
+    let replies = results(&bench, &names);
+    assert_eq!([&replies[0], &replies[1], &replies[2]], [&good("(secret)"), &good("5"), &good("(unset)")]);
+    assert_eq!(replies[3], good(&std::env::var("HOME").unwrap()));
     let directory = result(&bench, "directory", json!({}));
     assert_eq!(PathBuf::from(directory.0), bench.dir.path().canonicalize().unwrap());
     let lists = bench.worker().script.tool_lists().to_string();
@@ -503,8 +507,8 @@ fn mcp_servers_end_with_their_child_processes() {
 #[test]
 fn timeouts_of_mcp_calls_are_retried_and_results_cached() {
     let cached = served("{ cache = 'run' }, '--mode', 'cached'");
-    let said = results(&cached, &[("count", json!({})), ("count", json!({})), ("echo", json!({ "text": "x" }))]);
-    assert_eq!(said, [good("1"), good("1"), good("x")]);
+    let replies = results(&cached, &[("count", json!({})), ("count", json!({})), ("echo", json!({ "text": "x" }))]);
+    assert_eq!(replies, [good("1"), good("1"), good("x")]);
     let bench = served("{ timeout = '200ms', retries = { times = 1, backoff = '1ms' } }, '--mode', 'retried'");
     let worker = bench.worker();
     let tools = run(async {

@@ -54,7 +54,7 @@ fn mcp_servers_over_http_answer_with_json_and_events() {
     for mode in [&[][..], &["--sse"]] {
         let remote = Remote::start(mode);
         let bench = remote.bench("timeout = '500ms'", "{ 'http:127.0.0.1' }");
-        let said = results(
+        let replies = results(
             &bench,
             &[
                 ("add", json!({ "a": 1, "b": 2 })),
@@ -75,7 +75,7 @@ fn mcp_servers_over_http_answer_with_json_and_events() {
             ("Error: timed out after 0.5 s".to_owned(), false),
             good("after"),
         ];
-        assert_eq!(said, expected, "{mode:?}");
+        assert_eq!(replies, expected, "{mode:?}");
     }
 }
 
@@ -86,8 +86,8 @@ fn unusual_answers_of_mcp_servers_over_http_are_read_or_end_their_call_at_once()
         let remote = Remote::start(mode);
         let bench = remote.bench("timeout = 60, restarts = 0", "{ 'http:127.0.0.1' }");
         let calls: Vec<(&str, Json)> = ANSWERS.iter().map(|(text, ..)| ("raw", json!({ "text": text }))).collect();
-        for ((said, ok), (sent, text, expected)) in results(&bench, &calls).into_iter().zip(ANSWERS) {
-            assert!(ok == expected && said.starts_with(text), "{mode:?} {sent}: {said}");
+        for ((result_text, ok), (sent, text, expected)) in results(&bench, &calls).into_iter().zip(ANSWERS) {
+            assert!(ok == expected && result_text.starts_with(text), "{mode:?} {sent}: {result_text}");
         }
     }
     let remote = Remote::start(&[]);
@@ -95,13 +95,13 @@ fn unusual_answers_of_mcp_servers_over_http_are_read_or_end_their_call_at_once()
     for id in ["null", "\"server-error\"", "ID", "7000"] {
         let text = format!(r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32600,"message":"no credit"}}}}"#);
         for status in [400, 500, 200] {
-            let said = result(&bench, "raw", json!({ "text": text, "status": status }));
-            assert_eq!(said, ("Error: no credit".to_owned(), false), "{id} {status}");
+            let result_text = result(&bench, "raw", json!({ "text": text, "status": status }));
+            assert_eq!(result_text, ("Error: no credit".to_owned(), false), "{id} {status}");
         }
     }
     let foreign = json!({ "text": r#"{"jsonrpc":"2.0","id":7000,"result":{"content":"x"}}"# });
-    let (said, ok) = result(&bench, "raw", foreign);
-    assert!(!ok && said.contains("is not an answer of an MCP server"), "{said}");
+    let (result_text, ok) = result(&bench, "raw", foreign);
+    assert!(!ok && result_text.contains("is not an answer of an MCP server"), "{result_text}");
     // It is asked again, as it has not run the tool.
     assert_eq!(result(&bench, "busy", json!({})), good("ready"));
 }

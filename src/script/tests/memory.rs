@@ -129,10 +129,10 @@ fn full_memory_with_a_suspended_host_function_does_not_end_the_process() {
     let mut failed = Vec::new();
     for (name, child) in children {
         let output = child.wait_with_output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
         let ran = String::from_utf8_lossy(&output.stdout).contains("1 passed");
         if !output.status.success() || !ran {
-            failed.push(format!("{name}: {}\n{said}", output.status));
+            failed.push(format!("{name}: {}\n{stderr}", output.status));
         }
     }
     assert!(failed.is_empty(), "{}", failed.join("\n"));

@@ -153,10 +153,10 @@ fn the_prompt_of_a_row_equals_that_of_transformers() {
     let renderer = Arc::new(Renderer::load(model.path(), "hermes").unwrap());
     let worker = Worker::new(&script, Some(renderer.clone())).unwrap();
     let seen = Arc::new(Mutex::new(Vec::new()));
-    let (own, prompts) = (renderer.clone(), seen.clone());
+    let (shared_renderer, prompts) = (renderer.clone(), seen.clone());
     let policy = Scripted::new(move |request| {
-        prompts.lock().unwrap().push(own.tokenizer().decode(&request.prompt_ids, false));
-        own.tokenizer().encode("done<|im_end|>").unwrap()
+        prompts.lock().unwrap().push(shared_renderer.tokenizer().decode(&request.prompt_ids, false));
+        shared_renderer.tokenizer().encode("done<|im_end|>").unwrap()
     });
     let trajectory = run(drive(&worker, &renderer, &policy, &Spec::new(Split::Train, 0, &script.settings))).unwrap();
     assert!(trajectory.error.is_none(), "{:?}", trajectory.error.map(|error| bench.show(error)));

@@ -41,11 +41,11 @@ pub(super) fn server(answer: impl Fn(&str, &str, &str) -> String + Send + 'stati
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let count = Arc::new(Mutex::new(0));
-    let own = count.clone();
+    let shared_count = count.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
-            *own.lock().unwrap() += 1;
+            *shared_count.lock().unwrap() += 1;
             let mut reader = BufReader::new(stream.try_clone().unwrap());
             let (mut first, mut head) = (String::new(), String::new());
             reader.read_line(&mut first).unwrap();

@@ -107,7 +107,7 @@ fn a_search_tool_gives_numbered_documents_and_its_calls_are_replayed() {
 #[test]
 fn a_search_of_an_index_that_takes_too_long_is_an_observation() {
     // Every passage has a third of the words of the query.
-    let word = |place: usize| format!("w{}", place * 7919 % 900);
+    let word = |index: usize| format!("w{}", index * 7919 % 900);
     let texts = (0..4000).map(|row| (0..300).map(|k| word(row * 13 + k)).collect::<Vec<_>>().join(" "));
     let query: Vec<String> = (0..900).map(word).collect();
     let tool = "r1.tools.search { index = 'i', k = 1, timeout = '1ms' }";

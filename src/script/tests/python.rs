@@ -33,17 +33,17 @@ fn reward(python: &str, function: &str, task: &Json, text: &str) -> (Result<Rewa
     ));
     bench.file("reward.py", python);
     let worker = bench.worker();
-    let given = run(async {
+    let result = run(async {
         let state = worker.reset(task, 0).await.map_err(|failure| bench.show(failure))?;
         worker.step(&state, &action(text)).await.map_err(|failure| bench.show(failure))?;
         let outcome = TrajectoryOutcome { token_ids: vec![1, 2, 3], ..outcome(text) };
         worker.reward(&state, &outcome).await.map_err(|failure| bench.show(failure))
     });
-    (given, worker.take_log().into_iter().map(|line| line.text).collect())
+    (result, worker.take_log().into_iter().map(|line| line.text).collect())
 }
 
-fn value(given: (Result<Reward, String>, Vec<String>)) -> (f64, Json) {
-    let reward = given.0.unwrap();
+fn value(outcome: (Result<Reward, String>, Vec<String>)) -> (f64, Json) {
+    let reward = outcome.0.unwrap();
     (reward.total, json!(reward.parts))
 }
 
@@ -67,13 +67,13 @@ fn compute_score_of_verl_is_a_reward() {
         "problem": "6 * 7?", "data_source": "openai/gsm8k",
         "reward_model": { "style": "rule", "ground_truth": "42" }, "extra_info": { "index": 9 },
     });
-    let given = reward(VERL, "py.compute_score()", &task, "it is 42");
-    assert_eq!(given.1, ["compute_score: grading it is 42", "compute_score: pred=\"42\" source=\"openai/gsm8k\""]);
-    assert_eq!(value(given), (1.0, json!({ "score": 1.0, "acc": 1.0, "turns": 1.0, "index": 9.0 })));
+    let outcome = reward(VERL, "py.compute_score()", &task, "it is 42");
+    assert_eq!(outcome.1, ["compute_score: grading it is 42", "compute_score: pred=\"42\" source=\"openai/gsm8k\""]);
+    assert_eq!(value(outcome), (1.0, json!({ "score": 1.0, "acc": 1.0, "turns": 1.0, "index": 9.0 })));
     // A function without `data_source`, as those of verl itself; arguments of the configuration.
     let task = json!({ "problem": "?", "answer": "4" });
-    let given = reward(VERL, "py.compute_score { 'builtin', kwargs = { method = 'flexible' } }", &task, "4");
-    assert_eq!(value(given), (1.5, json!({ "score": 1.5 })));
+    let outcome = reward(VERL, "py.compute_score { 'builtin', kwargs = { method = 'flexible' } }", &task, "4");
+    assert_eq!(value(outcome), (1.5, json!({ "score": 1.5 })));
     for (text, why) in [
         ("nan", "returned the score nan"),
         ("none", "returned the score None"),
@@ -129,17 +129,17 @@ async def later(completions, solution, **kwargs): return [len(solution[0])]
 #[test]
 fn reward_functions_of_trl_are_parts_of_a_reward() {
     let messages = json!({ "prompt": [{ "role": "user", "content": "6 * 7?" }], "answer": "42", "solution": "abc" });
-    let given =
+    let outcome =
         reward(TRL, "py.reward_funcs { 'contents', 'tokens', 'never', weights = { 2, 0.1, 5 } }", &messages, "42");
-    assert_eq!(value(given), (2.6, json!({ "contents": 1.0, "tokens": 6.0, "ids": 3.0 })));
+    assert_eq!(value(outcome), (2.6, json!({ "contents": 1.0, "tokens": 6.0, "ids": 3.0 })));
     // Texts where the prompt is a text.
     let text = json!({ "prompt": "6 * 7?", "answer": "42", "solution": "abc" });
-    let given =
+    let outcome =
         reward(TRL, "py.reward_funcs { 'lengths', 'later', weights = { lengths = 1, later = 0 } }", &text, "42!");
-    assert_eq!(value(given), (3.0, json!({ "lengths": 3.0, "later": 3.0 })));
+    assert_eq!(value(outcome), (3.0, json!({ "lengths": 3.0, "later": 3.0 })));
     // No function is applicable.
-    let (given, log) = reward(TRL, "py.reward_funcs { 'never', 'nan' }", &text, "42");
-    assert_eq!((given.unwrap().total, log.len()), (0.0, 1), "{log:?}");
+    let (outcome, log) = reward(TRL, "py.reward_funcs { 'never', 'nan' }", &text, "42");
+    assert_eq!((outcome.unwrap().total, log.len()), (0.0, 1), "{log:?}");
     assert!(log[0].contains("no function of reward_funcs is applicable: never, nan"), "{log:?}");
     for (function, why) in [
         ("many", "`many` returned 2 rewards for 1 completions"),
@@ -197,12 +197,19 @@ fn a_function_that_hangs_or_ends_its_process_costs_one_call() {
                   def crash():\n    import ctypes\n    ctypes.string_at(0)\ndef fine():\n    global size\n    size += 1\n    return size\n";
     let body = "local function try(name) local ok, why = pcall(py.call, name) return ok and why or tostring(why) end\n\
                 return { try('fine'), try('fine'), try('hang'), try('fine'), try('die'), try('crash'), try('fine') }";
-    let found = result_of(python, "timeout = 0.5", body).unwrap();
-    let text = |place: usize| found[place].as_str().unwrap_or_else(|| panic!("{found}"));
-    assert_eq!((&found[0], &found[1], &found[3], &found[6]), (&json!(1), &json!(2), &json!(1), &json!(1)), "{found}");
-    assert!(text(2).contains("`hang` had no result within 0.5 s, and the Python process was stopped"), "{found}");
-    assert!(text(4).contains("the Python process ended (exit code 9) during `die`, and is started again"), "{found}");
-    assert!(text(5).contains("ended (SIGSEGV) during `crash`") && text(5).contains("Segmentation fault"), "{found}");
+    let returned = result_of(python, "timeout = 0.5", body).unwrap();
+    let text = |index: usize| returned[index].as_str().unwrap_or_else(|| panic!("{returned}"));
+    assert_eq!(
+        (&returned[0], &returned[1], &returned[3], &returned[6]),
+        (&json!(1), &json!(2), &json!(1), &json!(1)),
+        "{returned}"
+    );
+    assert!(text(2).contains("`hang` had no result within 0.5 s, and the Python process was stopped"), "{returned}");
+    assert!(
+        text(4).contains("the Python process ended (exit code 9) during `die`, and is started again"),
+        "{returned}"
+    );
+    assert!(text(5).contains("ended (SIGSEGV) during `crash`") && text(5).contains("Segmentation fault"), "{returned}");
 }
 
 #[test]

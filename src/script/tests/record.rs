@@ -140,14 +140,14 @@ fn a_recorded_timeout_times_out_on_a_replay() {
         let again = one_step(&Bench::new(&source(long.0, long.1)).worker(), &replay, &slow);
         assert_eq!(replay.close(), None);
         for (end, limit) in [(live, "0.2 s"), (again, "3600 s")] {
-            let said = match end {
+            let text = match end {
                 Ok((snapshot, _)) => snapshot["state"]["said"].as_str().unwrap().to_owned(),
                 Err(failure) => {
                     assert_eq!(Some(failure.status), status);
                     failure.to_string()
                 }
             };
-            assert!(said.contains(limit), "{said}");
+            assert!(text.contains(limit), "{text}");
         }
     }
 }

@@ -29,7 +29,7 @@ fn a_missing_script_is_an_error() {
 fn a_missing_script_is_named_with_its_neighbours() {
     for (path, hint) in [("scripts/retol.lua", "`scripts/retool.lua`"), ("retool", "`scripts/retool.lua`")] {
         let error = Script::load(path.as_ref(), &[]).unwrap_err();
-        assert!(error.hint.as_deref().is_some_and(|own| own.contains(hint)), "{error}");
+        assert!(error.hint.as_deref().is_some_and(|actual| actual.contains(hint)), "{error}");
     }
 }
 

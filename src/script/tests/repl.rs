@@ -96,8 +96,8 @@ fn names_are_completed_without_running_code() {
     let state = run(worker.reset(&json!({ "n": 5 }), 0)).unwrap();
     console.give_state(&state).unwrap();
     let names = |typed: &str| {
-        let (begun, found) = console.complete(typed);
-        (begun, found.into_iter().map(|candidate| candidate.name).collect::<Vec<_>>())
+        let (begun, candidates) = console.complete(typed);
+        (begun, candidates.into_iter().map(|candidate| candidate.name).collect::<Vec<_>>())
     };
     assert_eq!(names("x = state.mess"), (4, vec!["messages".to_owned()]));
     assert_eq!(names("print(tw"), (2, vec!["twice".to_owned()]));
@@ -128,8 +128,8 @@ fn halts(places: &[(&str, bool)], plan: Vec<Resume>, look: &'static str) -> Vec<
             if halt.trace { Resume::Continue } else { plan.borrow_mut().next().unwrap_or(Resume::Continue) }
         }))
         .unwrap();
-    for (place, trace) in places {
-        console.set_breakpoint(place, *trace).unwrap();
+    for (location, trace) in places {
+        console.set_breakpoint(location, *trace).unwrap();
     }
     let state = run(worker.reset(&json!({ "n": 1 }), 0)).unwrap();
     let stepped = run(worker.step(&state, &action("")));
@@ -168,7 +168,7 @@ fn breakpoints_stop_and_show_the_locals() {
 #[test]
 fn breakpoints_at_missing_places_are_refused() {
     let console = Bench::new(SCRIPT).worker().console().unwrap();
-    let refused = |place: &str| console.set_breakpoint(place, false).unwrap_err().to_string();
+    let refused = |location: &str| console.set_breakpoint(location, false).unwrap_err().to_string();
     assert!(refused("twcie").contains("did you mean `twice`"), "{}", refused("twcie"));
     assert!(refused("y.lua:3").contains("has no file `y.lua`"));
     assert!(refused("999").contains("there is no code at"));

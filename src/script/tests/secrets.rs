@@ -14,7 +14,7 @@ const VARIABLE: &str = "CARGO_MANIFEST_DIR";
 #[test]
 fn secrets_are_sent_and_masked_in_records() {
     let (address, _) = server(|first, head, _| ok(&format!("{first}\n{head}")));
-    let own = std::env::var(VARIABLE).unwrap();
+    let secret = std::env::var(VARIABLE).unwrap();
     let bench = recipe_with(
         &format!("{{ 'http:{address}', 'env:{VARIABLE}' }}"),
         &format!(
@@ -33,7 +33,7 @@ fn secrets_are_sent_and_masked_in_records() {
     assert!(body.to_lowercase().contains("authorization: bearer (secret)"), "{body}");
     assert!(body.to_lowercase().contains("x-own: (secret)!"), "{body}");
     let kept = serde_json::to_string(&record.exchanges()).unwrap();
-    assert!(!kept.contains(&own) && !kept.contains(&crate::net::url_escape(&own)), "{kept}");
+    assert!(!kept.contains(&secret) && !kept.contains(&crate::net::url_escape(&secret)), "{kept}");
     // A replay needs no value.
     let replay = Record::replay(record.exchanges(), Strictness::Exact);
     assert_eq!(returned_by(&bench, &replay).unwrap(), reported);
@@ -168,11 +168,11 @@ fn judged(address: &str, needs: &str, options: &str) -> Bench {
 #[test]
 fn generate_uses_a_model_behind_a_server() {
     let home = std::env::var("HOME").unwrap();
-    let own = home.clone();
+    let key = home.clone();
     let asked_before = Mutex::new(0);
     let (address, count) = server(move |first, head, body| {
         assert!(first.starts_with("POST /v1/chat/completions"), "{first}");
-        assert!(head.contains(&format!("Bearer {own}")), "{head}");
+        assert!(head.contains(&format!("Bearer {key}")), "{head}");
         let mut before = asked_before.lock().unwrap();
         *before += 1;
         if *before == 1 {
@@ -185,7 +185,7 @@ fn generate_uses_a_model_behind_a_server() {
             (&json!("judge"), &json!(7), &json!(0.0))
         );
         assert_eq!(body["messages"][0]["content"], "rate this");
-        let content = format!("4 of 5, says {own}");
+        let content = format!("4 of 5, says {key}");
         let choice = json!({ "message": { "content": content }, "finish_reason": "stop" });
         ok(&json!({ "choices": [choice], "usage": { "completion_tokens": 5 } }).to_string())
     });

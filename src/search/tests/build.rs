@@ -29,8 +29,8 @@ fn build_until(out: &Path, options: &BuildOptions, until: u64) -> u64 {
 fn result(out: &Path) -> (Json, Vec<Vec<String>>) {
     let index = Index::open(out).unwrap();
     let manifest = serde_json::to_value(index.manifest()).unwrap();
-    let found = ["number 7", "3", "of 16"].iter().map(|query| ids(&index, query, 20)).collect();
-    (json!({ "counts": manifest["counts"], "terms": manifest["parts"]["sparse"]["terms"] }), found)
+    let hits = ["number 7", "3", "of 16"].iter().map(|query| ids(&index, query, 20)).collect();
+    (json!({ "counts": manifest["counts"], "terms": manifest["parts"]["sparse"]["terms"] }), hits)
 }
 
 #[test]
@@ -58,19 +58,20 @@ fn an_interrupted_index_build_is_resumed_after_its_last_commit() {
 fn an_interrupted_index_build_needs_the_same_options_and_corpus() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("i");
-    let own = BuildOptions { commit_every: 50, ..options() };
-    build_until(&out, &own, 60);
-    let other = BuildOptions { analyzer: Analyzer::English, corpus: json!({ "files": ["b"] }), ..own.clone() };
+    let build_options = BuildOptions { commit_every: 50, ..options() };
+    build_until(&out, &build_options, 60);
+    let other =
+        BuildOptions { analyzer: Analyzer::English, corpus: json!({ "files": ["b"] }), ..build_options.clone() };
     let error = build(&out, other.clone(), &corpus()).unwrap_err();
     assert_eq!(error.message, "an interrupted build has another analyzer, corpus");
     assert!(error.hint.unwrap().contains("--restart"));
     let builder = Builder::begin(&out, other, true, false).unwrap();
     assert_eq!(builder.next_row(), 0);
     // A build in progress with other options is not changed; one that added nothing is not kept.
-    let busy = Builder::begin(&out, own.clone(), false, false).err().unwrap();
+    let busy = Builder::begin(&out, build_options.clone(), false, false).err().unwrap();
     assert_eq!(busy.message, "another process is building this index");
     drop(builder);
-    assert_eq!(Builder::begin(&out, own, false, false).unwrap().next_row(), 0);
+    assert_eq!(Builder::begin(&out, build_options, false, false).unwrap().next_row(), 0);
 }
 
 #[test]
@@ -141,14 +142,14 @@ fn corpus_columns_become_passages_and_missing_ones_are_named() {
     let passage = |fields: &Fields, row: Json| fields.passage(4, row.as_object().unwrap().clone());
     let plain = Fields::default();
     let row = json!({ "_id": 7, "title": "T", "text": ["one", "two"], "year": 1999 });
-    let own = passage(&plain, row).unwrap();
-    assert_eq!((own.id.as_str(), own.title.as_str(), own.text.as_str()), ("7", "T", "one two"));
-    assert_eq!(own.columns, json!({ "year": 1999 }).as_object().unwrap().clone());
+    let read = passage(&plain, row).unwrap();
+    assert_eq!((read.id.as_str(), read.title.as_str(), read.text.as_str()), ("7", "T", "one two"));
+    assert_eq!(read.columns, json!({ "year": 1999 }).as_object().unwrap().clone());
     // The corpora of Search-R1.
     let row = json!({ "id": "0", "contents": "\"Title\"\nThe text\nhas lines" });
-    let own = passage(&plain, row.clone()).unwrap();
-    assert_eq!((own.title.as_str(), own.text.as_str()), ("Title", "The text\nhas lines"));
-    assert_eq!(own.contents(), row["contents"].as_str().unwrap());
+    let read = passage(&plain, row.clone()).unwrap();
+    assert_eq!((read.title.as_str(), read.text.as_str()), ("Title", "The text\nhas lines"));
+    assert_eq!(read.contents(), row["contents"].as_str().unwrap());
     let named = Fields {
         id: Some("docid".into()),
         text: Some("abstract".into()),
@@ -156,8 +157,8 @@ fn corpus_columns_become_passages_and_missing_ones_are_named() {
         ..Fields::default()
     };
     let row = json!({ "docid": "d", "name": null, "abstract": "x", "text": "kept" });
-    let own = passage(&named, row).unwrap();
-    assert_eq!((own.id.as_str(), own.title.as_str(), own.columns["text"].as_str()), ("d", "", Some("kept")));
+    let read = passage(&named, row).unwrap();
+    assert_eq!((read.id.as_str(), read.title.as_str(), read.columns["text"].as_str()), ("d", "", Some("kept")));
     let numbered = Fields { number_rows: true, ..Fields::default() };
     assert_eq!(passage(&numbered, json!({ "text": "x" })).unwrap().id, "4");
     let refused: BTreeMap<&str, String> = [
@@ -190,18 +191,18 @@ fn a_manifest_has_counts_options_and_checksums_of_all_files() {
     assert_eq!(report.manifest, Manifest::read(&out).unwrap());
     let sparse = report.manifest.parts.sparse.as_ref().unwrap();
     assert_eq!((sparse.terms, sparse.title_terms, sparse.bm25.k1), (3, 0, 1.2));
-    let mut found = Vec::new();
+    let mut files = Vec::new();
     for folder in ["", "sparse"] {
         for entry in std::fs::read_dir(out.join(folder)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {
-                found.push(path.strip_prefix(&out).unwrap().display().to_string());
+                files.push(path.strip_prefix(&out).unwrap().display().to_string());
             }
         }
     }
-    found.sort();
+    files.sort();
     let mut listed: Vec<String> = report.manifest.parts.files().map(|file| file.path.clone()).collect();
     listed.push("manifest.json".to_owned());
     listed.sort();
-    assert_eq!(found, listed);
+    assert_eq!(files, listed);
 }

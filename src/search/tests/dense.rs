@@ -42,7 +42,7 @@ impl TextEncoder for Counts {
 
     fn encode(&self, texts: &[String]) -> Result<Vec<f32>> {
         let vector = |text: &String| {
-            let count = |word: &&str| text.split_whitespace().filter(|own| own == word).count() as f32;
+            let count = |word: &&str| text.split_whitespace().filter(|other| other == word).count() as f32;
             let mut vector: Vec<f32> = WORDS.iter().map(count).collect();
             // Makes texts with the same words differ, and some scores negative.
             vector[3] -= text.len() as f32 / 50.0;
@@ -94,15 +94,15 @@ fn dense(dir: &Path, vectors: VectorType) -> BuildOptions {
 
 fn corpus(passages: usize) -> Vec<Json> {
     let text = |number: usize| {
-        let words = (0..number % 7).map(|place| WORDS[(number * 5 + place * place) % 4]);
-        format!("{number} {}", words.collect::<Vec<_>>().join(" "))
+        let terms = (0..number % 7).map(|index| WORDS[(number * 5 + index * index) % 4]);
+        format!("{number} {}", terms.collect::<Vec<_>>().join(" "))
     };
     rows(&(0..passages).map(text).collect::<Vec<_>>().iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-fn found(index: &Index, query: &str, k: usize, mode: Mode) -> Vec<(u64, f64)> {
+fn hits_of(index: &Index, query: &str, k: usize, mode: Mode) -> Vec<(u64, f64)> {
     let hits = index.search(query, k, mode).unwrap();
-    assert!(hits.iter().enumerate().all(|(place, hit)| hit.rank == place + 1));
+    assert!(hits.iter().enumerate().all(|(position, hit)| hit.rank == position + 1));
     hits.into_iter().map(|hit| (hit.id.parse().unwrap(), hit.score)).collect()
 }
 
@@ -111,8 +111,8 @@ fn expected(rows: &[Json], encoder: &dyn TextEncoder, query: &str) -> Vec<(u64, 
     let vector = |text: String| encoder.encode(&[text]).unwrap();
     let query = vector(format!("query: {query}"));
     let score = |row: &Json| {
-        let own = vector(row["text"].as_str().unwrap().to_owned());
-        own.iter().zip(&query).map(|(one, other)| f64::from(one * other)).sum::<f64>()
+        let embedding = vector(row["text"].as_str().unwrap().to_owned());
+        embedding.iter().zip(&query).map(|(one, other)| f64::from(one * other)).sum::<f64>()
     };
     let mut all: Vec<(u64, f64)> = rows.iter().enumerate().map(|(at, row)| (at as u64, score(row))).collect();
     all.sort_by(|one, other| other.1.total_cmp(&one.1));
@@ -124,21 +124,21 @@ fn dense_search_ranks_all_passages_by_inner_product() {
     let dir = with_encoder();
     let rows = corpus(150);
     for (vectors, tolerance) in [(VectorType::F32, 1e-6), (VectorType::F16, 2e-3)] {
-        let own = dense(dir.path(), vectors);
-        let encoder = Arc::clone(&own.dense.as_ref().unwrap().encoder);
+        let options = dense(dir.path(), vectors);
+        let encoder = Arc::clone(&options.dense.as_ref().unwrap().encoder);
         let out = dir.path().join(vectors.name());
-        let manifest = build(&out, own, &rows).unwrap().manifest;
+        let manifest = build(&out, options, &rows).unwrap().manifest;
         let part = manifest.parts.dense.unwrap();
         let bytes = if vectors == VectorType::F32 { 4 } else { 2 };
         assert_eq!((part.dimension, part.files[0].bytes), (5, 150 * 5 * bytes));
         assert!(verify(&out, |_| true).unwrap().is_empty());
         let index = open(&out).unwrap();
-        let found = found(&index, "sea and river", 150, Mode::Dense);
+        let actual = hits_of(&index, "sea and river", 150, Mode::Dense);
         let expected = expected(&rows, &*encoder, "sea and river");
-        assert_eq!(found.len(), 150, "passages with negative scores are ranked too");
-        assert!(found[149].1 < 0.0);
-        for ((_, found), (_, expected)) in found.iter().zip(&expected) {
-            assert!((found - expected).abs() < tolerance, "{found} {expected}");
+        assert_eq!(actual.len(), 150, "passages with negative scores are ranked too");
+        assert!(actual[149].1 < 0.0);
+        for ((_, actual), (_, expected)) in actual.iter().zip(&expected) {
+            assert!((actual - expected).abs() < tolerance, "{actual} {expected}");
         }
     }
 }
@@ -189,10 +189,10 @@ fn hybrid_search_fuses_the_ranks_of_both() {
     let dir = with_encoder();
     build(&dir.path().join("i"), dense(dir.path(), VectorType::F32), &corpus(150)).unwrap();
     let index = open(&dir.path().join("i")).unwrap();
-    let numbers = |mode| found(&index, "hill road", 100, mode).into_iter().map(|hit| hit.0).collect::<Vec<u64>>();
+    let numbers = |mode| hits_of(&index, "hill road", 100, mode).into_iter().map(|hit| hit.0).collect::<Vec<u64>>();
     let (sparse, dense) = (numbers(Mode::Sparse), numbers(Mode::Dense));
     let fused = reciprocal_rank_fusion(&[&sparse, &dense], FUSION_CONSTANT);
-    assert_eq!(found(&index, "hill road", 12, Mode::Hybrid), fused[..12]);
+    assert_eq!(hits_of(&index, "hill road", 12, Mode::Hybrid), fused[..12]);
     assert_ne!(numbers(Mode::Hybrid)[..12], sparse[..12]);
     assert_ne!(numbers(Mode::Hybrid)[..12], dense[..12]);
 }

@@ -102,13 +102,13 @@ fn ids(index: &Index, queries: &[&str], nearest: Nearest) -> Vec<Vec<(String, f6
 fn recall(index: &Index, nearest: Nearest) -> f64 {
     let queries: Vec<String> = (0..60).map(|number| format!("query {number}")).collect();
     let queries: Vec<&str> = queries.iter().map(String::as_str).collect();
-    let (exact, found) = (ids(index, &queries, Nearest::Exact), ids(index, &queries, nearest));
+    let (exact, approximate) = (ids(index, &queries, Nearest::Exact), ids(index, &queries, nearest));
     let mut both = 0;
-    for (exact, found) in exact.iter().zip(&found) {
-        assert_eq!(found.len(), 10);
-        assert!(found.windows(2).all(|pair| pair[0].1 >= pair[1].1), "best first");
+    for (exact, approximate) in exact.iter().zip(&approximate) {
+        assert_eq!(approximate.len(), 10);
+        assert!(approximate.windows(2).all(|pair| pair[0].1 >= pair[1].1), "best first");
         // Scores are those of the exact search.
-        both += exact.iter().filter(|hit| found.contains(hit)).count();
+        both += exact.iter().filter(|hit| approximate.contains(hit)).count();
     }
     both as f64 / (10 * queries.len()) as f64
 }
@@ -164,8 +164,8 @@ fn graphs_are_searched_by_many_threads_with_different_numbers_of_candidates() {
             scope.spawn(move || {
                 for _ in 0..10 {
                     let at = number % 2;
-                    let found = ids(index, &["query 1"], Nearest::Candidates([10, 40][at]));
-                    assert_eq!(found, expected[at]);
+                    let actual = ids(index, &["query 1"], Nearest::Candidates([10, 40][at]));
+                    assert_eq!(actual, expected[at]);
                 }
             });
         }
@@ -180,13 +180,13 @@ fn dot_products_are_those_of_vectors_that_are_not_normalised() {
     let vector = |text: &str| encoder.encode(&[text.to_owned()]).unwrap();
     let product = |one: &[f32], other: &[f32]| one.iter().zip(other).map(|(a, b)| a * b).sum::<f32>();
     let query = vector("query 3");
-    let found = ids(&open(&out).unwrap(), &["query 3"], Nearest::Exact).remove(0);
-    let lengths: Vec<f32> = found
+    let hits = ids(&open(&out).unwrap(), &["query 3"], Nearest::Exact).remove(0);
+    let lengths: Vec<f32> = hits
         .iter()
         .map(|(id, score)| {
-            let own = vector(&format!("passage {id}"));
-            assert!((f64::from(product(&query, &own)) - score).abs() < 1e-5, "{id} {score}");
-            product(&own, &own).sqrt()
+            let embedding = vector(&format!("passage {id}"));
+            assert!((f64::from(product(&query, &embedding)) - score).abs() < 1e-5, "{id} {score}");
+            product(&embedding, &embedding).sqrt()
         })
         .collect();
     assert!(lengths.iter().any(|length| (length - 1.0).abs() > 0.5), "{lengths:?}");

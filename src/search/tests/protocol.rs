@@ -79,9 +79,9 @@ fn hostile_search_requests_are_refused_with_a_reason() {
         (&many, 422, "there are 2001 queries"),
         (&deep, 422, "the body is not JSON"),
     ] {
-        let (own, response) = post(&index, "/retrieve", body);
+        let (code, response) = post(&index, "/retrieve", body);
         let detail = response["detail"].as_str().unwrap();
-        assert!(own == status && detail.contains(part), "{own} {detail}");
+        assert!(code == status && detail.contains(part), "{code} {detail}");
     }
     let (status, _) = post(&index, "/nowhere", "{}");
     assert_eq!(status, 404);

@@ -36,14 +36,14 @@ fn bm25_ranking_and_scores_equal_those_of_bm25s() {
             let wanted = wanted.as_array().unwrap();
             let about = format!("{} {bm25:?} {query}", analyzer.name());
             assert_eq!(hits.len(), wanted.len(), "{about}");
-            let score = |place: usize| wanted[place][1].as_f64().unwrap();
-            for (place, hit) in hits.iter().enumerate() {
-                assert_eq!(hit.rank, place + 1);
-                assert!((hit.score - score(place)).abs() < 1e-9, "{about}: {hit:?} {}", wanted[place]);
-                let tied = |other: usize| other < wanted.len() && (score(other) - score(place)).abs() < 1e-9;
-                let has_tie = tied(place + 1) || (place > 0 && tied(place - 1));
-                if !has_tie && place + 1 < 10 {
-                    assert_eq!(hit.id, wanted[place][0].as_str().unwrap(), "{about}");
+            let score = |position: usize| wanted[position][1].as_f64().unwrap();
+            for (position, hit) in hits.iter().enumerate() {
+                assert_eq!(hit.rank, position + 1);
+                assert!((hit.score - score(position)).abs() < 1e-9, "{about}: {hit:?} {}", wanted[position]);
+                let tied = |other: usize| other < wanted.len() && (score(other) - score(position)).abs() < 1e-9;
+                let has_tie = tied(position + 1) || (position > 0 && tied(position - 1));
+                if !has_tie && position + 1 < 10 {
+                    assert_eq!(hit.id, wanted[position][0].as_str().unwrap(), "{about}");
                     compared += 1;
                 }
             }
@@ -60,7 +60,7 @@ fn exhaustive(texts: &[String], query: &str, bm25: Bm25) -> Vec<(u64, f64)> {
     for term in Analyzer::Standard.terms(query) {
         let with = analyzed.iter().filter(|terms| terms.contains(&term)).count();
         for (terms, (_, score)) in analyzed.iter().zip(&mut scored) {
-            let tf = terms.iter().filter(|own| **own == term).count() as f64;
+            let tf = terms.iter().filter(|other| **other == term).count() as f64;
             let norm = bm25.k1 * (1.0 - bm25.b + bm25.b * terms.len() as f64 / average);
             if tf > 0.0 {
                 *score += Bm25::idf(texts.len() as u64, with as u64) * tf / (tf + norm);
@@ -76,13 +76,13 @@ fn exhaustive(texts: &[String], query: &str, bm25: Bm25) -> Vec<(u64, f64)> {
 fn skipping_passages_does_not_change_the_best_ones() {
     // Words with a skewed distribution: common ones are skipped for most passages.
     let mut state = 7_u64;
-    let mut draw = |most: u64| {
+    let mut draw = |bound: u64| {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % most
+        (state >> 33) % bound
     };
     let word = |draw: &mut dyn FnMut(u64) -> u64| {
-        let most = 1 + draw(60);
-        format!("w{}", draw(most))
+        let bound = 1 + draw(60);
+        format!("w{}", draw(bound))
     };
     let texts: Vec<String> =
         (0..3000).map(|_| (0..3 + draw(30)).map(|_| word(&mut draw)).collect::<Vec<_>>().join(" ")).collect();
@@ -95,13 +95,13 @@ fn skipping_passages_does_not_change_the_best_ones() {
         let query = query.join(" ");
         let wanted = exhaustive(&texts, &query, Bm25::default());
         for k in [1, 3, 10, 1000] {
-            let found = index.rank(&query, k).unwrap();
-            assert_eq!(found.len(), wanted.len().min(k), "{query} {k}");
-            for (at, ((passage, score), (own, exact))) in found.iter().zip(&wanted).enumerate() {
+            let ranked = index.rank(&query, k).unwrap();
+            assert_eq!(ranked.len(), wanted.len().min(k), "{query} {k}");
+            for (at, ((passage, score), (expected_passage, exact))) in ranked.iter().zip(&wanted).enumerate() {
                 assert!((score - exact).abs() < 1e-9, "{query} {k} {at}: {score} {exact}");
                 // Sums in another order may differ in the last digit, which orders equal scores.
                 let tied = wanted.iter().filter(|(_, other)| (other - exact).abs() < 1e-9).count() > 1;
-                assert!(tied || passage == own, "{query} {k} {at}");
+                assert!(tied || passage == expected_passage, "{query} {k} {at}");
             }
         }
     }
