@@ -29,6 +29,7 @@ mod stored;
 mod table;
 mod table_write;
 mod trajectories;
+mod trajectory_row;
 
 pub use arrow_file::ArrowFile;
 pub use checkpoint::{BEST, BestCheckpoint, State, find_model, latest_checkpoint, link_model, trainer_state};

@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::trajectories::Row;
-use crate::mdp::{Answer, ExternalCall, InterpreterOutput, InterpreterRequest, ToolRecord};
+use crate::mdp::{Answer, ExternalCall, InterpreterOutput, InterpreterRequest, Step, ToolRecord, Trajectory};
 
 /// The stored request of a program that is in the column `tools`.
 #[derive(Serialize, Deserialize)]
@@ -28,12 +27,12 @@ struct ProgramEnd {
     timed_out: bool,
 }
 
-/// Content of a row.
-pub(super) fn of_row(row: &Row<'_>) -> Vec<Value> {
-    let last = row.trajectory.steps.len().saturating_sub(1) as u64;
-    let (number, tools) = row.step.map_or((0, &[][..]), |(number, step)| (u64::from(number), &step.tools[..]));
-    let own = row.trajectory.record.iter().filter(|exchange| exchange.step.min(last) == number);
-    own.map(|exchange| compact(exchange, tools)).collect()
+/// The calls of a row: of step `number` of a trajectory.
+pub(super) fn of_step(trajectory: &Trajectory, number: u32, step: Option<&Step>) -> Vec<Value> {
+    let last = trajectory.steps.len().saturating_sub(1) as u64;
+    let tools = step.map_or(&[][..], |step| &step.tools);
+    let calls = trajectory.record.iter().filter(|call| call.step.min(last) == u64::from(number));
+    calls.map(|call| compact(call, tools)).collect()
 }
 
 fn compact(exchange: &ExternalCall, tools: &[ToolRecord]) -> Value {

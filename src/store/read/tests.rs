@@ -2,13 +2,20 @@
 #![allow(clippy::unwrap_used)]
 use std::fs;
 
+use arrow_array::{RecordBatch, new_null_array};
+use parquet::arrow::ArrowWriter;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::error::Subject;
-use crate::mdp::{Answer, ExternalCall, Message, ServerReply, ToolCall, Usage, testing};
+use crate::mdp::{
+    Answer, CallKind, ErrorRecord, ExternalCall, FinishReason, Fork, Limit, Message, Routing, ServerReply, Split,
+    Status, Step, Support, ToolCall, ToolRecord, Usage, testing,
+};
 use crate::store::RunDir;
 
 fn value() -> impl Strategy<Value = Value> {
@@ -232,4 +239,85 @@ fn damaged_and_other_files_are_refused_with_their_path() {
     assert_eq!((error.kind, error.place.as_deref()), (Kind::Store, path.to_str()));
     let error = read_trajectories(&root.path().join("none.parquet")).unwrap_err();
     assert!(error.message.contains("no such file"), "{error}");
+}
+
+/// Writes the trajectories again after `change`, without a checksum, as the first versions of r1.
+fn rewritten(trajectories: &[Trajectory], change: impl Fn(&RecordBatch) -> RecordBatch) -> Result<Vec<Trajectory>> {
+    let root = tempfile::tempdir().unwrap();
+    let run = RunDir::create(root.path(), "demo").unwrap();
+    let path = run.write_trajectories(1, 0, trajectories, &[]).unwrap();
+    let reader = ParquetRecordBatchReaderBuilder::try_new(File::open(&path).unwrap()).unwrap().build().unwrap();
+    let batches: Vec<RecordBatch> = reader.map(|batch| change(&batch.unwrap())).collect();
+    let format = KeyValue::new(FORMAT_KEY.to_owned(), FORMAT.to_owned());
+    let properties = WriterProperties::builder().set_key_value_metadata(Some(vec![format])).build();
+    let file = File::create(&path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batches[0].schema(), Some(properties)).unwrap();
+    batches.iter().for_each(|batch| writer.write(batch).unwrap());
+    writer.close().unwrap();
+    read_trajectories(&path).map_err(|error| Error { place: None, ..error })
+}
+
+#[test]
+fn files_of_the_first_version_lack_columns() {
+    let newer = [
+        "split",
+        "parent",
+        "forked_at",
+        "truncated_by",
+        "retries",
+        "seconds",
+        "error_fields",
+        "support_ids",
+        "support_ends",
+        "routing",
+        "routing_start",
+        "routing_width",
+        "privileged",
+        "next_privileged",
+        "record",
+        "next_prompt_ids",
+        "server",
+    ];
+    let failed = Trajectory { status: Status::EnvError, error: Some(ErrorRecord::of_text("lost")), ..plain("b", 0) };
+    let read = rewritten(&[plain("a", 2), failed.clone()], |batch| {
+        let fields = batch.schema();
+        let kept = fields.fields().iter().zip(0..).filter(|(field, _)| !newer.contains(&field.name().as_str()));
+        batch.project(&kept.map(|(_, index)| index).collect::<Vec<usize>>()).unwrap()
+    });
+    let mut expected = plain("a", 2);
+    for step in &mut expected.steps {
+        (step.routing, step.privileged) = (Routing::default(), None);
+        step.next_prompt_ids.clear();
+    }
+    assert_eq!(read.unwrap(), [expected, failed]);
+}
+
+#[test]
+fn columns_that_are_missing_null_or_of_another_type_are_refused() {
+    let without = |name: &'static str, replace: Option<&'static str>| {
+        let read = rewritten(&[plain("a", 1)], |batch| {
+            let schema = batch.schema();
+            let columns = schema.fields().iter().zip(batch.columns()).filter_map(|(field, column)| match replace {
+                _ if field.name() != name => Some((field.name(), column.clone(), true)),
+                None => None,
+                Some("null") => Some((field.name(), new_null_array(column.data_type(), batch.num_rows()), true)),
+                Some(other) => Some((field.name(), batch.column_by_name(other).unwrap().clone(), true)),
+            });
+            RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+        });
+        read.unwrap_err().to_string()
+    };
+    let damaged = "damaged file of trajectories: ";
+    assert_eq!(without("prompt_ids", Some("null")), format!("{damaged}row 0: column `prompt_ids` is missing or null"));
+    assert_eq!(without("text", None), format!("{damaged}row 0: column `text` is missing or null"));
+    assert_eq!(
+        without("messages", Some("id")),
+        format!("{damaged}row 0: column `messages`: expected value at line 1 column 1")
+    );
+    assert_eq!(without("task", None), format!("{damaged}deserialization failed: missing field `task`"));
+    for (name, other, why) in [("status", "id", "unknown variant `a`"), ("seed", "null", ""), ("logprobs", "text", "")]
+    {
+        let refusal = without(name, Some(other));
+        assert!(refusal.starts_with(damaged) && refusal.contains(why), "{name}: {refusal}");
+    }
 }

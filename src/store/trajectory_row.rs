@@ -1,0 +1,281 @@
+//! The rows of a file of trajectories: one per step, with the values of the step's trajectory. The
+//! fields are the columns, in order. Structured values are JSON text.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::record;
+use crate::error::{Error, Kind, Result};
+use crate::mdp::{CallKind, ErrorRecord, FinishReason, Fork, Limit, Routing, Split, Status, Step, Support};
+use crate::mdp::{ToolRecord, Trajectory};
+
+/// A step and its trajectory. A trajectory without steps has one row, whose columns of a step are
+/// null. Files of older versions lack the columns that have a default, and some of the nullable ones.
+#[derive(Serialize, Deserialize)]
+pub(super) struct TrajectoryRow {
+    /// Index of the trajectory in the file.
+    pub(super) trajectory: u32,
+    id: Rc<str>,
+    #[serde(default)]
+    split: Split,
+    group: u64,
+    sample: u32,
+    parent: Option<Rc<str>>,
+    forked_at: Option<u32>,
+    task_index: u64,
+    task: Rc<str>,
+    seed: u64,
+    policy_version: u64,
+    script_hash: Rc<str>,
+    status: Status,
+    truncated_by: Option<Limit>,
+    retries: Option<u32>,
+    #[serde(default)]
+    seconds: f64,
+    error: Option<Rc<str>>,
+    error_fields: Option<Rc<str>>,
+    total_reward: f64,
+    outcome_reward: f64,
+    reward_parts: Rc<str>,
+    advantage: Option<f64>,
+    messages: Rc<str>,
+    step: Option<u32>,
+    prompt_ids: Option<Vec<u32>>,
+    response_ids: Option<Vec<u32>>,
+    logprobs: Option<Vec<f32>>,
+    support_ids: Option<Vec<u32>>,
+    support_ends: Option<Vec<u32>>,
+    routing: Option<Vec<u16>>,
+    routing_start: Option<u32>,
+    routing_width: Option<u32>,
+    privileged: Option<String>,
+    next_privileged: Option<String>,
+    text: Option<String>,
+    finish_reason: Option<FinishReason>,
+    reward: Option<f64>,
+    terminated: Option<bool>,
+    truncated: Option<bool>,
+    tools: Option<String>,
+    #[serde(default)]
+    record: String,
+    prefilled: Option<u32>,
+    new_row: Option<bool>,
+    next_prompt_ids: Option<Vec<u32>>,
+    server: Option<String>,
+}
+
+/// The texts of a trajectory's values, which its rows share.
+struct SharedTexts {
+    id: Rc<str>,
+    parent: Option<Rc<str>>,
+    task: Rc<str>,
+    script_hash: Rc<str>,
+    error: Option<Rc<str>>,
+    error_fields: Option<Rc<str>>,
+    reward_parts: Rc<str>,
+    messages: Rc<str>,
+}
+
+impl TrajectoryRow {
+    /// The rows of a trajectory. `advantages` has a value for each step.
+    pub(super) fn of_trajectory(
+        position: u32,
+        trajectory: &Trajectory,
+        policy_version: u64,
+        advantages: Option<&Vec<f64>>,
+    ) -> Result<Vec<Self>> {
+        let texts = SharedTexts {
+            id: trajectory.id.as_str().into(),
+            parent: trajectory.fork.as_ref().map(|fork| fork.parent.as_str().into()),
+            task: json(&trajectory.task)?.into(),
+            script_hash: trajectory.script_hash.as_str().into(),
+            error: trajectory.error_text().map(Into::into),
+            error_fields: trajectory.error.as_ref().map(json).transpose()?.map(Into::into),
+            reward_parts: json(&trajectory.reward_parts)?.into(),
+            messages: json(&trajectory.messages)?.into(),
+        };
+        let row = |number: u32, step: Option<&Step>| {
+            Ok(Self {
+                trajectory: position,
+                id: texts.id.clone(),
+                split: trajectory.split,
+                group: trajectory.group,
+                sample: trajectory.sample,
+                parent: texts.parent.clone(),
+                forked_at: trajectory.fork.as_ref().map(|fork| fork.step),
+                task_index: trajectory.task_index,
+                task: texts.task.clone(),
+                seed: trajectory.seed,
+                policy_version,
+                script_hash: texts.script_hash.clone(),
+                status: trajectory.status,
+                truncated_by: trajectory.truncated_by,
+                retries: Some(trajectory.retries),
+                seconds: trajectory.seconds,
+                error: texts.error.clone(),
+                error_fields: texts.error_fields.clone(),
+                total_reward: trajectory.total_reward(),
+                outcome_reward: trajectory.outcome_reward,
+                reward_parts: texts.reward_parts.clone(),
+                advantage: step.and_then(|_| advantages?.get(number as usize)).copied(),
+                messages: texts.messages.clone(),
+                step: step.map(|_| number),
+                prompt_ids: step.map(|step| step.prompt_ids.clone()),
+                response_ids: step.map(|step| step.response_ids.clone()),
+                logprobs: step.map(|step| step.logprobs.clone()),
+                support_ids: step.map(|step| step.support.ids.clone()),
+                support_ends: step.map(|step| step.support.ends.clone()),
+                routing: step.map(|step| step.routing.experts.clone()),
+                routing_start: step.map(|step| step.routing.start),
+                routing_width: step.map(|step| step.routing.width),
+                privileged: step.and_then(|step| step.privileged.clone()),
+                next_privileged: step.and_then(|step| step.next_privileged.clone()),
+                text: step.map(|step| step.text.clone()),
+                finish_reason: step.map(|step| step.finish_reason),
+                reward: step.map(|step| step.reward),
+                terminated: step.map(|step| step.terminated),
+                truncated: step.map(|step| step.truncated),
+                tools: step.map(|step| json(&step.tools)).transpose()?,
+                record: json(&record::of_step(trajectory, number, step))?,
+                prefilled: step.map(|step| step.prefilled),
+                new_row: step.map(|step| step.new_row),
+                next_prompt_ids: step.map(|step| step.next_prompt_ids.clone()),
+                server: step.and_then(|step| step.server.as_ref()).map(json).transpose()?,
+            })
+        };
+        if trajectory.steps.is_empty() {
+            return Ok(vec![row(0, None)?]);
+        }
+        trajectory.steps.iter().zip(0..).map(|(step, number)| row(number, Some(step))).collect()
+    }
+
+    /// Appends the row to the trajectories before it; `last` is the position of the last one.
+    ///
+    /// # Errors
+    /// The reason why the row has no meaning.
+    pub(super) fn append(self, trajectories: &mut Vec<Trajectory>, last: &mut Option<u32>) -> Result<(), String> {
+        if last.replace(self.trajectory) != Some(self.trajectory) {
+            trajectories.push(self.trajectory()?);
+        }
+        let Some(trajectory) = trajectories.last_mut() else { return Ok(()) };
+        let calls = if self.record.is_empty() { Vec::new() } else { parse("record", &self.record)? };
+        if self.step.is_some() {
+            trajectory.steps.push(self.step()?);
+        }
+        let tools = trajectory.steps.last().map_or(&[][..], |step| &step.tools);
+        trajectory.record.extend(record::expand(calls, tools).map_err(|why| format!("column `record`: {why}"))?);
+        Ok(())
+    }
+
+    fn trajectory(&self) -> Result<Trajectory, String> {
+        let reward_parts: BTreeMap<String, Option<f64>> = parse("reward_parts", &self.reward_parts)?;
+        let fork = |parent: &Rc<str>| {
+            let step = there("forked_at", self.forked_at)?;
+            Ok::<_, String>(Fork { parent: parent.as_ref().to_owned(), step })
+        };
+        Ok(Trajectory {
+            id: self.id.as_ref().to_owned(),
+            split: self.split,
+            task_index: self.task_index,
+            task: parse("task", &self.task)?,
+            group: self.group,
+            sample: self.sample,
+            fork: self.parent.as_ref().map(fork).transpose()?,
+            seed: self.seed,
+            script_hash: self.script_hash.as_ref().to_owned(),
+            status: self.status,
+            truncated_by: self.truncated_by,
+            retries: self.retries.unwrap_or(0),
+            seconds: self.seconds,
+            error: match (&self.error_fields, &self.error) {
+                (Some(fields), _) => Some(parse("error_fields", fields)?),
+                (None, text) => text.as_deref().map(ErrorRecord::of_text),
+            },
+            steps: Vec::new(),
+            outcome_reward: self.outcome_reward,
+            reward_parts: reward_parts.into_iter().map(|(name, value)| (name, value.unwrap_or(f64::NAN))).collect(),
+            messages: parse("messages", &self.messages)?,
+            record: Vec::new(),
+        })
+    }
+
+    fn step(self) -> Result<Step, String> {
+        let tools: Vec<StoredTool> = parse("tools", &there("tools", self.tools)?)?;
+        Ok(Step {
+            prompt_ids: there("prompt_ids", self.prompt_ids)?,
+            response_ids: there("response_ids", self.response_ids)?,
+            logprobs: there("logprobs", self.logprobs)?,
+            support: Support { ids: self.support_ids.unwrap_or_default(), ends: self.support_ends.unwrap_or_default() },
+            text: there("text", self.text)?,
+            finish_reason: there("finish_reason", self.finish_reason)?,
+            reward: there("reward", self.reward)?,
+            terminated: there("terminated", self.terminated)?,
+            truncated: there("truncated", self.truncated)?,
+            tools: tools.into_iter().map(ToolRecord::from).collect(),
+            prefilled: there("prefilled", self.prefilled)?,
+            new_row: there("new_row", self.new_row)?,
+            routing: Routing {
+                experts: self.routing.unwrap_or_default(),
+                start: self.routing_start.unwrap_or(0),
+                width: self.routing_width.unwrap_or(0),
+            },
+            privileged: self.privileged,
+            next_privileged: self.next_privileged,
+            next_prompt_ids: self.next_prompt_ids.unwrap_or_default(),
+            server: self.server.map(|reply| parse("server", &reply)).transpose()?,
+        })
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<String> {
+    serde_json::to_string(value).map_err(|e| Error::new(Kind::Internal, format!("can't write JSON: {e}")))
+}
+
+fn parse<T: DeserializeOwned>(column: &str, text: &str) -> Result<T, String> {
+    serde_json::from_str(text).map_err(|e| format!("column `{column}`: {e}"))
+}
+
+/// A value that each row of a step has.
+fn there<T>(column: &str, value: Option<T>) -> Result<T, String> {
+    value.ok_or_else(|| format!("column `{column}` is missing or null"))
+}
+
+/// JSON form of a tool record; non-finite numbers are null.
+#[derive(Deserialize)]
+struct StoredTool {
+    name: String,
+    arguments: Value,
+    #[serde(default)]
+    kind: CallKind,
+    output: String,
+    ok: bool,
+    reward: Option<f64>,
+    seconds: Option<f64>,
+    #[serde(default)]
+    retries: u32,
+    #[serde(default)]
+    cached: bool,
+    #[serde(default)]
+    hidden: bool,
+}
+
+impl From<StoredTool> for ToolRecord {
+    fn from(row: StoredTool) -> Self {
+        Self {
+            name: row.name,
+            arguments: row.arguments,
+            kind: row.kind,
+            output: row.output,
+            ok: row.ok,
+            reward: row.reward.unwrap_or(f64::NAN),
+            seconds: row.seconds.unwrap_or(f64::NAN),
+            retries: row.retries,
+            cached: row.cached,
+            hidden: row.hidden,
+        }
+    }
+}
