@@ -80,7 +80,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     re.raw_set(
         "match",
         lua.create_function(move |lua, (text, pattern, from): (Value, Value, Value)| {
-            let mut search = own.of(lua, "r1.re.match", &text, &pattern)?;
+            let search = own.of(lua, "r1.re.match", &text, &pattern)?;
             match search.at(lua, start(lua, "r1.re.match", &from)?)? {
                 Some(found) => groups(lua, &search, &found),
                 None => Ok(MultiValue::from_iter([Value::Nil])),
@@ -91,7 +91,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     re.raw_set(
         "captures",
         lua.create_function(move |lua, (text, pattern): (Value, Value)| {
-            let mut search = own.of(lua, "r1.re.captures", &text, &pattern)?;
+            let search = own.of(lua, "r1.re.captures", &text, &pattern)?;
             search.at(lua, 0)?.map(|found| table(lua, &search, &found)).transpose()
         })?,
     )?;
@@ -99,7 +99,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     re.raw_set(
         "find_all",
         lua.create_function(move |lua, (text, pattern, most): (Value, Value, Value)| {
-            let mut search = own.of(lua, "r1.re.find_all", &text, &pattern)?;
+            let search = own.of(lua, "r1.re.find_all", &text, &pattern)?;
             let list = lua.create_table()?;
             search.each(lua, at_most(lua, "r1.re.find_all", &most)?, |search, found| {
                 list.raw_push(table(lua, search, found)?)
@@ -111,9 +111,9 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     re.raw_set(
         "gmatch",
         lua.create_function(move |lua, (text, pattern): (Value, Value)| {
-            let mut search = own.of(lua, "r1.re.gmatch", &text, &pattern)?;
+            let search = own.of(lua, "r1.re.gmatch", &text, &pattern)?;
             let mut steps = Steps::default();
-            lua.create_function_mut(move |lua, ()| match steps.next(lua, &mut search)? {
+            lua.create_function_mut(move |lua, ()| match steps.next(lua, &search)? {
                 Some(found) => groups(lua, &search, &found),
                 None => Ok(MultiValue::from_iter([Value::Nil])),
             })
@@ -130,7 +130,7 @@ pub(crate) fn install(lua: &Lua, r1: &Table) -> mlua::Result<()> {
     re.raw_set(
         "split",
         lua.create_function(move |lua, (text, pattern, most): (Value, Value, Value)| {
-            let mut search = own.of(lua, "r1.re.split", &text, &pattern)?;
+            let search = own.of(lua, "r1.re.split", &text, &pattern)?;
             let most = at_most(lua, "r1.re.split", &most)?;
             let list = lua.create_table()?;
             let mut end = 0;
@@ -194,7 +194,7 @@ fn at_most(lua: &Lua, function: &str, most: &Value) -> mlua::Result<usize> {
 }
 
 /// Start and end of the first match, and its groups, like `string.find`.
-fn find(lua: &Lua, mut search: Search, from: &Value) -> mlua::Result<MultiValue> {
+fn find(lua: &Lua, search: Search, from: &Value) -> mlua::Result<MultiValue> {
     let Some(found) = search.at(lua, start(lua, "r1.re.find", from)?)? else {
         return Ok(MultiValue::from_iter([Value::Nil]));
     };
@@ -241,7 +241,7 @@ const REPLACE: &str = "r1.re.replace";
 
 /// Replaces by a text (`$1`, `${name}`, `$$`) or a function of the match; returns the new text and
 /// the number of replacements.
-fn replace(lua: &Lua, mut search: Search, with: &Value, most: &Value) -> mlua::Result<(LuaString, usize)> {
+fn replace(lua: &Lua, search: Search, with: &Value, most: &Value) -> mlua::Result<(LuaString, usize)> {
     let (mut out, mut end, mut replaced) = (Vec::new(), 0, 0);
     search.each(lua, at_most(lua, REPLACE, most)?, |search, found| {
         let bytes = search.text.as_bytes();

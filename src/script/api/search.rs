@@ -1,20 +1,20 @@
 //! Regular-expression searches that respect the CPU limit of the call.
 //!
 //! One search is a single call into the `regex` crate. Its cost is linear in the text, with the
-//! size of the compiled pattern as a factor, and it cannot be interrupted. A search that may take
-//! long therefore runs on its own thread, which the call abandons on timeout; short searches run
-//! directly. The limit is checked between matches.
+//! size of the compiled pattern as a factor, and it cannot be interrupted. Searches that may take
+//! long therefore run on a thread ([`apart`]), which the call abandons on timeout; short searches
+//! run directly. The limit is checked between matches.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::cell::OnceCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use mlua::{Lua, LuaString};
 use regex::bytes::{Captures, Regex};
 
-use super::args::{charge, fail, in_time};
-use crate::clock::Clock;
+use super::apart::apart;
+use super::args::{fail, in_time};
 
 /// A compiled pattern, and an upper bound of its size in bytes (a power of four).
 #[derive(Clone)]
@@ -28,9 +28,9 @@ pub(super) struct Pattern {
 const SHORT: usize = 1 << 31;
 /// Above this, a search could take more than half a minute.
 const LONGEST: usize = 1 << 37;
-/// Maximum number of search threads, including abandoned ones.
-const UNDER_WAY: usize = 8;
-static THREADS: AtomicUsize = AtomicUsize::new(0);
+/// Time after which a thread returns the matches that it has, so that it does not work long for a
+/// call that has ended.
+const BATCH_TIME: Duration = Duration::from_millis(5);
 
 /// Start and end byte (exclusive) of a match and of its groups.
 pub(super) struct Match(Vec<Option<(usize, usize)>>);
@@ -60,129 +60,105 @@ pub(super) struct Search {
     pub(super) text: LuaString,
     pub(super) pattern: Pattern,
     function: &'static str,
-    helper: Option<Helper>,
-}
-
-struct Helper {
-    positions: Sender<usize>,
-    matches: Receiver<Option<Match>>,
-    /// CPU time of the thread, and the part of it that is charged to the call.
-    clock: Clock,
-    used: Cell<u64>,
+    /// The copy of the text for threads.
+    shared: OnceCell<Arc<[u8]>>,
 }
 
 impl Search {
     pub(super) fn new(function: &'static str, text: LuaString, pattern: Pattern) -> Self {
-        Self { text, pattern, function, helper: None }
+        Self { text, pattern, function, shared: OnceCell::new() }
     }
 
     /// The first match at or after a position.
-    pub(super) fn at(&mut self, lua: &Lua, place: usize) -> mlua::Result<Option<Match>> {
-        in_time(lua)?;
-        let bytes = self.text.as_bytes();
-        if place > bytes.len() {
-            return Ok(None);
-        }
-        let work = self.pattern.size.saturating_mul(bytes.len() - place);
-        if work <= SHORT {
-            return Ok(self.pattern.regex.captures_at(&bytes, place).as_ref().map(Match::of));
-        }
-        if work > LONGEST {
-            let why = format!("a pattern of this size over a text of {} bytes is too much work", bytes.len());
-            return Err(fail(lua, self.function, why));
-        }
-        let helper = match self.helper.take() {
-            Some(helper) => helper,
-            None => start(lua, self.function, &self.pattern.regex, bytes.to_vec())?,
-        };
-        let found = self.request(lua, &helper, place)?;
-        self.helper = Some(helper);
-        Ok(found)
-    }
-
-    fn request(&self, lua: &Lua, helper: &Helper, place: usize) -> mlua::Result<Option<Match>> {
-        let gone = || fail(lua, self.function, "the search has stopped");
-        helper.positions.send(place).map_err(|_| gone())?;
-        loop {
-            let found = helper.matches.recv_timeout(Duration::from_millis(5));
-            // The search works for this call.
-            let now = helper.clock.now().max(helper.used.get());
-            charge(lua, Duration::from_nanos(now - helper.used.replace(now)))?;
-            match found {
-                Ok(found) => return Ok(found),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
-            }
-        }
+    pub(super) fn at(&self, lua: &Lua, position: usize) -> mlua::Result<Option<Match>> {
+        let mut steps = Steps { cursor: Cursor { at: position, last_end: None }, ..Steps::default() };
+        steps.fetch(lua, self, 1)?;
+        Ok(steps.matches.pop_front())
     }
 
     /// Every match, like the crate's own iterator: an empty match directly after another is
     /// skipped.
     pub(super) fn each(
-        &mut self,
+        &self,
         lua: &Lua,
-        most: usize,
+        limit: usize,
         mut take: impl FnMut(&Self, &Match) -> mlua::Result<()>,
     ) -> mlua::Result<()> {
         let mut steps = Steps::default();
-        for _ in 0..most {
-            let Some(found) = steps.next(lua, self)? else { break };
-            take(self, &found)?;
+        for _ in 0..limit {
+            let Some(next) = steps.next(lua, self)? else { break };
+            take(self, &next)?;
         }
         Ok(())
     }
 }
 
 /// The position of an iteration over matches.
-#[derive(Default)]
-pub(super) struct Steps {
+#[derive(Clone, Copy, Default)]
+struct Cursor {
     at: usize,
     last_end: Option<usize>,
 }
 
-impl Steps {
-    pub(super) fn next(&mut self, lua: &Lua, search: &mut Search) -> mlua::Result<Option<Match>> {
+impl Cursor {
+    fn next(&mut self, regex: &Regex, text: &[u8]) -> Option<Match> {
         loop {
-            let Some(found) = search.at(lua, self.at)? else {
+            let captures = (self.at <= text.len()).then(|| regex.captures_at(text, self.at)).flatten();
+            let Some(captures) = captures else {
                 self.at = usize::MAX;
-                return Ok(None);
+                return None;
             };
-            let (start, end) = found.span();
+            let next = Match::of(&captures);
+            let (start, end) = next.span();
             self.at = if start == end { end + 1 } else { end };
-            if start == end && self.last_end == Some(end) {
-                continue;
-            }
+            let is_repeated = start == end && self.last_end == Some(end);
             self.last_end = Some(end);
-            return Ok(Some(found));
+            if !is_repeated {
+                return Some(next);
+            }
         }
     }
 }
 
-/// Starts a thread that searches a text on request.
-fn start(lua: &Lua, function: &str, regex: &Regex, text: Vec<u8>) -> mlua::Result<Helper> {
-    if THREADS.fetch_add(1, Ordering::Relaxed) >= UNDER_WAY {
-        THREADS.fetch_sub(1, Ordering::Relaxed);
-        return Err(fail(lua, function, format!("{UNDER_WAY} long searches are under way; search shorter texts")));
-    }
-    let (positions, next_position) = channel();
-    let (found_match, matches) = channel();
-    let (started, clock) = channel();
-    let regex = regex.clone();
-    let work = move || {
-        let _ = started.send(Clock::of_this_thread());
-        for place in next_position {
-            let found = regex.captures_at(&text, place).as_ref().map(Match::of);
-            if found_match.send(found).is_err() {
-                break;
-            }
+/// An iteration over matches.
+#[derive(Default)]
+pub(super) struct Steps {
+    cursor: Cursor,
+    /// Matches that a thread has returned.
+    matches: VecDeque<Match>,
+}
+
+impl Steps {
+    pub(super) fn next(&mut self, lua: &Lua, search: &Search) -> mlua::Result<Option<Match>> {
+        if self.matches.is_empty() {
+            self.fetch(lua, search, usize::MAX)?;
         }
-        THREADS.fetch_sub(1, Ordering::Relaxed);
-    };
-    let spawned = std::thread::Builder::new().name("r1-search".to_owned()).spawn(work);
-    spawned.map_err(|error| {
-        THREADS.fetch_sub(1, Ordering::Relaxed);
-        fail(lua, function, format!("can't start a thread: {error}"))
-    })?;
-    let clock = clock.recv().map_err(|_| fail(lua, function, "the search has stopped"))?;
-    Ok(Helper { positions, matches, clock, used: Cell::new(0) })
+        Ok(self.matches.pop_front())
+    }
+
+    /// Fetches the next match, or up to `limit` from a thread; none at the end of the text.
+    fn fetch(&mut self, lua: &Lua, search: &Search, limit: usize) -> mlua::Result<()> {
+        in_time(lua)?;
+        let (bytes, regex) = (search.text.as_bytes(), &search.pattern.regex);
+        let work = search.pattern.size.saturating_mul(bytes.len().saturating_sub(self.cursor.at));
+        if work <= SHORT {
+            self.matches.extend(self.cursor.next(regex, &bytes));
+            return Ok(());
+        }
+        if work > LONGEST {
+            let why = format!("a pattern of this size over a text of {} bytes is too much work", bytes.len());
+            return Err(fail(lua, search.function, why));
+        }
+        let text = Arc::clone(search.shared.get_or_init(|| Arc::from(&bytes[..])));
+        let (regex, mut cursor) = (regex.clone(), self.cursor);
+        (self.cursor, self.matches) = apart(lua, search.function, move || {
+            let (started, mut matches) = (Instant::now(), VecDeque::new());
+            while matches.len() < limit && started.elapsed() < BATCH_TIME {
+                let Some(next) = cursor.next(&regex, &text) else { break };
+                matches.push_back(next);
+            }
+            Ok((cursor, matches))
+        })?;
+        Ok(())
+    }
 }
