@@ -8,7 +8,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::invalid_op::{InvalidOp, MAX_NODES};
-use crate::schema::choices;
+use crate::schema::{choices, names};
 
 choices! {
     /// Aggregation of token losses to a scalar. `seq` is a trajectory.
@@ -20,62 +20,33 @@ choices! {
     }
 }
 
-/// Inputs of a loss, one number per response token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Input {
-    /// Log-probability under the current weights, with gradient.
-    Logp,
-    /// Log-probability under the behaviour policy.
-    LogpOld,
-    /// Log-probability under the reference policy.
-    LogpRef,
-    Advantages,
-    /// Entropy of the token's distribution under the current weights, with gradient.
-    Entropy,
-    /// Off-policy weights of `trainer.importance` and `trainer.rejection`; 1 without them.
-    Weights,
-    /// Total reward of the token's trajectory, before shaping.
-    Rewards,
-}
-
-impl Input {
-    pub const ALL: [Self; 7] =
-        [Self::Logp, Self::LogpOld, Self::LogpRef, Self::Advantages, Self::Entropy, Self::Weights, Self::Rewards];
-
-    /// Name in Lua.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Logp => "logp",
-            Self::LogpOld => "logp_old",
-            Self::LogpRef => "logp_ref",
-            Self::Advantages => "advantages",
-            Self::Entropy => "entropy",
-            Self::Weights => "weights",
-            Self::Rewards => "rewards",
-        }
+names! {
+    /// Inputs of a loss, one number per response token.
+    pub enum Input {
+        /// Log-probability under the current weights, with gradient.
+        Logp = "logp",
+        /// Log-probability under the behaviour policy.
+        LogpOld = "logp_old",
+        /// Log-probability under the reference policy.
+        LogpRef = "logp_ref",
+        Advantages = "advantages",
+        /// Entropy of the token's distribution under the current weights, with gradient.
+        Entropy = "entropy",
+        /// Off-policy weights of `trainer.importance` and `trainer.rejection`; 1 without them.
+        Weights = "weights",
+        /// Total reward of the token's trajectory, before shaping.
+        Rewards = "rewards",
     }
 }
 
-/// Unit over which tokens are reduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Over {
-    Step,
-    Trajectory,
-    /// All trajectories of a task.
-    Group,
-}
-
-impl Over {
-    pub const ALL: [Self; 3] = [Self::Step, Self::Trajectory, Self::Group];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Step => "step",
-            Self::Trajectory => "trajectory",
-            Self::Group => "group",
-        }
+names! {
+    /// Unit over which tokens are reduced.
+    #[derive(PartialOrd, Ord)]
+    pub enum Over {
+        Step = "step",
+        Trajectory = "trajectory",
+        /// All trajectories of a task.
+        Group = "group",
     }
 }
 

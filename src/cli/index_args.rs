@@ -212,7 +212,7 @@ pub(super) struct HowArgs {
 impl HowArgs {
     /// The options of a search for `k` passages.
     pub(super) fn options(&self, k: usize) -> Result<SearchOptions> {
-        let options = SearchOptions::new(k, Mode::named(&self.mode)?);
+        let options = SearchOptions::new(k, Mode::named("search mode", &self.mode)?);
         let mut options = options.with_nearest(self.ef.map(usize::from), self.exact)?;
         options.rerank =
             self.rerank.clone().map(|model| RerankOptions { model, top: self.rerank_top.map(usize::from) });

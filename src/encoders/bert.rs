@@ -55,7 +55,7 @@ pub fn load_encoder(dir: &Path, settings: EncoderSettings) -> Result<Arc<dyn Tex
 /// # Errors
 /// As [`load_encoder`].
 pub(super) fn load_index_encoder(dir: &Path, options: &EncoderOptions) -> Result<Arc<dyn TextEncoder>> {
-    load(dir, Pooling::named(&options.pooling)?, options.clone())
+    load(dir, Pooling::named("pooling", &options.pooling)?, options.clone())
 }
 
 fn load(dir: &Path, pooling: Pooling, options: EncoderOptions) -> Result<Arc<dyn TextEncoder>> {

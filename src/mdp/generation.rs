@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{Chat, Routing, ServerCompletion};
-use crate::schema::{Time, section};
+use crate::schema::{Time, names, section};
 
 section! {
     /// Sampling settings. The defaults are the plain distribution: temperature 1, nothing cut.
@@ -82,33 +82,25 @@ pub struct Request {
     pub chat: Option<Arc<Chat>>,
 }
 
-/// The reason why a reply ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FinishReason {
-    /// A stop id was sampled.
-    Stop,
-    /// A stop string was completed.
-    StopString,
-    /// `max_new_tokens` was reached, or the context was full.
-    Length,
-    /// `max_seconds` was reached.
-    Deadline,
+names! {
+    /// The reason why a reply ended.
+    #[derive(Hash)]
+    pub enum FinishReason {
+        /// A stop id was sampled.
+        Stop = "stop",
+        /// A stop string was completed.
+        StopString = "stop_string",
+        /// `max_new_tokens` was reached, or the context was full.
+        Length = "length",
+        /// `max_seconds` was reached.
+        Deadline = "deadline",
+    }
 }
 
 impl FinishReason {
     /// Whether the reply ended at a limit.
     pub fn is_cut(self) -> bool {
         matches!(self, Self::Length | Self::Deadline)
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::StopString => "stop_string",
-            Self::Length => "length",
-            Self::Deadline => "deadline",
-        }
     }
 }
 

@@ -3,25 +3,17 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The author of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Role {
-    System,
-    User,
-    Assistant,
-    /// The result of a tool call.
-    Tool,
-}
+use crate::schema::names;
 
-impl Role {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::System => "system",
-            Self::User => "user",
-            Self::Assistant => "assistant",
-            Self::Tool => "tool",
-        }
+names! {
+    /// The author of a message.
+    #[derive(Hash)]
+    pub enum Role {
+        System = "system",
+        User = "user",
+        Assistant = "assistant",
+        /// The result of a tool call.
+        Tool = "tool",
     }
 }
 

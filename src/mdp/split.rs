@@ -1,26 +1,18 @@
 //! The two sets of tasks of a recipe, and how the ids of trajectories name them.
 
-use serde::{Deserialize, Serialize};
+use crate::schema::names;
 
-/// The dataset of the recipe to which a task belongs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Split {
-    #[default]
-    Train,
-    Eval,
+names! {
+    /// The dataset of the recipe to which a task belongs.
+    #[derive(Default, Hash, PartialOrd, Ord)]
+    pub enum Split {
+        #[default]
+        Train = "train",
+        Eval = "eval",
+    }
 }
 
 impl Split {
-    pub const ALL: [Self; 2] = [Self::Train, Self::Eval];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Train => "train",
-            Self::Eval => "eval",
-        }
-    }
-
     /// The split and the training step that the id of a trajectory begins with: `12-3-0`, or
     /// `eval-12-3-0` for an evaluation after 12 steps. `None` for an id of another form.
     pub fn of_id(id: &str) -> Option<(Self, u64)> {

@@ -6,91 +6,59 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ErrorRecord, ExternalCall, FinishReason, Message, Routing, ServerReply, Split, Support};
+use crate::schema::names;
 
-/// The end of a trajectory. All but the first two are failures: recorded, counted, and by default
-/// excluded from the advantage statistics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Status {
-    /// The environment ended the task.
-    Terminated,
-    /// A limit ended the task before the environment did; see [`Trajectory::truncated_by`].
-    Truncated,
-    /// The script raised an error or returned an invalid value.
-    EnvError,
-    /// A tool or another wait timed out.
-    ToolTimeout,
-    /// The script reached its CPU or memory limit.
-    ScriptLimit,
-    /// The prompt left no room for a reply before the first token was sampled, or with
-    /// `env.on_overflow = "fail"`.
-    ContextOverflow,
-    /// The server of the policy gave no reply.
-    PolicyError,
-    /// Stopped by the user.
-    Aborted,
+names! {
+    /// The end of a trajectory. All but the first two are failures: recorded, counted, and by default
+    /// excluded from the advantage statistics.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub enum Status {
+        /// The environment ended the task.
+        Terminated = "terminated",
+        /// A limit ended the task before the environment did; see [`Trajectory::truncated_by`].
+        Truncated = "truncated",
+        /// The script raised an error or returned an invalid value.
+        EnvError = "env_error",
+        /// A tool or another wait timed out.
+        ToolTimeout = "tool_timeout",
+        /// The script reached its CPU or memory limit.
+        ScriptLimit = "script_limit",
+        /// The prompt left no room for a reply before the first token was sampled, or with
+        /// `env.on_overflow = "fail"`.
+        ContextOverflow = "context_overflow",
+        /// The server of the policy gave no reply.
+        PolicyError = "policy_error",
+        /// Stopped by the user.
+        Aborted = "aborted",
+    }
 }
 
 impl Status {
-    pub const ALL: [Self; 8] = [
-        Self::Terminated,
-        Self::Truncated,
-        Self::EnvError,
-        Self::ToolTimeout,
-        Self::ScriptLimit,
-        Self::ContextOverflow,
-        Self::PolicyError,
-        Self::Aborted,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Terminated => "terminated",
-            Self::Truncated => "truncated",
-            Self::EnvError => "env_error",
-            Self::ToolTimeout => "tool_timeout",
-            Self::ScriptLimit => "script_limit",
-            Self::ContextOverflow => "context_overflow",
-            Self::PolicyError => "policy_error",
-            Self::Aborted => "aborted",
-        }
-    }
-
     /// Whether the trajectory is a failure, which does not count for the policy.
     pub fn is_failure(self) -> bool {
         !matches!(self, Self::Terminated | Self::Truncated)
     }
 }
 
-/// Whether a tool call ran, and if not why.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CallKind {
-    /// It ran; see [`ToolRecord::ok`].
-    #[default]
-    Ran,
-    /// The arguments did not match the tool's schema.
-    BadArguments,
-    /// It exceeded `env.max_calls`.
-    Excess,
-    /// The recipe has no tool with this name.
-    Unknown,
-    /// It could not be parsed.
-    Malformed,
+names! {
+    /// Whether a tool call ran, and if not why.
+    #[derive(Default, Hash)]
+    pub enum CallKind {
+        /// It ran; see [`ToolRecord::ok`].
+        #[default]
+        Ran = "ran",
+        /// The arguments did not match the tool's schema.
+        BadArguments = "bad_arguments",
+        /// It exceeded `env.max_calls`.
+        Excess = "excess",
+        /// The recipe has no tool with this name.
+        Unknown = "unknown",
+        /// It could not be parsed.
+        Malformed = "malformed",
+    }
 }
 
 impl CallKind {
-    /// The name in records and in Lua.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ran => "ran",
-            Self::BadArguments => "bad_arguments",
-            Self::Excess => "excess",
-            Self::Unknown => "unknown",
-            Self::Malformed => "malformed",
-        }
-    }
-
     /// Whether the call was parsed and named a tool of the recipe.
     pub fn is_known(self) -> bool {
         matches!(self, Self::Ran | Self::BadArguments | Self::Excess)
@@ -103,39 +71,26 @@ impl CallKind {
     }
 }
 
-/// The limit that truncated a trajectory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Limit {
-    /// The limit `env.max_steps`.
-    MaxSteps,
-    /// The limit `env.max_tokens` on sampled tokens.
-    MaxTokens,
-    /// The next prompt left no room for a reply (`env.on_overflow = "end"`).
-    ContextOverflow,
-    /// The last reply reached its maximum length, and `step` returned `truncated = true`.
-    Length,
-    /// The last reply reached its time limit, and `step` returned `truncated = true`.
-    Deadline,
-    /// `step` returned `truncated = true` after a complete reply: a limit of the environment.
-    Env,
+names! {
+    /// The limit that truncated a trajectory.
+    #[derive(Hash, PartialOrd, Ord)]
+    pub enum Limit {
+        /// The limit `env.max_steps`.
+        MaxSteps = "max_steps",
+        /// The limit `env.max_tokens` on sampled tokens.
+        MaxTokens = "max_tokens",
+        /// The next prompt left no room for a reply (`env.on_overflow = "end"`).
+        ContextOverflow = "context_overflow",
+        /// The last reply reached its maximum length, and `step` returned `truncated = true`.
+        Length = "length",
+        /// The last reply reached its time limit, and `step` returned `truncated = true`.
+        Deadline = "deadline",
+        /// `step` returned `truncated = true` after a complete reply: a limit of the environment.
+        Env = "env",
+    }
 }
 
 impl Limit {
-    pub const ALL: [Self; 6] =
-        [Self::MaxSteps, Self::MaxTokens, Self::ContextOverflow, Self::Length, Self::Deadline, Self::Env];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::MaxSteps => "max_steps",
-            Self::MaxTokens => "max_tokens",
-            Self::ContextOverflow => "context_overflow",
-            Self::Length => "length",
-            Self::Deadline => "deadline",
-            Self::Env => "env",
-        }
-    }
-
     /// The limit for `truncated = true` after a reply that ended for this reason.
     pub fn of_reply(reason: FinishReason) -> Self {
         match reason {

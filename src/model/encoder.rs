@@ -13,7 +13,8 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::weights;
-use crate::error::{self, Error, Result, suggest};
+use crate::error::{self, Error, Result};
+use crate::schema::names;
 
 /// Tokens of a batch, padding included.
 pub(super) const BATCH_TOKENS: usize = 8192;
@@ -21,38 +22,19 @@ pub(super) const BATCH_TOKENS: usize = 8192;
 const LARGEST: u64 = 1 << 24;
 const MOST_LAYERS: usize = 1000;
 
-/// Pooling of the hidden states of a text to one vector.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Pooling {
-    /// The mean over all tokens, special tokens included.
-    #[default]
-    Mean,
-    /// The first token, `[CLS]`.
-    Cls,
+names! {
+    /// Pooling of the hidden states of a text to one vector.
+    #[derive(Default)]
+    pub enum Pooling {
+        /// The mean over all tokens, special tokens included.
+        #[default]
+        Mean = "mean",
+        /// The first token, `[CLS]`.
+        Cls = "cls",
+    }
 }
 
 impl Pooling {
-    /// The names of the poolings.
-    pub const NAMES: [&str; 2] = ["mean", "cls"];
-
-    /// # Errors
-    /// `Kind::Usage` for an unknown name.
-    pub fn named(name: &str) -> Result<Self> {
-        match name {
-            "mean" => Ok(Self::Mean),
-            "cls" => Ok(Self::Cls),
-            _ => Err(Error::new(error::Kind::Usage, format!("there is no pooling `{name}`"))
-                .hint(suggest(name, Self::NAMES.iter().copied()))),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Mean => "mean",
-            Self::Cls => "cls",
-        }
-    }
-
     /// The pooling in `1_Pooling/config.json` of a sentence-transformers model; `None` without that
     /// file.
     ///

@@ -16,7 +16,7 @@ pub use field::{Field, KiB, MiB, Time};
 pub use misfit::{Misfit, MisfitReason, join};
 pub use need::{Is, Need, is_off};
 pub use section::{Section, Table, fields_of, read};
-pub(crate) use section::{choices, section};
+pub(crate) use section::{choices, names, section};
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Serialize)]

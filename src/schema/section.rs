@@ -228,8 +228,9 @@ macro_rules! section {
     (@field $Type:ty, $How:ty) => { $How };
 }
 
-/// Declares a setting's values by name: `pub enum Decay { Constant = "constant", … }`.
-macro_rules! choices {
+/// Declares an enum whose values have names: `pub enum Split { Train = "train", … }`. They are also
+/// its form in JSON.
+macro_rules! names {
     (
         $(#[$meta:meta])*
         $vis:vis enum $Name:ident {
@@ -242,12 +243,48 @@ macro_rules! choices {
             $($(#[$variant_meta])* #[serde(rename = $name)] $Variant,)+
         }
 
+        #[allow(dead_code)]
+        impl $Name {
+            /// Every value, in order.
+            $vis const ALL: [Self; [$($name),+].len()] = [$(Self::$Variant),+];
+            /// Their names.
+            $vis const NAMES: [&'static str; [$($name),+].len()] = [$($name),+];
+
+            $vis const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$Variant => $name,)+
+                }
+            }
+
+            /// The value with this name.
+            ///
+            /// # Errors
+            /// [`Kind::Usage`](crate::error::Kind::Usage), with the nearest names. `what` is the
+            /// noun in the message.
+            $vis fn named(what: &str, name: &str) -> $crate::error::Result<Self> {
+                Self::ALL.into_iter().find(|value| value.name() == name).ok_or_else(|| {
+                    $crate::error::Error::new($crate::error::Kind::Usage, format!("there is no {what} `{name}`"))
+                        .hint($crate::error::suggest(name, Self::NAMES.iter().copied()))
+                })
+            }
+        }
+    };
+}
+
+/// Declares a setting's values by name, as [`names`]: `pub enum Decay { Constant = "constant", … }`.
+macro_rules! choices {
+    ($(#[$meta:meta])* $vis:vis enum $Name:ident { $($values:tt)+ }) => {
+        $crate::schema::names! {
+            $(#[$meta])*
+            $vis enum $Name { $($values)+ }
+        }
+
         impl $crate::schema::Field for $Name {
             type Value = Self;
             const WRITTEN: $crate::schema::ValueSyntax = $crate::schema::ValueSyntax::Text;
 
             fn kind() -> String {
-                [$(concat!("\"", $name, "\"")),+].join(" | ")
+                Self::NAMES.map(|name| format!("\"{name}\"")).join(" | ")
             }
 
             fn lua() -> String {
@@ -259,14 +296,14 @@ macro_rules! choices {
                 json: &serde_json::Value,
                 _: Option<&Self>,
             ) -> Result<Self, $crate::schema::Misfit> {
-                match json.as_str() {
-                    $(Some($name) => Ok(Self::$Variant),)+
-                    Some(other) => Err($crate::schema::Misfit::not_one_of(key, other, &[$($name),+])),
-                    None => Err($crate::schema::Misfit::wanted(key, "text", json)),
-                }
+                let Some(name) = json.as_str() else {
+                    return Err($crate::schema::Misfit::wanted(key, "text", json));
+                };
+                let value = Self::ALL.into_iter().find(|value| value.name() == name);
+                value.ok_or_else(|| $crate::schema::Misfit::not_one_of(key, name, &Self::NAMES))
             }
         }
     };
 }
 
-pub(crate) use {choices, section};
+pub(crate) use {choices, names, section};

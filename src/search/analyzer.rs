@@ -4,10 +4,9 @@
 //! passage is exactly its number of terms and an index can be compared with other implementations
 //! of BM25 term by term.
 
-use serde::{Deserialize, Serialize};
 use tantivy::tokenizer::{Language, Stemmer, TextAnalyzer, TokenStream, WhitespaceTokenizer};
 
-use crate::error::{Error, Kind, Result, suggest};
+use crate::schema::names;
 
 /// Longest term in bytes. Longer terms are dropped: they are data such as base64, not words.
 pub(super) const LONGEST_TERM: usize = 255;
@@ -18,43 +17,21 @@ const STOP_WORDS: [&str; 33] = [
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
 ];
 
-/// A function from text to terms.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Analyzer {
-    /// Runs of letters and digits, in lower case. Chinese characters and Hiragana are a term each.
-    #[default]
-    Standard,
-    /// As [`Analyzer::Standard`], without stop words, stemmed by Snowball's English stemmer.
-    English,
-    /// Parts between white space, unchanged.
-    None,
+names! {
+    /// A function from text to terms.
+    #[derive(Default)]
+    pub enum Analyzer {
+        /// Runs of letters and digits, in lower case. Chinese characters and Hiragana are a term each.
+        #[default]
+        Standard = "standard",
+        /// As [`Analyzer::Standard`], without stop words, stemmed by Snowball's English stemmer.
+        English = "english",
+        /// Parts between white space, unchanged.
+        None = "none",
+    }
 }
 
 impl Analyzer {
-    /// The names on the command line and in manifests.
-    pub const NAMES: [&str; 3] = ["standard", "english", "none"];
-
-    /// # Errors
-    /// [`Kind::Usage`] for an unknown name.
-    pub fn named(name: &str) -> Result<Self> {
-        match name {
-            "standard" => Ok(Self::Standard),
-            "english" => Ok(Self::English),
-            "none" => Ok(Self::None),
-            _ => Err(Error::new(Kind::Usage, format!("there is no analyzer `{name}`"))
-                .hint(suggest(name, Self::NAMES.iter().copied()))),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Standard => "standard",
-            Self::English => "english",
-            Self::None => "none",
-        }
-    }
-
     /// Appends the terms of a text to `out`, each preceded by a space unless `out` is empty, and
     /// returns their number. No term has white space in it.
     pub(super) fn analyze(self, text: &str, out: &mut String) -> u64 {
@@ -182,7 +159,7 @@ mod tests {
 
     #[test]
     fn unknown_analyzers_are_refused_with_the_nearest_name() {
-        insta::assert_snapshot!(Analyzer::named("englsh").unwrap_err(), @r#"
+        insta::assert_snapshot!(Analyzer::named("analyzer", "englsh").unwrap_err(), @r#"
         there is no analyzer `englsh`
           hint: did you mean `english`?
         "#);

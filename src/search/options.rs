@@ -2,9 +2,8 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
-use crate::error::{Error, Kind, Result, suggest};
+use crate::error::{Error, Kind, Result};
+use crate::schema::names;
 
 /// Maximum number of hits of a query.
 pub const MOST_HITS: usize = 1000;
@@ -14,41 +13,17 @@ pub const MOST_CANDIDATES: usize = 10_000;
 /// Default number of re-ranked passages.
 pub const RERANKED: usize = 50;
 
-/// The parts of an index that rank passages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// BM25.
-    #[default]
-    Sparse,
-    /// Vectors of an encoder.
-    Dense,
-    /// Both, by reciprocal rank fusion.
-    Hybrid,
-}
-
-impl Mode {
-    /// Their names.
-    pub const NAMES: [&str; 3] = ["sparse", "dense", "hybrid"];
-
-    /// # Errors
-    /// [`Kind::Usage`] for an unknown name.
-    pub fn named(name: &str) -> Result<Self> {
-        match name {
-            "sparse" => Ok(Self::Sparse),
-            "dense" => Ok(Self::Dense),
-            "hybrid" => Ok(Self::Hybrid),
-            _ => Err(Error::new(Kind::Usage, format!("there is no search mode `{name}`"))
-                .hint(suggest(name, Self::NAMES.iter().copied()))),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sparse => "sparse",
-            Self::Dense => "dense",
-            Self::Hybrid => "hybrid",
-        }
+names! {
+    /// The parts of an index that rank passages.
+    #[derive(Default)]
+    pub enum Mode {
+        /// BM25.
+        #[default]
+        Sparse = "sparse",
+        /// Vectors of an encoder.
+        Dense = "dense",
+        /// Both, by reciprocal rank fusion.
+        Hybrid = "hybrid",
     }
 }
 

@@ -3,42 +3,22 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind, Result, suggest};
+use crate::schema::names;
 
 /// The folder of the vectors in an index.
 pub(super) const FOLDER: &str = "dense";
 
-/// Type of the numbers of stored vectors.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum VectorType {
-    #[default]
-    F32,
-    F16,
+names! {
+    /// Type of the numbers of stored vectors.
+    #[derive(Default)]
+    pub enum VectorType {
+        #[default]
+        F32 = "f32",
+        F16 = "f16",
+    }
 }
 
 impl VectorType {
-    /// Their names.
-    pub const NAMES: [&str; 2] = ["f32", "f16"];
-
-    /// # Errors
-    /// [`Kind::Usage`] for an unknown name.
-    pub fn named(name: &str) -> Result<Self> {
-        match name {
-            "f32" => Ok(Self::F32),
-            "f16" => Ok(Self::F16),
-            _ => Err(Error::new(Kind::Usage, format!("there is no vector type `{name}`"))
-                .hint(suggest(name, Self::NAMES.iter().copied()))),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-        }
-    }
-
     /// Bytes of a number.
     pub(super) fn size(self) -> usize {
         match self {
@@ -53,37 +33,15 @@ impl VectorType {
     }
 }
 
-/// How similar a query and a passage are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Similarity {
-    /// The cosine: the inner product of vectors of unit length.
-    #[default]
-    Cosine,
-    /// The inner product of vectors as the encoder computes them.
-    Dot,
-}
-
-impl Similarity {
-    /// Their names.
-    pub const NAMES: [&str; 2] = ["cosine", "dot"];
-
-    /// # Errors
-    /// [`Kind::Usage`] for an unknown name.
-    pub fn named(name: &str) -> Result<Self> {
-        match name {
-            "cosine" => Ok(Self::Cosine),
-            "dot" => Ok(Self::Dot),
-            _ => Err(Error::new(Kind::Usage, format!("there is no similarity `{name}`"))
-                .hint(suggest(name, Self::NAMES.iter().copied()))),
-        }
-    }
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cosine => "cosine",
-            Self::Dot => "dot",
-        }
+names! {
+    /// How similar a query and a passage are.
+    #[derive(Default)]
+    pub enum Similarity {
+        /// The cosine: the inner product of vectors of unit length.
+        #[default]
+        Cosine = "cosine",
+        /// The inner product of vectors as the encoder computes them.
+        Dot = "dot",
     }
 }
 

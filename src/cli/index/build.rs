@@ -28,7 +28,7 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
     let reporter = if output.json { Reporter::silent() } else { output.reporter() };
     let corpus = Corpus::open(args, &reporter, interrupt)?;
     let options = BuildOptions {
-        analyzer: Analyzer::named(&args.analyzer)?,
+        analyzer: Analyzer::named("analyzer", &args.analyzer)?,
         bm25: Bm25 { k1: args.k1, b: args.b, title_boost: args.title_boost },
         duplicate_ids: if args.duplicate_ids == "skip" { DuplicateIds::Skip } else { DuplicateIds::Refuse },
         max_passage: args.max_passage << 10,
@@ -71,17 +71,17 @@ pub(super) fn run(args: &BuildArgs, output: OutputArgs) -> Result<()> {
 fn dense(args: &BuildArgs) -> Result<Option<DenseOptions>> {
     let Some(directory) = &args.encoder else { return Ok(None) };
     let settings = EncoderSettings {
-        pooling: args.pooling.as_deref().map(Pooling::named).transpose()?,
+        pooling: args.pooling.as_deref().map(|name| Pooling::named("pooling", name)).transpose()?,
         query_prefix: args.query_prefix.clone(),
         passage_prefix: args.passage_prefix.clone(),
-        similarity: Similarity::named(&args.similarity)?,
+        similarity: Similarity::named("similarity", &args.similarity)?,
     };
     let encoder = load_encoder(directory, settings)?;
     let hnsw = args.hnsw.then(|| HnswOptions {
         links: usize::from(args.hnsw_links),
         ef_construction: usize::from(args.hnsw_candidates),
     });
-    Ok(Some(DenseOptions { encoder, vectors: VectorType::named(&args.vectors)?, hnsw }))
+    Ok(Some(DenseOptions { encoder, vectors: VectorType::named("vector type", &args.vectors)?, hnsw }))
 }
 
 fn add(builder: &mut Builder, corpus: &Corpus, reporter: &Reporter, interrupt: Interrupt) -> Result<()> {

@@ -141,7 +141,7 @@ fn path_of(host: &Host, name: &str) -> PathBuf {
 impl FromField for Mode {
     fn from_field(fields: &Fields<'_>, name: &str, value: &Value) -> mlua::Result<Self> {
         let given = String::from_field(fields, name, value)?;
-        Self::named(&given).map_err(|error| {
+        Self::named("search mode", &given).map_err(|error| {
             let message = format!("`{name}` is \"{given}\"; it is one of {}", Self::NAMES.join(", "));
             fields.refused(name, Error { message, kind: Kind::Script, ..error })
         })

@@ -27,6 +27,7 @@ use super::state::ToolSession;
 use crate::config::Limits;
 use crate::error::{Error, Kind};
 use crate::mdp::ToolRecord;
+use crate::schema::names;
 use crate::script::runtime::definitions::Cases;
 use crate::script::runtime::definitions::Recipe;
 use crate::script::runtime::definitions::RecipeFormat;
@@ -44,53 +45,35 @@ pub(crate) const OUT_OF_TIME: &str = "the CPU limit was reached";
 /// Lines kept between two calls of [`Host::take_log`]; older ones are dropped and counted.
 const LOG_LINES: usize = 1000;
 
-/// The entry point of the script that is running; also selects its random stream.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EntryPoint {
-    Load,
-    Row,
-    Reset,
-    Observe,
-    Step,
-    Reward,
-    Advantage,
-    /// `row_order` or `row_weight`.
-    Curriculum,
-    /// Code typed at the REPL.
-    Console,
-    Test,
-    /// The recipe's policy loss, while it is traced.
-    Loss,
-    /// A function of a tool-call format.
-    Format,
-    Privileged,
-    /// `close` of an environment, after the end of a trajectory.
-    Close,
+names! {
+    /// The entry point of the script that is running; also selects its random stream.
+    pub(crate) enum EntryPoint {
+        Load = "script",
+        Row = "row",
+        Reset = "reset",
+        Observe = "context",
+        Step = "step",
+        Reward = "reward",
+        Advantage = "advantage",
+        /// `row_order` or `row_weight`.
+        Curriculum = "curriculum",
+        /// Code typed at the REPL.
+        Console = "input",
+        Test = "test",
+        /// The recipe's policy loss, while it is traced.
+        Loss = "loss",
+        /// A function of a tool-call format.
+        Format = "format",
+        Privileged = "privileged",
+        /// `close` of an environment, after the end of a trajectory.
+        Close = "close",
+    }
 }
 
 impl EntryPoint {
     /// Whether the call belongs to a trajectory, not to the script as a whole.
     pub(crate) fn is_of_trajectory(self) -> bool {
         matches!(self, Self::Reset | Self::Observe | Self::Step | Self::Reward | Self::Privileged | Self::Close)
-    }
-
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Load => "script",
-            Self::Row => "row",
-            Self::Reset => "reset",
-            Self::Observe => "context",
-            Self::Step => "step",
-            Self::Reward => "reward",
-            Self::Advantage => "advantage",
-            Self::Curriculum => "curriculum",
-            Self::Console => "input",
-            Self::Test => "test",
-            Self::Loss => "loss",
-            Self::Format => "format",
-            Self::Privileged => "privileged",
-            Self::Close => "close",
-        }
     }
 }
 

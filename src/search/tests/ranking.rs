@@ -26,7 +26,7 @@ fn bm25_ranking_and_scores_equal_those_of_bm25s() {
         let dir = tempfile::tempdir().unwrap();
         let bm25 =
             Bm25 { k1: number(setting, "k1"), b: number(setting, "b"), title_boost: number(setting, "title_boost") };
-        let analyzer = Analyzer::named(setting["analyzer"].as_str().unwrap()).unwrap();
+        let analyzer = Analyzer::named("analyzer", setting["analyzer"].as_str().unwrap()).unwrap();
         // Several segments, which become one.
         let options = BuildOptions { analyzer, bm25, commit_every: 50, ..options() };
         build(&dir.path().join("i"), options, &corpus()).unwrap();
