@@ -9,8 +9,8 @@ use super::{ErrorRecord, ExternalCall, FinishReason, Message, Routing, ServerRep
 use crate::schema::names;
 
 names! {
-    /// The end of a trajectory. All but the first two are failures: recorded, counted, and by default
-    /// excluded from the advantage statistics.
+    /// The end of a trajectory. All but the first two are failures: recorded, counted, and by
+    /// default excluded from the advantage statistics.
     #[derive(Hash, PartialOrd, Ord)]
     pub enum Status {
         /// The environment ended the task.

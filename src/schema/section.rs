@@ -271,7 +271,8 @@ macro_rules! names {
     };
 }
 
-/// Declares a setting's values by name, as [`names`]: `pub enum Decay { Constant = "constant", … }`.
+/// Declares a setting's values by name, as [`names`] does: `pub enum Decay { Constant = "constant",
+/// … }`.
 macro_rules! choices {
     ($(#[$meta:meta])* $vis:vis enum $Name:ident { $($values:tt)+ }) => {
         $crate::schema::names! {

@@ -21,7 +21,8 @@ names! {
     /// A function from text to terms.
     #[derive(Default)]
     pub enum Analyzer {
-        /// Runs of letters and digits, in lower case. Chinese characters and Hiragana are a term each.
+        /// Runs of letters and digits, in lower case. Chinese characters and Hiragana are a term
+        /// each.
         #[default]
         Standard = "standard",
         /// As [`Analyzer::Standard`], without stop words, stemmed by Snowball's English stemmer.

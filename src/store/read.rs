@@ -8,7 +8,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 
 use super::files::failed;
 use super::trajectories::{FORMAT, FORMAT_KEY, SUM_KEY, parquet_failed};
-use super::trajectory_row::TrajectoryRow;
+use super::trajectory_row::{TrajectoryRow, damaged};
 use crate::error::{Error, Kind, Result};
 use crate::mdp::Trajectory;
 
@@ -35,8 +35,9 @@ pub fn read_trajectories(path: &Path) -> Result<Vec<Trajectory>> {
         let rows: Vec<TrajectoryRow> =
             serde_arrow::from_record_batch(&batch).map_err(|e| damaged(e.message()).at_path(path))?;
         for row in rows {
-            row.append(&mut trajectories, &mut last)
-                .map_err(|why| damaged(format!("row {number}: {why}")).at_path(path))?;
+            row.append(&mut trajectories, &mut last).map_err(|error| {
+                Error { message: format!("{}, row {number}", error.message), ..error }.at_path(path)
+            })?;
             number += 1;
         }
     }
@@ -59,10 +60,6 @@ fn check_sum(path: &Path, sum: &str) -> Result<()> {
         read += count as u64;
     }
     if read == bytes && format!("{found:08x}") == crc { Ok(()) } else { Err(wrong()) }
-}
-
-fn damaged(what: impl std::fmt::Display) -> Error {
-    Error::new(Kind::Store, format!("damaged file of trajectories: {what}"))
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ use crate::mdp::{CallKind, ErrorRecord, FinishReason, Fork, Limit, Routing, Spli
 use crate::mdp::{ToolRecord, Trajectory};
 
 /// A step and its trajectory. A trajectory without steps has one row, whose columns of a step are
-/// null. Files of older versions lack the columns that have a default, and some of the nullable ones.
+/// null. Files of older versions lack the columns that have a default, and some of the nullable
+/// ones.
 #[derive(Serialize, Deserialize)]
 pub(super) struct TrajectoryRow {
     /// Index of the trajectory in the file.
@@ -156,8 +157,8 @@ impl TrajectoryRow {
     /// Appends the row to the trajectories before it; `last` is the position of the last one.
     ///
     /// # Errors
-    /// The reason why the row has no meaning.
-    pub(super) fn append(self, trajectories: &mut Vec<Trajectory>, last: &mut Option<u32>) -> Result<(), String> {
+    /// [`Kind::Store`] for a value that has no meaning, with its column.
+    pub(super) fn append(self, trajectories: &mut Vec<Trajectory>, last: &mut Option<u32>) -> Result<()> {
         if last.replace(self.trajectory) != Some(self.trajectory) {
             trajectories.push(self.trajectory()?);
         }
@@ -167,15 +168,17 @@ impl TrajectoryRow {
             trajectory.steps.push(self.step()?);
         }
         let tools = trajectory.steps.last().map_or(&[][..], |step| &step.tools);
-        trajectory.record.extend(record::expand(calls, tools).map_err(|why| format!("column `record`: {why}"))?);
+        trajectory
+            .record
+            .extend(record::expand(calls, tools).map_err(|why| damaged(format!("column `record`: {why}")))?);
         Ok(())
     }
 
-    fn trajectory(&self) -> Result<Trajectory, String> {
+    fn trajectory(&self) -> Result<Trajectory> {
         let reward_parts: BTreeMap<String, Option<f64>> = parse("reward_parts", &self.reward_parts)?;
         let fork = |parent: &Rc<str>| {
             let step = there("forked_at", self.forked_at)?;
-            Ok::<_, String>(Fork { parent: parent.as_ref().to_owned(), step })
+            Ok(Fork { parent: parent.as_ref().to_owned(), step })
         };
         Ok(Trajectory {
             id: self.id.as_ref().to_owned(),
@@ -203,7 +206,7 @@ impl TrajectoryRow {
         })
     }
 
-    fn step(self) -> Result<Step, String> {
+    fn step(self) -> Result<Step> {
         let tools: Vec<StoredTool> = parse("tools", &there("tools", self.tools)?)?;
         Ok(Step {
             prompt_ids: there("prompt_ids", self.prompt_ids)?,
@@ -231,17 +234,21 @@ impl TrajectoryRow {
     }
 }
 
+pub(super) fn damaged(what: impl std::fmt::Display) -> Error {
+    Error::new(Kind::Store, format!("damaged file of trajectories: {what}"))
+}
+
 fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value).map_err(|e| Error::new(Kind::Internal, format!("can't write JSON: {e}")))
 }
 
-fn parse<T: DeserializeOwned>(column: &str, text: &str) -> Result<T, String> {
-    serde_json::from_str(text).map_err(|e| format!("column `{column}`: {e}"))
+fn parse<T: DeserializeOwned>(column: &str, text: &str) -> Result<T> {
+    serde_json::from_str(text).map_err(|e| damaged(format!("column `{column}`: {e}")))
 }
 
 /// A value that each row of a step has.
-fn there<T>(column: &str, value: Option<T>) -> Result<T, String> {
-    value.ok_or_else(|| format!("column `{column}` is missing or null"))
+fn there<T>(column: &str, value: Option<T>) -> Result<T> {
+    value.ok_or_else(|| damaged(format!("column `{column}` is missing or null")))
 }
 
 /// JSON form of a tool record; non-finite numbers are null.

@@ -308,11 +308,11 @@ fn columns_that_are_missing_null_or_of_another_type_are_refused() {
         read.unwrap_err().to_string()
     };
     let damaged = "damaged file of trajectories: ";
-    assert_eq!(without("prompt_ids", Some("null")), format!("{damaged}row 0: column `prompt_ids` is missing or null"));
-    assert_eq!(without("text", None), format!("{damaged}row 0: column `text` is missing or null"));
+    assert_eq!(without("prompt_ids", Some("null")), format!("{damaged}column `prompt_ids` is missing or null, row 0"));
+    assert_eq!(without("text", None), format!("{damaged}column `text` is missing or null, row 0"));
     assert_eq!(
         without("messages", Some("id")),
-        format!("{damaged}row 0: column `messages`: expected value at line 1 column 1")
+        format!("{damaged}column `messages`: expected value at line 1 column 1, row 0")
     );
     assert_eq!(without("task", None), format!("{damaged}deserialization failed: missing field `task`"));
     for (name, other, why) in [("status", "id", "unknown variant `a`"), ("seed", "null", ""), ("logprobs", "text", "")]
