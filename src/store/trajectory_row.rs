@@ -176,9 +176,11 @@ impl TrajectoryRow {
 
     fn trajectory(&self) -> Result<Trajectory> {
         let reward_parts: BTreeMap<String, Option<f64>> = parse("reward_parts", &self.reward_parts)?;
-        let fork = |parent: &Rc<str>| {
-            let step = there("forked_at", self.forked_at)?;
-            Ok(Fork { parent: parent.as_ref().to_owned(), step })
+        let fork = match &self.parent {
+            Some(parent) => {
+                Some(Fork { parent: parent.as_ref().to_owned(), step: there("forked_at", self.forked_at)? })
+            }
+            None => None,
         };
         Ok(Trajectory {
             id: self.id.as_ref().to_owned(),
@@ -187,7 +189,7 @@ impl TrajectoryRow {
             task: parse("task", &self.task)?,
             group: self.group,
             sample: self.sample,
-            fork: self.parent.as_ref().map(fork).transpose()?,
+            fork,
             seed: self.seed,
             script_hash: self.script_hash.as_ref().to_owned(),
             status: self.status,
